@@ -60,6 +60,15 @@ pub(crate) struct Terms<'t> {
     pub(crate) time_max: Duration,
 }
 
+/// The outcome of a call.
+pub(crate) struct CallOutcome {
+    pub(crate) result: Result<Answer>,
+    /// Why its process must be killed, if so. It is killed when the call is forgotten.
+    pub(crate) killed: Option<KillCause>,
+    /// The processor time that its process has used for the call; for a list, since its last page.
+    pub(crate) ran: Duration,
+}
+
 /// What happens outside of a call while it runs. Its process is not asked: that may write what it likes to the page that it shares.
 pub(crate) struct Outside<'o> {
     /// Nothing is to run any more.
@@ -122,12 +131,22 @@ impl Running<'_> {
         self.engine.process.as_ref().map(|process| process.processor().clone())
     }
 
-    /// Runs the call. An error for which the process was killed is said beside the answer; it is killed when the call is forgotten.
-    pub(crate) fn run(
+    /// Runs the call.
+    pub(crate) fn run(self, ask: Ask, terms: &Terms<'_>, outside: &Outside<'_>) -> CallOutcome {
+        let processor = self.processor();
+        let ran = || processor.as_ref().map_or(Duration::ZERO, Thread::ran);
+        let ran_before = Cell::new(ran());
+        let (result, killed) = self.answer(ask, terms, outside, &|| ran_before.set(ran()));
+        CallOutcome { result, killed, ran: ran().saturating_sub(ran_before.get()) }
+    }
+
+    /// `goes_on` is called when a list has its next page: its time begins again.
+    fn answer(
         self,
         mut ask: Ask,
         terms: &Terms<'_>,
         outside: &Outside<'_>,
+        goes_on: &dyn Fn(),
     ) -> (Result<Answer>, Option<KillCause>) {
         let Running { engine, clock, number } = self;
         let Engine { process, loaded, is_spent, .. } = engine;
@@ -167,6 +186,7 @@ impl Running<'_> {
                     let Ask::List { link, .. } = &mut ask else { break Broken::Malformed };
                     let (page, until) = link.exchange(part, &clock, outside.is_stopped, outside.waits);
                     last.set(until);
+                    goes_on();
                     sent = process.send(|frame| page.write(frame), &mut is_late);
                 }
                 Err(broken) => break broken,

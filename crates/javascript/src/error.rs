@@ -28,13 +28,14 @@ pub enum Error {
         /// What it says.
         reason: String,
     },
-    /// It ran for too long.
+    /// It used the processor for too long.
     #[error("a function of a design document ran for more than {} ms", .0.as_millis())]
     TimedOut(Duration),
     /// It took more memory or stack than it may.
     #[error("a function of a design document took more memory than it may")]
     OutOfResources,
-    /// It has not run, or not to its end: too many calls are waiting, or waited for too long, or have too much memory.
+    /// It has not run, or not to its end: too many calls are waiting, or waited for too long, or have too much memory, or others had
+    /// the processor until its time was over. The same call may succeed later.
     #[error("too many functions of design documents are running or waiting to run")]
     Busy,
 }

@@ -136,8 +136,8 @@ impl List {
     /// What it makes next. Where it wants rows, [`List::feed`] comes first.
     ///
     /// # Errors
-    /// Those of [`Runner::show`]; what was made before stays. [`Error::TimedOut`]: it ran, or was kept waiting, for too
-    /// long.
+    /// Those of [`Runner::show`]; what was made before stays. [`Error::TimedOut`]: it ran for too long. [`Error::Busy`]: its caller kept
+    /// it waiting for too long.
     pub async fn next(&mut self) -> Result<ListPart> {
         if self.is_over {
             return Ok(ListPart { is_end: true, ..ListPart::default() });

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use crate::ask::{Answer, Ask};
 use crate::clock::Clock;
-use crate::engine::{Engine, Outside, STUCK, Terms};
+use crate::engine::{CallOutcome, Engine, Outside, STUCK, Terms};
 use crate::error::{Error, Result};
 use crate::figures::KillCause;
 use crate::nursery::Nursery;
@@ -242,7 +242,8 @@ impl Pool {
             }
             match ticket.state.began.get() {
                 None if asked.elapsed() > self.options.wait_max => return Err(Error::Busy),
-                Some(began) if began.elapsed() > time_max + ANSWERED_WITHIN => return Err(Error::TimedOut(time_max)),
+                // Its thread would have answered if the machine had let it: the call is not to blame.
+                Some(began) if began.elapsed() > time_max + ANSWERED_WITHIN => return Err(Error::Busy),
                 _ => {}
             }
         }
@@ -326,11 +327,8 @@ impl Pool {
             let terms = Terms { design: &design, caller, loaded_max, step_max, time_max };
             let outside =
                 Outside { is_closed: &|| self.is_closed(), is_stopped: &|| state.is_stopped(), waits: &waits };
-            let (mut result, killed) = running.run(ask, &terms, &outside);
-            give_reason(&mut result, || {
-                let is_crowded_out = state.is_crowded_out.load(Ordering::Relaxed);
-                if is_crowded_out { Error::Busy } else { Error::TimedOut(step_max) }
-            });
+            let CallOutcome { mut result, killed, ran } = running.run(ask, &terms, &outside);
+            give_reason(&mut result, &late_error(state.is_crowded_out.load(Ordering::Relaxed), ran, step_max));
             let mut at = lock(&worker.at);
             let ran = at.call.take().map_or(Duration::ZERO, |call| call.ran());
             let is_aside = at.is_aside;
@@ -443,30 +441,36 @@ impl Pool {
     }
 }
 
-/// Says why a call was stopped that has run into its deadline.
-fn give_reason(result: &mut Result<Answer>, because: impl Fn() -> Error) {
+/// The error of a call that has reached its deadline. The call is to blame if it has used the processor for half of its time. A call
+/// that has used less was kept from the processor by others, which says nothing about its input.
+fn late_error(is_crowded_out: bool, ran: Duration, step_max: Duration) -> Error {
+    if is_crowded_out || ran < step_max / 2 { Error::Busy } else { Error::TimedOut(step_max) }
+}
+
+/// Replaces the error of a call that was stopped at its deadline.
+fn give_reason(result: &mut Result<Answer>, because: &Error) {
     let is_late = |error: &Error| matches!(error, Error::TimedOut(_));
     match result {
-        Err(error) if is_late(error) => *error = because(),
-        Ok(Answer::Mapped(part)) if part.stopped.as_ref().is_some_and(is_late) => part.stopped = Some(because()),
+        Err(error) if is_late(error) => error.clone_from(because),
+        Ok(Answer::Mapped(part)) if part.stopped.as_ref().is_some_and(is_late) => part.stopped = Some(because.clone()),
         Ok(Answer::Routed(part)) => {
             if let Some((_, error)) = &mut part.killed
                 && is_late(error)
             {
-                *error = because();
+                error.clone_from(because);
             }
             if let Some(Err(error)) = part.routed.last_mut()
                 && is_late(error)
             {
-                *error = because();
+                error.clone_from(because);
             }
         }
         _ => {}
     }
 }
 
-/// Stops the call that has kept its thread longest waiting for its caller, else the one that has run longest: then it gives
-/// its database.
+/// Stops the call that has kept its thread longest waiting for its caller, else the one that has run longest. Returns the latter's
+/// database if the call has used the processor for long.
 fn crowd_out(aside: &[Arc<Worker>], spared_for: Duration) -> Option<Arc<str>> {
     let calls = aside.iter().filter_map(|worker| {
         let at = lock(&worker.at);
@@ -478,14 +482,14 @@ fn crowd_out(aside: &[Arc<Worker>], spared_for: Duration) -> Option<Arc<str>> {
             (
                 (is_idle, if is_idle { waited } else { call.began.elapsed() }),
                 call.state.clone(),
-                call.design.database.clone(),
+                (call.ran() >= LONG).then(|| call.design.database.clone()),
             )
         })
     });
-    let ((is_idle, _), state, database) = calls.max_by_key(|(by, ..)| *by)?;
+    let ((is_idle, _), state, slow) = calls.max_by_key(|(by, ..)| *by)?;
     state.is_crowded_out.store(true, Ordering::Relaxed);
     state.stop();
-    (!is_idle).then_some(database)
+    slow.filter(|_| !is_idle)
 }
 
 #[cfg(test)]

@@ -216,7 +216,7 @@ async fn a_spare_process_is_there_after_a_kill() {
     until("spare ones are there", async || mine().len() >= 3).await;
     let before = runner.figures().function_processes_started.get();
     let stuck = "function (doc) { ('a' + '\\\\u0301\\\\u0316'.repeat(150000)).normalize('NFC'); }";
-    assert!(matches!(soon(filter(&runner, stuck)).await, Err(Error::TimedOut(_))));
+    assert!(matches!(soon(filter(&runner, stuck)).await, Err(Error::TimedOut(_) | Error::Busy)));
     until("another spare one is there", async || mine().len() >= 2).await;
     assert!(runner.figures().function_processes_started.get() <= before + 2);
     drop(runner);

@@ -80,7 +80,9 @@ async fn hostile_responses() {
     let large = show("_show/large?n=3000000").await;
     assert_eq!((large.status, large.body.len()), (200, 3_000_000));
     assert_eq!(error(&show("_show/large?n=17000000").await), (500, "os_process_error".to_owned()));
-    assert_eq!(error(&show("_show/endless").await), (500, "timeout".to_owned()));
+    // 503 where it was kept from the processor by others.
+    let ended = error(&show("_show/endless").await);
+    assert!([(500, "timeout".to_owned()), (503, "service_unavailable".to_owned())].contains(&ended), "{ended:?}");
 }
 
 #[tokio::test]

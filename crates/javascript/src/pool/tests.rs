@@ -1,7 +1,66 @@
 use flatbed_testkit::{PATIENCE, soon, until};
 
 use super::*;
+use crate::ask::{MappedPart, RoutedPart};
 use crate::{Design, Runner, RunnerOptions, SyncFunction};
+
+/// Whatever the clock says: a document is to blame only if the call has used the processor.
+#[test]
+fn a_call_is_to_blame_if_it_has_used_the_processor() {
+    let time = Duration::from_secs(5);
+    let timed_out = || Error::TimedOut(Duration::ZERO);
+    for (is_crowded_out, ran_ms, expected) in [
+        (false, 0, Error::Busy),
+        (false, 2_499, Error::Busy),
+        (false, 2_500, Error::TimedOut(time)),
+        (false, 9_000, Error::TimedOut(time)),
+        (true, 9_000, Error::Busy),
+    ] {
+        let because = late_error(is_crowded_out, Duration::from_millis(ran_ms), time);
+        assert_eq!(because, expected, "{ran_ms} ms");
+        let mut plain = Err(timed_out());
+        give_reason(&mut plain, &because);
+        assert_eq!(plain.err(), Some(expected.clone()));
+        let mapped = |stopped| {
+            let (documents, rest, logs) = Default::default();
+            Answer::Mapped(MappedPart { documents, stopped: Some(stopped), lost: 0, was_used: false, rest, logs })
+        };
+        for (stopped, expected) in [(timed_out(), &expected), (Error::OutOfResources, &Error::OutOfResources)] {
+            let mut answer = Ok(mapped(stopped));
+            give_reason(&mut answer, &because);
+            let Ok(Answer::Mapped(part)) = answer else { panic!("no answer") };
+            assert_eq!(part.stopped.as_ref(), Some(expected));
+        }
+        let killed = Some((1, timed_out()));
+        let mut answer = Ok(Answer::Routed(RoutedPart { routed: vec![Err(timed_out())], rest: [].into(), killed }));
+        give_reason(&mut answer, &because);
+        let Ok(Answer::Routed(part)) = answer else { panic!("no answer") };
+        assert!(part.routed == [Err(expected.clone())] && part.killed == Some((1, expected)));
+    }
+}
+
+/// A call that has run for long and was kept from the processor does not make its database slow.
+#[test]
+fn a_database_is_slow_if_its_call_has_used_the_processor() {
+    let aside = |processor: Option<Thread>| {
+        let (design, state) = (Design::new("db/1", "function () {}"), Arc::default());
+        let (began, ran_before) = (Instant::now(), Duration::ZERO);
+        let call = Call { design, state, began, processor, ran_before, waits: None };
+        let at = Mutex::new(At { call: Some(call), is_aside: true });
+        [Arc::new(Worker { lane: Lane::Usual, at })]
+    };
+    let is_stopped = |aside: &[Arc<Worker>]| {
+        aside.iter().all(|worker| lock(&worker.at).call.as_ref().is_some_and(|call| call.state.is_stopped()))
+    };
+    let starved = aside(None);
+    assert_eq!(crowd_out(&starved, Duration::ZERO), None);
+    assert!(is_stopped(&starved));
+    let thread = Thread::current();
+    while thread.ran() < LONG {}
+    let busy = aside(Some(thread));
+    assert_eq!(crowd_out(&busy, Duration::ZERO).as_deref(), Some("db/1"));
+    assert!(is_stopped(&busy));
+}
 
 /// Threads that wait for calls, for an hour here, are told of those that they may run because time has passed.
 #[tokio::test]

@@ -91,7 +91,7 @@ async fn a_process_that_does_not_reply_is_killed() {
         until(what, async || {
             let ask = Ask::Probe { input: what.to_owned() };
             let answer = soon(runner.run(&design, runner.caller(), ask, validation_max)).await.map(drop);
-            assert_eq!(answer, Err(Error::TimedOut(validation_max)), "{what}");
+            assert!(matches!(answer, Err(Error::TimedOut(_) | Error::Busy)), "{what}: {answer:?}");
             runner.figures().function_processes_killed.of(KillCause::Deadline).get() == killed
         })
         .await;
@@ -108,10 +108,22 @@ async fn a_process_cannot_undo_its_deadline() {
     until("its deadline holds", async || {
         let ask = Ask::Probe { input: "undo".to_owned() };
         let answer = soon(runner.run(&design, runner.caller(), ask, time)).await.map(drop);
-        assert_eq!(answer, Err(Error::TimedOut(time)));
+        assert!(matches!(answer, Err(Error::TimedOut(_) | Error::Busy)), "{answer:?}");
         runner.figures().function_processes_killed.of(KillCause::Deadline).get() == 1
     })
     .await;
+}
+
+/// A call that has had all of its time and none of the processor, as on a machine that is busy with something else.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_call_without_the_processor_is_not_to_blame() {
+    let runner = runner();
+    let (design, ask) = (Design::new("db/1", "function () {}"), Ask::Probe { input: "idle".to_owned() });
+    let answer = soon(runner.run(&design, runner.caller(), ask, Duration::from_secs(2))).await.map(drop);
+    assert_eq!(answer, Err(Error::Busy));
+    let killed = runner.figures().function_processes_killed.of(KillCause::Deadline);
+    until("its process is killed", async || killed.get() == 1).await;
 }
 
 /// A thread that was idle has its engines dropped, and may have a call right then.
@@ -150,7 +162,7 @@ async fn a_killed_process_gives_its_memory_back() {
             // The machine may be at something else until a call is stopped before it has any, or before it is killed.
             loop {
                 let answer = soon(runner.filter(&design, runner.caller(), "f", &[b"{}"], "{}")).await;
-                assert!(matches!(answer, Err(Error::TimedOut(_))), "{answer:?}");
+                assert!(matches!(answer, Err(Error::TimedOut(_) | Error::Busy)), "{answer:?}");
             }
         }
     });

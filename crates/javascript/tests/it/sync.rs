@@ -258,15 +258,18 @@ async fn time_and_memory_are_bounded() {
     let options = RunnerOptions { threads: 1, validation_max: Duration::from_millis(500), ..RunnerOptions::default() };
     let runner = Runner::new(options).expect("a thread");
     let slow = SyncFunction::new("db/1", "(() => { for (;;) {} })()");
-    assert!(matches!(runner.check_sync(&slow).await, Err(Error::TimedOut(_))));
+    assert!(matches!(runner.check_sync(&slow).await, Err(Error::TimedOut(_) | Error::Busy)));
     let said =
         async |source: &str, document: &str| runner.route(&SyncFunction::new("db/1", source), write(document)).await;
-    assert!(matches!(said("function () { for (;;) {} }", "{}").await, Err(Error::TimedOut(_))));
-    assert!(matches!(said("function () { try { for (;;) {} } catch (e) {} }", "{}").await, Err(Error::TimedOut(_))));
+    assert!(matches!(said("function () { for (;;) {} }", "{}").await, Err(Error::TimedOut(_) | Error::Busy)));
+    assert!(matches!(
+        said("function () { try { for (;;) {} } catch (e) {} }", "{}").await,
+        Err(Error::TimedOut(_) | Error::Busy)
+    ));
     let full = said("function () { var a = []; for (;;) a.push(new Array(1e5).fill(1)); }", "{}").await;
     assert!(matches!(full, Err(Error::OutOfResources | Error::TimedOut(_) | Error::Busy)), "{full:?}");
     let patterns = said("function () { /(a*)*b/.test('a'.repeat(40)); }", "{}").await;
-    assert!(matches!(patterns, Err(Error::TimedOut(_)) | Ok(Err(_) | Ok(_))), "{patterns:?}");
+    assert!(matches!(patterns, Err(Error::TimedOut(_) | Error::Busy) | Ok(Err(_) | Ok(_))), "{patterns:?}");
 }
 
 /// Requirements, beside what they mean ([`Writer`]).
@@ -629,9 +632,9 @@ async fn several_have_their_own_time_and_memory() {
     ];
     let look = async || {
         let said = runner.route_all(&function, documents.map(write).into()).await;
-        // A loaded machine may keep the others from the processor for all of their time, too.
-        let late = said.iter().filter(|said| matches!(said, Err(Error::TimedOut(_)))).count();
-        (late <= 1).then_some(said)
+        // A loaded machine may keep all of them from the processor.
+        let late = said.iter().filter(|said| matches!(said, Err(Error::TimedOut(_) | Error::Busy))).count();
+        (late <= 1 && said.get(3) != Some(&Err(Error::Busy))).then_some(said)
     };
     let said = until_some("the others have their time", look).await;
     let expected: Vec<_> = (0..5)
@@ -640,5 +643,5 @@ async fn several_have_their_own_time_and_memory() {
             n => Ok(Ok(Routing { channels: [n.to_string()].into(), ..Routing::default() })),
         })
         .collect();
-    assert_eq!(said, expected);
+    assert_eq!(said.await, expected);
 }

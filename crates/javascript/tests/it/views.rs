@@ -314,7 +314,9 @@ async fn hostile_maps_are_stopped() {
     let map = async |group: &Group, batch: &[&str], least: usize| {
         let mapped = until_some("a batch has its time", async || {
             match runner.map(group, docs(batch)).await {
-                Ok(mapped) if mapped.documents.len() >= least => return Some(mapped),
+                Ok(mapped) if mapped.documents.len() >= least && mapped.stopped != Some(Error::Busy) => {
+                    return Some(mapped);
+                }
                 Ok(_) | Err(Error::TimedOut(_) | Error::Busy) => {}
                 Err(error) => panic!("{error}"),
             }
