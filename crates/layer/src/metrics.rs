@@ -73,6 +73,7 @@ flatbed_metrics::metrics! {
         view_groups_built: Counter = "Groups of views built for the first time, to their end.",
         view_update_failures: Counter = "Times that a group of views could not be followed.",
         view_updates_running: Gauge = "Groups of views that this process follows.",
+        view_writes_waiting: Gauge = "Transactions with many rows of views that wait for their turn to write.",
         index_builds_running: Gauge = "Indexes that this process is building.",
         compactions_running: Gauge = "Compactions under way in this process.",
     }

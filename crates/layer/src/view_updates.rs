@@ -57,6 +57,10 @@ const STUCK_FOR_MAX: Duration = Duration::from_secs(30);
 pub(crate) const RUN_DOCUMENTS_MAX: usize = 500;
 const ENTERED_IN: Duration = Duration::from_secs(2);
 
+/// Transactions of a process that write many rows at once, so that a client's write waits in the storage behind few of them. One
+/// database may have half of these turns. Groups with written reduces have as many turns of their own.
+const ROW_WRITES_MAX: usize = 4;
+
 /// Documents of a range of a first build at most, and how long one may take until the next ones have fewer: a lease of which none ends
 /// for a minute goes to others.
 const RANGE_DOCUMENTS_MAX: usize = if cfg!(test) { 7 } else { 300 };
@@ -74,6 +78,10 @@ pub(crate) struct ViewUpdates {
     pub rows_memory: Arc<MemoryBudget>,
     /// Permits of one unit for transactions that read a large document's stored rows: one for a database, two for the process.
     pub large_reads: Arc<MemoryBudget>,
+    /// Turns of one unit for transactions that write many rows: two for a database, four for the process.
+    pub row_writes: Arc<MemoryBudget>,
+    /// The same of groups with written reduces, which such a transaction may wait for.
+    pub reduced_row_writes: Arc<MemoryBudget>,
     /// One permit, for the preparation of a document whose rows have large JSON trees.
     pub large_json: Arc<Semaphore>,
     /// Marks what this process is at.
@@ -238,6 +246,8 @@ impl ViewUpdates {
         ViewUpdates {
             rows_memory: MemoryBudget::new(memory_bytes),
             large_reads: MemoryBudget::new(2 * memory::UNIT_BYTES),
+            row_writes: MemoryBudget::new(ROW_WRITES_MAX * memory::UNIT_BYTES),
+            reduced_row_writes: MemoryBudget::new(ROW_WRITES_MAX * memory::UNIT_BYTES),
             large_json: Arc::new(Semaphore::new(1)),
             knowing: KnowingGroups::default(),
             functions: OnceLock::new(),

@@ -82,9 +82,9 @@ pub(super) async fn build_nodes(job: &Job) -> Result<Outcome> {
         if job.is_closing() {
             return Ok(Outcome::Elsewhere);
         }
-        let began = job.clock().now();
-        let stepped = Step::run(job, Nodes { pace: &mut pace, began: None }).await?;
-        if job.clock().since(began) > NODES_FOR {
+        let (began, mut waited) = (job.clock().now(), Duration::ZERO);
+        let stepped = Step::run(job, Nodes { pace: &mut pace, began: None, waited: &mut waited }).await?;
+        if job.clock().since(began).saturating_sub(waited) > NODES_FOR {
             pace.halve();
         }
         match stepped {

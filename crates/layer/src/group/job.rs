@@ -10,6 +10,7 @@ use futures_util::future::BoxFuture;
 use crate::error::{Error, Result, ViewFailure};
 use crate::group::steps::Look;
 use crate::handle::Reader;
+use crate::layer::Inner;
 use crate::view::group::{Bounds, ViewGroup};
 use crate::view::known::KnownNodes;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput as Input, WrittenReduces, WrittenResult};
@@ -103,6 +104,17 @@ impl Job {
     /// [`Error::ShuttingDown`].
     pub(super) async fn acquire_large_read(&self) -> Result<(MemoryPermit, Duration)> {
         self.wait(self.reader.inner.views.large_reads.acquire(self.id.0, UNIT_BYTES)).await
+    }
+
+    /// Waits for the turn of a transaction that writes many rows. Databases take turns. Returns it with the time waited.
+    ///
+    /// # Errors
+    /// [`Error::ShuttingDown`].
+    pub(super) async fn acquire_row_write(&self) -> Result<(MemoryPermit, Duration)> {
+        let Inner { views, metrics, .. } = &*self.reader.inner;
+        let turns = if self.storage.has_written_reduces() { &views.reduced_row_writes } else { &views.row_writes };
+        let _waiting = metrics.view_writes_waiting.hold();
+        self.wait(turns.acquire(self.id.0, UNIT_BYTES)).await
     }
 
     /// Whether the database still has the group, and this process goes on.

@@ -19,7 +19,7 @@ use crate::group::build::Outcome;
 use crate::group::job::Job;
 use crate::group::leases::{Token, Wrote};
 use crate::group::mapper::{MappedPart, ToMap, map};
-use crate::group::steps::{Step, WithinGroup, Work, begin_standing};
+use crate::group::steps::{Step, WithinGroup, Work, begin_standing, row_bytes};
 use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::apply::write_rows;
@@ -169,6 +169,10 @@ impl Work for Enter<'_, '_> {
         progress.nodes_mark = new_mark()?;
         within.write(&progress);
         Ok(Some(Wrote::Documents(applied.documents)))
+    }
+
+    fn bytes(&self) -> usize {
+        row_bytes(self.documents)
     }
 
     fn record_wait(&mut self, time: Duration) {

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::at_once::Paced;
 use crate::error::{Error, Result};
-use crate::group::steps::{WithinGroup, Work, begin_standing};
+use crate::group::steps::{WithinGroup, Work, begin_standing, row_bytes};
 use crate::store::keys::{KeyRange, ViewPart};
 use crate::store::proto::{ViewLease, ViewLeasePlace, ViewLeased};
 use crate::view::apply::write_rows;
@@ -225,6 +225,10 @@ impl Work for WriteRows<'_, '_> {
         let applied =
             write_rows(&within.at(), &job.storage, Some(&job.written), self.pace.attempt(self.documents)).await?;
         Ok(Some(if applied.is_full { Wrote::Full } else { Wrote::Documents(applied.documents) }))
+    }
+
+    fn bytes(&self) -> usize {
+        row_bytes(self.documents)
     }
 
     fn record_wait(&mut self, time: Duration) {

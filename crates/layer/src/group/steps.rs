@@ -97,6 +97,14 @@ impl Operation for Look<'_> {
     }
 }
 
+/// A transaction that writes more than so many bytes waits for its turn: some 200 rows.
+const SMALL_STEP_BYTES: usize = 64 << 10;
+
+/// The bytes of the rows of documents, about. A transaction may write less.
+pub(super) fn row_bytes(documents: &[PreparedDocument]) -> usize {
+    documents.iter().map(PreparedDocument::memory_bytes).sum()
+}
+
 /// A transaction of a job.
 pub(super) struct Step<'a, W> {
     pub job: &'a Job,
@@ -110,7 +118,12 @@ pub(super) trait Work: Send {
 
     fn attempt(&mut self, within: &WithinGroup<'_>) -> impl Future<Output = Result<Option<Self::Output>>> + Send;
 
-    /// Records the time that the transaction waited for a permit before it begins anew.
+    /// The bytes that the transaction writes, about. With more than [`SMALL_STEP_BYTES`] it waits for its turn.
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    /// Records the time that the transaction waited for a permit before it began, or begins anew.
     fn record_wait(&mut self, _time: Duration) {}
 }
 
@@ -231,6 +244,8 @@ pub(super) struct Nodes<'a> {
     pub pace: &'a mut NodesPace,
     /// When the last attempt began.
     pub began: Option<Instant>,
+    /// The time that the transaction waited for permits.
+    pub waited: &'a mut Duration,
 }
 
 /// Written reduces are run within the transaction: an attempt that takes longer makes fewer nodes the next time.
@@ -253,6 +268,15 @@ impl Work for Nodes<'_> {
         let is_built = build_nodes(&within.at(), &job.storage, Some(&job.written), &mut progress, self.pace).await?;
         within.write(&progress);
         Ok(Some(is_built))
+    }
+
+    fn bytes(&self) -> usize {
+        self.pace.bytes()
+    }
+
+    fn record_wait(&mut self, time: Duration) {
+        self.began = None;
+        *self.waited += time;
     }
 }
 
@@ -349,6 +373,10 @@ impl Work for Enter<'_, '_> {
         Ok(Some(Entered::Documents { count, place, drained, is_through, is_tidy, purged }))
     }
 
+    fn bytes(&self) -> usize {
+        row_bytes(self.documents)
+    }
+
     fn record_wait(&mut self, time: Duration) {
         self.pace.record_wait(time);
     }
@@ -427,6 +455,10 @@ impl Work for EnterPurged<'_, '_> {
         Ok(Some((Some(count), progress)))
     }
 
+    fn bytes(&self) -> usize {
+        row_bytes(self.documents)
+    }
+
     fn record_wait(&mut self, time: Duration) {
         self.pace.record_wait(time);
     }
@@ -445,13 +477,12 @@ pub(super) fn place_of(progress: &ViewProgress) -> Result<Seq> {
 impl<'a, W: Work> Step<'a, W> {
     /// Runs it; `None`: the group is gone, or another process works at it.
     pub(super) async fn run(job: &'a Job, work: W) -> Result<Option<W::Output>> {
-        let inner = &job.reader.inner;
         #[cfg(test)]
-        if let Ok(permit) = inner.views.steps.acquire().await {
+        if let Ok(permit) = job.reader.inner.views.steps.acquire().await {
             permit.forget();
         }
         let mut step = Step { job, work, large_reads: LargeReadGate::default() };
-        let output = crate::store::transaction::write(&inner.db, &inner.metrics, &mut step).await;
+        let output = step.run_in_turn().await;
         if !step.large_reads.must_retry() {
             return output;
         }
@@ -459,6 +490,21 @@ impl<'a, W: Work> Step<'a, W> {
         let (_permit, waited) = job.acquire_large_read().await?;
         step.large_reads = LargeReadGate::open();
         step.work.record_wait(waited);
-        crate::store::transaction::write(&inner.db, &inner.metrics, &mut step).await
+        step.run_in_turn().await
+    }
+
+    /// Runs the transaction, in its turn if it is not small. The turn is awaited outside of the transaction, which would become too old.
+    async fn run_in_turn(&mut self) -> Result<Option<W::Output>> {
+        let job = self.job;
+        let mut turn = None;
+        if self.work.bytes() > SMALL_STEP_BYTES {
+            let (acquired, waited) = job.acquire_row_write().await?;
+            self.work.record_wait(waited);
+            turn = Some(acquired);
+        }
+        let inner = &job.reader.inner;
+        let output = crate::store::transaction::write(&inner.db, &inner.metrics, self).await;
+        drop(turn);
+        output
     }
 }

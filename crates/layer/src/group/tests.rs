@@ -14,6 +14,7 @@ mod signatures;
 mod taken_over;
 mod together;
 mod torture;
+mod turns;
 mod unnamed;
 mod waiting;
 

@@ -25,24 +25,36 @@ const WRITE_BYTES: usize = 100;
 
 /// Of how many rows or nodes the next step makes nodes, by how large those of the last one were.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct NodesPace(usize);
+pub(crate) struct NodesPace {
+    entries: usize,
+    bytes: usize,
+}
 
 impl Default for NodesPace {
     fn default() -> NodesPace {
-        NodesPace(FIRST_ENTRIES)
+        NodesPace { entries: FIRST_ENTRIES, bytes: 0 }
     }
 }
 
 impl NodesPace {
+    /// The bytes of nodes that the last step wrote.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// An attempt took too long, whether or not something came of it: written reduces are run within the transaction.
     pub(crate) fn halve(&mut self) {
-        self.0 = (self.0 / 2).max(2);
+        self.entries = (self.entries / 2).max(2);
     }
 
     /// After a step that has written so many bytes in so many nodes, of those that it has made.
     fn adjust(&mut self, bytes: usize, written: usize, made: usize) {
-        let next = if written < made { self.0 * written / made } else { self.0 * WRITTEN_BYTES_MAX / 2 / bytes.max(1) };
-        self.0 = next.min(self.0 * 2).clamp(2, ENTRIES_MAX);
+        let next = match written < made {
+            true => self.entries * written / made,
+            false => self.entries * WRITTEN_BYTES_MAX / 2 / bytes.max(1),
+        };
+        self.entries = next.min(self.entries * 2).clamp(2, ENTRIES_MAX);
+        self.bytes = bytes;
     }
 }
 
@@ -77,7 +89,7 @@ pub(crate) async fn build_nodes(
     let stored = StoredTree { reads, group, tree: place, written, known: None, asking: Asking::default() };
     let (shape, _) = shape_of(&progress.trees, place)?;
     let at_level = u8::try_from(level).unwrap_or(u8::MAX).max(1);
-    let BuiltNodes { nodes, mut next, mut is_root } = build(&stored, &shape, at_level, begin, pace.0).await?;
+    let BuiltNodes { nodes, mut next, mut is_root } = build(&stored, &shape, at_level, begin, pace.entries).await?;
     let (mut bytes, mut written) = (0, 0);
     for (from, summary) in &nodes {
         let (key, summary) = (keys.node(place, at_level, from), summary.encode());

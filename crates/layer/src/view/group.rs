@@ -128,6 +128,12 @@ impl ViewGroup {
         &self.0.trees
     }
 
+    /// Whether a function reduces rows of any tree.
+    pub(crate) fn has_written_reduces(&self) -> bool {
+        let is_written = |reduce: &Reduction| matches!(reduce, Reduction::Written(_));
+        self.trees().iter().any(|tree| tree.reduces.iter().any(is_written))
+    }
+
     /// What is kept of a tree's rows.
     pub(crate) fn reduces(&self, tree: usize) -> &[Reduction] {
         self.0.trees.get(tree).map(|tree| tree.reduces.as_slice()).unwrap_or_default()
