@@ -10,7 +10,7 @@ use crate::rows::Rows;
 use crate::{Caller, Design, Runner};
 
 /// For whom groups are asked: an index is nobody's request.
-const INDEX: Caller = Caller(u64::MAX);
+const INDEX: Caller = Caller { number: u64::MAX, client: None };
 
 /// Functions of a group of views.
 #[derive(Debug, Clone, Copy)]

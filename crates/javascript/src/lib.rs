@@ -109,7 +109,13 @@ impl Default for RunnerOptions {
 /// On whose behalf functions are called: a request. Its calls may see what functions have left behind in earlier ones of
 /// the same caller, and never in others'. [`Runner::caller`] makes one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Caller(pub u64);
+pub struct Caller {
+    /// The request's number.
+    pub number: u64,
+    /// A number of the client. Its calls take turns with those of other clients, whatever databases they are of. `None`: with those of other
+    /// databases alone.
+    pub client: Option<u64>,
+}
 
 /// A design document with functions. Cheap to clone.
 #[derive(Debug, Clone)]

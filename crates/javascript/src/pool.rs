@@ -226,9 +226,9 @@ impl Pool {
     pub(crate) async fn run_counted(self: &Arc<Self>, task: Task, spent: &mut Duration) -> Result<Answer> {
         let (answer, mut answered) = oneshot::channel();
         let (asked, database, state) = (Instant::now(), task.design.database.clone(), Arc::new(JobState::default()));
-        let time_max = task.time_max;
+        let (time_max, client) = (task.time_max, task.caller.client);
         let job = Job { task, state: state.clone(), answer };
-        let id = self.push(&database, job, asked)?;
+        let id = self.push(&database, client, job, asked)?;
         let ticket = Ticket { pool: self, database, id, state };
         // Threads are looked after by those who wait for them.
         loop {
@@ -249,9 +249,9 @@ impl Pool {
         }
     }
 
-    fn push(&self, database: &Arc<str>, job: Job, now: Instant) -> Result<u64> {
+    fn push(&self, database: &Arc<str>, client: Option<u64>, job: Job, now: Instant) -> Result<u64> {
         let mut queue = lock(&self.queue);
-        let id = queue.push(database, job).map_err(|Full| Error::Busy)?;
+        let id = queue.push(database, client, job).map_err(|Full| Error::Busy)?;
         self.wake(&queue, now);
         Ok(id)
     }

@@ -1,7 +1,7 @@
-//! Calls that wait for a thread, in turn by database.
+//! Calls that wait for a thread, in turn by database and by client.
 //!
-//! However many calls a database has waiting, the others' come between them. Databases whose functions ran for long lately
-//! have a thread of their own, which they take turns on, and none of the usual ones.
+//! However many calls a database has waiting, the others' come between them, and however many databases a client has. Databases whose
+//! functions ran for long lately have a thread of their own, which they take turns on, and none of the usual ones.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,6 +12,9 @@ const WAITING_MAX: usize = 16_384;
 
 /// Calls that wait, of one database: a change is filtered for all its followers at once.
 const WAITING_OF_ONE_MAX: usize = 4_096;
+
+/// Calls that wait, of one client.
+const WAITING_OF_CLIENT_MAX: usize = WAITING_MAX / 2;
 
 /// A call that has the processor for longer makes its database slow.
 pub(crate) const LONG: Duration = Duration::from_millis(300);
@@ -43,16 +46,46 @@ pub(crate) enum Lane {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
+/// The client of a call, or its database where no client is known.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Owner {
+    Client(u64),
+    Database(Arc<str>),
+}
+
+/// The turn of an owner that has calls waiting.
+#[derive(Debug)]
+struct OwnerTurn {
+    /// How many.
+    waiting: usize,
+    /// The owner with the smallest number is the next one.
+    number: u64,
+}
+
+#[derive(Debug)]
+struct WaitingCall<J> {
+    id: u64,
+    owner: Owner,
+    job: J,
+}
+
 /// `J`: what waits.
+///
+/// Turns alternate between databases and owners. Let N be the number of waiting databases or of waiting owners, whichever is smaller. The first
+/// call of a database that is its owner's only one waits for at most 2 N others.
 #[derive(Debug)]
 pub(crate) struct Queue<J> {
     /// How many calls of one database run at once.
     of_one_max: usize,
     /// How many of the usual threads slow ones may have while nobody else wants them.
     lent_max: usize,
-    waiting: HashMap<Arc<str>, VecDeque<(u64, J)>>,
+    waiting: HashMap<Arc<str>, VecDeque<WaitingCall<J>>>,
     /// The databases that have calls waiting, whose turn it is first.
     turns: VecDeque<Arc<str>>,
+    owners: HashMap<Owner, OwnerTurn>,
+    last_turn: u64,
+    /// Whether the next turn is an owner's.
+    is_by_owner: bool,
     count: usize,
     next_id: u64,
     /// The database of each call that the usual threads run.
@@ -64,14 +97,17 @@ pub(crate) struct Queue<J> {
 impl<J> Queue<J> {
     /// Of one database so many run at once; so many usual threads are lent to slow ones.
     pub(crate) fn new(of_one_max: usize, lent_max: usize) -> Queue<J> {
-        let (waiting, turns, running, slow) = Default::default();
-        Queue { of_one_max, lent_max, waiting, turns, count: 0, next_id: 0, running, slow }
+        let (waiting, turns, owners, running, slow) = Default::default();
+        let (last_turn, is_by_owner, count, next_id) = Default::default();
+        Queue { of_one_max, lent_max, waiting, turns, owners, last_turn, is_by_owner, count, next_id, running, slow }
     }
 
     /// Adds a call; its number, for [`Queue::remove`].
-    pub(crate) fn push(&mut self, database: &Arc<str>, job: J) -> Result<u64, Full> {
+    pub(crate) fn push(&mut self, database: &Arc<str>, client: Option<u64>, job: J) -> Result<u64, Full> {
         let of_one = self.waiting.get(database).map_or(0, VecDeque::len);
-        if self.count >= WAITING_MAX || of_one >= WAITING_OF_ONE_MAX {
+        let owner = client.map_or_else(|| Owner::Database(database.clone()), Owner::Client);
+        let of_owner = self.owners.get(&owner).map_or(0, |turn| turn.waiting);
+        if self.count >= WAITING_MAX || of_one >= WAITING_OF_ONE_MAX || of_owner >= WAITING_OF_CLIENT_MAX {
             return Err(Full);
         }
         if of_one == 0 {
@@ -79,48 +115,87 @@ impl<J> Queue<J> {
         }
         self.next_id += 1;
         self.count += 1;
-        self.waiting.entry(database.clone()).or_default().push_back((self.next_id, job));
+        self.last_turn += 1;
+        let new = OwnerTurn { waiting: 0, number: self.last_turn };
+        self.owners.entry(owner.clone()).or_insert(new).waiting += 1;
+        let call = WaitingCall { id: self.next_id, owner, job };
+        self.waiting.entry(database.clone()).or_default().push_back(call);
         Ok(self.next_id)
+    }
+
+    /// A call of this owner waits no more. `had_turn`: it runs, and the owner goes behind the others.
+    fn left(&mut self, owner: &Owner, had_turn: bool) {
+        let Some(turn) = self.owners.get_mut(owner) else { return };
+        turn.waiting = turn.waiting.saturating_sub(1);
+        if turn.waiting == 0 {
+            self.owners.remove(owner);
+        } else if had_turn {
+            self.last_turn += 1;
+            turn.number = self.last_turn;
+        }
     }
 
     /// Takes a call back, if it still waits.
     pub(crate) fn remove(&mut self, database: &Arc<str>, id: u64) {
-        let Some(jobs) = self.waiting.get_mut(database) else { return };
-        let before = jobs.len();
-        jobs.retain(|(found, _)| *found != id);
-        self.count -= before - jobs.len();
-        if jobs.is_empty() {
+        let Some(calls) = self.waiting.get_mut(database) else { return };
+        let place = calls.iter().position(|call| call.id == id);
+        let Some(call) = place.and_then(|place| calls.remove(place)) else { return };
+        if calls.is_empty() {
             self.waiting.remove(database);
             self.turns.retain(|found| found != database);
         }
+        self.count -= 1;
+        self.left(&call.owner, false);
     }
 
     /// Whose call is the next that such a thread may run.
     fn next(&self, lane: Lane, now: Instant) -> Option<usize> {
-        let place = |lane| self.turns.iter().position(|database| self.may_run(database, lane, now));
-        match place(lane) {
-            None if lane == Lane::Usual && self.running.len() < self.lent_max => place(Lane::Slow),
+        match self.place(lane, now) {
+            None if self.lends(lane) => self.place(Lane::Slow, now),
             place => place,
         }
     }
 
+    /// The place of the database whose call is next, of those in a lane.
+    fn place(&self, lane: Lane, now: Instant) -> Option<usize> {
+        let mut places = self.turns.iter().enumerate().filter(|(_, database)| self.may_run(database, lane, now));
+        let next = match self.is_by_owner {
+            true => places.min_by_key(|(_, database)| self.owner_turn(database)),
+            false => places.next(),
+        };
+        next.map(|(place, _)| place)
+    }
+
+    /// The turn of the owner of a database's first call.
+    fn owner_turn(&self, database: &Arc<str>) -> Option<u64> {
+        let call = self.waiting.get(database)?.front()?;
+        self.owners.get(&call.owner).map(|turn| turn.number)
+    }
+
+    /// Whether such a thread may run calls of slow databases where there are no others.
+    fn lends(&self, lane: Lane) -> bool {
+        lane == Lane::Usual && self.running.len() < self.lent_max
+    }
+
     /// Whether [`Queue::take`] would give something.
     pub(crate) fn has(&self, lane: Lane, now: Instant) -> bool {
-        self.next(lane, now).is_some()
+        self.waits(lane, now) || self.lends(lane) && self.waits(Lane::Slow, now)
     }
 
     /// The next call that may run, which then does until [`Queue::finished`].
     pub(crate) fn take(&mut self, lane: Lane, now: Instant) -> Option<J> {
         let place = self.next(lane, now)?;
         let database = self.turns.remove(place)?;
-        let jobs = self.waiting.get_mut(&database)?;
-        let (_, job) = jobs.pop_front()?;
+        let calls = self.waiting.get_mut(&database)?;
+        let WaitingCall { owner, job, .. } = calls.pop_front()?;
         self.count -= 1;
-        if jobs.is_empty() {
+        self.is_by_owner = !self.is_by_owner;
+        if calls.is_empty() {
             self.waiting.remove(&database);
         } else {
             self.turns.push_back(database.clone());
         }
+        self.left(&owner, true);
         if lane == Lane::Usual {
             self.running.push(database);
         }
@@ -186,10 +261,10 @@ mod tests {
         let [a, b] = names(["a", "b"]);
         let (mut queue, now) = (Queue::new(1, 0), Instant::now());
         for n in 0..3 {
-            queue.push(&a, n).unwrap();
+            queue.push(&a, None, n).unwrap();
         }
         for n in 10..12 {
-            queue.push(&b, n).unwrap();
+            queue.push(&b, None, n).unwrap();
         }
         let mut order = Vec::new();
         while let Some(job) = queue.take(Lane::Usual, now) {
@@ -198,6 +273,41 @@ mod tests {
         }
         assert_eq!(order, [0, 10, 1, 11, 2]);
         assert!(queue.waiting.is_empty() && queue.turns.is_empty() && queue.running.is_empty() && queue.count == 0);
+        assert!(queue.owners.is_empty());
+    }
+
+    /// Returns how many calls of others run before the last one of a client.
+    fn calls_before(others: impl Iterator<Item = (String, u64)>, (database, client): (&str, u64)) -> usize {
+        let (mut queue, now) = (Queue::new(usize::MAX, 0), Instant::now());
+        for (database, client) in others {
+            queue.push(&database.into(), Some(client), false).unwrap();
+        }
+        queue.push(&database.into(), Some(client), true).unwrap();
+        let calls: Vec<bool> = std::iter::from_fn(|| queue.take(Lane::Usual, now)).collect();
+        assert!(queue.waiting.is_empty() && queue.turns.is_empty() && queue.owners.is_empty() && queue.count == 0);
+        calls.iter().position(|is_last| *is_last).unwrap()
+    }
+
+    #[test]
+    fn neither_many_clients_nor_many_databases_have_more_turns() {
+        let quiet = ("quiet", 0);
+        let of_many_databases = calls_before((0..300).map(|n| (format!("noisy{n}"), 1)), quiet);
+        let of_many_clients = calls_before((0..300).map(|n| ("noisy".to_owned(), 1 + n)), quiet);
+        let of_one = calls_before((0..300).map(|_| ("noisy".to_owned(), 1)), quiet);
+        let all = [of_many_databases, of_many_clients, of_one];
+        assert!(all.iter().all(|before| *before <= 4), "{all:?}");
+    }
+
+    #[test]
+    fn a_client_leaves_room_to_others() {
+        let mut queue = Queue::new(2, 0);
+        let of = |n: usize| Arc::<str>::from(format!("db{}", n % 100));
+        let ids: Vec<u64> = (0..WAITING_OF_CLIENT_MAX).map(|n| queue.push(&of(n), Some(1), n).unwrap()).collect();
+        assert_eq!(queue.push(&of(0), Some(1), 0), Err(Full));
+        queue.push(&of(0), Some(2), 0).unwrap();
+        queue.remove(&of(0), ids[0]);
+        queue.push(&of(0), Some(1), 0).unwrap();
+        assert_eq!(queue.push(&of(0), Some(1), 0), Err(Full));
     }
 
     #[test]
@@ -224,20 +334,20 @@ mod tests {
         let [a, b, c] = names(["a", "b", "c"]);
         let (mut queue, now) = (Queue::new(2, 0), Instant::now());
         for n in 0..4 {
-            queue.push(&a, n).unwrap();
+            queue.push(&a, None, n).unwrap();
         }
         let usual = |queue: &mut Queue<i32>| queue.take(Lane::Usual, now);
         assert_eq!([(); 3].map(|()| usual(&mut queue)), [Some(0), Some(1), None]);
-        queue.push(&b, 10).unwrap();
+        queue.push(&b, None, 10).unwrap();
         assert!(queue.waits(Lane::Usual, now) && !queue.waits(Lane::Slow, now));
         assert_eq!(usual(&mut queue), Some(10));
         // Slow ones have a thread of their own, and no other.
         for (database, ran) in [(&a, LONG), (&b, LONG)] {
             queue.finished(database, Lane::Usual, ran, now);
         }
-        queue.push(&b, 11).unwrap();
-        queue.push(&c, 20).unwrap();
-        queue.push(&c, 21).unwrap();
+        queue.push(&b, None, 11).unwrap();
+        queue.push(&c, None, 20).unwrap();
+        queue.push(&c, None, 21).unwrap();
         assert_eq!([(); 3].map(|()| usual(&mut queue)), [Some(20), Some(21), None]);
         assert!(!queue.waits(Lane::Usual, now) && queue.waits(Lane::Slow, now));
         assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(2), Some(11)]);
@@ -249,10 +359,10 @@ mod tests {
         queue.finished(&c, Lane::Usual, Duration::ZERO, now);
         assert!(queue.has(Lane::Usual, now));
         assert_eq!(usual(&mut queue), Some(3));
-        queue.push(&b, 12).unwrap();
+        queue.push(&b, None, 12).unwrap();
         assert_eq!(usual(&mut queue), None);
-        queue.push(&a, 4).unwrap();
-        queue.push(&a, 5).unwrap();
+        queue.push(&a, None, 4).unwrap();
+        queue.push(&a, None, 5).unwrap();
         assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(12), Some(4)]);
         queue.finished(&a, Lane::Usual, Duration::ZERO, now);
         // It is forgotten.
@@ -264,13 +374,13 @@ mod tests {
     fn few_wait_and_who_leaves_makes_room() {
         let (mut queue, now) = (Queue::new(2, 0), Instant::now());
         let [a] = names(["a"]);
-        let ids: Vec<u64> = (0..WAITING_OF_ONE_MAX).map(|n| queue.push(&a, n).unwrap()).collect();
-        assert_eq!(queue.push(&a, 0), Err(Full));
+        let ids: Vec<u64> = (0..WAITING_OF_ONE_MAX).map(|n| queue.push(&a, None, n).unwrap()).collect();
+        assert_eq!(queue.push(&a, None, 0), Err(Full));
         queue.remove(&a, ids[0]);
         queue.remove(&a, ids[0]);
-        queue.push(&a, 0).unwrap();
+        queue.push(&a, None, 0).unwrap();
         let mut others = 0;
-        while queue.push(&format!("b{others}").into(), others).is_ok() {
+        while queue.push(&format!("b{others}").into(), None, others).is_ok() {
             others += 1;
         }
         assert_eq!(others, WAITING_MAX - WAITING_OF_ONE_MAX);

@@ -140,9 +140,9 @@ impl Runner {
         &self.handle.rooms
     }
 
-    /// A caller that there was not yet.
+    /// A caller that there was not yet, of no client.
     pub fn caller(&self) -> Caller {
-        Caller(self.handle.callers.fetch_add(1, Ordering::Relaxed))
+        Caller { number: self.handle.callers.fetch_add(1, Ordering::Relaxed), client: None }
     }
 
     /// The answer comes within `wait_max`, `time_max` and half a second, or six where others have the processor.

@@ -25,7 +25,7 @@ use crate::wanted::Wanted;
 use crate::{Caller, Design, Runner};
 
 /// All writers share what a function is compiled to: nothing of a call is seen by another.
-const ANYBODY: Caller = Caller(u64::MAX);
+const ANYBODY: Caller = Caller { number: u64::MAX, client: None };
 
 /// Why a write is refused where the function threw something else than a refusal, or said what means nothing.
 const EXCEPTION: &str = "Exception in JS sync function";

@@ -13,7 +13,7 @@ use crate::machine::Machine;
 use crate::{Caller, Design, Runner, failure, whole};
 
 /// All jobs share what a function is compiled to: nothing of a call is seen by another.
-const ANYBODY: Caller = Caller(u64::MAX);
+const ANYBODY: Caller = Caller { number: u64::MAX, client: None };
 
 /// The longest result, in bytes.
 const RESULT_BYTES_MAX: usize = 64 << 20;

@@ -96,6 +96,8 @@ pub struct User {
     pub fence: Option<UserFence>,
     /// The same, where it was a stored setting.
     pub setting: Option<Arc<SettingFence>>,
+    /// A number of the client that asks, by which clients take turns where writes are judged. `None`: it is not known.
+    pub client: Option<u64>,
 }
 
 /// The user's document that was judged: what is written on the user's behalf is written only if it is still the one.

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use crate::designs::{DesignError, Designs, Held};
 use crate::json_out;
-use crate::turns::Origin;
+use crate::turns::{Origin, client_number};
 
 /// Design documents that are parsed at once, to see their rewrites.
 const PARSED_AT_ONCE: usize = 2;
@@ -66,7 +66,8 @@ impl Answering {
     /// Reads a design document for a request.
     pub(crate) async fn begin(&self, origin: &Origin, database: &Reader, design: &str) -> Result<DesignFunctions> {
         let held = self.designs.read(origin, database, &design_id(design)).await?;
-        Ok(DesignFunctions { of: self.clone(), held, caller: self.runner.caller() })
+        let caller = Caller { client: Some(client_number(origin.address)), ..self.runner.caller() };
+        Ok(DesignFunctions { of: self.clone(), held, caller })
     }
 }
 

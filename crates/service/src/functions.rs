@@ -71,7 +71,7 @@ impl Judge for Functions {
     }
 
     fn caller(&self) -> u64 {
-        self.runner.caller().0
+        self.runner.caller().number
     }
 
     fn try_room(&self, database: &str, bytes: usize) -> Option<Room> {
@@ -210,7 +210,8 @@ impl Rule for Loaded {
                 },
             );
             let security = String::from_utf8_lossy(write.security.unwrap_or(SECURITY_DEFAULT));
-            let (caller, user) = (Caller(write.caller), user_context(write.user, write.database));
+            let caller = Caller { number: write.caller, client: write.user.client };
+            let user = user_context(write.user, write.database);
             let write = Validation { document: &document, old: &old, user: &user, security: &security };
             self.runner.validate(&self.design, caller, &write).await.map_err(failed)?;
             Ok(Verdict::default())

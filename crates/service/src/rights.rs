@@ -299,7 +299,8 @@ impl Rights {
         if principal.is_admin && !principal.has_role(ADMIN_ROLE) {
             roles.insert(0, ADMIN_ROLE.to_owned());
         }
-        User { name: principal.name.clone(), roles, fence: self.standing.fence(), setting: self.standing.setting() }
+        let (fence, setting) = (self.standing.fence(), self.standing.setting());
+        User { name: principal.name.clone(), roles, fence, setting, client: self.users.client() }
     }
 }
 

@@ -3,6 +3,7 @@
 //! A turn is one slice of work. A request with more work queues again for each slice.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,13 @@ pub(crate) const SLICE: Duration = if cfg!(test) { Duration::ZERO } else { Durat
 pub(crate) struct Origin {
     pub(crate) address: Network,
     pub(crate) database: Arc<str>,
+}
+
+/// A number of a client's network, by which the client's calls of functions have their turn.
+pub(crate) fn client_number(address: Network) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    address.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The queue of tickets. Each ticket is in two fair queues: one by address, one by database.

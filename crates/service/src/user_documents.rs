@@ -21,6 +21,7 @@ use crate::configuration::Configuration;
 use crate::rights::{parsed, refusal};
 use crate::sign_in::SignIn;
 use crate::standing::SignInError;
+use crate::turns::client_number;
 
 /// Passwords in a request of who is no administrator.
 const PASSWORDS_MAX: usize = 20;
@@ -51,6 +52,11 @@ impl UserDocuments {
     /// The same for who comes from somewhere.
     pub(crate) fn from(&self, peer: Option<IpAddr>) -> UserDocuments {
         UserDocuments { peer, ..self.clone() }
+    }
+
+    /// A number of the client, by which its calls of functions have their turn.
+    pub(crate) fn client(&self) -> Option<u64> {
+        self.peer.map(|peer| client_number(peer.into()))
     }
 
     /// What somebody sees who does not administer `_users`.

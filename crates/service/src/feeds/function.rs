@@ -13,7 +13,7 @@ use crate::feeds::{FeedError, Result};
 use crate::functions::completed;
 use crate::json_out;
 use crate::rights::Rights;
-use crate::turns::Origin;
+use crate::turns::{Origin, client_number};
 
 /// Documents that a function is given at once, and bytes of them (one document may pass it).
 const DOCUMENTS_AT_ONCE: usize = 100;
@@ -80,7 +80,7 @@ impl Filters {
             FilterKind::Filter { .. } => &["filters", &name],
             FilterKind::View => &["views", &name, "map"],
         };
-        let caller = self.runner.caller();
+        let caller = Caller { client: Some(client_number(origin.address)), ..self.runner.caller() };
         match self.runner.find(&held.design, caller, path).await {
             Err(FunctionError::Missing) => {
                 let top = path.first().copied().unwrap_or_default();

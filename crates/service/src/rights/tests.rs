@@ -193,6 +193,15 @@ async fn the_servers_own_is_its_administrators() {
     assert_eq!(rights(&store, flagged).user().roles, ["_admin", "r"]);
     assert_eq!(rights(&store, user(&["r", "_admin"])).user().roles, ["r", "_admin"]);
     assert!(rights(&store, Principal::anonymous()).user().roles.is_empty());
+    // And of which client it is: clients take turns at functions.
+    let of = |address: [u8; 4]| {
+        let mut rights = rights(&store, Principal::anonymous());
+        rights.users = rights.users.from(Some(address.into()));
+        rights.user().client
+    };
+    assert_eq!(rights(&store, Principal::anonymous()).user().client, None);
+    assert!(of([10, 0, 0, 1]).is_some() && of([10, 0, 0, 1]) == of([10, 0, 0, 1]));
+    assert_ne!(of([10, 0, 0, 1]), of([10, 0, 0, 2]));
 }
 
 /// The status of what was refused; 0: it was not.
