@@ -1,10 +1,11 @@
-//! How many answers of a cluster reading a view, and `_find`, waits for: at most those of the second table of waits in
-//! design/performance.md. How a tree's rows are cut into nodes is drawn with it, so that each is measured at many places.
+//! How many answers of a cluster reading a view, and `_find`, waits for, against bounds. Each tree draws how its rows are cut
+//! into nodes, and a part of a level may be longer than a read asks for at once. So the numbers vary, and each operation is
+//! measured at many places of a view.
 
 use std::sync::Arc;
 
 use crate::support::{Layer, Store, create, put};
-use crate::waits::{DESIGN, bulk_from, runtime};
+use crate::waits::{bulk_from, runtime};
 use fdb_embedded::VirtualClock;
 use flatbed_layer::json::{Limits, Value, parse};
 use flatbed_layer::waits::{self, Waits};
@@ -15,8 +16,16 @@ use flatbed_layer::{
 use flatbed_testkit::engine;
 use futures_util::future::{BoxFuture, ready};
 
-const BEGIN: &str = "<!-- What reading a view waits for at most: crates/layer/tests/it/view_waits.rs -->\n";
-const END: &str = "<!-- End of what reading a view waits for. -->\n";
+/// Each operation, and the bounds on the median and on the maximum of its waits.
+const BOUNDS: [(&str, u64, u64); 7] = [
+    ("page of a view", 3, 3),
+    ("page of a view from a key", 4, 5),
+    ("the same, descending", 4, 5),
+    ("reduce of a view", 3, 3),
+    ("reduce of a range", 4, 7),
+    ("`group_level=1`", 11, 13),
+    ("`_find` of 25 by a json index", 3, 3),
+];
 
 const DOCUMENTS: u64 = 6_000;
 
@@ -27,25 +36,20 @@ const OF_GROUP: u64 = 60;
 const PLACES: u64 = 100;
 
 #[test]
-fn views_wait_no_longer_than_the_table_says() {
+fn views_wait_within_their_bounds() {
     let clock = Arc::<VirtualClock>::default();
     let Some(store) = Store::simulated(&clock) else { return };
     let measured = runtime(engine(), &clock).block_on(Box::pin(measure(&store)));
-    let design = std::fs::read_to_string(DESIGN).expect("the design document");
-    let (_, rest) = design.split_once(BEGIN).expect("the table's begin");
-    let (table, _) = rest.split_once(END).expect("the table's end");
-    let rows: Vec<Vec<&str>> =
-        (table.lines().skip(2)).map(|line| line.trim_matches('|').split('|').map(str::trim).collect()).collect();
-    assert_eq!(rows.len(), measured.len(), "other operations");
-    for (row, (name, waits)) in rows.iter().zip(&measured) {
-        assert_eq!(row[0], *name);
-        let [usual, most]: [u64; 2] = std::array::from_fn(|at| row[at + 1].parse().expect("a number"));
+    assert_eq!(BOUNDS.len(), measured.len(), "other operations");
+    for ((operation, median_max, longest_max), (name, waits)) in BOUNDS.into_iter().zip(&measured) {
+        assert_eq!(operation, *name);
         let mut depths: Vec<u64> = waits.iter().map(|waits| waits.path.depth()).collect();
         depths.sort_unstable();
         let keys = waits.iter().map(|waits| waits.keys_read).sum::<u64>() / waits.len() as u64;
         let (median, longest) = (depths[depths.len() / 2], depths[depths.len() - 1]);
         println!("{name}: {median} waits, {longest} at most, {keys} keys");
-        assert!(median <= usual && longest <= most, "{name}: {depths:?}, and the table says {usual} and {most}");
+        let bounded = median <= median_max && longest <= longest_max;
+        assert!(bounded, "{name}: {depths:?}, and the bounds are {median_max} and {longest_max}");
     }
 }
 

@@ -1,9 +1,10 @@
 //! How many answers of a cluster each operation waits for, one after the other, and what it reads and writes.
 //!
-//! The numbers are those of the table in design/performance.md, exactly. `FLATBED_WAITS=update` writes the table anew, for
-//! a change that means to change them. On the embedded engine all answers come when a simulated cluster would send them, by
-//! a clock that moves when the runtime has nothing else to do, so that the machine's speed plays no part. On a cluster, where
-//! it does, what an operation asks for is compared, and not for how long it waits.
+//! The numbers must be exactly those of `waits.md` beside this file. design/performance.md defines its columns.
+//! `FLATBED_WAITS=update cargo test -p flatbed-layer --test it waits::` writes the file, for a change that means to change
+//! the numbers. The embedded engine answers when a simulated cluster would, by a clock that moves when the runtime is idle,
+//! so the machine's speed has no influence. On a real cluster it has, so the test compares there what an operation asks
+//! for, and not how long it waits.
 
 mod channels;
 
@@ -21,9 +22,8 @@ use flatbed_layer::{
 use flatbed_testkit::{is_quiet, metadata_version};
 use foundationdb_sys::backend::{Embedded, embedded};
 
-pub const DESIGN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../design/performance.md");
-const BEGIN: &str = "<!-- The table of waits: FLATBED_WAITS=update cargo test -p flatbed-layer --test it waits:: -->\n";
-const END: &str = "<!-- End of the table of waits. -->\n";
+/// The table of waits, in Markdown.
+const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/waits.md");
 
 /// Documents of the databases that are walked.
 const DOCUMENTS: usize = 1_000;
@@ -115,19 +115,17 @@ fn operations_wait_as_often_as_the_table_says() {
         runtime(engine, &clock).block_on(Box::pin(measure(&store, &mut table)));
         table.markdown()
     };
-    let design = std::fs::read_to_string(DESIGN).expect("the design document");
-    let (before, rest) = design.split_once(BEGIN).expect("the table's begin");
-    let (expected, after) = rest.split_once(END).expect("the table's end");
+    let expected = std::fs::read_to_string(TABLE).expect("the table of waits");
     if engine.is_none() {
         // There it takes time, in which what is cached may go.
         let differs =
-            |_: &u32| compare_on_a_cluster(expected, &measured()).inspect_err(|row| println!("{row}")).is_err();
+            |_: &u32| compare_on_a_cluster(&expected, &measured()).inspect_err(|row| println!("{row}")).is_err();
         assert_ne!((0..3).take_while(differs).count(), 3, "three times an operation read or wrote otherwise");
         return;
     }
     let measured = measured();
     if std::env::var("FLATBED_WAITS").is_ok_and(|mode| mode == "update") {
-        std::fs::write(DESIGN, [before, BEGIN, &measured, END, after].concat()).expect("written");
+        std::fs::write(TABLE, measured).expect("written");
         return;
     }
     let differences: Vec<_> = expected
@@ -138,8 +136,8 @@ fn operations_wait_as_often_as_the_table_says() {
         .collect();
     assert!(
         expected == measured,
-        "operations wait, read or write otherwise than design/performance.md says; where that is meant, \
-         FLATBED_WAITS=update writes the table:\n{}",
+        "operations wait, read or write otherwise than {TABLE} says; where that is meant, \
+         FLATBED_WAITS=update writes it:\n{}",
         differences.join("\n")
     );
 }
