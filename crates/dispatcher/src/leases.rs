@@ -1,6 +1,17 @@
 //! Leases of jobs over HTTP, `/_worker/_api/leases`: what a server answers, and what a process elsewhere asks it. Each call is one
 //! transaction at the server, and does nothing more when it is sent again: who has a lease takes it once more. All that a process holds
 //! are held by one.
+//!
+//! | call | meaning |
+//! |---|---|
+//! | `GET leases?after=JOB` | `lease_ms` (the server's setting, for all processes); `leases`: `id`, `owner`, `beats`; at most 200, an empty list is the end |
+//! | `POST leases/JOB/take`, `{"owner", "stale"}` | `stale`: a lease as it was seen and unchanged since. `{"ours": true, "epoch", "told"}`, the epoch above all others by the server's clock; or `{"ours": false, "lease"}`. 404: no such job |
+//! | `POST leases/JOB/hold`, `{"owner", "told"}` | `told` is the state, with `epoch`. `{"ours": false}`: the job is another's |
+//! | `POST leases`, `{"owner", "held": [{"id", "told"}]}` | holds at most 100 different jobs, 500,000 bytes. `{"ours": [...]}` in their order, false for no job. An older server answers 405 and is asked for each |
+//! | `POST leases/JOB/release` | as `hold`, and returns the lease |
+//! | `DELETE leases/JOB` | of a job that is gone; 409 while it exists, also if made again |
+//!
+//! Owners are 16 bytes in hexadecimal digits, `beats` is a number as text.
 
 use std::collections::HashSet;
 use std::time::Duration;

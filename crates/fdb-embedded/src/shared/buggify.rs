@@ -16,6 +16,20 @@ use crate::base::error::{Error, Result};
 use crate::shared::stats::{Counter, FaultCount};
 
 /// How often faults happen, and the seed that decides which.
+///
+/// | where | what | chance |
+/// |---|---|---|
+/// | commit | a quarter each 1020; 1021 and not applied; 1021 and applied; an eighth each 1007; 1042 | `probability` |
+/// | answer of a commit, of a read | later: fifteen of sixteen within 5 ms, the rest 50 to 200 ms | `probability` |
+/// | n-th read of a transaction | 1007, 1009 or 1037 | a quarter of it, divided by n |
+/// | `get_read_version` | 1009 or 1078; 1051 with batch priority, 1213 or 1223 with a tag | a quarter of it |
+/// | new watch | within 200 ms it fires without a change, or, one of four, ends with 1009 | `probability` |
+/// | watch that fires | up to 200 ms late, and not at all if its key has its old value again by then | `probability` |
+/// | page of a range or a mapped range | fewer rows than there are, with `more` set: a quarter have none, half one to three, the rest up to a thousand, below the limit | `short_pages` |
+/// | sizes, split points | half to one and a half of the true size, or 0 below 3 MB; half of the points are missing | `probability` |
+///
+/// A short page is a read with a lower limit: it conflicts with what it answered, and one without rows with nothing. A late commit is on
+/// disk and visible before its answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Buggify {

@@ -1,6 +1,13 @@
 //! MySQL and MariaDB: rows in statements of several, of a few lengths, so that few are prepared.
 //!
 //! Sessions are strict, so that what does not fit is an error and never a warning, and in `utf8mb4`.
+//! They are in UTC and `READ COMMITTED`. Tables get a binary collation without padding. Claims have texts as bytes, and a hash of the
+//! key, which an index could not hold.
+//!
+//! A table with another unique key gets each row by itself, looked up by the mapping's key, because `ON DUPLICATE KEY UPDATE` would
+//! overwrite the row of another key. MariaDB's `idle_transaction_timeout`, MySQL's `wait_timeout`, ends the transaction of a stopped
+//! process after a statement's time, so a connection that was silent for half of it is not reused. The addresses of the host are
+//! judged first; `mysql_async` connects to those, asks for no name, and never moves to a socket of the machine.
 
 mod statements;
 

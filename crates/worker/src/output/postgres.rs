@@ -5,6 +5,11 @@
 //!
 //! A batch takes two round trips: its statements are sent one behind the other, `COMMIT` too, without waiting for the answers.
 //! After a statement that fails the server refuses those behind it, and takes `COMMIT` for `ROLLBACK`.
+//!
+//! Sessions plan each statement anew (`plan_cache_mode`), because a plan made for an empty table reads a full one whole. Claims are
+//! read document by document, because `document = ANY(...)` makes PostgreSQL 15 read all claims of the job.
+//! `statement_timeout` and `idle_in_transaction_session_timeout` are the output's `timeout_seconds`, so a process that is stopped in
+//! a transaction blocks its successor no longer than that.
 
 mod sent;
 mod statements;
