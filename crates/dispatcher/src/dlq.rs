@@ -1,4 +1,13 @@
 //! The queue of documents that targets refused, as `/_worker/_api/dlq` shows it and works with it.
+//!
+//! | path | what it does |
+//! |---|---|
+//! | `dlq` | lists without documents (`limit`, `offset`, `sort`, `reason`, `job`, `state`, `since`, `until`), in the order of the filter's index; `DELETE` with a filter or `all=true` |
+//! | `dlq/count`, `dlq/stats`, `dlq/explain` | counts, a view of `_worker`, `_explain` |
+//! | `dlq/{id}` | `GET`, `PUT` to edit, `DELETE` |
+//! | `dlq/{id}/retry` | waits 10 s, or `wait`: 200 with `"state":"delivered"` or the failure; 202 if the job is paused, has halted, or did not come to it |
+//! | `dlq/retry` | by filter, `per_second`: orders, and answers 202 |
+//! | `dlq/export`, `dlq/import` | entries, one a line |
 
 use std::time::Duration;
 
@@ -342,7 +351,7 @@ impl Dispatcher {
         Ok(Some(lines))
     }
 
-    /// Takes entries in, one a line: Flatbed's, or seed 003's for a job of this id. Those that are there already stay as they are.
+    /// Takes entries in, one a line: Flatbed's, or the Python worker's for a job of this id. Those that are there already stay as they are.
     ///
     /// # Errors
     /// [`ApiError`]; the answer names lines that are no entries.
