@@ -15,7 +15,7 @@ use crate::{logging, settle, url};
 /// A command of `flatbed worker`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WorkerCommand {
-    /// Make jobs of what seed 003's worker has left.
+    /// Make jobs of what the Python worker has left.
     Import(Import),
     /// Run the jobs of a server elsewhere.
     Run {

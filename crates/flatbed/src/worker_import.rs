@@ -1,4 +1,4 @@
-//! `flatbed worker import`: what seed 003's worker has left becomes documents of a running server's `_worker`.
+//! `flatbed worker import`: what the Python worker has left becomes documents of a running server's `_worker`.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ const SENT_BYTES: usize = 4 << 20;
 /// What is to be imported.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Import {
-    /// Where seed 003's files are.
+    /// Where the Python worker's files are.
     pub directory: PathBuf,
     /// What the job is to be called.
     pub job: String,

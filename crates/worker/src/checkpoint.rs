@@ -1,6 +1,6 @@
 //! Where a job stands in its source's feed, as it is kept at the source, beside it and in a target's tables.
 //!
-//! Seed 003 knows two forms. At the source its worker writes `remote` as the sequence; in its own store `SGs_Seq` is the
+//! The Python worker knows two forms. At the source it writes `remote` as the sequence; in its own store `SGs_Seq` is the
 //! sequence and `remote` a counter. Both are read, and the first is written, with what Flatbed adds under `flatbed`.
 
 use flatbed_flatten::json::{Limits, Object, Value, parse};
@@ -84,13 +84,13 @@ pub struct SourceIdentity {
 pub struct Checkpoint {
     /// Everything up to here is delivered or in the queue.
     pub seq: Seq,
-    /// Whose it is, as seed 003 names workers.
+    /// Whose it is, as the Python worker names workers.
     pub client_id: String,
     /// When it was written, in seconds of Unix time.
     pub time: u64,
     /// Whether everything that was there at the beginning has been read once.
     pub is_initial_sync_done: bool,
-    /// The epoch of the process that wrote it: who takes a job over raises it. 0 for seed 003's.
+    /// The epoch of the process that wrote it: who takes a job over raises it. 0 for the Python worker's.
     pub epoch: u64,
     /// Of what source.
     pub source: SourceIdentity,
@@ -108,14 +108,14 @@ pub enum Strange {
 }
 
 impl Checkpoint {
-    /// Reads either of seed 003's forms, or Flatbed's. `None`: it is no checkpoint, and the job asks what to do rather than begin
+    /// Reads either of the Python worker's forms, or Flatbed's. `None`: it is no checkpoint, and the job asks what to do rather than begin
     /// anew.
     pub fn read(text: &[u8]) -> Option<Checkpoint> {
         if text.len() > CHECKPOINT_BYTES_MAX {
             return None;
         }
         let value = parse(text, &Limits { depth_max: 16 }).ok()?;
-        // `remote` is a counter where `SGs_Seq` stands; `last_seq` is what seed 003's oldest files have.
+        // `remote` is a counter where `SGs_Seq` stands; `last_seq` is what the Python worker's oldest files have.
         let seq = ["SGs_Seq", "remote", "last_seq"].iter().find_map(|name| value.get(name)).and_then(Seq::of)?;
         let text = |of: Option<&Value<'_>>| {
             let text = of.and_then(Value::as_str).filter(|text| text.len() <= 1_000);
@@ -186,7 +186,7 @@ impl Checkpoint {
     }
 }
 
-/// The id of the local document at the source, as seed 003's worker derives it: so a job that takes its place finds it. `job` is
+/// The id of the local document at the source, as the Python worker derives it: so a job that takes its place finds it. `job` is
 /// empty for a worker with a single job.
 pub fn local_id(client_id: &str, url: &str, channels: &[String], job: &str) -> String {
     let mut channels: Vec<&str> = channels.iter().map(String::as_str).collect();

@@ -106,7 +106,7 @@ impl Failure {
         if is_poison { Class::Poison } else { Class::Outage }
     }
 
-    /// Seed 003's word for it, for `reason`.
+    /// The Python worker's word for it, for `reason`.
     pub fn reason(&self) -> String {
         match self {
             Failure::Unmappable(of) => match **of {

@@ -1,4 +1,4 @@
-//! Seed 003's files as documents of `_worker`: `config.json`, `mappings/`, `checkpoint.json`, `failed_docs.jsonl`.
+//! The Python worker's files as documents of `_worker`: `config.json`, `mappings/`, `checkpoint.json`, `failed_docs.jsonl`.
 //!
 //! Pure: who calls this reads the files and writes what comes of them. Whatever cannot be carried over, or means something else
 //! here, is said in a note; nothing is guessed. Secrets come out apart, to be written as files of the directory of secrets.
@@ -374,7 +374,7 @@ mod tests {
         {"name": "items", "primary_key": "id", "columns": {"order_doc_id": "$._id", "qty": "$.qty"}, "parent": "orders",
          "foreign_key": {"column": "order_doc_id", "references": "doc_id"}, "source_array": "$.items"}]}"#;
 
-    /// The members of seed 003's `config.json` that say something, with its names.
+    /// The members of the Python worker's `config.json` that say something, with its names.
     fn config(output: Value) -> String {
         json!({
             "gateway": {"src": "sync_gateway", "url": "http://host:4984/", "database": "db", "scope": "us", "collection": "prices"},

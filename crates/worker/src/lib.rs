@@ -10,7 +10,7 @@
 //! - [`failure`], [`retry`]: whom a failure is laid to, and when it is tried again; [`queue`]: what becomes of what failed;
 //! - [`attachments`]: which of them are delivered, and as what;
 //! - [`documents`]: jobs and what they name, by the schemas under `json_schema/`;
-//! - [`secret`]: what nobody sees; [`import`]: what seed 003's worker has left.
+//! - [`secret`]: what nobody sees; [`import`]: what the Python worker has left.
 //!
 //! With it:
 //!

@@ -1,6 +1,6 @@
 //! Which documents a job is about, and what it makes of them: rows of tables, or JSON.
 //!
-//! A mapping is written in JSON or YAML with seed 003's members (design/worker.md lists them) and compiled once. What cannot
+//! A mapping is written in JSON or YAML with the Python worker's members (design/worker.md lists them) and compiled once. What cannot
 //! be right for any document is refused then: unknown transforms, types and tables, keys without columns, rings of parents.
 
 mod document;
@@ -499,7 +499,7 @@ fn table(document: TableDocument, before: &[Table]) -> Result<Table, MappingErro
         _ => return Err(wrong("`parent` and `foreign_key` stand together")),
     };
 
-    // An element has no identity of its own unless the mapping says one: then its position is it. Seed 003's mappings name a
+    // An element has no identity of its own unless the mapping says one: then its position is it. The Python worker's mappings name a
     // column there that the target fills, which no row can be found by.
     let is_by_position = source_array.is_some() && !key.iter().all(|name| place(&columns, name).is_some());
     if source_array.is_some() && (key.is_empty() || is_by_position) {

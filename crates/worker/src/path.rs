@@ -2,7 +2,7 @@
 //!
 //! `$` is what a table's rows are made of: the document, or for a child table the element of its array. `$$` is the document
 //! wherever one stands. Members that begin with an underscore (`$._id`, `$._rev`) are the document's for elements too, as
-//! seed 003's worker documents it. `$#` is the position of the element in its array, from 0.
+//! the Python worker documents it. `$#` is the position of the element in its array, from 0.
 
 use std::borrow::Cow;
 use std::fmt;

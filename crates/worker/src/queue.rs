@@ -1,4 +1,4 @@
-//! Entries of the queue of failed documents (seed 003's dead letter queue), and what becomes of them.
+//! Entries of the queue of failed documents (the Python worker's dead letter queue), and what becomes of them.
 //!
 //! An entry is written before the checkpoint passes its change. Its id derives from job, document and sequence, so a worker that
 //! dies between the two writes the same entry again. An entry waits until it is replayed; it goes only once it is delivered, or
@@ -39,7 +39,7 @@ pub enum State {
     Overtaken,
 }
 
-/// A change that was not delivered: seed 003's members, and Flatbed's from `job` on.
+/// A change that was not delivered: the Python worker's members, and Flatbed's from `job` on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
@@ -56,7 +56,7 @@ pub struct Entry {
     pub status: u16,
     /// What the target said, without secrets.
     pub error: String,
-    /// Seed 003's word for why ([`Failure::reason`]).
+    /// The Python worker's word for why ([`Failure::reason`]).
     #[serde(default)]
     pub reason: String,
     /// When it failed first, in seconds of Unix time.
@@ -64,7 +64,7 @@ pub struct Entry {
     /// When it goes by itself, where it may; 0: never.
     #[serde(default)]
     pub expires_at: u64,
-    /// Whether it was replayed with success, in what seed 003's worker has left.
+    /// Whether it was replayed with success, in what the Python worker has left.
     #[serde(default)]
     pub retried: bool,
     /// Replays that failed.
@@ -75,13 +75,13 @@ pub struct Entry {
     pub target_url: String,
     /// The document as JSON text, its `_id` and `_rev` included. Empty where it is too large.
     pub doc_data: String,
-    /// The job's id. Empty in what seed 003's worker has left.
+    /// The job's id. Empty in what the Python worker has left.
     #[serde(default)]
     pub job: String,
     /// The document's revision, where it is known.
     #[serde(default)]
     pub rev: String,
-    /// `poison`, or `outage` in what seed 003's worker has left.
+    /// `poison`, or `outage` in what the Python worker has left.
     #[serde(default)]
     pub class: String,
     /// Deliveries that were tried, replays included.
@@ -295,7 +295,7 @@ mod tests {
         assert!(!json.to_string().contains("hunter2"));
         assert_eq!(serde_json::from_value::<Entry>(json).unwrap(), entry);
         assert_eq!(self::entry(&"x".repeat(DOCUMENT_BYTES_MAX + 1)).doc_data, "");
-        // What seed 003's worker has left.
+        // What the Python worker has left.
         let seeds = r#"{"type":"dlq","doc_id_original":"order::12345","seq":"42","method":"PUT","status":500,
             "error":"Internal Server Error","time":1768521600,"retried":false,"doc_data":"{\"_id\":\"order::12345\"}"}"#;
         assert_eq!(serde_json::from_str::<Entry>(seeds).unwrap().state, State::Waiting);

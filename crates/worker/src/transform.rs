@@ -1,8 +1,8 @@
 //! What a mapping may do to a value: a chain of functions, `trim().lowercase()`, `split($._id,"::")[0]`.
 //!
-//! Names are those of seed 003's worker, in any case and with or without underscores; what it calls by several names is listed
+//! Names are those of the Python worker, in any case and with or without underscores; what it calls by several names is listed
 //! once. A value that is missing or null stays so but for `coalesce`; what cannot be done to a value makes it null, as there.
-//! An unknown name is an error of the mapping, where seed 003's worker writes the value as it is.
+//! An unknown name is an error of the mapping, where the Python worker writes the value as it is.
 //!
 //! | function | what it makes |
 //! |---|---|

@@ -428,8 +428,8 @@ pub struct CheckpointPart {
 }
 
 impl CheckpointPart {
-    /// It is written once so many documents are delivered or in the queue since it was: as in seed 003, within a batch too. `None`, for 0
-    /// too: the worker chooses.
+    /// After how many documents, delivered or in the queue, it is written; within a batch too, as the Python worker does. `None`, also for
+    /// 0: the worker chooses.
     pub fn documents(&self) -> Option<u64> {
         self.every_n_docs.filter(|documents| *documents > 0)
     }
@@ -461,7 +461,7 @@ impl QueuePart {
         self.max_replay_attempts.unwrap_or(REPLAYS_MAX)
     }
 
-    /// In seconds: a day where nothing is said, as in seed 003.
+    /// In seconds: a day where nothing is said, as in the Python worker.
     pub fn retention_seconds(&self) -> u64 {
         self.retention_seconds.unwrap_or(86_400)
     }

@@ -1,4 +1,4 @@
-//! A mapping as it is written down, in JSON or YAML: seed 003's members, and what Flatbed adds.
+//! A mapping as it is written down, in JSON or YAML: the Python worker's members, and what Flatbed adds.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(super) struct MappingDocument {
     /// Of a mapping to JSON: the members of what is made.
     #[serde(default)]
     pub(super) mapping: BTreeMap<String, ColumnDocument>,
-    /// One table in the form of seed 003's oldest mappings.
+    /// One table in the form of the Python worker's oldest mappings.
     #[serde(default)]
     pub(super) target: Option<TargetDocument>,
     // What people write for each other.
@@ -119,7 +119,7 @@ pub(super) struct ListedColumn {
     pub(super) name: String,
     #[serde(default)]
     pub(super) path: Option<String>,
-    /// A member's name, in seed 003's oldest form.
+    /// A member's name, in the Python worker's oldest form.
     #[serde(default)]
     pub(super) value: Option<String>,
     #[serde(default)]

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// The mapping that stands in seed 003's repository, in its form.
+/// The mapping that stands in the Python worker's repository, in its form.
 pub(crate) const ORDERS: &str = r#"{
   "source": {"match": {"field": "type", "value": "order"}},
   "output_format": "tables",

@@ -283,7 +283,7 @@ async fn lines_have_their_checkpoint_at_the_source() {
     source.write("c", json!({"n": 3}));
     let (_, counts, _) = once(&job, &source, Lines::new(Vec::new(), Vec::new()), &queue, 2).await;
     assert_eq!(counts.delivered, 1);
-    // A job that takes over where seed 003's worker was; not where the target's tables are new.
+    // A job that takes over where the Python worker was; not where the target's tables are new.
     let (checkpoint, _) = source.0.lock().unwrap().locals.values().next().unwrap().clone();
     source.0.lock().unwrap().locals.clear();
     let (_stop, stopping) = watch::channel(false);
