@@ -56,8 +56,8 @@ pub use projection::project;
 pub use refused::Refused;
 pub use rows::{IndexReader, RowIndex, RowSelector, RowsError, SelectorReader};
 pub use sort::Sort;
-pub use steps::Exhausted;
 use steps::Steps;
+pub use steps::{Exhausted, Interrupts, Progress, slice_steps};
 
 /// Members of documents that come from neither their bodies nor their ids and revisions. A selector may test them, but indexes are
 /// maintained from bodies, ids and revisions alone, so no index covers them ([`Index::is_of_bodies`]). Members that `_find` never sees
@@ -105,6 +105,20 @@ impl Selector {
     /// stopped in between; it takes two seconds at the very worst.
     pub fn matches_unless(&self, document: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<bool, Exhausted> {
         self.0.holds(document, &mut Steps::new(stop))
+    }
+
+    /// As [`Selector::matches_unless`], for one slice, which begins at `progress`.
+    ///
+    /// # Errors
+    /// As there, and [`Exhausted::Paused`]: then `progress` is where the next slice begins. A slice is not paused inside of one regular
+    /// expression on one string, or inside of one comparison.
+    pub fn matches_in_slices(
+        &self,
+        document: &Value<'_>,
+        progress: &mut Progress,
+        interrupts: Interrupts<'_>,
+    ) -> Result<bool, Exhausted> {
+        self.0.holds_in_slices(document, progress, interrupts)
     }
 
     /// As [`Selector::matches_unless`], without end.

@@ -5,7 +5,7 @@ use flatbed_flatten::json::Value;
 use crate::field::{Field, Found};
 use crate::normal::{Comparison, Normal, Term};
 use crate::order::{Order, identical, is_integer};
-use crate::steps::{Exhausted, Steps};
+use crate::steps::{Exhausted, Interrupts, Progress, Steps};
 
 type Held = Result<bool, Exhausted>;
 
@@ -21,17 +21,34 @@ impl Subject for Value<'_> {
 }
 
 impl Normal {
+    /// As [`Normal::holds`], for one slice that begins at `progress`. If it pauses, `progress` is where the next one begins.
+    pub(crate) fn holds_in_slices(
+        &self,
+        subject: &impl Subject,
+        progress: &mut Progress,
+        interrupts: Interrupts<'_>,
+    ) -> Held {
+        let mut steps = Steps::of_slice(interrupts, std::mem::take(progress));
+        let held = self.holds(subject, &mut steps);
+        if held == Err(Exhausted::Paused) {
+            *progress = steps.into_progress();
+        }
+        held
+    }
+
     pub(crate) fn holds(&self, subject: &impl Subject, steps: &mut Steps<'_>) -> Held {
         steps.take(1)?;
         match self {
             Normal::Everything | Normal::Text(_) => Ok(true),
-            Normal::All(conditions) => all(conditions, |condition| condition.holds(subject, steps)),
+            Normal::All(conditions) => all(conditions, steps, |condition, steps| condition.holds(subject, steps)),
             // With other conditions beside it, an empty `$or` is none.
             Normal::Any(conditions) => {
-                Ok(conditions.is_empty() || any(conditions, |condition| condition.holds(subject, steps))?)
+                Ok(conditions.is_empty() || any(conditions, steps, |condition, steps| condition.holds(subject, steps))?)
             }
             Normal::Not(condition) => Ok(!condition.holds(subject, steps)?),
-            Normal::None(conditions) => Ok(!any(conditions, |condition| condition.holds(subject, steps))?),
+            Normal::None(conditions) => {
+                Ok(!any(conditions, steps, |condition, steps| condition.holds(subject, steps))?)
+            }
             Normal::At(field, term) => match subject.find(field, steps)? {
                 Found::Here(value) => {
                     let order = if field.name() == "_id" { Order::Raw } else { Order::Collated };
@@ -71,14 +88,19 @@ impl Term {
                     [only @ Value::Array(_)] => Order::Raw.within(value, only, steps)?.is_eq(),
                     _ => false,
                 };
-                let mut has = |wanted: &Value<'_>| any(items, |item| identical(item, wanted, steps));
-                is_whole || (!wanted.is_empty() && all(wanted, &mut has)?)
+                is_whole
+                    || (!wanted.is_empty()
+                        && all(wanted, steps, |wanted, steps| {
+                            any(items, steps, |item, steps| identical(item, wanted, steps))
+                        })?)
             }
-            (Term::Element(condition), Value::Array(items)) => any(items, |item| condition.holds(item, steps))?,
+            (Term::Element(condition), Value::Array(items)) => {
+                any(items, steps, |item, steps| condition.holds(item, steps))?
+            }
             (Term::Elements(condition), Value::Array(items)) => {
-                !items.is_empty() && all(items, |item| condition.holds(item, steps))?
+                !items.is_empty() && all(items, steps, |item, steps| condition.holds(item, steps))?
             }
-            (Term::Key(condition), Value::Object(members)) => any(members, |(name, _)| {
+            (Term::Key(condition), Value::Object(members)) => any(members, steps, |(name, _), steps| {
                 let name = Value::String(name.as_ref().into());
                 condition.holds(&name, steps)
             })?,
@@ -100,24 +122,38 @@ impl Term {
 
 /// Whether a value is equal to one of the list, or, being an array, has an item that is.
 fn is_in(list: &[Value<'_>], value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> Held {
-    let mut one = |value: &Value<'_>| any(list, |other| order.equal(value, other, steps));
     match value {
-        Value::Array(items) => any(items, one),
-        value => one(value),
+        Value::Array(items) => any(items, steps, |item, steps| equals_any(list, item, order, steps)),
+        value => equals_any(list, value, order, steps),
     }
 }
 
-fn any<T>(items: &[T], mut holds: impl FnMut(&T) -> Held) -> Held {
-    for item in items {
-        if holds(item)? {
-            return Ok(true);
+fn equals_any(list: &[Value<'_>], value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> Held {
+    any(list, steps, |other, steps| order.equal(value, other, steps))
+}
+
+/// Whether any of the items holds. A match pauses between two items; a resumed one continues with the item at which it paused, as all
+/// before it did not hold.
+fn any<T>(items: &[T], steps: &mut Steps<'_>, mut holds: impl FnMut(&T, &mut Steps<'_>) -> Held) -> Held {
+    let begin = steps.begin_loop();
+    for (at, item) in items.iter().enumerate().skip(begin) {
+        if at > begin && steps.is_slice_over() {
+            return Err(steps.pause_before(at));
+        }
+        match holds(item, steps) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(ended) => {
+                steps.note_round(at, ended);
+                return Err(ended);
+            }
         }
     }
     Ok(false)
 }
 
-fn all<T>(items: &[T], mut holds: impl FnMut(&T) -> Held) -> Held {
-    Ok(!any(items, |item| Ok(!holds(item)?))?)
+fn all<T>(items: &[T], steps: &mut Steps<'_>, mut holds: impl FnMut(&T, &mut Steps<'_>) -> Held) -> Held {
+    Ok(!any(items, steps, |item, steps| Ok(!holds(item, steps)?))?)
 }
 
 /// What an integer of any length leaves, with its sign; the divisor is not 0.

@@ -12,7 +12,7 @@ use crate::field::{Field, Found, place};
 use crate::index::Index;
 use crate::matching::Subject;
 use crate::normal::{Normal, Term};
-use crate::steps::{Exhausted, Steps};
+use crate::steps::{Exhausted, Interrupts, Progress, Steps};
 
 /// So many parts of a field's name are looked for as a path; the rest is followed in the value that lies there.
 const PATH_PARTS_MAX: usize = 2;
@@ -126,6 +126,26 @@ impl RowSelector<'_> {
         let read = self.reader.read(pairs, &names, special)?;
         drop(names);
         Ok(self.selector.holds(&read, &mut Steps::new(stop))?)
+    }
+
+    /// As [`RowSelector::matches`], for one slice: see [`Selector::matches_in_slices`].
+    ///
+    /// # Errors
+    /// [`RowsError`]
+    pub fn matches_in_slices<'k, P>(
+        &self,
+        pairs: P,
+        names: impl FieldNames,
+        special: impl FnOnce() -> Value<'static>,
+        progress: &mut Progress,
+        interrupts: Interrupts<'_>,
+    ) -> Result<bool, RowsError>
+    where
+        P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
+    {
+        let read = self.reader.read(pairs, &names, special)?;
+        drop(names);
+        Ok(self.selector.holds_in_slices(&read, progress, interrupts)?)
     }
 }
 

@@ -9,6 +9,39 @@ const STEPS_BETWEEN: usize = 10_000;
 /// Bytes of a string that count as a step.
 const STEP_BYTES: usize = 64;
 
+/// The steps of a slice inside a small document: about 20 ms.
+const SLICE_STEPS: usize = 1_000_000;
+
+/// Bytes of a document that lengthen a slice by a step. A match that resumes reads its document again, so a slice takes at least about
+/// as long as that.
+const BYTES_PER_SLICE_STEP: usize = 4;
+
+/// Returns the steps of a slice inside a document of this size.
+pub fn slice_steps(document_bytes: usize) -> usize {
+    SLICE_STEPS + document_bytes / BYTES_PER_SLICE_STEP
+}
+
+/// The point inside a document at which its match paused. The default is the beginning.
+///
+/// It holds positions alone, none of the document's data, and is valid for the same selector and the same document.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The position in each loop under way, the innermost first.
+    path: Vec<usize>,
+    taken: usize,
+}
+
+/// When the match of one document ends early.
+#[derive(Clone, Copy)]
+pub struct Interrupts<'s> {
+    /// Called about every 10,000 steps. The match ends with [`Exhausted::Stopped`] if it returns true.
+    pub stop: &'s dyn Fn() -> bool,
+    /// Called when the slice is over, and about every 10,000 steps after that. The match pauses if it returns true.
+    pub pause: &'s dyn Fn() -> bool,
+    /// The steps of a slice: see [`slice_steps`].
+    pub steps: usize,
+}
+
 /// Matching was not done: it took too many steps, or nobody waited for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Exhausted {
@@ -18,21 +51,89 @@ pub enum Exhausted {
     /// Nobody waits.
     #[error("nobody waits for the selector's matches any more")]
     Stopped,
+    /// The slice is over. Only a match with [`Progress`] pauses.
+    #[error("the match is paused")]
+    Paused,
 }
 
 pub(crate) struct Steps<'s> {
     left: usize,
     until_look: usize,
     stop: Option<&'s dyn Fn() -> bool>,
+    pause: Option<&'s dyn Fn() -> bool>,
+    slice: usize,
+    /// The slice is over when no more steps are left than this.
+    pause_at: usize,
+    /// The positions of the loops to resume, or of those that pause: the innermost first.
+    path: Vec<usize>,
+    /// The steps left at the point to resume. The way there is not counted again.
+    left_there: usize,
 }
 
 impl<'s> Steps<'s> {
     pub(crate) fn new(stop: &'s dyn Fn() -> bool) -> Steps<'s> {
-        Steps { left: STEPS_MAX, until_look: STEPS_BETWEEN, stop: Some(stop) }
+        Steps { left: STEPS_MAX, until_look: STEPS_BETWEEN, stop: Some(stop), ..Steps::endless() }
     }
 
     pub(crate) fn endless() -> Steps<'static> {
-        Steps { left: usize::MAX, until_look: usize::MAX, stop: None }
+        Steps {
+            left: usize::MAX,
+            until_look: usize::MAX,
+            stop: None,
+            pause: None,
+            slice: 0,
+            pause_at: 0,
+            path: Vec::new(),
+            left_there: 0,
+        }
+    }
+
+    /// The steps of one slice of a match.
+    pub(crate) fn of_slice(interrupts: Interrupts<'s>, progress: Progress) -> Steps<'s> {
+        let Interrupts { stop, pause, steps: slice } = interrupts;
+        let Progress { path, taken } = progress;
+        let left_there = STEPS_MAX.saturating_sub(taken);
+        let pause_at = STEPS_MAX.saturating_sub(slice);
+        Steps { pause: Some(pause), slice, pause_at, path, left_there, ..Steps::new(stop) }
+    }
+
+    /// The point at which the match has paused.
+    pub(crate) fn into_progress(self) -> Progress {
+        Progress { path: self.path, taken: STEPS_MAX.saturating_sub(self.left) }
+    }
+
+    /// Begins a loop over conditions or items, and returns the position of its first one: that at which the loop paused, or else 0.
+    pub(crate) fn begin_loop(&mut self) -> usize {
+        let Some(at) = self.path.pop() else { return 0 };
+        if self.path.is_empty() {
+            self.left = self.left_there;
+            self.pause_at = self.left.saturating_sub(self.slice);
+        }
+        at
+    }
+
+    /// Whether to pause, asked between two rounds of a loop. So each slice does at least one round of the innermost loop.
+    pub(crate) fn is_slice_over(&mut self) -> bool {
+        if self.left > self.pause_at {
+            return false;
+        }
+        let is_over = self.pause.is_some_and(|pause| pause());
+        self.pause_at = self.left.saturating_sub(STEPS_BETWEEN);
+        is_over
+    }
+
+    /// Pauses before this round of a loop.
+    pub(crate) fn pause_before(&mut self, at: usize) -> Exhausted {
+        self.path.clear();
+        self.path.push(at);
+        Exhausted::Paused
+    }
+
+    /// Notes the round of a loop inside which the match ended.
+    pub(crate) fn note_round(&mut self, at: usize, ended: Exhausted) {
+        if ended == Exhausted::Paused {
+            self.path.push(at);
+        }
     }
 
     pub(crate) fn take(&mut self, count: usize) -> Result<(), Exhausted> {

@@ -11,7 +11,8 @@ use flatbed_network::Network;
 use flatbed_network::fair_queue::{Bounds, FairQueue, Full};
 use tokio::sync::oneshot;
 
-/// The length of a turn. It ends at the first boundary between two documents after this time.
+/// The length of a turn. It ends at the first boundary between two documents after this time, or inside a document after
+/// [`flatbed_mango::slice_steps`].
 pub(crate) const SLICE: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_millis(20) };
 
 /// The client and the database that cause the work.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flatbed_flatten::DecodeError;
 use flatbed_flatten::json::{Limits, Value, parse};
-use flatbed_mango::{BESIDE, RowSelector, RowsError, Selector};
+use flatbed_mango::{BESIDE, Exhausted, Interrupts, Progress, RowSelector, RowsError, Selector, slice_steps};
 use foundationdb::FdbResult;
 use foundationdb::future::FdbValues;
 use futures_util::future::BoxFuture;
@@ -17,11 +17,12 @@ use crate::document::edit::Document;
 use crate::document::latest::{LatestRead, begin_latest_of, whole_body};
 use crate::document::text::digest;
 use crate::error::{Error, Refusal, Result};
-use crate::find::query::Stop;
+use crate::find::query::{Query, Stop};
 use crate::index::json::key::special;
 use crate::index::maintainers::Within;
 use crate::read::get::{Known, read_ahead, shown};
 use crate::store::records::Info;
+use crate::store::seq::STAMP_BYTES;
 
 /// Documents whose reads are under way, at least: a page of an answer is read in one go.
 const READ_AHEAD_MIN: usize = 64;
@@ -32,6 +33,15 @@ const FIRST_BYTES: usize = 16_000;
 /// Others have their turn after so long.
 const TURN: Duration = Duration::from_millis(2);
 
+/// A document whose match has paused, and where it resumes.
+#[derive(Debug, Clone)]
+pub(crate) struct PausedMatch {
+    id: String,
+    /// The document's last change. A match of a document that has changed since begins anew.
+    stamp: [u8; STAMP_BYTES],
+    progress: Progress,
+}
+
 /// A selector at work on the documents of one transaction.
 pub(crate) struct Matcher<'a> {
     within: &'a Within<'a>,
@@ -41,17 +51,41 @@ pub(crate) struct Matcher<'a> {
     asks_beside: bool,
     conflicts: bool,
     stop: Option<&'a Stop>,
+    has_waiters: Option<&'a Stop>,
+    paused: Option<PausedMatch>,
     turn: Instant,
     /// The time spent matching.
     matched: Duration,
 }
 
 impl<'a> Matcher<'a> {
-    pub(crate) fn new(within: &'a Within<'a>, selector: &'a Selector, conflicts: bool, stop: Option<&'a Stop>) -> Self {
+    /// `paused`: a match of an earlier transaction, which this one resumes.
+    pub(crate) fn new(
+        within: &'a Within<'a>,
+        selector: &'a Selector,
+        query: &'a Query,
+        paused: Option<PausedMatch>,
+    ) -> Self {
         let rows = selector.for_rows(&within.instance.fields.view());
         let asks_beside = BESIDE.iter().any(|member| selector.asks_about(member));
         let turn = within.trx.clock().now();
-        Matcher { within, selector, rows, asks_beside, conflicts, stop, turn, matched: Duration::ZERO }
+        Matcher {
+            within,
+            selector,
+            rows,
+            asks_beside,
+            conflicts: query.conflicts,
+            stop: query.stop.as_ref(),
+            has_waiters: query.has_waiters.as_ref(),
+            paused,
+            turn,
+            matched: Duration::ZERO,
+        }
+    }
+
+    /// Takes the match that has paused.
+    pub(crate) fn take_paused(&mut self) -> Option<PausedMatch> {
+        self.paused.take()
     }
 
     /// The time spent matching documents, without waits.
@@ -64,8 +98,8 @@ impl<'a> Matcher<'a> {
         self.rows.lacks_ids()
     }
 
-    /// Whether a document is selected.
-    pub(crate) async fn selects(&mut self, id: &str, found: &(Info, Rows)) -> Result<bool> {
+    /// Whether a document is selected. Returns `None` if its slice is over and others wait for a turn: see [`Matcher::take_paused`].
+    pub(crate) async fn selects(&mut self, id: &str, found: &(Info, Rows)) -> Result<Option<bool>> {
         let clock = self.within.trx.clock();
         if clock.since(self.turn) > TURN {
             tokio::task::yield_now().await;
@@ -76,34 +110,61 @@ impl<'a> Matcher<'a> {
             return Err(Refusal::SelectorExhausted.into());
         }
         let (info, rows) = found;
-        if self.asks_beside && (info.has_attachments || self.conflicts && info.leaf_count > 1) {
+        let is_same = |paused: &PausedMatch| paused.id == id && paused.stamp == info.stamp;
+        let mut progress = self.paused.take().filter(is_same).map(|paused| paused.progress).unwrap_or_default();
+        let selected = if self.asks_beside && (info.has_attachments || self.conflicts && info.leaf_count > 1) {
             let Within { inner, trx, instance } = *self.within;
             let document = Box::pin(shown(found, trx, inner, instance, id, self.conflicts.into())).await?;
-            return self.selects_value(&whole(&document)?);
-        }
-        let began = clock.now();
-        let selects = |selector: &RowSelector<'_>| {
-            let names = self.within.instance.fields.view();
-            let stop = || self.stop.is_some_and(|stop| stop());
-            selector.matches(rows.iter(), names, || special(id, &info.winner), &stop)
-        };
-        let done = match selects(&self.rows) {
-            Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {
-                let Within { inner, instance, .. } = *self.within;
-                Box::pin(instance.reload_names(inner)).await?;
-                self.rows = self.selector.for_rows(&instance.fields.view());
-                selects(&self.rows)
+            let document = whole(&document)?;
+            self.in_slices(info, |matcher, interrupts| {
+                Ok(matcher.selector.matches_in_slices(&document, &mut progress, interrupts)?)
+            })
+        } else {
+            let mut on_rows = |matcher: &Self, interrupts: Interrupts<'_>| {
+                let names = matcher.within.instance.fields.view();
+                let special = || special(id, &info.winner);
+                matcher.rows.matches_in_slices(rows.iter(), names, special, &mut progress, interrupts)
+            };
+            match self.in_slices(info, &mut on_rows) {
+                Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {
+                    let Within { inner, instance, .. } = *self.within;
+                    Box::pin(instance.reload_names(inner)).await?;
+                    self.rows = self.selector.for_rows(&instance.fields.view());
+                    self.in_slices(info, &mut on_rows)
+                }
+                done => done,
             }
-            done => done,
         };
-        self.matched += clock.since(began);
-        done.map_err(|error| match error {
-            RowsError::Exhausted(_) => Refusal::SelectorExhausted.into(),
-            RowsError::Decode(error) => Error::Corrupt(format!("the body of {id:?}: {error}")),
-        })
+        match selected {
+            Ok(is_selected) => Ok(Some(is_selected)),
+            Err(RowsError::Exhausted(Exhausted::Paused)) => {
+                self.paused = Some(PausedMatch { id: id.to_owned(), stamp: info.stamp, progress });
+                Ok(None)
+            }
+            Err(RowsError::Exhausted(Exhausted::TooLong | Exhausted::Stopped)) => {
+                Err(Refusal::SelectorExhausted.into())
+            }
+            Err(RowsError::Decode(error)) => Err(Error::Corrupt(format!("the body of {id:?}: {error}"))),
+        }
     }
 
-    /// The same of a document that is at hand.
+    /// Matches a document for one slice, and adds the time that this took.
+    fn in_slices(
+        &mut self,
+        info: &Info,
+        matches: impl FnOnce(&Self, Interrupts<'_>) -> std::result::Result<bool, RowsError>,
+    ) -> std::result::Result<bool, RowsError> {
+        let (stop, pause) = (self.stop, self.has_waiters);
+        let (stop, pause) = (|| stop.is_some_and(|stop| stop()), || pause.is_some_and(|pause| pause()));
+        let steps = slice_steps(usize::try_from(info.stored_bytes).unwrap_or(usize::MAX));
+        let clock = self.within.trx.clock();
+        let began = clock.now();
+        let matched = matches(&*self, Interrupts { stop: &stop, pause: &pause, steps });
+        self.matched += clock.since(began);
+        matched
+    }
+
+    /// Whether a document of an index's fields, which are small, is selected. Its match does not pause.
     pub(crate) fn selects_value(&mut self, document: &Value<'_>) -> Result<bool> {
         let (clock, stop) = (self.within.trx.clock(), || self.stop.is_some_and(|stop| stop()));
         let began = clock.now();

@@ -8,7 +8,7 @@ use flatbed_revtree::DocumentId;
 use tokio::sync::oneshot;
 
 use crate::error::{Error, Refusal, Result};
-use crate::find::documents::{Documents, Matcher};
+use crate::find::documents::{Documents, Matcher, PausedMatch};
 use crate::find::query::{FoundDocument, Query};
 use crate::find::ranges::{self, behind, of_source};
 use crate::index::json::entry::says_over;
@@ -55,6 +55,8 @@ pub(crate) struct Place {
     /// Rows of the page, at most.
     rows_max: usize,
     pace: Pace,
+    /// The match of its first document, if that has paused.
+    paused: Option<PausedMatch>,
 }
 
 impl Place {
@@ -68,7 +70,7 @@ impl Place {
             (false, _) => Pace::FIRST.rows_max,
         };
         let skip = if is_keys && query.residual.is_none() { skip } else { 0 };
-        Place { behind: None, skip, rows_max: rows_max.max(1), pace: Pace::FIRST }
+        Place { behind: None, skip, rows_max: rows_max.max(1), pace: Pace::FIRST, paused: None }
     }
 
     /// Whether a page that was read from there has what one from here would have.
@@ -83,7 +85,7 @@ impl Place {
 
     fn next(&self, behind: Vec<u8>, examined: u64, pace: Pace) -> Place {
         let rows_max = self.rows_max.saturating_mul(2);
-        Place { behind: Some(behind), skip: self.skip.saturating_sub(examined), rows_max, pace }
+        Place { behind: Some(behind), skip: self.skip.saturating_sub(examined), rows_max, pace, paused: None }
     }
 }
 
@@ -144,7 +146,7 @@ impl Operation for Page<'_> {
         let within = Within { inner: self.inner, trx, instance: &instance };
         let mut matcher = None;
         if let Some(residual) = &query.residual {
-            let new = || Matcher::new(&within, residual, query.conflicts, query.stop.as_ref());
+            let new = || Matcher::new(&within, residual, query, place.paused.clone());
             let mut made = new();
             if made.lacks_ids() && !query.covering {
                 catch_up(&within, trx.get(&instance.keys.next_field_id(), true).await?.as_deref()).await?;
@@ -178,19 +180,27 @@ impl Operation for Page<'_> {
             false => read_ranges(trx, &instance, &ids, place.pace, query.reverse).await?,
         };
         let mut documents = Documents::new(&within, &ids, known);
-        let (mut bytes, mut has_yielded) = (0, false);
+        let (mut bytes, mut has_yielded, mut is_paused) = (0, false, false);
         for (at, (id, entry)) in rows.iter().enumerate() {
             page.examined += 1;
             let Some(entry) = entry else { continue };
             // Of an index of fields no entry is of one.
             let is_dropped = query.number.is_none() && DocumentId::of(id).is_design();
             let one = One { query, within: &within, passes: (at as u64) < place.skip, is_dropped };
-            if let Some((key, document)) = one.look(id, entry, at, &mut documents, matcher.as_mut()).await? {
-                if let Some(FoundDocument::Whole(document)) = &document {
-                    bytes += document.body.len();
+            match one.look(id, entry, at, &mut documents, matcher.as_mut()).await? {
+                Looked::Selected(key, document) => {
+                    if let Some(FoundDocument::Whole(document)) = &document {
+                        bytes += document.body.len();
+                    }
+                    let ordinal = page.examined;
+                    page.found.push(Found { ordinal, id: id.clone(), key, document, is_dropped });
                 }
-                let ordinal = page.examined;
-                page.found.push(Found { ordinal, id: id.clone(), key, document, is_dropped });
+                Looked::NotSelected => {}
+                Looked::Paused => {
+                    page.examined -= 1;
+                    is_paused = true;
+                    break;
+                }
             }
             let is_last = at + 1 == rows.len();
             let matched = matcher.as_ref().is_some_and(|matcher| matcher.matched() >= SLICE);
@@ -201,7 +211,17 @@ impl Operation for Page<'_> {
             }
         }
         let examined = page.examined as usize;
-        if (examined < rows.len() || read.more)
+        if is_paused {
+            let last = examined.checked_sub(1).and_then(|last| read.rows.get(last));
+            page.next = Some(Place {
+                behind: last.map(|(key, _)| key.clone()).or_else(|| place.behind.clone()),
+                skip: place.skip.saturating_sub(page.examined),
+                // The paused document alone, since it is read again.
+                rows_max: 1,
+                pace: place.pace,
+                paused: matcher.as_mut().and_then(Matcher::take_paused),
+            });
+        } else if (examined < rows.len() || read.more)
             && let Some((last, _)) = examined.checked_sub(1).and_then(|last| read.rows.get(last))
         {
             let pace = match is_keys {
@@ -241,6 +261,15 @@ fn rows_of<'r>(
     read.iter().map(row).collect()
 }
 
+/// The outcome of a look at a row.
+enum Looked {
+    NotSelected,
+    /// The row's key and document.
+    Selected(Value<'static>, Option<FoundDocument>),
+    /// The match of its document has paused.
+    Paused,
+}
+
 /// A row that is looked at.
 struct One<'a> {
     query: &'a Query,
@@ -252,7 +281,7 @@ struct One<'a> {
 }
 
 impl One<'_> {
-    /// The row's key and document, if that is selected.
+    /// Looks at a row, and at its document if need be.
     async fn look(
         &self,
         id: &str,
@@ -260,10 +289,10 @@ impl One<'_> {
         at: usize,
         documents: &mut Documents<'_>,
         matcher: Option<&mut Matcher<'_>>,
-    ) -> Result<Option<(Value<'static>, Option<FoundDocument>)>> {
+    ) -> Result<Looked> {
         let One { query, within, passes, is_dropped } = *self;
         if query.counts_rows {
-            return Ok(Some((Value::Null, None)));
+            return Ok(Looked::Selected(Value::Null, None));
         }
         let key = async || match (entry, query.number) {
             (Some(value), Some(number)) => query.among(within, number).key(id, value).await,
@@ -278,33 +307,39 @@ impl One<'_> {
             let document = query.index.document_of(id, &key);
             let is_selected = matcher.map_or(Ok(true), |matcher| matcher.selects_value(&document))?;
             let document = Some(FoundDocument::Covered(document)).filter(|_| !query.counts);
-            return Ok(is_selected.then(|| (shown_key(key), document)));
+            return Ok(match is_selected {
+                true => Looked::Selected(shown_key(key), document),
+                false => Looked::NotSelected,
+            });
         }
         if passes && query.number.is_some() {
-            return Ok(Some((shown_key(key().await?), None)));
+            return Ok(Looked::Selected(shown_key(key().await?), None));
         }
         // What all of these are worth is known without their documents.
         if is_dropped && (query.counts || query.counts_each) {
-            return Ok(query.counts_each.then_some((Value::Null, None)));
+            return Ok(match query.counts_each {
+                true => Looked::Selected(Value::Null, None),
+                false => Looked::NotSelected,
+            });
         }
-        let Some(found) = documents.get(at).await? else { return Ok(None) };
+        let Some(found) = documents.get(at).await? else { return Ok(Looked::NotSelected) };
         // It may have ended since the row was read, or the row not say when it does.
         if found.0.deleted || found.0.has_ended(within.trx.clock().unix_ms()) {
-            return Ok(None);
+            return Ok(Looked::NotSelected);
         }
-        let is_selected = match matcher {
-            Some(matcher) => matcher.selects(id, &found).await?,
-            None => true,
-        };
-        if !is_selected {
-            return Ok(None);
+        if let Some(matcher) = matcher {
+            match matcher.selects(id, &found).await? {
+                Some(true) => {}
+                Some(false) => return Ok(Looked::NotSelected),
+                None => return Ok(Looked::Paused),
+            }
         }
         if query.counts || is_dropped {
-            return Ok(Some((Value::Null, None)));
+            return Ok(Looked::Selected(Value::Null, None));
         }
         let key = shown_key(key().await?);
         let Within { inner, trx, instance } = *within;
         let document = shown(&found, trx, inner, instance, id, query.conflicts.into()).await?;
-        Ok(Some((key, Some(FoundDocument::Whole(Box::new(document))))))
+        Ok(Looked::Selected(key, Some(FoundDocument::Whole(Box::new(document)))))
     }
 }

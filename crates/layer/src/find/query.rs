@@ -45,8 +45,8 @@ pub struct FindOptions {
     pub counts: bool,
     /// No page is read while another one is taken: its selector takes long, and is matched where the query is asked.
     pub is_alone: bool,
-    /// Asked after documents that were matched; `true`: others wait for their turn, and the page ends once it has matched, or read,
-    /// for a slice of time.
+    /// Called between documents and inside a document that takes long. `true`: others wait for their turn, and the page ends once it
+    /// has matched, or read, for a slice. The next page resumes inside the document.
     pub has_waiters: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// Asked now and then; `true`: nobody is waiting.
     pub stop: Option<Arc<dyn Fn() -> bool + Send + Sync>>,

@@ -503,3 +503,44 @@ async fn a_page_that_is_read_for_long_ends_where_others_wait() {
         assert_eq!((pages.iter().sum::<usize>(), pages.iter().max()), (3, Some(&most)), "{pages:?}");
     }
 }
+
+/// A match ends its page inside a document, and the next page resumes it. The bound is one of work: about a million steps.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_ends_inside_a_document_where_others_wait() {
+    let (layer, authority, _storage) = layer().await;
+    let db = layer.database("db", authority.for_job("test"));
+    // Each regular expression takes 1.6 million steps on 100 kB.
+    let large = |last: &str| format!(r#"{{"n":1,"a":"{}{last}"}}"#, "b".repeat(100_000));
+    let documents = [("d0", "c"), ("d1", "x"), ("d2", "c")].map(|(id, last)| (id.to_owned(), large(last)));
+    put_all(&db, &documents).await;
+    let conditions = (0..5).map(|n| format!(r#"{{"a":{{"$regex":"x{n}"}}}}"#)).collect::<Vec<_>>().join(",");
+    let selector = format!(r#"{{"selector":{{"$or":[{conditions},{{"a":{{"$regex":"bc"}}}}]}}}}"#);
+    let find = Request::parse(&json(&selector), None, &|| false).unwrap();
+    let indexes = db.json_indexes().await.unwrap();
+    let plan = indexes.plan("db", &find).unwrap();
+    let query = |has_waiters: bool| {
+        let has_waiters: Option<Arc<dyn Fn() -> bool + Send + Sync>> = Some(Arc::new(move || has_waiters));
+        db.find(&indexes, &plan, FindOptions { limit: 100, is_alone: true, has_waiters, ..FindOptions::default() })
+    };
+    for (has_waiters, pages) in [(true, 15..=20), (false, 1..=4)] {
+        let (mut query, mut ids, mut read) = (query(has_waiters), Vec::new(), 0);
+        while let Some(rows) = query.read_page().await.unwrap() {
+            ids.extend(rows.into_iter().map(|row| row.id));
+            read += 1;
+        }
+        assert_eq!((ids.join(" "), query.stats().keys_examined), ("d0 d2".to_owned(), 3));
+        assert!(pages.contains(&read), "{read}");
+    }
+    // A document that has changed since is matched from its beginning.
+    let mut query = query(true);
+    for _ in 0..3 {
+        assert_eq!(query.read_page().await.unwrap(), Some(Vec::new()));
+    }
+    let rev = db.get("d0", &GetOptions::default()).await.unwrap().rev;
+    put(&db, "d0", Some(rev), &large("x2")).await.unwrap();
+    let mut ids = Vec::new();
+    while let Some(rows) = query.read_page().await.unwrap() {
+        ids.extend(rows.into_iter().map(|row| row.id));
+    }
+    assert_eq!(ids, ["d0", "d2"]);
+}

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use flatbed_flatten::json::Value;
 use flatbed_flatten::{FieldIds, FieldNames, FlattenOptions, PackOptions, flatten, pack_with, unknown_names};
-use flatbed_mango::{Index, Selector};
+use flatbed_mango::{Exhausted, Index, Interrupts, Progress, RowsError, Selector};
 use proptest::prelude::*;
 
 use crate::plans::{selector, value};
@@ -37,6 +37,20 @@ impl FieldNames for Names {
     }
 }
 
+/// Matches in slices that pause wherever a match can pause.
+fn in_slices<E>(
+    mut slice: impl FnMut(&mut Progress, Interrupts<'_>) -> Result<bool, E>,
+    is_paused: impl Fn(&E) -> bool,
+) -> Result<bool, E> {
+    let mut progress = Progress::default();
+    loop {
+        match slice(&mut progress, Interrupts { stop: &|| false, pause: &|| true, steps: 0 }) {
+            Err(error) if is_paused(&error) => {}
+            done => return done,
+        }
+    }
+}
+
 /// Whether a body's rows are selected, and whether a special member was asked for.
 fn on_rows(
     selector: &Selector,
@@ -53,7 +67,13 @@ fn on_rows(
         json(r#"{"_id":"a","_rev":"1-x"}"#)
     };
     let pairs = pairs.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
-    let selected = selector.for_rows(&names).matches(pairs, &names, special, &|| false).unwrap();
+    let rows = selector.for_rows(&names);
+    let selected = rows.matches(pairs.clone(), &names, special, &|| false).unwrap();
+    let sliced = in_slices(
+        |progress, interrupts| rows.matches_in_slices(pairs.clone(), &names, special, progress, interrupts),
+        |error| *error == RowsError::Exhausted(Exhausted::Paused),
+    );
+    assert_eq!(sliced, Ok(selected));
     (selected, asked.get())
 }
 
@@ -178,6 +198,11 @@ proptest! {
         let options = PackOptions { run_bytes, compressed_from_bytes: Some(50) };
         let (selected, _) = on_rows(&compiled, &body, &literal, &options, path_bytes_max);
         prop_assert_eq!(selected, compiled.matches(&document), "{} of {}", selector, text(&document));
+        let sliced = in_slices(
+            |progress, interrupts| compiled.matches_in_slices(&document, progress, interrupts),
+            |error| *error == Exhausted::Paused,
+        );
+        prop_assert_eq!(sliced, Ok(selected), "{} of {}", selector, text(&document));
         for fields in [r#"{"a":"asc"}"#, r#"{"b":"asc","_id":"asc"}"#, r#"{"a.b":"asc","a":"asc"}"#, r#"{"a.0.b":"asc","c":"asc"}"#] {
             for partial in ["{}", &selector] {
                 let view = format!(r#"{{"map":{{"fields":{fields},"partial_filter_selector":{partial}}},"options":{{}}}}"#);

@@ -1,7 +1,7 @@
 //! Selectors against documents.
 
 use flatbed_flatten::json::Value;
-use flatbed_mango::{Exhausted, InvalidSelector, Selector, compare};
+use flatbed_mango::{Exhausted, Interrupts, InvalidSelector, Progress, Selector, compare, slice_steps};
 use proptest::prelude::*;
 
 use crate::json;
@@ -276,6 +276,48 @@ fn matching_ends() {
     for (count, found) in [(4, Ok(false)), (8, Err(Exhausted::TooLong))] {
         let many = Selector::new(&regexes((0..count).map(|number| format!("x{number}")))).unwrap();
         assert_eq!(many.matches_unless(&document, &nobody), found);
+    }
+}
+
+/// Matches in slices, each of which pauses as soon as `pause` allows, and returns how many paused.
+fn in_slices(selector: &Selector, document: &Value<'_>, pause: bool) -> (Result<bool, Exhausted>, usize) {
+    let (mut progress, mut pauses) = (Progress::default(), 0);
+    let (stop, pause) = (|| false, || pause);
+    loop {
+        let interrupts = Interrupts { stop: &stop, pause: &pause, steps: slice_steps(0) };
+        match selector.matches_in_slices(document, &mut progress, interrupts) {
+            Err(Exhausted::Paused) => pauses += 1,
+            done => return (done, pauses),
+        }
+    }
+}
+
+/// The work inside one document is cut into slices, and all of them together have the bound of one match.
+#[test]
+fn a_match_pauses_inside_a_document() {
+    let items = vec!["1"; 10_000].join(",");
+    let document = json(&format!(r#"{{"a":[{items},"y"],"b":"{}"}}"#, "b".repeat(100_000)));
+    let of_items = |count: usize, last: &str| {
+        let conditions = vec![r#"{"a":{"$elemMatch":{"$gt":"z"}}}"#; count].join(",");
+        Selector::new(&json(&format!(r#"{{"$or":[{conditions},{{"a":{{"$elemMatch":{{"$gt":"{last}"}}}}}}]}}"#)))
+            .unwrap()
+    };
+    let of_regexes = |count: usize| {
+        let conditions = (0..count).map(|n| format!(r#"{{"b":{{"$regex":"x{n}"}}}}"#)).collect::<Vec<_>>().join(",");
+        Selector::new(&json(&format!(r#"{{"$or":[{conditions},{{"b":{{"$regex":"b$"}}}}]}}"#))).unwrap()
+    };
+    for (selector, found) in [
+        (of_items(400, "x"), Ok(true)),
+        (of_items(400, "z"), Ok(false)),
+        (of_items(5_000, "x"), Err(Exhausted::TooLong)),
+        (of_regexes(7), Ok(true)),
+        (of_regexes(20), Err(Exhausted::TooLong)),
+    ] {
+        let (done, pauses) = in_slices(&selector, &document, true);
+        assert_eq!(done, found);
+        // A slice is a million steps, or one regular expression of 1.6 million, and the bound is 20 million.
+        assert!((4..=20).contains(&pauses), "{pauses}");
+        assert_eq!(in_slices(&selector, &document, false), (found, 0));
     }
 }
 

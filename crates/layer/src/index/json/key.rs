@@ -164,7 +164,7 @@ impl Keyed {
         match values {
             Ok(Some(values)) => DocumentKey::new(values).map(Some),
             // It is not in the index, as its filter says nothing of it; and so it is whenever it is asked.
-            Ok(None) | Err(RowsError::Exhausted(Exhausted::TooLong | Exhausted::Stopped)) => Ok(None),
+            Ok(None) | Err(RowsError::Exhausted(_)) => Ok(None),
             Err(RowsError::Decode(error)) => {
                 Err(Error::Corrupt(format!("the body of {:?} in {}: {error}", of.0, instance.name)))
             }

@@ -77,7 +77,7 @@ impl One {
         match taken {
             Ok(taken) => Ok(taken),
             // It is in no index, whenever it is asked about.
-            Err(RowsError::Exhausted(Exhausted::TooLong | Exhausted::Stopped)) => Ok(false),
+            Err(RowsError::Exhausted(_)) => Ok(false),
             Err(RowsError::Decode(error)) => {
                 Err(Error::Corrupt(format!("the body of {id:?} in {}: {error}", within.instance.name)))
             }
