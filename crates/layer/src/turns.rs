@@ -1,6 +1,7 @@
 //! What a server does of one kind at once, for all who ask: each has its own, as several run in one process in the tests.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
@@ -22,6 +23,8 @@ pub(crate) struct Turns {
     pub judged_reads: Semaphore,
     /// Permits to compile or match slow selectors of indexes.
     pub selecting: Arc<Semaphore>,
+    /// The number of databases that wait for such a permit.
+    selecting_waiters: Arc<AtomicUsize>,
 }
 
 impl Default for Turns {
@@ -32,6 +35,7 @@ impl Default for Turns {
             queries_ahead: Arc::new(Semaphore::new(16)),
             judged_reads: Semaphore::new(12),
             selecting: Arc::new(Semaphore::new(SELECTING_AT_ONCE)),
+            selecting_waiters: Arc::default(),
         }
     }
 }
@@ -40,6 +44,23 @@ impl Default for Turns {
 pub(crate) struct Turn {
     _of_database: OwnedMutexGuard<()>,
     _of_all: OwnedSemaphorePermit,
+    waiters: Arc<AtomicUsize>,
+}
+
+/// A database that waits for a permit, as long as this lives.
+struct Waiter(Arc<AtomicUsize>);
+
+impl Waiter {
+    fn new(waiters: &Arc<AtomicUsize>) -> Waiter {
+        waiters.fetch_add(1, Ordering::Relaxed);
+        Waiter(waiters.clone())
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Turn {
@@ -54,31 +75,54 @@ impl Turn {
         });
         done.await.map_err(Error::of_task)
     }
+
+    /// Runs one slice of work on a thread of its own, and returns the work with its result. The work gets a function that returns whether
+    /// other databases wait for a turn; it returns `None` if it paused for them.
+    ///
+    /// # Errors
+    /// [`Error::BrokenOff`]
+    pub(crate) async fn run_slice<T, W>(self, mut work: W) -> Result<(Option<T>, W)>
+    where
+        T: Send + 'static,
+        W: FnMut(&dyn Fn() -> bool) -> Option<T> + Send + 'static,
+    {
+        let waiters = self.waiters.clone();
+        let slice = move || {
+            let made = work(&|| waiters.load(Ordering::Relaxed) > 0);
+            (made, work)
+        };
+        self.run(slice).await
+    }
+}
+
+/// Waits for a turn for selectors. `own` is the database's: it has one ticket in the line of all databases, which is first come, first
+/// served, so that databases take turns.
+///
+/// # Errors
+/// [`Error::ShuttingDown`]
+async fn turn(own: Arc<Mutex<()>>, of_all: Arc<Semaphore>, waiters: Arc<AtomicUsize>) -> Result<Turn> {
+    let of_database = own.lock_owned().await;
+    let waiter = Waiter::new(&waiters);
+    let of_all = of_all.acquire_owned().await.map_err(|_| Error::ShuttingDown)?;
+    drop(waiter);
+    Ok(Turn { _of_database: of_database, _of_all: of_all, waiters })
 }
 
 impl Turns {
-    /// A turn for selectors. `own` is the database's: it has one ticket in the line of all databases, which is first come, first
-    /// served, so that databases take turns.
-    ///
-    /// # Errors
-    /// [`Error::ShuttingDown`]
-    pub(crate) fn turn(&self, own: &Arc<Mutex<()>>) -> impl Future<Output = Result<Turn>> + Send + use<> {
-        let (own, of_all) = (own.clone(), self.selecting.clone());
-        async move {
-            let of_database = own.lock_owned().await;
-            let of_all = of_all.acquire_owned().await.map_err(|_| Error::ShuttingDown)?;
-            Ok(Turn { _of_database: of_database, _of_all: of_all })
-        }
+    /// The number of databases that wait for a turn.
+    #[cfg(test)]
+    pub(crate) fn selecting_waiters(&self) -> usize {
+        self.selecting_waiters.load(Ordering::Relaxed)
     }
 
-    /// The same, if nobody has to be waited for.
+    /// Returns a turn for selectors if one is free.
     pub(crate) fn free_turn(&self, own: &Arc<Mutex<()>>) -> Option<Turn> {
         let of_database = own.clone().try_lock_owned().ok()?;
         let of_all = self.selecting.clone().try_acquire_owned().ok()?;
-        Some(Turn { _of_database: of_database, _of_all: of_all })
+        Some(Turn { _of_database: of_database, _of_all: of_all, waiters: self.selecting_waiters.clone() })
     }
 
-    /// Compiles selectors of indexes, or asks them, in a [turn](Turns::turn), outside of transactions.
+    /// Compiles selectors of indexes, or asks them, in a [turn](turn), outside of transactions.
     ///
     /// # Errors
     /// [`Error::BrokenOff`], [`Error::ShuttingDown`].
@@ -87,17 +131,60 @@ impl Turns {
         own: &Arc<Mutex<()>>,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T> {
-        self.turn(own).await?.run(work).await
+        let turn = turn(own.clone(), self.selecting.clone(), self.selecting_waiters.clone());
+        turn.await?.run(work).await
+    }
+
+    /// Runs work in slices, outside of transactions: it has a [turn](turn) for each. See [`Turn::run_slice`].
+    ///
+    /// # Errors
+    /// [`Error::BrokenOff`], [`Error::ShuttingDown`].
+    pub(crate) fn select_in_slices<T, W>(
+        &self,
+        own: &Arc<Mutex<()>>,
+        mut work: W,
+    ) -> impl Future<Output = Result<T>> + Send + use<T, W>
+    where
+        T: Send + 'static,
+        W: FnMut(&dyn Fn() -> bool) -> Option<T> + Send + 'static,
+    {
+        let (own, of_all, waiters) = (own.clone(), self.selecting.clone(), self.selecting_waiters.clone());
+        async move {
+            loop {
+                let turn = turn(own.clone(), of_all.clone(), waiters.clone()).await?;
+                let (made, rest) = turn.run_slice(work).await?;
+                match made {
+                    Some(made) => return Ok(made),
+                    None => work = rest,
+                }
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use flatbed_testkit::{soon, until};
+    use futures_util::FutureExt;
 
     use super::*;
+
+    #[tokio::test]
+    async fn work_in_slices_has_a_turn_for_each() {
+        let (turns, own) = (Turns::default(), Arc::<Mutex<()>>::default());
+        let mut left = 3;
+        let work = move |has_waiters: &dyn Fn() -> bool| {
+            left -= 1;
+            (left == 0).then(has_waiters)
+        };
+        let all = turns.selecting.clone().acquire_many_owned(2).await.unwrap();
+        let mut made = Box::pin(turns.select_in_slices(&own, work));
+        assert!((&mut made).now_or_never().is_none());
+        assert_eq!(turns.selecting_waiters(), 1);
+        drop(all);
+        assert!(!soon(made).await.unwrap());
+        assert_eq!((turns.selecting_waiters(), turns.selecting.available_permits()), (0, 2));
+    }
 
     #[tokio::test]
     async fn a_database_leaves_turns_to_others() {

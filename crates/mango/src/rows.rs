@@ -80,7 +80,7 @@ impl Selector {
         SelectorReader(self.for_rows(ids).reader)
     }
 
-    /// As [`RowSelector::matches`], with a reader of this selector.
+    /// As [`RowSelector::matches_in_slices`], with a reader of this selector.
     ///
     /// # Errors
     /// [`RowsError`]
@@ -90,14 +90,15 @@ impl Selector {
         pairs: P,
         names: impl FieldNames,
         special: impl FnOnce() -> Value<'static>,
-        stop: &dyn Fn() -> bool,
+        progress: &mut Progress,
+        interrupts: Interrupts<'_>,
     ) -> Result<bool, RowsError>
     where
         P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
     {
         let read = reader.0.read(pairs, &names, special)?;
         drop(names);
-        Ok(self.normal().holds(&read, &mut Steps::new(stop))?)
+        Ok(self.normal().holds_in_slices(&read, progress, interrupts)?)
     }
 }
 
@@ -165,7 +166,7 @@ impl Index {
         IndexReader(Reader::new(fields, ids))
     }
 
-    /// As [`RowIndex::key`], with a reader of this index.
+    /// As [`RowIndex::key`], with a reader of this index, for one slice: see [`Selector::matches_in_slices`].
     ///
     /// # Errors
     /// [`RowsError`]
@@ -175,26 +176,31 @@ impl Index {
         pairs: P,
         names: impl FieldNames,
         special: impl FnOnce() -> Value<'static>,
-        stop: &dyn Fn() -> bool,
+        progress: &mut Progress,
+        interrupts: Interrupts<'_>,
     ) -> Result<Option<Vec<Value<'static>>>, RowsError>
     where
         P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
     {
         let read = reader.0.read(pairs, &names, special)?;
         drop(names);
-        self.key_read(&read, stop)
+        let mut steps = Steps::of_slice(interrupts, std::mem::take(progress));
+        let key = self.key_read(&read, &mut steps);
+        if key == Err(RowsError::Exhausted(Exhausted::Paused)) {
+            *progress = steps.into_progress();
+        }
+        key
     }
 
-    fn key_read(&self, read: &Read<'_>, stop: &dyn Fn() -> bool) -> Result<Option<Vec<Value<'static>>>, RowsError> {
-        let mut steps = Steps::new(stop);
+    fn key_read(&self, read: &Read<'_>, steps: &mut Steps<'_>) -> Result<Option<Vec<Value<'static>>>, RowsError> {
         if let Some(partial) = self.partial()
-            && !partial.normal().holds(read, &mut steps)?
+            && !partial.normal().holds(read, steps)?
         {
             return Ok(None);
         }
         let mut key = Vec::with_capacity(self.fields().len());
         for field in self.fields() {
-            match read.find(field, &mut steps)? {
+            match read.find(field, steps)? {
                 Found::Here(value) => key.push(value.clone().into_owned()),
                 Found::Missing | Found::NoPath => return Ok(None),
             }
@@ -218,7 +224,7 @@ impl RowIndex<'_> {
     where
         P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
     {
-        self.index.key_read(&self.reader.read(pairs, names, special)?, stop)
+        self.index.key_read(&self.reader.read(pairs, names, special)?, &mut Steps::new(stop))
     }
 }
 

@@ -38,6 +38,21 @@ pub(crate) async fn in_turn<T: Clone + Send + Sync + 'static>(
     within_max: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
+    let mut work = Some(work);
+    in_slices(within, of, within_max, move |_| work.take().map(|work| work())).await
+}
+
+/// As [`in_turn`], for work in slices, each of which has a turn: see [`Turn::run_slice`](crate::turns::Turn::run_slice). The first one
+/// alone may be within the attempt.
+///
+/// # Errors
+/// As there.
+pub(crate) async fn in_slices<T: Clone + Send + Sync + 'static>(
+    within: &Within<'_>,
+    of: Sha256,
+    within_max: Duration,
+    mut work: impl FnMut(&dyn Fn() -> bool) -> Option<T> + Send + 'static,
+) -> Result<T> {
     let Within { inner, trx, instance } = *within;
     let (of, apart): (Digest, _) = (of.finalize().into(), trx.apart());
     if let Some(made) = apart.get(&of) {
@@ -46,10 +61,12 @@ pub(crate) async fn in_turn<T: Clone + Send + Sync + 'static>(
     if trx.clock().since(trx.began()) < within_max
         && let Some(turn) = inner.turns.free_turn(&instance.selecting)
     {
-        let made = turn.run(work).await?;
-        apart.put(of, T::clone(&made));
-        return Ok(made);
+        let (made, rest) = turn.run_slice(work).await?;
+        if let Some(made) = made {
+            apart.put(of, T::clone(&made));
+            return Ok(made);
+        }
+        work = rest;
     }
-    let turn = inner.turns.turn(&instance.selecting);
-    Err(apart.lack(of, async move { turn.await?.run(work).await }))
+    Err(apart.lack(of, inner.turns.select_in_slices(&instance.selecting, work)))
 }

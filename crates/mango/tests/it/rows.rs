@@ -133,16 +133,20 @@ fn names_are_let_go_of_before_conditions_are_tested() {
         asked.set(asked.get() + 1);
         false
     };
-    assert_eq!(
-        long.matches_rows(&long.reader(&names), pairs.clone(), Locked(&names, &is_locked), special, &stop),
-        Ok(false)
-    );
+    let never = || false;
+    let interrupts = Interrupts { stop: &stop, pause: &never, steps: 0 };
+    let mut progress = Progress::default();
+    let locked = Locked(&names, &is_locked);
+    let matched = long.matches_rows(&long.reader(&names), pairs.clone(), locked, special, &mut progress, interrupts);
+    assert_eq!(matched, Ok(false));
     is_locked.set(true);
     assert_eq!(long.for_rows(&names).matches(pairs.clone(), Locked(&names, &is_locked), special, &stop), Ok(false));
     is_locked.set(true);
     let map = json(r#"{"fields":{"a":"asc"},"partial_filter_selector":{"a":{"$in":[2]}}}"#);
     let index = Index::of_map("_design/d", "i", &map).unwrap();
-    assert_eq!(index.key_of_rows(&index.reader(&names), pairs, Locked(&names, &is_locked), special, &stop), Ok(None));
+    let locked = Locked(&names, &is_locked);
+    let key = index.key_of_rows(&index.reader(&names), pairs, locked, special, &mut progress, interrupts);
+    assert_eq!(key, Ok(None));
     assert!(!is_locked.get() && asked.get() >= 2, "{}", asked.get());
 }
 

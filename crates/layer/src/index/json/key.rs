@@ -8,7 +8,7 @@ use flatbed_collate::label::LABEL_BYTES_MAX;
 use flatbed_flatten::json::{self, Value};
 use flatbed_flatten::path::FIRST_FIELD_ID;
 use flatbed_flatten::{DecodeError, json_len};
-use flatbed_mango::{Exhausted, Index, IndexReader, RowsError};
+use flatbed_mango::{Exhausted, Index, IndexReader, Interrupts, Progress, RowsError, slice_steps};
 use flatbed_revtree::{DocumentId, RevId};
 use prost::Message;
 use sha2::{Digest as _, Sha256};
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use crate::document::body::Rows;
 use crate::document::fields::{Fields, FieldsView};
 use crate::error::{Error, Result};
-use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_turn};
+use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_slices};
 use crate::index::json::definition::collation;
 use crate::index::json::entry;
 use crate::index::maintainers::Within;
@@ -85,6 +85,14 @@ impl Body<'_> {
         match self {
             Body::Read(rows) => rows.iter().for_each(|(path, value)| row(path, value)),
             Body::Prepared(rows) => rows.iter().for_each(|(path, value)| row(path, value)),
+        }
+    }
+
+    /// The size of all rows.
+    pub(crate) fn bytes(self) -> usize {
+        match self {
+            Body::Read(rows) => rows.iter().map(|(path, value)| path.len() + value.len()).sum(),
+            Body::Prepared(rows) => rows.iter().map(|(path, value)| path.len() + value.len()).sum(),
         }
     }
 
@@ -181,7 +189,7 @@ impl Keyed {
     ) -> Result<Values> {
         let instance = within.instance;
         // What takes long asks whether to stop.
-        match self.with_cache(&instance.fields, index, of, body, &|| true) {
+        match self.at_once(&instance.fields, index, of, body) {
             Err(RowsError::Exhausted(Exhausted::Stopped)) => {}
             done => return Ok(done),
         }
@@ -197,8 +205,22 @@ impl Keyed {
         body.add_to(&mut digest);
         let (fields, index, id, rev, body) =
             (instance.fields.clone(), index.clone(), of.0.to_owned(), of.1.clone(), body.into_owned());
-        let work = move || Keyed::default().with_cache(&fields, &index, (id.as_str(), &rev), body.body(), &|| false);
-        in_turn(within, digest, ASKED_WITHIN, work).await
+        let (steps, mut progress) = (slice_steps(body.body().bytes()), Progress::default());
+        let work = move |has_waiters: &dyn Fn() -> bool| {
+            let interrupts = Interrupts { stop: &|| false, pause: has_waiters, steps };
+            let of = (id.as_str(), &rev);
+            match Keyed::default().with_cache(&fields, &index, of, body.body(), &mut progress, interrupts) {
+                Err(RowsError::Exhausted(Exhausted::Paused)) => None,
+                done => Some(done),
+            }
+        };
+        in_slices(within, digest, ASKED_WITHIN, work).await
+    }
+
+    /// The values, if finding them takes less than 10,000 steps.
+    fn at_once(&mut self, fields: &Fields, index: &Index, of: (&str, &RevId), body: Body<'_>) -> Values {
+        let interrupts = Interrupts { stop: &|| true, pause: &|| false, steps: usize::MAX };
+        self.with_cache(fields, index, of, body, &mut Progress::default(), interrupts)
     }
 
     fn with_cache(
@@ -207,15 +229,16 @@ impl Keyed {
         index: &Index,
         (id, rev): (&str, &RevId),
         body: Body<'_>,
-        stop: &dyn Fn() -> bool,
+        progress: &mut Progress,
+        interrupts: Interrupts<'_>,
     ) -> Values {
         let names = fields.view();
         let (reader, special) = (self.reader(index, &names), || special(id, rev));
         match body {
-            Body::Read(rows) => index.key_of_rows(reader, rows.iter(), names, special, stop),
+            Body::Read(rows) => index.key_of_rows(reader, rows.iter(), names, special, progress, interrupts),
             Body::Prepared(rows) => {
                 let rows = rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
-                index.key_of_rows(reader, rows, names, special, stop)
+                index.key_of_rows(reader, rows, names, special, progress, interrupts)
             }
         }
     }

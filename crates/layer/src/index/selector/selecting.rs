@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use flatbed_flatten::DecodeError;
 use flatbed_flatten::json::{self, Value};
-use flatbed_mango::{Exhausted, RowsError, SelectorReader};
+use flatbed_mango::{Exhausted, Interrupts, Progress, RowsError, SelectorReader, slice_steps};
 use foundationdb::future::FdbSlice;
 use prost::Message;
 use sha2::Digest as _;
 
 use crate::document::fields::{Fields, FieldsView};
 use crate::error::{Error, Result};
-use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_turn};
+use crate::index::apart::{ASKED_WITHIN, add, digest_in, in_slices};
 use crate::index::json::key::{Body, catch_up, special, yield_if_long};
 use crate::index::kinds::indexes_of;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, NewRows, Purged, Within};
@@ -112,12 +112,17 @@ impl One {
         body.add_to(&mut digest);
         let (fields, index, body) = (instance.fields.clone(), index.clone(), body.into_owned());
         let special = special_of(id, info);
-        let work = move || {
+        let (steps, mut progress) = (slice_steps(body.body().bytes()), Progress::default());
+        let work = move |has_waiters: &dyn Fn() -> bool| {
             let names = fields.view();
             let reader = index.selector.reader(&names);
-            matches(&index, &reader, names, special, body.body(), &|| false)
+            let interrupts = Interrupts { stop: &|| false, pause: has_waiters, steps };
+            match matches(&index, &reader, names, &special, body.body(), &mut progress, interrupts) {
+                Err(RowsError::Exhausted(Exhausted::Paused)) => None,
+                done => Some(done),
+            }
         };
-        in_turn(within, digest, ASKED_WITHIN, work).await
+        in_slices(within, digest, ASKED_WITHIN, work).await
     }
 
     fn with_names(
@@ -132,12 +137,13 @@ impl One {
         if *len != names.len() && reader.lacks_ids() {
             (*len, *reader) = (names.len(), index.selector.reader(&names));
         }
-        matches(index, reader, names, special, body, &|| true)
+        let at_once = Interrupts { stop: &|| true, pause: &|| false, steps: usize::MAX };
+        matches(index, reader, names, special, body, &mut Progress::default(), at_once)
     }
 }
 
 /// Returns a function that builds the special members of a document (`_id`, `_rev`, `_deleted`).
-fn special_of(id: &str, info: &Info) -> impl FnOnce() -> Value<'static> + Send + use<> {
+fn special_of(id: &str, info: &Info) -> impl Fn() -> Value<'static> + Send + use<> {
     let (id, rev, deleted) = (id.to_owned(), info.winner.clone(), info.deleted);
     move || {
         let mut special = special(&id, &rev);
@@ -154,13 +160,14 @@ fn matches(
     names: FieldsView<'_>,
     special: impl FnOnce() -> Value<'static>,
     body: Body<'_>,
-    stop: &dyn Fn() -> bool,
+    progress: &mut Progress,
+    interrupts: Interrupts<'_>,
 ) -> std::result::Result<bool, RowsError> {
     match body {
-        Body::Read(rows) => index.selector.matches_rows(reader, rows.iter(), names, special, stop),
+        Body::Read(rows) => index.selector.matches_rows(reader, rows.iter(), names, special, progress, interrupts),
         Body::Prepared(rows) => {
             let rows = rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
-            index.selector.matches_rows(reader, rows, names, special, stop)
+            index.selector.matches_rows(reader, rows, names, special, progress, interrupts)
         }
     }
 }
