@@ -32,6 +32,7 @@ mod ranges;
 mod readings;
 mod refused;
 mod rows;
+mod search;
 mod sort;
 mod spans;
 mod steps;
@@ -101,8 +102,7 @@ impl Selector {
     /// Whether a document, an object with its special members, is selected. `stop` is asked now and then.
     ///
     /// # Errors
-    /// [`Exhausted`]: after some tenths of a second of work, or when `stop` says so. One regular expression on one string is not
-    /// stopped in between; it takes two seconds at the very worst.
+    /// [`Exhausted`]: after some tenths of a second of work, at the very worst two seconds, or when `stop` says so.
     pub fn matches_unless(&self, document: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<bool, Exhausted> {
         self.0.holds(document, &mut Steps::new(stop))
     }
@@ -110,8 +110,8 @@ impl Selector {
     /// As [`Selector::matches_unless`], for one slice, which begins at `progress`.
     ///
     /// # Errors
-    /// As there, and [`Exhausted::Paused`]: then `progress` is where the next slice begins. A slice is not paused inside of one regular
-    /// expression on one string, or inside of one comparison.
+    /// As there, and [`Exhausted::Paused`]: then `progress` is where the next slice begins. No match pauses inside one comparison of a value
+    /// with an argument.
     pub fn matches_in_slices(
         &self,
         document: &Value<'_>,

@@ -7,7 +7,7 @@ use crate::normal::{Comparison, Normal, Term};
 use crate::order::{Order, identical, is_integer};
 use crate::steps::{Exhausted, Interrupts, Progress, Steps};
 
-type Held = Result<bool, Exhausted>;
+pub(crate) type Held = Result<bool, Exhausted>;
 
 /// What conditions are asked about: a document, or an item of an array.
 pub(crate) trait Subject {
@@ -152,7 +152,7 @@ fn any<T>(items: &[T], steps: &mut Steps<'_>, mut holds: impl FnMut(&T, &mut Ste
     Ok(false)
 }
 
-fn all<T>(items: &[T], steps: &mut Steps<'_>, mut holds: impl FnMut(&T, &mut Steps<'_>) -> Held) -> Held {
+pub(crate) fn all<T>(items: &[T], steps: &mut Steps<'_>, mut holds: impl FnMut(&T, &mut Steps<'_>) -> Held) -> Held {
     Ok(!any(items, steps, |item, steps| Ok(!holds(item, steps)?))?)
 }
 

@@ -1,14 +1,18 @@
 //! Regular expressions, and what they may take.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use regex_automata::meta::{BuildError, Builder, Config, Regex};
+use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
+use regex_automata::util::look::LookMatcher;
 use regex_automata::util::syntax;
 
 use crate::invalid::InvalidSelector;
+use crate::matching::{Held, all};
 use crate::pcre::{Characters, LineEnd, Translated, translate};
-use crate::steps::{Exhausted, Steps};
+use crate::search::Search;
+use crate::steps::{STEPS_BETWEEN, Steps};
 
 /// What a compiled regular expression may take, in bytes. Each counts as the first of these that it fits into.
 const BYTES: [usize; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
@@ -17,7 +21,7 @@ const BYTES: [usize; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
 /// short class may take kilobytes. PCRE has the same limit for the compiled pattern.
 const TEXT_BYTES_MAX: usize = 1 << 16;
 
-/// What all of a selector may take together; equal ones are compiled once.
+/// What all of a selector may take together; equal ones are compiled once. Those that meet long strings take about as much again.
 const ALL_BYTES_MAX: usize = 4 << 20;
 
 /// A regular expression that takes so many bytes is tried on strings of so many, at most as many as this divided by the
@@ -28,12 +32,35 @@ const WORK_MAX: usize = 1 << 34;
 /// So much of this work is a step.
 const STEP_WORK: usize = 1 << 10;
 
+/// A search of more steps can pause: about 2 ms.
+const LONG_SEARCH_STEPS: usize = 100_000;
+
 /// A compiled regular expression, and what it takes at most. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
-    /// The parts, each with whether it must match (true) or must not.
-    regexes: Arc<[(Regex, bool)]>,
+    parts: Arc<[Part]>,
     text: Arc<str>,
+    bytes: usize,
+}
+
+/// A part of a pattern.
+#[derive(Debug)]
+struct Part {
+    regex: Regex,
+    /// Whether it must match, or must not.
+    is_wanted: bool,
+    source: Source,
+    /// The automaton for long strings, made for the first of them.
+    nfa: OnceLock<Option<NFA>>,
+}
+
+/// What an engine is built from.
+#[derive(Debug)]
+struct Source {
+    text: Box<str>,
+    unicode: bool,
+    line_end: LineEnd,
+    /// What it may take.
     bytes: usize,
 }
 
@@ -47,26 +74,78 @@ impl Pattern {
         self.bytes >> 10
     }
 
-    pub(crate) fn is_match(&self, text: &str, steps: &mut Steps<'_>) -> Result<bool, Exhausted> {
-        let may_match = text.len() <= WORK_MAX / self.bytes;
-        steps.take(if may_match { text.len() * self.bytes / STEP_WORK } else { 1 })?;
-        Ok(may_match && self.regexes.iter().all(|(regex, wanted)| regex.is_match(text.as_bytes()) == *wanted))
+    pub(crate) fn is_match(&self, text: &str, steps: &mut Steps<'_>) -> Held {
+        if text.len() > WORK_MAX / self.bytes {
+            steps.take(1)?;
+            return Ok(false);
+        }
+        let text = text.as_bytes();
+        let work = text.len() * self.bytes / STEP_WORK;
+        if work <= LONG_SEARCH_STEPS {
+            steps.take(work)?;
+            return Ok(self.parts.iter().all(|part| part.regex.is_match(text) == part.is_wanted));
+        }
+        if !steps.is_resuming() {
+            steps.take_ahead(work)?;
+        }
+        all(&self.parts, steps, |part, steps| Ok(part.is_match_in_slices(text, steps)? == part.is_wanted))
     }
 }
 
-/// By the one engine whose memory is known: an automaton's or a table's may be megabytes for each thread, and which engines there are
-/// depends on what else a program is built with.
-fn build(text: &str, unicode: bool, line_end: LineEnd, bytes: usize) -> Result<Regex, Box<BuildError>> {
-    let config = Config::new().nfa_size_limit(Some(bytes)).utf8_empty(false).auto_prefilter(false);
-    let config = config.hybrid(false).dfa(false).onepass(false).backtrack(false);
-    let syntax = syntax::Config::new().unicode(unicode).utf8(false);
-    let (config, syntax) = match line_end {
-        LineEnd::Lf => (config, syntax),
-        // The line end for `.`, and for `^` and `$` in multi-line mode.
-        LineEnd::Cr => (config.line_terminator(b'\r'), syntax.line_terminator(b'\r')),
-        LineEnd::Both => (config, syntax.crlf(true)),
-    };
-    Builder::new().configure(config).syntax(syntax).build(text).map_err(Box::new)
+impl Part {
+    /// Whether a long string matches. Its steps have been taken.
+    fn is_match_in_slices(&self, text: &[u8], steps: &mut Steps<'_>) -> Held {
+        let Some(nfa) = self.nfa.get_or_init(|| self.source.nfa()) else { return Ok(self.regex.is_match(text)) };
+        let bytes = (STEPS_BETWEEN * STEP_WORK / self.source.bytes).max(1);
+        let mut search = match steps.resume_search() {
+            Some((at, states)) => Search::resume(nfa, at, states),
+            None => Search::begin(nfa, text),
+        };
+        loop {
+            if let Some(is_match) = search.advance(text, bytes) {
+                return Ok(is_match);
+            }
+            steps.spend(bytes * self.source.bytes / STEP_WORK)?;
+            if steps.is_slice_over() {
+                return Err(steps.pause_search(search.into_paused()));
+            }
+        }
+    }
+}
+
+impl Source {
+    /// By the one engine whose memory is known: an automaton's or a table's may be megabytes for each thread, and which engines there are
+    /// depends on what else a program is built with.
+    fn regex(&self) -> Result<Regex, Box<BuildError>> {
+        let config = Config::new().nfa_size_limit(Some(self.bytes)).utf8_empty(false).auto_prefilter(false);
+        let config = config.hybrid(false).dfa(false).onepass(false).backtrack(false);
+        let config = match self.line_end {
+            LineEnd::Cr => config.line_terminator(b'\r'),
+            LineEnd::Lf | LineEnd::Both => config,
+        };
+        Builder::new().configure(config).syntax(self.syntax()).build(&self.text).map_err(Box::new)
+    }
+
+    /// The automaton of that engine, without groups.
+    fn nfa(&self) -> Option<NFA> {
+        let mut look = LookMatcher::new();
+        if self.line_end == LineEnd::Cr {
+            look.set_line_terminator(b'\r');
+        }
+        let config = thompson::Config::new().utf8(false).nfa_size_limit(Some(self.bytes)).look_matcher(look);
+        let config = config.which_captures(WhichCaptures::None);
+        NFA::compiler().configure(config).syntax(self.syntax()).build(&self.text).ok()
+    }
+
+    /// The line end is for `.`, and for `^` and `$` in multi-line mode.
+    fn syntax(&self) -> syntax::Config {
+        let syntax = syntax::Config::new().unicode(self.unicode).utf8(false);
+        match self.line_end {
+            LineEnd::Lf => syntax,
+            LineEnd::Cr => syntax.line_terminator(b'\r'),
+            LineEnd::Both => syntax.crlf(true),
+        }
+    }
 }
 
 /// Those of one selector.
@@ -91,24 +170,24 @@ impl<'s> Patterns<'s> {
             return Err(InvalidSelector::RegexesTooLarge);
         }
         let Some(Translated { characters, line_end, parts }) = translate(text) else { return Ok(None) };
-        let (mut regexes, mut bytes) = (Vec::with_capacity(parts.len()), 0);
+        let (mut compiled, mut bytes) = (Vec::with_capacity(parts.len()), 0);
         for (part, is_wanted) in &parts {
-            let Some((regex, taken)) = self.part(part, characters, line_end)? else { return Ok(None) };
-            regexes.push((regex, *is_wanted));
-            bytes += taken;
+            let Some((regex, source)) = self.part(part, characters, line_end)? else { return Ok(None) };
+            bytes += source.bytes;
+            compiled.push(Part { regex, is_wanted: *is_wanted, source, nfa: OnceLock::new() });
         }
-        let compiled = Pattern { regexes: regexes.into(), text: text.into(), bytes };
+        let compiled = Pattern { parts: compiled.into(), text: text.into(), bytes };
         self.known.insert(text.to_owned(), compiled.clone());
         Ok(Some(compiled))
     }
 
-    /// Compiles one pattern, and returns it with its memory in bytes.
+    /// Compiles one part, and returns it with its source.
     fn part(
         &mut self,
         text: &str,
         characters: Characters,
         line_end: LineEnd,
-    ) -> Result<Option<(Regex, usize)>, InvalidSelector> {
+    ) -> Result<Option<(Regex, Source)>, InvalidSelector> {
         for bytes in BYTES {
             if (self.stop)() {
                 return Err(InvalidSelector::Stopped);
@@ -116,7 +195,10 @@ impl<'s> Patterns<'s> {
             if self.bytes + bytes > ALL_BYTES_MAX {
                 return Err(InvalidSelector::RegexesTooLarge);
             }
-            let build = |unicode| build(text, unicode, line_end, bytes);
+            let build = |unicode| {
+                let source = Source { text: text.into(), unicode, line_end, bytes };
+                source.regex().map(|regex| (regex, source))
+            };
             // As in CouchDB a character is a byte. Classes of others, which cannot be written so, take whole ones.
             let built = match characters {
                 Characters::Whole => build(true),
@@ -126,14 +208,95 @@ impl<'s> Patterns<'s> {
                 },
             };
             match built {
-                Ok(regex) => {
+                Ok(built) => {
                     self.bytes += bytes;
-                    return Ok(Some((regex, bytes)));
+                    return Ok(Some(built));
                 }
                 Err(error) if error.size_limit().is_some() => {}
                 Err(_) => return Ok(None),
             }
         }
         Err(InvalidSelector::RegexesTooLarge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Searches with a pause after each byte.
+    fn paused_search(nfa: &NFA, text: &[u8]) -> bool {
+        let mut search = Search::begin(nfa, text);
+        loop {
+            if let Some(is_match) = search.advance(text, 1) {
+                return is_match;
+            }
+            let (at, states) = search.into_paused();
+            search = Search::resume(nfa, at, states);
+        }
+    }
+
+    #[test]
+    fn a_search_finds_what_the_engine_finds() {
+        let patterns = [
+            "",
+            "^$",
+            "b$",
+            "^a",
+            "^b$",
+            "(?m)^b$",
+            "(?i)AB+c?",
+            "a(b|c)*d",
+            r"\bab\b",
+            r"\Bb",
+            "[^a]{2,3}",
+            ".b",
+            "(?s).b",
+            "x.*a",
+            "(*CR)(?m)^b",
+            "(*CR)(?m)a$",
+            "(*CR).b",
+            "(*ANYCRLF)(?m)a$",
+            "(*ANYCRLF).b",
+            "(*UTF8)^.b",
+            "(*UTF8)\u{e9}",
+            "\u{e9}",
+            "^(?=.*b)(?!.*x)",
+            "^((?!x).)*$",
+        ];
+        let texts = [
+            "",
+            "a",
+            "b",
+            "ab",
+            "ba",
+            "abd",
+            "acbcd",
+            "acbc",
+            "x\nb",
+            "a\nb",
+            "a\rb",
+            "a\r\nb",
+            "ABBC",
+            "\u{e9}",
+            "\u{e9}b",
+            "ab \u{e9}",
+            "b\n",
+            "xbxa",
+            "xab",
+            "a\n\n",
+        ];
+        let mut matches = 0;
+        for written in patterns {
+            let pattern = Patterns::new(&|| false).compile(written).unwrap().unwrap_or_else(|| panic!("{written}"));
+            for (part, text) in pattern.parts.iter().flat_map(|part| texts.map(|text| (part, text.as_bytes()))) {
+                let nfa = part.source.nfa().unwrap();
+                let is_match = part.regex.is_match(text);
+                assert_eq!(paused_search(&nfa, text), is_match, "{written} {text:?}");
+                assert_eq!(Search::begin(&nfa, text).advance(text, 1_000), Some(is_match), "{written} {text:?}");
+                matches += usize::from(is_match);
+            }
+        }
+        assert!(matches > 50, "{matches}");
     }
 }

@@ -1,10 +1,12 @@
 //! What matching may cost.
 
+use regex_automata::util::primitives::StateID;
+
 /// Steps for one document: some tenths of a second.
 const STEPS_MAX: usize = 20_000_000;
 
 /// So many steps are made between two looks at whether anybody waits.
-const STEPS_BETWEEN: usize = 10_000;
+pub(crate) const STEPS_BETWEEN: usize = 10_000;
 
 /// Bytes of a string that count as a step.
 const STEP_BYTES: usize = 64;
@@ -23,11 +25,14 @@ pub fn slice_steps(document_bytes: usize) -> usize {
 
 /// The point inside a document at which its match paused. The default is the beginning.
 ///
-/// It holds positions alone, none of the document's data, and is valid for the same selector and the same document.
+/// It holds positions and states of one regular expression, none of the document's data, and is valid for the same selector and the same
+/// document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The position in each loop under way, the innermost first.
+    /// The position in each loop under way, the innermost first. The innermost may be the search of a regular expression.
     path: Vec<usize>,
+    /// The states of that search.
+    states: Vec<StateID>,
     taken: usize,
 }
 
@@ -66,6 +71,8 @@ pub(crate) struct Steps<'s> {
     pause_at: usize,
     /// The positions of the loops to resume, or of those that pause: the innermost first.
     path: Vec<usize>,
+    /// The states of the search to resume, or of that which pauses.
+    states: Vec<StateID>,
     /// The steps left at the point to resume. The way there is not counted again.
     left_there: usize,
 }
@@ -84,6 +91,7 @@ impl<'s> Steps<'s> {
             slice: 0,
             pause_at: 0,
             path: Vec::new(),
+            states: Vec::new(),
             left_there: 0,
         }
     }
@@ -91,15 +99,15 @@ impl<'s> Steps<'s> {
     /// The steps of one slice of a match.
     pub(crate) fn of_slice(interrupts: Interrupts<'s>, progress: Progress) -> Steps<'s> {
         let Interrupts { stop, pause, steps: slice } = interrupts;
-        let Progress { path, taken } = progress;
+        let Progress { path, states, taken } = progress;
         let left_there = STEPS_MAX.saturating_sub(taken);
         let pause_at = STEPS_MAX.saturating_sub(slice);
-        Steps { pause: Some(pause), slice, pause_at, path, left_there, ..Steps::new(stop) }
+        Steps { pause: Some(pause), slice, pause_at, path, states, left_there, ..Steps::new(stop) }
     }
 
     /// The point at which the match has paused.
     pub(crate) fn into_progress(self) -> Progress {
-        Progress { path: self.path, taken: STEPS_MAX.saturating_sub(self.left) }
+        Progress { path: self.path, states: self.states, taken: STEPS_MAX.saturating_sub(self.left) }
     }
 
     /// Begins a loop over conditions or items, and returns the position of its first one: that at which the loop paused, or else 0.
@@ -127,6 +135,38 @@ impl<'s> Steps<'s> {
         self.path.clear();
         self.path.push(at);
         Exhausted::Paused
+    }
+
+    /// Takes steps at once that are spent one after another: see [`Steps::spend`].
+    pub(crate) fn take_ahead(&mut self, count: usize) -> Result<(), Exhausted> {
+        self.take(count)?;
+        self.pause_at = self.pause_at.saturating_sub(count);
+        Ok(())
+    }
+
+    /// Spends steps that were [taken ahead](Steps::take_ahead).
+    pub(crate) fn spend(&mut self, count: usize) -> Result<(), Exhausted> {
+        self.pause_at = self.pause_at.saturating_add(count);
+        match self.stop.is_some_and(|stop| stop()) {
+            true => Err(Exhausted::Stopped),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether the point to resume is still ahead.
+    pub(crate) fn is_resuming(&self) -> bool {
+        !self.path.is_empty()
+    }
+
+    /// Returns the byte and the states at which a search has paused.
+    pub(crate) fn resume_search(&mut self) -> Option<(usize, Vec<StateID>)> {
+        self.is_resuming().then(|| (self.begin_loop(), std::mem::take(&mut self.states)))
+    }
+
+    /// Pauses a search.
+    pub(crate) fn pause_search(&mut self, (at, states): (usize, Vec<StateID>)) -> Exhausted {
+        self.states = states;
+        self.pause_before(at)
     }
 
     /// Notes the round of a loop inside which the match ended.

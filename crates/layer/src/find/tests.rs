@@ -522,7 +522,7 @@ async fn a_page_ends_inside_a_document_where_others_wait() {
         let has_waiters: Option<Arc<dyn Fn() -> bool + Send + Sync>> = Some(Arc::new(move || has_waiters));
         db.find(&indexes, &plan, FindOptions { limit: 100, is_alone: true, has_waiters, ..FindOptions::default() })
     };
-    for (has_waiters, pages) in [(true, 15..=20), (false, 1..=4)] {
+    for (has_waiters, pages) in [(true, 24..=34), (false, 1..=4)] {
         let (mut query, mut ids, mut read) = (query(has_waiters), Vec::new(), 0);
         while let Some(rows) = query.read_page().await.unwrap() {
             ids.extend(rows.into_iter().map(|row| row.id));
@@ -531,9 +531,9 @@ async fn a_page_ends_inside_a_document_where_others_wait() {
         assert_eq!((ids.join(" "), query.stats().keys_examined), ("d0 d2".to_owned(), 3));
         assert!(pages.contains(&read), "{read}");
     }
-    // A document that has changed since is matched from its beginning.
+    // A document that has changed since is matched from its beginning. Its third condition is behind after 5 million steps.
     let mut query = query(true);
-    for _ in 0..3 {
+    for _ in 0..5 {
         assert_eq!(query.read_page().await.unwrap(), Some(Vec::new()));
     }
     let rev = db.get("d0", &GetOptions::default()).await.unwrap().rev;

@@ -315,9 +315,17 @@ fn a_match_pauses_inside_a_document() {
     ] {
         let (done, pauses) = in_slices(&selector, &document, true);
         assert_eq!(done, found);
-        // A slice is a million steps, or one regular expression of 1.6 million, and the bound is 20 million.
+        // A slice is a million steps, and the bound is 20 million.
         assert!((4..=20).contains(&pauses), "{pauses}");
         assert_eq!(in_slices(&selector, &document, false), (found, 0));
+    }
+    // One regular expression on one string.
+    let document = json(&format!(r#"{{"a":"{}b"}}"#, "a".repeat(1_000_000)));
+    for (regex, found) in [("ab", true), ("^a+b", true), ("c", false)] {
+        let selector = Selector::new(&json(&format!(r#"{{"a":{{"$regex":"{regex}"}}}}"#))).unwrap();
+        let (done, pauses) = in_slices(&selector, &document, true);
+        assert_eq!((done, in_slices(&selector, &document, false)), (Ok(found), (Ok(found), 0)));
+        assert!((14..=20).contains(&pauses), "{pauses}");
     }
 }
 
