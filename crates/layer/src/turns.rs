@@ -122,7 +122,7 @@ impl Turns {
         Some(Turn { _of_database: of_database, _of_all: of_all, waiters: self.selecting_waiters.clone() })
     }
 
-    /// Compiles selectors of indexes, or asks them, in a [turn](turn), outside of transactions.
+    /// Compiles selectors of indexes, or asks them, in a [`turn`], outside of transactions.
     ///
     /// # Errors
     /// [`Error::BrokenOff`], [`Error::ShuttingDown`].
@@ -135,7 +135,7 @@ impl Turns {
         turn.await?.run(work).await
     }
 
-    /// Runs work in slices, outside of transactions: it has a [turn](turn) for each. See [`Turn::run_slice`].
+    /// Runs work in slices, outside of transactions: it has a [`turn`] for each. See [`Turn::run_slice`].
     ///
     /// # Errors
     /// [`Error::BrokenOff`], [`Error::ShuttingDown`].
