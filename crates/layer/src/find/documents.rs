@@ -112,27 +112,35 @@ impl<'a> Matcher<'a> {
         let (info, rows) = found;
         let is_same = |paused: &PausedMatch| paused.id == id && paused.stamp == info.stamp;
         let mut progress = self.paused.take().filter(is_same).map(|paused| paused.progress).unwrap_or_default();
-        let selected = if self.asks_beside && (info.has_attachments || self.conflicts && info.leaf_count > 1) {
+        let mut is_reloaded = false;
+        let document = if self.asks_beside && (info.has_attachments || self.conflicts && info.leaf_count > 1) {
             let Within { inner, trx, instance } = *self.within;
             let document = Box::pin(shown(found, trx, inner, instance, id, self.conflicts.into())).await?;
-            let document = whole(&document)?;
-            self.in_slices(info, |matcher, interrupts| {
-                Ok(matcher.selector.matches_in_slices(&document, &mut progress, interrupts)?)
-            })
+            Some(whole(&document)?)
         } else {
-            let mut on_rows = |matcher: &Self, interrupts: Interrupts<'_>| {
+            None
+        };
+        let selected = loop {
+            let of_slice = |matcher: &Self, interrupts: Interrupts<'_>| -> std::result::Result<bool, RowsError> {
+                if let Some(document) = &document {
+                    return Ok(matcher.selector.matches_in_slices(document, &mut progress, interrupts)?);
+                }
                 let names = matcher.within.instance.fields.view();
                 let special = || special(id, &info.winner);
                 matcher.rows.matches_in_slices(rows.iter(), names, special, &mut progress, interrupts)
             };
-            match self.in_slices(info, &mut on_rows) {
-                Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) => {
+            match self.slice(info, of_slice) {
+                Err(RowsError::Decode(DecodeError::UnknownFieldId(_))) if !is_reloaded => {
                     let Within { inner, instance, .. } = *self.within;
                     Box::pin(instance.reload_names(inner)).await?;
                     self.rows = self.selector.for_rows(&instance.fields.view());
-                    self.in_slices(info, &mut on_rows)
+                    is_reloaded = true;
                 }
-                done => done,
+                // A query that takes no turns shares the runtime's threads.
+                Err(RowsError::Exhausted(Exhausted::Paused)) if self.has_waiters.is_none() => {
+                    tokio::task::yield_now().await;
+                }
+                done => break done,
             }
         };
         match selected {
@@ -149,13 +157,13 @@ impl<'a> Matcher<'a> {
     }
 
     /// Matches a document for one slice, and adds the time that this took.
-    fn in_slices(
+    fn slice(
         &mut self,
         info: &Info,
         matches: impl FnOnce(&Self, Interrupts<'_>) -> std::result::Result<bool, RowsError>,
     ) -> std::result::Result<bool, RowsError> {
         let (stop, pause) = (self.stop, self.has_waiters);
-        let (stop, pause) = (|| stop.is_some_and(|stop| stop()), || pause.is_some_and(|pause| pause()));
+        let (stop, pause) = (|| stop.is_some_and(|stop| stop()), || pause.is_none_or(|pause| pause()));
         let steps = slice_steps(usize::try_from(info.stored_bytes).unwrap_or(usize::MAX));
         let clock = self.within.trx.clock();
         let began = clock.now();

@@ -1,7 +1,9 @@
 //! Queries against what all documents say, asked one by one.
 #![cfg(test)]
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use flatbed_flatten::json::{Limits, Value, parse};
 use flatbed_mango::{Bookmark, Find as Request, Index, compare};
@@ -543,4 +545,41 @@ async fn a_page_ends_inside_a_document_where_others_wait() {
         ids.extend(rows.into_iter().map(|row| row.id));
     }
     assert_eq!(ids, ["d0", "d2"]);
+}
+
+/// The runtime here has one thread: the other task runs only if the query yields. The hook sees how often it has run.
+#[tokio::test]
+async fn a_match_without_turns_yields_inside_a_document() {
+    let (layer, authority, _storage) = layer().await;
+    let db = layer.database("db", authority.for_job("test"));
+    put_all(&db, &[("d".to_owned(), format!(r#"{{"a":"{}c"}}"#, "b".repeat(100_000)))]).await;
+    let conditions = (0..5).map(|n| format!(r#"{{"a":{{"$regex":"x{n}"}}}}"#)).collect::<Vec<_>>().join(",");
+    let selector = format!(r#"{{"selector":{{"$or":[{conditions},{{"a":{{"$regex":"bc"}}}}]}}}}"#);
+    let find = Request::parse(&json(&selector), None, &|| false).unwrap();
+    let indexes = db.json_indexes().await.unwrap();
+    let plan = indexes.plan("db", &find).unwrap();
+    let (runs, seen) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(BTreeSet::new())));
+    let other = tokio::spawn({
+        let runs = runs.clone();
+        async move {
+            loop {
+                runs.fetch_add(1, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+            }
+        }
+    });
+    let stop: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new({
+        let seen = seen.clone();
+        move || {
+            seen.lock().unwrap().insert(runs.load(Ordering::SeqCst));
+            false
+        }
+    });
+    let mut query = db.find(&indexes, &plan, FindOptions { limit: 1, stop: Some(stop), ..FindOptions::default() });
+    let page = query.next_page().await.unwrap().unwrap();
+    other.abort();
+    assert_eq!(page.len(), 1);
+    // It has ten slices.
+    let seen = seen.lock().unwrap().len();
+    assert!(seen > 7, "{seen}");
 }
