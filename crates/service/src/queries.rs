@@ -383,6 +383,8 @@ impl Query {
         let Some(fields) = self.find.fields.clone() else {
             return Ok(Some(page.iter().map(|row| text_of_found(&row.document)).collect()));
         };
+        // The cost of a field is the members that it passes.
+        let weight = fields.len().max(1);
         let projected = move |value: &Value<'_>| {
             let mut text = Vec::new();
             json::write(&project(value, &fields), &mut text);
@@ -397,7 +399,7 @@ impl Query {
         }
         let texts = page.iter().map(|row| text_of_found(&row.document)).collect();
         let QueryRuntime { selectors, origin, .. } = &self.runtime;
-        Ok(Some(selectors.each(origin, 1, texts, move |value, _| Ok(projected(value))).await?))
+        Ok(Some(selectors.each(origin, weight, texts, move |value, _| Ok(projected(value))).await?))
     }
 
     /// The bookmark behind what was read.
@@ -459,5 +461,21 @@ mod tests {
         assert_eq!((explained.get("dbname").and_then(Value::as_str), turns()), (Some("db"), 2));
         // However few indexes there are.
         assert!(!is_long(SHORT_PLAN, 1) && is_long(SHORT_PLAN + 1, 1) && is_long(1, SHORT_PLAN_WEIGHT + 1));
+    }
+
+    #[tokio::test]
+    async fn many_fields_are_projected_in_a_turn() {
+        let store = Store::new().await;
+        store.put("d", r#"{"a":1}"#).await;
+        let database = store.context.database("db", Read).await.unwrap();
+        let matched = async |fields: usize| {
+            let body = format!(r#"{{"selector":{{}},"fields":[{}"a"]}}"#, r#""b","#.repeat(fields));
+            let body = json::parse(body.as_bytes(), &Limits::default()).unwrap();
+            let mut query = store.context.query(&database, Find::parse(&body, None, &|| false).unwrap()).await.unwrap();
+            let before = store.context.selectors().match_turns();
+            assert_eq!(query.next_page().await.unwrap(), Some(vec![br#"{"a":1}"#.to_vec()]));
+            store.context.selectors().match_turns() - before
+        };
+        assert_eq!((matched(10).await, matched(40_000).await), (0, 1));
     }
 }

@@ -166,6 +166,12 @@ impl Selectors {
         self.apart(&self.compiling, origin, work).await
     }
 
+    /// How many turns to match have begun.
+    #[cfg(test)]
+    pub(crate) fn match_turns(&self) -> u64 {
+        self.matching.begun()
+    }
+
     /// How many turns to compile have begun, plans included.
     #[cfg(test)]
     pub(crate) fn compile_turns(&self) -> u64 {
