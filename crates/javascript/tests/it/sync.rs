@@ -643,5 +643,5 @@ async fn several_have_their_own_time_and_memory() {
             n => Ok(Ok(Routing { channels: [n.to_string()].into(), ..Routing::default() })),
         })
         .collect();
-    assert_eq!(said.await, expected);
+    assert_eq!(said, expected);
 }
