@@ -273,9 +273,11 @@ impl From<LayerError> for Failure {
                 tracing::error!(error = reason, "data of a newer version");
                 Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "format_too_new", reason)
             }
-            LayerError::Renewing | LayerError::NotUpgraded => {
-                Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
+            LayerError::FormatTooOld { .. } => {
+                tracing::error!(error = reason, "data of an older version");
+                Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "format_too_old", reason)
             }
+            LayerError::Renewing => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
             LayerError::Storage(_) => {
                 tracing::warn!(error = reason, "the storage did not answer");
                 Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::index::build::{Pace, Step, Stepped, unbuilt};
-use crate::index::definitions::reorder;
 use crate::index::kinds::KINDS;
 use crate::index_builds::IndexBuild;
 use crate::layer::Inner;
@@ -28,7 +27,7 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
     let (namespace, total, indexes) = loop {
         match transaction::read(&inner.db, &inner.metrics, &mut Unbuilt { inner, name }).await? {
             Some(unbuilt) => break unbuilt,
-            None => reorder(inner, name).await?,
+            None => inner.reorder_indexes(name).await?,
         }
     };
     let begin = |index: proto::Index| {

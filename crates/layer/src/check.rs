@@ -37,7 +37,6 @@ use crate::store::proto;
 use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::store::upgrade::is_kept;
 use document::{DocumentCheck, Sums};
 
 /// Keys read at once.
@@ -91,7 +90,7 @@ impl Report {
 /// Checks one database. `progress` is called with the number of documents looked at so far, again and again.
 ///
 /// # Errors
-/// [`Error::DatabaseNotFound`], [`Error::FormatTooNew`], [`Error::Storage`]; what is wrong in the data is in the report.
+/// [`Error::DatabaseNotFound`], [`Error::FormatTooNew`], [`Error::FormatTooOld`], [`Error::Storage`]; what is wrong in the data is in the report.
 pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + Send) -> Result<Report> {
     let inner = &database.inner;
     let name = &*database.name;
@@ -122,7 +121,7 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     let (last_seqs, counters) = after;
     let after = last_seqs.iter().copied().max().unwrap_or(Seq::zero(instance.incarnation()));
     for (counter, value) in Counter::ALL.into_iter().zip(counters) {
-        let Some(counted) = sums.counter(counter).filter(|_| is_kept(counter, &instance.record)) else { continue };
+        let Some(counted) = sums.counter(counter) else { continue };
         if value != counted {
             report.violation(format!("counter {counter:?} is {value}, a recount gives {counted}"));
         }

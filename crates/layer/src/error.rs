@@ -48,6 +48,19 @@ pub enum Error {
         /// The newest that this binary reads.
         known: u32,
     },
+    /// What lies in FoundationDB was written by an older Flatbed, in a format that this one does not read.
+    #[error(
+        "{what} has format {found}, and this flatbed reads only {known}: dump the databases with the flatbed that wrote them, \
+         and load them into a new store"
+    )]
+    FormatTooOld {
+        /// Which record.
+        what: String,
+        /// Its format version.
+        found: u32,
+        /// The one that this binary reads.
+        known: u32,
+    },
     /// A record names a feature that this program does not know.
     #[error("{what} uses {feature:?}, which this flatbed does not know: use a newer flatbed")]
     FeatureUnknown {
@@ -59,9 +72,6 @@ pub enum Error {
     /// The store was restored and is being renewed, or that was interrupted.
     #[error("the store is being renewed after a restore, or that was interrupted: run `flatbed renew` to its end")]
     Renewing,
-    /// The store was restored from before an upgrade that this program needs, and not opened or renewed since.
-    #[error("the store is of an older flatbed: start this one again, which upgrades it, or run `flatbed renew`")]
-    NotUpgraded,
     /// The store holds versions that the cluster has not come to: it was restored from another cluster's backup.
     #[error(
         "the store's newest change is at version {newest}, and the cluster is at {now} only: it was restored, and must go \

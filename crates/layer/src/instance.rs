@@ -113,8 +113,8 @@ pub(crate) struct Instance {
     pub hub: Arc<Hub>,
     /// Those of this version of the record.
     pub rules: OnceCell<Rules>,
-    /// Held while this process upgrades it from an older format.
-    pub upgrading: tokio::sync::Mutex<()>,
+    /// Held while this process puts indexes of its own collation in the place of others.
+    pub reordering: tokio::sync::Mutex<()>,
     /// Held while this process runs slow selectors of the database's indexes.
     pub selecting: Arc<tokio::sync::Mutex<()>>,
     /// Bytes that this process has superseded, from a number drawn by lot: of many processes that each know little of a

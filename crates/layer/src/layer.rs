@@ -38,11 +38,9 @@ use crate::store::namespaces::{Block, Namespaces};
 use crate::store::once::{Once, random_id};
 use crate::store::proto;
 use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
-use crate::store::root_upgrade::move_updates;
 use crate::store::sync_function::{ChannelsOptions, set_function};
 use crate::store::transaction::{self, Attempt, NOT_COMMITTED, Operation, Transaction};
 use crate::store::updated::{UpdatedKeys, note_event, note_replicator, touch_last_seq};
-use crate::store::upgrade::Older;
 use crate::turns::Turns;
 use crate::view_bounds::ViewBounds;
 use crate::view_updates::ViewUpdates;
@@ -234,7 +232,7 @@ impl Layer {
     /// Without a judge no write of a user is taken where design documents judge.
     ///
     /// # Errors
-    /// [`Error::FormatTooNew`], [`Error::Renewing`], [`Error::StampsAhead`], [`Error::Storage`].
+    /// [`Error::FormatTooNew`], [`Error::FormatTooOld`], [`Error::Renewing`], [`Error::StampsAhead`], [`Error::Storage`].
     #[boxed]
     pub async fn open(
         db: Arc<Fdb>,
@@ -248,10 +246,7 @@ impl Layer {
         let clock = options.clock.clone();
         let metrics = Instruments::new(&clock, options.retry_max);
         let mut open = OpenRoot { keys: &keys, uuid: random_id()? };
-        let Opened { uuid, epoch, is_unmoved } = transaction::write(&db, &metrics, &mut open).await?;
-        if is_unmoved {
-            move_updates(&db, &metrics, &keys).await?;
-        }
+        let Opened { uuid, epoch } = transaction::write(&db, &metrics, &mut open).await?;
         let uuid = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         let writer = Writer::new(options.shard, random_id()?);
         let views = ViewUpdates::new(random_id()?, options.view_bounds, options.view_memory_bytes, &clock);
@@ -424,7 +419,7 @@ impl Inner {
                 let hub = hub.unwrap_or_else(|| Arc::new(new_hub()));
                 let (updated, root) = (UpdatedKeys::new(&self.keys, name, buckets.own_number()), self.keys.clone());
                 let (name, rules) = (name.to_owned(), Default::default());
-                let upgrading = Default::default();
+                let reordering = Default::default();
                 let superseded_bytes = AtomicU64::new(RandomState::new().hash_one(0) % SUPERSEDED_NOTED_EACH);
                 Arc::new(Instance {
                     name,
@@ -439,7 +434,7 @@ impl Inner {
                     security,
                     hub,
                     rules,
-                    upgrading,
+                    reordering,
                     selecting,
                     superseded_bytes,
                 })
@@ -486,12 +481,8 @@ impl Inner {
     /// the store renewed.
     pub(crate) async fn resolve_for_write(&self, trx: &Transaction, name: &str) -> Result<Arc<Instance>> {
         let instance = self.resolve(trx, name).await?;
-        if instance.record.format_version < FORMAT_VERSION {
-            self.upgrade(&instance).await.map_err(transaction::of_nested)?;
-        }
         if is_outdated(&instance.record, self.collation) {
-            let _alone = instance.upgrading.lock().await;
-            reorder(self, name).await.map_err(transaction::of_nested)?;
+            self.reorder_indexes(name).await.map_err(transaction::of_nested)?;
             // This transaction reads what was before: let it begin anew.
             return Err(Error::Storage(FdbError::from_code(NOT_COMMITTED)));
         }
@@ -500,18 +491,14 @@ impl Inner {
         Ok(instance)
     }
 
-    /// Before anything is written to a database of an older format. The transaction that asks for it conflicts with it, and is
-    /// attempted again; it goes on where nobody waits for it any longer.
-    async fn upgrade(&self, instance: &Arc<Instance>) -> Result<()> {
-        let (db, metrics, root) = (self.db.clone(), self.metrics.clone(), self.keys.clone());
-        let older = Older { db, metrics, root, name: instance.name.clone(), keys: instance.keys.clone() };
-        let instance = instance.clone();
-        let upgrade = async move {
-            // Who comes later finds it done.
-            let _alone = instance.upgrading.lock().await;
-            older.upgrade().await
+    /// Puts indexes of this program's collation in the place of a database's others. This process does so once at a time.
+    pub(crate) async fn reorder_indexes(&self, name: &str) -> Result<()> {
+        let instance = self.cached(name);
+        let _alone = match &instance {
+            Some(instance) => Some(instance.reordering.lock().await),
+            None => None,
         };
-        tokio::spawn(upgrade).await.map_err(Error::of_task)?
+        reorder(self, name).await
     }
 
     /// What the cache holds for a name, which may be out of date: a transaction that resolves says so.

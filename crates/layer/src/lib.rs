@@ -30,7 +30,6 @@ mod fenced;
 mod field_maps;
 mod find;
 mod forget;
-mod format_one;
 mod gauges;
 mod group;
 mod handle;
@@ -379,20 +378,8 @@ fn folders_know_only_those_below_them() {
         (
             "background",
             &[
-                "actor",
-                "builder",
-                "channels",
-                "database_names",
-                "error",
-                "store",
-                "layer",
-                "document",
-                "feed",
-                "group",
-                "lease",
-                "resync",
-                "sweeper",
-                "write",
+                "actor", "builder", "channels", "error", "store", "layer", "document", "feed", "group", "lease",
+                "resync", "sweeper", "write",
             ],
         ),
         (

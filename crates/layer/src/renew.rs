@@ -33,7 +33,7 @@ use crate::store::instruments::Instruments;
 use crate::store::keys::{KeyRange, METADATA_VERSION, RootKeys};
 use crate::store::once::random_id;
 use crate::store::proto;
-use crate::store::root_upgrade::{Upgrade, begin_renewal, check_store, end_renewal, is_renewing, move_updates};
+use crate::store::root::{begin_renewal, check_store, end_renewal, is_renewing};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::{newest_stamps, touch_newest};
 
@@ -63,14 +63,12 @@ pub struct Renewed {
 /// transaction that changed something, with the number of documents so far.
 ///
 /// # Errors
-/// [`Error::StoreNotFound`], [`Error::FormatTooNew`], [`Error::RenewedElsewhere`], [`Error::Corrupt`] for a record that cannot
-/// be read, [`Error::Storage`].
+/// [`Error::StoreNotFound`], [`Error::FormatTooNew`], [`Error::FormatTooOld`], [`Error::RenewedElsewhere`], [`Error::Corrupt`] for
+/// a record that cannot be read, [`Error::Storage`].
 pub async fn renew(db: &Fdb, root: &[u8], is_copy: bool, mut progress: impl FnMut(u64) + Send) -> Result<Renewed> {
     let metrics = Arc::new(Instruments::default());
     let keys = RootKeys::new(root);
     let progress: &mut (dyn FnMut(u64) + Send) = &mut progress;
-    transaction::write(db, &metrics, &mut Upgrade { keys: &keys }).await?;
-    move_updates(db, &metrics, &keys).await?;
     let mut ended = None;
     loop {
         let mut begin = Begin { keys: &keys, drawn: draw()?, ended, is_copy };

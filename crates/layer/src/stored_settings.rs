@@ -18,8 +18,7 @@ use crate::layer::{Inner, Layer};
 use crate::store::keys::{METADATA_VERSION, RootKeys};
 use crate::store::once::{Once, random_id};
 use crate::store::proto;
-use crate::store::root::{epoch_for_write, in_use};
-use crate::store::root_upgrade::{has_settings, name_settings};
+use crate::store::root::{epoch_for_write, has_settings, in_use, name_settings};
 use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded};
 
 /// Settings that are stored at most.

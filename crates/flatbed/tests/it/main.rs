@@ -12,7 +12,6 @@ mod hostile;
 mod load_and_dump;
 mod log;
 mod metrics;
-mod older_data;
 mod otel;
 mod renew;
 mod slow_followers;

@@ -1,4 +1,6 @@
 //! An older program that serves while this one is started beside it, on a cluster: the store is upgraded under load.
+//!
+//! `FLATBED_BEFORE` names a program whose stores this one upgrades. The first release has none, so the test is for later ones.
 
 use std::path::Path;
 use std::process::Stdio;

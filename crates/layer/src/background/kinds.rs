@@ -5,10 +5,9 @@ use std::time::Duration;
 use flatbed_jobs::Backoff;
 
 use crate::actor::ServerActor;
-use crate::background::list::{self, Entry};
+use crate::background::list::Entry;
 use crate::builder;
 use crate::channels::sweep::{self, KEPT_FOR_MS, Swept};
-use crate::database_names::NameRange;
 use crate::document::staging;
 use crate::error::Result;
 use crate::feed::updates;
@@ -23,9 +22,6 @@ use crate::write::expire::expire;
 
 /// Lists whose attachments could not be freed because their documents are edited all the time wait so long.
 const RELEASED_LEFT_FOR_MS: u64 = 10 * 60 * 1_000;
-
-/// Names of databases that a survey reads at once.
-const SURVEYED_AT_ONCE: usize = 500;
 
 /// What came of a piece of work.
 #[derive(Debug)]
@@ -101,10 +97,6 @@ pub(super) async fn work(
             Swept::Some => Outcome::Due(due::key_of(Kind::Principals, name, due::after_ms(clock, KEPT_FOR_MS))),
             Swept::Unfinished => Outcome::Unfinished,
         },
-        Some(Kind::Survey) => {
-            survey(layer).await?;
-            Outcome::Done
-        }
         None => Outcome::Unfinished,
     })
 }
@@ -128,24 +120,6 @@ pub(super) fn rest(kind: u64) -> Backoff {
         Some(Kind::Expiry) => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(10 * 60) },
         Some(Kind::Views) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5 * 60) },
         _ => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(8 * 60 * 60) },
-    }
-}
-
-/// Notes for each database what may be due in it, and what may be for the root.
-async fn survey(layer: &Layer) -> Result<()> {
-    let mut range = NameRange { limit: Some(SURVEYED_AT_ONCE), ..NameRange::default() };
-    list::write(&layer.inner, &[Kind::Marks, Kind::Events].map(|kind| due::key_of(kind, "", 0))).await?;
-    loop {
-        let names = layer.all_databases(&range).await?;
-        let kinds = [Kind::Superseded, Kind::Uploads, Kind::Expiry];
-        let due: Vec<DueKey> = names.iter().flat_map(|name| kinds.map(|kind| due::key_of(kind, name, 0))).collect();
-        list::write(&layer.inner, &due).await?;
-        let Some(last) = names.last() else { return Ok(()) };
-        // It has what was surveyed, and the database itself once more: a name's next one is not known here.
-        if names.len() < SURVEYED_AT_ONCE {
-            return Ok(());
-        }
-        (range.start, range.skip) = (Some(last.clone()), 1);
     }
 }
 

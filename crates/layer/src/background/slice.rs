@@ -289,6 +289,7 @@ mod tests {
     use crate::fenced::{layer, layer_at};
     use crate::layer::Inner;
     use crate::store::due::{Kind, key_of, slice_of};
+    use crate::store::features::collation;
     use crate::store::proto;
     use crate::store::transaction::Transaction;
     use crate::{Authority, CreateOptions, Database, Edit};
@@ -362,15 +363,16 @@ mod tests {
         }
         let [long, small @ ..] = &databases;
         long.compact().await.unwrap();
-        // What writes to it waits until it is upgraded from an older format, and that for us.
+        // What writes to it waits until indexes of an older collation are replaced, and that for us.
         change_record(long, |record| {
-            let record = proto::DatabaseRecord::decode(record).unwrap();
-            proto::DatabaseRecord { format_version: 1, ..record }.encode_to_vec()
+            let mut record = proto::DatabaseRecord::decode(record).unwrap();
+            record.features.push(collation("icu_collator 2.3.0 1 0000000000000000"));
+            record.encode_to_vec()
         })
         .await;
         long.exists().await.unwrap();
         let instance = long.inner.cached("db").expect("an instance");
-        let _held = instance.upgrading.lock().await;
+        let _held = instance.reordering.lock().await;
         let background = background(&layer, &authority, hasty());
         background.start();
         let is_compacting = || layer.compactions().iter().any(|running| running.database == "db");

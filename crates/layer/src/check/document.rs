@@ -177,7 +177,6 @@ impl DocumentCheck<'_> {
                 wrong.push(format!("ancestors {}: {error}", hex(key)));
             }
         }
-        segments.link();
         let revs_limit = self.instance.revs_limit();
         let mut branches = Vec::new();
         for (deleted, rev, bytes) in &parts.leaves {

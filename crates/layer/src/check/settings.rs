@@ -6,7 +6,7 @@ use crate::check::{Report, hex, run};
 use crate::error::Result;
 use crate::layer::Inner;
 use crate::store::proto;
-use crate::store::root_upgrade::has_settings;
+use crate::store::root::has_settings;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::stored_settings::STORED_SETTINGS_MAX;
 

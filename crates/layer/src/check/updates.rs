@@ -17,10 +17,6 @@ use crate::store::updated::{newest_rows, stamp_of};
 const PAGE_DATABASES: usize = 100;
 
 pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {
-    let mut rest = Some(inner.keys.old_updates());
-    while let Some(range) = rest {
-        rest = page(inner, report, OldPage { range: &range }).await?;
-    }
     let mut rest = Some(inner.keys.newest_updates());
     while let Some(range) = rest {
         rest = page(inner, report, NewestPage { inner, range: &range }).await?;
@@ -53,22 +49,6 @@ async fn page(inner: &Inner, report: &mut Report, mut page: impl Operation<Outpu
     report.keys += keys as u64;
     violations.into_iter().for_each(|violation| report.violation(violation));
     Ok(next)
-}
-
-/// Where a store that was not upgraded has newest changes nothing is left.
-struct OldPage<'a> {
-    range: &'a KeyRange,
-}
-
-impl Operation for OldPage<'_> {
-    type Output = Page;
-
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
-        let page = trx.range(self.range, true).page(PAGE_KEYS).await?;
-        let left = |key: &[u8]| format!("key {} is where a store has newest changes that was not upgraded", hex(key));
-        let violations = page.iter().map(|row| left(row.key())).collect();
-        Ok((page.len(), violations, page.rest))
-    }
 }
 
 /// Each bucket's newest stamp is one.

@@ -18,14 +18,12 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 /// `names`: of all databases.
 pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) -> Result<()> {
     let (mut swept, mut built) = (HashSet::new(), HashSet::new());
-    let mut is_surveyed = true;
     let mut rest = Some(inner.keys.due_all());
     while let Some(range) = rest {
         let (entries, violations, next) = run(inner, &mut Page { inner, range }).await?;
         report.keys += (entries.len() + violations.len()) as u64;
         violations.into_iter().for_each(|violation| report.violation(violation));
         for (kind, name) in entries {
-            is_surveyed &= kind != Kind::Survey as u64;
             match Kind::of(kind) {
                 Some(Kind::Uploads) => drop(swept.insert(name)),
                 Some(Kind::Indexes) => drop(built.insert(name)),
@@ -45,8 +43,7 @@ pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) 
             (Kind::Uploads, &swept, "has uploads or lists that wait, and nobody is to sweep it"),
             (Kind::Indexes, &built, "has indexes that are not built, and nobody is to build them"),
         ] {
-            // What programs from before left to be swept is noted by the survey.
-            if noted.contains(name) || kind == Kind::Uploads && !is_surveyed {
+            if noted.contains(name) {
                 continue;
             }
             match run(inner, &mut Forgotten { inner, name, kind }).await {

@@ -11,8 +11,7 @@ use crate::error::{Error, Result};
 use crate::instance::Instance;
 use crate::store::keys::{DocumentKeys, take_int, take_rev};
 use crate::store::records::{
-    BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment, decode_unnamed_segment, encode_ancestry,
-    encode_segment,
+    BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment, encode_ancestry, encode_segment,
 };
 use crate::store::room::Room;
 use crate::store::transaction::{Quiet, Transaction};
@@ -42,13 +41,6 @@ impl Leaf {
             None if depth <= self.ancestry.len() => None,
             None => Some(false),
         }
-    }
-
-    /// The generation of the newest sealed ancestor, of a leaf of format 1, which does not name it.
-    fn unnamed(&self) -> Option<u64> {
-        let Ancestry { recent, sealed, sealed_count } = &self.ancestry;
-        let is_unnamed = *sealed_count > 0 && sealed.is_none();
-        self.rev.generation().checked_sub(1 + recent.len() as u64).filter(|_| is_unnamed)
     }
 }
 
@@ -80,18 +72,6 @@ impl Leaves {
     pub(crate) async fn read(trx: &Transaction, keys: &DocumentKeys) -> Result<Leaves> {
         let pages = begin_read(trx, keys.leaves()).finish(trx, BODY_BYTES_MAX).await?;
         Leaves::decode(keys, &pages)
-    }
-
-    /// Names the sealed segments of leaves of format 1, for who is about to write below them: one read each, and none of
-    /// others.
-    pub(crate) async fn name_segments(&mut self, trx: &Transaction, keys: &DocumentKeys) -> Result<()> {
-        for leaf in &mut self.0 {
-            let Some(generation) = leaf.unnamed() else { continue };
-            // One that is gone lay beyond the limit of revisions.
-            let Some(bytes) = trx.get(&keys.unnamed_ancestors(generation), true).await? else { continue };
-            leaf.ancestry.sealed = Some(decode_unnamed_segment(generation, &bytes)?.0);
-        }
-        Ok(())
     }
 
     pub(crate) fn find(&self, rev: &RevId) -> Option<&Leaf> {
@@ -145,11 +125,7 @@ impl Leaves {
 
 /// The sealed segments of a document, by their newest revision.
 #[derive(Debug, Default)]
-pub(crate) struct Segments {
-    all: HashMap<RevId, Sealed>,
-    /// Those that lie under keys of format 1, by their newest generations.
-    unnamed: HashMap<u64, RevId>,
-}
+pub(crate) struct Segments(HashMap<RevId, Sealed>);
 
 impl Segments {
     /// From the pages of [`DocumentKeys::ancestor_segments`].
@@ -159,39 +135,14 @@ impl Segments {
         for row in pages.iter().flat_map(|page| page.iter()) {
             segments.read(row.key().get(prefix_bytes..).unwrap_or_default(), row.value())?;
         }
-        segments.link();
         Ok(segments)
     }
 
-    /// Takes in a row; `key` is what stands behind [`DocumentKeys::ancestor_segments`]. [`Segments::link`] follows the last.
+    /// Takes in a row; `key` is what stands behind [`DocumentKeys::ancestor_segments`].
     pub(crate) fn read(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        let (generation, rest) = take_int(key)?;
-        if rest.is_empty() {
-            let (newest, sealed) = decode_unnamed_segment(generation, value)?;
-            self.all.entry(newest.clone()).or_insert(sealed);
-            self.unnamed.insert(generation, newest);
-        } else {
-            let (newest, _) = take_rev(key)?;
-            self.all.insert(newest.clone(), decode_segment(&newest, value)?);
-        }
+        let (newest, _) = take_rev(key)?;
+        self.0.insert(newest.clone(), decode_segment(&newest, value)?);
         Ok(())
-    }
-
-    /// Names for the segments of format 1 the next older ones: they are all of one line.
-    pub(crate) fn link(&mut self) {
-        for (generation, newest) in &self.unnamed {
-            let Some(sealed) = self.all.get_mut(newest).filter(|sealed| sealed.next.is_none()) else { continue };
-            let next = generation.checked_sub(sealed.revisions.len() as u64);
-            sealed.next = next.and_then(|next| self.unnamed.get(&next)).cloned();
-        }
-    }
-
-    /// Where a segment lies.
-    fn keys_of(&self, keys: &DocumentKeys, newest: &RevId) -> impl Iterator<Item = Vec<u8>> {
-        let generation = newest.generation();
-        let unnamed = self.unnamed.get(&generation).filter(|known| *known == newest);
-        let unnamed = unnamed.map(|_| keys.unnamed_ancestors(generation));
-        [keys.ancestors(newest)].into_iter().chain(unnamed)
     }
 
     /// Clears segments that no leaf needs to show `revs_limit` revisions, as many as there is room for. Returns whether
@@ -205,21 +156,20 @@ impl Segments {
         room: &Room,
     ) -> Result<bool> {
         let reachable = self.reachable(leaves, revs_limit);
-        for newest in self.all.keys().filter(|newest| !reachable.contains(newest)) {
+        for newest in self.0.keys().filter(|newest| !reachable.contains(newest)) {
             if room.is_empty() {
                 return Ok(false);
             }
-            for key in self.keys_of(keys, newest) {
-                room.take(2 * key.len() as u64 + 50);
-                Quiet(trx).clear(&key)?;
-            }
+            let key = keys.ancestors(newest);
+            room.take(2 * key.len() as u64 + 50);
+            Quiet(trx).clear(&key)?;
         }
         Ok(true)
     }
 
     pub(crate) fn insert(&mut self, sealed: Sealed) {
         if let Some(newest) = sealed.revisions.first() {
-            self.all.insert(newest.clone(), sealed);
+            self.0.insert(newest.clone(), sealed);
         }
     }
 
@@ -242,11 +192,10 @@ impl Segments {
 
     /// The segments of a leaf's line, newest first, for as long as `each` says so.
     fn walk<'s>(&'s self, leaf: &'s Leaf, mut each: impl FnMut(&'s Sealed) -> bool) {
-        let unnamed = leaf.unnamed().and_then(|generation| self.unnamed.get(&generation));
-        let mut next = leaf.ancestry.sealed.as_ref().or(unnamed);
+        let mut next = leaf.ancestry.sealed.as_ref();
         // As many as there are segments: a damaged chain must not go on for ever.
-        for _ in 0..=self.all.len() {
-            let Some(sealed) = next.and_then(|newest| self.all.get(newest)) else { return };
+        for _ in 0..=self.0.len() {
+            let Some(sealed) = next.and_then(|newest| self.0.get(newest)) else { return };
             if !each(sealed) {
                 return;
             }
@@ -386,13 +335,8 @@ impl WholeTree {
             leaves.0.push(Leaf { rev: branch.leaf.clone(), deleted: branch.deleted, ancestry });
         }
         let reachable = self.segments.reachable(&leaves, u64::MAX);
-        let segments = &self.segments;
-        let unreachable = segments.all.keys().filter(|newest| !reachable.contains(newest));
-        replacement.clears.extend(unreachable.flat_map(|newest| segments.keys_of(keys, newest)));
-        // What is written anew lies under its name.
-        let renamed =
-            segments.unnamed.iter().filter(|(_, newest)| written.contains(newest) && reachable.contains(newest));
-        replacement.clears.extend(renamed.map(|(generation, _)| keys.unnamed_ancestors(*generation)));
+        let unreachable = self.segments.0.keys().filter(|newest| !reachable.contains(newest));
+        replacement.clears.extend(unreachable.map(|newest| keys.ancestors(newest)));
         Ok(replacement)
     }
 }

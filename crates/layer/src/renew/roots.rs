@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::store::instruments::Instruments;
 use crate::store::keys::{KeyRange, RootKeys};
 use crate::store::proto;
-use crate::store::root_upgrade::check_store;
+use crate::store::root::check_store;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
 /// The roots of all layers in a store, in bytewise order.
@@ -18,7 +18,8 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 /// Reads one key a root, and one for each key of others' that begins like a root.
 ///
 /// # Errors
-/// [`crate::Error::FormatTooNew`] for a root that this program does not know, [`crate::Error::Storage`].
+/// [`crate::Error::FormatTooNew`] or [`crate::Error::FormatTooOld`] for a root that this program does not know,
+/// [`crate::Error::Storage`].
 #[boxed]
 pub async fn roots(db: &Fdb) -> Result<Vec<Vec<u8>>> {
     let metrics = Arc::new(Instruments::default());

@@ -41,8 +41,6 @@ pub(crate) enum Kind {
     Marks = 4,
     /// Remove what is superseded in the log of databases.
     Events = 5,
-    /// Look at every database once: it may have been written by a program that noted nothing.
-    Survey = 6,
     /// Enter into a database's indexes what was there before they were defined.
     Indexes = 7,
     /// See whether the groups of views of a database have followed its documents, and drop those that no design document names.
@@ -59,7 +57,7 @@ impl Kind {
     /// `None`: a later program knows it.
     pub(crate) fn of(number: u64) -> Option<Kind> {
         use Kind::*;
-        let all = [Superseded, Compaction, Uploads, Marks, Events, Survey, Indexes, Views, Resync, Expiry, Principals];
+        let all = [Superseded, Compaction, Uploads, Marks, Events, Indexes, Views, Resync, Expiry, Principals];
         all.into_iter().find(|kind| *kind as u64 == number)
     }
 }

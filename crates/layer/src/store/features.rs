@@ -10,7 +10,6 @@ use flatbed_collate::Collation;
 
 use crate::error::{Error, Result};
 use crate::store::buckets::SHARDS_MAX;
-use crate::store::keys::{FEATURES_FORMAT_VERSION, FORMAT_VERSION};
 use crate::store::proto;
 use crate::store::records::check_format;
 
@@ -68,9 +67,7 @@ const INDEX: &str = "index:";
 /// Whether a program with this order may open a database: its format, and the features that its record names. It may where
 /// indexes have an order that its own supersedes: see [`is_outdated`].
 pub(crate) fn check_record(record: &proto::DatabaseRecord, own: &str) -> Result<()> {
-    if record.format_version != FEATURES_FORMAT_VERSION {
-        check_format("the database", record.format_version)?;
-    }
+    check_format("the database", record.format_version)?;
     if record.shards == 1 || record.shards > SHARDS_MAX {
         return Err(Error::Corrupt(format!("a database has {} shards", record.shards)));
     }
@@ -116,8 +113,7 @@ pub(crate) fn name_collations(record: &mut proto::DatabaseRecord, features: Vec<
     record.features.extend(features);
 }
 
-/// Names the features of a record's shards, partitions, channels and indexes, beside others that it has, and gives it the format that this needs:
-/// the one from before features where there are none, so that an older program opens the database again.
+/// Names the features of a record's shards, partitions, channels and indexes, beside others that it has.
 pub(crate) fn name_features(record: &mut proto::DatabaseRecord) {
     let is_derived = |feature: &String| {
         [SHARDS, PARTITIONED, CHANNELS, CLOSED].contains(&feature.as_str()) || feature.starts_with(INDEX)
@@ -130,20 +126,20 @@ pub(crate) fn name_features(record: &mut proto::DatabaseRecord) {
     record.features.extend(record.indexes.iter().map(|index| format!("{INDEX}{}", index.kind)));
     record.features.sort_unstable();
     record.features.dedup();
-    record.format_version = if record.features.is_empty() { FORMAT_VERSION } else { FEATURES_FORMAT_VERSION };
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::keys::FORMAT_VERSION;
 
     #[test]
-    fn an_unknown_feature_is_refused_and_a_known_one_needs_no_format() {
+    fn an_unknown_feature_is_refused() {
         let mut record = proto::DatabaseRecord { format_version: FORMAT_VERSION, ..Default::default() };
         assert!(check_record(&record, own_collation()).is_ok());
         record.indexes = vec![proto::Index { kind: "member".to_owned(), ..Default::default() }];
         name_features(&mut record);
-        assert_eq!((record.format_version, record.features.as_slice()), (3, &["index:member".to_owned()][..]));
+        assert_eq!(record.features, ["index:member"]);
         assert!(check_record(&record, own_collation()).is_ok());
         record.features.push("rooms".to_owned());
         let refused = check_record(&record, own_collation()).unwrap_err();
@@ -154,16 +150,16 @@ mod tests {
         // Those of others stay.
         record.indexes.clear();
         name_features(&mut record);
-        assert_eq!((record.format_version, record.features.as_slice()), (3, &["rooms".to_owned()][..]));
+        assert_eq!(record.features, ["rooms"]);
         record.features.clear();
         record.channels = 1;
         name_features(&mut record);
-        assert_eq!((record.format_version, record.features.as_slice()), (3, &["channels".to_owned()][..]));
+        assert_eq!(record.features, ["channels"]);
         assert!(check_record(&record, own_collation()).is_ok());
         record.channels = 0;
         name_features(&mut record);
-        assert_eq!(record.format_version, FORMAT_VERSION, "a program from before features opens it again");
-        for format_version in [0, 4] {
+        assert!(record.features.is_empty());
+        for format_version in [0, FORMAT_VERSION - 1, FORMAT_VERSION + 1] {
             assert!(
                 check_record(&proto::DatabaseRecord { format_version, ..Default::default() }, own_collation()).is_err()
             );
@@ -177,8 +173,7 @@ mod tests {
         name_replicator(&mut record);
         name_replicator(&mut record);
         name_features(&mut record);
-        // Programs that do not know features, or this one, refuse the database.
-        assert_eq!((record.format_version, record.features.as_slice()), (3, &["replicator".to_owned()][..]));
+        assert_eq!(record.features, ["replicator"]);
         name_verdicts(&mut record);
         name_collations(&mut record, Vec::new());
         name_features(&mut record);
@@ -188,7 +183,7 @@ mod tests {
     #[test]
     fn another_order_is_refused_unless_it_is_an_older_one() {
         let of = |signature: &str| proto::DatabaseRecord {
-            format_version: FEATURES_FORMAT_VERSION,
+            format_version: FORMAT_VERSION,
             features: vec![collation(signature)],
             ..Default::default()
         };

@@ -40,11 +40,8 @@ pub(crate) use updates::{BUCKETS, bucket_of};
 pub(crate) use view::{RowKey, ViewKeys, ViewPart};
 pub(crate) use work::DueKey;
 
-/// The format of what lies under the root.
-pub(crate) const FORMAT_VERSION: u32 = 2;
-
-/// The format of a database's record that names features: programs that know none refuse it.
-pub(crate) const FEATURES_FORMAT_VERSION: u32 = 3;
+/// The format of what lies under the root. Stores and databases of another one are refused.
+pub(crate) const FORMAT_VERSION: u32 = 4;
 
 /// FoundationDB's own key that every creation, deletion and change of settings bumps.
 pub(crate) const METADATA_VERSION: &[u8] = b"\xff/metadataVersion";

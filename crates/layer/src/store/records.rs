@@ -285,8 +285,7 @@ pub(crate) fn decode_ancestry(leaf: &RevId, bytes: &[u8]) -> Result<Ancestry> {
     let newest = leaf.generation().checked_sub(1);
     let recent = revisions(newest, &message.ancestors_md5, &message.ancestors_text)?;
     let sealed = message.sealed.as_ref().map(|newest| revision(Some(newest))).transpose()?;
-    // Format 1 did not name the segment.
-    if sealed.is_some() && message.sealed_count == 0 {
+    if sealed.is_some() != (message.sealed_count > 0) {
         return Err(bad("ancestors"));
     }
     Ok(Ancestry { recent, sealed, sealed_count: message.sealed_count })
@@ -309,20 +308,14 @@ pub(crate) fn decode_segment(newest: &RevId, bytes: &[u8]) -> Result<Sealed> {
     Ok(Sealed { revisions, next })
 }
 
-/// The segment of format 1 under a generation: it did not name the next one.
-pub(crate) fn decode_unnamed_segment(generation: u64, bytes: &[u8]) -> Result<(RevId, Sealed)> {
-    let message = proto::AncestorSegment::decode(bytes)?;
-    let revisions = revisions(Some(generation), &message.ancestors_md5, &message.ancestors_text)?;
-    let newest = revisions.first().cloned().ok_or_else(|| bad("ancestors"))?;
-    Ok((newest, Sealed { revisions, next: None }))
-}
-
-/// Whether a record's format is one that this program reads: all from the first on ([`crate::store::upgrade`]).
+/// Whether a record's format is the one that this program reads.
 pub(crate) fn check_format(what: &str, found: u32) -> Result<()> {
+    let known = FORMAT_VERSION;
     match found {
         0 => Err(Error::Corrupt(format!("{what} has no format"))),
-        1..=FORMAT_VERSION => Ok(()),
-        _ => Err(Error::FormatTooNew { what: what.to_owned(), found, known: FORMAT_VERSION }),
+        FORMAT_VERSION => Ok(()),
+        _ if found < known => Err(Error::FormatTooOld { what: what.to_owned(), found, known }),
+        _ => Err(Error::FormatTooNew { what: what.to_owned(), found, known }),
     }
 }
 

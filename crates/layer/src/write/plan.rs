@@ -357,11 +357,9 @@ impl Planner<'_, '_> {
     }
 
     async fn leaves(&self, reading: Option<Reading>) -> Result<Leaves> {
-        let mut leaves = match reading {
-            Some(reading) => Leaves::decode(self.keys, &reading.finish(self.trx, BODY_BYTES_MAX).await?)?,
-            None => Leaves::read(self.trx, self.keys).await?,
-        };
-        leaves.name_segments(self.trx, self.keys).await?;
-        Ok(leaves)
+        match reading {
+            Some(reading) => Leaves::decode(self.keys, &reading.finish(self.trx, BODY_BYTES_MAX).await?),
+            None => Leaves::read(self.trx, self.keys).await,
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::support::{Layer, Random, Store, assert_clean, change, create, delete, pages_are_full, put, snapshot};
+use crate::support::{Layer, Random, Store, assert_clean, change, create, pages_are_full, put, snapshot};
 use flatbed_layer::waits::{self, Waits};
 use flatbed_layer::{Background, BackgroundOptions, CreateOptions, Database, LayerOptions};
 use flatbed_testkit::{Waiting, until};
@@ -118,7 +118,7 @@ async fn an_upload_that_is_not_broken_yet_is_looked_at_again() {
     let layer = store.layer_alone().await;
     let db = create(&layer, "db", None).await;
     upload(&db).await;
-    // As a survey notes it: too early.
+    // Too early.
     let early = pack(&(Bytes::from(store.root.clone()), 17, 0, slice_of("db"), 3, "db"));
     change(&store.fdb, |trx| trx.set(&early, b"")).await;
     assert_eq!(layer.background(BackgroundOptions::default()).round().await.unwrap(), 1);
@@ -290,8 +290,8 @@ async fn what_only_a_newer_program_can_do_is_left_to_it() {
     db.compact().await.unwrap();
     let key = pack(&(Bytes::from(store.root.clone()), 1, "db"));
     let record = snapshot(&store).await.into_iter().find(|(found, _)| *found == key).unwrap().1;
-    // Of the format that has features, and with one that nobody knows.
-    let newer = [&record[..], b"\x08\x03\x6a\x07unknown"].concat();
+    // With a feature that nobody knows.
+    let newer = [&record[..], b"\x6a\x07unknown"].concat();
     let set = async |value: &[u8]| {
         change(&store.fdb, |trx| {
             trx.set(&key, value);
@@ -308,38 +308,6 @@ async fn what_only_a_newer_program_can_do_is_left_to_it() {
     assert!(keys(&store).await.get(&17).copied() > before);
     assert!(background.round().await.unwrap() >= 1);
     assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
-}
-
-#[tokio::test]
-async fn what_an_earlier_program_left_is_surveyed_once() {
-    let store = Store::new();
-    let options =
-        LayerOptions { root: store.root.clone(), uploads_broken_after: Duration::ZERO, ..LayerOptions::default() };
-    let open = || Layer::open_alone(store.fdb.clone(), options.clone(), None);
-    let layer = open().await.unwrap();
-    let mut databases = Vec::new();
-    for number in 0..3 {
-        let db = create(&layer, &format!("db{number}"), None).await;
-        upload(&db).await;
-        databases.push(db);
-    }
-    superseded(&databases[0], 24, 390_000).await;
-    let first = put(&databases[1], "d", None, "{}").await.unwrap();
-    delete(&databases[1], "d", &first).await.unwrap();
-    // It noted nothing.
-    let due = |number: u64| pack(&(Bytes::from(store.root.clone()), number));
-    change(&store.fdb, |trx| trx.clear_range(&due(16), &due(19))).await;
-    drop(layer);
-    let layer = open().await.unwrap();
-    let background = layer.background(BackgroundOptions::default());
-    background.round().await.unwrap();
-    assert_eq!(layer.counted("flatbed_blobs_swept"), 3);
-    assert_eq!(databases[0].info().await.unwrap().superseded_size_bytes, 0);
-    for db in &databases {
-        assert_clean(&layer, db).await;
-    }
-    let again = open().await.unwrap();
-    assert_eq!(again.background(BackgroundOptions::default()).round().await.unwrap(), 0);
 }
 
 /// One place for all buckets, though documents move between them.

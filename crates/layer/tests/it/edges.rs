@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::support::{Layer, Store, assert_clean, change, create, delete, get, put, soon};
+use flatbed_layer::renew::renew;
 use flatbed_layer::{AllDocsQuery, ChangesQuery, Edit, Error, LayerOptions, Refusal, json};
 use flatbed_testkit::{pass, until};
 use foundationdb::tuple::{Bytes, pack};
@@ -90,20 +91,28 @@ async fn a_follower_of_an_empty_database_sees_its_successor() {
     assert_eq!(changes.next_page().await.unwrap().rows.len(), 1);
 }
 
-/// What a newer Flatbed wrote is refused, not misread.
+/// What a newer or an older Flatbed wrote is refused, not misread.
 #[tokio::test]
-async fn newer_formats_are_refused() {
+async fn other_formats_are_refused() {
     let store = Store::new();
     let layer = store.layer().await;
-    // `format_version` (field 1) is 99.
-    let newer: &[u8] = &[0x08, 99];
-    let set = async |key: Vec<u8>| change(&store.fdb, |trx| trx.set(&key, newer)).await;
-    set(pack(&(Bytes::from(store.root.clone()), 1, "future"))).await;
+    // `format_version` is field 1.
+    let set = async |key: Vec<u8>, format: u8| change(&store.fdb, |trx| trx.set(&key, &[0x08, format])).await;
+    set(pack(&(Bytes::from(store.root.clone()), 1, "future")), 99).await;
     assert!(matches!(layer.database("future").info().await, Err(Error::FormatTooNew { found: 99, .. })));
     assert!(matches!(put(&layer.database("future"), "d", None, "{}").await, Err(Error::FormatTooNew { .. })));
-    set(pack(&(Bytes::from(store.root.clone()), 0))).await;
-    let options = LayerOptions { root: store.root.clone(), ..LayerOptions::default() };
-    assert!(matches!(Layer::open(store.fdb.clone(), options).await, Err(Error::FormatTooNew { found: 99, .. })));
+    set(pack(&(Bytes::from(store.root.clone()), 1, "past")), 1).await;
+    assert!(matches!(layer.database("past").info().await, Err(Error::FormatTooOld { found: 1, .. })));
+    assert!(matches!(put(&layer.database("past"), "d", None, "{}").await, Err(Error::FormatTooOld { .. })));
+    let open = async || {
+        let options = LayerOptions { root: store.root.clone(), ..LayerOptions::default() };
+        Layer::open(store.fdb.clone(), options).await
+    };
+    set(pack(&(Bytes::from(store.root.clone()), 0)), 99).await;
+    assert!(matches!(open().await, Err(Error::FormatTooNew { found: 99, .. })));
+    set(pack(&(Bytes::from(store.root.clone()), 0)), 1).await;
+    assert!(matches!(open().await, Err(Error::FormatTooOld { found: 1, .. })));
+    assert!(matches!(renew(&store.fdb, &store.root, false, |_| ()).await, Err(Error::FormatTooOld { found: 1, .. })));
 }
 
 /// A sweep in the middle of an upload fails it, and never leaves a document with half a body.

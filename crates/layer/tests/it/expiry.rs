@@ -4,9 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::support::{Layer, Open, Store, all_changes, assert_clean, change, get, put};
+use crate::support::{Layer, Open, Store, all_changes, assert_clean, get, put};
 use flatbed_channels::{Expiry, Given, Grant, Grantee, Kind};
-use flatbed_clock::ManualClock;
 use flatbed_layer::channels::{Asker, PrincipalWrite, SignsIn};
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{
@@ -14,7 +13,6 @@ use flatbed_layer::{
     LayerOptions, NotFound, Refusal, RevId, Rule, Updated, User, Verdict, Writing,
 };
 use flatbed_testkit::until;
-use foundationdb::tuple::{Bytes, pack};
 use futures_util::future::BoxFuture;
 
 async fn create(layer: &Layer) -> Database {
@@ -229,37 +227,5 @@ async fn what_has_ended_goes_where_another_server_has_given_the_database_channel
     db.update(&ends("over", None, -5)).await.expect("written");
     bury(&other).await;
     assert_eq!(db.info().await.expect("figures").doc_count, 0);
-    assert_clean(&layer, &db).await;
-}
-
-/// Earlier versions could clear the due work of an expired document that had no tombstone.
-#[tokio::test]
-async fn what_an_earlier_program_left_goes_once_the_store_is_opened() {
-    let (store, manual) = (Store::new(), ManualClock::new());
-    let (first, clock) = (store.layer_alone_at(&manual).await, manual.clock());
-    let db = create(&first).await;
-    let ended = |id: &str| Edit { expiry: Some(Expiry::At(clock.unix_seconds() - 5)), ..ends(id, None, 0) };
-    db.update(&ended("over")).await.expect("written");
-    let root = Bytes::from(store.root.clone());
-    let (due, marked) = (pack(&(root.clone(), 17)), pack(&(root.clone(), 18)));
-    let due_behind_now = pack(&(root, 17, clock.unix_ms() + 10 * 60 * 1_000));
-    change(&store.fdb, |trx| {
-        trx.clear_range(&due, &marked);
-        trx.set(&marked, b"");
-    })
-    .await;
-    let layer = store.layer_alone_at(&manual).await;
-    let background = layer.background(BackgroundOptions::default());
-    let count = async || db.info().await.expect("figures").doc_count;
-    background.round().await.expect("a round");
-    assert_eq!(count().await, 0);
-    // A server of an earlier version that still runs does the same once more.
-    db.update(&ended("late")).await.expect("written");
-    change(&store.fdb, |trx| trx.clear_range(&due, &due_behind_now)).await;
-    background.round().await.expect("a round");
-    assert_eq!(count().await, 1);
-    manual.advance(Duration::from_secs(25 * 3_600));
-    background.round().await.expect("a round");
-    assert_eq!(count().await, 0);
     assert_clean(&layer, &db).await;
 }

@@ -130,13 +130,6 @@ impl DocumentKeys {
         key
     }
 
-    /// As [`DocumentKeys::ancestors`] in format 1, where a document had one line of ancestors: that of a generation.
-    pub(crate) fn unnamed_ancestors(&self, generation: u64) -> Vec<u8> {
-        let mut key = with_int(&self.prefix, ANCESTORS);
-        put_int(&mut key, generation);
-        key
-    }
-
     pub(crate) fn ancestor_segments(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, ANCESTORS), end: with_int(&self.prefix, ANCESTORS + 1) }
     }

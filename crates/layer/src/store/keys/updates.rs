@@ -10,8 +10,6 @@ use crate::store::seq::STAMP_BYTES;
 
 // Under the root.
 const DATABASE_EVENTS: u64 = 4;
-const OLD_DATABASES_UPDATED: u64 = 5;
-const OLD_NEWEST_UPDATE: u64 = 6;
 const DATABASES_UPDATED: u64 = 10;
 const NEWEST_UPDATES: u64 = 11;
 
@@ -98,24 +96,6 @@ impl RootKeys {
         let mut key = with_int(&self.prefix, subspace);
         put_int(&mut key, u64::from(bucket));
         key
-    }
-
-    /// Where a store that was not upgraded has newest changes: by name, and behind them all the newest of all.
-    pub(crate) fn old_updates(&self) -> KeyRange {
-        KeyRange {
-            begin: with_int(&self.prefix, OLD_DATABASES_UPDATED),
-            end: with_int(&self.prefix, OLD_NEWEST_UPDATE + 1),
-        }
-    }
-
-    /// As [`RootKeys::newest_update`], of all names.
-    pub(crate) fn old_newest_update(&self) -> Vec<u8> {
-        with_int(&self.prefix, OLD_NEWEST_UPDATE)
-    }
-
-    /// The name in a key of [`RootKeys::old_updates`] that is not [`RootKeys::old_newest_update`].
-    pub(crate) fn old_database_updated_name(&self, key: &[u8]) -> Result<String> {
-        take_text(behind(key, &with_int(&self.prefix, OLD_DATABASES_UPDATED)))
     }
 }
 

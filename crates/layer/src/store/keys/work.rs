@@ -7,7 +7,6 @@ use crate::store::keys::{KeyRange, RootKeys};
 // Under the root.
 const ROOT_LEASES: u64 = 16;
 const DUE: u64 = 17;
-const DUE_FROM: u64 = 18;
 
 /// What a key of [`RootKeys::due_until`] says: when, in which slice, of which kind and for whom something is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,12 +65,6 @@ impl RootKeys {
         let slice = u8::try_from(slice).map_err(|_| bad_key())?;
         Ok(DueKey { at_ms, slice, kind, name: take_text(rest)? })
     }
-
-    /// The key whose presence says that all due work is listed: existing data has been surveyed, or will be. For its value see
-    /// [`crate::store::root`].
-    pub(crate) fn due_from(&self) -> Vec<u8> {
-        with_int(&self.prefix, DUE_FROM)
-    }
 }
 
 #[cfg(test)]
@@ -85,8 +78,7 @@ mod tests {
         let due = |at_ms, slice| DueKey { at_ms, slice, kind: 3, name: "a/b".to_owned() };
         let at = 1_763_800_000_000_u64;
         assert_eq!(keys.due(&due(at, 255)), pack(&(root.clone(), 17, at, 255, 3, "a/b")));
-        assert_eq!(keys.lease("7"), pack(&(root.clone(), 16, "7")));
-        assert_eq!(keys.due_from(), pack(&(root, 18)));
+        assert_eq!(keys.lease("7"), pack(&(root, 16, "7")));
         let all = [due(0, 0), due(0, 200), due(at - 1, 9), due(at, 255), due(at + 1, 0)];
         assert!(all.iter().map(|due| keys.due(due)).is_sorted());
         let is_in = |range: &KeyRange, due: &DueKey| {
