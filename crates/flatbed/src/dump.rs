@@ -360,8 +360,7 @@ enum Revision<'r> {
     Text(&'r [u8]),
     /// The revision no longer exists.
     Missing,
-    /// The server's error for this revision alone: its id has a form that only earlier versions accepted, or the user may not
-    /// read it.
+    /// The server's error for this revision alone, such as that the user may not read it.
     Unreadable(&'r [u8]),
     /// Any other error of the server.
     Refused(&'r [u8]),

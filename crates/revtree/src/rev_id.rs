@@ -46,27 +46,18 @@ impl RevId {
 
     /// Builds an id from the parts of a `_revisions` member: `hash` is the text behind the dash. As in CouchDB, a hash of 32 bytes
     /// must be hexadecimal digits, except for generation 0.
-    pub fn from_parts(generation: u64, hash: &str) -> Result<Self, InvalidRevision> {
-        let rev = RevId::from_stored(generation, hash)?;
-        let is_text = matches!(rev.hash, Hash::Text(_));
-        if is_text && hash.len() == DIGITS && generation > 0 { Err(InvalidRevision) } else { Ok(rev) }
-    }
-
-    /// Builds an id from stored parts: earlier versions accepted any text of 32 bytes as a hash.
     ///
     /// # Errors
-    /// [`InvalidRevision`] if the generation or the length of the hash is beyond its limit.
-    pub fn from_stored(generation: u64, hash: &str) -> Result<Self, InvalidRevision> {
+    /// [`InvalidRevision`] if it is not, or the generation or the length of the hash is beyond its limit.
+    pub fn from_parts(generation: u64, hash: &str) -> Result<Self, InvalidRevision> {
         if generation > GENERATION_MAX || hash.len() > HASH_BYTES_MAX {
             return Err(InvalidRevision);
         }
-        Ok(RevId { generation, hash: parse_hash(hash) })
-    }
-
-    /// Parses a stored id: as [`str::parse`], but accepts any text of 32 bytes as a hash.
-    pub fn parse_stored(text: &str) -> Result<Self, InvalidRevision> {
-        let (generation, hash) = split(text)?;
-        RevId::from_stored(generation, hash)
+        let is_odd = hash.len() == DIGITS && generation > 0;
+        match parse_hash(hash) {
+            Hash::Text(_) if is_odd => Err(InvalidRevision),
+            hash => Ok(RevId { generation, hash }),
+        }
     }
 
     /// How many edits the revision is away from the root, itself included: 1 for a first edit.
@@ -244,16 +235,12 @@ mod tests {
             let text = format!("1-{hash}");
             assert_eq!(text.parse::<RevId>(), Err(InvalidRevision), "{text}");
             assert_eq!(RevId::from_parts(1, &hash), Err(InvalidRevision), "{text}");
-            // Ids that earlier versions stored can be read.
-            let stored = RevId::parse_stored(&text).unwrap();
-            assert_eq!((stored.to_string(), RevId::from_stored(1, &hash)), (text, Ok(stored)));
             assert!(RevId::from_parts(0, &hash).is_ok());
         }
         for length in [31, 33] {
             assert!(RevId::from_parts(1, &"g".repeat(length)).is_ok());
         }
         assert!(RevId::from_parts(1, &"aF".repeat(16)).is_ok());
-        assert_eq!(RevId::parse_stored("1"), Err(InvalidRevision));
     }
 
     /// CouchDB's order compares the 16 bytes of 32 digits with the bytes of any other text.
@@ -310,7 +297,7 @@ mod tests {
 
     fn any_rev() -> impl Strategy<Value = RevId> {
         (0..5_u64, prop_oneof!["[0-9a-f]{32}", "[0-9a-f]{2}", "[ -~]{1,40}"])
-            .prop_map(|(generation, hash)| RevId::from_stored(generation, &hash).unwrap())
+            .prop_filter_map("a revision", |(generation, hash)| RevId::from_parts(generation, &hash).ok())
     }
 
     proptest! {
@@ -322,7 +309,7 @@ mod tests {
             }
             prop_assert_eq!(a.cmp(&b), b.cmp(&a).reverse());
             prop_assert_eq!(a.cmp(&b).is_eq(), a == b);
-            prop_assert_eq!(RevId::parse_stored(&a.to_string()), Ok(a));
+            prop_assert_eq!(a.to_string().parse::<RevId>(), Ok(a));
         }
     }
 }

@@ -104,11 +104,6 @@ impl ChangeRow {
         let leaves = Leaves::read(trx, &instance.keys.document(&self.id)).await?.0;
         let mut leaves: Vec<_> = leaves.into_iter().map(|leaf| (leaf.deleted, leaf.rev)).collect();
         leaves.sort_by(|a, b| rank(b.0, &b.1).cmp(&rank(a.0, &a.1)));
-        let winner = leaves.iter().position(|(_, rev)| *rev == self.rev);
-        // An earlier version may have chosen a winner by another order.
-        if let Some(first) = winner.and_then(|at| leaves.get_mut(..=at)) {
-            first.rotate_right(1);
-        }
         self.leaves = leaves.into_iter().map(|(_, rev)| rev).collect();
         Ok(())
     }

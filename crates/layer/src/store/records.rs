@@ -24,7 +24,7 @@ pub(crate) fn revision_message(rev: &RevId) -> proto::Revision {
 pub(crate) fn revision(message: Option<&proto::Revision>) -> Result<RevId> {
     let message = message.ok_or_else(|| Error::Corrupt("a record has no revision".into()))?;
     if message.md5.is_empty() {
-        return RevId::from_stored(message.generation, &message.text).map_err(|_| bad("a revision"));
+        return RevId::from_parts(message.generation, &message.text).map_err(|_| bad("a revision"));
     }
     let md5 = message.md5.as_slice().try_into().map_err(|_| bad("a revision's hash"))?;
     Ok(RevId::new(message.generation, md5))
@@ -341,7 +341,7 @@ fn revisions(newest: Option<u64>, md5: &[u8], text: &[String]) -> Result<Vec<Rev
     let from_text = text
         .iter()
         .enumerate()
-        .map(|(at, hash)| RevId::from_stored(generation(at)?, hash).map_err(|_| bad("ancestors")));
+        .map(|(at, hash)| RevId::from_parts(generation(at)?, hash).map_err(|_| bad("ancestors")));
     from_md5.chain(from_text).collect()
 }
 

@@ -332,10 +332,6 @@ impl Purge<'_> {
             Described::kept(old)
         } else {
             bodies.clear_latest()?;
-            // The winner stays a leaf: an earlier version chose it, by another order of revisions.
-            if after.branch(&old.winner).is_some() {
-                bodies.put_rows(keys.revision_body(&old.winner), rows.iter())?;
-            }
             bodies.promote(best).await?
         };
         let mut new = winner::info(&leaves, described, 0, instance.buckets.own_number())?;

@@ -20,7 +20,7 @@ pub(crate) fn take_rev(key: &[u8]) -> Result<(RevId, &[u8])> {
         return Ok((RevId::new(generation, md5), rest));
     }
     let (hash, rest) = take_text_at(rest)?;
-    let rev = RevId::from_stored(generation, &hash).map_err(|_| bad_key())?;
+    let rev = RevId::from_parts(generation, &hash).map_err(|_| bad_key())?;
     Ok((rev, rest))
 }
 

@@ -65,7 +65,7 @@ impl Show<'_> {
             return Ok(ChangeRow { kind: RowKind::User, because, leaf_count: 0, ..of });
         }
         let corrupt = |_| Error::Corrupt("an entry of a channel has no revision".into());
-        let rev = RevId::parse_stored(&row.rev).map_err(corrupt)?;
+        let rev = row.rev.parse::<RevId>().map_err(corrupt)?;
         let kind = match row.kind {
             Kind::Changed => RowKind::Changed,
             Kind::Removed => RowKind::Lost,
