@@ -289,7 +289,7 @@ impl DocumentCheck<'_> {
                 wrong.push(format!("the attachments of {rev} are not what its record says"));
             }
             let bytes = parts.attachments.get(rev).map(|list| length_of(list));
-            if record.attachment_bytes > 0 && bytes.is_some_and(|bytes| bytes != record.attachment_bytes) {
+            if bytes.is_some_and(|bytes| bytes != record.attachment_bytes) {
                 wrong.push(format!("the attachments of {rev} are not as long as its record says"));
             }
             if *rev == info.winner && record.has_attachments != info.has_attachments {

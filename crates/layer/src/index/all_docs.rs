@@ -47,10 +47,7 @@ pub(crate) async fn check_document(
 }
 
 fn names(entry: &[u8], info: &Info) -> bool {
-    // One from before ends were noted here says nothing of it.
-    ById::decode(entry).is_ok_and(|entry| {
-        entry.winner == info.winner && (entry.expires_at_ms == info.ends_at_ms() || entry.expires_at_ms == 0)
-    })
+    ById::decode(entry).is_ok_and(|entry| entry.winner == info.winner && entry.expires_at_ms == info.ends_at_ms())
 }
 
 /// Every entry must name its document's winner, which is not deleted.

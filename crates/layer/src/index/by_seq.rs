@@ -140,8 +140,7 @@ pub(crate) async fn check_document(
                 && entry.leaf_count == info.leaf_count
                 && leaves_are(&entry, leaves)
                 && entry.channels == info.routed.channels
-                // One from before ends were noted here says nothing of it.
-                && (entry.expires_at_ms == info.ends_at_ms() || entry.expires_at_ms == 0)
+                && entry.expires_at_ms == info.ends_at_ms()
                 && revision(entry.winner.as_ref()).is_ok_and(|rev| rev == info.winner) =>
         {
             left.compare(info, &entry).map(|wrong| format!("its by-seq entry at {seq} {wrong}"))

@@ -346,7 +346,7 @@ fn record_of(document: &LocalDocument) -> (Vec<u8>, i64) {
     ([count, record].concat(), i64::try_from(counted).unwrap_or(i64::MAX))
 }
 
-/// Decodes the counted bytes from part 0 of a record; 0 if an older program wrote it without a count.
+/// Decodes the counted bytes from part 0 of a record; 0 if there are none.
 pub(crate) fn counted_in(first_part: &[u8]) -> i64 {
     let Some((&COUNTED_TAG, rest)) = first_part.split_first() else { return 0 };
     let length = rest.iter().position(|byte| byte & 0x80 == 0).map_or(0, |last| last + 1);

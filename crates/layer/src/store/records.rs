@@ -51,7 +51,7 @@ pub(crate) struct Info {
     pub external_bytes: u64,
     pub stored_bytes: u64,
     pub has_attachments: bool,
-    /// The decoded bytes of attachments within the external bytes; 0 also if an earlier version wrote the record.
+    /// The decoded bytes of attachments within the external bytes.
     pub attachment_bytes: u64,
     /// Which bucket its by-seq entry lies in.
     pub bucket: u32,
@@ -71,15 +71,6 @@ pub(crate) struct Routed {
     pub gives: bool,
     /// Since when it is in the channels.
     pub since: ChannelsSince,
-}
-
-impl Routed {
-    /// Whether it was written by a program that did not keep since when documents are in channels. Of one that is in none it cannot be
-    /// told, and is not so.
-    pub(crate) fn is_of_before_since(&self) -> bool {
-        let is_in_some = |named: &proto::ChannelNames| named.are_elsewhere || !named.names.is_empty();
-        self.since == ChannelsSince::default() && self.channels.as_ref().is_some_and(is_in_some)
-    }
 }
 
 /// Whether what ends at a time, 0 never, has ended by now. Nobody asks what time it is of what does not end.
@@ -405,9 +396,9 @@ mod tests {
         assert!((0..operand.len()).all(|cut| stamped_anew(&operand[..cut.min(13)], &info.stamp, 0).is_none()));
     }
 
-    /// Earlier versions wrote whether there are any, and read nothing else.
+    /// 0: there are none; else 1 more than their bytes.
     #[test]
-    fn attachments_are_those_of_before() {
+    fn attachments_are_their_bytes_and_one() {
         let of = |attachments| proto::RevisionInfo { attachments, ..proto::RevisionInfo::default() }.encode_to_vec();
         let read = |attachments| {
             let record = RevisionRecord::decode(&of(attachments)).unwrap();
@@ -415,8 +406,6 @@ mod tests {
             (record.has_attachments, record.attachment_bytes)
         };
         assert_eq!([0, 1, 6].map(read), [(false, 0), (true, 0), (true, 5)]);
-        // Field 7 as earlier versions wrote it, a bool.
-        assert_eq!(of(1), [7 << 3, 1]);
     }
 
     proptest! {

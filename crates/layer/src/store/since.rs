@@ -1,9 +1,7 @@
 //! Since when a document's winner is in its channels, and since when there is the document: kept in its info, so that no write and no
 //! reader reads anything for it but the names of the channels, which stand with the revision where they are too many.
 //!
-//! Of each channel it is the change with which the document entered it, and has not left it since. Infos that do not name the channels
-//! had one for all of them once: the change since which they were the same. Documents that were written before any of this was kept
-//! are in channels of which nobody knows since when.
+//! Of each channel it is the change with which the document entered it, and has not left it since.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,8 +19,8 @@ enum At {
     Before(Stamp),
 }
 
-/// One for each channel that the winner is in, in the order of their names; and one behind them of the document itself, which infos that
-/// were written before that was kept do not have. A revision's rows are bounded, so these are some 600 of 14 bytes at most.
+/// One for each channel that the winner is in, in the order of their names; and one behind them of the document itself. A revision's rows
+/// are bounded, so these are some 600 of 14 bytes at most.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ChannelsSince(Box<[At]>);
 
@@ -30,9 +28,6 @@ pub(crate) struct ChannelsSince(Box<[At]>);
 const OWN: u32 = 0;
 const UNKNOWN: u32 = 1;
 const FIRST: u32 = 2;
-
-/// Where there is one for all channels, there are no more than this: it, and the document's.
-const ONE_FOR_ALL_MAX: usize = 2;
 
 impl ChannelsSince {
     /// As it stands in an info; what cannot be read is not known.
@@ -98,11 +93,9 @@ impl ChannelsSince {
     }
 
     /// Whether it is one that an info of so many channels and of this sequence may have.
-    pub(crate) fn is_sound(&self, channels: usize, are_elsewhere: bool, seq: Stamp) -> bool {
+    pub(crate) fn is_sound(&self, channels: usize, seq: Stamp) -> bool {
         let is_before = |at: &At| !matches!(at, At::Before(stamp) if *stamp >= seq);
-        let has_each = [channels, channels + 1].contains(&self.0.len());
-        (self.0.is_empty() || has_each || are_elsewhere && self.0.len() <= ONE_FOR_ALL_MAX)
-            && self.0.iter().all(is_before)
+        self.0.len() == channels + 1 && self.0.iter().all(is_before)
     }
 
     fn at(&self, place: usize, own: [u8; STAMP_BYTES]) -> Option<Stamp> {
@@ -116,12 +109,8 @@ impl ChannelsSince {
 
 /// Since when there is a document, as far as it is entered in channels and that is known.
 pub(crate) fn born(info: &Info) -> Option<Stamp> {
-    let (named, since) = (info.routed.channels.as_ref()?, &info.routed.since);
-    match named.are_elsewhere {
-        false => since.at(named.names.len(), info.stamp),
-        // They are at least one, and stand before it.
-        true => since.0.len().checked_sub(1).filter(|last| *last > 0).and_then(|last| since.at(last, info.stamp)),
-    }
+    let since = &info.routed.since;
+    info.routed.channels.as_ref().and_then(|_| since.at(since.0.len().checked_sub(1)?, info.stamp))
 }
 
 /// Since when the winner is in each of its channels, where that is known. `channels`: all of them, be they named in the info or not.
@@ -130,10 +119,7 @@ pub(crate) fn since_each<'i, 'c>(
     channels: &'c BTreeSet<String>,
 ) -> impl Iterator<Item = (&'c str, Option<Stamp>)> + use<'i, 'c> {
     let (since, own) = (&info.routed.since, info.stamp);
-    let are_elsewhere = info.routed.channels.as_ref().is_some_and(|named| named.are_elsewhere);
-    let is_one_for_all = are_elsewhere && channels.len() >= ONE_FOR_ALL_MAX && since.0.len() <= ONE_FOR_ALL_MAX;
-    let at = move |place| since.at(if is_one_for_all { 0 } else { place }, own);
-    channels.iter().enumerate().map(move |(place, channel)| (channel.as_str(), at(place)))
+    channels.iter().enumerate().map(move |(place, channel)| (channel.as_str(), since.at(place, own)))
 }
 
 #[cfg(test)]

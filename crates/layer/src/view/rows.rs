@@ -245,7 +245,7 @@ impl ShowsDocument for Shown {
     }
 
     fn show(&mut self, document: Option<Document>) {
-        // Its row may be from before rows said when documents end.
+        // Its row may be of an earlier revision, which does not end.
         let own = document.as_ref().filter(|_| !self.row.is_joined).and_then(|document| document.ends_at_ms);
         self.row.ends_at_ms = self.row.ends_at_ms.or(own);
         self.row.doc = document.filter(|document| !document.deleted);

@@ -28,7 +28,7 @@ async fn beginning(reader: &Reader) -> u64 {
     standing(reader).await.progress.unwrap().trees[0].secret_0
 }
 
-/// Removes all records of purges, as earlier versions do, which do not keep the log for groups. Under faults they may stay.
+/// Removes all records of purges. Under faults they may stay.
 pub(super) async fn forget_log(db: &Database) {
     let Some(instance) = db.inner.cached("db") else { return };
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();

@@ -53,8 +53,7 @@ impl LeftOf {
             self.0.iter().filter(|(_, left)| left.seq.0 != info.stamp).map(|(_, left)| left.seq.0).peekable();
         let had_left = earlier.peek().is_some();
         let is_right = match <[u8; STAMP_BYTES]>::try_from(entry.before.as_slice()) {
-            // Written before it was noted: then nobody knows since when the document is in its channels either.
-            Err(_) => entry.before.is_empty() && (!had_left || info.routed.is_of_before_since()),
+            Err(_) => entry.before.is_empty() && !had_left,
             // Of a renewal.
             Ok(before) if before == [0; STAMP_BYTES] => had_left,
             // No change of which something is kept lies between the two.
@@ -90,7 +89,7 @@ pub(crate) async fn check_document(
     {
         return Ok(Some("its info says of channels what its winner's record does not".to_owned()));
     }
-    if !routed.since.is_sound(said.channels.len(), named.are_elsewhere, Stamp(info.stamp)) {
+    if !routed.since.is_sound(said.channels.len(), Stamp(info.stamp)) {
         return Ok(Some("its info says since when it is in channels, and that cannot be".to_owned()));
     }
     if left.len() as u64 != u64::from(routed.left) {

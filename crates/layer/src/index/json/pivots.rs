@@ -4,8 +4,8 @@
 //! chooses keys cannot choose that. A search asks from the highest level that has any down to the lowest, and is between some eight
 //! entries then, whatever the order in which the keys came ([`flatbed_collate::Search`]).
 //!
-//! They are hints. One that is missing, as of an entry that an older program wrote, costs a search some steps; one whose entries are
-//! gone would do no harm either. So they are read and written without conflicts.
+//! They are hints. One that is missing costs a search some steps; one whose entries are gone would do no harm either. So they are read
+//! and written without conflicts.
 
 use sha2::{Digest, Sha256};
 
