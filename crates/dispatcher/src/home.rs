@@ -165,17 +165,9 @@ impl HoldMany for Home {
                     held => held.map_err(|error| LeaseError::Storage(error.into())),
                 }
             }
-            Home::There { store, time_max } => match leases::hold_many(store, owner, holds, *time_max).await {
-                // A server that is older than this process.
-                Err(error) if error.status() == Some(405) => {
-                    let mut held = Vec::with_capacity(holds.len());
-                    for hold in holds {
-                        held.push(self.hold(&hold.id, owner, &hold.state, false).await?);
-                    }
-                    Ok(held)
-                }
-                held => held.map_err(not_asked),
-            },
+            Home::There { store, time_max } => {
+                leases::hold_many(store, owner, holds, *time_max).await.map_err(not_asked)
+            }
         }
     }
 }

@@ -57,8 +57,7 @@ pub struct Told {
     pub seq: Option<String>,
     /// Rows of the feed that are not.
     pub lag_rows: u64,
-    /// Whether the lag is current. Older processes omit this field, which then reads as true.
-    #[serde(default = "yes")]
+    /// Whether the lag is current.
     pub is_lag_known: bool,
     /// For how long there have been such.
     pub lag_seconds: u64,
@@ -79,10 +78,6 @@ pub struct Told {
     pub errors: Vec<(u64, String)>,
     /// When this was written, in seconds of Unix time.
     pub at: u64,
-}
-
-fn yes() -> bool {
-    true
 }
 
 #[derive(Debug, Default)]

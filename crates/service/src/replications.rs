@@ -24,9 +24,6 @@ const OWNER: &str = "owner";
 /// The member that says which account of that name is meant.
 const OWNER_ACCOUNT: &str = "owner_account";
 
-/// What programs wrote that did not say which account it was: nobody can tell whose such a document is.
-const OWNER_KIND: &str = "owner_kind";
-
 /// What it says of administrators.
 const ADMIN: &str = "admin";
 
@@ -94,9 +91,6 @@ impl NamedOwner {
             },
             Some(_) => return NamedOwner::Broken,
         };
-        if account.is_none() && member(OWNER_KIND).is_some() {
-            return NamedOwner::Broken;
-        }
         match member(OWNER) {
             None => NamedOwner::Unsaid,
             Some(Value::Null) => NamedOwner::Nobody,

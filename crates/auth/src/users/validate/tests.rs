@@ -140,7 +140,7 @@ fn those_who_are_no_administrators() {
         assert_eq!(write(Some(&two), roles, &ANNA), refused("Only _admin may edit roles"), "{roles}");
         assert_eq!(write(Some(&two), roles, &CHIEF), Ok(()));
     }
-    // What an older program left.
+    // Roles that are no list of names.
     for (old, is_allowed) in [("null", true), ("\"\"", true), ("\"x\"", false), ("[1]", false), ("{}", false)] {
         assert_eq!(write(Some(&anna(old)), "[]", &ANNA).is_ok(), is_allowed, "{old}");
     }
