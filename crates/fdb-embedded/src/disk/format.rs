@@ -21,7 +21,7 @@ use crate::disk::keys::LMDB_KEY_BYTES_MAX;
 use crate::disk::open_error::OpenError;
 use crate::disk::store::{Store, StoreResult};
 
-/// The format that this engine writes.
+/// The format that this engine reads and writes.
 pub(crate) const FORMAT_VERSION: u32 = 2;
 const FORMAT: &str = "format";
 const CEILING: &str = "ceiling";
@@ -198,7 +198,7 @@ fn bad_file(dir: &Path, error: BadFile) -> OpenError {
     }
 }
 
-/// The format of a database: one that this program knows, or `None` where there is nothing at all yet.
+/// The format of a database: the one that this program knows, or `None` where there is nothing at all yet.
 fn format_version(dir: &Path, store: &Store, txn: &RoTxn<'_, AnyTls>) -> Result<Option<u32>, OpenError> {
     let failed = |error| OpenError::store(dir, error);
     let not_ours = |reason: &str| OpenError::NotOurs { dir: dir.to_owned(), reason: reason.to_owned() };
@@ -206,6 +206,9 @@ fn format_version(dir: &Path, store: &Store, txn: &RoTxn<'_, AnyTls>) -> Result<
         Some(0) => Err(not_ours("format 0")),
         Some(found) if found > FORMAT_VERSION => {
             Err(OpenError::NewerFormat { dir: dir.to_owned(), found, known: FORMAT_VERSION })
+        }
+        Some(found) if found < FORMAT_VERSION => {
+            Err(OpenError::OlderFormat { dir: dir.to_owned(), found, known: FORMAT_VERSION })
         }
         None if !store.is_empty(txn).map_err(failed)? => Err(not_ours("there is no format record")),
         found => Ok(found),
@@ -215,8 +218,7 @@ fn format_version(dir: &Path, store: &Store, txn: &RoTxn<'_, AnyTls>) -> Result<
 /// Reads or writes the engine's records; returns where versions begin.
 fn check_records(dir: &Path, store: &Store, txn: &mut RwTxn<'_>) -> Result<Start, OpenError> {
     let failed = |error| OpenError::store(dir, error);
-    // An older program would take what a pending clear hides as there.
-    if format_version(dir, store, txn)? != Some(FORMAT_VERSION) {
+    if format_version(dir, store, txn)?.is_none() {
         store.put_meta(txn, FORMAT, &FORMAT_VERSION.to_le_bytes()).map_err(failed)?;
     }
     let ceiling = number::<8>(store, txn, CEILING).map_err(failed)?.map_or(0, i64::from_le_bytes);

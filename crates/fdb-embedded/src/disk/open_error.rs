@@ -38,6 +38,20 @@ pub enum OpenError {
         /// The newest format known.
         known: u32,
     },
+    /// An older program wrote the directory, in a format that this one does not read.
+    #[error(
+        "the data directory {} has format {found}, and this program reads only {known}: dump its databases with the program that \
+         wrote it, and load them into a new directory",
+        .dir.display()
+    )]
+    OlderFormat {
+        /// The directory.
+        dir: PathBuf,
+        /// The format found.
+        found: u32,
+        /// The one known.
+        known: u32,
+    },
     /// The directory holds a database of another program.
     #[error("{} does not hold a database of this program ({reason}): give another directory", .dir.display())]
     NotOurs {
@@ -87,7 +101,7 @@ impl OpenError {
             OpenError::InUse(_) | OpenError::SameProcessId(_) => 1529,
             OpenError::Permission(_) | OpenError::ReadOnlyFileSystem(_) => 1514,
             OpenError::NotADirectory(_) => 1511,
-            OpenError::NewerFormat { .. } => 2100,
+            OpenError::NewerFormat { .. } | OpenError::OlderFormat { .. } => 2100,
             OpenError::NotOurs { .. } | OpenError::Damaged { .. } | OpenError::Truncated { .. } => 1522,
             OpenError::AddressSpace(_) | OpenError::Io { .. } => 1510,
         }

@@ -162,6 +162,10 @@ fn files_of_others() {
     let error = Engine::open(dir.path(), OpenOptions::default()).expect_err("an error");
     assert!(matches!(error, OpenError::NewerFormat { found: 7, .. }), "{error}");
     assert!(error.to_string().contains("use a newer program") && error.code() == 2100, "{error}");
+    put_raw(dir.path(), b"\0format", &1u32.to_le_bytes());
+    let error = Engine::open(dir.path(), OpenOptions::default()).expect_err("an error");
+    assert!(matches!(error, OpenError::OlderFormat { found: 1, .. }), "{error}");
+    assert!(error.to_string().contains("dump its databases") && error.code() == 2100, "{error}");
 }
 
 /// Where LMDB's two meta pages have what it reads of them.
