@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(since(&fourth), [("A".to_owned(), Stamp::of(4))], "it was away");
         let earlier = Periods::default().and_from(Stamp::of(1), Stamp::of(2));
         assert_eq!((&fourth.earlier, fourth.born), (&[("A".to_owned(), earlier)].into(), Some(Stamp::of(1))));
-        // Of what is from before these stamps were kept, nothing is known.
+        // What is not known stays so.
         let (old, _) = DocumentState::changed(None, Stamp::of(1), "1-a", false, set(&["A", "B"]));
         let old = DocumentState { since: BTreeMap::new(), born: None, ..old };
         let (next, _) = DocumentState::changed(Some(&old), Stamp::of(2), "2-b", false, set(&["A", "C"]));
