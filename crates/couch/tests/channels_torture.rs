@@ -4,8 +4,8 @@
 //!
 //! A model decides (`channels_torture/model.rs`). It knows what was acknowledged and when, and nothing of the layer. What is read may
 //! show nothing that was forbidden from before the request until the answer, and must show what was seen all the time. A feed may
-//! send nothing that was forbidden all the second before; how late this machine is comes on top of that
-//! (`rights_torture/canary.rs`). A write must have been allowed at some moment, and its refusal wrong at none. Each user has a
+//! send nothing that was forbidden all the second before, and the time that `rights_torture/canary.rs` adds for a
+//! machine that is late. A write must have been allowed at some moment, and its refusal wrong at none. Each user has a
 //! follower that leaves and resumes, and a replica: at the end each has what the model gives that user, and the checker finds nothing.
 //!
 //! `FLATBED_TEST_SECONDS` says for how long, `FLATBED_TEST_SEED` with which random numbers: then what is chosen is the

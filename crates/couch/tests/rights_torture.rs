@@ -4,8 +4,8 @@
 //! A model decides (`rights_torture/model.rs`): it knows when each change began and when it was acknowledged. A request that
 //! was forbidden, or allowed, all the time from a second before it came until it was answered must have been refused, or
 //! answered; else either is right. A write that was acknowledged must have been allowed at some moment between: it is fenced.
-//! A feed ends within a second of the loss of its right, and not without one; how late this machine is at the time comes on
-//! top of that (`canary.rs`), and of nothing else. At the end followers have all that databases hold, these hold what was
+//! A feed ends after the loss of its right, and not without one: within a second, and what `canary.rs` adds for a machine that is
+//! late. A follower that has lost its right does not leave before. At the end followers have all that databases hold, these hold what was
 //! acknowledged, and nothing that was refused.
 //!
 //! `FLATBED_TEST_SECONDS` says for how long, `FLATBED_TEST_SEED` with which random numbers: then what is chosen is the

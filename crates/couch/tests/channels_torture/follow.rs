@@ -162,7 +162,9 @@ impl Follower {
             let line = match line {
                 Err(_) => {
                     self.must_go_on(open);
-                    if open.feed != Feed::Normal && Instant::now() >= leaves && !world.is_closed() {
+                    let may_leave = open.feed != Feed::Normal && Instant::now() >= leaves && !world.is_closed();
+                    // A follower that is disabled stays until the server ends the feed.
+                    if may_leave && self.is_enabled(Span { from: Instant::now(), to: Instant::now() }) {
                         return world.count("feeds that were left");
                     }
                     continue;
@@ -252,15 +254,19 @@ impl Follower {
         }
     }
 
+    /// Whether the user may have been enabled at some moment of a span.
+    fn is_enabled(&self, span: Span) -> bool {
+        lock(&self.client.world.model).possible(self.user, span).is_enabled
+    }
+
     /// The user was not disabled some seconds ago, and as much more as this machine is late.
     fn must_go_on(&self, open: &Open) {
         let span = self.just_now(open).since(FEEDS_END_WITHIN - GRACE);
         if span.from <= open.came {
             return;
         }
-        let world = &self.client.world;
-        let may = lock(&world.model).possible(self.user, span).is_enabled;
-        if !may {
+        if !self.is_enabled(span) {
+            let world = &self.client.world;
             world.fail(&format!("{} goes on, {:?} old", open.path, open.came.elapsed()), self.user, None);
         }
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::time::{Instant, timeout};
 
 use super::ask::proof_of;
-use super::model::{DATABASES, GRACE, Needs, USERS, When, database_name, parsed};
+use super::model::{DATABASES, GRACE, Needs, Outcomes, USERS, When, database_name, parsed};
 use super::proof::Proof;
 use super::{Client, Outcome, World, lock};
 use flatbed_testkit::http::Connection;
@@ -211,7 +211,12 @@ impl Follower {
             let line = timeout(LOOK, connection.line()).await;
             self.must_go_on(open);
             let line = match line {
-                Err(_) if open.feed != Feed::Normal && (Instant::now() >= leaves || world.is_over()) => {
+                // A follower that has lost its right stays until the server ends the feed.
+                Err(_)
+                    if open.feed != Feed::Normal
+                        && (Instant::now() >= leaves || world.is_over())
+                        && self.may_follow(open, super::model::moment()).answered =>
+                {
                     return End::Left;
                 }
                 Err(_) => continue,
@@ -262,6 +267,12 @@ impl Follower {
         }
     }
 
+    /// The possible outcomes of the feed's request in a span.
+    fn may_follow(&self, open: &Open, span: Span) -> Outcomes {
+        let (needs, model) = (Needs::Member(self.database), lock(&self.client.world.model));
+        model.outcomes_in(&open.proof, needs, When::within(span), |number| open.of.contains(&number))
+    }
+
     /// The right was there a second ago, and as much more as this machine is late.
     fn must_go_on(&self, open: &Open) {
         let world = &self.client.world;
@@ -272,10 +283,9 @@ impl Follower {
             return;
         }
         let span = Span { from, to: now };
-        let when = When { records: span, settings: span, admins: span };
-        let needs = Needs::Member(self.database);
-        let possible = lock(&world.model).outcomes_in(&open.proof, needs, when, |number| open.of.contains(&number));
+        let possible = self.may_follow(open, span);
         if !possible.answered {
+            let (needs, when) = (Needs::Member(self.database), When::within(span));
             let Open { feed, path, proof, server, came, of, .. } = open;
             let (slack, age) = (now - from, came.elapsed());
             world.fail(

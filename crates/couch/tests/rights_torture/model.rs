@@ -139,10 +139,14 @@ pub struct When {
 }
 
 impl When {
+    /// A state of this span, and no older one.
+    pub fn within(span: Span) -> When {
+        When { records: span, settings: span, admins: span }
+    }
+
     /// Of an answer that may be as old as an answer may be.
     pub fn answered(span: Span) -> When {
-        let span = span.since(GRACE);
-        When { records: span, settings: span, admins: span }
+        When::within(span.since(GRACE))
     }
 
     /// Of a write that was acknowledged.

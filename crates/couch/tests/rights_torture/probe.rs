@@ -25,14 +25,8 @@ pub struct Probe {
 
 impl Probe {
     fn now(&self, client: &Client) -> Outcomes {
-        lock(&client.world.model).outcomes(&self.proof, self.needs, instant())
+        lock(&client.world.model).outcomes(&self.proof, self.needs, When::within(moment()))
     }
-}
-
-/// By what is true now, whatever may be answered.
-fn instant() -> When {
-    let span = moment();
-    When { records: span, settings: span, admins: span }
 }
 
 /// Who can do what with that which will be changed. All servers have looked at it by then.
@@ -49,7 +43,7 @@ pub async fn before(client: &mut Client, about: About) -> Vec<Probe> {
             let Some(salt) = model.salt(user) else { continue };
             let proof = Proof::session(&world.secret, user, &salt);
             for needs in [Needs::Member(database), Needs::Admin(database)] {
-                let before = model.outcomes(&proof, needs, instant());
+                let before = model.outcomes(&proof, needs, When::within(moment()));
                 probes.push(Probe { proof: proof.clone(), needs, before });
             }
         }
