@@ -49,9 +49,10 @@ async fn a_backlog_takes_no_memory() {
         largest = largest.max(resident_bytes(&server));
     }
     let backlog = FOLLOWERS * DOCUMENTS * DOCUMENT_BYTES;
-    // Each holds a page of 1 MB at most, as far as there is room, and two pieces.
+    // Each holds a page of 1 MB at most, as far as there is room, and two pieces: a tenth of the backlog. The early ones alone would hold
+    // half of it.
     println!("{before} bytes before, {largest} with all followers; {backlog} bytes wait for them");
-    assert!(largest < 250_000_000, "{largest} bytes for a backlog of {backlog}");
+    assert!(largest < backlog / 3, "{largest} bytes for a backlog of {backlog}");
     drop((early, late));
     assert!(server.stop());
 }
