@@ -186,7 +186,7 @@ impl Reader {
     pub(super) fn enter(&mut self, inner: &Inner, hub: &Hub, page: Page) -> Entered {
         let hubs = inner.hubs_running.load(Ordering::Relaxed).max(1);
         let weight_max = (TAILS_BYTES_MAX / hubs).clamp(TAIL_BYTES_MIN, TAIL_BYTES_MAX);
-        let (has_moved, others, woken) = {
+        let (has_moved, count, woken) = {
             let mut state = hub.lock();
             let State { tail, table, followers, .. } = &mut *state;
             let is_first = tail.is_none();
@@ -217,12 +217,12 @@ impl Reader {
                 tail.complete_as_of(page.version);
             }
             tail.trim(weight_max, inner.clock.now());
-            (has_moved, if has_moved { others } else { 0 }, woken)
+            let count = woken.len() + if has_moved { others } else { 0 };
+            // Counted before a follower can take the page, so that one that has heard of a change finds its wake in the metrics.
+            inner.metrics.hub_wakes.add(count as u64);
+            (has_moved, count, woken)
         };
         (self.cursor, self.shares) = (Some(page.drained), page.shares);
-        let count = others + woken.len();
-        // Counted before any follower runs, so that one that has heard of a change finds its wake in the metrics.
-        inner.metrics.hub_wakes.add(count as u64);
         if has_moved {
             hub.wake();
         }
