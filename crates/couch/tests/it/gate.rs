@@ -4,7 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use flatbed_testkit::until;
+use serde_json::Value;
 use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use crate::support::{Running, soon};
 
 /// Dropped, it opens, so that a failing test ends.
 pub struct Gate {
@@ -41,6 +45,24 @@ impl Gate {
 
     pub async fn until_came(&self, count: usize) {
         until("turns come", async || self.came() >= count).await;
+    }
+
+    /// Others are answered while a request's selector is matched. The server has one thread, and no other request with a selector.
+    pub async fn others_are_answered(&self, server: &Running, asked: JoinHandle<u16>) {
+        let mut passed = 0;
+        loop {
+            self.until_came(passed + 1).await;
+            if server.figure("flatbed_selector_turns_total{work=\"match\"}").await > 0 {
+                break;
+            }
+            // It is compiled first.
+            self.pass(1);
+            passed += 1;
+        }
+        server.ok("GET", "/db/_all_docs?limit=1", Value::Null).await;
+        assert!(!asked.is_finished());
+        self.open();
+        assert_eq!(soon(asked).await.unwrap(), 200);
     }
 
     pub fn open(&self) {

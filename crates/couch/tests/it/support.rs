@@ -386,33 +386,3 @@ pub async fn within_a_second(what: &str, mut counts: impl AsyncFnMut() -> bool) 
     };
     until(what, look).await;
 }
-
-/// An expression that is looked for in [`long_to_match`] for long, by whatever engine of expressions: no two places of that have
-/// been alike lately.
-const LONG: &str = "a[ab]{14}[^ab]";
-
-pub fn long_to_match() -> String {
-    let mut state = 1_u32;
-    let letter = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        if state >> 31 == 0 { 'a' } else { 'b' }
-    };
-    (0..100_000).map(letter).collect()
-}
-
-/// Requests of `db` are answered while an expression is looked for there for long. Where all runs on one thread and that is held
-/// up, no more of them are than while another one is looked for, which takes no time.
-pub async fn nobody_waits_for(ask: impl Fn(&str) -> JoinHandle<u16>, server: &Running) {
-    let mut answers = [0; 2];
-    for (regex, answers) in ["^c", LONG].into_iter().zip(&mut answers) {
-        let asked = ask(regex);
-        while !asked.is_finished() {
-            server.ok("GET", "/db/_all_docs?limit=1", Value::Null).await;
-            *answers += 1;
-        }
-        assert_eq!(asked.await.unwrap(), 200);
-    }
-    let [short, long] = answers;
-    println!("{short} requests were answered meanwhile, and then {long}");
-    assert!(long > 2 * short + 10, "{short} requests were answered meanwhile, and then {long}");
-}
