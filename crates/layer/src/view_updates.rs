@@ -39,7 +39,7 @@ const WATCHED_MAX: usize = 500;
 const WAITS_SHOWN_MAX: usize = 500;
 
 /// A group that cannot be followed for so long, although it is tried again and again, fails those who wait for it.
-const STUCK_MAX: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(30) };
+pub(crate) const STUCK_MAX: Duration = Duration::from_secs(30);
 
 /// Between two times that those who wait for a group have it looked after.
 const NUDGED_EACH: Duration = Duration::from_millis(250);
@@ -482,6 +482,13 @@ impl GroupState {
         lock(&self.failing_since).is_some()
     }
 
+    /// Moves its first failure since it last went on into the past.
+    #[cfg(test)]
+    pub(crate) fn age_failures(&self, by: Duration) {
+        let mut since = lock(&self.failing_since);
+        *since = since.and_then(|since| since.checked_sub(by));
+    }
+
     /// Has who follows look again, for those who wait: of all of them together not all the time.
     pub(crate) fn nudge(&self) {
         let mut nudged = lock(&self.nudged);
@@ -620,6 +627,18 @@ mod tests {
         assert_eq!((state.failure(), pause(&stuck)), (None, Some(30)));
         state.is_through();
         assert_eq!(pause(&stuck), Some(1));
+    }
+
+    #[test]
+    fn a_group_that_is_tried_in_vain_for_long_fails() {
+        let manual = flatbed_clock::ManualClock::new();
+        let views = ViewUpdates::new([0; 16], ViewBounds::default(), memory::bytes_by_default(), &manual.clock());
+        let state = views.group((0, 0));
+        for failure in [None, None, Some(ViewFailure::Changed)] {
+            state.stumble("db", ViewFailure::Changed);
+            assert_eq!(state.failure(), failure);
+            manual.advance(STUCK_MAX / 2);
+        }
     }
 
     #[tokio::test]
