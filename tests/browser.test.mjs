@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { chromium } from 'playwright-core';
-import { newName, startServer } from './server.mjs';
+import { newName, ownPort, startServer } from './server.mjs';
 import { until } from './waiting.mjs';
 
 const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
@@ -14,7 +14,7 @@ let server;
 let browser;
 before(async () => {
   if (skip) return;
-  server = await startServer();
+  server = await startServer({ port: await ownPort() });
   const args = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
     '--disable-component-update', '--disable-sync'];
   browser = await chromium.launch({ executablePath, args });

@@ -7,7 +7,7 @@ import { once } from 'node:events';
 import { createServer, request as ask } from 'node:http';
 import { after, before, test } from 'node:test';
 import { Accounts, Firefox, skip as none } from './firefox.mjs';
-import { startServer } from './server.mjs';
+import { ownPort, startServer } from './server.mjs';
 
 const skip = none || (process.env.FLATBED_TEST_URL ? 'Firefox Sync is not served there' : false);
 const LARGE = Number(process.env.FIREFOX_TIMES ?? 1);
@@ -23,7 +23,7 @@ let other;
 before(async () => {
   if (skip) return;
   accounts = await Accounts.start();
-  server = await startServer({ sync: { jwks: accounts.jwks } });
+  server = await startServer({ port: await ownPort(), sync: { jwks: accounts.jwks, port: await ownPort() } });
   between = await Between.start();
   [one, other] = await Promise.all([
     Firefox.start(accounts, `${between.url}/1.0/sync/1.5`, 'one'),

@@ -9,7 +9,7 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import couchbackup from '@cloudant/couchbackup';
 import PouchDB from 'pouchdb';
-import { newName, startServer } from './server.mjs';
+import { newName, ownPort, startServer } from './server.mjs';
 import { pause, until } from './waiting.mjs';
 
 const count = Number(process.env.FLATBED_TEST_DOCUMENTS ?? 1000);
@@ -22,7 +22,7 @@ const real = process.env.FLATBED_TEST_DATA && readFileSync(process.env.FLATBED_T
 let server;
 let directory;
 before(async () => {
-  server = await startServer();
+  server = await startServer({ port: await ownPort() });
   directory = mkdtempSync(join(tmpdir(), 'flatbed-pouch-'));
 });
 after(async () => {

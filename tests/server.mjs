@@ -7,6 +7,7 @@ import { spawn } from 'node:child_process';
 import { randomBytes } from 'node:crypto';
 import { once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
+import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -17,10 +18,10 @@ export const binary = process.env.FLATBED_BIN ?? join(targetDirectory, 'debug', 
 
 /**
  * Starts a server: `{ url, secure, pid, stop, kill, restart }`. Its storage is new, and gone after `stop`; after `kill`, which gives
- * it no time to end, `restart` gives a server on the same storage and port. `again.env` is what its environment has besides. With
- * `again.tls`, the files of a `certificate` and its `key`, it is reached over TLS too, at `secure`. With `again.gateway` it serves Sync
- * Gateway's API at `publicUrl` and `adminUrl`. With `again.sync`, where the accounts' keys are, it serves Firefox Sync at `syncUrl`, and at
- * the path `/sync` of `url`, to the first account that comes.
+ * it no time to end, `restart` gives a server on the same storage and port. For that `again.port` is an `ownPort`. `again.env` is what
+ * its environment has besides. With `again.tls`, the files of a `certificate` and its `key`, it is reached over TLS too, at `secure`.
+ * With `again.gateway` it serves Sync Gateway's API at `publicUrl` and `adminUrl`. With `again.sync`, where the accounts' keys are, it
+ * serves Firefox Sync at `syncUrl`, and at the path `/sync` of `url`, to the first account that comes.
  */
 export async function startServer(again) {
   if (process.env.FLATBED_TEST_URL) return { url: process.env.FLATBED_TEST_URL, stop: async () => {} };
@@ -84,6 +85,24 @@ export async function startServer(again) {
   }
   rmSync(directory, { recursive: true, force: true });
   throw new Error('the server did not start');
+}
+
+let portsTried = 0;
+
+/**
+ * Returns a free port for a server that is restarted. It is outside of the range from which the system chooses ports, so that nothing
+ * takes it while the server is down.
+ */
+export async function ownPort() {
+  for (;;) {
+    const port = 11_000 + (process.pid * 8 + portsTried++) % 20_000;
+    const probe = createServer();
+    const isFree = await new Promise((resolve) => {
+      probe.once('error', () => resolve(false));
+      probe.listen(port, '127.0.0.1', () => probe.close(() => resolve(true)));
+    });
+    if (isFree) return port;
+  }
 }
 
 /** A database's name that nobody has used. */
