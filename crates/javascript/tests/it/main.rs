@@ -10,11 +10,25 @@ mod sync;
 mod transform;
 mod views;
 
-use flatbed_javascript::RunnerOptions;
+use flatbed_javascript::{KillCause, Runner, RunnerOptions};
 use flatbed_testkit::PATIENCE;
 
 /// Options with times that no call of a test needs, however slow the machine is.
 fn patient() -> RunnerOptions {
     let (validation_max, batch_max) = (10 * PATIENCE, 10 * PATIENCE);
     RunnerOptions { wait_max: PATIENCE, validation_max, batch_max, ..RunnerOptions::default() }
+}
+
+/// Whether a call ends without its process being killed. One that does not listen is killed each time it is tried; on a slow machine
+/// another one may be killed once, where a step between two looks at the clock takes long.
+async fn listens(runner: &Runner, mut call: impl AsyncFnMut()) -> bool {
+    let killed = || runner.figures().function_processes_killed.of(KillCause::Deadline).get();
+    for _ in 0..10 {
+        let before = killed();
+        call().await;
+        if killed() == before {
+            return true;
+        }
+    }
+    false
 }
