@@ -199,7 +199,10 @@ async fn lengths_that_change_do_not_keep_a_call_from_being_stopped() {
     for body in hostile {
         let call = async || {
             let answer = filter(&body).await;
-            assert!(matches!(answer, Err(Error::Thrown { .. } | Error::TimedOut(_) | Error::Busy)), "{body}: {answer:?}");
+            assert!(
+                matches!(answer, Err(Error::Thrown { .. } | Error::TimedOut(_) | Error::Busy)),
+                "{body}: {answer:?}"
+            );
         };
         assert!(listens(&runner, call).await, "{body}");
     }
