@@ -93,9 +93,9 @@ impl Replica {
         let Some((answer, span)) = self.asked("GET", &path, "").await else { return false };
         let rows = answer["results"].as_array().unwrap_or_else(|| panic!("{answer}"));
         let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
-        let mut wanted = Vec::new();
+        let (mut wanted, mut rows_of_wanted) = (Vec::new(), Vec::new());
         let mut gone = Vec::new();
-        for row in rows {
+        for (at, row) in rows.iter().enumerate() {
             let id = text(&row["id"]);
             if id.starts_with("_user/") || [super::END, super::NOTED].contains(&&*id) {
                 continue;
@@ -117,6 +117,7 @@ impl Replica {
                     world.sent(self.user, doc, &rev, row["deleted"] == true, span, || format!("{path}: {row}"));
                 }
                 wanted.push(json!({"id": id, "rev": rev}));
+                rows_of_wanted.push(at);
             }
         }
         let mut found = Vec::new();
@@ -124,12 +125,14 @@ impl Replica {
             let body = json!({"docs": wanted}).to_string();
             // What is not known to be there is asked for again with the page.
             let Some((answer, span)) = self.asked("POST", "/db/_bulk_get?revs=true", &body).await else { return false };
-            for result in answer["results"].as_array().expect("results") {
+            let results = answer["results"].as_array().expect("results");
+            assert_eq!(results.len(), wanted.len(), "{answer}");
+            for (result, row) in results.iter().zip(&rows_of_wanted) {
                 let doc = doc_of(result["id"].as_str().expect("an id")).unwrap_or_else(|| panic!("{result}"));
                 for one in result["docs"].as_array().expect("documents") {
                     if one["ok"].is_object() {
                         ask::shown(&world, self.user, doc, &one["ok"], span, &format!("_bulk_get behind {path}"));
-                        found.push((doc, one["ok"].clone()));
+                        found.push((*row, doc, one["ok"].clone()));
                     } else {
                         told(&mut self.told, doc, "_bulk_get", one);
                     }
@@ -140,9 +143,9 @@ impl Replica {
             self.documents.remove(&doc);
             world.count("revoked in replicas");
         }
-        // That one leaf has gone from the user's channels says nothing of another one that the same answer has.
-        found.sort_by_key(|(_, revision)| revision["_removed"] != true);
-        for (doc, revision) in found {
+        // A page may have two rows of a document. The loss of one leaf is no loss of the other leaves in its row.
+        found.sort_by_key(|(row, _, revision)| (*row, revision["_removed"] != true));
+        for (_, doc, revision) in found {
             told(&mut self.told, doc, "_bulk_get", &revision);
             self.take(doc, &revision);
         }
