@@ -1,5 +1,6 @@
 //! What can go wrong in the layer, in the words of documents and databases.
 
+use flatbed_kit::{Corruption, NoRandomness, TransactionError};
 use foundationdb::FdbError;
 use tokio::task::JoinError;
 
@@ -383,6 +384,27 @@ impl Error {
 impl From<FdbError> for Error {
     fn from(error: FdbError) -> Self {
         Error::Storage(error)
+    }
+}
+
+impl From<Corruption> for Error {
+    fn from(corruption: Corruption) -> Self {
+        Error::Corrupt(corruption.to_string())
+    }
+}
+
+impl From<NoRandomness> for Error {
+    fn from(_: NoRandomness) -> Self {
+        Error::NoRandomness
+    }
+}
+
+impl TransactionError for Error {
+    fn fdb(&self) -> Option<FdbError> {
+        match self {
+            Error::Storage(error) => Some(*error),
+            _ => None,
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_recursion::async_recursion as boxed;
 use dashmap::DashMap;
 use flatbed_clock::Clock;
+use flatbed_kit::RetryPolicy;
 use foundationdb::{Database as Fdb, FdbError};
 use prost::Message;
 use tokio::sync::watch;
@@ -35,7 +36,7 @@ use crate::store::features::{check_record, is_outdated, is_replicator, name_feat
 use crate::store::instruments::Instruments;
 use crate::store::keys::{FORMAT_VERSION, METADATA_VERSION, RootKeys};
 use crate::store::namespaces::{Block, Namespaces};
-use crate::store::once::{Once, random_id};
+use crate::store::once::{self, Once, random_id};
 use crate::store::proto;
 use crate::store::root::{OpenRoot, Opened, Ping, epoch_for_write, in_use};
 use crate::store::sync_function::{ChannelsOptions, set_function};
@@ -146,7 +147,7 @@ impl Default for LayerOptions {
             local_bytes_max: LOCAL_DOCUMENTS_BYTES_MAX,
             view_memory_bytes: bytes_by_default(),
             index_stuck_max: Duration::from_secs(30),
-            retry_max: transaction::RETRY_MAX,
+            retry_max: RetryPolicy::RETRY_MAX,
             clock: Clock::system(),
         }
     }
@@ -509,7 +510,7 @@ impl Inner {
     /// The mark of an operation that is about to begin.
     pub(crate) fn once(&self) -> Result<Once> {
         self.due.note_mark();
-        Once::new(&self.keys, &self.clock)
+        once::new_mark(&self.keys, &self.clock)
     }
 
     /// A write of this process supersedes so many bytes more of a database, if it is committed.

@@ -1,10 +1,10 @@
 //! The document layer: databases, documents, indexes and feeds as FoundationDB transactions.
 //!
-//! This is the only crate that knows keys. Everything in it is written against the crate `foundationdb`; whether a
-//! cluster or the embedded engine answers is decided beneath. A [`Layer`] is one server's view of one root: its caches
-//! and feeds are its own, so that several may run in one process. A [`Database`] is a name; each operation finds out in
-//! its own transaction which instance of the database the name means (see `\xff/metadataVersion` in
-//! design/data-model.md).
+//! This is the only crate that knows its keys. Everything in it is written against the crate `foundationdb`; whether a
+//! cluster or the embedded engine answers is decided beneath. `flatbed-kit` runs the transactions: the folder `store` gives
+//! the kit's types the layer's errors and counters. A [`Layer`] is one server's view of one root: its caches and feeds are
+//! its own, so that several may run in one process. A [`Database`] is a name; each operation finds out in its own
+//! transaction which instance of the database the name means (see `\xff/metadataVersion` in design/data-model.md).
 //!
 //! Writes go through one function, which hands the old and the new state of each document to the index maintainers in
 //! the same transaction. Reads of single documents are one range read. Walks and feeds are read page by page, each page

@@ -1,34 +1,14 @@
 //! What the layer counts.
 
-use flatbed_metrics::{Counter, Gauge, Histogram, Key, Keyed};
-
-/// An error code of FoundationDB's. There are some 300; those that a transaction meets are few.
-#[derive(Debug)]
-pub(crate) struct ErrorCode;
-
-impl Key for ErrorCode {
-    const NAME: &'static str = "code";
-    const COUNT_MAX: usize = 32;
-}
+use flatbed_metrics::{Counter, Gauge};
 
 flatbed_metrics::metrics! {
-    /// What one [`Layer`](crate::Layer) has counted since it was opened.
+    /// What one [`Layer`](crate::Layer) has counted since it was opened, without its transactions:
+    /// [`flatbed_kit::TransactionCounters`].
     pub(crate) struct Metrics {
-        transactions: Counter = "Transactions begun.",
-        commits: Counter = "Transactions committed.",
-        commit_duration_seconds: Histogram = "How long commits that succeeded took.",
-        retries: Keyed<ErrorCode> = "Attempts of a transaction that an error of FoundationDB's ended, by its code; nearly all are tried again.",
-        conflicts: Counter = "Commits refused for a conflict (1020).",
-        unknown_results: Counter = "Commits whose result was unknown (1021).",
         joint_commits: Counter = "Transactions committed that wrote documents of several requests.",
         joint_documents: Counter = "What became of documents in them: written or refused.",
         joint_unknown_results: Counter = "Commits of such transactions whose result was unknown (1021).",
-        reads: Counter = "Reads of a single key.",
-        range_reads: Counter = "Pages of ranges read, and key selectors resolved.",
-        keys_read: Counter = "Keys in the answers of reads.",
-        bytes_read: Counter = "Bytes of the keys read and their values.",
-        keys_written: Counter = "Keys set, changed or cleared, and ranges cleared; in each attempt of a transaction.",
-        bytes_written: Counter = "Bytes of the keys written and their values.",
         documents_written: Counter = "Document revisions committed.",
         documents_read: Counter = "Documents read.",
         document_conflicts: Counter = "Edits refused because their parent was not the current leaf.",

@@ -142,10 +142,10 @@ mod tests {
         assert!(reads(&layer) == before || !is_quiet(&layer.inner.db, &quiet).await);
         // Nothing is done for a second: who asks then asks the storage, one for all.
         manual.advance(CONFIRMED_WITHIN);
-        let transactions = layer.inner.metrics.transactions.get();
+        let transactions = layer.inner.metrics.storage().transactions.get();
         let all = futures_util::future::join_all((0..100).map(|_| layer.security("db"))).await;
         assert!(all.into_iter().all(|security| Arc::ptr_eq(&security.unwrap(), &first)));
-        assert_eq!(layer.inner.metrics.transactions.get(), transactions + 1);
+        assert_eq!(layer.inner.metrics.storage().transactions.get(), transactions + 1);
         // One that is not there confirms the others as well.
         manual.advance(CONFIRMED_WITHIN);
         assert!(known(&layer.inner, "db").is_none());

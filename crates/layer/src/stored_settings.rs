@@ -16,7 +16,7 @@ use crate::feed::hub::SAFETY_REREAD;
 use crate::feed::watches::arm;
 use crate::layer::{Inner, Layer};
 use crate::store::keys::{METADATA_VERSION, RootKeys};
-use crate::store::once::{Once, random_id};
+use crate::store::once::{self, Once, random_id};
 use crate::store::proto;
 use crate::store::root::{epoch_for_write, has_settings, in_use, name_settings};
 use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded};
@@ -97,7 +97,7 @@ impl Layer {
         T: Send,
         E: Send,
     {
-        let (inner, once, state) = (&*self.inner, Once::new(&self.inner.keys, &self.inner.clock)?, random_id()?);
+        let (inner, once, state) = (&*self.inner, once::new_mark(&self.inner.keys, &self.inner.clock)?, random_id()?);
         let mut operation = Change { inner, by, change, once, state, outputs: Vec::new() };
         let done = transaction::write(&self.inner.db, &self.inner.metrics, &mut operation).await?;
         Ok(match done {

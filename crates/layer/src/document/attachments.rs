@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
+use flatbed_kit::Room;
 use flatbed_revtree::RevId;
 use foundationdb::future::FdbSlice;
 use futures_util::future::BoxFuture;
@@ -24,7 +25,6 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{DocumentKeys, KeyRange, take_rev};
 use crate::store::proto;
-use crate::store::room::Room;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
 /// The list of a revision's attachments takes at most this many bytes: it is the value of one key.

@@ -8,6 +8,7 @@
 
 use std::collections::HashSet;
 
+use flatbed_kit::Room;
 use tokio::time::Instant;
 
 use crate::document::attachments::{decode_list, free, free_bytes};
@@ -19,7 +20,6 @@ use crate::layer::Inner;
 use crate::store::due::{self, Kind};
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::once::random_id;
-use crate::store::room::Room;
 use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
@@ -287,11 +287,11 @@ mod tests {
             transaction::read(&inner.db, &inner.metrics, &mut next).await.unwrap().map(|entries| entries.keys.len())
         };
         assert!(left().await >= Some(25), "{:?}", left().await);
-        let before = inner.metrics.transactions.get();
+        let before = inner.metrics.storage().transactions.get();
         // Its time is over at once, and that is seen once something is done.
         let (freed, is_through) = drain_until(inner, &instance, None, Some(Instant::now())).await.unwrap();
         assert!(freed > 0 && !is_through);
-        let transactions = inner.metrics.transactions.get() - before;
+        let transactions = inner.metrics.storage().transactions.get() - before;
         assert!(transactions <= 6, "{transactions} transactions");
         assert_eq!(left().await, None);
         let report = crate::check::check_database(&db, |_| {}).await.unwrap();

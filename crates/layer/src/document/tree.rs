@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use flatbed_kit::Room;
 use flatbed_revtree::{Ancestry, Branch, RevId, Sealed, Tree, rank};
 use foundationdb::future::{FdbSlice, FdbValues};
 
@@ -13,7 +14,6 @@ use crate::store::keys::{DocumentKeys, take_int, take_rev};
 use crate::store::records::{
     BodyPlace, Info, RevisionRecord, decode_ancestry, decode_segment, encode_ancestry, encode_segment,
 };
-use crate::store::room::Room;
 use crate::store::transaction::{Quiet, Transaction};
 
 /// Reads the info of a document only.

@@ -8,8 +8,8 @@ use std::task::Poll;
 
 use foundationdb::FdbResult;
 
-use crate::store::counted::Transaction;
 use crate::store::keys::BucketKeys;
+use crate::store::transaction::Transaction;
 
 /// What a bucket's `last_seq` is: nothing, or a stamp.
 pub(super) type LastSeq = Option<Vec<u8>>;

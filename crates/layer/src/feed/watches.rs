@@ -212,7 +212,7 @@ pub(crate) async fn set_watches<O: Operation>(
 ) -> Result<(O::Output, Vec<Watch>)> {
     let mut trx = Transaction::begin(&inner.db, &inner.metrics)?;
     loop {
-        inner.metrics.transactions.add(1);
+        inner.metrics.storage().transactions.add(1);
         let error = match read.attempt(&trx, Attempt::default()).await {
             Ok(value) => {
                 let watches: Vec<Watch> = keys.iter().map(|key| Box::pin(trx.watch(key)) as Watch).collect();
@@ -222,7 +222,7 @@ pub(crate) async fn set_watches<O: Operation>(
                         return Ok((value, watches));
                     }
                     Err(failed) => {
-                        note(&inner.metrics, FdbError::from_code(failed.code()));
+                        note(inner.metrics.storage(), FdbError::from_code(failed.code()));
                         trx = failed.on_error().await?;
                         continue;
                     }
@@ -231,7 +231,7 @@ pub(crate) async fn set_watches<O: Operation>(
             Err(Error::Storage(error)) => error,
             Err(error) => return Err(error),
         };
-        note(&inner.metrics, error);
+        note(inner.metrics.storage(), error);
         trx = trx.on_error(error).await?;
     }
 }

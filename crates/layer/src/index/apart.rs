@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use flatbed_kit::Digest;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::Result;
 use crate::index::maintainers::Within;
 use crate::instance::Instance;
-use crate::store::apart::Digest;
 
 /// Filters are asked within an attempt that is no older, where a turn is free: some tenths of a second each.
 pub(crate) const ASKED_WITHIN: Duration = Duration::from_secs(1);

@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
 use crate::instance::Instance;
 use crate::store::due;
+use crate::store::instruments::Instruments;
 use crate::store::keys::DocumentKeys;
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, Routed};
@@ -285,7 +286,7 @@ pub(crate) struct Channels {
 
 /// Writes into a transaction, and counts.
 struct Writer<'a> {
-    quiet: Quiet<'a>,
+    quiet: Quiet<'a, Instruments>,
     written: &'a mut u64,
 }
 

@@ -1,42 +1,58 @@
-//! The metrics, clock and retry limit of a layer's transactions.
+//! The metrics, clock and retry policy of a layer's transactions.
 
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use flatbed_clock::Clock;
+use flatbed_kit::{RetryPolicy, TransactionContext, TransactionCounters};
+use flatbed_metrics::Family;
 
+use crate::error::Error;
 use crate::metrics::Metrics;
-use crate::store::transaction::RETRY_MAX;
 
-/// The metrics, clock and retry limit of a layer.
-#[derive(Debug)]
+/// The metrics, clock and retry policy of a layer.
+#[derive(Debug, Default)]
 pub(crate) struct Instruments {
     metrics: Metrics,
+    storage: TransactionCounters,
     clock: Clock,
-    retry_max: Duration,
-}
-
-impl Default for Instruments {
-    fn default() -> Self {
-        Instruments { metrics: Metrics::default(), clock: Clock::default(), retry_max: RETRY_MAX }
-    }
+    policy: RetryPolicy,
 }
 
 impl Instruments {
     /// New metrics. `retry_max`: see [`LayerOptions::retry_max`](crate::LayerOptions::retry_max).
     pub(crate) fn new(clock: &Clock, retry_max: Duration) -> Arc<Instruments> {
-        Arc::new(Instruments { metrics: Metrics::default(), clock: clock.clone(), retry_max })
+        let policy = RetryPolicy { retry_max, ..RetryPolicy::default() };
+        Arc::new(Instruments { clock: clock.clone(), policy, ..Instruments::default() })
     }
 
-    /// How long a failing operation is retried.
-    pub(crate) fn retry_max(&self) -> Duration {
-        self.retry_max
+    /// The counters of transactions.
+    pub(crate) fn storage(&self) -> &TransactionCounters {
+        &self.storage
     }
 
-    /// The layer's clock.
-    pub(crate) fn clock(&self) -> &Clock {
+    /// All that is counted.
+    pub(crate) fn families(&self) -> Vec<Family> {
+        let mut families = self.storage.families();
+        families.extend(self.metrics.families());
+        families
+    }
+}
+
+impl TransactionContext for Instruments {
+    type Error = Error;
+
+    fn counters(&self) -> &TransactionCounters {
+        &self.storage
+    }
+
+    fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    fn policy(&self) -> &RetryPolicy {
+        &self.policy
     }
 }
 

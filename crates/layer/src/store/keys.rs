@@ -24,6 +24,7 @@ pub(crate) use bucket::BucketKeys;
 pub(crate) use channels::ChannelPart;
 use document::{ANCESTORS, ATTACHMENTS, BODY, INFO, LEAVES, REVISION_BODIES, REVISIONS};
 pub(crate) use document::{Beside, DocumentKeys, DocumentPart};
+pub(crate) use flatbed_kit::{KeyRange, METADATA_VERSION};
 pub(crate) use index::IndexPart;
 pub(crate) use places::{Head, RowPlaces, Sorted};
 pub(crate) use principals::{
@@ -42,9 +43,6 @@ pub(crate) use work::DueKey;
 
 /// The format of what lies under the root. Stores and databases of another one are refused.
 pub(crate) const FORMAT_VERSION: u32 = 4;
-
-/// FoundationDB's own key that every creation, deletion and change of settings bumps.
-pub(crate) const METADATA_VERSION: &[u8] = b"\xff/metadataVersion";
 
 // Under {NS}.
 const META: u64 = 0;
@@ -75,13 +73,6 @@ const LAST_SEQ: u64 = 0;
 const NEXT_ID: u64 = 0;
 const IDS: u64 = 1;
 const NAMES: u64 = 2;
-
-/// A half-open range of keys.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct KeyRange {
-    pub begin: Vec<u8>,
-    pub end: Vec<u8>,
-}
 
 /// The counters of a database; each is an 8-byte little-endian integer changed by atomic ADD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

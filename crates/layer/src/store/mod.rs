@@ -1,9 +1,7 @@
 //! Keys, records and transactions: what the layer knows of FoundationDB.
 
-pub(crate) mod apart;
 pub(crate) mod buckets;
 pub(crate) mod by_seq;
-pub(crate) mod counted;
 pub(crate) mod database_name;
 pub(crate) mod due;
 pub(crate) mod features;
@@ -16,7 +14,6 @@ pub(crate) mod once;
 #[allow(unreachable_pub, reason = "generated")]
 pub(crate) mod proto;
 pub(crate) mod records;
-pub(crate) mod room;
 pub(crate) mod root;
 pub(crate) mod secrets;
 pub(crate) mod seq;

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use flatbed_kit::Room;
 use flatbed_revtree::RevId;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::SemaphorePermit;
@@ -33,7 +34,6 @@ use crate::size_limit::{self, Growth};
 use crate::store::keys::DocumentKeys;
 use crate::store::once::random_id;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
-use crate::store::room::Room;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::document_write::DocumentWrite;
 use crate::write::plan::{Brings, Planned, Planner};

@@ -1,5 +1,6 @@
 //! Writes what is planned for one document within a transaction: its tree, its bodies, its records.
 
+use flatbed_kit::Room;
 use flatbed_revtree::{Ancestry, RevId};
 use foundationdb::options::MutationType;
 
@@ -16,7 +17,6 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::DocumentKeys;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
-use crate::store::room::Room;
 use crate::store::transaction::{Quiet, Transaction};
 use crate::write::plan::{Brings, Plan};
 use crate::write::winner::{self, Bodies, Described};

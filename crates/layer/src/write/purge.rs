@@ -9,6 +9,7 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
+use flatbed_kit::Room;
 use flatbed_revtree::{DocumentId, RevId, Tree};
 use foundationdb::KeySelector;
 use foundationdb::options::{ConflictRangeType, MutationType};
@@ -32,7 +33,6 @@ use crate::store::keys::{Counter, DocumentKeys, KeyRange};
 use crate::store::once::{Once, random_id};
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, revision_message};
-use crate::store::room::Room;
 use crate::store::transaction::{self, Attempt, NOT_COMMITTED, Operation, Quiet, Transaction};
 use crate::write::winner::{self, Bodies, Described};
 

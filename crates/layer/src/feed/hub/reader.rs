@@ -84,7 +84,7 @@ impl Reader {
         }
         let mut trx = Transaction::begin(&inner.db, &inner.metrics)?;
         loop {
-            inner.metrics.transactions.add(1);
+            inner.metrics.storage().transactions.add(1);
             let error = match self.page(&trx, inner, hub).await {
                 Ok(page) if page.at_end && may_watch => {
                     let arming = self.armed.set_missing(&trx, hub.buckets.all(), &page.last_seqs);
@@ -98,7 +98,7 @@ impl Reader {
                             return Ok(page);
                         }
                         Err(failed) => {
-                            note(&inner.metrics, FdbError::from_code(failed.code()));
+                            note(inner.metrics.storage(), FdbError::from_code(failed.code()));
                             trx = failed.on_error().await?;
                             continue;
                         }
@@ -108,7 +108,7 @@ impl Reader {
                 Err(Error::Storage(error)) => error,
                 Err(other) => return Err(other),
             };
-            note(&inner.metrics, error);
+            note(inner.metrics.storage(), error);
             trx = trx.on_error(error).await?;
         }
     }

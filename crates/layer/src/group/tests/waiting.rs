@@ -49,7 +49,7 @@ async fn who_waits_for_another_process_does_not_look_all_the_time_and_is_told_at
     until_waiting(&other, 40).await;
     // Each has two timers, and what looks for all of them has one.
     until("all have looked", async || manual.waiting() > 80).await;
-    let before = other.inner.metrics.transactions.get();
+    let before = other.inner.metrics.storage().transactions.get();
     // A slow look would come after 2 s, and take the group over.
     for _ in 0..15 {
         manual.advance(Duration::from_millis(100));
@@ -57,7 +57,7 @@ async fn who_waits_for_another_process_does_not_look_all_the_time_and_is_told_at
         assert_eq!(other.inner.views.waiting(), 40);
         pass(Duration::from_millis(20)).await;
     }
-    let looks = other.inner.metrics.transactions.get() - before;
+    let looks = other.inner.metrics.storage().transactions.get() - before;
     assert!(looks <= 10, "{looks} transactions in which nothing came");
     let (waits, rest) = other.view_waits();
     let waits: Vec<_> = waits.iter().map(|wait| (&*wait.database, &*wait.view, wait.waiting)).collect();

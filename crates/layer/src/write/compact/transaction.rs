@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use flatbed_kit::Room;
 use flatbed_revtree::{RevId, Tree};
 use foundationdb::options::ConflictRangeType;
 
@@ -13,7 +14,6 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{Counter, DocumentKeys};
 use crate::store::records::{Info, RevisionRecord};
-use crate::store::room::Room;
 use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::{Attempt, Operation, Quiet, Transaction};
 

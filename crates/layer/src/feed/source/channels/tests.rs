@@ -477,7 +477,7 @@ async fn very_many_channels_are_read_by_several_transactions() {
     let streams = 2 * (CHANNELS as u64 + 1);
     let mut changes = store.feed(ChangesQuery::default(), &alice());
     let (mut rows, mut at_end) = (Vec::new(), false);
-    let begun = || layer.inner.metrics.transactions.get();
+    let begun = || layer.inner.metrics.storage().transactions.get();
     while !at_end {
         let before = begun();
         let (page, waits) = crate::store::waits::count(changes.next_page()).await;

@@ -1,4 +1,4 @@
-//! The transaction that the layer works with: FoundationDB's, which counts what it is asked for.
+//! A transaction of FoundationDB's that counts its calls.
 
 mod ranges;
 
@@ -13,27 +13,28 @@ use foundationdb::options::{ConflictRangeType, MutationType, TransactionOption};
 use foundationdb::{Database, FdbError, FdbResult, KeySelector};
 use tokio::time::Instant;
 
-use crate::store::apart::Apart;
-pub(crate) use crate::store::counted::ranges::{BoxedPageRead, Page, PageRead};
-use crate::store::instruments::Instruments;
-use crate::store::keys::METADATA_VERSION;
-use crate::store::waits::{Operation, Path};
+use crate::apart::Apart;
+use crate::context::TransactionContext;
+use crate::keys::METADATA_VERSION;
+pub use crate::transaction::ranges::{BoxedPageRead, Page, PageRead, RangeQuery, Rows};
+use crate::waits::{Operation, Path};
 
 /// What is written to change it: the key, and the operand of `SetVersionstampedValue`.
 const METADATA_VERSION_BYTES: u64 = METADATA_VERSION.len() as u64 + 14;
 
-/// A transaction of FoundationDB's whose reads and writes are counted: for the process in [`Instruments`], for the operation
-/// that it belongs to in [`crate::waits`]. Its methods are those of [`foundationdb::Transaction`]; one that is missing
-/// is added here, so that nothing goes uncounted. Ranges are read by [`Transaction::range`].
-pub(crate) struct Transaction {
+/// A transaction of FoundationDB's whose reads and writes are counted: for the process in
+/// [`TransactionCounters`](crate::TransactionCounters), for the operation that it belongs to in [`crate::waits`]. Its methods are
+/// those of [`foundationdb::Transaction`]; a missing one is added here, so that nothing goes uncounted. Ranges are read by
+/// [`Transaction::range`].
+pub struct Transaction<C: TransactionContext> {
     trx: foundationdb::Transaction,
-    tally: Arc<Tally>,
+    tally: Arc<Tally<C>>,
     began: Instant,
 }
 
 /// What a transaction was asked for. Reads hold it until they are answered; the last one out adds it to the process's.
-struct Tally {
-    instruments: Arc<Instruments>,
+struct Tally<C: TransactionContext> {
+    context: Arc<C>,
     reads: AtomicU64,
     range_reads: AtomicU64,
     keys_read: AtomicU64,
@@ -45,7 +46,7 @@ struct Tally {
     /// Whether there is something to commit.
     is_written: AtomicBool,
     operation: Option<InOperation>,
-    apart: Apart,
+    apart: Apart<C::Error>,
 }
 
 /// A transaction's place in an operation.
@@ -86,9 +87,9 @@ enum Kind {
     Size,
 }
 
-impl Tally {
+impl<C: TransactionContext> Tally<C> {
     /// A call is made; its answer will be given through what this returns.
-    fn call(self: &Arc<Self>, kind: Kind) -> Call {
+    fn call(self: &Arc<Self>, kind: Kind) -> Call<C> {
         match kind {
             Kind::Point => add(&self.reads, 1),
             Kind::Range => add(&self.range_reads, 1),
@@ -131,15 +132,16 @@ impl Tally {
     }
 }
 
-impl Drop for Tally {
+impl<C: TransactionContext> Drop for Tally<C> {
     fn drop(&mut self) {
+        let counters = self.context.counters();
         let totals = [
-            (&mut self.reads, &self.instruments.reads),
-            (&mut self.range_reads, &self.instruments.range_reads),
-            (&mut self.keys_read, &self.instruments.keys_read),
-            (&mut self.bytes_read, &self.instruments.bytes_read),
-            (&mut self.keys_written, &self.instruments.keys_written),
-            (&mut self.bytes_written, &self.instruments.bytes_written),
+            (&mut self.reads, &counters.reads),
+            (&mut self.range_reads, &counters.range_reads),
+            (&mut self.keys_read, &counters.keys_read),
+            (&mut self.bytes_read, &counters.bytes_read),
+            (&mut self.keys_written, &counters.keys_written),
+            (&mut self.bytes_written, &counters.bytes_written),
         ];
         for (counted, total) in totals {
             let counted = *counted.get_mut();
@@ -151,13 +153,13 @@ impl Drop for Tally {
 }
 
 /// A call whose answer is to be given.
-struct Call {
-    tally: Arc<Tally>,
+struct Call<C: TransactionContext> {
+    tally: Arc<Tally<C>>,
     /// Where its answer lies in the operation, if that is counted.
     path: Option<Path>,
 }
 
-impl Call {
+impl<C: TransactionContext> Call<C> {
     fn give(&self, keys: u64, bytes: u64) {
         if keys > 0 {
             add(&self.tally.keys_read, keys);
@@ -203,12 +205,12 @@ impl Answer for i64 {
 }
 
 /// An answer under way, which counts when it is given. One that is not awaited to its end is not given.
-struct Given<F> {
+struct Given<F, C: TransactionContext> {
     answer: F,
-    call: Call,
+    call: Call<C>,
 }
 
-impl<T: Answer, F: Future<Output = FdbResult<T>> + Unpin> Future for Given<F> {
+impl<T: Answer, F: Future<Output = FdbResult<T>> + Unpin, C: TransactionContext> Future for Given<F, C> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -220,43 +222,43 @@ impl<T: Answer, F: Future<Output = FdbResult<T>> + Unpin> Future for Given<F> {
 }
 
 /// A commit that failed, with its transaction.
-pub(crate) struct CommitError {
+pub struct CommitError<C: TransactionContext> {
     failed: foundationdb::TransactionCommitError,
-    tally: Arc<Tally>,
+    tally: Arc<Tally<C>>,
 }
 
-impl CommitError {
+impl<C: TransactionContext> CommitError<C> {
     /// FoundationDB's code.
-    pub(crate) fn code(&self) -> i32 {
+    pub fn code(&self) -> i32 {
         self.failed.code()
     }
 
     /// The transaction for another attempt, if FoundationDB says that there may be one.
-    pub(crate) async fn on_error(self) -> FdbResult<Transaction> {
+    pub async fn on_error(self) -> FdbResult<Transaction<C>> {
         let trx = self.failed.on_error().await?;
         self.tally.again();
-        let began = self.tally.instruments.clock().now();
+        let began = self.tally.context.clock().now();
         Ok(Transaction { trx, tally: self.tally, began })
     }
 }
 
-impl std::fmt::Debug for CommitError {
+impl<C: TransactionContext> std::fmt::Debug for CommitError<C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("CommitError").field(&self.code()).finish()
     }
 }
 
-impl Transaction {
+impl<C: TransactionContext> Transaction<C> {
     /// Begins one. It counts with the operation of the running task, if that is counted.
-    pub(crate) fn begin(db: &Database, instruments: &Arc<Instruments>) -> FdbResult<Transaction> {
-        let began = instruments.clock().now();
+    pub fn begin(db: &Database, context: &Arc<C>) -> FdbResult<Transaction<C>> {
+        let began = context.clock().now();
         let trx = db.create_trx()?;
         let operation = Operation::current().map(|operation| {
             add(&operation.transactions, 1);
             InOperation { operation, read_version: Mutex::new(None) }
         });
         let tally = Tally {
-            instruments: Arc::clone(instruments),
+            context: Arc::clone(context),
             reads: AtomicU64::new(0),
             range_reads: AtomicU64::new(0),
             keys_read: AtomicU64::new(0),
@@ -272,51 +274,54 @@ impl Transaction {
     }
 
     /// What is made for it between its attempts.
-    pub(crate) fn apart(&self) -> &Apart {
+    pub fn apart(&self) -> &Apart<C::Error> {
         &self.tally.apart
     }
 
-    /// The layer's clock.
-    pub(crate) fn clock(&self) -> &Clock {
-        self.tally.instruments.clock()
+    /// The store's clock.
+    pub fn clock(&self) -> &Clock {
+        self.tally.context.clock()
     }
 
-    fn given<F>(&self, kind: Kind, answer: F) -> Given<F> {
+    fn given<F>(&self, kind: Kind, answer: F) -> Given<F, C> {
         Given { answer, call: self.tally.call(kind) }
     }
 
-    /// `\xff/metadataVersion` comes with the read version, and is no read of its own.
-    pub(crate) fn get(
+    /// Reads a key's value. `\xff/metadataVersion` comes with the read version, and is no read of its own.
+    pub fn get(
         &self,
         key: &[u8],
         snapshot: bool,
-    ) -> impl Future<Output = FdbResult<Option<FdbSlice>>> + Send + Sync + Unpin + use<> {
+    ) -> impl Future<Output = FdbResult<Option<FdbSlice>>> + Send + Sync + Unpin + use<C> {
         let kind = if key == METADATA_VERSION { Kind::ReadVersion } else { Kind::Point };
         self.given(kind, self.trx.get(key, snapshot))
     }
 
-    pub(crate) fn get_key(
+    /// Resolves a key selector.
+    pub fn get_key(
         &self,
         selector: &KeySelector<'_>,
         snapshot: bool,
-    ) -> impl Future<Output = FdbResult<FdbSlice>> + Send + Sync + Unpin + use<> {
+    ) -> impl Future<Output = FdbResult<FdbSlice>> + Send + Sync + Unpin + use<C> {
         self.given(Kind::Range, self.trx.get_key(selector, snapshot))
     }
 
-    pub(crate) fn get_estimated_range_size_bytes(
+    /// Estimates the bytes of a range.
+    pub fn get_estimated_range_size_bytes(
         &self,
         begin: &[u8],
         end: &[u8],
-    ) -> impl Future<Output = FdbResult<i64>> + Send + Sync + Unpin + use<> {
+    ) -> impl Future<Output = FdbResult<i64>> + Send + Sync + Unpin + use<C> {
         self.given(Kind::Size, self.trx.get_estimated_range_size_bytes(begin, end))
     }
 
-    pub(crate) fn get_read_version(&self) -> impl Future<Output = FdbResult<i64>> + Send + Sync + Unpin + use<> {
+    /// Reads the version that the transaction reads as of.
+    pub fn get_read_version(&self) -> impl Future<Output = FdbResult<i64>> + Send + Sync + Unpin + use<C> {
         self.given(Kind::ReadVersion, self.trx.get_read_version())
     }
 
     /// The transaction reads as of a version that another one had, some seconds ago at most: none is asked for.
-    pub(crate) fn set_read_version(&self, version: i64) {
+    pub fn set_read_version(&self, version: i64) {
         if let Some(part) = &self.tally.operation {
             *part.read_version() = Some(part.operation.given());
         }
@@ -325,58 +330,66 @@ impl Transaction {
     }
 
     /// Whether it may read what others know to be over: caches learn nothing from it.
-    pub(crate) fn is_pinned(&self) -> bool {
+    pub fn is_pinned(&self) -> bool {
         self.tally.is_pinned.load(Ordering::Relaxed)
     }
 
     /// A moment before this attempt's read version is asked for: what was acknowledged before it is seen, unless the transaction
     /// is [pinned](Transaction::is_pinned).
-    pub(crate) fn began(&self) -> Instant {
+    pub fn began(&self) -> Instant {
         self.began
     }
 
-    /// Nothing is waited for: the client knows it.
-    pub(crate) fn get_approximate_size(&self) -> impl Future<Output = FdbResult<i64>> + Send + Sync + Unpin + use<> {
+    /// Reads the bytes of the transaction so far. Nothing is waited for: the client knows it.
+    pub fn get_approximate_size(&self) -> impl Future<Output = FdbResult<i64>> + Send + Sync + Unpin + use<C> {
         self.trx.get_approximate_size()
     }
 
-    pub(crate) fn watch(&self, key: &[u8]) -> impl Future<Output = FdbResult<()>> + Send + Sync + Unpin + use<> {
+    /// Sets a watch on a key.
+    pub fn watch(&self, key: &[u8]) -> impl Future<Output = FdbResult<()>> + Send + Sync + Unpin + use<C> {
         if let Some(part) = &self.tally.operation {
             add(&part.operation.watches, 1);
         }
         self.trx.watch(key)
     }
 
-    pub(crate) fn set(&self, key: &[u8], value: &[u8]) {
+    /// Sets a key.
+    pub fn set(&self, key: &[u8], value: &[u8]) {
         self.tally.write((key.len() + value.len()) as u64);
         self.trx.set(key, value);
     }
 
-    pub(crate) fn clear(&self, key: &[u8]) {
+    /// Clears a key.
+    pub fn clear(&self, key: &[u8]) {
         self.tally.write(key.len() as u64);
         self.trx.clear(key);
     }
 
-    pub(crate) fn clear_range(&self, begin: &[u8], end: &[u8]) {
+    /// Clears a range.
+    pub fn clear_range(&self, begin: &[u8], end: &[u8]) {
         self.tally.write((begin.len() + end.len()) as u64);
         self.trx.clear_range(begin, end);
     }
 
-    pub(crate) fn atomic_op(&self, key: &[u8], operand: &[u8], kind: MutationType) {
+    /// Changes a key by an atomic operation.
+    pub fn atomic_op(&self, key: &[u8], operand: &[u8], kind: MutationType) {
         self.tally.write((key.len() + operand.len()) as u64);
         self.trx.atomic_op(key, operand, kind);
     }
 
-    pub(crate) fn update_metadata_version(&self) {
+    /// Changes `\xff/metadataVersion`.
+    pub fn update_metadata_version(&self) {
         self.tally.write(METADATA_VERSION_BYTES);
         self.trx.update_metadata_version();
     }
 
-    pub(crate) fn set_option(&self, option: TransactionOption) -> FdbResult<()> {
+    /// Sets an option.
+    pub fn set_option(&self, option: TransactionOption) -> FdbResult<()> {
         self.trx.set_option(option)
     }
 
-    pub(crate) fn add_conflict_range(&self, begin: &[u8], end: &[u8], kind: ConflictRangeType) -> FdbResult<()> {
+    /// Adds a conflict range without reading or writing in it.
+    pub fn add_conflict_range(&self, begin: &[u8], end: &[u8], kind: ConflictRangeType) -> FdbResult<()> {
         if matches!(kind, ConflictRangeType::Write) {
             self.tally.is_written.store(true, Ordering::Relaxed);
         }
@@ -384,7 +397,7 @@ impl Transaction {
     }
 
     /// Commits; asked for with the call, like all the others. Without anything written nothing is waited for.
-    pub(crate) fn commit(self) -> impl Future<Output = Result<(), CommitError>> + Send {
+    pub fn commit(self) -> impl Future<Output = Result<(), CommitError<C>>> + Send {
         let Transaction { trx, tally, .. } = self;
         let path = tally.operation.as_ref().filter(|_| tally.is_written.load(Ordering::Relaxed)).map(|part| {
             add(&part.operation.commits, 1);
@@ -405,10 +418,10 @@ impl Transaction {
     }
 
     /// The transaction for another attempt, if FoundationDB says that there may be one.
-    pub(crate) async fn on_error(self, error: FdbError) -> FdbResult<Transaction> {
+    pub async fn on_error(self, error: FdbError) -> FdbResult<Transaction<C>> {
         let trx = self.trx.on_error(error).await?;
         self.tally.again();
-        let began = self.tally.instruments.clock().now();
+        let began = self.tally.context.clock().now();
         Ok(Transaction { trx, tally: self.tally, began })
     }
 }

@@ -8,10 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foundationdb::FdbError;
 use futures_util::future::BoxFuture;
 
-use crate::error::{Error, Result};
-
 /// What was made, and of what: a hash of all that it depends on.
-pub(crate) type Digest = [u8; 32];
+pub type Digest = [u8; 32];
 
 /// FoundationDB's error for a read version that is gone: what reads begins anew.
 const TRANSACTION_TOO_OLD: i32 = 1007;
@@ -19,33 +17,38 @@ const TRANSACTION_TOO_OLD: i32 = 1007;
 type Made = HashMap<Digest, Arc<dyn Any + Send + Sync>>;
 
 /// Makes one of what was lacking, and keeps it for the next attempt.
-pub(crate) type Lacking = BoxFuture<'static, Result<()>>;
+pub type Lacking<E> = BoxFuture<'static, Result<(), E>>;
 
 /// Of all attempts of one operation.
-#[derive(Default)]
-pub(crate) struct Apart {
+pub struct Apart<E> {
     made: Arc<Mutex<Made>>,
-    lacking: Mutex<Option<Lacking>>,
+    lacking: Mutex<Option<Lacking<E>>>,
 }
 
-impl Apart {
+impl<E> Default for Apart<E> {
+    fn default() -> Self {
+        Apart { made: Arc::default(), lacking: Mutex::new(None) }
+    }
+}
+
+impl<E: From<FdbError> + 'static> Apart<E> {
     /// What was made of this by an earlier attempt, or before this one.
-    pub(crate) fn get<T: Clone + Send + Sync + 'static>(&self, of: &Digest) -> Option<T> {
+    pub fn get<T: Clone + Send + Sync + 'static>(&self, of: &Digest) -> Option<T> {
         lock(&self.made).get(of)?.downcast_ref::<T>().cloned()
     }
 
     /// Keeps what was made.
-    pub(crate) fn put<T: Send + Sync + 'static>(&self, of: Digest, made: T) {
+    pub fn put<T: Send + Sync + 'static>(&self, of: Digest, made: T) {
         lock(&self.made).insert(of, Arc::new(made));
     }
 
     /// Ends the attempt with the error that this returns: what is lacking is made before the next one. Of several the first.
     #[must_use]
-    pub(crate) fn lack<T: Send + Sync + 'static>(
+    pub fn lack<T: Send + Sync + 'static>(
         &self,
         of: Digest,
-        make: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Error {
+        make: impl Future<Output = Result<T, E>> + Send + 'static,
+    ) -> E {
         let made = self.made.clone();
         lock(&self.lacking).get_or_insert_with(|| {
             Box::pin(async move {
@@ -54,11 +57,11 @@ impl Apart {
                 Ok(())
             })
         });
-        Error::Storage(FdbError::from_code(TRANSACTION_TOO_OLD))
+        FdbError::from_code(TRANSACTION_TOO_OLD).into()
     }
 
     /// What is to be made before the next attempt.
-    pub(crate) fn take_lacking(&self) -> Option<Lacking> {
+    pub fn take_lacking(&self) -> Option<Lacking<E>> {
         lock(&self.lacking).take()
     }
 }
@@ -70,12 +73,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::TestError;
 
     #[tokio::test]
     async fn what_was_lacking_is_there_later() {
-        let (apart, of) = (Apart::default(), [1; 32]);
+        let (apart, of) = (Apart::<TestError>::default(), [1; 32]);
         assert_eq!(apart.get::<u32>(&of), None);
-        assert!(matches!(apart.lack(of, async { Ok(7_u32) }), Error::Storage(error) if error.code() == 1007));
+        assert!(matches!(apart.lack(of, async { Ok(7_u32) }), TestError::Storage(error) if error.code() == 1007));
         let _ = apart.lack([2; 32], async { Ok(8_u32) });
         assert_eq!(apart.get::<u32>(&of), None);
         apart.take_lacking().unwrap().await.unwrap();

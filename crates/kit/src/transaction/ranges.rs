@@ -16,21 +16,21 @@
 //! await a read before it writes into its range: a further call sees the writes, and fails at keys with a versionstamp.
 //!
 //! The loops have no bound of their own. Every turn awaits a call, and calls fail when the transaction is too old or is cancelled,
-//! or when its attempt has lasted too long ([`bounded`](crate::store::transaction::bounded)).
+//! or when its attempt has lasted too long ([`RetryPolicy::attempt_max`](crate::RetryPolicy::attempt_max)).
 
 use foundationdb::future::{FdbKeyValue, FdbValues};
 use foundationdb::options::StreamingMode;
 use foundationdb::{FdbResult, RangeOption};
 use futures_util::future::BoxFuture;
 
-use crate::error::{Error, Result};
-use crate::store::counted::{Kind, Transaction};
-use crate::store::keys::KeyRange;
+use crate::context::{Corruption, TransactionContext};
+use crate::keys::KeyRange;
+use crate::transaction::{Kind, Transaction};
 
-impl Transaction {
+impl<C: TransactionContext> Transaction<C> {
     /// A read of a range, to be issued by one of its methods. Without `snapshot` the commit fails if another transaction writes
     /// something in what was read.
-    pub(crate) fn range(&self, range: &KeyRange, snapshot: bool) -> RangeQuery<'_> {
+    pub fn range(&self, range: &KeyRange, snapshot: bool) -> RangeQuery<'_, C> {
         let form = Form { snapshot, reverse: false, target_bytes: 0 };
         RangeQuery { trx: self, range: range.clone(), form }
     }
@@ -41,7 +41,7 @@ impl Transaction {
         range: &KeyRange,
         form: Form,
         limit: Option<usize>,
-    ) -> impl Future<Output = FdbResult<FdbValues>> + Send + Sync + Unpin + use<> {
+    ) -> impl Future<Output = FdbResult<FdbValues>> + Send + Sync + Unpin + use<C> {
         let option = RangeOption {
             mode: StreamingMode::WantAll,
             limit,
@@ -64,31 +64,31 @@ struct Form {
 }
 
 /// A read of a range that is not issued yet.
-pub(crate) struct RangeQuery<'t> {
-    trx: &'t Transaction,
+pub struct RangeQuery<'t, C: TransactionContext> {
+    trx: &'t Transaction<C>,
     range: KeyRange,
     form: Form,
 }
 
-impl<'t> RangeQuery<'t> {
+impl<'t, C: TransactionContext> RangeQuery<'t, C> {
     /// From the end of the range to its beginning, if so.
-    pub(crate) fn reverse(self, reverse: bool) -> Self {
+    pub fn reverse(self, reverse: bool) -> Self {
         RangeQuery { form: Form { reverse, ..self.form }, ..self }
     }
 
     /// A first reply of about so many bytes; 0: as many as a reply holds.
-    pub(crate) fn target_bytes(self, target_bytes: usize) -> Self {
+    pub fn target_bytes(self, target_bytes: usize) -> Self {
         RangeQuery { form: Form { target_bytes, ..self.form }, ..self }
     }
 
     /// Whether the range has a row.
-    pub(crate) fn any(self) -> impl Future<Output = FdbResult<bool>> + Send + Sync + use<'t> {
+    pub fn any(self) -> impl Future<Output = FdbResult<bool>> + Send + Sync + use<'t, C> {
         let first = self.first(1);
         async move { Ok(!first.await?.is_empty()) }
     }
 
     /// The first `count` rows; fewer only if the range has no more.
-    pub(crate) fn first(self, count: usize) -> impl Future<Output = FdbResult<Rows>> + Send + Sync + use<'t> {
+    pub fn first(self, count: usize) -> impl Future<Output = FdbResult<Rows>> + Send + Sync + use<'t, C> {
         let RangeQuery { trx, range, form } = self;
         let reply = (count > 0).then(|| trx.get_range(&range, form, Some(count)));
         async move {
@@ -101,37 +101,37 @@ impl<'t> RangeQuery<'t> {
     /// All rows of a range that has at most `most`.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the range has more.
-    pub(crate) fn all(self, most: usize) -> impl Future<Output = Result<Rows>> + Send + Sync + use<'t> {
+    /// [`Corruption::RangeTooLong`] if the range has more.
+    pub fn all(self, most: usize) -> impl Future<Output = Result<Rows, C::Error>> + Send + Sync + use<'t, C> {
         let rows = self.first(most.saturating_add(1));
         async move {
             let rows = rows.await?;
             if rows.len() > most {
-                return Err(Error::Corrupt(format!("a range of at most {most} keys has more")));
+                return Err(Corruption::RangeTooLong(most).into());
             }
             Ok(rows)
         }
     }
 
     /// The first rows, at most `limit` and at least one if there is one, and the rest of the range. A limit of 0 counts as 1.
-    pub(crate) fn page(self, limit: usize) -> impl Future<Output = FdbResult<Page>> + Send + Sync + use<'t> {
+    pub fn page(self, limit: usize) -> impl Future<Output = FdbResult<Page>> + Send + Sync + use<'t, C> {
         let trx = self.trx;
         let page = self.begin(Some(limit));
         async move { page.finish(trx).await }
     }
 
     /// As many of the first rows as a reply holds, at least one if there is one, and the rest of the range.
-    pub(crate) fn reply(self) -> impl Future<Output = FdbResult<Page>> + Send + Sync + use<'t> {
+    pub fn reply(self) -> impl Future<Output = FdbResult<Page>> + Send + Sync + use<'t, C> {
         let trx = self.trx;
         let page = self.begin(None);
         async move { page.finish(trx).await }
     }
 
     /// A page whose read is issued, in a form that does not borrow the transaction. `None`: as many rows as a reply holds.
-    pub(crate) fn begin(
+    pub fn begin(
         self,
         limit: Option<usize>,
-    ) -> PageRead<impl Future<Output = FdbResult<FdbValues>> + Send + Sync + Unpin + use<>> {
+    ) -> PageRead<impl Future<Output = FdbResult<FdbValues>> + Send + Sync + Unpin + use<C>> {
         let RangeQuery { trx, range, form } = self;
         // FoundationDB takes a limit of 0 for none.
         let limit = limit.map(|limit| limit.max(1));
@@ -141,7 +141,7 @@ impl<'t> RangeQuery<'t> {
 }
 
 /// A page that is being read.
-pub(crate) struct PageRead<F> {
+pub struct PageRead<F> {
     range: KeyRange,
     form: Form,
     limit: Option<usize>,
@@ -149,11 +149,11 @@ pub(crate) struct PageRead<F> {
 }
 
 /// A page that is being read, with a name for its future.
-pub(crate) type BoxedPageRead = PageRead<BoxFuture<'static, FdbResult<FdbValues>>>;
+pub type BoxedPageRead = PageRead<BoxFuture<'static, FdbResult<FdbValues>>>;
 
 impl<F: Future<Output = FdbResult<FdbValues>> + Send> PageRead<F> {
     /// The same, with a name for its future.
-    pub(crate) fn boxed(self) -> BoxedPageRead
+    pub fn boxed(self) -> BoxedPageRead
     where
         F: 'static,
     {
@@ -162,7 +162,7 @@ impl<F: Future<Output = FdbResult<FdbValues>> + Send> PageRead<F> {
     }
 
     /// The page, read by the transaction that began it.
-    pub(crate) async fn finish(self, trx: &Transaction) -> FdbResult<Page> {
+    pub async fn finish<C: TransactionContext>(self, trx: &Transaction<C>) -> FdbResult<Page> {
         let PageRead { range, form, limit, reply } = self;
         let ask = |range: &KeyRange, limit| trx.get_range(range, form, limit);
         let (rows, rest) = next_page(range, form.reverse, limit, reply, &ask).await?;
@@ -171,47 +171,50 @@ impl<F: Future<Output = FdbResult<FdbValues>> + Send> PageRead<F> {
 }
 
 /// Rows of a range and the rest of it. A page without rows is the end of the range; one of fewer rows than its limit is not.
-pub(crate) struct Page {
+pub struct Page {
     rows: FdbValues,
     /// The range behind the last row; `None`: there are no more rows. It may turn out to have none.
-    pub(crate) rest: Option<KeyRange>,
+    pub rest: Option<KeyRange>,
 }
 
 impl Page {
     /// How many rows the page has, which says nothing of the rest.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.rows.len()
     }
 
     /// Whether the range has no row.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// Whether the range has no rows behind these.
-    pub(crate) fn is_all(&self) -> bool {
+    pub fn is_all(&self) -> bool {
         self.rest.is_none()
     }
 
-    pub(crate) fn get(&self, at: usize) -> Option<&FdbKeyValue> {
+    /// The row at a place in the page.
+    pub fn get(&self, at: usize) -> Option<&FdbKeyValue> {
         self.rows.get(at)
     }
 
-    pub(crate) fn last(&self) -> Option<&FdbKeyValue> {
+    /// The last row of the page.
+    pub fn last(&self) -> Option<&FdbKeyValue> {
         self.rows.last()
     }
 
-    pub(crate) fn iter(&self) -> std::slice::Iter<'_, FdbKeyValue> {
+    /// The rows in the order of the read.
+    pub fn iter(&self) -> std::slice::Iter<'_, FdbKeyValue> {
         self.rows.iter()
     }
 
     /// Keys and values, copied.
-    pub(crate) fn to_vec(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub fn to_vec(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.iter().map(copied).collect()
     }
 
     /// The rows as they came, and the rest of the range.
-    pub(crate) fn into_parts(self) -> (FdbValues, Option<KeyRange>) {
+    pub fn into_parts(self) -> (FdbValues, Option<KeyRange>) {
         (self.rows, self.rest)
     }
 }
@@ -226,31 +229,34 @@ impl<'p> IntoIterator for &'p Page {
 }
 
 /// The first rows of a range, or all.
-pub(crate) struct Rows {
+pub struct Rows {
     /// As they came, none of them empty but a first one.
     replies: Vec<FdbValues>,
 }
 
 impl Rows {
-    pub(crate) fn len(&self) -> usize {
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
         self.replies.iter().map(|reply| reply.len()).sum()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
         self.first().is_none()
     }
 
-    pub(crate) fn first(&self) -> Option<&FdbKeyValue> {
+    /// The first row.
+    pub fn first(&self) -> Option<&FdbKeyValue> {
         self.iter().next()
     }
 
-    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &FdbKeyValue> + Clone {
+    /// The rows in the order of the read.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &FdbKeyValue> + Clone {
         self.replies.iter().flat_map(|reply| reply.iter())
     }
 
     /// Keys and values, copied.
-    #[cfg(test)]
-    pub(crate) fn to_vec(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub fn to_vec(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.iter().map(copied).collect()
     }
 }

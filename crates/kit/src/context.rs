@@ -1,0 +1,72 @@
+//! What a store gives to its transactions.
+
+use flatbed_clock::Clock;
+use flatbed_metrics::{Counter, Histogram, Key, Keyed};
+use foundationdb::FdbError;
+
+use crate::policy::RetryPolicy;
+
+/// The error type of a store.
+pub trait TransactionError: From<FdbError> + From<Corruption> + Send + 'static {
+    /// The error of FoundationDB that this error carries. The runner retries such errors alone.
+    fn fdb(&self) -> Option<FdbError>;
+}
+
+/// The error type, counters, clock and retry policy of a store.
+pub trait TransactionContext: Send + Sync + 'static {
+    /// The error type of the store's operations.
+    type Error: TransactionError;
+
+    /// The counters of the store's transactions.
+    fn counters(&self) -> &TransactionCounters;
+
+    /// The clock of the store.
+    fn clock(&self) -> &Clock;
+
+    /// The bounds of the store's transactions.
+    fn policy(&self) -> &RetryPolicy;
+}
+
+/// Stored data, or a transaction, in a state that the program does not make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Corruption {
+    /// A range has more keys than its bound: see [`RangeQuery::all`](crate::RangeQuery::all).
+    #[error("a range of at most {0} keys has more")]
+    RangeTooLong(usize),
+    /// The value of an operation's mark cannot be read: see [`Once`](crate::Once).
+    #[error("a mark is not 4 bytes")]
+    Mark,
+    /// The time before which marks are removed cannot be read.
+    #[error("the time of removed marks is not 8 bytes")]
+    RemovedMarks,
+    /// An operation has kept its transaction beyond the attempt.
+    #[error("a transaction is held")]
+    TransactionHeld,
+}
+
+/// An error code of FoundationDB's. There are some 300; those that a transaction meets are few.
+#[derive(Debug)]
+pub struct ErrorCode;
+
+impl Key for ErrorCode {
+    const NAME: &'static str = "code";
+    const COUNT_MAX: usize = 32;
+}
+
+flatbed_metrics::metrics! {
+    /// The counters of a store's transactions.
+    pub struct TransactionCounters {
+        transactions: Counter = "Transactions begun.",
+        commits: Counter = "Transactions committed.",
+        commit_duration_seconds: Histogram = "How long commits that succeeded took.",
+        retries: Keyed<ErrorCode> = "Attempts of a transaction that an error of FoundationDB's ended, by its code; nearly all are tried again.",
+        conflicts: Counter = "Commits refused for a conflict (1020).",
+        unknown_results: Counter = "Commits whose result was unknown (1021).",
+        reads: Counter = "Reads of a single key.",
+        range_reads: Counter = "Pages of ranges read, and key selectors resolved.",
+        keys_read: Counter = "Keys in the answers of reads.",
+        bytes_read: Counter = "Bytes of the keys read and their values.",
+        keys_written: Counter = "Keys set, changed or cleared, and ranges cleared; in each attempt of a transaction.",
+        bytes_written: Counter = "Bytes of the keys written and their values.",
+    }
+}

@@ -1,0 +1,33 @@
+//! The FoundationDB kit of the stores: what the document layer and the storage of Firefox Sync share.
+//!
+//! A store implements [`TransactionContext`], which names its error type and holds its counters, clock and [`RetryPolicy`]. It
+//! runs an [`Operation`] by [`write`] or [`read`]. An operation reads and writes through a [`Transaction`], which counts each
+//! call: for the process in [`TransactionCounters`], for one operation in [`waits`]. [`Once`] makes an operation idempotent.
+//!
+//! The crate builds no key of its own and knows no record of a store.
+#![forbid(unsafe_code)]
+#![warn(clippy::indexing_slicing)]
+
+mod apart;
+mod context;
+mod keys;
+mod once;
+mod policy;
+mod room;
+mod runner;
+#[cfg(test)]
+mod testing;
+mod transaction;
+pub mod waits;
+
+pub use apart::{Apart, Digest, Lacking};
+pub use context::{Corruption, ErrorCode, TransactionContext, TransactionCounters, TransactionError};
+pub use keys::{KeyRange, METADATA_VERSION};
+pub use once::{NoRandomness, Once, random_id, removed_before};
+pub use policy::RetryPolicy;
+pub use room::Room;
+pub use runner::{
+    Attempt, COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, Operation, Quiet, TRACE_TARGET, conflict_with, note, of_nested,
+    read, write,
+};
+pub use transaction::{BoxedPageRead, CommitError, Page, PageRead, RangeQuery, Rows, Transaction};
