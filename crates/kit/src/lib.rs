@@ -3,6 +3,7 @@
 //! A store implements [`TransactionContext`], which names its error type and holds its counters, clock and [`RetryPolicy`]. It
 //! runs an [`Operation`] by [`write`] or [`read`]. An operation reads and writes through a [`Transaction`], which counts each
 //! call: for the process in [`TransactionCounters`], for one operation in [`waits`]. [`Once`] makes an operation idempotent.
+//! [`TakeLease`] and [`HoldLease`] are what an attempt does with the record of a lease.
 //!
 //! The crate builds no key of its own and knows no record of a store.
 #![forbid(unsafe_code)]
@@ -11,6 +12,7 @@
 mod apart;
 mod context;
 mod keys;
+mod lease;
 mod once;
 mod policy;
 mod room;
@@ -23,6 +25,7 @@ pub mod waits;
 pub use apart::{Apart, Digest, Lacking};
 pub use context::{Corruption, ErrorCode, TransactionContext, TransactionCounters, TransactionError};
 pub use keys::{KeyRange, METADATA_VERSION};
+pub use lease::{HoldLease, LeaseRecords, Release, TakeLease};
 pub use once::{NoRandomness, Once, random_id, removed_before};
 pub use policy::RetryPolicy;
 pub use room::Room;

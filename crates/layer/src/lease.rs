@@ -7,6 +7,7 @@ use async_recursion::async_recursion as boxed;
 use flatbed_jobs::{
     HOLDS_BYTES_MAX, HOLDS_MAX, Hold as Held, LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease,
 };
+use flatbed_kit::{HoldLease, LeaseRecords, Release, TakeLease};
 use futures_util::future::try_join_all;
 use prost::Message;
 
@@ -15,6 +16,7 @@ use crate::error::{Error, Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::instance::Instance;
 use crate::layer::Inner;
+use crate::store::instruments::Instruments;
 use crate::store::keys::KeyRange;
 use crate::store::once::Once;
 use crate::store::proto;
@@ -27,6 +29,17 @@ const PAGE_LEASES_MAX: usize = 200;
 pub(crate) fn decode(bytes: &[u8]) -> Result<Lease> {
     let proto::Lease { owner, beats, state } = proto::Lease::decode(bytes)?;
     Ok(Lease { owner, beats, state })
+}
+
+impl LeaseRecords for Instruments {
+    fn encode_lease(lease: &Lease) -> Vec<u8> {
+        let Lease { owner, beats, state } = lease.clone();
+        proto::Lease { owner, beats, state }.encode_to_vec()
+    }
+
+    fn decode_lease(bytes: &[u8]) -> Result<Lease> {
+        decode(bytes)
+    }
 }
 
 impl Leases for Database {
@@ -129,11 +142,7 @@ async fn try_take(
     owner: &Owner,
     stale: Option<&Lease>,
 ) -> Result<Option<TakenLease>> {
-    let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
-    // Always as long where it is written.
-    let first_beat = u64::from_le_bytes(random) | 1 << 63;
-    let mut take = Take { inner, place, id, owner, stale, first_beat };
+    let mut take = Take { inner, place, id, lease: TakeLease::new(owner, stale)? };
     transaction::write(&inner.db, &inner.metrics, &mut take).await
 }
 
@@ -157,7 +166,9 @@ async fn hold(
     if state.len() > LEASE_STATE_BYTES_MAX {
         return Err(Refusal::InvalidSetting(format!("a lease's state is at most {LEASE_STATE_BYTES_MAX} bytes")).into());
     }
-    let mut hold = Hold { inner, place, id, owner, may_follow, state, release, released: false };
+    let left = if matches!(place, Place::Root) { Release::Nothing } else { Release::Record };
+    let lease = HoldLease::new(owner, state, release.then_some(left));
+    let mut hold = Hold { inner, place, id, may_follow, lease };
     transaction::write(&inner.db, &inner.metrics, &mut hold).await
 }
 
@@ -265,10 +276,7 @@ struct Take<'a> {
     inner: &'a Inner,
     place: Place<'a>,
     id: &'a str,
-    owner: &'a Owner,
-    stale: Option<&'a Lease>,
-    /// Of a lease that is not there: one that was dropped and taken again by the same owner is another one.
-    first_beat: u64,
+    lease: TakeLease<'a>,
 }
 
 impl Operation for Take<'_> {
@@ -276,19 +284,7 @@ impl Operation for Take<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<TakenLease>> {
         let Some(key) = self.place.key(trx, self.inner, self.id).await? else { return Ok(None) };
-        let found = trx.get(&key, false).await?;
-        let found = match found {
-            Some(bytes) => decode(&bytes)?,
-            None => Lease { beats: self.first_beat, ..Lease::default() },
-        };
-        // An own earlier attempt's commit is seen as ours.
-        let is_free = !found.is_of_another(self.owner) || self.stale.is_some_and(|stale| stale.is_still(&found));
-        if !is_free {
-            return Ok(Some(TakenLease::Others(found)));
-        }
-        let (owner, beats) = (self.owner.to_vec(), found.beats.wrapping_add(1));
-        trx.set(&key, &proto::Lease { owner, beats, state: found.state.clone() }.encode_to_vec());
-        Ok(Some(TakenLease::Ours(found)))
+        Ok(Some(self.lease.attempt(trx, &key).await?))
     }
 }
 
@@ -296,12 +292,8 @@ struct Hold<'a> {
     inner: &'a Inner,
     place: Place<'a>,
     id: &'a str,
-    owner: &'a Owner,
     may_follow: MayFollow<'a>,
-    state: &'a [u8],
-    release: bool,
-    /// An attempt has released it, and its commit may have happened.
-    released: bool,
+    lease: HoldLease<'a>,
 }
 
 impl Operation for Hold<'_> {
@@ -309,23 +301,7 @@ impl Operation for Hold<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
         let Some(key) = self.place.key(trx, self.inner, self.id).await? else { return Ok(false) };
-        let found = trx.get(&key, false).await?;
-        let found = found.map(|bytes| decode(&bytes)).transpose()?.unwrap_or_default();
-        if found.owner != self.owner {
-            return Ok(attempt.maybe_committed && self.released);
-        }
-        if !(self.may_follow)(&found.state) {
-            return Ok(false);
-        }
-        self.released |= self.release;
-        if self.release && matches!(self.place, Place::Root) {
-            trx.clear(&key);
-            return Ok(true);
-        }
-        let owner = if self.release { Vec::new() } else { self.owner.to_vec() };
-        let record = proto::Lease { owner, beats: found.beats.wrapping_add(1), state: self.state.to_vec() };
-        trx.set(&key, &record.encode_to_vec());
-        Ok(true)
+        self.lease.attempt(trx, attempt, &key, self.may_follow).await
     }
 }
 
@@ -434,8 +410,8 @@ mod tests {
         assert!(remove.attempt(&trx, Attempt::default()).await.unwrap());
         let rev = db.update(&edit(None)).await.unwrap().rev;
         assert!(trx.commit().await.is_err(), "the lease of a document that was made again is removed");
-        let (place, stale) = (Place::Document(&db.name), None);
-        let mut take = Take { inner, place, id: "a", owner: &owner, stale, first_beat: 1 };
+        let place = Place::Document(&db.name);
+        let mut take = Take { inner, place, id: "a", lease: TakeLease::new(&owner, None).unwrap() };
         let trx = begin();
         assert!(matches!(take.attempt(&trx, Attempt::default()).await.unwrap(), Some(TakenLease::Ours(_))));
         db.update(&edit(Some(rev))).await.unwrap();
