@@ -1,5 +1,7 @@
 //! Leases as records of a store: what an attempt to take or to hold one reads and writes. What leases mean: the crate `jobs`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use flatbed_jobs::{Lease, Owner, TakenLease};
 
 use crate::context::TransactionContext;
@@ -76,13 +78,13 @@ pub struct HoldLease<'a> {
     state: &'a [u8],
     release: Option<Release>,
     /// An attempt has released it, and its commit may have happened.
-    released: bool,
+    released: AtomicBool,
 }
 
 impl<'a> HoldLease<'a> {
     /// Holds `owner`'s lease with a new state, or releases it. The caller bounds the state.
     pub fn new(owner: &'a Owner, state: &'a [u8], release: Option<Release>) -> HoldLease<'a> {
-        HoldLease { owner, state, release, released: false }
+        HoldLease { owner, state, release, released: AtomicBool::new(false) }
     }
 
     /// Holds the lease at a key, where `may_follow` says of the stored state that the new one may take its place. False: the lease
@@ -91,7 +93,7 @@ impl<'a> HoldLease<'a> {
     /// # Errors
     /// FoundationDB's, and [`LeaseRecords::decode_lease`]'s.
     pub async fn attempt<C: LeaseRecords>(
-        &mut self,
+        &self,
         trx: &Transaction<C>,
         attempt: Attempt,
         key: &[u8],
@@ -100,12 +102,12 @@ impl<'a> HoldLease<'a> {
         let found = trx.get(key, false).await?;
         let found = found.map(|bytes| C::decode_lease(&bytes)).transpose()?.unwrap_or_default();
         if found.owner != self.owner {
-            return Ok(attempt.maybe_committed && self.released);
+            return Ok(attempt.maybe_committed && self.released.load(Ordering::Relaxed));
         }
         if !may_follow(&found.state) {
             return Ok(false);
         }
-        self.released |= self.release.is_some();
+        self.released.fetch_or(self.release.is_some(), Ordering::Relaxed);
         if self.release == Some(Release::Nothing) {
             trx.clear(key);
             return Ok(true);
@@ -199,8 +201,8 @@ mod tests {
         for release in [Release::Record, Release::Nothing] {
             let mut take = Take(key.clone(), TakeLease::new(&ONE, None).unwrap());
             write(&storage.fdb, &context, &mut take).await.unwrap();
-            let mut hold = HoldLease::new(&ONE, b"", Some(release));
-            let mut other = HoldLease::new(&ONE, b"", Some(release));
+            let hold = HoldLease::new(&ONE, b"", Some(release));
+            let other = HoldLease::new(&ONE, b"", Some(release));
             let trx = Transaction::begin(&storage.fdb, &context).unwrap();
             assert!(hold.attempt(&trx, first, &key, |_| true).await.unwrap());
             trx.commit().await.unwrap();

@@ -3,6 +3,7 @@
 //! The runtime's time measures them, and not the store's clock: a test that moves the clock must not end attempts that are under
 //! way at that moment.
 
+use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use foundationdb::FdbError;
@@ -23,6 +24,9 @@ pub struct RetryPolicy {
     /// A commit is waited for no longer than this. It may still land afterwards, so its result is unknown. The operation is not
     /// retried, since it could take place twice.
     pub commit_max: Duration,
+    /// The longest pause after a conflict. `None`: the pauses of FoundationDB's client, which grow to a second and spare the
+    /// cluster.
+    pub conflict_pause_max: Option<Duration>,
 }
 
 impl RetryPolicy {
@@ -52,6 +56,14 @@ impl RetryPolicy {
         let unknown = |_| FdbError::from_code(COMMIT_UNKNOWN_RESULT);
         tokio::time::timeout(self.commit_max, commit).await.map_err(unknown)
     }
+
+    /// Returns the pause after so many conflicts, if it is not FoundationDB's: a random part of a time that doubles with each
+    /// conflict.
+    pub(crate) fn conflict_pause(&self, conflicts: u32) -> Option<Duration> {
+        let most = Duration::from_millis(1 << conflicts.min(16)).min(self.conflict_pause_max?);
+        let [lot, ..] = RandomState::new().hash_one(0).to_le_bytes();
+        Some(most.mul_f64(f64::from(lot) / 255.0))
+    }
 }
 
 impl Default for RetryPolicy {
@@ -60,6 +72,7 @@ impl Default for RetryPolicy {
             retry_max: RetryPolicy::RETRY_MAX,
             attempt_max: RetryPolicy::ATTEMPT_MAX,
             commit_max: RetryPolicy::COMMIT_MAX,
+            conflict_pause_max: None,
         }
     }
 }
@@ -81,5 +94,16 @@ mod tests {
         let never = policy.bounded_commit(std::future::pending::<()>()).await;
         assert!(never.is_err_and(|error| error.is_maybe_committed()));
         assert!(policy.bounded_commit(std::future::ready(7)).await.is_ok_and(|answer| answer == 7));
+    }
+
+    #[test]
+    fn a_pause_after_a_conflict_is_bounded() {
+        assert_eq!(RetryPolicy::default().conflict_pause(1), None);
+        let most = Duration::from_millis(64);
+        let policy = RetryPolicy { conflict_pause_max: Some(most), ..RetryPolicy::default() };
+        for conflicts in [1, 6, 7, u32::MAX] {
+            let doubled = Duration::from_millis(1 << conflicts.min(16));
+            assert!(policy.conflict_pause(conflicts).unwrap() <= most.min(doubled));
+        }
     }
 }

@@ -79,7 +79,7 @@ async fn write_untraced<C: TransactionContext, O: Operation<C>>(
 ) -> Result<O::Output, C::Error> {
     let (counters, policy) = (context.counters(), context.policy());
     let mut started = Instant::now();
-    let mut state = Attempt::default();
+    let (mut state, mut conflicts) = (Attempt::default(), 0);
     let mut trx = Arc::new(Transaction::begin(db, context)?);
     counters.transactions.add(1);
     loop {
@@ -104,7 +104,21 @@ async fn write_untraced<C: TransactionContext, O: Operation<C>>(
                         state.after_unknown = error.is_maybe_committed();
                         state.maybe_committed |= state.after_unknown;
                         note(counters, error);
-                        (error, failed.on_error().await)
+                        let pause = match error.code() {
+                            NOT_COMMITTED => {
+                                conflicts += 1;
+                                policy.conflict_pause(conflicts)
+                            }
+                            _ => None,
+                        };
+                        let next = match pause {
+                            Some(pause) => {
+                                tokio::time::sleep(pause).await;
+                                Ok(failed.restart())
+                            }
+                            None => failed.on_error().await,
+                        };
+                        (error, next)
                     }
                 }
             }
@@ -268,7 +282,8 @@ pub fn note(counters: &TransactionCounters, error: FdbError) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{TestContext, TestError, Transaction, store};
+    use crate::policy::RetryPolicy;
+    use crate::testing::{TestContext, TestError, Transaction, store, store_with};
 
     const DATABASE_LOCKED: i32 = 1038;
 
@@ -345,6 +360,42 @@ mod tests {
         assert!(is_locked(write(&storage.fdb, &context, &mut writes).await));
         assert!(is_locked(read(&storage.fdb, &context, &mut reads).await));
         assert_eq!((writes.0, reads.0), (4, 4));
+    }
+
+    /// Reads a key that another transaction writes during the first attempt.
+    struct Conflicting<'a> {
+        storage: &'a flatbed_testkit::Storage,
+        context: &'a Arc<TestContext>,
+        attempts: u32,
+    }
+
+    impl Operation<TestContext> for Conflicting<'_> {
+        type Output = ();
+
+        async fn attempt(&mut self, trx: &Arc<Transaction>, _: Attempt) -> Result<()> {
+            self.attempts += 1;
+            let key = &self.storage.root;
+            trx.get(key, false).await?;
+            if self.attempts == 1 {
+                let other = Transaction::begin(&self.storage.fdb, self.context)?;
+                other.set(key, b"other");
+                other.commit().await.map_err(|failed| storage_error(failed.code()))?;
+            }
+            trx.set(key, b"own");
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_conflict_is_retried_after_either_pause() {
+        for conflict_pause_max in [None, Some(Duration::from_millis(1))] {
+            let (storage, context) = store_with(RetryPolicy { conflict_pause_max, ..RetryPolicy::default() });
+            let mut conflicting = Conflicting { storage: &storage, context: &context, attempts: 0 };
+            write(&storage.fdb, &context, &mut conflicting).await.unwrap();
+            assert_eq!((conflicting.attempts, context.counters().conflicts.get()), (2, 1));
+            let trx = Transaction::begin(&storage.fdb, &context).unwrap();
+            assert_eq!(trx.get(&storage.root, true).await.unwrap().as_deref(), Some(&b"own"[..]));
+        }
     }
 
     /// Keeps a handle of its transaction.

@@ -56,5 +56,10 @@ pub(crate) type Transaction = crate::Transaction<TestContext>;
 
 /// Returns storage of its own for a test, with a context.
 pub(crate) fn store() -> (Storage, Arc<TestContext>) {
-    (Storage::new(), Arc::default())
+    store_with(RetryPolicy::default())
+}
+
+/// The same, with other bounds.
+pub(crate) fn store_with(policy: RetryPolicy) -> (Storage, Arc<TestContext>) {
+    (Storage::new(), Arc::new(TestContext { policy, ..TestContext::default() }))
 }

@@ -236,9 +236,12 @@ impl<C: TransactionContext> CommitError<C> {
     /// The transaction for another attempt, if FoundationDB says that there may be one.
     pub async fn on_error(self) -> FdbResult<Transaction<C>> {
         let trx = self.failed.on_error().await?;
-        self.tally.again();
-        let began = self.tally.context.clock().now();
-        Ok(Transaction { trx, tally: self.tally, began })
+        Ok(Transaction::again(trx, self.tally))
+    }
+
+    /// The transaction for another attempt at once, without FoundationDB's pause.
+    pub fn restart(self) -> Transaction<C> {
+        Transaction::again(self.failed.reset(), self.tally)
     }
 }
 
@@ -420,8 +423,13 @@ impl<C: TransactionContext> Transaction<C> {
     /// The transaction for another attempt, if FoundationDB says that there may be one.
     pub async fn on_error(self, error: FdbError) -> FdbResult<Transaction<C>> {
         let trx = self.trx.on_error(error).await?;
-        self.tally.again();
-        let began = self.tally.context.clock().now();
-        Ok(Transaction { trx, tally: self.tally, began })
+        Ok(Transaction::again(trx, self.tally))
+    }
+
+    /// The transaction of a new attempt.
+    fn again(trx: foundationdb::Transaction, tally: Arc<Tally<C>>) -> Transaction<C> {
+        tally.again();
+        let began = tally.context.clock().now();
+        Transaction { trx, tally, began }
     }
 }

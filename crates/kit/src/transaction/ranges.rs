@@ -330,13 +330,9 @@ async fn first_rows<R: Reply, F: Future<Output = FdbResult<R>>>(
 }
 
 /// A range without its rows up to `last`; `None`: no key lies in it.
-fn behind(mut range: KeyRange, last: &[u8], reverse: bool) -> Option<KeyRange> {
-    if reverse {
-        range.end = last.to_vec();
-    } else {
-        range.begin = [last, &[0]].concat();
-    }
-    (range.begin < range.end).then_some(range)
+fn behind(range: KeyRange, last: &[u8], reverse: bool) -> Option<KeyRange> {
+    let rest = if reverse { range.before(last) } else { range.behind(last) };
+    (rest.begin < rest.end).then_some(rest)
 }
 
 #[cfg(test)]

@@ -44,9 +44,7 @@ pub(super) fn put_rev(key: &mut Vec<u8>, rev: &RevId) {
 }
 
 pub(super) fn under(prefix: &[u8]) -> KeyRange {
-    let mut end = prefix.to_vec();
-    end.push(0xff);
-    KeyRange { begin: prefix.to_vec(), end }
+    KeyRange::under(prefix.to_vec())
 }
 
 pub(super) fn with_int(prefix: &[u8], value: u64) -> Vec<u8> {
