@@ -1,5 +1,6 @@
 //! What may go wrong.
 
+use flatbed_kit::{Corruption, NoRandomness, TransactionError};
 use foundationdb::FdbError;
 
 use crate::timestamp::Timestamp;
@@ -69,6 +70,31 @@ pub enum Error {
     /// The system has no randomness (500).
     #[error("no randomness")]
     NoRandomness,
+}
+
+impl From<Corruption> for Error {
+    fn from(corruption: Corruption) -> Self {
+        Error::Corrupt(match corruption {
+            Corruption::TransactionHeld => "a transaction is held",
+            // The store has no marks, and no ranges with a bound.
+            Corruption::Mark | Corruption::RemovedMarks | Corruption::RangeTooLong(_) => "a mark or a range",
+        })
+    }
+}
+
+impl From<NoRandomness> for Error {
+    fn from(_: NoRandomness) -> Self {
+        Error::NoRandomness
+    }
+}
+
+impl TransactionError for Error {
+    fn fdb(&self) -> Option<FdbError> {
+        match self {
+            Error::Storage(error) => Some(*error),
+            _ => None,
+        }
+    }
 }
 
 /// What an operation gives.

@@ -2,6 +2,8 @@
 
 pub(crate) mod tuple;
 
+pub(crate) use flatbed_kit::KeyRange;
+
 use crate::error::Result;
 use tuple::{BYTES, TEXT, bad_key, put_int, put_text, take_int, take_text};
 
@@ -40,34 +42,6 @@ const STAGED_PAYLOADS: u64 = 3;
 
 /// What becomes due lies in so many slices, by its user, so that no key of them is hot.
 pub(crate) const SHARDS: u64 = 64;
-
-/// A half-open range of keys.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct KeyRange {
-    pub begin: Vec<u8>,
-    pub end: Vec<u8>,
-}
-
-impl KeyRange {
-    /// All keys that begin with a prefix and go on with an element of a tuple.
-    pub(crate) fn under(prefix: Vec<u8>) -> KeyRange {
-        let mut end = prefix.clone();
-        end.push(0xff);
-        KeyRange { begin: prefix, end }
-    }
-
-    /// The same without what lies up to and with a key.
-    pub(crate) fn behind(self, key: &[u8]) -> KeyRange {
-        let mut begin = key.to_vec();
-        begin.push(0);
-        KeyRange { begin: begin.max(self.begin), end: self.end }
-    }
-
-    /// The same without what lies at a key and behind it.
-    pub(crate) fn before(self, key: &[u8]) -> KeyRange {
-        KeyRange { end: self.end.min(key.to_vec()), begin: self.begin }
-    }
-}
 
 /// Keys of Firefox Sync under one root.
 #[derive(Debug, Clone)]

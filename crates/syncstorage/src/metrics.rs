@@ -1,24 +1,30 @@
 //! What the store counts.
 
-use flatbed_metrics::{Counter, Gauge, Key, Keyed};
+use flatbed_kit::TransactionCounters;
+use flatbed_metrics::{Counter, Family, Gauge};
 
-/// An error code of FoundationDB's.
-#[derive(Debug)]
-pub(crate) struct ErrorCode;
-
-impl Key for ErrorCode {
-    const NAME: &'static str = "code";
-    const COUNT_MAX: usize = 32;
+/// The families of the store's transactions.
+pub(crate) fn transaction_families(counters: &TransactionCounters) -> Vec<Family> {
+    vec![
+        Family::of("flatbed_sync_reads", "Reads of a single key of Firefox Sync's.", &counters.reads),
+        Family::of("flatbed_sync_range_reads", "Pages of ranges of Firefox Sync's read.", &counters.range_reads),
+        Family::of(
+            "flatbed_sync_keys_written",
+            "Keys of Firefox Sync's set and cleared, and ranges cleared; in each attempt of a transaction.",
+            &counters.keys_written,
+        ),
+        Family::of("flatbed_sync_commits", "Transactions of Firefox Sync's committed.", &counters.commits),
+        Family::of(
+            "flatbed_sync_retries",
+            "Attempts of a transaction of Firefox Sync's that an error of FoundationDB's ended, by its code; nearly all are tried again.",
+            &counters.retries,
+        ),
+    ]
 }
 
 flatbed_metrics::metrics! {
-    /// What one [`Store`](crate::Store) has counted since it was opened.
+    /// What one [`Store`](crate::Store) has counted since it was opened, without its transactions.
     pub(crate) struct Metrics {
-        sync_reads: Counter = "Reads of a single key of Firefox Sync's.",
-        sync_range_reads: Counter = "Pages of ranges of Firefox Sync's read.",
-        sync_keys_written: Counter = "Keys of Firefox Sync's set and cleared, and ranges cleared; in each attempt of a transaction.",
-        sync_commits: Counter = "Transactions of Firefox Sync's committed.",
-        sync_retries: Keyed<ErrorCode> = "Attempts of a transaction of Firefox Sync's that an error of FoundationDB's ended, by its code; nearly all are tried again.",
         sync_records_written: Counter = "Records of Firefox Sync's written, those of batches when these are committed.",
         sync_records_deleted: Counter = "Records of Firefox Sync's that clients deleted one by one or by their ids.",
         sync_batches_begun: Counter = "Batches of Firefox Sync's begun.",

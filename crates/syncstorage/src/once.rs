@@ -61,7 +61,7 @@ mod tests {
     fn what_may_have_been_forgotten_is_not_known() {
         let at = Timestamp::from_hundredths;
         let once = Once::new().unwrap();
-        let (first, again) = (Attempt { maybe_committed: false }, Attempt { maybe_committed: true });
+        let (first, again) = (Attempt::default(), Attempt { maybe_committed: true, after_unknown: true });
         let mut head = Head::default();
         // Nothing was tried, or nothing that may have been committed.
         assert!(matches!(once.answered(again, &head), Ok(None)));

@@ -11,7 +11,7 @@ use crate::keys::RootKeys;
 use crate::limits::Limits;
 use crate::list::List;
 use crate::maintenance::Folds;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, transaction_families};
 use crate::model::{Change, Deleted, Got, Info, ListQuery, Precondition, Quota, Staged, Written};
 use crate::names::{BatchId, CollectionName, RecordId, Uid};
 use crate::once::drawn;
@@ -59,7 +59,7 @@ pub(crate) struct Inner {
     pub(crate) keys: RootKeys,
     pub(crate) limits: Limits,
     pub(crate) clock: Clock,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: Metrics,
     pub(crate) folds: Folds,
     /// The minute in which it was last said that a clock is wrong.
     pub(crate) warned_in_minute: AtomicI64,
@@ -91,8 +91,8 @@ impl Store {
     /// [`Error::Format`] if a newer program has changed it.
     pub async fn open(db: Arc<foundationdb::Database>, options: Options) -> Result<Store> {
         let Options { root, limits, clock } = options;
-        let metrics = Arc::new(Metrics::default());
-        let runner = Runner::new(db, metrics.clone(), clock.clone());
+        let metrics = Metrics::default();
+        let runner = Runner::new(db, clock.clone());
         let (keys, limits) = (RootKeys::new(&root), limits.bounded());
         let key = &keys.format();
         runner
@@ -121,7 +121,9 @@ impl Store {
 
     /// What was counted.
     pub fn metrics(&self) -> Vec<flatbed_metrics::Family> {
-        self.inner.metrics.families()
+        let mut families = transaction_families(self.inner.runner.counters());
+        families.extend(self.inner.metrics.families());
+        families
     }
 
     /// Whether FoundationDB answers.

@@ -1,67 +1,71 @@
-//! Running something in a FoundationDB transaction, again where FoundationDB says so.
+//! Transactions of Firefox Sync's storage: the kit's, with the store's errors, counters and reads.
 
 mod ranges;
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use flatbed_clock::Clock;
-use foundationdb::options::{ConflictRangeType, TransactionOption};
-use foundationdb::{FdbError, FdbResult};
+pub(crate) use flatbed_kit::Attempt;
+use flatbed_kit::{Operation, Quiet, RetryPolicy, TransactionContext, TransactionCounters};
+use foundationdb::Database;
+use foundationdb::options::ConflictRangeType;
 use futures_util::future::try_join_all;
-use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::keys::KeyRange;
-use crate::metrics::Metrics;
 pub(crate) use crate::transaction::ranges::Page;
 
-/// How long an operation is tried again before its last error is given to the client.
-pub(crate) const RETRY_MAX: Duration = Duration::from_secs(30);
-
-/// An attempt's reads take no longer: FoundationDB's client waits for ever for a cluster that does not answer.
-const ATTEMPT_MAX: Duration = Duration::from_secs(10);
-
-/// A commit is waited for no longer. It may still land afterwards, so its result is unknown, and it is not tried again.
-const COMMIT_MAX: Duration = Duration::from_secs(30);
-
-/// Pauses behind conflicts grow to this: those who conflict are a few devices of one user, and it is not the cluster that is
-/// to be spared, as with FoundationDB's own pauses of up to a second.
+/// Pauses after conflicts grow to this: the transactions of a few devices of one user conflict. FoundationDB's own pauses of up to
+/// a second would spare the cluster.
 const CONFLICT_PAUSE_MAX: Duration = Duration::from_millis(64);
 
 /// Keys that lie near each other and are read as one range.
 const NEAR_ROWS: usize = 25;
 
-const NOT_COMMITTED: i32 = 1020;
-const TIMED_OUT: i32 = 1031;
-const COMMIT_UNKNOWN_RESULT: i32 = 1021;
-
-/// What an attempt knows of those before it.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Attempt {
-    /// An earlier attempt's commit may have happened.
-    pub maybe_committed: bool,
+/// The counters, clock and retry policy of a store's transactions.
+#[derive(Debug)]
+pub(crate) struct Context {
+    counters: TransactionCounters,
+    clock: Clock,
+    policy: RetryPolicy,
 }
 
-/// A transaction of FoundationDB's. Whoever attempts something in it gives its clones back: the runner commits.
+impl TransactionContext for Context {
+    type Error = Error;
+
+    fn counters(&self) -> &TransactionCounters {
+        &self.counters
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    fn policy(&self) -> &RetryPolicy {
+        &self.policy
+    }
+}
+
+/// A handle of a transaction. An attempt drops its clones before it ends: the runner commits the transaction.
 #[derive(Clone)]
-pub(crate) struct Trx {
-    trx: Arc<foundationdb::Transaction>,
-    metrics: Arc<Metrics>,
-}
+pub(crate) struct Trx(Arc<flatbed_kit::Transaction<Context>>);
 
 impl Trx {
+    /// The kit's transaction.
+    pub(crate) fn kit(&self) -> &flatbed_kit::Transaction<Context> {
+        &self.0
+    }
+
     /// A key's value. Without `is_snapshot` the commit fails if another writes it first.
     pub(crate) fn get(
         &self,
         key: &[u8],
         is_snapshot: bool,
     ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<> {
-        self.metrics.sync_reads.add(1);
-        let read = self.trx.get(key, is_snapshot);
+        let read = self.0.get(key, is_snapshot);
         async move { Ok(read.await?.map(|value| Bytes::copy_from_slice(&value))) }
     }
 
@@ -97,124 +101,97 @@ impl Trx {
 
     /// Writes, and another one's read of it conflicts.
     pub(crate) fn set(&self, key: &[u8], value: &[u8]) {
-        self.metrics.sync_keys_written.add(1);
-        self.trx.set(key, value);
+        self.0.set(key, value);
     }
 
     /// Clears, and another one's read of it conflicts.
     pub(crate) fn clear(&self, key: &[u8]) {
-        self.metrics.sync_keys_written.add(1);
-        self.trx.clear(key);
+        self.0.clear(key);
     }
 
     /// Clears a range, and another one's read of anything in it conflicts.
     pub(crate) fn clear_range(&self, range: &KeyRange) {
-        self.metrics.sync_keys_written.add(1);
-        self.trx.clear_range(&range.begin, &range.end);
+        self.0.clear_range(&range.begin, &range.end);
     }
 
     /// Writes what only those write who conflict on another key anyway.
     pub(crate) fn set_quietly(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.be_quiet()?;
-        self.metrics.sync_keys_written.add(1);
-        self.trx.set(key, value);
-        Ok(())
+        Quiet(self.kit()).set(key, value)
     }
 
     /// Clears what only those write who conflict on another key anyway.
     pub(crate) fn clear_quietly(&self, key: &[u8]) -> Result<()> {
-        self.be_quiet()?;
-        self.metrics.sync_keys_written.add(1);
-        self.trx.clear(key);
-        Ok(())
+        Quiet(self.kit()).clear(key)
     }
 
     /// Clears a range that only those write who conflict on another key anyway.
     pub(crate) fn clear_range_quietly(&self, range: &KeyRange) -> Result<()> {
-        self.be_quiet()?;
-        self.metrics.sync_keys_written.add(1);
-        self.trx.clear_range(&range.begin, &range.end);
-        Ok(())
-    }
-
-    fn be_quiet(&self) -> Result<()> {
-        Ok(self.trx.set_option(TransactionOption::NextWriteNoWriteConflictRange)?)
+        Quiet(self.kit()).clear_range(range)
     }
 
     /// Another one that has read the key, and commits later, fails; without anything being written.
     pub(crate) fn touch(&self, key: &[u8]) -> Result<()> {
         let mut end = key.to_vec();
         end.push(0);
-        Ok(self.trx.add_conflict_range(key, &end, ConflictRangeType::Write)?)
+        Ok(self.0.add_conflict_range(key, &end, ConflictRangeType::Write)?)
     }
 
     /// Reads as of a version that an earlier transaction had.
     pub(crate) fn pin(&self, version: i64) {
-        self.trx.set_read_version(version);
+        self.0.set_read_version(version);
     }
 
     /// The version that it reads as of.
     pub(crate) async fn version(&self) -> Result<i64> {
-        Ok(self.trx.get_read_version().await?)
+        Ok(self.0.get_read_version().await?)
+    }
+}
+
+/// An operation that is a closure.
+struct Attempts<A>(A);
+
+impl<A, T, F> Operation<Context> for Attempts<A>
+where
+    A: FnMut(Trx, Attempt) -> F + Send,
+    F: Future<Output = Result<T>> + Send,
+    T: Send,
+{
+    type Output = T;
+
+    fn attempt(
+        &mut self,
+        trx: &Arc<flatbed_kit::Transaction<Context>>,
+        attempt: Attempt,
+    ) -> impl Future<Output = Result<T>> + Send {
+        Box::pin((self.0)(Trx(Arc::clone(trx)), attempt))
     }
 }
 
 /// What runs transactions.
 #[derive(Clone)]
 pub(crate) struct Runner {
-    db: Arc<foundationdb::Database>,
-    metrics: Arc<Metrics>,
-    clock: Clock,
+    db: Arc<Database>,
+    context: Arc<Context>,
 }
 
 impl Runner {
-    pub(crate) fn new(db: Arc<foundationdb::Database>, metrics: Arc<Metrics>, clock: Clock) -> Runner {
-        Runner { db, metrics, clock }
+    pub(crate) fn new(db: Arc<Database>, clock: Clock) -> Runner {
+        let policy = RetryPolicy { conflict_pause_max: Some(CONFLICT_PAUSE_MAX), ..RetryPolicy::default() };
+        Runner { db, context: Arc::new(Context { counters: TransactionCounters::default(), clock, policy }) }
+    }
+
+    /// The counters of the transactions.
+    pub(crate) fn counters(&self) -> &TransactionCounters {
+        self.context.counters()
     }
 
     /// Attempts something that writes, and commits it. It may be attempted many times: what must stay the same is made before.
-    pub(crate) async fn write<T, F>(&self, mut attempt: impl FnMut(Trx, Attempt) -> F + Send) -> Result<T>
+    pub(crate) async fn write<T, F>(&self, attempt: impl FnMut(Trx, Attempt) -> F + Send) -> Result<T>
     where
         F: Future<Output = Result<T>> + Send,
         T: Send,
     {
-        let (started, mut conflicts) = (self.clock.now(), 0);
-        let mut state = Attempt::default();
-        let mut trx = Arc::new(self.db.create_trx()?);
-        loop {
-            let handle = Trx { trx: trx.clone(), metrics: self.metrics.clone() };
-            let done = self.bounded(Box::pin(attempt(handle, state))).await;
-            let owned = Arc::try_unwrap(trx).map_err(|_| Error::Corrupt("a transaction is held"))?;
-            let (error, next) = match done {
-                Ok(output) => {
-                    let Ok(committed) = self.clock.timeout(COMMIT_MAX, owned.commit()).await else {
-                        let error = FdbError::from_code(COMMIT_UNKNOWN_RESULT);
-                        self.metrics.sync_retries.count(error.code());
-                        return Err(Error::Storage(error));
-                    };
-                    match committed {
-                        Ok(_) => {
-                            self.metrics.sync_commits.add(1);
-                            return Ok(output);
-                        }
-                        Err(failed) => {
-                            let error = FdbError::from_code(failed.code());
-                            state.maybe_committed |= error.is_maybe_committed();
-                            if error.code() == NOT_COMMITTED {
-                                conflicts += 1;
-                                pause(conflict_pause(conflicts)).await;
-                                (error, self.db.create_trx())
-                            } else {
-                                (error, failed.on_error().await)
-                            }
-                        }
-                    }
-                }
-                Err(Error::Storage(error)) => (error, owned.on_error(error).await),
-                Err(other) => return Err(other),
-            };
-            trx = Arc::new(self.again(error, next, started, state)?);
-        }
+        flatbed_kit::write(&self.db, &self.context, &mut Attempts(attempt)).await
     }
 
     /// Attempts something that only reads.
@@ -223,16 +200,7 @@ impl Runner {
         F: Future<Output = Result<T>> + Send,
         T: Send,
     {
-        let started = self.clock.now();
-        let mut trx = Arc::new(self.db.create_trx()?);
-        loop {
-            let handle = Trx { trx: trx.clone(), metrics: self.metrics.clone() };
-            let done = self.bounded(Box::pin(attempt(handle))).await;
-            let Err(Error::Storage(error)) = done else { return done };
-            let owned = Arc::try_unwrap(trx).map_err(|_| Error::Corrupt("a transaction is held"))?;
-            let next = owned.on_error(error).await;
-            trx = Arc::new(self.again(error, next, started, Attempt::default())?);
-        }
+        flatbed_kit::read(&self.db, &self.context, &mut Attempts(move |trx: Trx, _: Attempt| attempt(trx))).await
     }
 
     /// Attempts something that only reads, once.
@@ -241,35 +209,8 @@ impl Runner {
         F: Future<Output = Result<T>> + Send,
         T: Send,
     {
-        let trx = Arc::new(self.db.create_trx()?);
-        self.bounded(Box::pin(attempt(Trx { trx, metrics: self.metrics.clone() }))).await
-    }
-
-    /// The transaction for another attempt, or the error to end with.
-    fn again(
-        &self,
-        error: FdbError,
-        next: FdbResult<foundationdb::Transaction>,
-        started: Instant,
-        state: Attempt,
-    ) -> Result<foundationdb::Transaction> {
-        self.metrics.sync_retries.count(error.code());
-        let unknown = || Error::Storage(FdbError::from_code(COMMIT_UNKNOWN_RESULT));
-        match next {
-            Ok(trx) if self.clock.since(started) < RETRY_MAX => Ok(trx),
-            // Whatever this attempt said, an earlier one may have been committed.
-            _ if state.maybe_committed => Err(unknown()),
-            Ok(_) => Err(Error::Storage(error)),
-            Err(error) => Err(Error::Storage(error)),
-        }
-    }
-
-    /// The future's result, or after [`ATTEMPT_MAX`] FoundationDB's error for that.
-    async fn bounded<T>(&self, attempt: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        match self.clock.timeout(ATTEMPT_MAX, attempt).await {
-            Ok(done) => done,
-            Err(_) => Err(Error::Storage(FdbError::from_code(TIMED_OUT))),
-        }
+        let trx = Trx(Arc::new(flatbed_kit::Transaction::begin(&self.db, &self.context)?));
+        self.context.policy().bounded(Box::pin(attempt(trx))).await
     }
 }
 
@@ -277,11 +218,4 @@ impl Runner {
 /// client do; how often there is one is limited by the clock of the process.
 pub(crate) async fn pause(time: Duration) {
     Clock::system().sleep(time).await;
-}
-
-/// By lot, up to twice as long with each conflict.
-fn conflict_pause(conflicts: u32) -> Duration {
-    let most = Duration::from_millis(1 << conflicts.min(6)).min(CONFLICT_PAUSE_MAX);
-    let lot = RandomState::new().hash_one(0).to_le_bytes()[0];
-    most.mul_f64(f64::from(lot) / 255.0)
 }
