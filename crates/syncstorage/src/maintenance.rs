@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use flatbed_jobs::{Backoff, Claim, Failure, Job, Next, Owner, Run, Status, try_lead};
+use flatbed_jobs::{Backoff, Claim, Failure, Job, Next, Run, Status, try_lead};
+use flatbed_kit::random_id;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::error::{Error, Result};
 use crate::names::{CollectionName, Uid};
-use crate::once::drawn;
 use crate::store::{Inner, Store};
 
 /// What the lease of sweeping is called.
@@ -92,10 +92,7 @@ impl Maintenance {
     /// [`Error::NoRandomness`].
     pub fn new(store: &Store, options: MaintenanceOptions) -> Result<Maintenance> {
         let inner = store.inner.clone();
-        let (high, low) = (drawn()?.to_be_bytes(), drawn()?.to_be_bytes());
-        let mut owner: Owner = [0; 16];
-        owner.iter_mut().zip(high.into_iter().chain(low)).for_each(|(byte, drawn)| *byte = drawn);
-        let claim = Arc::new(Claim::new(owner, options.silence_max, &inner.clock));
+        let claim = Arc::new(Claim::new(random_id()?, options.silence_max, &inner.clock));
         let sweeper = Arc::new(Sweeper { inner: inner.clone(), status: Status::new(&inner.clock) });
         Ok(Maintenance { inner, sweeper, claim, options, tasks: Mutex::default() })
     }
