@@ -5,7 +5,7 @@
 //! call: for the process in [`TransactionCounters`], for one operation in [`waits`]. [`Once`] makes an operation idempotent.
 //! [`TakeLease`] and [`HoldLease`] are what an attempt does with the record of a lease.
 //!
-//! The crate builds no key of its own and knows no record of a store.
+//! [`mod@tuple`] encodes the elements of keys. The crate builds no key of its own and knows no record of a store.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
@@ -20,6 +20,7 @@ mod runner;
 #[cfg(test)]
 mod testing;
 mod transaction;
+pub mod tuple;
 pub mod waits;
 
 pub use apart::{Apart, Digest, Lacking};

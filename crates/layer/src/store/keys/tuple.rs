@@ -1,13 +1,12 @@
 //! FoundationDB's tuple encoding, as far as keys of this layer use it.
 
+use flatbed_kit::tuple;
+pub(super) use flatbed_kit::tuple::{BYTES as TUPLE_BYTES, STRING as TUPLE_STRING, put_int, put_text};
 use flatbed_revtree::RevId;
 
 use crate::error::{Error, Result};
 use crate::store::keys::KeyRange;
 
-pub(super) const TUPLE_BYTES: u8 = 0x01;
-pub(super) const TUPLE_STRING: u8 = 0x02;
-const TUPLE_INT_ZERO: u8 = 0x14;
 pub(super) const TUPLE_VERSIONSTAMP: u8 = 0x33;
 
 /// The revision in what stands behind LEAVES/{not deleted}, REVISIONS or REVISION_BODIES, and the rest of the key.
@@ -26,11 +25,7 @@ pub(crate) fn take_rev(key: &[u8]) -> Result<(RevId, &[u8])> {
 
 /// A tuple integer and what follows it.
 pub(crate) fn take_int(key: &[u8]) -> Result<(u64, &[u8])> {
-    let (&code, rest) = key.split_first().ok_or_else(bad_key)?;
-    let len = usize::from(code.checked_sub(TUPLE_INT_ZERO).filter(|len| *len <= 8).ok_or_else(bad_key)?);
-    let (bytes, rest) = rest.split_at_checked(len).ok_or_else(bad_key)?;
-    let value = bytes.iter().fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
-    Ok((value, rest))
+    tuple::take_int(key).ok_or_else(bad_key)
 }
 
 // A hash of 16 bytes is a tuple byte string, any other hash a tuple string, and byte strings sort before strings. So keys of
@@ -54,13 +49,6 @@ pub(super) fn with_int(prefix: &[u8], value: u64) -> Vec<u8> {
     key
 }
 
-pub(super) fn put_int(key: &mut Vec<u8>, value: u64) {
-    let bytes = value.to_be_bytes();
-    let shortest = bytes.get((value.leading_zeros() / 8) as usize..).unwrap_or_default();
-    key.push(TUPLE_INT_ZERO + shortest.len() as u8);
-    key.extend_from_slice(shortest);
-}
-
 /// A key for SET_VERSIONSTAMPED_KEY: the stamp's place behind a prefix, then its offset (4 bytes little-endian).
 pub(super) fn stamped(mut key: Vec<u8>, user_version: u16) -> Vec<u8> {
     key.push(TUPLE_VERSIONSTAMP);
@@ -71,17 +59,6 @@ pub(super) fn stamped(mut key: Vec<u8>, user_version: u16) -> Vec<u8> {
     key
 }
 
-pub(super) fn put_text(key: &mut Vec<u8>, code: u8, text: &[u8]) {
-    key.push(code);
-    for &byte in text {
-        key.push(byte);
-        if byte == 0 {
-            key.push(0xff);
-        }
-    }
-    key.push(0);
-}
-
 /// What stands in a key behind a prefix of it.
 pub(super) fn behind<'k>(key: &'k [u8], prefix: &[u8]) -> &'k [u8] {
     key.get(prefix.len()..).unwrap_or_default()
@@ -89,22 +66,7 @@ pub(super) fn behind<'k>(key: &'k [u8], prefix: &[u8]) -> &'k [u8] {
 
 /// A tuple byte string, or with another `code` a tuple string's bytes, and what follows it.
 pub(super) fn take_bytes_at(key: &[u8], code: u8) -> Result<(Vec<u8>, &[u8])> {
-    let (_, mut rest) = key.split_first().filter(|(first, _)| **first == code).ok_or_else(bad_key)?;
-    let mut out = Vec::new();
-    // By pieces: each reader of a view goes through each of its rows' keys.
-    while let Some(at) = rest.iter().position(|byte| *byte == 0) {
-        let (piece, behind) = rest.split_at(at);
-        out.extend_from_slice(piece);
-        rest = match behind {
-            [0, 0xff, behind @ ..] => {
-                out.push(0);
-                behind
-            }
-            [0, behind @ ..] => return Ok((out, behind)),
-            _ => break,
-        };
-    }
-    Err(bad_key())
+    tuple::take_bytes(key, code).ok_or_else(bad_key)
 }
 
 /// A tuple string and what follows it.
