@@ -13,6 +13,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_kit::COMMIT_UNKNOWN_RESULT;
 use flatbed_revtree::DocumentId;
 use foundationdb::FdbError;
 use tokio::runtime::Handle;
@@ -40,9 +41,6 @@ const ATTEMPTS_MAX: u32 = 2;
 
 /// After this time a write goes alone: the storage does not answer those before it.
 const WAIT_MAX: Duration = Duration::from_secs(5);
-
-/// FoundationDB's error for a commit of which nothing is known.
-const COMMIT_UNKNOWN_RESULT: i32 = 1021;
 
 /// Whether an edit may wait for others.
 pub(super) fn may_join(instance: &Instance, edit: &Edit<'_>, item: &Item) -> bool {
