@@ -1,4 +1,6 @@
-//! Calls a second, and the processor time of each (of all its processes, in ticks of 10 ms): `cargo run --release -p flatbed-javascript --example calls`.
+//! Measures calls per second and their processor time (of all processes, in ticks of 10 ms):
+//!
+//!     cargo run --release -p flatbed-javascript --example calls
 
 mod processor;
 

@@ -1,4 +1,6 @@
-//! Documents mapped a second, and the processor time of each: `cargo run --release -p flatbed-javascript --example maps`.
+//! Measures mapped documents per second and their processor time:
+//!
+//!     cargo run --release -p flatbed-javascript --example maps
 
 mod processor;
 
@@ -22,7 +24,7 @@ const MAPS: &[(&str, &[(&str, &str)])] = &[
     ("four views", &[("a", EMIT), ("b", EMIT), ("c", EMIT), ("d", EMIT)]),
 ];
 
-/// About 1 kB.
+/// Returns a document of about 1 kB.
 fn document(n: usize) -> Vec<u8> {
     let text = "lorem ipsum dolor ".repeat(35);
     format!(

@@ -1,4 +1,4 @@
-//! How long a sync function takes: in an engine that is there, and in a fresh one.
+//! Measures a sync function in a loaded engine and in a fresh one:
 //!
 //!     cargo run --release -p flatbed-javascript --example sync
 #![allow(clippy::expect_used)]

@@ -1,6 +1,6 @@
-//! Requests to an engine, and how its output is read.
+//! Requests to an engine and the parsing of its output.
 //!
-//! The output is that of a process which a function may have taken over. So what is made of it here holds whatever it is.
+//! A function may have taken over the process that wrote the output. The parsers therefore accept any bytes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,38 +13,39 @@ use crate::rows::Rows;
 use crate::sync::{Routed, SyncWrite, routed};
 use crate::{cut, failure, whole};
 
-/// A call, with all that it needs.
+/// A request to an engine with its arguments.
 pub(crate) enum Ask {
-    /// A function of the dispatcher.
+    /// Calls a function of the dispatcher.
     Call { kind: &'static str, path: String, input: String },
-    /// Documents to map, until the slice is over. `is_fresh`: in a machine that has run nothing.
+    /// Maps documents until the slice ends. `is_fresh`: needs a machine that has run nothing.
     Map { documents: Vec<Vec<u8>>, views: usize, slice: Duration, is_fresh: bool },
-    /// Rows or reductions to reduce, until the slice is over.
+    /// Reduces rows or reductions until the slice ends.
     Reduce { asks: Vec<ReduceAsk>, slice: Duration },
-    /// A show, an update or a rewrite; the input is path and arguments.
+    /// Runs a show, an update or a rewrite; the input is path and arguments.
     Render { kind: &'static str, input: String },
-    /// A list.
+    /// Runs a list.
     List { input: String, link: Link },
-    /// Whether a text is a sync function, or one of the worker.
+    /// Checks that a text is a sync function or a transform function.
     Check,
-    /// What a sync function says of writes, one behind the other until the slice is over. Each may take the time of a step.
+    /// Runs a sync function for several writes in order until the slice ends. `step_max`: the time limit of one
+    /// write.
     Route { writes: VecDeque<SyncWrite>, slice: Duration, step_max: Duration },
-    /// What a function of the worker makes of a document.
+    /// Transforms a document for the changes worker.
     Transform { input: String },
-    /// What a process may not do.
+    /// Tries an operation that the process is denied.
     #[cfg(test)]
     Probe { input: String },
 }
 
-/// One input, for some functions.
+/// One reduce input and the functions that reduce it.
 pub(crate) struct ReduceAsk {
-    /// Their places among the group's, and how long CouchDB's query server would find the call.
+    /// For each function its index in the group and the length of the call in CouchDB's query server, in characters.
     pub(crate) functions: Vec<(usize, usize)>,
     pub(crate) is_rereduce: bool,
     pub(crate) input: String,
 }
 
-/// What is answered.
+/// The parsed answer of an engine.
 pub(crate) enum Answer {
     Text(String),
     Routed(RoutedPart),
@@ -52,39 +53,40 @@ pub(crate) enum Answer {
     Reduced(ReducedPart),
 }
 
-/// What came of a part of several writes.
+/// The outcomes of the writes that ran in one slice.
 pub(crate) struct RoutedPart {
-    /// In their order; behind one that broke a bound there is no other.
+    /// In order of the writes. A write that broke a bound is the last.
     pub(crate) routed: Vec<Result<Routed>>,
-    /// Those whose turn it was not.
+    /// The writes that have not run.
     pub(crate) rest: VecDeque<SyncWrite>,
-    /// The process was killed for this at a write with others before it, whose answers are lost: how many.
+    /// The number of writes with lost outcomes, and the error: the process was killed at a later write of the same
+    /// slice.
     pub(crate) killed: Option<(usize, Error)>,
 }
 
-/// What came of a part of a batch of reductions.
+/// The results of the reductions that ran in one slice.
 pub(crate) struct ReducedPart {
     pub(crate) results: Vec<Vec<Result<String>>>,
-    /// Those whose turn it was not.
+    /// The reductions that have not run.
     pub(crate) rest: Vec<ReduceAsk>,
 }
 
-/// What came of a part of a batch of documents.
+/// The rows of the documents that ran in one slice.
 pub(crate) struct MappedPart {
     pub(crate) documents: Vec<Vec<Result<Rows>>>,
-    /// Why the document after those has no answer.
+    /// Why the next document has no answer.
     pub(crate) stopped: Option<Error>,
-    /// The process was killed for `stopped` at the document behind so many whose rows are lost.
+    /// The number of documents whose rows were lost: the process was killed at a later document, for `stopped`.
     pub(crate) lost: usize,
-    /// Whether the machine had run something before.
+    /// True if the machine had run other calls before.
     pub(crate) was_used: bool,
-    /// Those whose turn it was not; the one that it stopped at is the first, or those that are lost.
+    /// The documents without an answer. The first is the one that stopped the slice, or the first with lost rows.
     pub(crate) rest: Vec<Vec<u8>>,
     pub(crate) logs: Vec<String>,
 }
 
 impl Ask {
-    /// What it is asked of.
+    /// Returns the kind of machine that runs the request.
     pub(crate) fn part(&self) -> Part {
         match self {
             Ask::Call { .. } => Part::Calls,
@@ -102,7 +104,8 @@ impl Ask {
         matches!(self, Ask::Map { is_fresh: true, .. })
     }
 
-    /// Takes the output apart. `was_used`: the engine had run something before. `None`: it is no answer to this.
+    /// Parses the output. `was_used`: the machine had run other calls before. Returns `None` if the output does not
+    /// fit the request.
     pub(crate) fn answer(self, output: Output, was_used: bool) -> Option<Answer> {
         Some(match (self, output) {
             (
@@ -140,7 +143,7 @@ impl Ask {
         })
     }
 
-    /// The answer if the process was killed, or died, after `finished` of its items.
+    /// Returns the answer after the process was killed or died with `finished` items done.
     pub(crate) fn lost(self, finished: usize, was_used: bool, error: Error) -> Result<Answer> {
         match self {
             Ask::Map { documents, .. } if !documents.is_empty() => {
@@ -165,7 +168,7 @@ impl Ask {
     }
 }
 
-/// `Vec::split_off` where there are so many.
+/// `Vec::split_off` that returns `None` if `at` is out of bounds.
 trait SplitOff: Sized {
     fn split_off_checked(&mut self, at: usize) -> Option<Self>;
 }
@@ -176,7 +179,7 @@ impl<T> SplitOff for Vec<T> {
     }
 }
 
-/// One for each view. `None`: it is not so many.
+/// Splits the lines of one document, one for each view. Returns `None` if the number of lines differs.
 fn outcomes(lines: String, views: usize) -> Option<Vec<Result<Rows>>> {
     let outcome = |line: String| match line.strip_prefix('!') {
         Some(failed) => Err(failure(failed)),
@@ -192,10 +195,10 @@ fn outcomes(lines: String, views: usize) -> Option<Vec<Result<Rows>>> {
     has_all.then(|| lines.split('\n').map(|line| outcome(line.to_owned())).collect())
 }
 
-/// Output of so many characters may be of any size beside its input's.
+/// Output of up to this many UTF-16 units is exempt from the reduce overflow check.
 const FREE_CHARACTERS: usize = 4_096;
 
-/// Takes `[RESULT]` apart.
+/// Parses `[RESULT]` and applies CouchDB's reduce overflow check.
 fn reduced(answer: &str, input_characters: usize) -> Result<String> {
     if let Some(failed) = answer.strip_prefix('!') {
         return Err(failure(failed));

@@ -1,9 +1,9 @@
 //! The engine process: this program in another mode.
 //!
-//! A program that links this crate becomes one before its `main` where its environment says so, and its first descriptor is a socket: the
-//! name alone may come from a shell. Then it has three descriptors: the
-//! socket to the server, and two pages of shared memory. It gives up whatever else it may do ([`crate::harden`]), and answers one
-//! call after the other until the socket ends.
+//! A program that links this crate becomes an engine process before its `main` if the environment names it and
+//! descriptor 0 is a socket. The second condition guards against a name inherited from a shell. The process has three
+//! descriptors: the socket to the server and two pages of shared memory. It drops all other privileges
+//! ([`crate::harden`]) and answers one call after the other until the socket ends.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -26,19 +26,20 @@ use crate::message::{CallRequest, Page, Request, Setup, read_request, write_done
 use crate::shared::{self, Shared};
 use crate::wire::{Broken, Buffer, Frame};
 
-/// The name in the environment by which a program is an engine process.
+/// The environment variable that marks an engine process.
 pub(crate) const MARKER: &str = "FLATBED_FUNCTIONS_PROCESS";
 
-/// A process whose engines have had more memory ends after its call: not each allocator gives that back.
+/// A process whose engines have used more memory ends after its call: not every allocator returns memory to the
+/// system.
 const PEAK_BYTES_MAX: usize = 64 << 20;
 
-/// The descriptors that it has.
+/// The descriptors of the process.
 const SOCKET: i32 = 0;
 const OWN_PAGE: i32 = 1;
 const TOTAL_PAGE: i32 = 2;
 
-/// The system calls what is listed so before `main`. A program may rely on a constructor of its own there if that needs nothing that
-/// the standard library sets up in `main`: arguments, and handlers of signals.
+/// The system runs the functions listed in this section before `main`. Such a function may use nothing that the
+/// standard library sets up in `main`: arguments and signal handlers.
 #[used]
 #[cfg_attr(not(target_vendor = "apple"), unsafe(link_section = ".init_array"))]
 #[cfg_attr(target_vendor = "apple", unsafe(link_section = "__DATA,__mod_init_func"))]
@@ -49,24 +50,24 @@ extern "C" fn begin() {
         return;
     }
     let code = i32::from(serve().is_err());
-    // SAFETY: it takes a number. Nothing of the program that was not begun is to run at its end.
+    // SAFETY: it takes a number. `_exit` skips the exit handlers of the program, which was not initialised.
     unsafe { libc::_exit(code) };
 }
 
 fn has_socket() -> bool {
-    // SAFETY: numbers of zeros are what is written to, which lives through the call.
+    // SAFETY: zeros are a valid `stat`, which lives through the call.
     unsafe {
         let mut found: libc::stat = std::mem::zeroed();
         libc::fstat(SOCKET, &raw mut found) == 0 && found.st_mode & libc::S_IFMT == libc::S_IFSOCK
     }
 }
 
-/// Keeps [`BEGIN`] in programs that link this.
+/// Keeps [`BEGIN`] in programs that link this crate.
 pub(crate) fn link() {
     std::hint::black_box(&BEGIN);
 }
 
-/// Why a process ends.
+/// Ends the process after any failure.
 #[derive(Debug)]
 struct Ended;
 
@@ -82,7 +83,7 @@ impl From<Broken> for Ended {
     }
 }
 
-/// The socket, as calls and the lists among them use it.
+/// The socket to the server with its buffers, shared by calls and list exchanges.
 struct Line {
     socket: ManuallyDrop<File>,
     out: Vec<u8>,
@@ -98,7 +99,7 @@ impl Line {
         sent
     }
 
-    /// Frames of the server may have any length.
+    /// Receives a frame of any length: the server is trusted.
     fn receive(&mut self) -> Result<&[u8], Broken> {
         self.buffer.receive(&mut *self.socket, usize::MAX, &mut || false)
     }
@@ -106,7 +107,7 @@ impl Line {
 
 fn serve() -> Result<(), Ended> {
     harden::leave()?;
-    // SAFETY: the server starts it with these three descriptors, and nothing else has used them.
+    // SAFETY: the server starts the process with these three descriptors, and no other code has used them.
     let (own, total, socket) = unsafe {
         let own = Shared::<shared::Page>::map(BorrowedFd::borrow_raw(OWN_PAGE))?;
         let total = Shared::<shared::Total>::map(BorrowedFd::borrow_raw(TOTAL_PAGE))?;
@@ -128,9 +129,9 @@ fn serve() -> Result<(), Ended> {
     answer(&workshop, &own, Rc::new(RefCell::new(line)))
 }
 
-/// Has the C library read what the time zone is, which no file can be opened for later.
+/// Makes the C library read the time zone now: the process cannot open files later.
 fn read_zone() {
-    // SAFETY: numbers and pointers of zeros are a time, which the library writes; it lives through the call.
+    // SAFETY: zeros are a valid `tm`, which lives through the call.
     unsafe {
         let mut time: libc::tm = std::mem::zeroed();
         libc::localtime_r(&0, &raw mut time);
@@ -148,7 +149,7 @@ fn answer(workshop: &Workshop, page: &Arc<Shared<shared::Page>>, line: Rc<RefCel
         page.unwrap_or(Page::Broken)
     });
     loop {
-        // The request's texts are in the buffer, which a list's pages come into, too.
+        // The buffer is taken out because the request borrows it while list pages arrive in another one.
         let mut buffer = std::mem::take(&mut line.borrow_mut().buffer);
         let frame = {
             let socket = &mut *line.borrow_mut().socket;
@@ -173,7 +174,7 @@ fn answer(workshop: &Workshop, page: &Arc<Shared<shared::Page>>, line: Rc<RefCel
                 });
                 let is_last = workshop.budget.peak() > PEAK_BYTES_MAX;
                 line.borrow_mut().send(|frame| write_done(frame, (kept.is_some(), is_last), &result))?;
-                // The reply is sent before the engine is freed, which takes time.
+                // The reply goes first: freeing an engine takes time.
                 drop(unkept);
                 if let Some(machine) = kept {
                     machines.insert(slot, machine);

@@ -6,39 +6,37 @@ use std::time::Duration;
 
 use crate::shared::{Page, Shared};
 
-/// The time of the system's monotonic clock, the same in all processes.
+/// Returns the time of the system's monotonic clock, which all processes share.
 pub(crate) fn now() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: it writes a time to where it has room.
+    // SAFETY: it writes to `time`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// Until when the functions of a call may run. The server and the process both see when that is moved.
+/// The deadline of a call. The server and the process both see each change of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
     page: Arc<Shared<Page>>,
-    /// The call's number.
     call: u64,
 }
 
 impl Clock {
-    /// That of the call with this number.
+    /// Returns the clock of the call with this number.
     pub(crate) fn of(page: &Arc<Shared<Page>>, call: u64) -> Clock {
         Clock { page: page.clone(), call }
     }
 
-    /// The deadline, as [`now`] counts.
+    /// Returns the deadline on the clock of [`now`].
     pub(crate) fn until(&self) -> Duration {
         Duration::from_micros(self.page.until_us.load(Ordering::Relaxed))
     }
 
-    /// Moves the deadline.
     pub(crate) fn set(&self, until: Duration) {
         self.page.until_us.store(u64::try_from(until.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The call is to stop. A later call of the process goes on, whenever this is called.
+    /// Stops this call. A late stop does not affect later calls of the process.
     pub(crate) fn stop(&self) {
         self.page.stopped.fetch_max(self.call, Ordering::Relaxed);
     }
@@ -47,7 +45,7 @@ impl Clock {
         self.page.stopped.load(Ordering::Relaxed) >= self.call
     }
 
-    /// Takes deadline and stop back, as a process can.
+    /// Reverts the deadline and the stop, as a hostile process can.
     #[cfg(test)]
     pub(crate) fn undo(&self) {
         self.page.until_us.store(u64::MAX, Ordering::Relaxed);
@@ -58,12 +56,11 @@ impl Clock {
         self.is_stopped() || now() >= self.until()
     }
 
-    /// Items of the call that are done.
+    /// Returns the number of finished items of the call.
     pub(crate) fn finished(&self) -> usize {
         self.page.finished.load(Ordering::Relaxed)
     }
 
-    /// Sets how many items are done.
     pub(crate) fn set_finished(&self, items: usize) {
         self.page.finished.store(items, Ordering::Relaxed);
     }
@@ -81,7 +78,7 @@ mod tests {
         first.set(now() + Duration::from_secs(1_000));
         assert!(!first.is_over() && first.until() > now());
         second.stop();
-        // It comes late.
+        // A stop that arrives late.
         first.stop();
         assert!(second.is_over() && first.is_stopped());
         assert!(!Clock::of(&page, 3).is_stopped());

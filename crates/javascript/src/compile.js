@@ -1,5 +1,5 @@
-// A function from its source as CouchDB 3.5 takes one: the source is a script that ends with a function, or `function (doc) {...}`, which
-// is no statement. What gives a name alone (`function named(doc) {...}`) or another kind of function is refused.
+// Compiles a source as CouchDB 3.5 does. The source is a script that ends with a function, or an expression such as
+// `function (doc) {...}`. A declaration (`function named(doc) {...}`) and other kinds of functions are refused.
 const compileSource = (() => {
   const { Failure, evaluate, trimEnd } = inner;
   const { getPrototypeOf } = Object;
@@ -17,7 +17,7 @@ const compileSource = (() => {
       return { error };
     }
   };
-  // Functions may stand before it: `function helper() {...} function (doc) {...}`.
+  // Other functions may precede it: `function helper() {...} function (doc) {...}`.
   const after = (source) => {
     let at = search(source, 'function', 1);
     for (let i = 0; at >= 0 && i < ATTEMPTS_MAX; i++) {

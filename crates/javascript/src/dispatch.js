@@ -1,5 +1,5 @@
-// Runs functions of one design document for one caller. What comes in and goes out is JSON text, so that no object of one call is seen by
-// another, and the built-in functions are taken before a design document's code can change them.
+// Runs functions of one design document for one caller. Arguments and results are JSON text, so that calls share no
+// objects. Built-in functions are captured before code of a design document can change them.
 export const { dispatch, inner } = (() => {
   const { parse, stringify } = JSON;
   const { isArray } = Array;
@@ -36,7 +36,7 @@ export const { dispatch, inner } = (() => {
     return at;
   };
 
-  // Functions of another language are not taken for JavaScript. Letters of either case name it, as in CouchDB.
+  // Functions of another language are refused. Its name is case-insensitive, as in CouchDB.
   const checkLanguage = () => {
     const language = member(['language']);
     if (language === undefined || (typeof language === 'string' && toLowerCase(language) === 'javascript')) return;
@@ -62,7 +62,7 @@ export const { dispatch, inner } = (() => {
     return found;
   };
 
-  // The `parent` of a module: the object that contains it, with a `parent` of its own. The design document has none.
+  // The `parent` of a module: the object that contains it, with its own `parent`. The design document has none.
   const objectAt = (path) => {
     let at = { current: design };
     for (let i = 0; i < path.length; i++) {
@@ -71,7 +71,8 @@ export const { dispatch, inner } = (() => {
     return at;
   };
 
-  // Modules of the design document: './a' and '../a' from where the asking module stands, all else from the top.
+  // Loads a module of the design document: './a' and '../a' relative to the requiring module, other names from the
+  // top.
   const require = (name, from = []) => {
     const parts = `${name}`.split('/');
     const path = parts[0] === '.' || parts[0] === '..' ? from.slice(0, -1) : [];
@@ -84,7 +85,7 @@ export const { dispatch, inner } = (() => {
     const key = stringify(path);
     const known = getModule(key);
     if (known !== undefined) {
-      // One that failed fails for whoever asks: it is not for the first to say what the others find.
+      // A failed module fails in each call: the first one must not hide the error from the others.
       if (known.failure !== undefined) throw known.failure.error;
       return known.module.exports;
     }
@@ -103,16 +104,17 @@ export const { dispatch, inner } = (() => {
     return module.exports;
   };
 
-  // The helpers of iterators (CouchDB's functions have none) call one another without a look at the stack: a long chain of them would
-  // end the process. All iterators and generators inherit from this prototype, and its constructor is reached from nowhere else.
+  // The iterator helpers, which CouchDB's engine lacks, call each other without a check of the stack, so a long chain
+  // would crash the process. All iterators and generators inherit from this prototype, the only path to its
+  // constructor.
   const iterators = getPrototypeOf(getPrototypeOf([].values()));
   for (const key of Reflect.ownKeys(iterators)) {
     if (key !== Symbol.iterator && !delete iterators[key]) throw new TypeError('a helper stays');
   }
   delete globalThis.Iterator;
 
-  // Built-in loops do not listen to the clock. Here they are kept to lengths that they are done with soon. That must be the length that
-  // they find: what may say another one when it is asked again, a proxy or a getter, they do not take.
+  // Built-in loops do not check the clock, so their lengths are limited here. The length must not change between this
+  // check and the loop; so proxies and lengths with getters are refused.
   const ITEMS_MAX = 5e6;
   const COMPARISONS_MAX = 1e9;
   const guard = (prototype, names, check) => {
@@ -176,8 +178,8 @@ export const { dispatch, inner } = (() => {
       if (value !== undefined && value !== null && lengthOf(value) > ITEMS_MAX) throw new RangeError('too many items');
     },
   );
-  // These go through lengths that nobody has asked for before, behind code of others: loops of our own listen. They make arrays, of
-  // whatever class the first is.
+  // These functions read lengths after they have called other code, so they are replaced by JavaScript loops, which
+  // check the clock. They always return plain arrays.
   const ofEach = (value) => {
     if (value === undefined || value === null) throw new TypeError('cannot convert to object');
     return objectOf(value);
@@ -286,7 +288,7 @@ export const { dispatch, inner } = (() => {
     },
   };
 
-  // What a function says is kept for each document that it refuses.
+  // A message is kept for each document that is refused.
   const TEXT_MAX = 4000;
   const cut = (text) => {
     if (text.length <= TEXT_MAX) return text;
@@ -320,7 +322,7 @@ export const { dispatch, inner } = (() => {
       return told(error);
     }
   };
-  // For the other parts.
+  // For the other programs.
   const load = (given) => {
     design = given;
   };

@@ -1,4 +1,4 @@
-//! A thread's process, and the engines that it keeps there.
+//! The process of a thread and the engines loaded in it.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -17,44 +17,44 @@ use crate::thread::Thread;
 use crate::wire::{Broken, Frame};
 use crate::{Caller, Design};
 
-/// An engine that has more memory after its call is dropped.
+/// An engine that holds more memory after its call is dropped.
 pub(crate) const KEPT_BYTES_MAX: usize = 2 * SHARE_BYTES;
 
-/// How long after its deadline, or after it was told to stop, a call may take to do so, before its process is killed.
+/// The time that a call has to stop after its deadline or a stop. After that its process is killed.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// And how long after its deadline without having had the processor.
+/// The same time for a call that got no processor time.
 pub(crate) const STUCK: Duration = Duration::from_secs(5);
 
-/// A process ends after so many calls: what one has done to it does not stay for ever.
+/// The number of calls after which a process is replaced. This bounds the lifetime of damage by a function.
 const CALLS_MAX: u64 = 10_000;
 
-/// So many processes are taken for one that is there.
+/// The most spare processes that are tried for one call.
 const TAKEN_MAX: usize = 8;
 
-/// A process of one thread. It has none before its first call, after it was killed, and after it was idle for long.
+/// The process of one thread. It has none before its first call, after a kill, and after long idleness.
 pub(crate) struct Engine {
     nursery: Arc<Nursery>,
     process: Option<Process>,
     loaded: Loaded,
-    /// The process is to end.
+    /// True if the process must end after this call.
     is_spent: bool,
-    /// How much less of the processor it gets than the server, as `nice` counts it.
+    /// The niceness of the process relative to the server.
     niceness: i32,
 }
 
-/// A call of a process that is under way.
+/// A call in progress.
 pub(crate) struct Running<'e> {
     engine: &'e mut Engine,
     pub(crate) clock: Clock,
     number: u64,
 }
 
-/// Whose call it is, and how long it may take.
+/// The caller, code and limits of a call.
 pub(crate) struct Terms<'t> {
     pub(crate) design: &'t Design,
     pub(crate) caller: Caller,
-    /// How many engines are kept of the caller that was served last.
+    /// The number of engines kept for the last caller.
     pub(crate) loaded_max: usize,
     pub(crate) step_max: Duration,
     pub(crate) time_max: Duration,
@@ -63,19 +63,20 @@ pub(crate) struct Terms<'t> {
 /// The outcome of a call.
 pub(crate) struct CallOutcome {
     pub(crate) result: Result<Answer>,
-    /// Why its process must be killed, if so. It is killed when the call is forgotten.
+    /// Why the process must be killed. The engine kills it when it ends the process.
     pub(crate) killed: Option<KillCause>,
-    /// The processor time that its process has used for the call; for a list, since its last page.
+    /// The processor time of the call; for a list, since its last page.
     pub(crate) ran: Duration,
 }
 
-/// What happens outside of a call while it runs. Its process is not asked: that may write what it likes to the page that it shares.
+/// The server's view of a call while it runs. It does not rely on the process, which can write anything to the shared
+/// page.
 pub(crate) struct Outside<'o> {
-    /// Nothing is to run any more.
+    /// Returns true if the pool is closed.
     pub(crate) is_closed: &'o dyn Fn() -> bool,
-    /// The call is not to go on.
+    /// Returns true if the call must stop.
     pub(crate) is_stopped: &'o dyn Fn() -> bool,
-    /// Is told when a list waits for its caller, and when no longer.
+    /// Called with true when a list starts to wait for its caller, and with false when it stops waiting.
     pub(crate) waits: &'o dyn Fn(bool),
 }
 
@@ -84,11 +85,11 @@ impl Engine {
         Engine { nursery, process: None, loaded: Loaded::default(), is_spent: false, niceness }
     }
 
-    /// Begins a call: a process is there then. `None`: none starts.
+    /// Begins a call and takes a process if there is none. Returns `None` if no process starts.
     pub(crate) fn begin(&mut self) -> Option<Running<'_>> {
         if !self.process.as_ref().is_some_and(|process| process.calls() < CALLS_MAX && process.is_ready()) {
             self.end();
-            // A spare one may have been killed by the system, for its memory, say.
+            // The system may have killed a spare process, for example when memory was short.
             let process = std::iter::from_fn(|| self.nursery.take()).take(TAKEN_MAX).find(Process::is_ready)?;
             if self.niceness > 0 {
                 process.processor().lower(self.niceness);
@@ -100,7 +101,7 @@ impl Engine {
         Some(Running { engine: self, clock, number })
     }
 
-    /// Drops the engines of the process. It stays.
+    /// Drops the engines of the process and keeps the process.
     pub(crate) fn clear(&mut self) {
         if self.loaded.is_empty() {
             return;
@@ -112,12 +113,10 @@ impl Engine {
         }
     }
 
-    /// Whether the process must end after this call.
     pub(crate) fn is_spent(&self) -> bool {
         self.is_spent
     }
 
-    /// Ends the process.
     pub(crate) fn end(&mut self) {
         self.is_spent = false;
         self.process = None;
@@ -126,12 +125,10 @@ impl Engine {
 }
 
 impl Running<'_> {
-    /// The processor time of its process.
     pub(crate) fn processor(&self) -> Option<Thread> {
         self.engine.process.as_ref().map(|process| process.processor().clone())
     }
 
-    /// Runs the call.
     pub(crate) fn run(self, ask: Ask, terms: &Terms<'_>, outside: &Outside<'_>) -> CallOutcome {
         let processor = self.processor();
         let ran = || processor.as_ref().map_or(Duration::ZERO, Thread::ran);
@@ -140,7 +137,7 @@ impl Running<'_> {
         CallOutcome { result, killed, ran: ran().saturating_sub(ran_before.get()) }
     }
 
-    /// `goes_on` is called when a list has its next page: its time begins again.
+    /// Runs the call. `goes_on` is called when a list gets its next page, which restarts its time.
     fn answer(
         self,
         mut ask: Ask,
@@ -158,7 +155,7 @@ impl Running<'_> {
         let (slot, was_used) = loaded.take(caller, design, part, ask.wants_fresh());
         let dropped = std::mem::take(&mut loaded.dropped);
         let text = (!was_used).then(|| design.text());
-        // A process moves its deadline where it judges several writes, and else the server does.
+        // For several writes the process moves the deadline; otherwise the server does.
         let last = Cell::new(began + if matches!(ask, Ask::Route { .. }) { time_max } else { step_max });
         let stopped = Cell::new(None);
         let mut watch = Watch { clock: &clock, last: &last, stopped: &stopped, ran: None };
@@ -198,7 +195,7 @@ impl Running<'_> {
             }
             Broken::Late => (KillCause::Deadline, Error::TimedOut(step_max)),
             Broken::Malformed => (KillCause::Malformed, Error::OutOfResources),
-            // Its own limits end it otherwise: what was done to it is not its input's doing.
+            // `SIGKILL` by the system is not the input's fault. Other deaths come from the process's own limits.
             Broken::Gone if process.was_killed() => (KillCause::Died, Error::Busy),
             Broken::Gone => (KillCause::Died, Error::OutOfResources),
         };
@@ -206,14 +203,14 @@ impl Running<'_> {
     }
 }
 
-/// Sees when a call that does not stop has had its time.
+/// Detects that a call did not stop in time.
 struct Watch<'c> {
     clock: &'c Clock,
-    /// The last deadline that its process may give it.
+    /// The latest deadline that the process may set.
     last: &'c Cell<Duration>,
-    /// When it was seen that it is to stop: its answer is not waited for, or others need its place.
+    /// When the stop was first seen: the caller is gone, or other calls need the thread.
     stopped: &'c Cell<Option<Duration>>,
-    /// Its processor time when the deadline was first seen to have passed.
+    /// The processor time of the process when the deadline was first seen to have passed.
     ran: Option<Duration>,
 }
 
@@ -235,31 +232,31 @@ impl Watch<'_> {
     }
 }
 
-/// Engines that sync functions have in a process, whoever calls: of so many databases.
+/// The number of engines with sync functions that a process keeps for all callers.
 const SHARED_MAX: usize = 4;
 
-/// An engine in a process.
 struct Slot {
     design: Design,
     part: Part,
     number: u32,
 }
 
-/// What a process keeps loaded, as told to it. A machine serves one caller alone: nothing that a function leaves behind is seen by
-/// another. What runs sync functions leaves nothing behind, and serves all.
+/// The engines of a process, as the server knows them. An ordinary engine serves one caller, so that no other caller
+/// sees state that a function leaves behind. Engines of sync functions are restored after each call and serve all
+/// callers.
 #[derive(Default)]
 struct Loaded {
     caller: Option<Caller>,
-    /// The one used last is the last.
+    /// In order of use; the last was used last.
     machines: Vec<Slot>,
     shared: Vec<Slot>,
-    /// Those that the process has and is to drop.
+    /// Engines that the process must drop with the next call.
     dropped: Vec<u32>,
     next_slot: u32,
 }
 
 impl Loaded {
-    /// An engine, and whether there is one already.
+    /// Returns the number of an engine, and true if it is already loaded.
     fn take(&mut self, caller: Caller, design: &Design, part: Part, is_fresh: bool) -> (u32, bool) {
         let machines = if part == Part::Sync {
             &mut self.shared

@@ -1,8 +1,8 @@
-//! How a call ends without a result.
+//! Errors of calls.
 
 use std::time::Duration;
 
-/// What a function, or its surroundings, answered instead of a result.
+/// The error of a function or of the system that runs it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// `throw({forbidden: ...})`
@@ -11,34 +11,34 @@ pub enum Error {
     /// `throw({unauthorized: ...})`
     #[error("unauthorized: {0}")]
     Unauthorized(String),
-    /// There is no such function in the design document.
+    /// The design document has no such function.
     #[error("missing function")]
     Missing,
-    /// The design document is of this language, whose functions nobody runs.
+    /// The design document has a language that the server does not run.
     #[error("{0}")]
     Language(String),
-    /// Its text is no function.
+    /// The source is not a function.
     #[error("{0}")]
     Compilation(String),
-    /// Anything else that was thrown.
+    /// The function threw any other value.
     #[error("{name}: {reason}")]
     Thrown {
         /// The error's name, or the thrown object's first member.
         name: String,
-        /// What it says.
+        /// The error's message.
         reason: String,
     },
-    /// It used the processor for too long.
+    /// The function exceeded its time limit.
     #[error("a function of a design document ran for more than {} ms", .0.as_millis())]
     TimedOut(Duration),
-    /// It took more memory or stack than it may.
+    /// The function exceeded its limit of memory or stack.
     #[error("a function of a design document took more memory than it may")]
     OutOfResources,
-    /// It has not run, or not to its end: too many calls are waiting, or waited for too long, or have too much memory, or others had
-    /// the processor until its time was over. The same call may succeed later.
+    /// The call did not run, or not to its end: too many calls wait, the call waited too long, memory is short, or
+    /// other calls used the processor until its time was over. The same call may succeed later.
     #[error("too many functions of design documents are running or waiting to run")]
     Busy,
 }
 
-/// A result, or how a call ended without one.
+/// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;

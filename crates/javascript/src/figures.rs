@@ -3,15 +3,15 @@
 use flatbed_metrics::{Counter, Gauge, Labelled};
 
 flatbed_metrics::labels! {
-    /// Why a process was killed, or is gone.
+    /// Why a process was killed or died.
     pub enum KillCause: "cause" {
-        /// It did not stop in time.
+        /// The call did not stop in time.
         Deadline = "deadline",
-        /// Its caller was gone, and it did not stop.
+        /// The caller was gone, and the call did not stop.
         Stopped = "stopped",
-        /// Its reply was none.
+        /// The reply was malformed.
         Malformed = "malformed",
-        /// It ended in a call: of memory, or of a fault.
+        /// The process died in a call: out of memory, or a fault.
         Died = "died",
     }
 }
@@ -19,9 +19,9 @@ flatbed_metrics::labels! {
 flatbed_metrics::metrics! {
     /// Metrics of the functions of design documents, sync functions and functions of the worker.
     pub struct FunctionFigures {
-        function_calls: Counter = "Calls of functions that ran, batches of documents among them.",
-        function_processes: Gauge = "Processes that run functions, spare ones among them.",
+        function_calls: Counter = "Function calls, including batches of documents.",
+        function_processes: Gauge = "Processes that run functions, including spare ones.",
         function_processes_started: Counter = "Processes started to run functions.",
-        function_processes_killed: Labelled<KillCause, Counter> = "Processes of functions that did not stop in time, replied what is no reply, or died.",
+        function_processes_killed: Labelled<KillCause, Counter> = "Processes that did not stop in time, sent a malformed reply, or died.",
     }
 }

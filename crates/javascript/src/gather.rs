@@ -1,10 +1,10 @@
-//! Writes of a database that come while its sync function is asked about others: they are asked about together, in one call
-//! of a thread. To hand a call over and its answer back takes as long as a small function does.
+//! Group calls of sync functions: writes to a database that arrive during a call run together in the next call.
+//! Handing over a call and its answer costs as much as a small function.
 //!
-//! Whoever comes while none is under way is asked about at once, and all that come meanwhile wait, and are the next call. Nobody
-//! pays for another's write: who comes while a call takes longer than [`PATIENCE`], is part of one that does, or of one that
-//! fails as a whole, goes by itself, on another thread if there is one. Functions leave nothing behind, so that a
-//! write may be asked about twice. What waits goes with the request that brought it.
+//! A write that arrives while no call is in progress runs at once. Later writes wait and form the next call. A write
+//! runs alone, on another thread if possible, if the current call takes longer than [`PATIENCE`] or fails as a whole,
+//! so no write pays for another one. Sync functions leave no state behind, so that a write may run twice. A waiting
+//! write is dropped with its request.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,27 +17,28 @@ use crate::error::{Error, Result};
 use crate::runner::Runner;
 use crate::sync::{Routed, SyncFunction, SyncWrite};
 
-/// Writes of one call.
+/// The most writes in one call.
 const TOGETHER_MAX: usize = 32;
 
-/// Texts of a write that waits for others, in bytes: those of a call are there until it ends, whoever has gone.
+/// The largest document text of a write that waits for others, in bytes. A call keeps its texts until it ends, even
+/// after the client has gone.
 const SMALL_BYTES: usize = 8_000;
 
-/// A call that goes on for longer is waited for by nobody, and one of several writes comes to no further write then.
+/// The longest call that other writes wait for. A group call starts no further write after this time.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// Nor does anybody wait for longer than this, however short the calls are.
+/// The longest time that a write waits for others.
 const WAIT_MAX: Duration = Duration::from_millis(20);
 
-/// The writes of a function that wait for its answer to others.
+/// The queue of writes that wait for a sync function.
 #[derive(Debug, Default)]
 pub(crate) struct Gather(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Since when a call is under way.
+    /// The start of the call in progress.
     since: Option<Instant>,
-    /// By number.
+    /// In order of their numbers.
     waiting: VecDeque<Waiting>,
     next: u64,
 }
@@ -46,17 +47,16 @@ struct State {
 struct Waiting {
     number: u64,
     write: SyncWrite,
-    /// Dropped, where the call does not come to the write.
+    /// Dropped if the call ends before this write.
     reply: oneshot::Sender<Result<Routed>>,
 }
 
-/// How a write is to be asked about.
+/// How a write runs.
 enum Entered<'a> {
-    /// At once, and those who come meanwhile behind it.
+    /// At once; later writes wait for it.
     First,
-    /// By itself.
     Alone,
-    /// With others: it waits.
+    /// With others, in the next call.
     Waits(Ticket<'a>, oneshot::Receiver<Result<Routed>>),
 }
 
@@ -83,7 +83,7 @@ impl Gather {
         }
     }
 
-    /// Whether the call that is under way is worth waiting for.
+    /// Returns true if the call in progress is short enough to wait for.
     fn is_brisk(&self) -> bool {
         self.state().since.is_none_or(|since| since.elapsed() < PATIENCE)
     }
@@ -95,11 +95,12 @@ impl SyncWrite {
     }
 }
 
-/// A call under way; at its end the next one begins.
+/// A call in progress. Its end starts the next one.
 struct Turn {
     runner: Runner,
     function: SyncFunction,
-    /// One that never ran begins no other: its runtime ends, and those who wait go by themselves.
+    /// False if the task never ran because its runtime ends. Then no next call starts, and the waiting writes run
+    /// alone.
     has_begun: bool,
 }
 
@@ -117,7 +118,7 @@ impl Drop for Turn {
 }
 
 impl Turn {
-    /// Asks about the writes that wait. The call is stopped when all their requests have gone.
+    /// Runs the waiting writes. The call stops when all their requests have gone.
     async fn run(mut self) {
         self.has_begun = true;
         let (mut replies, writes): (Vec<oneshot::Sender<_>>, VecDeque<_>) = {
@@ -144,7 +145,7 @@ impl Turn {
     }
 }
 
-/// A write's place among those who wait; given up with its request.
+/// The queue position of a write; dropped with its request.
 struct Ticket<'a> {
     gather: &'a Gather,
     number: u64,
@@ -161,10 +162,10 @@ impl Drop for Ticket<'_> {
 }
 
 impl Runner {
-    /// Asks a sync function about a write, with others of its database if there are any.
+    /// Runs a sync function for a write, together with other writes of its database if there are any.
     ///
     /// # Errors
-    /// Those of [`Runner::check_sync`]. What the function itself refuses is an answer.
+    /// Those of [`Runner::check_sync`]. A refusal by the function is an `Ok` value.
     pub async fn route(&self, function: &SyncFunction, write: SyncWrite) -> Result<Routed> {
         if !write.is_small() {
             return self.route_alone(function, write).await;

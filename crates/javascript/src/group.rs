@@ -9,27 +9,27 @@ use crate::error::{Error, Result};
 use crate::rows::Rows;
 use crate::{Caller, Design, Runner};
 
-/// For whom groups are asked: an index is nobody's request.
+/// The caller of all groups: an index is built for no particular request.
 const INDEX: Caller = Caller { number: u64::MAX, client: None };
 
 /// Functions of a group of views.
 #[derive(Debug, Clone, Copy)]
 pub struct GroupFunctions<'a> {
-    /// `views.lib` of the design document as JSON text: what maps can `require`, as `views/lib/...`.
+    /// `views.lib` of the design document as JSON text, which maps can `require` as `views/lib/...`.
     pub lib: Option<&'a str>,
-    /// Names of views, as messages have them, and the sources of their maps.
+    /// Names of views, as error messages show them, and the sources of their maps.
     pub maps: &'a [(&'a str, &'a str)],
-    /// Names of views, and the sources of the reduces that are written, not built in.
+    /// Names of views, and the sources of the reduces that are not built in.
     pub reduces: &'a [(&'a str, &'a str)],
 }
 
-/// What a document may emit in a view. What is more fails for this document and view: [`Error::Thrown`], `too_many_rows` or
-/// `too_large_rows`.
+/// Limits of the rows that a document may emit in a view. A document beyond them fails for this view with
+/// [`Error::Thrown`], `too_many_rows` or `too_large_rows`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowLimits {
-    /// Rows.
+    /// The number of rows.
     pub rows: usize,
-    /// Characters (of UTF-16) of all its rows' JSON.
+    /// UTF-16 units of the JSON of all its rows.
     pub characters: usize,
 }
 
@@ -39,21 +39,21 @@ impl Default for RowLimits {
     }
 }
 
-/// A group of views whose functions run together: one document is mapped by all of them in one call. Cheap to clone.
+/// A group of views whose functions run together: one call maps a document by all of them. Cheap to clone.
 ///
-/// What a function leaves in global names is gone after it. Changes of built-in objects and state of its libraries stay
-/// in an engine, which lives on while it is used; an engine that broke a bound is thrown away.
+/// Global variables are removed after each call. Changes of built-in objects and state of libraries stay in an engine
+/// while it is used. An engine that broke a bound is dropped.
 #[derive(Debug, Clone)]
 pub struct Group {
     maps: Design,
     views: usize,
     reduces: Design,
-    /// How many characters CouchDB's query server finds in a call of each reduce, less its rows.
+    /// The length of a call of each reduce in CouchDB's query server without its rows, in characters.
     calls: Arc<[usize]>,
 }
 
 impl Group {
-    /// `database`: what tells its database from all others.
+    /// `database`: a unique name of the database.
     pub fn new(database: impl Into<Arc<str>>, functions: &GroupFunctions<'_>, limits: RowLimits) -> Group {
         let database = database.into();
         let calls = functions.reduces.iter().map(|(_, source)| {
@@ -87,48 +87,48 @@ fn characters(text: &str) -> usize {
     text.encode_utf16().count()
 }
 
-/// What came of a batch of documents.
+/// The outcome of a batch of documents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mapped {
-    /// For each document in turn, for each view of the group: its rows, or why it has none, which is to be logged with the
+    /// For each document in turn, for each view of the group: its rows, or an error, which the caller logs with the
     /// document's id.
     pub documents: Vec<Vec<Result<Rows>>>,
-    /// Why the document after those has no answer, and none behind it: a function ended the whole query
-    /// ([`Error::Thrown`]), or broke a bound with it. [`Error::Busy`] says nothing of the document: it is to be asked for
-    /// again, later. `None` where documents are missing: their rows have taken so much memory (16 MB) that the others are to be
-    /// asked for once these are put away; one document has an answer at least.
+    /// Why the next document has no answer: a function ended the whole query ([`Error::Thrown`]) or broke a bound.
+    /// After [`Error::Busy`] the caller retries later; the document is not to blame. `None` with missing documents
+    /// means that the rows reached 16 MB of memory: the caller stores them and then maps the rest. At least one
+    /// document has an answer.
     pub stopped: Option<Error>,
-    /// What functions have logged: the first of it.
+    /// The first lines that functions logged.
     pub logs: Vec<String>,
 }
 
-/// Lines that functions log, of one batch.
+/// The most log lines of one batch.
 pub(crate) const LOGS_MAX: usize = 100;
 
-/// A batch ends early where its rows have so many bytes, and what each takes beside its texts.
+/// The size of the rows, in bytes, that ends a batch early.
 const MAPPED_BYTES_MAX: usize = 16 << 20;
 const ROW_BYTES: usize = 16;
 
-/// What is to be reduced, by some functions of a group.
+/// One reduce input and the functions that reduce it.
 #[derive(Debug, Clone)]
 pub struct Reduction<'a> {
-    /// Their places among the group's reduces.
+    /// Indices among the group's reduces.
     pub functions: &'a [usize],
-    /// What they are given.
+    /// The input of each of them.
     pub input: ReduceInput<'a>,
 }
 
-/// What a reduce is given.
+/// The input of a reduce.
 #[derive(Debug, Clone, Copy)]
 pub enum ReduceInput<'a> {
-    /// Rows: key, document id, value; all but the id as JSON. CouchDB gives the last row first.
+    /// Rows: key, document id, value. Key and value are JSON. CouchDB passes the last row first.
     Rows(&'a [(&'a str, &'a str, &'a str)]),
-    /// What it has given before, as JSON.
+    /// Results of earlier reduces, as JSON.
     Reductions(&'a [&'a str]),
 }
 
 impl ReduceInput<'_> {
-    /// The JSON text, and the name that a call of the query server has.
+    /// Returns the JSON text and the beginning of a call in CouchDB's query server.
     fn text(&self) -> (Vec<u8>, &'static str) {
         let mut out = vec![b'['];
         match self {
@@ -155,31 +155,33 @@ impl ReduceInput<'_> {
     }
 }
 
-/// Bytes of memory that rows take.
+/// Returns the memory of rows, in bytes.
 fn size(documents: &[Vec<Result<Rows>>]) -> usize {
     let rows = documents.iter().flatten().flatten();
     rows.map(|rows| rows.bytes() + rows.len() * ROW_BYTES).sum()
 }
 
 impl Runner {
-    /// Whether all functions of a group are functions.
+    /// Checks that all functions of a group compile.
     ///
     /// # Errors
-    /// [`Error::Compilation`], with the name of the view; [`Error::Thrown`]: one has no text; and those of any call.
+    /// [`Error::Compilation`] with the name of the view; [`Error::Thrown`] if a function has no text; and those of
+    /// any call.
     pub async fn check(&self, group: &Group) -> Result<()> {
         self.map(group, Vec::new()).await?;
         self.reduce(group, &[]).await.map(drop)
     }
 
-    /// Maps documents (JSON texts) by all functions of a group. Each may take as long as a batch; a batch takes its turns
-    /// with others' as it goes. It may end before its last document ([`Mapped::stopped`]).
+    /// Maps documents (JSON texts) by all functions of a group. The time limit of each document is that of a batch. A
+    /// batch yields to other calls between its slices. It may end before its last document ([`Mapped::stopped`]).
     ///
     /// # Errors
     /// Those of [`Runner::check`], and those of any call.
     pub async fn map(&self, group: &Group, documents: Vec<Vec<u8>>) -> Result<Mapped> {
         let mut mapped = Mapped::default();
         let (mut rest, mut is_fresh, mut bytes) = (documents, false, 0);
-        // The documents behind those that are mapped again, as their rows were lost, and why the first of them has none.
+        // The documents after those whose rows were lost and that are mapped again, and the error of the first of
+        // them.
         let mut behind: Option<(Vec<Vec<u8>>, Error)> = None;
         loop {
             let (views, slice) = (group.views, self.options.slice);
@@ -189,7 +191,7 @@ impl Runner {
                 Ok(Answer::Mapped(part)) => part,
                 Ok(_) => return Err(Error::OutOfResources),
                 Err(error) if mapped.documents.is_empty() => return Err(error),
-                // What there is, is not lost.
+                // The rows so far are kept.
                 Err(error) => {
                     mapped.stopped = Some(error);
                     return Ok(mapped);
@@ -206,12 +208,13 @@ impl Runner {
                     mapped.stopped = stopped;
                     return Ok(mapped);
                 }
-                // Those before it first: they are fewer each time. What was behind is not reached.
+                // The documents with lost rows run first: their number shrinks each time, and the fatal document is
+                // not reached.
                 behind = Some((left.split_off(lost.min(left.len())), error.clone()));
                 (rest, is_fresh) = (left, false);
                 continue;
             }
-            // What documents before have left in the engine may have filled it.
+            // Earlier documents may have filled the engine, so a fresh one retries.
             is_fresh = had_run && stopped == Some(Error::OutOfResources);
             if !is_fresh {
                 mapped.stopped = stopped;
@@ -229,7 +232,7 @@ impl Runner {
                     }
                 }
             } else if !is_fresh && left.len() >= asked {
-                // Each call maps one, or says why not.
+                // Each call maps a document or reports an error. Anything else would loop forever.
                 return Err(Error::OutOfResources);
             }
             if bytes >= MAPPED_BYTES_MAX {
@@ -239,11 +242,12 @@ impl Runner {
         }
     }
 
-    /// Reduces, by written functions of a group. For each reduction, for each of its functions: the result as JSON (what
-    /// throws gives `null`, as in CouchDB), or [`Error::Thrown`]: `reduce_overflow_error`, or what ends the query.
+    /// Reduces by functions of a group. Returns for each reduction and function the result as JSON, or
+    /// [`Error::Thrown`]: `reduce_overflow_error`, or an error that ends the query. A function that throws gives
+    /// `null`, as in CouchDB.
     ///
     /// # Errors
-    /// Those of [`Runner::check`], and those of any call: each reduction may take as long as a batch.
+    /// Those of [`Runner::check`], and those of any call. The time limit of each reduction is that of a batch.
     pub async fn reduce(&self, group: &Group, reductions: &[Reduction<'_>]) -> Result<Vec<Vec<Result<String>>>> {
         let asks = reductions.iter().map(|reduction| {
             let (input, call) = reduction.input.text();

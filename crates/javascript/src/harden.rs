@@ -1,23 +1,24 @@
-//! The restrictions of an engine process: descriptors, files, sockets, other processes, and memory beyond a bound.
+//! The restrictions of an engine process: descriptors, files, sockets, other processes, and memory.
 //!
-//! Where the system has no filter of system calls, its capabilities are given up all the same and the limit on descriptors holds, so that it
-//! opens nothing. Then it may start processes if it is root's, to whom the kernel applies no limit on them, and signal those of its user.
+//! On a system without system call filters the process still has no capabilities and may open no descriptor. There it
+//! can signal processes of its user, and if it runs as root it can start processes, because the kernel applies no
+//! process limit to root.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Stack. Functions may use 512 kB of it, and QuickJS heeds that where it looks; the rest is for a way down on which it does not
-/// look, should there be one left. What nobody has used takes no memory.
+/// The stack limit, in bytes. QuickJS checks its own limit of 512 kB in most places; the rest is for recursion that
+/// it does not check. Unused stack takes no memory.
 const STACK_BYTES_MAX: libc::rlim_t = 64 << 20;
 
-/// Its engines have so many times what one may have, together.
+/// The memory of all engines of a process, as a multiple of the limit of one engine.
 pub(crate) const ENGINES_MAX: usize = 4;
 
-/// Memory of a process beside what engines may have of it: frames, what goes into them, and what an allocator reserves.
+/// Memory of a process besides its engines: frames, their contents, and the allocator's reserve.
 const BESIDE_BYTES: libc::rlim_t = 512 << 20;
 
-/// Sets a limit of the system, as far as it may be set.
+/// Lowers a limit of the system. It never raises one.
 fn limit(what: libc::__rlimit_resource_t, max: libc::rlim_t) {
     // SAFETY: it reads and writes numbers that live through the calls.
     unsafe {
@@ -29,57 +30,57 @@ fn limit(what: libc::__rlimit_resource_t, max: libc::rlim_t) {
     }
 }
 
-/// Gives all capabilities up, which root has. The kernel may have no such thing.
+/// Drops all capabilities, which root has. Kernels without capabilities ignore this.
 #[cfg(target_os = "linux")]
 fn drop_capabilities() {
-    /// `_LINUX_CAPABILITY_VERSION_3`: two sets of 32 bits, of each what is effective, permitted and inheritable.
+    /// `_LINUX_CAPABILITY_VERSION_3`: two sets of 32 bits, each with effective, permitted and inheritable bits.
     const VERSION: u32 = 0x2008_0522;
     let (header, none) = ([VERSION, 0], [[0_u32; 3]; 2]);
-    // SAFETY: it reads what lives through the call, which has the form of this version; the second number is this process.
+    // SAFETY: it reads two arrays that live through the call and have the layout of this version; process 0 is the
+    // caller.
     unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
 }
 
-/// Leaves the place and the signals of the server.
+/// Detaches the process from the server's directory and signals.
 pub(crate) fn leave() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     drop_capabilities();
     #[cfg(target_os = "linux")]
-    // SAFETY: they take numbers, and a name that ends with a zero byte.
+    // SAFETY: they take numbers and a C string.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        // The name in `ps` and `top`, which is `exe` otherwise.
+        // The name in `ps` and `top`; otherwise it is `exe`.
         libc::prctl(libc::PR_SET_NAME, c"flatbed-func".as_ptr());
     }
-    // A signal to all processes of the service is for the server, which ends this one when its calls have ended.
+    // A signal to the whole service is for the server, which ends this process after its calls.
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT] {
-        // SAFETY: no handler runs.
+        // SAFETY: no handler is installed.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     std::env::set_current_dir("/")
 }
 
-/// Where memory is short, the server is to stay, whatever rank it was given itself.
+/// Makes the kernel prefer this process to the server when memory is short, whatever the server's own rank is.
 #[cfg(target_os = "linux")]
 fn rank() {
     const PATH: &str = "/proc/self/oom_score_adj";
     let of_server = std::fs::read_to_string(PATH).ok().and_then(|rank| rank.trim().parse::<i32>().ok());
-    // The name may not be there, and the value may be refused.
+    // The file may not exist, and the kernel may refuse the value.
     let _ = std::fs::write(PATH, of_server.unwrap_or(0).saturating_add(500).min(1_000).to_string());
 }
 
-/// Closes all descriptors but this, which is the first; the two of output lead nowhere.
+/// Closes all descriptors except `socket`, which is descriptor 0. Standard output and error become `/dev/null`.
 pub(crate) fn close_all_but(socket: BorrowedFd<'_>) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     {
         rank();
-        // Its own files in `/proc` are another's from then on.
-        // SAFETY: it takes numbers alone.
+        // The owner of this process's `/proc` files is root from here on.
         unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
     }
     let nowhere = File::options().read(true).write(true).open("/dev/null")?;
     for fd in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
-        // SAFETY: it takes numbers; what was there was mapped, and is not used any more.
+        // SAFETY: it takes numbers; the old descriptors were mapped and are not used again.
         if unsafe { libc::dup2(nowhere.as_raw_fd(), fd) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -87,16 +88,17 @@ pub(crate) fn close_all_but(socket: BorrowedFd<'_>) -> io::Result<()> {
     drop(nowhere);
     debug_assert!(socket.as_raw_fd() == 0);
     #[cfg(target_os = "linux")]
-    // SAFETY: it takes numbers; nothing that this process uses is behind the first three.
+    // SAFETY: it takes numbers; this process uses no descriptor above 2.
     unsafe {
         libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
     }
     Ok(())
 }
 
-/// Sets limits, and filters system calls: whether that is so. `memory_max`: of one engine.
+/// Sets limits and filters system calls. Returns true if the filter is active. `memory_max`: the limit of one engine
+/// in bytes.
 pub(crate) fn confine(memory_max: usize) -> io::Result<bool> {
-    // SAFETY: it reads and writes numbers that live through the calls. The stack grows up to what the limit is then.
+    // SAFETY: it reads and writes numbers that live through the calls. The stack then grows up to the new limit.
     unsafe {
         let mut stack = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         if libc::getrlimit(libc::RLIMIT_STACK, &raw mut stack) == 0 {
@@ -113,7 +115,7 @@ pub(crate) fn confine(memory_max: usize) -> io::Result<bool> {
     Ok(filter::begin())
 }
 
-/// Bytes of address space.
+/// Returns the address space of the process, in bytes.
 fn memory_now() -> io::Result<libc::rlim_t> {
     if !cfg!(target_os = "linux") {
         return Ok(4 << 30);
@@ -125,20 +127,19 @@ fn memory_now() -> io::Result<libc::rlim_t> {
     Ok(pages.unwrap_or(1 << 20).saturating_mul(page))
 }
 
-/// A filter of system calls, for the kernel to run.
+/// A filter of system calls that the kernel runs.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod filter {
     use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
 
-    /// As `linux/audit.h` numbers it.
+    /// The number of the architecture in `linux/audit.h`.
     const ARCHITECTURE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
 
-    /// Where `struct seccomp_data` has them.
+    /// Offsets in `struct seccomp_data`.
     const NUMBER_AT: u32 = 0;
     const ARCHITECTURE_AT: u32 = 4;
     const THIRD_ARGUMENT_AT: u32 = 32;
 
-    /// System calls that functions and their loop need: memory, the socket, the clock, and exit.
     const ALLOWED: &[libc::c_long] = &[
         libc::SYS_read,
         libc::SYS_write,
@@ -164,12 +165,11 @@ mod filter {
         libc::SYS_exit_group,
     ];
 
-    /// Allowed but for memory that is code.
+    /// Calls that are allowed except for executable memory.
     const MAPS: &[libc::c_long] = &[libc::SYS_mmap, libc::SYS_mprotect];
 
     fn step(code: u32, value: u32, jumps: [u8; 2]) -> sock_filter {
         let [jt, jf] = jumps;
-        // All codes are numbers of 16 bits.
         sock_filter { code: u16::try_from(code).unwrap_or(0), jt, jf, k: value }
     }
 
@@ -205,7 +205,7 @@ mod filter {
         program
     }
 
-    /// Whether the kernel takes it. It holds for all threads.
+    /// Installs the filter for all threads. Returns true if the kernel accepts it.
     pub(super) fn begin() -> bool {
         let mut program = program();
         let Ok(len) = u16::try_from(program.len()) else { return false };

@@ -1,15 +1,15 @@
-//! Functions of design documents: filters of changes, `validate_doc_update`, maps and reduces of views, shows, lists, updates
-//! and rewrites; sync functions of databases; and functions of the changes worker.
+//! Runs functions of design documents (filters, `validate_doc_update`, maps, reduces, shows, lists, updates,
+//! rewrites), sync functions of databases, and functions of the changes worker.
 //!
-//! They are a stranger's programs. Each design document's run in a runtime of their own (QuickJS) that can reach nothing:
-//! no file, no network, no other document; its memory, its stack and the time of a call are bounded. A runtime serves one
-//! caller, a request, and ends with it: what a function leaves behind, wherever it does, is seen by no other request. All
-//! runs in a few processes of this crate, which databases take turns on, so that no thread of the caller ever waits for
-//! JavaScript, and what does not stop is killed.
+//! These functions are untrusted programs. Each design document runs in its own runtime (QuickJS), which reaches no
+//! file, no network and no other document. Memory, stack and time of a call are bounded. A runtime serves one caller,
+//! a request, so that no other request sees state that a function leaves behind. All runtimes live in a few processes
+//! of this crate that databases share in turns. No thread of the caller waits for JavaScript, and a process that does
+//! not stop is killed.
 //!
-//! Those processes are the program that links this crate, started again: its `main` does not run in them (`child.rs`).
+//! The processes are the program that links this crate, started again without running its `main` (`child.rs`).
 //!
-//! Documents go in as JSON text, results come out as values.
+//! Documents are passed as JSON text; results are values.
 
 mod ask;
 mod child;
@@ -62,30 +62,33 @@ pub use transform::TransformFunction;
 
 use ask::{Answer, Ask};
 
-/// Names and reasons that functions throw are cut to so many characters.
+/// The most characters of names and reasons that functions throw; longer ones are cut.
 const TEXT_CHARACTERS_MAX: usize = 4_000;
 
-/// How functions are run.
+/// Limits of the calls.
 #[derive(Debug, Clone)]
 pub struct RunnerOptions {
-    /// How many calls of filters and validation run at once, each in a process; of one database one less, if there are several.
+    /// Calls of filters and validation that run at once, each in a process. One database runs one fewer if there are
+    /// several.
     pub threads: usize,
-    /// How many batches of views are mapped or reduced at once, of one database too.
+    /// Batches of views that are mapped or reduced at once, also for a single database.
     pub map_threads: usize,
-    /// How long a call may wait for a thread; maps and reduces twelve times as long. Its time to run begins when it does.
+    /// The longest wait for a thread; for maps and reduces twelve times as long. A call that waits longer gets
+    /// [`Error::Busy`]. The time limit of a call starts after the wait.
     pub wait_max: Duration,
-    /// How long a call for one document may take (CouchDB's `os_process_timeout` is 5 s; FoundationDB gives a whole
-    /// transaction as long).
+    /// The time limit of a call for one document. CouchDB's `os_process_timeout` is 5 s; a FoundationDB transaction
+    /// also has 5 s.
     pub validation_max: Duration,
-    /// How long a call for a batch of documents may take.
+    /// The time limit of a call for a batch of documents.
     pub batch_max: Duration,
-    /// For how long a call keeps others from its thread: then it goes on beside them. A batch of documents to map lets
-    /// others have their turn before. Databases whose calls take the processor for long have a thread of their own
-    /// for a while, and none of the usual ones.
+    /// The time after which a call that keeps others waiting loses its thread and continues beside them. A batch of
+    /// documents yields earlier. Databases whose calls use much processor time share a separate thread for a while
+    /// and lose the usual ones.
     pub slice: Duration,
-    /// Bytes of memory of one engine; of a list's a quarter.
+    /// The memory limit of one engine, in bytes. A list gets a quarter of it.
     pub memory_max: usize,
-    /// Bytes of memory of all engines, beside 8 MB that each gets in any case. What gets no more for it is [`Error::Busy`].
+    /// The memory limit of all engines, in bytes, besides 8 MB that each engine gets in any case. Beyond it calls
+    /// fail with [`Error::Busy`].
     pub memory_all_max: usize,
 }
 
@@ -106,14 +109,14 @@ impl Default for RunnerOptions {
     }
 }
 
-/// On whose behalf functions are called: a request. Its calls may see what functions have left behind in earlier ones of
-/// the same caller, and never in others'. [`Runner::caller`] makes one.
+/// The request on whose behalf functions run. Its calls can see state that functions left behind in earlier calls of
+/// the same caller, never that of others. [`Runner::caller`] makes one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Caller {
-    /// The request's number.
+    /// The number of the request.
     pub number: u64,
-    /// A number of the client. Its calls take turns with those of other clients, whatever databases they are of. `None`: with those of other
-    /// databases alone.
+    /// The number of the client. Its calls take turns with those of other clients across all databases. Without a
+    /// client, calls take turns by database only.
     pub client: Option<u64>,
 }
 
@@ -126,8 +129,8 @@ pub struct Design {
 }
 
 impl Design {
-    /// `database`: what tells its database from all others, those that had its name before included. `text`: the whole
-    /// document as JSON text, `_id` and `_rev` in it.
+    /// `database`: a unique name of the database, different from earlier databases of the same name. `text`: the
+    /// whole document as JSON text, with `_id` and `_rev`.
     pub fn new(database: impl Into<Arc<str>>, text: impl Into<Arc<str>>) -> Design {
         let text = text.into();
         let mut hasher = DefaultHasher::new();
@@ -135,12 +138,12 @@ impl Design {
         Design { database: database.into(), text, hash: hasher.finish() }
     }
 
-    /// What tells its database from all others.
+    /// Returns the unique name of the database.
     pub fn database(&self) -> &str {
         &self.database
     }
 
-    /// The document's text.
+    /// Returns the document's text.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -152,21 +155,21 @@ impl PartialEq for Design {
     }
 }
 
-/// What a write is validated with; all are JSON texts.
+/// The arguments of `validate_doc_update`, as JSON texts.
 #[derive(Debug, Clone, Copy)]
 pub struct Validation<'a> {
-    /// The document as it would be.
+    /// The new document.
     pub document: &'a str,
     /// The revision that it replaces, or `null`.
     pub old: &'a str,
-    /// Who writes: `{"db":...,"name":...,"roles":[...]}`.
+    /// The writer: `{"db":...,"name":...,"roles":[...]}`.
     pub user: &'a str,
     /// The database's `_security`.
     pub security: &'a str,
 }
 
 impl Runner {
-    /// Whether there is a function at a place in the design document, such as `["filters", "mine"]`.
+    /// Checks that the design document has a function at a path such as `["filters", "mine"]`.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Compilation`], and those of any call.
@@ -174,7 +177,7 @@ impl Runner {
         self.call(design, caller, "has", path, "null".to_owned(), self.options.validation_max).await.map(drop)
     }
 
-    /// Whether the design document has a member, whatever it is.
+    /// Returns true if the design document has a member of this name, of any type.
     ///
     /// # Errors
     /// Those of any call.
@@ -185,10 +188,11 @@ impl Runner {
         }
     }
 
-    /// Which of some documents (JSON texts) the filter `filters.NAME` lets through; `req` is the request as JSON text.
+    /// Applies the filter `filters.NAME` to documents (JSON texts); `req` is the request as JSON text. Returns true
+    /// for each document that passes.
     ///
     /// # Errors
-    /// What the function throws for any of them, and those of any call.
+    /// Any error that the function throws for a document, and those of any call.
     pub async fn filter(
         &self,
         design: &Design,
@@ -205,10 +209,10 @@ impl Runner {
         passed(&found, docs.len())
     }
 
-    /// For which of some documents (JSON texts) the map of the view NAME emits anything.
+    /// Returns true for each document (JSON text) for which the map of the view NAME emits a row.
     ///
     /// # Errors
-    /// What the function throws for any of them, and those of any call.
+    /// Any error that the function throws for a document, and those of any call.
     pub async fn emits(&self, design: &Design, caller: Caller, name: &str, docs: &[&[u8]]) -> Result<Vec<bool>> {
         let mut input = batch(docs);
         input.push('}');
@@ -216,10 +220,10 @@ impl Runner {
         passed(&found, docs.len())
     }
 
-    /// Asks `validate_doc_update` about a write.
+    /// Runs `validate_doc_update` for a write.
     ///
     /// # Errors
-    /// [`Error::Forbidden`], [`Error::Unauthorized`]: the write is refused; and those of any call.
+    /// [`Error::Forbidden`] and [`Error::Unauthorized`] if the function refuses the write; and those of any call.
     pub async fn validate(&self, design: &Design, caller: Caller, write: &Validation<'_>) -> Result<()> {
         let Validation { document, old, user, security } = write;
         let input = format!("{{\"document\":{document},\"old\":{old},\"user\":{user},\"security\":{security}}}");
@@ -259,14 +263,14 @@ fn batch(docs: &[&[u8]]) -> String {
     input
 }
 
-/// `[1,0,...]`, as the dispatcher writes it, one for each document.
+/// Parses `[1,0,...]` of the dispatcher, one digit for each document.
 fn passed(results: &str, documents: usize) -> Result<Vec<bool>> {
     let passed: Vec<bool> = results.bytes().filter(u8::is_ascii_digit).map(|digit| digit == b'1').collect();
     if passed.len() == documents { Ok(passed) } else { Err(Error::OutOfResources) }
 }
 
-/// JSON text as `JSON.stringify` writes it, with U+FFFD for halves of surrogate pairs: strings of JavaScript may have them, those
-/// of JSON texts may not. It writes them as escapes, and whole pairs as they are.
+/// Replaces the escapes of lone surrogates in a text of `JSON.stringify` by U+FFFD. JavaScript strings may contain
+/// them, JSON texts may not. `JSON.stringify` escapes lone surrogates and writes pairs as they are.
 fn whole(text: String) -> String {
     if !text.contains("\\ud") {
         return text;
@@ -276,7 +280,7 @@ fn whole(text: String) -> String {
     while let Some(at) = rest.find('\\') {
         let is_half =
             rest.get(at..at + 3) == Some("\\ud") && rest.as_bytes().get(at + 3).is_some_and(|digit| *digit > b'7');
-        // An escape is of ASCII.
+        // An escape is ASCII.
         let (before, escape, behind) = match (rest.get(..at), rest.get(at..at + 2), is_half) {
             (Some(before), _, true) => (before, "\u{fffd}", rest.get(at + 6..)),
             (Some(before), Some(escape), false) => (before, escape, rest.get(at + 2..)),
@@ -290,12 +294,12 @@ fn whole(text: String) -> String {
     out
 }
 
-/// What a function says, as far as it is passed on: the dispatcher cuts it likewise.
+/// Cuts a message of a function to the length at which the dispatcher cuts it.
 fn cut(text: &str) -> String {
     text.char_indices().nth(TEXT_CHARACTERS_MAX).map_or(text, |(end, _)| &text[..end]).to_owned()
 }
 
-/// Takes `["ok",RESULT]` or `["error",NAME,REASON]` apart.
+/// Parses `["ok",RESULT]` or `["error",NAME,REASON]`.
 fn answer(text: &str) -> Result<String> {
     if let Some(result) = text.strip_prefix("[\"ok\",").and_then(|rest| rest.strip_suffix(']')) {
         return Ok(result.to_owned());
@@ -303,7 +307,7 @@ fn answer(text: &str) -> Result<String> {
     Err(failure(text))
 }
 
-/// What `["error",NAME,REASON]` says.
+/// Converts `["error",NAME,REASON]` to an error.
 fn failure(text: &str) -> Error {
     let text = whole(text.to_owned());
     let (name, reason) = match json::parse(text.as_bytes(), &Limits::default()) {

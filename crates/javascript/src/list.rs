@@ -1,7 +1,7 @@
-//! Lists: rows come in pages, what they make of them goes out as they go.
+//! Lists: rows arrive in pages, and the text leaves as the function produces it.
 //!
-//! A list that waits, for rows or for who takes its text, holds an engine and its process. So it waits for so long and no
-//! longer, less where others want its place, runs for so long between two waits, and is over after so long in all.
+//! A list that waits for rows or for its reader holds an engine and its process. So each wait is bounded, and shorter
+//! if other calls need the thread; so are the time between two waits and the time in total.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -22,44 +22,44 @@ use crate::pool::Task;
 use crate::render::input;
 use crate::{Caller, Design, Runner};
 
-/// How long a list waits for rows, or for its text to be taken.
+/// The longest wait of a list for rows or for its reader.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How long a list may take in all.
+/// The longest time of a list in total.
 const LIST_MAX: Duration = Duration::from_secs(600);
 
-/// How often a list that waits looks whether it is to stop.
+/// The interval at which a waiting list checks whether it must stop.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a list has made.
+/// A part of the output of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListPart {
-    /// The response, as a JSON object with `headers` and `code`, as far as the function gives them. The first part has
-    /// one; a later one counts if no text came before it.
+    /// The response, a JSON object with `headers` and `code` as far as the function sets them. The first part has
+    /// one. A later one counts only if no text preceded it.
     pub response: Option<String>,
-    /// What is to be sent of its body.
+    /// The text to be sent.
     pub text: String,
-    /// Whether it wants rows now; else there is more text, or it is over.
+    /// True if the list waits for rows. False if more text follows or the list is over.
     pub wants_rows: bool,
-    /// Whether it is over: whatever rows there are, it wants none.
+    /// True if the list is over and accepts no more rows.
     pub is_end: bool,
 }
 
-/// A page of rows as a JSON array. `None`: there are no more, or none was wanted.
+/// A page of rows as a JSON array. `None` if there are no more rows, or the list waits for its reader only.
 type Page = Option<String>;
 
-/// What connects a list's thread with who runs it.
+/// The thread's end of the channels to a [`List`].
 pub(crate) struct Link {
     pages: mpsc::Receiver<Page>,
     parts: answers::UnboundedSender<ListPart>,
     step_max: Duration,
-    /// Since when it runs, once it does.
+    /// The start of the list; `None` before its first exchange.
     began: Option<Duration>,
 }
 
 impl Link {
-    /// Gives a part on and waits for a page. Meanwhile the list does not run, which `waits` is told; then its deadline is moved, to what is
-    /// returned with the page. `is_stopped`: it is not to go on.
+    /// Sends a part and waits for a page. `waits` brackets the wait. Afterwards the deadline moves to the time
+    /// returned with the page. `is_stopped`: returns true if the list must stop.
     pub(crate) fn exchange(
         &mut self,
         part: ListPart,
@@ -84,29 +84,28 @@ impl Link {
         (page, until)
     }
 
-    /// One of nobody's list.
+    /// Returns a link without a list.
     #[cfg(test)]
     pub(crate) fn loose() -> Link {
         Link { pages: mpsc::channel().1, parts: answers::unbounded_channel().0, step_max: Duration::ZERO, began: None }
     }
 
-    /// It is over.
+    /// Sends the end of the list.
     pub(crate) fn end(&self) {
         let _ = self.parts.send(ListPart { is_end: true, ..ListPart::default() });
     }
 }
 
-/// Gives a part of a list's text on, as [`ListPart`] has it, and waits for a page.
+/// Sends a part of a list's text with the members of [`ListPart`] and waits for a page.
 pub(crate) type Exchange = Rc<dyn Fn(bool, &str, &str) -> message::Page>;
 
-/// A list under way. Dropped, it ends.
+/// A list in progress. It ends when dropped.
 pub struct List {
     pages: mpsc::SyncSender<Page>,
     parts: answers::UnboundedReceiver<ListPart>,
     run: Pin<Box<dyn Future<Output = Result<Answer>> + Send>>,
-    /// It waits for rows.
     wants_rows: bool,
-    /// It waits until its last part is taken.
+    /// True if the list waits until its last part is taken.
     waits: bool,
     is_over: bool,
 }
@@ -118,7 +117,7 @@ impl std::fmt::Debug for List {
 }
 
 impl Runner {
-    /// Begins `lists.NAME`; `head` and `req` are JSON texts. Nothing runs before [`List::next`].
+    /// Begins `lists.NAME`; `head` and `req` are JSON texts. The function runs only once [`List::next`] is called.
     pub fn list(&self, design: &Design, caller: Caller, name: &str, head: &str, req: &str) -> List {
         let (pages, taken) = mpsc::sync_channel(1);
         let (made, parts) = answers::unbounded_channel();
@@ -133,11 +132,11 @@ impl Runner {
 }
 
 impl List {
-    /// What it makes next. Where it wants rows, [`List::feed`] comes first.
+    /// Returns the next part. If the last part wants rows, the caller calls [`List::feed`] first.
     ///
     /// # Errors
-    /// Those of [`Runner::show`]; what was made before stays. [`Error::TimedOut`]: it ran for too long. [`Error::Busy`]: its caller kept
-    /// it waiting for too long.
+    /// Those of [`Runner::show`]; earlier parts stay valid. [`Error::TimedOut`] if the function ran too long;
+    /// [`Error::Busy`] if its caller kept it waiting too long.
     pub async fn next(&mut self) -> Result<ListPart> {
         if self.is_over {
             return Ok(ListPart { is_end: true, ..ListPart::default() });
@@ -150,7 +149,7 @@ impl List {
                 return Poll::Ready(Ok(Some(part)));
             }
             let Poll::Ready(ended) = self.run.as_mut().poll(context) else { return Poll::Pending };
-            // What came at its very end comes first.
+            // A last part precedes the end.
             match self.parts.try_recv() {
                 Ok(part) => Poll::Ready(Ok(Some(part))),
                 Err(_) => Poll::Ready(ended.map(|_| None)),
@@ -171,10 +170,11 @@ impl List {
         }
     }
 
-    /// Gives it a page of rows, a JSON array; `None` or an empty one: there are no more. Rows that it does not want are dropped.
+    /// Passes a page of rows, a JSON array; `None` or an empty array if there are no more. Drops rows that the list
+    /// does not want.
     pub fn feed(&mut self, page: Option<String>) {
         if std::mem::take(&mut self.wants_rows) {
-            // It has none in hand: there is room. One that is gone says so itself.
+            // The channel has room: the list waits with no page in hand. A list that is gone reports its own error.
             let _ = self.pages.try_send(page);
         }
     }
@@ -182,7 +182,8 @@ impl List {
 
 impl Machine {
     pub(crate) fn list(&self, input: &str, exchange: &Exchange, clock: &Clock) -> Result<String> {
-        // Then it has no rows, and does not know: what it makes of that cannot be distinguished from a list that has all.
+        // A broken list gets no rows. Its output would look like that of a complete list, so it becomes an error
+        // below.
         let is_broken = Rc::new(Cell::new(false));
         let (broken, exchange) = (is_broken.clone(), exchange.clone());
         let answer: Result<String> = self.within(clock, |ctx| {
@@ -193,7 +194,7 @@ impl Machine {
                 match exchange(wants_rows, &response, &text) {
                     message::Page::Rows(rows) => Some(rows),
                     message::Page::End => None,
-                    // The clock, which is over now, ends it.
+                    // The deadline has passed, so the clock ends the function.
                     message::Page::Broken => {
                         broken.set(true);
                         None

@@ -1,5 +1,5 @@
-// What CouchDB's functions find of locales, in English: strings compared by the collation of views, numbers in groups of three digits,
-// dates as they are written in the United States. Locales and options that are given are passed over.
+// Locale functions with CouchDB's results, in English: strings compare by the collation of views, digits are grouped
+// by three, dates have the US format. Locales and options are ignored.
 {
   const { collate } = globalThis;
   delete globalThis.collate;
@@ -22,12 +22,12 @@
     }
   };
 
-  // The comparison does not listen to the clock, which is looked at after some hundred calls.
+  // The comparison does not check the clock, which is checked after some hundred calls.
   const CHARACTERS_MAX = 4e4;
   put(String.prototype, {
     localeCompare(other) {
       if (this === undefined || this === null) throw new TypeErrorOf('localeCompare of nothing');
-      // Not by destructuring: that asks an iterator which the function may have replaced.
+      // Destructuring would use an iterator that the function may have replaced.
       const a = text(this);
       const b = text(other);
       if (a === b) return 0;
@@ -36,7 +36,7 @@
     },
   });
 
-  // Digits of a positive number up to its last before the point, and those behind it.
+  // Splits the digits of a positive number at its decimal point.
   const digitsOf = (shortest) => {
     const e = indexOf(shortest, 'e');
     const [mantissa, exponent] = e < 0 ? [shortest, 0] : [slice(shortest, 0, e), +slice(shortest, e + 1)];
@@ -53,7 +53,7 @@
     }
     return [whole, rest];
   };
-  // One more, in the last digit.
+  // Adds one to the last digit.
   const next = (digits) => {
     for (let at = digits.length - 1, end = ''; at >= 0; at--, end += '0') {
       if (digits[at] !== '9') return slice(digits, 0, at) + (+digits[at] + 1) + end;

@@ -1,4 +1,4 @@
-//! One design document's functions for one caller, in a runtime of their own.
+//! A QuickJS runtime with the functions of one design document for one caller.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::memory::{Budget, Counted, Usage};
 use crate::said::Hearing;
 use crate::sync::Compiled;
 
-/// Stack of the functions, below that of the thread they run on.
+/// The stack limit of functions, below that of their thread.
 const STACK_BYTES_MAX: usize = 512 * 1024;
 
-/// What answers calls; written in JavaScript.
+/// The program for calls, in JavaScript.
 const CALLS: &str = concat!(include_str!("patterns.js"), include_str!("locale.js"), include_str!("dispatch.js"));
 
-/// What maps and reduces.
+/// The program for maps and reduces.
 const MAPS: &str = concat!(
     include_str!("patterns.js"),
     include_str!("locale.js"),
@@ -29,7 +29,7 @@ const MAPS: &str = concat!(
     include_str!("maps.js")
 );
 
-/// What shows, lists, updates and rewrites.
+/// The program for shows, lists, updates and rewrites.
 const RENDER: &str = concat!(
     include_str!("patterns.js"),
     include_str!("locale.js"),
@@ -38,7 +38,7 @@ const RENDER: &str = concat!(
     include_str!("render.js")
 );
 
-/// What asks a sync function.
+/// The program for sync functions and the worker.
 const SYNC: &str = concat!(
     include_str!("patterns.js"),
     include_str!("locale.js"),
@@ -46,7 +46,7 @@ const SYNC: &str = concat!(
     include_str!("sync.js")
 );
 
-/// What a machine is made for.
+/// The kind of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     /// Filters and validation: [`Machine::call`].
@@ -59,12 +59,13 @@ pub(crate) enum Part {
     Render,
     /// Lists.
     List,
-    /// A sync function, [`Machine::route`], or one of the worker, [`Machine::transform`]. What its calls leave behind is taken away after each.
+    /// A sync function ([`Machine::route`]) or a function of the worker ([`Machine::transform`]). State is restored
+    /// after each call.
     Sync,
 }
 
 impl Part {
-    /// The functions of its program that are called from here; the first loads what it is made for.
+    /// Returns the functions of the program that Rust calls; the first one loads the source.
     fn exports(self) -> &'static [&'static str] {
         match self {
             Part::Calls => &["dispatch"],
@@ -74,7 +75,7 @@ impl Part {
         }
     }
 
-    /// For [`Part::of_number`].
+    /// Returns the number for [`Part::of_number`].
     pub(crate) fn number(self) -> u8 {
         self as u8
     }
@@ -86,13 +87,13 @@ impl Part {
     }
 }
 
-/// The programs, compiled: to parse one takes longer than all else that makes a machine.
+/// The programs as bytecode. Parsing one takes longer than all other steps of making a machine.
 pub(crate) struct Code {
     calls: Vec<u8>,
     maps: Vec<u8>,
     render: Vec<u8>,
     sync: Vec<u8>,
-    /// Memory of one runtime: a document of 8 MB and what JavaScript makes of it.
+    /// The memory limit of one runtime, in bytes. It fits a document of 8 MB with its JavaScript values.
     pub(crate) memory_max: usize,
 }
 
@@ -103,12 +104,12 @@ impl Code {
         Ok(Code { calls, maps, render, sync, memory_max })
     }
 
-    /// What [`Code::compile`] has given, which gives it again.
+    /// Returns the bytecode, for [`Code::of`].
     pub(crate) fn programs(&self) -> [&[u8]; 4] {
         [&self.calls, &self.maps, &self.render, &self.sync]
     }
 
-    /// The code whose programs these are, of this version of the program.
+    /// Returns the code of bytecode made by the same version of this program.
     pub(crate) fn of(programs: [&[u8]; 4], memory_max: usize) -> Code {
         let [calls, maps, render, sync] = programs.map(<[u8]>::to_vec);
         Code { calls, maps, render, sync, memory_max }
@@ -124,12 +125,12 @@ impl Code {
     }
 }
 
-/// The parts that an engine process makes machines of.
+/// The shared parts of all machines of an engine process.
 pub(crate) struct Workshop {
     pub(crate) code: Code,
-    /// By which `localeCompare` compares.
+    /// The order of `localeCompare`.
     pub(crate) collation: Arc<Collation>,
-    /// Of all.
+    /// The memory of all engines.
     pub(crate) budget: Arc<Budget>,
 }
 
@@ -142,26 +143,26 @@ fn compiled(program: &str) -> Result<Vec<u8>> {
     compile().map_err(|_| Error::OutOfResources)
 }
 
-/// A runtime with one design document loaded. What its functions leave behind stays in it.
+/// A runtime with one design document loaded. State that its functions leave behind stays in it.
 pub(crate) struct Machine {
-    // Dropped before the context that they live in.
+    // First, because fields drop in order and these live in the context.
     exports: Vec<Persistent<Function<'static>>>,
-    /// Of a sync function.
+    /// Set for sync functions only.
     compiled: Option<Compiled>,
     heard: Rc<Hearing>,
     part: Part,
     usage: Arc<Usage>,
     context: Context,
     runtime: Runtime,
-    /// The same, for what is asked while it runs.
+    /// The raw runtime, for use while it runs.
     raw: *mut qjs::JSRuntime,
 }
 
 impl Machine {
-    /// `text`: the design document, or what is taken of it, as JSON text; of a sync function its source.
+    /// `text`: the design document or a part of it as JSON text; for a sync function its source.
     pub(crate) fn new(workshop: &Workshop, part: Part, text: &str, clock: &Clock) -> Result<Machine> {
         let Workshop { code, collation, budget } = workshop;
-        // There are many lists at once, and none has more than a page of rows.
+        // Many lists run at once, and each has one page of rows at a time.
         let memory_max = if part == Part::List { code.memory_max / 4 } else { code.memory_max };
         let (allocator, usage) = Counted::new(budget, memory_max);
         let runtime = Runtime::new_with_alloc(allocator).map_err(|_| Error::OutOfResources)?;
@@ -176,9 +177,9 @@ impl Machine {
             let collate = move |a: String, b: String| {
                 collation.compare(&Value::String(a.into()), &Value::String(b.into())) as i32
             };
-            // The program takes it away before anything of a design document runs.
+            // The program removes this global before any code of a design document runs.
             ctx.globals().set("collate", Function::new(ctx.clone(), collate)?)?;
-            // SAFETY: the bytes are what the same QuickJS has written in `compiled`, in the server; nobody else makes them.
+            // SAFETY: the bytes come from `compiled` in the server, which is the same program with the same QuickJS.
             let module = unsafe { Module::load(ctx.clone(), code.program(part)) }?;
             let (module, _) = module.eval()?;
             let found = part.exports().iter().map(|name| {
@@ -188,7 +189,7 @@ impl Machine {
             found.collect::<rquickjs::Result<Vec<_>>>()
         });
         let exports = exports.map_err(|_| Error::OutOfResources)?;
-        // SAFETY: it reads a member of a context that is there.
+        // SAFETY: it reads a member of a live context.
         let raw = context.with(|ctx| unsafe { qjs::JS_GetRuntime(ctx.as_raw().as_ptr()) });
         let mut machine = Machine { exports, compiled: None, heard, part, usage, context, runtime, raw };
         match part {
@@ -212,12 +213,12 @@ impl Machine {
         }
     }
 
-    /// Calls a function; `path` and `input` are JSON text, as is what it gives.
+    /// Calls a function; `path`, `input` and the result are JSON texts.
     pub(crate) fn call(&self, kind: &str, path: &str, input: &str, clock: &Clock) -> Result<String> {
         self.within(clock, |ctx| self.export(ctx, "dispatch")?.call((kind, path, input)))
     }
 
-    /// Shows, updates, rewrites; `input` has the function's path and arguments, as JSON text.
+    /// Runs a show, an update or a rewrite; `input` has path and arguments as JSON text.
     pub(crate) fn render(&self, kind: &str, input: &str, clock: &Clock) -> Result<String> {
         let answer: String = self.within(clock, |ctx| self.export(ctx, "render")?.call((kind, input)))?;
         match answer.strip_prefix('!') {
@@ -226,8 +227,8 @@ impl Machine {
         }
     }
 
-    /// Runs something that is stopped when its time is over. After [`Error::TimedOut`], [`Error::OutOfResources`] or
-    /// [`Error::Busy`] the machine is not to be used again.
+    /// Runs work that is interrupted at its deadline. After [`Error::TimedOut`], [`Error::OutOfResources`] or
+    /// [`Error::Busy`] the machine must not be used again.
     pub(crate) fn within<T>(
         &self,
         clock: &Clock,
@@ -239,9 +240,11 @@ impl Machine {
             let stops = watched.is_over() || usage.is_exhausted() || usage.is_refused();
             if stops {
                 usage.stop();
-                // Some built-in functions drop the error that stops it (a promise's constructor, say) and would go on. Without a stack
-                // nothing calls a function again, so that the next look is one of those that heed it.
-                // SAFETY: the engine that asks is this one, on this thread; it sets two numbers that are read before each call.
+                // Some built-in functions, such as the constructor of promises, drop the error of the interrupt and
+                // would continue. Without a stack no function can be called, so the next check comes from code that
+                // heeds it.
+                // SAFETY: this engine called the handler, on this thread; the call sets two numbers that are read
+                // before each call.
                 unsafe { qjs::JS_SetMaxStackSize(raw, 1) };
             }
             stops
@@ -250,19 +253,18 @@ impl Machine {
         if self.usage.is_refused() {
             return Err(Error::Busy);
         }
-        // Whatever it made of that: what it did without it is not to be relied on.
+        // A result that was computed without the refused memory is not valid, even if the function handled the error.
         if self.usage.is_exhausted() {
             return Err(Error::OutOfResources);
         }
         let timed_out = || Error::TimedOut(clock.until().saturating_sub(begun));
-        // However it ended: a part of it has not.
+        // A stopped call is not valid, even if it ended normally: a part of it was skipped.
         if self.usage.is_stopped() {
             return Err(timed_out());
         }
         answer.map_err(|_| if clock.is_over() { timed_out() } else { Error::OutOfResources })
     }
 
-    /// What it has of memory, and whether others had too much.
     pub(crate) fn usage(&self) -> &Usage {
         &self.usage
     }
@@ -271,19 +273,19 @@ impl Machine {
         self.compiled.as_ref()
     }
 
-    /// What its function says.
+    /// Returns the recorder of the functions that sync functions call.
     pub(crate) fn heard(&self) -> &Hearing {
         &self.heard
     }
 
-    /// One of [`Part::exports`].
+    /// Returns one of [`Part::exports`].
     pub(crate) fn export<'js>(&self, ctx: &Ctx<'js>, name: &str) -> rquickjs::Result<Function<'js>> {
         let found = self.part.exports().iter().zip(&self.exports).find(|(known, _)| **known == name);
         let (_, found) = found.ok_or(rquickjs::Error::Unknown)?;
         found.clone().restore(ctx)
     }
 
-    /// What `log` has been given since it was last asked.
+    /// Returns the lines logged since the last call of this.
     pub(crate) fn logs(&self, clock: &Clock) -> Vec<String> {
         self.within(clock, |ctx| self.export(ctx, "takeLogs")?.call(())).unwrap_or_default()
     }

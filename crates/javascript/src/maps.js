@@ -1,4 +1,4 @@
-// Maps and written reduces of a group of views. A document comes as a value, what is emitted for it goes out as JSON text.
+// Maps and reduces of a group of views. A document arrives as a value; its rows leave as JSON text.
 const { load, map, reduce, takeLogs } = (() => {
   const { Failure, cut, define, told } = inner;
   const { stringify } = JSON;
@@ -8,7 +8,7 @@ const { load, map, reduce, takeLogs } = (() => {
   const global = globalThis;
   const functions = [];
 
-  // `log` says little of what it is given, and only so often.
+  // `log` is limited in length and number.
   const LOGS_MAX = 20;
   let logs = [];
   define('log', (message) => {
@@ -30,7 +30,7 @@ const { load, map, reduce, takeLogs } = (() => {
   };
   for (const name of ['getRow', 'send', 'start', 'provides', 'registerType']) define(name, () => elsewhere());
 
-  // Global names are as they were loaded after each function: what one leaves there, neither another nor the next document finds.
+  // Restores the global names after each function, so that no other function and no later document sees a change.
   let names = [];
   let values = [];
   let many = 0;
@@ -41,7 +41,7 @@ const { load, map, reduce, takeLogs } = (() => {
     values = [];
     for (let i = 0; i < many; i++) {
       const value = global[all[i]];
-      // NaN, which cannot be changed, is not equal to itself.
+      // NaN is constant and not equal to itself.
       if (value !== value) continue;
       names[names.length] = all[i];
       values[values.length] = value;
@@ -64,7 +64,7 @@ const { load, map, reduce, takeLogs } = (() => {
     }
   };
 
-  // Without recursion: documents are deeper than the stack of functions lets it go.
+  // Iterative, because documents can be deeper than the stack allows.
   const freezeAll = (document) => {
     const found = [document];
     for (let left = 1; left > 0; ) {
@@ -86,13 +86,13 @@ const { load, map, reduce, takeLogs } = (() => {
     }
   };
 
-  // Most of what is thrown drops what it was thrown for; this ends the query.
+  // Most exceptions drop the document; these end the query.
   const isFatal = (error) => {
     try {
       if (error === 'fatal_error') return new Failure('map_runtime_error', "function raised 'fatal_error'");
       if (error === null || typeof error !== 'object') return undefined;
       if (error[0] === 'fatal') return new Failure(error[1], error[2]);
-      // The engine is out of memory: what it does next is not to be relied on.
+      // The engine is out of memory, so later results would not be valid.
       return error.name === 'InternalError' ? new Failure('out_of_resources', '') : undefined;
     } catch {
       return undefined;
@@ -104,7 +104,7 @@ const { load, map, reduce, takeLogs } = (() => {
   };
   const dropped = (error) => {
     try {
-      // What errors of the query server are made of.
+      // The form of an error of CouchDB's query server.
       return told(isArray(error) && error[0] === 'error' ? new Failure(error[1], error[2]) : error);
     } catch {
       return told('');
@@ -133,7 +133,7 @@ const { load, map, reduce, takeLogs } = (() => {
   };
 
   return {
-    // `kind`: what the functions are in the messages.
+    // `kind`: the name of the functions in messages.
     load: (input, kind) => {
       try {
         const { lib, functions: sources, rows: allowed, characters } = input;
@@ -157,7 +157,7 @@ const { load, map, reduce, takeLogs } = (() => {
         return '!' + dropped(error);
       }
     },
-    // A line a function: nothing, its rows, or how it failed (`!`); or how the whole failed (`!!`).
+    // Returns a line for each function: its rows, or `!` and an error. Returns `!!` and an error if all fail.
     map: (doc) => {
       try {
         freezeAll(doc);
@@ -168,7 +168,7 @@ const { load, map, reduce, takeLogs } = (() => {
         return '!!' + dropped(error);
       }
     },
-    // `[RESULT]`, or how it failed (`!`).
+    // Returns `[RESULT]`, or `!` and an error.
     reduce: (index, input, isRereduce) => {
       try {
         let keys = null;

@@ -1,7 +1,8 @@
-//! Memory of all engines together, whatever processes they are in.
+//! The memory of all engines in all processes.
 //!
-//! Each engine has a bound of its own, and those of all that may run at once would be gigabytes. So what all have is counted, and
-//! beyond a bound those get no more that have more than a small share: who is within it is not kept from its work by others.
+//! Each engine has its own limit, but the sum for all engines that may run at once would be gigabytes. So all memory
+//! is counted together. Above the common limit, only engines within a small share get more, so that an engine within
+//! its share is never refused because of others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,17 +11,17 @@ use rquickjs::allocator::{Allocator, RustAllocator};
 
 use crate::shared::{Page, Shared, Total};
 
-/// An engine gets so much, whatever the others have.
+/// The share of an engine, in bytes: it gets this much whatever the others use.
 pub(crate) const SHARE_BYTES: usize = 8 << 20;
 
-/// The memory of all engines, as one process counts it.
+/// The memory of all engines, as counted by one process.
 #[derive(Debug)]
 pub(crate) struct Budget {
     max: usize,
     total: Arc<Shared<Total>>,
-    /// The bytes that this process has counted. The server subtracts them when the process is killed.
+    /// The bytes that this process has counted. The server subtracts them when it kills the process.
     page: Arc<Shared<Page>>,
-    /// The most that it has counted.
+    /// The maximum of the bytes counted so far.
     peak: AtomicUsize,
 }
 
@@ -33,7 +34,7 @@ impl Budget {
         self.total.bytes.load(Ordering::Relaxed)
     }
 
-    /// The most that the engines of the process have had, in bytes.
+    /// Returns the peak memory of the engines of this process, in bytes.
     pub(crate) fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
@@ -51,13 +52,13 @@ impl Budget {
 }
 
 impl Total {
-    /// Takes what is no longer used out of the sum. It never goes below nothing, whatever a process has counted.
+    /// Subtracts freed bytes. The sum stops at zero, whatever a process has counted.
     pub(crate) fn give(&self, bytes: usize) {
         let _ = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(bytes)));
     }
 }
 
-/// What one engine has.
+/// The memory of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     used: AtomicUsize,
@@ -67,48 +68,50 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Bytes.
+    /// Returns the bytes in use.
     pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Whether it did not get something because of the others. What it has made of that is not what it makes of its input.
+    /// Returns true if an allocation failed because of the other engines. Results after that are not valid.
     pub(crate) fn is_refused(&self) -> bool {
         self.is_refused.load(Ordering::Relaxed)
     }
 
-    /// Whether it did not get something because it has all that it may have. A function does not learn it for certain: where there
-    /// is no room for the error either, QuickJS throws `null`.
+    /// Returns true if an allocation failed because of the engine's own limit. The function may not see this: without
+    /// memory for the error, QuickJS throws `null`.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.is_exhausted.load(Ordering::Relaxed)
     }
 
-    /// It is not to go on, now or ever.
+    /// Stops the engine for good.
     pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was stopped. What it has made since is not to be relied on, even where it came to an end.
+    /// Returns true if the engine was stopped. Results after that are not valid, even if the call ended normally.
     pub(crate) fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Relaxed)
     }
 }
 
-/// What an engine that is stopped may have besides: with the error that says so it cannot go on, and without room for that it could.
+/// The extra memory of a stopped engine. It lets QuickJS allocate the error that ends the function; a failed
+/// allocation there could be caught.
 const RESERVE_BYTES: usize = 64 << 10;
 
-/// All engines together count in such steps: what each takes and gives by the thousands a call is its own.
+/// The step in which engines update the common count, in bytes, so that most allocations touch only the engine's own
+/// count.
 const STEP_BYTES: usize = 64 << 10;
 
-/// Counts what it gives. One thread has it, which alone writes its [`Usage`].
+/// An allocator that counts. One thread has it and alone writes its [`Usage`].
 pub(crate) struct Counted {
     budget: Arc<Budget>,
-    /// Bytes that the engine may have.
+    /// The limit of the engine, in bytes.
     max: usize,
     usage: Arc<Usage>,
-    /// What is counted of it among what all have.
+    /// The bytes of the engine in the common count.
     counted: usize,
-    /// What is left for it once it is stopped.
+    /// The bytes left of [`RESERVE_BYTES`].
     reserve: usize,
 }
 
@@ -119,13 +122,12 @@ impl Drop for Counted {
 }
 
 impl Counted {
-    /// For an engine that may have `max` bytes.
     pub(crate) fn new(budget: &Arc<Budget>, max: usize) -> (Counted, Arc<Usage>) {
         let usage = Arc::<Usage>::default();
         (Counted { budget: budget.clone(), max, usage: usage.clone(), counted: 0, reserve: RESERVE_BYTES }, usage)
     }
 
-    /// Whether it may have so much more.
+    /// Returns true if the engine may allocate this many more bytes.
     fn may(&mut self, more: usize) -> bool {
         if self.has_room(more) {
             return true;
@@ -151,10 +153,10 @@ impl Counted {
         may
     }
 
-    /// It has this now, if it is something.
+    /// Counts an allocation, unless it failed.
     fn took(&mut self, taken: *mut u8) -> *mut u8 {
         if !taken.is_null() {
-            // SAFETY: the same allocator has just given it.
+            // SAFETY: `RustAllocator` has just returned it.
             let bytes = unsafe { RustAllocator::usable_size(taken) };
             let used = self.usage.used() + bytes;
             self.usage.used.store(used, Ordering::Relaxed);
@@ -170,7 +172,7 @@ impl Counted {
     fn gives(&mut self, bytes: usize) {
         let used = self.usage.used() - bytes;
         self.usage.used.store(used, Ordering::Relaxed);
-        // A step stays, or each call would go up and down it.
+        // One step stays counted; otherwise each call would add and remove it.
         if used + 2 * STEP_BYTES <= self.counted {
             let steps = (self.counted - used - STEP_BYTES) / STEP_BYTES * STEP_BYTES;
             self.counted -= steps;
@@ -179,7 +181,8 @@ impl Counted {
     }
 }
 
-// SAFETY: all memory is `RustAllocator`'s, which keeps the contract; here it is counted and, as it may be, not given.
+// SAFETY: all memory comes from `RustAllocator`, which keeps the contract. This allocator counts, and may return
+// null.
 unsafe impl Allocator for Counted {
     fn alloc(&mut self, size: usize) -> *mut u8 {
         if !self.may(size) {
@@ -196,7 +199,7 @@ unsafe impl Allocator for Counted {
     }
 
     unsafe fn dealloc(&mut self, ptr: *mut u8) {
-        // SAFETY: who calls says that it came from here, and so from that allocator.
+        // SAFETY: the caller guarantees that `ptr` came from this allocator, and so from `RustAllocator`.
         unsafe {
             self.gives(RustAllocator::usable_size(ptr));
             RustAllocator.dealloc(ptr);
@@ -235,7 +238,7 @@ mod tests {
 
     #[test]
     fn a_share_is_always_there_and_more_as_long_as_there_is_some() {
-        // Steps beside it, as they are counted.
+        // One step more, because counts are rounded up.
         let budget = budget(SHARE_BYTES * 2 + STEP_BYTES);
         let engine = || Counted::new(&budget, SHARE_BYTES * 3);
         let ((mut one, its), (mut other, others)) = (engine(), engine());
@@ -246,7 +249,7 @@ mod tests {
         let small = other.calloc(SHARE_BYTES / 8, 8);
         assert!(!small.is_null() && !others.is_refused() && others.used() == SHARE_BYTES);
         assert!(other.alloc(64).is_null() && others.is_refused());
-        // SAFETY: they were given just now.
+        // SAFETY: both blocks were just allocated.
         unsafe {
             let smaller = one.realloc(large, 1024);
             assert!(!smaller.is_null() && its.used() == 1024 && budget.used() == SHARE_BYTES + STEP_BYTES);
@@ -261,7 +264,7 @@ mod tests {
         assert_eq!(budget.page.counted.load(Ordering::Relaxed), budget.used());
         drop((one, other));
         assert_eq!(budget.used(), 0);
-        // A process that has counted what it never took.
+        // A process that gives back more than it took.
         budget.total.give(1);
         assert_eq!(budget.used(), 0);
     }
@@ -273,12 +276,12 @@ mod tests {
         let first = engine.alloc(1 << 15);
         assert!(!first.is_null() && engine.alloc(1 << 16).is_null());
         assert!(its.is_exhausted() && !its.is_refused());
-        // SAFETY: it was given just now.
+        // SAFETY: it was just allocated.
         unsafe { engine.dealloc(first) };
         let (mut engine, its) = Counted::new(&budget, 1 << 16);
         let all = engine.alloc(60_000);
         assert!(!all.is_null() && !its.is_exhausted());
-        // SAFETY: as above; a block that was not moved is still there.
+        // SAFETY: as above; a block whose reallocation failed is still valid.
         unsafe {
             assert!(engine.realloc(all, 70_000).is_null() && its.is_exhausted());
             engine.dealloc(all);

@@ -1,4 +1,4 @@
-//! Requests to an engine process and its replies, as frames.
+//! The frames between the server and an engine process: requests and replies.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::said::{SAID_BYTES_MAX, SAID_MAX, Said};
 use crate::sync::{Heard, SyncWrite};
 use crate::wire::{Frame, Rest};
 
-/// The first frame that a process gets.
+/// The first frame that a process receives.
 pub(crate) struct Setup<'f> {
-    /// Bytes of one engine.
+    /// The memory limit of one engine.
     pub(crate) memory_max: usize,
-    /// Bytes of all engines.
+    /// The memory limit of all engines.
     pub(crate) memory_all_max: usize,
-    /// Programs: of calls, maps, shows and sync functions.
+    /// The bytecode for calls, maps, shows and sync functions.
     pub(crate) programs: [&'f [u8]; 4],
 }
 
@@ -47,17 +47,16 @@ impl<'f> Setup<'f> {
 
 /// A message to a process.
 pub(crate) enum Request<'f> {
-    /// To drop all engines. It has no reply.
+    /// Drops all engines. Has no reply.
     Clear,
     Call(CallRequest<'f>),
 }
 
-/// A call of a process.
 pub(crate) struct CallRequest<'f> {
     pub(crate) number: u64,
-    /// Engines to be dropped first.
+    /// Engines that the process drops first.
     pub(crate) dropped: Vec<u32>,
-    /// The engine that is asked.
+    /// The engine that runs the call.
     pub(crate) slot: u32,
     pub(crate) part: Part,
     /// The source of a new engine; `None` if the engine exists.
@@ -96,14 +95,14 @@ pub(crate) enum Work<'f> {
     Transform {
         input: &'f str,
     },
-    /// Tries what a process may not do.
+    /// Tries an operation that the process is denied.
     #[cfg(test)]
     Probe {
         input: &'f str,
     },
 }
 
-/// One input, for some functions.
+/// One reduce input and the functions that reduce it.
 pub(crate) struct ReduceWork<'f> {
     pub(crate) functions: Vec<usize>,
     pub(crate) is_rereduce: bool,
@@ -150,7 +149,7 @@ pub(crate) fn write_call(
             frame.byte(6).number(micros(*slice)).number(micros(*step_max)).list(writes.iter(), |frame, write| {
                 frame.text(&write.document).maybe_text(write.old.as_deref()).maybe_text(write.meta.as_deref());
                 frame.number(write.now_s);
-                // Writes of one request have one writer, who may be in thousands of channels.
+                // The writes of one request share a writer, who may have thousands of channels.
                 match &write.writer {
                     None => frame.byte(0),
                     Some(writer) if before.is_some_and(|before| Arc::ptr_eq(before, writer)) => frame.byte(2),
@@ -171,7 +170,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Reads what [`write_clear`] or [`write_call`] has written.
+/// Reads a frame of [`write_clear`] or [`write_call`].
 pub(crate) fn read_request(frame: &[u8]) -> Option<Request<'_>> {
     let mut rest = Rest::of(frame);
     if rest.byte()? == CLEAR {
@@ -233,35 +232,34 @@ fn read_work<'f>(rest: &mut Rest<'f>) -> Option<Work<'f>> {
 /// A reply of a process.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Reply {
-    /// A list gives a part of its text, and waits for [`Page`].
+    /// A part of the text of a list, which then waits for a [`Page`].
     Exchange(ListPart),
-    /// The call is over. `is_kept`: its engine is there for the next one. `is_last`: the process has had much memory, which its
-    /// allocator may not give back, and is to end.
+    /// The end of a call. `is_kept`: the process keeps the engine. `is_last`: the process used so much memory that it
+    /// must end, because its allocator may not return memory to the system.
     Done { is_kept: bool, is_last: bool, result: Result<Output> },
 }
 
-/// How an engine answers.
+/// The output of an engine.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Output {
     Text(String),
-    /// For each document in turn what all its maps emit, as their program writes it; and why the next has no answer.
+    /// For each document in turn the rows of all maps, as `maps.js` writes them, and why the next document has no
+    /// answer.
     Mapped {
         documents: Vec<String>,
         stopped: Option<Error>,
         logs: Vec<String>,
     },
-    /// For each input in turn, for each function, as their program writes it.
+    /// For each input in turn the result of each function, as `maps.js` writes it.
     Reduced(Vec<Vec<String>>),
-    /// For each write in turn.
     Routed(Vec<Result<Heard>>),
 }
 
-/// The reply to a list that waits for rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Page {
     Rows(String),
     End,
-    /// It is to stop: there is no page, nor does that mean that there are no more rows.
+    /// The list must stop. This says nothing about further rows.
     Broken,
 }
 
@@ -317,17 +315,17 @@ pub(crate) fn write_done(frame: &mut Frame, (is_kept, is_last): (bool, bool), re
     }
 }
 
-/// The longest reply, in bytes. An engine has 128 MB, unless the options say otherwise.
+/// The longest reply, in bytes. An engine has 128 MB by default.
 const REPLY_BYTES_MAX: usize = 160 << 20;
 
-/// One that says how a call ended.
+/// The longest reply without output, in bytes.
 const END_BYTES_MAX: usize = 1 << 20;
 
-/// The longest reply to this, in bytes.
+/// Returns the longest reply to a request, in bytes.
 pub(crate) fn reply_bytes_max(ask: &Ask) -> usize {
     match ask {
         Ask::Check => END_BYTES_MAX,
-        // Names, their lengths, and a reason.
+        // Names with their lengths, and a reason.
         Ask::Route { writes, .. } => {
             writes.len().saturating_mul(2 * SAID_BYTES_MAX).saturating_add(END_BYTES_MAX).min(REPLY_BYTES_MAX)
         }
@@ -335,8 +333,8 @@ pub(crate) fn reply_bytes_max(ask: &Ask) -> usize {
     }
 }
 
-/// Reads what a process has sent; `None`: it is no reply to this. No more items are read than were asked for, as a value takes 100 times the
-/// bytes that it may have in a frame.
+/// Reads a reply. Returns `None` if it is not a reply to this request. Reads no more items than the request has,
+/// because a value takes 100 times its bytes in a frame.
 pub(crate) fn read_reply(frame: &[u8], ask: &Ask) -> Option<Reply> {
     let mut rest = Rest::of(frame);
     let reply = match rest.byte()? {
@@ -432,7 +430,7 @@ fn read_said(rest: &mut Rest<'_>) -> Option<Said> {
     let (counts, is_cut) = ([count(rest)?, count(rest)?], rest.flag()?);
     let rejected = rest.maybe(|rest| {
         let status = f64::from_bits(rest.number()?);
-        // The program sees to it.
+        // `sync.js` guarantees this for honest processes.
         (status >= 400.0).then_some((status, rest.owned()?))
     })?;
     let (expires, at) = (rest.flag()?, rest.number()?);

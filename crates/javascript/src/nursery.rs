@@ -1,7 +1,7 @@
-//! Starts engine processes ahead of their use, and waits for those that were killed.
+//! Starts engine processes ahead of their use and reaps killed ones.
 //!
-//! A thread of its own does both: the kernel kills a process with the thread that has started it, and one that gives its memory back
-//! takes longer for that than its callers have. It waits for none: others want theirs.
+//! A separate thread does both. The kernel kills a process together with the thread that started it, and freeing the
+//! memory of a killed process takes longer than its callers can wait. The thread never blocks on one process.
 
 use std::os::fd::OwnedFd;
 use std::process::Child;
@@ -17,27 +17,28 @@ use crate::process::Process;
 use crate::shared::{Page, Shared, Total};
 use crate::wire::Frame;
 
-/// Processes that are ready before they are needed.
+/// The number of processes that are kept ready.
 const SPARE_MAX: usize = 2;
 
-/// So many that do not start are one failure: the system may have killed them.
+/// The number of failed starts that count as one failure: the system may have killed the processes.
 const TRIES: u32 = 3;
 
-/// After processes did not start.
+/// The delay after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The log says so often that none starts.
+/// The interval of log lines about failures.
 const TELL: Duration = Duration::from_secs(60);
 
-/// How often is looked whether those that were killed are gone, at first.
+/// The initial interval at which killed processes are reaped.
 const REAP: Duration = Duration::from_millis(5);
 
-/// How often what processes have counted of the memory of all is added up anew.
+/// The interval at which the memory counted by the processes is added up.
 const RECOUNT: Duration = Duration::from_secs(1);
 
-/// A server may have inherited that nobody waits for its children: then the system does not keep how they have ended.
+/// Restores the default action of `SIGCHLD`. A server that inherited `SIG_IGN` could not learn how its children
+/// ended.
 fn allow_waiting() {
-    // SAFETY: numbers and pointers of zeros are an action; what is read and written lives through the calls. No handler is replaced.
+    // SAFETY: zeros are a valid `sigaction`, which lives through the calls. No handler is replaced.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGCHLD, std::ptr::null(), &raw mut now) == 0 && now.sa_sigaction == libc::SIG_IGN {
@@ -46,16 +47,16 @@ fn allow_waiting() {
     }
 }
 
-/// Starts processes and ends them.
+/// Starts and ends processes.
 pub(crate) struct Nursery {
     state: Mutex<State>,
-    /// A process is ready, or does not start.
+    /// Signalled when a process is ready or has failed to start.
     ready: Condvar,
-    /// There is something to do.
+    /// Signalled when the thread has work.
     work: Condvar,
     total: Arc<Shared<Total>>,
     file: OwnedFd,
-    /// The most bytes that one process may claim to have counted. Its address space has no room for more.
+    /// The most bytes that one process may claim to have counted: its address space has no room for more.
     of_one_max: usize,
     pub(crate) figures: Arc<FunctionFigures>,
 }
@@ -63,21 +64,21 @@ pub(crate) struct Nursery {
 #[derive(Default)]
 struct State {
     spare: Vec<Process>,
-    /// Those that were killed.
+    /// Killed processes that have not been reaped.
     dead: Vec<(Child, Arc<Shared<Page>>)>,
-    /// Pages of those that were started and not waited for.
+    /// The pages of all processes that have not been reaped.
     pages: Vec<Arc<Shared<Page>>>,
-    /// When what they have was added up.
+    /// The time of the last sum of the counted memory.
     counted: Option<Instant>,
-    /// Callers that wait for one.
+    /// The number of callers that wait for a process.
     waiting: usize,
-    /// How many did not start since one did.
+    /// The number of failed starts since the last success.
     failing: u32,
-    /// How often none started for callers that waited.
+    /// The number of failures, each of [`TRIES`] failed starts.
     failures: u64,
-    /// When the log said that none starts.
+    /// The time of the last log line about a failure.
     told: Option<Instant>,
-    /// None is started before one is needed, or [`Nursery::prepare`].
+    /// True once [`Nursery::take`] or [`Nursery::prepare`] was called. Spare processes start only after that.
     is_used: bool,
     is_closed: bool,
 }
@@ -98,13 +99,13 @@ impl Nursery {
         Ok(nursery)
     }
 
-    /// Starts spare processes: where none starts the log says so each minute from now on.
+    /// Starts spare processes. If none starts, the log says so each minute.
     pub(crate) fn prepare(&self) {
         self.lock().is_used = true;
         self.work.notify_one();
     }
 
-    /// Ends all processes that nothing else has.
+    /// Ends all spare processes.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -119,13 +120,13 @@ impl Nursery {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Bytes that the engines of all processes have.
+    /// Returns the memory of the engines of all processes, in bytes.
     #[cfg(test)]
     pub(crate) fn counted(&self) -> usize {
         self.total.bytes.load(Ordering::Relaxed)
     }
 
-    /// A process that has run nothing. `None`: it does not start, or nothing is to run any more.
+    /// Takes a process that has run nothing. Returns `None` if no process starts or the nursery is closed.
     pub(crate) fn take(&self) -> Option<Process> {
         let mut state = self.lock();
         state.is_used = true;
@@ -145,12 +146,12 @@ impl Nursery {
             state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
         state.waiting -= 1;
-        // It counts from now on, and is to be replaced.
+        // The taken process now counts memory and needs a replacement.
         self.work.notify_one();
         process
     }
 
-    /// Kills a process; what it has of the memory of all is counted no more once it is gone.
+    /// Kills a process. Its memory stays counted until the process has been reaped.
     pub(crate) fn bury(&self, mut child: Child, page: Arc<Shared<Page>>) {
         let _ = child.kill();
         self.lock().dead.push((child, page));
@@ -164,7 +165,7 @@ impl Nursery {
             if self.reap(&mut state) {
                 pause = REAP;
             }
-            // Spare ones that were killed are none. It is seen when one is taken.
+            // Spare processes that the system killed are replaced here.
             let gone: Vec<Process> = state.spare.extract_if(.., |process| !process.is_ready()).collect();
             if !gone.is_empty() {
                 drop(state);
@@ -203,7 +204,7 @@ impl Nursery {
                         let now = Instant::now();
                         if state.told.is_none_or(|told| now >= told + TELL) {
                             state.told = Some(now);
-                            tracing::error!(%error, "no process for functions of design documents starts: their calls get 503");
+                            tracing::error!(%error, "cannot start a process for functions of design documents: their calls get 503");
                         }
                         state.failures += 1;
                         self.ready.notify_all();
@@ -216,7 +217,7 @@ impl Nursery {
                 pause = RECOUNT.min(2 * pause);
                 Some(pause)
             } else {
-                // Spare ones have nothing to count.
+                // Spare processes count no memory.
                 (state.pages.len() > state.spare.len()).then_some(RECOUNT)
             };
             state = match wait {
@@ -226,7 +227,7 @@ impl Nursery {
         }
     }
 
-    /// Waits for those that were killed and have ended, and adds up what the others have: whether there were any.
+    /// Reaps killed processes that have ended and adds up the memory of the others. Returns true if any had ended.
     fn reap(&self, state: &mut State) -> bool {
         let has_ended = |(child, _): &mut (Child, _)| !matches!(child.try_wait(), Ok(None));
         let ended: Vec<_> = state.dead.extract_if(.., has_ended).collect();
@@ -236,7 +237,7 @@ impl Nursery {
         }
         let now = Instant::now();
         if !ended.is_empty() || state.counted.is_none_or(|counted| now >= counted + RECOUNT) {
-            // One that was killed as it counted has left a difference, and one that was taken over counts what it likes.
+            // A killed process may leave a difference, and a hostile one may count anything.
             let each = state.pages.iter().map(|page| page.counted.load(Ordering::Relaxed).min(self.of_one_max));
             self.total.bytes.store(each.fold(0, usize::saturating_add), Ordering::Relaxed);
             state.counted = Some(now);
@@ -244,7 +245,7 @@ impl Nursery {
         !ended.is_empty()
     }
 
-    /// There is one more, until it is buried.
+    /// Registers a new process until it is buried.
     pub(crate) fn born(&self, page: Arc<Shared<Page>>) {
         self.lock().pages.push(page);
         self.figures.function_processes.add(1);
@@ -255,7 +256,7 @@ impl Nursery {
         static TELL: Once = Once::new();
         if !is_filtered {
             TELL.call_once(|| {
-                tracing::warn!("the system filters no system calls: functions of design documents run without that");
+                tracing::warn!("the kernel has no system call filter: functions of design documents run without it");
             });
         }
     }

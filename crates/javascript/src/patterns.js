@@ -1,6 +1,7 @@
-// QuickJS looks at the clock after 10,000 steps back of a regular expression, whatever lies between two of them: a long pattern, or loops
-// and lookarounds that go on without one, keep it from looking for hours. Patterns that may do so are run in another form, which steps
-// back in each loop and every so often; what that does not help with is refused. All ways to the engine lead through here.
+// QuickJS checks the clock after each 10,000 backtracks of a regular expression. Between two backtracks, a long
+// pattern or nested loops and lookarounds can run for hours. Such patterns run in a transformed form that backtracks
+// in each loop and at intervals; patterns that this does not help are refused. All ways to the regular expression
+// engine lead through this file.
 const checkedCode = (() => {
   const { apply, construct, ownKeys } = Reflect;
   const { defineProperty, getOwnPropertyDescriptor, getPrototypeOf } = Object;
@@ -13,7 +14,7 @@ const checkedCode = (() => {
   const letters = Object.keys(FLAGS);
   const getFlag = letters.map((letter) => getter(FLAGS[letter]));
   const { exec } = prototype;
-  // By pattern and flags, and of each expression.
+  // By pattern and flags, and by expression.
   const known = new Map();
   const get = known.get.bind(known);
   const set = known.set.bind(known);
@@ -30,7 +31,8 @@ const checkedCode = (() => {
   const PATTERN_MAX = 20000;
   const STEPS_MAX = 5e8;
   const KNOWN_MAX = 500;
-  // Parts that match nothing: the one steps back, the other leaves a place to step back to, so that captures are not searched far.
+  // Parts that match the empty string. STEP backtracks; MARK leaves a point to backtrack to, which shortens the
+  // search of captures.
   const STEP = '(?:[]|)';
   const MARK = '(?:|[])';
   const PARTS_MAX = 50;
@@ -43,7 +45,7 @@ const checkedCode = (() => {
   const isHex = (code) => (code >= 48 && code <= 57) || (code >= 65 && code <= 70) || (code >= 97 && code <= 102);
   const isDigit = (code) => code >= 48 && code <= 57;
 
-  // Where an escape ends that begins at `at`.
+  // Returns the end of the escape at `at`.
   const escapeEnd = (source, at, isUnicode) => {
     const letter = charAt(source, at + 1);
     let end = at + 2;
@@ -76,7 +78,7 @@ const checkedCode = (() => {
     return source.length;
   };
 
-  // Where the beginning of a group ends: `(`, `(?:`, `(?<name>`, `(?<!`, `(?i-s:`.
+  // Returns the end of the opening of a group: `(`, `(?:`, `(?<name>`, `(?<!`, `(?i-s:`.
   const groupEnd = (source, at) => {
     if (charAt(source, at + 1) !== '?') return at + 1;
     if (charAt(source, at + 2) === '<' && charAt(source, at + 3) !== '=' && charAt(source, at + 3) !== '!') return indexOf(source, '>', at) + 1;
@@ -85,7 +87,7 @@ const checkedCode = (() => {
     return end + 1;
   };
 
-  // The end of a quantifier at this place; `repeated`: how often it repeats, if it counts.
+  // Returns the end of the quantifier at `at`. Sets `repeated` to its count.
   let repeated = 1;
   const quantifier = (source, at) => {
     const first = charAt(source, at);
@@ -111,7 +113,7 @@ const checkedCode = (() => {
     return charAt(source, end) === '?' ? end + 1 : end;
   };
 
-  // What is to know of a pattern: its other form, how deep its lookarounds are, whether it refers back, how often it captures.
+  // Analyses a pattern: its transformed form, the depth of its lookarounds, its back references, and its captures.
   const analyse = (source, flags) => {
     const isUnicode = indexOf(flags, 'u') >= 0 || indexOf(flags, 'v') >= 0;
     const isNested = indexOf(flags, 'v') >= 0;
@@ -161,7 +163,7 @@ const checkedCode = (() => {
       const quantified = slice(source, end, after);
       repeats *= repeated > 1 ? repeated : 1;
       if (isGroup || after === end) {
-        // A boundary is no atom, but in front of it there may be one of ours.
+        // A boundary cannot be quantified, but STEP may precede it.
         if (!isGroup && ++parts > PARTS_MAX) {
           out += STEP;
           parts = 0;
@@ -176,7 +178,8 @@ const checkedCode = (() => {
     return { other: out, flags, length: source.length, deepest, refers, farthest, searched, moves, ready: undefined };
   };
 
-  // `undefined`: it is no regular expression. What one is asked for itself it may lie about, but not what the engine knows.
+  // Returns `undefined` for a value that is not a regular expression. Properties of the value may lie; the engine's
+  // internal slots do not.
   const about = (value) => {
     const found = recall(value);
     if (found !== undefined || value === prototype || value === null || typeof value !== 'object') return found;
@@ -208,7 +211,7 @@ const checkedCode = (() => {
       if (about(this) === undefined) return apply(exec, this, [searched]);
       const at = this.lastIndex;
       if (typeof at !== 'number') this.lastIndex = +at;
-      // What was asked above may have compiled it anew.
+      // The conversions above may have recompiled the expression.
       const found = about(this);
       const { length } = searched;
       if (found.refers && length > found.farthest) tooMuch();
@@ -225,8 +228,8 @@ const checkedCode = (() => {
     },
   }.exec;
 
-  // The other functions call `exec` of what they are given, and the engine itself where there is none that can be called. So they are given
-  // regular expressions only that have the one above, and nothing else of their own that they ask for.
+  // The other functions call `exec` of their argument, and the engine itself if there is no callable `exec`. So they
+  // accept only regular expressions with the `exec` above and without own properties that these functions read.
   const asked = ['exec', 'flags', 'constructor', 'global', 'unicode', 'unicodeSets', 'hasIndices', 'ignoreCase', 'multiline', 'dotAll', 'sticky'];
   const isExpression = (value) => value === prototype || about(value) !== undefined;
   const plain = (value, wanted) => {
@@ -262,7 +265,7 @@ const checkedCode = (() => {
     if (found.get !== undefined) defineProperty(prototype, name, { configurable: false });
   }
 
-  // To compile a long pattern takes the square of its length.
+  // The time to compile a long pattern grows with the square of its length.
   const checked = (given) => {
     if (given.length > 0 && given[0] !== undefined && !isExpression(given[0])) given[0] = text(given[0]);
     if (typeof given[0] === 'string' && given[0].length > PATTERN_MAX) tooMuch();
@@ -301,7 +304,7 @@ const checkedCode = (() => {
     defineProperty(String.prototype, name, { value: guarded, writable: true, configurable: true });
   }
 
-  // A literal is compiled with the code that it stands in, in one go. It ends with its line.
+  // The literals of a line are compiled together with their code, without a check of the clock.
   const LINE_MAX = 500000;
   const COSTS_MAX = 5e9;
   const costs = { '|': 1, '\\k<': 25, ')+': 1, ')*': 1, ')?': 1, '){': 0.1 };

@@ -1,9 +1,10 @@
-//! The threads that calls run on, each with a process of its own ([`crate::engine`]).
+//! The threads that run calls, each with its own process ([`crate::engine`]).
 //!
-//! What runs is asked to stop at its deadline, and answers soon after; otherwise its process is killed, which is the answer. A call
-//! that takes longer than a slice of time while others wait is put aside: it goes on, with less of the processor, on its thread, which
-//! ends with it, and another takes that one's place. The number of those is bounded; beyond it the one that waits longest for its caller
-//! or has run longest is stopped. Its database is slow for a while ([`crate::queue`]).
+//! A call is asked to stop at its deadline. If it does not, its process is killed. A call that takes longer than a
+//! slice while others wait is put aside: it continues on its thread with lower priority, the thread ends with the
+//! call, and a new thread takes its place. The number of such calls is bounded. Beyond the bound the pool stops the
+//! one that has waited longest for its caller, or else the one that has run longest. The database of a long call is
+//! slow for a while ([`crate::queue`]).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,51 +24,51 @@ use crate::report::KillReport;
 use crate::thread::Thread;
 use crate::{Caller, Design};
 
-/// After so long without a call the engines of a thread's process are dropped.
+/// The time without a call after which a thread drops its engines.
 const IDLE_MAX: Duration = Duration::from_secs(if cfg!(test) { 3_600 } else { 1 });
 
-/// After so many times that long the process ends.
+/// The same for its process, in multiples of [`IDLE_MAX`].
 const IDLE_TIMES_MAX: u32 = 60;
 
-/// How long after its deadline a call has its answer, at the latest.
+/// The time after its deadline within which a call has its answer.
 const ANSWERED_WITHIN: Duration = STUCK.saturating_add(Duration::from_secs(1));
 
-/// A call that waits longer for its caller may be stopped where others have no place.
+/// A call that waits longer for its caller may be stopped when no further call can be put aside.
 const IDLE_CALL: Duration = Duration::from_secs(1);
 
-/// How much less of the processor slow calls get than the others of their pool, as `nice` counts it.
+/// The niceness of slow calls relative to the others of their pool.
 const SLOW_NICENESS: i32 = 8;
 
 #[derive(Debug, Clone)]
 pub(crate) struct PoolOptions {
     pub(crate) name: &'static str,
     pub(crate) threads: usize,
-    /// How many calls of one database run at once.
+    /// The most calls of one database that run at once.
     pub(crate) of_one_max: usize,
-    /// How many calls go on that were put aside.
+    /// The most calls that are put aside.
     pub(crate) aside_max: usize,
-    /// Of its usual threads.
+    /// The niceness of the usual threads.
     pub(crate) niceness: i32,
-    /// For how long a call keeps others from its thread.
+    /// The time after which a call that keeps others waiting is put aside.
     pub(crate) slice: Duration,
-    /// How long a call may wait.
+    /// The longest wait for a thread.
     pub(crate) wait_max: Duration,
-    /// Calls that were put aside are not stopped for others before.
+    /// The time within which a call that was put aside is not stopped for others.
     pub(crate) spared_for: Duration,
-    /// How many engines a thread keeps, of the caller that it served last.
+    /// The most engines that a thread keeps for its last caller.
     pub(crate) loaded_max: usize,
-    /// Whether slow databases have usual threads too, all but one, as long as nobody else wants them.
+    /// True if slow databases may use all usual threads but one while no other database needs them.
     pub(crate) lends: bool,
 }
 
-/// What a pool is asked to run.
+/// A request to a pool.
 pub(crate) struct Task {
     pub(crate) design: Design,
     pub(crate) caller: Caller,
     pub(crate) ask: Ask,
-    /// How long it may take.
+    /// The time limit of the call.
     pub(crate) time_max: Duration,
-    /// How long until it ends or asks for more.
+    /// The time limit until the call ends or exchanges a page.
     pub(crate) step_max: Duration,
 }
 
@@ -77,15 +78,15 @@ struct Job {
     answer: oneshot::Sender<Result<Answer>>,
 }
 
-/// What a call's caller and its thread know of each other.
+/// The state that a call's caller and its thread share.
 #[derive(Default)]
 struct JobState {
-    /// When it began to run: before, it waits, and its time does not pass.
+    /// The start of the call. Unset while the call waits, which does not count as its time.
     began: OnceLock<Instant>,
     stop: Mutex<Stop>,
-    /// It is not to go on because there is no room for it.
+    /// True if the call was stopped to make room for others.
     is_crowded_out: AtomicBool,
-    /// The processor time that it took, once it is over.
+    /// The processor time of the call, once it is over.
     ran: OnceLock<Duration>,
 }
 
@@ -93,7 +94,7 @@ struct JobState {
 #[derive(Default)]
 struct Stop {
     is_stopped: bool,
-    /// Of the call, while it runs or after.
+    /// The clock of the call from its start on.
     clock: Option<Clock>,
 }
 
@@ -118,13 +119,13 @@ impl JobState {
     }
 }
 
-/// What the threads share.
+/// A pool of threads.
 pub(crate) struct Pool {
     options: PoolOptions,
     nursery: Arc<Nursery>,
     report: Arc<KillReport>,
     queue: Mutex<Queue<Job>>,
-    /// Something may be taken from the queue; of each lane.
+    /// Signalled when the queue has a call for a lane.
     come: [Condvar; 2],
     is_closed: AtomicBool,
     workers: Mutex<Workers>,
@@ -132,9 +133,8 @@ pub(crate) struct Pool {
 
 #[derive(Default)]
 struct Workers {
-    /// One in each place.
     present: Vec<Arc<Worker>>,
-    /// Those that end with the call that they are at.
+    /// Threads that end with their current call.
     aside: Vec<Arc<Worker>>,
     looked: Option<Instant>,
 }
@@ -145,7 +145,6 @@ struct Worker {
     at: Mutex<At>,
 }
 
-/// What a thread is at.
 #[derive(Default)]
 struct At {
     call: Option<Call>,
@@ -156,22 +155,22 @@ struct Call {
     design: Design,
     state: Arc<JobState>,
     began: Instant,
-    /// That of its process.
+    /// The process of the call.
     processor: Option<Thread>,
-    /// The processor time of its process at that moment.
+    /// The processor time of the process at the start of the call.
     ran_before: Duration,
-    /// Since when it waits for its caller.
+    /// The time since when the call waits for its caller.
     waits: Option<Instant>,
 }
 
 impl Call {
-    /// How long it has had the processor. Others may have had it meanwhile.
+    /// Returns the processor time of the call, which can be less than its duration.
     fn ran(&self) -> Duration {
         self.processor.as_ref().map_or(Duration::ZERO, Thread::ran).saturating_sub(self.ran_before)
     }
 }
 
-/// A call that has been made; without its caller it neither waits nor runs.
+/// A queued or running call. Dropped with its caller, it leaves the queue or stops.
 struct Ticket<'p> {
     pool: &'p Pool,
     database: Arc<str>,
@@ -209,20 +208,21 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Ends the threads, and kills what they are at.
+    /// Ends the threads and kills their calls.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
         let _queue = lock(&self.queue);
         self.wake_all();
     }
 
-    /// The answer comes within `wait_max`, `time_max` and half a second, or six where others have the processor.
+    /// Runs a call. The answer comes within `wait_max` + `time_max` + 0.5 s, or 6 s more if other processes use the
+    /// processor.
     pub(crate) async fn run(self: &Arc<Self>, task: Task) -> Result<Answer> {
         let mut spent = Duration::ZERO;
         self.run_counted(task, &mut spent).await
     }
 
-    /// The same, and adds the processor time of the call to `spent`.
+    /// Runs a call like [`Pool::run`] and adds its processor time to `spent`.
     pub(crate) async fn run_counted(self: &Arc<Self>, task: Task, spent: &mut Duration) -> Result<Answer> {
         let (answer, mut answered) = oneshot::channel();
         let (asked, database, state) = (Instant::now(), task.design.database.clone(), Arc::new(JobState::default()));
@@ -230,10 +230,10 @@ impl Pool {
         let job = Job { task, state: state.clone(), answer };
         let id = self.push(&database, client, job, asked)?;
         let ticket = Ticket { pool: self, database, id, state };
-        // Threads are looked after by those who wait for them.
+        // The waiting callers also check on the threads.
         loop {
             match tokio::time::timeout(LOOK, &mut answered).await {
-                // A thread that is gone drops the job.
+                // A thread that ends drops the job.
                 Ok(answer) => {
                     *spent += ticket.state.ran.get().copied().unwrap_or_default();
                     return answer.unwrap_or(Err(Error::OutOfResources));
@@ -242,7 +242,7 @@ impl Pool {
             }
             match ticket.state.began.get() {
                 None if asked.elapsed() > self.options.wait_max => return Err(Error::Busy),
-                // Its thread would have answered if the machine had let it: the call is not to blame.
+                // The thread is late because the machine is busy: the call is not to blame.
                 Some(began) if began.elapsed() > time_max + ANSWERED_WITHIN => return Err(Error::Busy),
                 _ => {}
             }
@@ -256,8 +256,8 @@ impl Pool {
         Ok(id)
     }
 
-    /// Wakes a thread of each kind that there is something for. It does the same when it has taken that, and whoever is at work looks
-    /// for itself: so a call that has to wait for its turn costs no thread a look.
+    /// Wakes a thread of each lane that has a call to run. Busy threads check the queue themselves after each call,
+    /// so a call that must wait for its turn wakes no thread.
     fn wake(&self, queue: &Queue<Job>, now: Instant) {
         for lane in [Lane::Usual, Lane::Slow] {
             if queue.has(lane, now) {
@@ -287,7 +287,7 @@ impl Pool {
         builder.spawn(move || {
             let steps = pool.options.niceness + if lane == Lane::Slow { SLOW_NICENESS } else { 0 };
             if steps > 0 {
-                // It takes answers apart.
+                // The thread parses answers, so it gets the niceness too.
                 Thread::current().lower(steps);
             }
             pool.work(&known, Engine::new(pool.nursery.clone(), steps));
@@ -303,7 +303,7 @@ impl Pool {
     }
 
     fn work(&self, worker: &Worker, mut engine: Engine) {
-        // The database of the call before, which did not take long.
+        // The database of the previous call, if that call was short.
         let mut finished = None;
         while let Some(Job { task, state, answer }) = self.next(worker.lane, &mut engine, finished.take()) {
             let Task { design, caller, ask, step_max, time_max } = task;
@@ -347,17 +347,19 @@ impl Pool {
                 return;
             }
             if began.elapsed() >= LONG {
-                // Whoever has the answer finds its database slow, if it is.
+                // The queue must know a slow database before its caller sees the answer.
                 lock(&self.queue).finished(&database, worker.lane, ran, Instant::now());
             } else {
-                // It has not had the processor for longer. That it is over is said with the question for the next.
+                // A short call cannot have made its database slow. Its end is reported together with the search for
+                // the next call.
                 finished = Some(database);
             }
             let _ = answer.send(result);
         }
     }
 
-    /// Waits for a call that somebody waits for; `None`: there will be none. `finished`: whose call is over that did not take long.
+    /// Waits for the next call. Returns `None` if the pool is closed. `finished`: the database of the previous call
+    /// if that call was short.
     fn next(&self, lane: Lane, engine: &mut Engine, finished: Option<Arc<str>>) -> Option<Job> {
         let mut queue = lock(&self.queue);
         if let Some(database) = finished {
@@ -370,7 +372,7 @@ impl Pool {
             }
             let now = Instant::now();
             let job = queue.take(lane, now);
-            // What waited for its database's turn, or has become a slow one's, may run now on another thread.
+            // The finished call or the new slow state may let another thread run a waiting call.
             self.wake(&queue, now);
             if let Some(job) = job {
                 return Some(job);
@@ -391,17 +393,17 @@ impl Pool {
         }
     }
 
-    /// Puts calls aside that keep others waiting.
+    /// Puts aside calls that keep others waiting.
     fn look_after(self: &Arc<Self>) {
         let now = Instant::now();
         let mut workers = lock(&self.workers);
-        // Thousands may wait.
+        // Thousands of callers may wait; one check per interval is enough.
         if workers.looked.is_some_and(|looked| now < looked + LOOK / 2) {
             return;
         }
         workers.looked = Some(now);
         {
-            // Which threads may run what waits has changed since, perhaps: a database has become slow in the last look, or is no more.
+            // Databases may have become slow, or stopped being slow, since the last check.
             let queue = lock(&self.queue);
             self.wake(&queue, now);
         }
@@ -441,8 +443,8 @@ impl Pool {
     }
 }
 
-/// The error of a call that has reached its deadline. The call is to blame if it has used the processor for half of its time. A call
-/// that has used less was kept from the processor by others, which says nothing about its input.
+/// Returns the error of a call that reached its deadline. The call is to blame if it used the processor for half of
+/// its time. Otherwise other processes kept it from the processor, and the error says nothing about its input.
 fn late_error(is_crowded_out: bool, ran: Duration, step_max: Duration) -> Error {
     if is_crowded_out || ran < step_max / 2 { Error::Busy } else { Error::TimedOut(step_max) }
 }
@@ -469,8 +471,8 @@ fn give_reason(result: &mut Result<Answer>, because: &Error) {
     }
 }
 
-/// Stops the call that has kept its thread longest waiting for its caller, else the one that has run longest. Returns the latter's
-/// database if the call has used the processor for long.
+/// Stops the call that has waited longest for its caller, or else the one that has run longest. In the second case
+/// returns its database if the call used the processor for long.
 fn crowd_out(aside: &[Arc<Worker>], spared_for: Duration) -> Option<Arc<str>> {
     let calls = aside.iter().filter_map(|worker| {
         let at = lock(&worker.at);

@@ -1,7 +1,7 @@
-//! An engine process, as the server has it.
+//! An engine process, seen from the server.
 //!
-//! It is this program, started again with a name in its environment ([`crate::child`]). Its only ways out are its socket and two pages
-//! of memory. It ends when the socket does, at the latest with the server.
+//! The process is this program, started again with a variable in its environment ([`crate::child`]). It can reach
+//! only its socket and two pages of shared memory. It ends when the socket closes, at the latest with the server.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -19,31 +19,34 @@ use crate::shared::{Page, Shared};
 use crate::thread::Thread;
 use crate::wire::{Broken, Buffer, Frame, Rest};
 
-/// The server's allocator, mimalloc, takes and touches memory ahead, which is much for so many processes. Others know no such names.
+/// mimalloc, the server's allocator, reserves and touches memory ahead, which is too much for many processes. Other
+/// allocators ignore these variables.
 const ALLOCATOR: [(&str, &str); 2] = [("MIMALLOC_ARENA_RESERVE", "65536"), ("MIMALLOC_ARENA_EAGER_COMMIT", "0")];
 
-/// Names in the environment that say what the time zone is; without them a file of the system does.
+/// The environment variables of the time zone. Without them the C library reads a file of the system.
 pub(crate) const ZONE: [&str; 2] = ["TZ", "TZDIR"];
 
-/// How often a caller of a process looks whether it is to wait on.
+/// The interval at which a caller of a process checks whether to keep waiting.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
-/// How long a process may take to start: on an idle machine some milliseconds. Meanwhile no other starts.
+/// The time limit of a process start, which takes some milliseconds on an idle machine. No other process starts
+/// meanwhile.
 const START_MAX: Duration = Duration::from_secs(5);
 
-/// If it has had the processor for so long; and how long in any case.
+/// The limit of [`START_MAX`] applies once the process used this much processor time; [`START_STUCK`] always applies.
 const START_RAN: Duration = Duration::from_secs(1);
 const START_STUCK: Duration = Duration::from_secs(30);
 
-/// How long a process may take to end when its socket has, and how often is looked.
+/// The longest wait for the end of a process after its socket closed, and the interval of the checks.
 const END_MAX: Duration = Duration::from_secs(2);
 const END_LOOK: Duration = Duration::from_millis(1);
 
-/// Whether a process has ended by `SIGKILL`. `None`: it has not ended. It stays to be waited for: its number is no other's yet.
+/// Returns true if a process was ended by `SIGKILL`, `None` if it still runs. Does not reap it, so its number is not
+/// reused.
 #[cfg(target_os = "linux")]
 fn end_of(child: &Child) -> Option<bool> {
     let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: numbers and pointers of zeros are one; what is written to it lives through the call, and is read as what the call has written.
+    // SAFETY: zeros are a valid `siginfo_t`, which lives through the call and is read as the call wrote it.
     unsafe {
         let mut end: libc::siginfo_t = std::mem::zeroed();
         if libc::waitid(libc::P_PID, child.id(), &raw mut end, flags) != 0 {
@@ -53,13 +56,13 @@ fn end_of(child: &Child) -> Option<bool> {
     }
 }
 
-/// Elsewhere it is not told apart.
+/// Other systems do not distinguish the causes.
 #[cfg(not(target_os = "linux"))]
 fn end_of(_child: &Child) -> Option<bool> {
     Some(false)
 }
 
-/// The program that runs. The path names it even where its file was replaced.
+/// Returns the path of this program. It stays valid if the file is replaced.
 #[cfg(target_os = "linux")]
 fn program() -> std::io::Result<std::path::PathBuf> {
     Ok("/proc/self/exe".into())
@@ -70,23 +73,22 @@ fn program() -> std::io::Result<std::path::PathBuf> {
     std::env::current_exe()
 }
 
-/// A process. Dropped, it is killed.
+/// An engine process; killed when dropped.
 pub(crate) struct Process {
     socket: UnixStream,
-    /// It is there until it is dropped.
+    /// `None` only while it is dropped.
     child: Option<Child>,
     page: Arc<Shared<Page>>,
     processor: Thread,
     nursery: Arc<Nursery>,
-    /// Calls so far.
     calls: u64,
     out: Vec<u8>,
     buffer: Buffer,
 }
 
 impl Process {
-    /// Starts one, and waits until it is ready: its system calls may not be filtered, which the second part says. The thread that
-    /// calls this must live as long as the process, which the kernel kills with its parent.
+    /// Starts a process and waits until it is ready. The second value is true if the kernel filters its system calls.
+    /// The calling thread must live as long as the process: the kernel kills the process with its parent thread.
     pub(crate) fn start(nursery: &Arc<Nursery>, total: OwnedFd, setup: &mut Frame) -> std::io::Result<(Process, bool)> {
         let (socket, other) = UnixStream::pair()?;
         socket.set_read_timeout(Some(LOOK))?;
@@ -94,15 +96,15 @@ impl Process {
         let (page, file) = Shared::<Page>::create()?;
         let mut command = Command::new(program()?);
         command.arg0("flatbed-functions").env_clear().env(child::MARKER, "1").envs(ALLOCATOR);
-        // Dates are in its zone.
+        // Dates use the server's time zone.
         command.envs(ZONE.iter().filter_map(|name| Some((name, std::env::var_os(name)?))));
-        // A signal of the terminal's is for the server.
+        // Signals of the terminal are for the server.
         command.process_group(0);
-        // Nothing but these three is inherited: no call of ours between fork and exec, which would make the start cost what a copy of
-        // the server's page tables does.
+        // Only these three descriptors are inherited. Without a closure between fork and exec, the start does not
+        // copy the server's page tables.
         command.stdin(OwnedFd::from(other)).stdout(Stdio::from(file)).stderr(Stdio::from(total));
         let child = command.spawn()?;
-        // With it goes the other end of the socket, which is the process's alone.
+        // The command holds the process's end of the socket.
         drop(command);
         let (page, processor) = (Arc::new(page), Thread::of_process(child.id()));
         nursery.born(page.clone());
@@ -123,26 +125,27 @@ impl Process {
         Ok((process, is_filtered))
     }
 
-    /// Its processor time and its priority.
+    /// Returns the processor time and priority of the process.
     pub(crate) fn processor(&self) -> &Thread {
         &self.processor
     }
 
-    /// How many calls it has begun.
+    /// Returns the number of calls begun so far.
     pub(crate) fn calls(&self) -> u64 {
         self.calls
     }
 
-    /// Whether it is alive and idle. A process that the system has killed meanwhile, for its memory for example, is not.
+    /// Returns true if the process is alive and idle. The system may have killed it, for example when memory was
+    /// short.
     pub(crate) fn is_ready(&self) -> bool {
         let mut byte = 0_u8;
         let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
-        // SAFETY: it writes a byte at most to where it has room.
+        // SAFETY: it writes at most one byte to `byte`.
         let read = unsafe { libc::recv(self.socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags) };
         read < 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock
     }
 
-    /// The clock of the next call, and its number.
+    /// Begins a call and returns its clock and number.
     pub(crate) fn begin(&mut self) -> (Clock, u64) {
         self.calls += 1;
         let clock = Clock::of(&self.page, self.calls);
@@ -150,7 +153,7 @@ impl Process {
         (clock, self.calls)
     }
 
-    /// Sends a frame. `is_late` is asked where the process does not take it.
+    /// Sends a frame. Checks `is_late` while the process does not read.
     pub(crate) fn send(
         &mut self,
         write: impl FnOnce(&mut Frame),
@@ -163,13 +166,14 @@ impl Process {
         sent
     }
 
-    /// Whether it was killed, which only the system and who may do so do: for the machine's memory, say. For when its socket has ended.
+    /// Returns true if the process was killed by `SIGKILL`, for example when memory was short. Called after its
+    /// socket has closed.
     pub(crate) fn was_killed(&self) -> bool {
         let Some(child) = &self.child else { return false };
         let late = crate::clock::now() + END_MAX;
         while crate::clock::now() < late {
             match end_of(child) {
-                // Its socket ends first.
+                // The socket closes before the process ends.
                 None => std::thread::park_timeout(END_LOOK),
                 Some(is_kill) => return is_kill,
             }
@@ -177,7 +181,8 @@ impl Process {
         false
     }
 
-    /// Waits for a reply to this. `is_late` is asked each [`LOOK`]. One with something behind it is none: nothing else was asked.
+    /// Waits for a reply and checks `is_late` each [`LOOK`]. A reply with bytes behind it is malformed: there was no
+    /// other request.
     pub(crate) fn receive(&mut self, ask: &Ask, is_late: &mut dyn FnMut() -> bool) -> Result<Reply, Broken> {
         let frame = self.buffer.receive(&mut self.socket, reply_bytes_max(ask), is_late)?;
         let reply = read_reply(frame, ask).ok_or(Broken::Malformed);

@@ -1,64 +1,64 @@
-//! Calls that wait for a thread, in turn by database and by client.
+//! The queue of calls that wait for a thread.
 //!
-//! However many calls a database has waiting, the others' come between them, and however many databases a client has. Databases whose
-//! functions ran for long lately have a thread of their own, which they take turns on, and none of the usual ones.
+//! Turns are fair by database and by client, so neither many calls of one database nor many databases of one client
+//! delay the others. Databases with long calls in the last while share a separate thread and lose the usual ones.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Calls that wait, of all databases.
+/// The most waiting calls. Further calls fail with [`Full`].
 const WAITING_MAX: usize = 16_384;
 
-/// Calls that wait, of one database: a change is filtered for all its followers at once.
+/// The most waiting calls of one database. A change is filtered for all its followers at once.
 const WAITING_OF_ONE_MAX: usize = 4_096;
 
-/// Calls that wait, of one client.
+/// The most waiting calls of one client.
 const WAITING_OF_CLIENT_MAX: usize = WAITING_MAX / 2;
 
-/// A call that has the processor for longer makes its database slow.
+/// A call that uses more processor time makes its database slow.
 pub(crate) const LONG: Duration = Duration::from_millis(300);
 
-/// How long a database is slow the first time. Each further time follows within as long again, and lasts twice as long: otherwise many
-/// databases of one tenant would have the usual threads each time that they are no longer slow.
+/// The first term for which a database is slow. A further long call within another such term doubles it. Otherwise
+/// the databases of one tenant would take the usual threads each time their terms end.
 const SLOW_FOR: Duration = Duration::from_secs(30);
 
-/// The longest time that a database is slow without a further call.
+/// The longest term.
 const SLOW_FOR_MAX: Duration = Duration::from_secs(600);
 
-/// A database whose calls ran for long lately.
+/// The term of a slow database.
 #[derive(Debug)]
 struct Slow {
     until: Instant,
     term: Duration,
 }
 
-/// Which threads run a call.
+/// The threads that run a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// Those for whoever is not slow.
+    /// The threads for databases that are not slow.
     Usual,
-    /// The one for the others.
+    /// The thread for slow databases.
     Slow,
 }
 
-/// Too many calls wait already.
+/// The error of a full queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// The client of a call, or its database where no client is known.
+/// The client of a call, or its database if the client is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Owner {
     Client(u64),
     Database(Arc<str>),
 }
 
-/// The turn of an owner that has calls waiting.
+/// The turn of an owner with waiting calls.
 #[derive(Debug)]
 struct OwnerTurn {
-    /// How many.
+    /// The number of waiting calls.
     waiting: usize,
-    /// The owner with the smallest number is the next one.
+    /// The owner with the smallest number has the next turn.
     number: u64,
 }
 
@@ -69,40 +69,40 @@ struct WaitingCall<J> {
     job: J,
 }
 
-/// `J`: what waits.
+/// The queue. `J` is a call.
 ///
-/// Turns alternate between databases and owners. Let N be the number of waiting databases or of waiting owners, whichever is smaller. The first
-/// call of a database that is its owner's only one waits for at most 2 N others.
+/// Turns alternate between databases and owners. Let N be the number of waiting databases or of waiting owners,
+/// whichever is smaller. The first call of a database that is the only database of its owner waits for at most 2 N
+/// others.
 #[derive(Debug)]
 pub(crate) struct Queue<J> {
-    /// How many calls of one database run at once.
+    /// The most calls of one database that run at once.
     of_one_max: usize,
-    /// How many of the usual threads slow ones may have while nobody else wants them.
+    /// The most usual threads that slow databases may use while no other database needs them.
     lent_max: usize,
     waiting: HashMap<Arc<str>, VecDeque<WaitingCall<J>>>,
-    /// The databases that have calls waiting, whose turn it is first.
+    /// The databases with waiting calls, in the order of their turns.
     turns: VecDeque<Arc<str>>,
     owners: HashMap<Owner, OwnerTurn>,
     last_turn: u64,
-    /// Whether the next turn is an owner's.
+    /// True if the next turn is an owner's.
     is_by_owner: bool,
     count: usize,
     next_id: u64,
-    /// The database of each call that the usual threads run.
+    /// The database of each call on a usual thread.
     running: Vec<Arc<str>>,
-    /// The databases that are slow, and those that were until lately.
+    /// The slow databases, and those that were slow within the last term.
     slow: HashMap<Arc<str>, Slow>,
 }
 
 impl<J> Queue<J> {
-    /// Of one database so many run at once; so many usual threads are lent to slow ones.
     pub(crate) fn new(of_one_max: usize, lent_max: usize) -> Queue<J> {
         let (waiting, turns, owners, running, slow) = Default::default();
         let (last_turn, is_by_owner, count, next_id) = Default::default();
         Queue { of_one_max, lent_max, waiting, turns, owners, last_turn, is_by_owner, count, next_id, running, slow }
     }
 
-    /// Adds a call; its number, for [`Queue::remove`].
+    /// Adds a call and returns its number for [`Queue::remove`].
     pub(crate) fn push(&mut self, database: &Arc<str>, client: Option<u64>, job: J) -> Result<u64, Full> {
         let of_one = self.waiting.get(database).map_or(0, VecDeque::len);
         let owner = client.map_or_else(|| Owner::Database(database.clone()), Owner::Client);
@@ -123,7 +123,7 @@ impl<J> Queue<J> {
         Ok(self.next_id)
     }
 
-    /// A call of this owner waits no more. `had_turn`: it runs, and the owner goes behind the others.
+    /// Counts a call that leaves the queue. `had_turn`: the call runs, and its owner moves behind the others.
     fn left(&mut self, owner: &Owner, had_turn: bool) {
         let Some(turn) = self.owners.get_mut(owner) else { return };
         turn.waiting = turn.waiting.saturating_sub(1);
@@ -135,7 +135,7 @@ impl<J> Queue<J> {
         }
     }
 
-    /// Takes a call back, if it still waits.
+    /// Removes a call if it still waits.
     pub(crate) fn remove(&mut self, database: &Arc<str>, id: u64) {
         let Some(calls) = self.waiting.get_mut(database) else { return };
         let place = calls.iter().position(|call| call.id == id);
@@ -148,7 +148,7 @@ impl<J> Queue<J> {
         self.left(&call.owner, false);
     }
 
-    /// Whose call is the next that such a thread may run.
+    /// Returns the index in `turns` of the next call for a thread.
     fn next(&self, lane: Lane, now: Instant) -> Option<usize> {
         match self.place(lane, now) {
             None if self.lends(lane) => self.place(Lane::Slow, now),
@@ -156,7 +156,7 @@ impl<J> Queue<J> {
         }
     }
 
-    /// The place of the database whose call is next, of those in a lane.
+    /// Returns the index in `turns` of the next call in a lane.
     fn place(&self, lane: Lane, now: Instant) -> Option<usize> {
         let mut places = self.turns.iter().enumerate().filter(|(_, database)| self.may_run(database, lane, now));
         let next = match self.is_by_owner {
@@ -166,23 +166,23 @@ impl<J> Queue<J> {
         next.map(|(place, _)| place)
     }
 
-    /// The turn of the owner of a database's first call.
+    /// Returns the turn of the owner of a database's first call.
     fn owner_turn(&self, database: &Arc<str>) -> Option<u64> {
         let call = self.waiting.get(database)?.front()?;
         self.owners.get(&call.owner).map(|turn| turn.number)
     }
 
-    /// Whether such a thread may run calls of slow databases where there are no others.
+    /// Returns true if a thread of this lane may run calls of slow databases while no others wait.
     fn lends(&self, lane: Lane) -> bool {
         lane == Lane::Usual && self.running.len() < self.lent_max
     }
 
-    /// Whether [`Queue::take`] would give something.
+    /// Returns true if [`Queue::take`] would return a call.
     pub(crate) fn has(&self, lane: Lane, now: Instant) -> bool {
         self.waits(lane, now) || self.lends(lane) && self.waits(Lane::Slow, now)
     }
 
-    /// The next call that may run, which then does until [`Queue::finished`].
+    /// Takes the next call for a thread. The call counts as running until [`Queue::finished`].
     pub(crate) fn take(&mut self, lane: Lane, now: Instant) -> Option<J> {
         let place = self.next(lane, now)?;
         let database = self.turns.remove(place)?;
@@ -202,12 +202,12 @@ impl<J> Queue<J> {
         Some(job)
     }
 
-    /// Whether anything waits that a thread would run.
+    /// Returns true if a call waits for this lane.
     pub(crate) fn waits(&self, lane: Lane, now: Instant) -> bool {
         self.turns.iter().any(|database| self.may_run(database, lane, now))
     }
 
-    /// Which threads would run its calls.
+    /// Returns the lane of a database.
     pub(crate) fn lane(&self, database: &Arc<str>, now: Instant) -> Lane {
         let is_slow = self.slow.get(database).is_some_and(|slow| now < slow.until);
         if is_slow { Lane::Slow } else { Lane::Usual }
@@ -218,7 +218,7 @@ impl<J> Queue<J> {
         self.lane(database, now) == lane && (lane == Lane::Slow || run() < self.of_one_max)
     }
 
-    /// A call of this database has had the processor for so long in its lane, or goes on beside it.
+    /// Counts the end of a call, or that it was put aside. `ran`: its processor time.
     pub(crate) fn finished(&mut self, database: &Arc<str>, lane: Lane, ran: Duration, now: Instant) {
         if lane == Lane::Usual
             && let Some(place) = self.running.iter().position(|running| running == database)
@@ -230,7 +230,7 @@ impl<J> Queue<J> {
         }
     }
 
-    /// Its functions have kept others waiting.
+    /// Makes a database slow or extends its term.
     pub(crate) fn slow_down(&mut self, database: &Arc<str>, now: Instant) {
         self.slow.retain(|_, slow| now < slow.until + slow.term);
         let term = match self.slow.get(database) {
@@ -241,7 +241,6 @@ impl<J> Queue<J> {
         self.slow.insert(database.clone(), Slow { until: now + term, term });
     }
 
-    /// All have been long enough.
     #[cfg(test)]
     pub(crate) fn forget_slow(&mut self) {
         self.slow.clear();
@@ -322,7 +321,7 @@ mod tests {
             now_s += term_s;
             assert_eq!(lane(&queue, now_s), Lane::Usual, "{term_s}");
         }
-        // Twice within one term are one time, and what was long ago is forgotten.
+        // Two long calls within a term count once, and old terms are forgotten.
         now_s += 1_200;
         queue.slow_down(&a, began + Duration::from_secs(now_s));
         queue.slow_down(&a, began + Duration::from_secs(now_s + 1));
@@ -341,7 +340,7 @@ mod tests {
         queue.push(&b, None, 10).unwrap();
         assert!(queue.waits(Lane::Usual, now) && !queue.waits(Lane::Slow, now));
         assert_eq!(usual(&mut queue), Some(10));
-        // Slow ones have a thread of their own, and no other.
+        // Slow databases have their own thread and no other.
         for (database, ran) in [(&a, LONG), (&b, LONG)] {
             queue.finished(database, Lane::Usual, ran, now);
         }
@@ -352,7 +351,7 @@ mod tests {
         assert!(!queue.waits(Lane::Usual, now) && queue.waits(Lane::Slow, now));
         assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(2), Some(11)]);
         queue.finished(&b, Lane::Slow, Duration::ZERO, now);
-        // Where they are lent threads, three of four here, one is left.
+        // One usual thread is never lent: three of four are lent here.
         queue.lent_max = 3;
         assert!(!queue.has(Lane::Usual, now) && queue.waits(Lane::Slow, now));
         assert_eq!(usual(&mut queue), None);
@@ -365,7 +364,7 @@ mod tests {
         queue.push(&a, None, 5).unwrap();
         assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(12), Some(4)]);
         queue.finished(&a, Lane::Usual, Duration::ZERO, now);
-        // It is forgotten.
+        // The term is over.
         assert!(!queue.waits(Lane::Slow, now + SLOW_FOR));
         assert_eq!(queue.take(Lane::Usual, now + SLOW_FOR), Some(5));
     }

@@ -1,4 +1,4 @@
-// Shows, lists, updates and rewrites. What they are given comes as JSON text, what they answer goes out as it; a list asks for rows as it goes.
+// Shows, lists, updates and rewrites. Arguments and results are JSON text; a list requests rows while it runs.
 const render = (() => {
   const { Failure, apply, checkLanguage, define, load, member, told } = inner;
   const { parse, stringify } = JSON;
@@ -10,7 +10,7 @@ const render = (() => {
   const [join, test] = [uncurry([].join), uncurry(/x/.test)];
   const toNumber = parseFloat;
 
-  // What `provides` can be given, and the types that stand for it.
+  // The keys of `provides` and their content types.
   const TYPES = [
     ['all', '*/*'],
     ['text', 'text/plain; charset=utf-8', 'txt'],
@@ -35,14 +35,14 @@ const render = (() => {
     for (let i = 0; i < types.length; i++) keyOf[types[i]] = key;
   };
 
-  // What a function has said until now.
+  // The output so far.
   let provided = [];
   let contentType;
   let chunks = [];
   let characters = 0;
   let started = {};
   let isStartNew = false;
-  // Of a list: what takes its text and brings rows, and which it has brought.
+  // For a list: the exchange that takes text and returns rows, and the current page.
   let exchange;
   let page = [];
   let at = 0;
@@ -68,7 +68,7 @@ const render = (() => {
       begin = end + separator.length;
     }
   };
-  // A type or range of types with its parameters; `q` is between 0 and 1.
+  // Parses a content type or range with its parameters; `q` is between 0 and 1.
   const range = (text) => {
     const parts = split(text, ';');
     const [type, subtype] = split(parts[0] === '*' ? '*/*' : parts[0], '/');
@@ -80,7 +80,7 @@ const render = (() => {
     const q = toNumber(parameters.q);
     return { type, subtype, parameters, q: q >= 0 && q <= 1 ? q : 1 };
   };
-  // How well a type fits into the range that it fits best, and that one's `q`.
+  // Returns the best fitness of a type among ranges, and the `q` of that range.
   const fit = (text, ranges) => {
     const wanted = range(text);
     let best = { fitness: -1, q: 0 };
@@ -97,7 +97,7 @@ const render = (() => {
     }
     return best;
   };
-  // The first of the types that fits best; nothing, if none does.
+  // Returns the first type with the best fitness, or nothing.
   const bestOf = (types, accept) => {
     const ranges = split(accept, ',');
     for (let i = 0; i < ranges.length; i++) ranges[i] = range(ranges[i]);
@@ -117,7 +117,7 @@ const render = (() => {
     const accept = request.headers === undefined ? undefined : request.headers.Accept;
     const format = request.query === undefined ? undefined : request.query.format;
     let key;
-    // The first that was provided is the last, which wins among equals.
+    // Reversed, so that the first one provided wins a tie.
     const types = [];
     const told = [];
     for (let i = provided.length - 1; i >= 0; i--) {
@@ -150,7 +150,7 @@ const render = (() => {
   const isResponse = (response) => response !== null && typeof response === 'object' && !isArray(response);
 
   const NAME = /^[A-Za-z_$][\w$]*$/;
-  // A thrown value as an expression, shallowly.
+  // Writes a thrown value as an expression, one level deep.
   const source = (error) => {
     if (error === undefined) return '(void 0)';
     if (error === null) return 'null';
@@ -177,7 +177,8 @@ const render = (() => {
     return new Failure(kind, `function raised error: ${source(error)} \nstacktrace: ${stack}`);
   };
 
-  // A show passes headers by name to `start`. What a list passes, `headers` and `code`, has no effect in a show, as in CouchDB.
+  // A show passes headers by name to `start`. The `headers` and `code` of a list have no effect in a show, as in
+  // CouchDB.
   const withStarted = (response) => {
     if (!isResponse(started)) return response;
     const names = keysOf(started);
@@ -219,7 +220,7 @@ const render = (() => {
     return typeof result === 'string' ? { path: result, method: args[0].method } : result;
   };
 
-  // What is sent goes out when rows are asked for, and before it is much.
+  // Text leaves when rows are requested, or when it exceeds a size.
   const CHARACTERS_AT_ONCE = 65536;
   const CHARACTERS_MAX = 16777216;
   const pass = (wantsRows) => {

@@ -9,12 +9,12 @@ use crate::error::{Error, Result};
 use crate::pool::Task;
 use crate::{Caller, Design, Runner};
 
-/// What an update answers; both are JSON texts.
+/// The result of an update; both are JSON texts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Updated {
-    /// The document to be written, or `null`; whatever the function gave.
+    /// The document to be written, or `null`, as the function returned it.
     pub document: String,
-    /// The response: an object.
+    /// The response, an object.
     pub response: String,
 }
 
@@ -31,18 +31,18 @@ pub(crate) fn input(path: &[&str], args: &[&str]) -> String {
 }
 
 impl Runner {
-    /// Runs `shows.NAME`. `document`: a JSON text, `null` if there is none; `req`: the request as JSON text, with `path`,
-    /// `headers` and `query`. The answer is the response as JSON text: an object with `code`, `headers`, and `body`, `json` or
-    /// `base64`, as far as the function gives them.
+    /// Runs `shows.NAME`. `document` is a JSON text, `null` if there is no document; `req` is the request as JSON
+    /// text, with `path`, `headers` and `query`. Returns the response as JSON text: an object with `code`, `headers`,
+    /// and `body`, `json` or `base64`, as far as the function sets them.
     ///
     /// # Errors
-    /// [`Error::Missing`]: there is no such member; [`Error::Compilation`]; [`Error::Thrown`] with what CouchDB says
-    /// (`render_error`, `not_acceptable`, what was thrown as an error); and those of any call.
+    /// [`Error::Missing`] if there is no such member; [`Error::Compilation`]; [`Error::Thrown`] with the names and
+    /// texts of CouchDB (`render_error`, `not_acceptable`, or a thrown error); and those of any call.
     pub async fn show(&self, design: &Design, caller: Caller, name: &str, document: &str, req: &str) -> Result<String> {
         self.render(design, caller, "show", input(&["shows", name], &[document, req])).await
     }
 
-    /// Runs `updates.NAME`, as [`Runner::show`]. The request has its `method`.
+    /// Runs `updates.NAME` like [`Runner::show`]. The request also has its `method`.
     ///
     /// # Errors
     /// Those of [`Runner::show`].
@@ -59,9 +59,9 @@ impl Runner {
         Ok(Updated { document: document.to_owned(), response: response.to_owned() })
     }
 
-    /// Runs `rewrites` where it is a function: where a request goes instead, as a JSON object (`path`, `query`, `method`,
-    /// `headers`, `body`), or a response (`code`); `None`: nowhere. All rewrites of one request share the time of one call: `spent`
-    /// is the processor time of those before, to which that of this one is added.
+    /// Runs the function `rewrites`. Returns the new target of the request as a JSON object (`path`, `query`,
+    /// `method`, `headers`, `body`), or a response (with `code`), or `None`. All rewrites of one request share the
+    /// time of one call: `spent` is the processor time of the earlier ones, and this call adds its own.
     ///
     /// # Errors
     /// Those of [`Runner::show`], and `rewrite_error`.
@@ -95,7 +95,7 @@ impl Runner {
     }
 }
 
-/// The two members of an array.
+/// Splits an array of two members.
 fn pair(text: &str) -> Option<[&str; 2]> {
     let comma = crate::rows::value_end(text.as_bytes(), 1)?;
     let end = crate::rows::value_end(text.as_bytes(), comma + 1)?;

@@ -1,4 +1,4 @@
-//! The log of processes that were killed.
+//! Counts and logs killed processes.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,13 +9,13 @@ use flatbed_flatten::json::{self, Limits, Value};
 use crate::Design;
 use crate::figures::{FunctionFigures, KillCause};
 
-/// One line of each database in so long.
+/// The interval between two log lines about one database.
 const PACE: Duration = Duration::from_secs(60);
 
-/// Databases that are remembered for that. Beyond it none is logged until some are forgotten.
+/// The most databases with a log line in the last interval. Beyond it no line is written.
 const KNOWN_MAX: usize = 1_024;
 
-/// Counts and logs processes that were killed.
+/// Counts killed processes and logs them.
 #[derive(Debug, Default)]
 pub(crate) struct KillReport {
     logged: Mutex<HashMap<Arc<str>, Instant>>,
@@ -24,7 +24,7 @@ pub(crate) struct KillReport {
 impl KillReport {
     pub(crate) fn report(&self, figures: &FunctionFigures, design: &Design, cause: KillCause) {
         figures.function_processes_killed.of(cause).add(1);
-        // Nobody waited: its time was not over.
+        // The caller had gone, and the time was not over.
         if cause != KillCause::Stopped && self.is_due(&design.database, Instant::now()) {
             let (database, design_document) = (design.database(), id(design.text()).unwrap_or_default());
             tracing::warn!(database, design_document, ?cause, "the process of a function was killed");
@@ -42,7 +42,7 @@ impl KillReport {
     }
 }
 
-/// The id of a design document. The functions of views and sync functions have none.
+/// Returns the id of a design document. The texts of views and sync functions have none.
 fn id(text: &str) -> Option<String> {
     match json::parse(text.as_bytes(), &Limits::default()).ok()? {
         Value::Object(members) => members.into_iter().find_map(|(name, value)| match value {

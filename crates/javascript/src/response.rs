@@ -1,27 +1,28 @@
-//! What a function answers a request with: its response object, taken apart.
+//! The response object of a function.
 //!
-//! Its text may be long, and what it has under `json` is passed on as it is, so it is cut and not parsed as a whole.
+//! Its text may be long, and its member `json` is passed on unchanged, so the text is split and not parsed as a
+//! whole.
 
 use flatbed_flatten::json::{self, Limits, Value};
 
 use crate::rows::value_end;
 
-/// A response, as a function gave it. Whether HTTP allows it is for whoever sends it.
+/// A response of a function. Whether HTTP allows it is checked by the sender.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Response {
-    /// `code`, if there is one, as a number or as a text such as `"404"`; a number that is no status comes as it is, one that
-    /// does not fit as 0.
+    /// `code`, if set: a number, or a text such as `"404"`. A number that does not fit becomes 0; other invalid
+    /// statuses are kept.
     pub code: Option<u16>,
-    /// `headers`, in the order given.
+    /// `headers`, in the function's order.
     pub headers: Vec<(String, String)>,
-    /// What is to be sent.
+    /// The body.
     pub body: ResponseBody,
 }
 
 /// The body of a [`Response`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ResponseBody {
-    /// The function gave none.
+    /// The function set no body.
     #[default]
     None,
     /// `body`
@@ -32,13 +33,13 @@ pub enum ResponseBody {
     Base64(String),
 }
 
-/// What a function returned is not a response.
+/// The error of an invalid response object.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidResponse {
-    /// It is no object.
+    /// Not an object.
     #[error("Invalid data from external server: no object")]
     NoObject,
-    /// It has a member which no response has, or one with a value that it cannot have.
+    /// An unknown member, or a member with an invalid value.
     #[error("Invalid data from external server: {name}")]
     Member {
         /// The member's name.
@@ -49,7 +50,7 @@ pub enum InvalidResponse {
 }
 
 impl Response {
-    /// Takes the text of a response apart.
+    /// Parses the text of a response.
     ///
     /// # Errors
     /// [`InvalidResponse`].
@@ -72,7 +73,7 @@ impl Response {
     }
 }
 
-/// An object's members as JSON texts; `None` for what is no object, as `JSON.stringify` writes one.
+/// Splits an object, as `JSON.stringify` writes it, into its members as JSON texts. Returns `None` for other values.
 pub fn members(text: &str) -> Option<Vec<(String, &str)>> {
     let bytes = text.as_bytes();
     let mut found = Vec::new();
@@ -105,7 +106,7 @@ fn string(text: &str) -> Option<String> {
     }
 }
 
-/// Reads `code`: a number, or a text that begins with a status, which CouchDB puts into the status line.
+/// Reads `code`: a number, or a text that begins with a status. CouchDB writes such a text into the status line.
 fn code(text: &str) -> Option<u16> {
     if text.starts_with('"') {
         let text = string(text)?;
@@ -114,11 +115,11 @@ fn code(text: &str) -> Option<u16> {
         return if is_status { status.parse().ok() } else { None };
     }
     let number: f64 = text.parse().ok()?;
-    // JavaScript has one kind of numbers; whoever sends it refuses what is no status.
+    // JavaScript has one type of numbers. The sender refuses invalid statuses.
     Some(if number.fract() == 0.0 && (0.0..=65_535.0).contains(&number) { number as u16 } else { 0 })
 }
 
-/// Values that are numbers or `true` are their texts.
+/// Reads `headers`. Numbers, `true`, `false` and `null` become texts.
 fn headers(text: &str) -> Option<Vec<(String, String)>> {
     let value = |text: &str| match text.as_bytes().first()? {
         b'"' => string(text),

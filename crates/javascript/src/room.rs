@@ -1,7 +1,7 @@
-//! Room for what calls are given, while they wait and run.
+//! Memory reservations for the arguments of calls.
 //!
-//! A call's texts are there from before it waits until it has run, and thousands may wait. So whoever makes large ones asks
-//! for room first, and gives it back when the call is over. No database takes all of it.
+//! The arguments of a call exist while it waits and runs, and thousands of calls may wait. So callers with large
+//! arguments reserve memory first and release it after the call. One database gets at most half of it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,20 +12,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::Runner;
 use crate::error::{Error, Result};
 
-/// Room of all databases together, and of one.
+/// The memory for all databases, and for one, in bytes.
 const BYTES_MAX: usize = 128 << 20;
 const BYTES_OF_ONE_MAX: usize = BYTES_MAX / 2;
 
-/// Less takes none: how many calls wait is bounded.
+/// Smaller arguments need no reservation: the number of waiting calls is bounded.
 const FREE_BYTES: usize = 16 << 10;
 
-/// The unit in which room is given out.
+/// The unit of reservations.
 const PERMIT_BYTES: usize = 1024;
 
-/// How many databases are looked after before those are forgotten that hold none.
+/// The number of known databases above which those without reservations are forgotten.
 const KNOWN: usize = 64;
 
-/// Room that is held until this is dropped.
+/// A reservation; released when dropped.
 #[derive(Debug)]
 pub struct Room {
     _held: Option<[OwnedSemaphorePermit; 2]>,
@@ -56,13 +56,14 @@ impl Rooms {
     }
 }
 
-/// One call always fits.
+/// Returns the permits for a number of bytes, at most those of one database, so that a single call always fits.
 fn permits(bytes: usize) -> u32 {
     u32::try_from(bytes.min(BYTES_OF_ONE_MAX) / PERMIT_BYTES).unwrap_or(u32::MAX)
 }
 
 impl Runner {
-    /// Room for texts of so many bytes in calls of a database, if it is there now. Whoever has none holds no such texts.
+    /// Reserves memory for the arguments of a database's calls, if it is available now. A caller without a
+    /// reservation must not hold such arguments.
     pub fn try_room(&self, database: &str, bytes: usize) -> Option<Room> {
         if bytes <= FREE_BYTES {
             return Some(Room { _held: None });
@@ -73,10 +74,10 @@ impl Runner {
         Some(Room { _held: Some([one, all]) })
     }
 
-    /// Waits for room, in turn: for as long as calls wait for their threads, or as long as it takes (`patient`).
+    /// Waits for a reservation in turn. The wait is limited to that for a thread unless `patient` is true.
     ///
     /// # Errors
-    /// [`Error::Busy`]: there was none in time.
+    /// [`Error::Busy`] if the wait is over.
     pub async fn room(&self, database: &str, bytes: usize, patient: bool) -> Result<Room> {
         if bytes <= FREE_BYTES {
             return Ok(Room { _held: None });
@@ -106,7 +107,7 @@ mod tests {
         let held: Vec<Room> = std::iter::from_fn(|| runner.try_room("a", 10 << 20)).take(100).collect();
         assert_eq!(held.len(), BYTES_OF_ONE_MAX / (10 << 20));
         assert_eq!(runner.room("a", 10 << 20, false).await.expect_err("no room"), Error::Busy);
-        // Small ones need none, and another database has its own.
+        // Small arguments need no reservation, and another database has its own share.
         assert!(runner.try_room("a", FREE_BYTES).is_some());
         let whole = runner.try_room("b", usize::MAX).expect("one call always fits");
         assert!(runner.try_room("c", 10 << 20).is_none());

@@ -1,18 +1,18 @@
-//! What a map emits for a document.
+//! The rows that a map emits for a document.
 
 use crate::error::{Error, Result};
 
-/// How deep keys and values may be: what reads them must be able to.
+/// The deepest nesting of keys and values: readers must be able to parse them.
 const DEPTH_MAX: usize = flatbed_flatten::json::DEPTH_MAX_LIMIT;
 
-/// The rows of one document in one view, in the order in which they were emitted.
+/// The rows of one document in one view, in the order of emission.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rows {
     text: String,
     cuts: Vec<Cut>,
 }
 
-/// Where a row's parts are.
+/// The positions of a row's key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
     key: u32,
@@ -21,19 +21,19 @@ struct Cut {
 }
 
 impl Rows {
-    /// Takes `[[KEY,VALUE],...]` apart, as `JSON.stringify` writes it; nothing: there are none.
+    /// Parses `[[KEY,VALUE],...]` as `JSON.stringify` writes it. An empty text has no rows.
     pub(crate) fn parse(text: String) -> Result<Rows> {
         let mut rows = Rows { text, cuts: Vec::new() };
         if !rows.text.is_empty() {
             rows.cuts = cuts(rows.text.as_bytes()).ok_or_else(|| Error::Thrown {
                 name: "invalid_rows".to_owned(),
-                reason: format!("rows are no pairs of values, or deeper than {DEPTH_MAX}"),
+                reason: format!("rows are not pairs of values, or are nested deeper than {DEPTH_MAX}"),
             })?;
         }
         Ok(rows)
     }
 
-    /// Keys and values as JSON texts.
+    /// Returns keys and values as JSON texts.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.cuts.iter().map(|cut| {
             let part = |from: u32, to: u32| self.text.get(from as usize..to as usize).unwrap_or("null");
@@ -41,23 +41,23 @@ impl Rows {
         })
     }
 
-    /// How many.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.cuts.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no rows.
     pub fn is_empty(&self) -> bool {
         self.cuts.is_empty()
     }
 
-    /// Bytes of keys and values, and of what stands between them.
+    /// Returns the size of keys and values with their separators, in bytes.
     pub fn bytes(&self) -> usize {
         self.text.len()
     }
 }
 
-/// `None`: they are no pairs. What a function has changed in its surroundings may be in how they are written.
+/// Finds the rows. Returns `None` if the text is malformed: functions can change how their engine writes JSON.
 fn cuts(text: &[u8]) -> Option<Vec<Cut>> {
     let number = |at: usize| u32::try_from(at).ok();
     let mut found = Vec::new();
@@ -81,7 +81,7 @@ fn expect(text: &[u8], at: usize, byte: u8) -> Option<usize> {
     (text.get(at) == Some(&byte)).then_some(at + 1)
 }
 
-/// Where a value ends that begins at `at`.
+/// Returns the end of the value that begins at `begin`.
 pub(crate) fn value_end(text: &[u8], begin: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let mut at = begin;

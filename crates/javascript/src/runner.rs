@@ -1,5 +1,5 @@
-//! Who is asked to run functions: pools of threads for those that somebody waits for at once, for those of indexes, and for
-//! lists, which wait for rows and for who takes what they make of them.
+//! The runner and its pools of threads: for calls with a waiting client, for indexes, and for lists, which wait for
+//! rows and readers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,25 +15,25 @@ use crate::report::KillReport;
 use crate::room::Rooms;
 use crate::{Caller, Design, RunnerOptions};
 
-/// How much less of the processor those threads get that map and reduce, as `nice` counts it, where others want it too.
+/// The niceness of the threads for maps and reduces.
 const MAP_NICENESS: i32 = 5;
 
-/// Calls that go on beside the usual threads, of each pool.
+/// The most calls of each pool that are put aside.
 const ASIDE_MAX: usize = 4;
 
-/// How many times as long as others they wait for a thread: hundreds of databases may build indexes at once.
+/// Maps and reduces wait this many times longer for a thread: hundreds of databases may build indexes at once.
 const MAP_PATIENCE: u32 = 12;
 
-/// Groups that a thread keeps loaded.
+/// The number of groups that a thread keeps loaded.
 const GROUPS_LOADED_MAX: usize = 8;
 
-/// Lists that are under way at once; of one database half as many. As many go on beside them where others wait.
+/// The most lists at once; half as many for one database. The same number may be put aside.
 const LISTS: usize = 8;
 
-/// One that is longer, and one that waits for its client, may be stopped where others wait for their beginning.
+/// The time after which a list may be stopped while others wait to begin.
 const LIST_SPARED_FOR: Duration = Duration::from_secs(30);
 
-/// Runs functions of design documents in processes of its own, which end with it. Cheap to clone.
+/// Runs functions of design documents in its own processes, which end with it. Cheap to clone.
 #[derive(Clone)]
 pub struct Runner {
     handle: Arc<Handle>,
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Runner {
     }
 }
 
-/// Ends the threads and their processes when it is dropped.
+/// Ends the threads and their processes when dropped.
 struct Handle {
     nursery: Arc<Nursery>,
     calls: Arc<Pool>,
@@ -66,10 +66,10 @@ impl Drop for Handle {
 }
 
 impl Runner {
-    /// Starts the threads; processes start with the first call, or [`Runner::prepare`].
+    /// Starts the threads. Processes start with the first call or [`Runner::prepare`].
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// The system starts no further thread.
     pub fn new(options: RunnerOptions) -> std::io::Result<Runner> {
         crate::child::link();
         let code = Code::compile(options.memory_max).map_err(std::io::Error::other)?;
@@ -88,7 +88,7 @@ impl Runner {
             loaded_max: 2,
             lends: false,
         };
-        // They wait more than they run.
+        // Lists wait more than they run.
         let lists = PoolOptions {
             name: "lists",
             threads: LISTS,
@@ -97,7 +97,7 @@ impl Runner {
             spared_for: LIST_SPARED_FOR,
             ..calls.clone()
         };
-        // What comes in batches lets others have their turn: a database that is alone has all.
+        // Batches yield to other databases, so one database alone may use all threads.
         let maps = PoolOptions {
             name: "views",
             threads: maps,
@@ -120,13 +120,13 @@ impl Runner {
         Ok(Runner { handle: Arc::new(handle), options })
     }
 
-    /// Starts processes now, as a server does: where none can start (no `/proc`, no right to run its program), the log says so each minute,
-    /// whether functions are called or not.
+    /// Starts processes now, as a server does. If none can start (no `/proc`, no right to run the program), the log
+    /// says so each minute, even without calls.
     pub fn prepare(&self) {
         self.handle.nursery.prepare();
     }
 
-    /// What is counted of calls and processes, for `/metrics`.
+    /// Returns the metrics of calls and processes.
     pub fn figures(&self) -> &FunctionFigures {
         &self.handle.nursery.figures
     }
@@ -140,22 +140,22 @@ impl Runner {
         &self.handle.rooms
     }
 
-    /// A caller that there was not yet, of no client.
+    /// Returns a new caller without a client.
     pub fn caller(&self) -> Caller {
         Caller { number: self.handle.callers.fetch_add(1, Ordering::Relaxed), client: None }
     }
 
-    /// The answer comes within `wait_max`, `time_max` and half a second, or six where others have the processor.
+    /// Runs a request. The time limits are those of [`Pool::run`].
     pub(crate) async fn run(&self, design: &Design, caller: Caller, ask: Ask, time_max: Duration) -> Result<Answer> {
         let task = Task { design: design.clone(), caller, ask, time_max, step_max: time_max };
         self.pool(&task.ask).run(task).await
     }
 
-    /// Who runs it.
+    /// Returns the pool that runs a request.
     pub(crate) fn pool(&self, ask: &Ask) -> Arc<Pool> {
         let Handle { calls, maps, lists, .. } = &*self.handle;
         match ask.part() {
-            // Nobody waits for it at once.
+            // No client waits for it.
             Part::Sync if matches!(ask, Ask::Transform { .. }) => maps.clone(),
             Part::Calls | Part::Render | Part::Sync => calls.clone(),
             Part::Maps | Part::Reduces => maps.clone(),

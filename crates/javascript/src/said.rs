@@ -1,7 +1,7 @@
-//! What a call of a sync function says and requires: the functions that it is given for that, as built-in ones of its engine.
+//! The built-in functions that a sync function calls, and the collection of their arguments.
 //!
-//! What is said is collected here, within bounds of its own, and is no object that a function could reach. Nothing is borrowed while the
-//! engine runs: what a function passes may be arrays with getters, and proxies, that call the same functions again.
+//! The output is collected here within its own bounds, and no JavaScript object reaches it. No `RefCell` stays
+//! borrowed while the engine runs: arguments may be arrays with getters or proxies that call these functions again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -18,75 +18,76 @@ use rquickjs::{Ctx, Exception, Function, Object, Value, qjs};
 
 use crate::clock::Clock;
 
-/// More than a revision may have is counted no further: so many channels, and as many grants and roles.
+/// The most channels, and the most grants and roles together, that are collected. A revision may have fewer.
 pub(crate) const SAID_MAX: usize = 10_000;
 
-/// Nor is what takes more together: ten times what a revision's rows may.
+/// The most bytes of names that are collected: ten times the limit of a revision's rows.
 pub(crate) const SAID_BYTES_MAX: usize = 1_000_000;
 
-/// What all calls of `access` and `role` hold of what they are passed, one within the other: of one it is less, two lists that take
-/// some 1.7 MB each at most.
+/// The most bytes of arguments that all nested calls of `access` and `role` hold. A single call holds less: two lists
+/// of at most some 1.7 MB each.
 const UNDER_WAY_BYTES_MAX: usize = 4 * SAID_BYTES_MAX;
 
-/// What a text takes in a list beside its bytes, about.
+/// The approximate overhead of a text in a list, in bytes.
 const TEXT_BYTES: usize = 64;
 
-/// Of a longer text this many bytes are kept, and then some that make it whole: no name is as long, and what is refused for its length still is.
+/// The bytes that are kept of a longer text, rounded up to a whole character. Valid names are shorter, so a cut name
+/// is still refused for its length.
 const TEXT_BYTES_MAX: usize = CHANNEL_BYTES_MAX + 100;
 
-/// Of why a write is refused; the program cuts it to 4,000 characters.
+/// The same for the reason of a refusal. `sync.js` cuts it to 4,000 characters.
 const REASON_BYTES_MAX: usize = 16_000;
 
-/// Of these, which the engine does not listen between, so many are done between two looks at the clock: texts, and thousands of bytes.
+/// The units of work (texts, and thousands of bytes) between two checks of the clock. The engine's own checks do not
+/// run meanwhile.
 const WORK_BETWEEN_LOOKS: usize = 1_000;
 
-/// What one call has said.
+/// The output of one call.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Said {
     pub(crate) channels: BTreeSet<String>,
-    /// To whom, and which channel.
+    /// Pairs of grantee and channel.
     pub(crate) grants: BTreeSet<(String, String)>,
-    /// To whom, and which role, with its prefix.
+    /// Pairs of grantee and role, with its prefix.
     pub(crate) roles: BTreeSet<(String, String)>,
-    /// How many channels, and how many grants and roles.
+    /// The number of channels, and of grants and roles, including those that are not kept.
     pub(crate) counts: [usize; 2],
-    /// Some of it was not heard to its end.
+    /// True if a limit was reached and output was dropped.
     pub(crate) is_cut: bool,
-    /// Status and reason.
     pub(crate) rejected: Option<(f64, String)>,
-    /// What is no time is as if it was not said.
+    /// `None` for an invalid time.
     pub(crate) expires_at: Option<u64>,
-    /// Of all names, while they are heard.
+    /// The bytes of all names so far.
     pub(crate) bytes: usize,
 }
 
-/// What is known of a call.
+/// The context of a call.
 struct Call {
     writer: Option<Arc<Writer>>,
     now_s: u64,
     clock: Clock,
 }
 
-/// What an engine's functions share. Empty between two calls.
+/// The state that the built-in functions of an engine share. Empty between two calls.
 #[derive(Default)]
 pub(crate) struct Hearing {
     call: RefCell<Option<Call>>,
     said: RefCell<Said>,
     work: Cell<usize>,
-    /// What all [`Texts`] take.
+    /// The bytes held by all [`Texts`].
     under_way: Cell<usize>,
-    /// Its time was over in one of the functions, which has not heard all.
+    /// True if the deadline passed inside one of these functions, which then did not collect everything.
     is_stopped: Cell<bool>,
 }
 
 impl Hearing {
-    /// Forgets what was said before. Without a `writer` all requirements are met.
+    /// Begins a call. Without a `writer` all requirements are met.
     pub(crate) fn begin(&self, writer: Option<Arc<Writer>>, now_s: u64, clock: &Clock) {
         self.take();
         *self.call.borrow_mut() = Some(Call { writer, now_s, clock: clock.clone() });
     }
 
-    /// What was said since; `None`: not all of it was heard.
+    /// Ends a call and returns its output. Returns `None` if the output is incomplete.
     pub(crate) fn take(&self) -> Option<Said> {
         self.call.take();
         self.work.set(0);
@@ -94,7 +95,7 @@ impl Hearing {
         (!self.is_stopped.take()).then_some(said)
     }
 
-    /// Makes the functions, as global names: the program takes those away that are for itself, and freezes the others.
+    /// Defines the functions as globals. `sync.js` removes those for itself and freezes the others.
     pub(crate) fn give(self: &Rc<Self>, ctx: &Ctx<'_>) -> rquickjs::Result<()> {
         for (name, what) in [
             ("channel", What::Channel),
@@ -118,7 +119,7 @@ impl Hearing {
         self.call.borrow().as_ref().and_then(|call| call.writer.clone())
     }
 
-    /// Some work was done that the engine's clock has not seen.
+    /// Counts work that the engine's own checks do not see, and checks the deadline.
     fn worked(&self, ctx: &Ctx<'_>, bytes: usize) -> rquickjs::Result<()> {
         let work = self.work.get() + 1 + bytes / 1_000;
         self.work.set(if work < WORK_BETWEEN_LOOKS { work } else { 0 });
@@ -128,7 +129,7 @@ impl Hearing {
         if self.is_stopped.get() { Err(Exception::throw_internal(ctx, "interrupted")) } else { Ok(()) }
     }
 
-    /// Gives each text of a value, which is one, or of an array its items that are, until one was enough.
+    /// Calls a closure with a text, or with each text of an array, until it returns true.
     fn each_text<'js>(
         &self,
         value: &Value<'js>,
@@ -155,14 +156,14 @@ impl Hearing {
         Ok(())
     }
 
-    /// A text, as much of it as counts.
+    /// Copies a text up to a length.
     fn text(&self, value: &Value<'_>, bytes_max: usize) -> rquickjs::Result<String> {
         let (text, bytes) = with_bytes(value, |bytes| (whole(bytes, bytes_max), bytes.len()))?;
         self.worked(value.ctx(), bytes)?;
         Ok(text)
     }
 
-    /// The texts of a value, as many as are counted. While they are taken, functions may be called that take others.
+    /// Copies the texts of a value, up to the limits. Getters of the value may call these functions meanwhile.
     fn texts(&self, value: &Value<'_>) -> rquickjs::Result<Texts<'_>> {
         let mut texts = Texts { all: Vec::new(), taken: 0, under_way: &self.under_way };
         let mut bytes = 0;
@@ -175,7 +176,7 @@ impl Hearing {
             }
             let is_enough = texts.all.len() > SAID_MAX || bytes > SAID_BYTES_MAX;
             if is_enough {
-                // What is behind it is not heard, so nothing of the call may hold.
+                // Later texts are not collected, so the call must be refused.
                 self.said.borrow_mut().is_cut = true;
             }
             Ok(is_enough)
@@ -207,7 +208,7 @@ impl Hearing {
                     continue;
                 }
                 if !said.has_room(1, pair.0.len() + pair.1.len()) {
-                    // The others would be counted no further.
+                    // Further pairs would not be counted.
                     return Ok(());
                 }
                 if is_role {
@@ -220,13 +221,13 @@ impl Hearing {
         Ok(())
     }
 
-    /// Whether what a value names is met.
+    /// Returns true if the writer meets a requirement.
     fn meets(&self, value: &Value<'_>, has: impl Fn(&Writer, &str) -> bool) -> rquickjs::Result<bool> {
         let writer = self.writer();
         let mut is_met = false;
         self.each_text(value, |name| {
             if let Some(writer) = &writer {
-                // No name has half a pair in it.
+                // No valid name contains half a surrogate pair.
                 let (met, bytes) =
                     with_bytes(name, |bytes| (str::from_utf8(bytes).is_ok_and(|name| has(writer, name)), bytes.len()))?;
                 is_met = met;
@@ -238,7 +239,7 @@ impl Hearing {
     }
 }
 
-/// Texts that a call holds while the engine runs, counted among those of all such calls.
+/// Texts held while the engine runs, counted together with those of nested calls.
 struct Texts<'h> {
     all: Vec<String>,
     taken: usize,
@@ -246,7 +247,7 @@ struct Texts<'h> {
 }
 
 impl Texts<'_> {
-    /// Takes one more, if there is room.
+    /// Adds a text if the limit allows it.
     fn take(&mut self, text: String) -> bool {
         let bytes = text.capacity() + TEXT_BYTES;
         let has_room = self.under_way.get() + bytes <= UNDER_WAY_BYTES_MAX;
@@ -266,7 +267,7 @@ impl Drop for Texts<'_> {
 }
 
 impl Said {
-    /// Counts one more, and whether it is kept.
+    /// Counts a name and returns true if it is kept.
     fn has_room(&mut self, of: usize, bytes: usize) -> bool {
         let Some(count) = self.counts.get_mut(of) else { return false };
         *count += 1;
@@ -280,7 +281,7 @@ impl Said {
     }
 }
 
-/// A function that sync functions call, or their program.
+/// A built-in function of an engine.
 struct Helper {
     what: What,
     heard: Rc<Hearing>,
@@ -295,11 +296,11 @@ enum What {
     RequireRole,
     RequireAccess,
     RequireAdmin,
-    /// Of the program: whether there is a refusal already.
+    /// For `sync.js`: returns true if the write is already refused.
     IsRejected,
-    /// Of the program: status and reason.
+    /// For `sync.js`: records status and reason.
     Refuse,
-    /// Of the program: a text, and whether it is a number's.
+    /// For `sync.js`: records a time; the second argument tells whether the text is a number.
     Expire,
 }
 
@@ -347,7 +348,7 @@ impl<'js> IntoJsFunc<'js, Helper> for Helper {
     }
 }
 
-/// Throws what a function throws to refuse a write.
+/// Throws a refusal.
 fn refusal(ctx: &Ctx<'_>, reason: &str) -> rquickjs::Error {
     let thrown = Object::new(ctx.clone()).and_then(|thrown| thrown.set("forbidden", reason).map(|()| thrown));
     match thrown {
@@ -356,18 +357,18 @@ fn refusal(ctx: &Ctx<'_>, reason: &str) -> rquickjs::Error {
     }
 }
 
-/// What `Array.isArray` says, which sees through proxies. A function that puts another in front of it does so for its own call.
+/// Calls `Array.isArray`, which sees through proxies. A function that replaces it affects its own call only.
 fn is_array(value: &Value<'_>) -> rquickjs::Result<bool> {
     let array: Object<'_> = value.ctx().globals().get("Array")?;
     array.get::<_, Function<'_>>("isArray")?.call((value.clone(),))
 }
 
-/// What is in a text: UTF-8, but for halves of surrogate pairs, which are three bytes each.
+/// Passes the bytes of a text to a closure: UTF-8, except that a lone surrogate takes three bytes.
 fn with_bytes<T>(value: &Value<'_>, look: impl FnOnce(&[u8]) -> T) -> rquickjs::Result<T> {
     let ctx = value.ctx().as_raw().as_ptr();
     let mut bytes = 0;
-    // SAFETY: context and value are those of the engine that runs; what is given has so many bytes until it is freed, below, and `look`
-    // runs nothing of the engine's. Nothing but a text of its own memory is made of a text.
+    // SAFETY: context and value are those of the running engine. The pointer is valid for `bytes` bytes until it is
+    // freed below, and `look` runs no code of the engine. The value is a string, so its conversion runs none either.
     unsafe {
         let text = qjs::JS_ToCStringLen(ctx, &mut bytes, value.as_raw());
         if text.is_null() {
@@ -379,7 +380,7 @@ fn with_bytes<T>(value: &Value<'_>, look: impl FnOnce(&[u8]) -> T) -> rquickjs::
     }
 }
 
-/// The first of so many bytes, and of what follows as much as makes them a text, with U+FFFD for halves of surrogate pairs.
+/// Copies the first bytes of a text up to the next character boundary, with U+FFFD for lone surrogates.
 fn whole(bytes: &[u8], bytes_max: usize) -> String {
     let is_within = |byte: &u8| byte & 0xc0 == 0x80;
     let end = bytes.len().min(bytes_max);
@@ -393,7 +394,7 @@ fn whole(bytes: &[u8], bytes_max: usize) -> String {
         rest = rest.get(chunk.valid().len()..).unwrap_or_default();
         if !rest.is_empty() {
             text.push('\u{fffd}');
-            // Half a pair.
+            // A lone surrogate has three bytes.
             rest = rest.get(3..).unwrap_or_default();
         }
     }

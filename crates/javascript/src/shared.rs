@@ -7,31 +7,31 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-/// The state of one engine process. The process writes it as the server does: nothing in it may be relied on.
+/// The state of one engine process. The process can write anything to it, so the server does not rely on it.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Page {
     /// The deadline of the call, in microseconds of the monotonic clock.
     pub(crate) until_us: AtomicU64,
-    /// The last call that is to stop, by number.
+    /// The number of the last stopped call.
     pub(crate) stopped: AtomicU64,
-    /// Items of the call that are done: documents mapped, writes judged.
+    /// The finished items of the call: documents mapped, writes judged.
     pub(crate) finished: AtomicUsize,
-    /// Bytes of the process's engines that are counted in [`Total`].
+    /// The bytes of the process's engines that are included in [`Total`].
     pub(crate) counted: AtomicUsize,
 }
 
-/// Bytes of the engines of all processes.
+/// The bytes of the engines of all processes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Total {
     pub(crate) bytes: AtomicUsize,
 }
 
-/// A type that may be shared: any bytes are one, and it has interior mutability alone.
+/// A type that may be shared between processes: any bytes are valid, and all mutability is interior.
 ///
 /// # Safety
-/// It consists of atomic integers.
+/// The type consists of atomic integers.
 pub(crate) unsafe trait Share: Sync {}
 
 // SAFETY: they consist of atomic integers.
@@ -45,13 +45,13 @@ pub(crate) struct Shared<T: Share> {
     place: NonNull<T>,
 }
 
-// SAFETY: it is a reference to atomic integers that live as long as it.
+// SAFETY: it refers to atomic integers that live as long as it.
 unsafe impl<T: Share> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T: Share> Sync for Shared<T> {}
 
 impl<T: Share> Shared<T> {
-    /// Makes one of zeros, and the file by which a process maps it too.
+    /// Creates a mapping of zeros and the file that another process maps.
     pub(crate) fn create() -> io::Result<(Shared<T>, OwnedFd)> {
         let file = file()?;
         file.set_len(size_of::<T>() as u64)?;
@@ -62,13 +62,13 @@ impl<T: Share> Shared<T> {
         Ok((shared, file))
     }
 
-    /// Maps what [`Shared::create`] has made.
+    /// Maps a file of [`Shared::create`].
     ///
     /// # Safety
-    /// The file has the size of a `T` for as long as the mapping lives.
+    /// The file must have the size of a `T` while the mapping lives.
     pub(crate) unsafe fn map(file: BorrowedFd<'_>) -> io::Result<Shared<T>> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: it makes a mapping where there was none.
+        // SAFETY: it makes a new mapping.
         let place =
             unsafe { libc::mmap(std::ptr::null_mut(), size_of::<T>(), access, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         if place == libc::MAP_FAILED {
@@ -83,14 +83,14 @@ impl<T: Share> Deref for Shared<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: the mapping is there until this is dropped, begins at a page, and any bytes are a `T`.
+        // SAFETY: the mapping lives until this is dropped and is page-aligned, and any bytes are a `T`.
         unsafe { self.place.as_ref() }
     }
 }
 
 impl<T: Share> Drop for Shared<T> {
     fn drop(&mut self) {
-        // SAFETY: it was mapped so, and no reference outlives this.
+        // SAFETY: it was mapped with this size, and no reference outlives this.
         unsafe { libc::munmap(self.place.as_ptr().cast(), size_of::<T>()) };
     }
 }
@@ -104,7 +104,7 @@ fn file() -> io::Result<File> {
     if file < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it was opened just now, and nothing else has it.
+    // SAFETY: it was just opened, and no other code has it.
     Ok(unsafe { File::from_raw_fd(file) })
 }
 
@@ -118,11 +118,11 @@ fn file() -> io::Result<File> {
     Ok(file)
 }
 
-/// No process can shorten it: the others would die of looking at it.
+/// Seals the size of the file: a process that shortened it would crash the others.
 #[cfg(target_os = "linux")]
 fn seal(file: &File) {
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-    // SAFETY: it takes numbers alone. Where the kernel refuses, the process cannot resize it either (its system calls are filtered).
+    // SAFETY: it takes numbers. If the kernel refuses, the filter of system calls still prevents a resize.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
 }
 
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn what_one_mapping_stores_the_other_loads() {
         let (one, file) = Shared::<Page>::create().unwrap();
-        // SAFETY: the file was made for it.
+        // SAFETY: the file was created for this type.
         let other = unsafe { Shared::<Page>::map(file.as_fd()) }.unwrap();
         one.finished.store(7, Ordering::Relaxed);
         assert_eq!(other.finished.load(Ordering::Relaxed), 7);

@@ -1,6 +1,6 @@
-// A database's sync function: says of each document in which channels it is, whom it lets in where, and whether it may be written. Nothing
-// that a call does is seen by the next: the function is made anew for each, of a source that is compiled once, and what all calls share
-// is frozen, so that an engine serves all writers of a database.
+// A database's sync function decides the channels of a document, grants access, and may refuse the write. No call
+// sees state of an earlier one: the function is made anew for each call from a source compiled once, and everything
+// shared is frozen. So one engine serves all writers of a database.
 const { compileSync, made, restore, thrown, transform } = (() => {
   const { Failure, apply, cut, evaluate, told, trimEnd } = inner;
   const { stringify } = JSON;
@@ -21,7 +21,7 @@ const { compileSync, made, restore, thrown, transform } = (() => {
     for (let i = 0; i < values.length; i++) if (values[i] === value) return true;
     return false;
   };
-  // What says what is collected outside of the engine, where no function reaches it.
+  // These functions store their arguments outside of the engine, out of reach of any function.
   const { isRejected, refuse, expire } = global;
   const reject = (status, message) => {
     const code = trunc(number(status));
@@ -39,7 +39,7 @@ const { compileSync, made, restore, thrown, transform } = (() => {
     log: () => {},
   };
 
-  // What functions use of underscore.js.
+  // The part of underscore.js that functions use.
   const each = (values, work) => {
     if (values === null || values === undefined) return values;
     if (isArray(values)) for (let i = 0; i < values.length; i++) work(values[i], i, values);
@@ -138,11 +138,12 @@ const { compileSync, made, restore, thrown, transform } = (() => {
   for (const name of ownKeys(helpers)) defineProperty(global, name, { value: helpers[name], configurable: true });
   defineProperty(global, '_', { value: underscore, configurable: true });
 
-  // Setters of these reach what no property shows.
+  // Setters of these properties reach state that no property shows.
   for (const name of ['prepareStackTrace', 'stackTraceLimit', 'captureStackTrace']) {
     if (name in Error && !deleteProperty(Error, name)) throw new TypeError(`${name} stays`);
   }
-  // What inherits from a frozen object cannot be given a property that the object has, unless that is a setter which gives it.
+  // An object that inherits from a frozen one cannot get its own property of the same name by assignment, unless a
+  // setter defines it.
   const overridable = (prototype) => {
     for (const key of ownKeys(prototype)) {
       const { value, configurable, ...rest } = getOwnPropertyDescriptor(prototype, key);
@@ -160,7 +161,7 @@ const { compileSync, made, restore, thrown, transform } = (() => {
   };
   for (const of of [Object, Function, Error, TypeError, RangeError, SyntaxError, ReferenceError, EvalError, URIError]) overridable(of.prototype);
 
-  // All that is there before the first call: what properties lead to, and what only the language does.
+  // All objects that exist before the first call: those reachable by properties, and those reachable by syntax only.
   const prototypeOf = getPrototypeOf;
   const found = new Set([global]);
   const queue = [
@@ -205,7 +206,8 @@ const { compileSync, made, restore, thrown, transform } = (() => {
     reachAll(queue[i]);
     freeze(queue[i]);
   }
-  // They stand in what the global object inherits from: what a call leaves in it is among few names then, which are soon counted.
+  // The globals move to the prototype of the global object. The global object itself keeps few names, so that new
+  // ones are soon counted.
   const names = create(prototypeOf(global));
   for (const key of ownKeys(global)) {
     const { configurable, writable, get, value, enumerable } = getOwnPropertyDescriptor(global, key);
@@ -221,29 +223,29 @@ const { compileSync, made, restore, thrown, transform } = (() => {
   const many = ownKeys(global).length;
   const parent = prototypeOf(global);
 
-  // Whether all that a call has left can be taken away: what it may not have named as well.
+  // Removes the state that a call left. Returns false if some of it cannot be removed.
   const restore = () => {
     const keys = ownKeys(global);
     let is_clean = true;
-    // What is new does not stand behind the others: symbols come last, and numbers first.
+    // New keys do not come last: numbers come first, and symbols after strings.
     for (let i = 0; i < keys.length; i++) if (!ownKey(own, keys[i])) is_clean = deleteProperty(global, keys[i]) && is_clean;
     if (prototypeOf(global) !== parent) setPrototypeOf(global, parent);
     return is_clean && isExtensible(global) && ownKeys(global).length === many && prototypeOf(global) === parent;
   };
 
   let make;
-  // A source is one expression: as it stands between both kinds of brackets, it closes neither.
+  // The source must be one expression: it is compiled within brackets of both kinds, so it can close neither.
   const compileSync = (source) => {
     try {
       const bare = trimEnd(source, /[\s;]+$/, '');
       evaluate(checkedCode('(function (realUserCtx) { return [' + bare + '\n]; })'));
       make = evaluate(checkedCode('(function (realUserCtx) { return (' + bare + '\n); })'));
-      // All calls share it, and an arrow function reaches it by the `arguments` that it has from here.
+      // All calls share it, and an arrow function reaches it through `arguments`.
       freeze(make.prototype);
       freeze(make);
       const made = make({});
       if (typeof made !== 'function') throw new Failure('compilation_error', 'Expression does not eval to a function.');
-      // What these refuse they refuse later, when nobody asks any more.
+      // Such a function would refuse a write after its call has ended.
       if (getPrototypeOf(made) !== plain) throw new Failure('compilation_error', 'The function is asynchronous or a generator.');
       if (!restore()) throw new Failure('compilation_error', 'The expression changes what it stands in.');
       return '';
@@ -265,7 +267,7 @@ const { compileSync, made, restore, thrown, transform } = (() => {
     }
   };
 
-  // What is thrown may throw when it is looked at.
+  // Reading a thrown value may throw.
   const isExhausted = (error) => {
     try {
       return error !== null && typeof error === 'object' && error.name === 'InternalError';
@@ -283,7 +285,7 @@ const { compileSync, made, restore, thrown, transform } = (() => {
 
   const made = () => make;
 
-  // What a function of the changes worker makes of a document: `[how, is_clean, text]`.
+  // Runs a function of the changes worker and returns `[how, is_clean, text]`.
   const transform = (doc) => {
     let [how, made] = ['ok', 'null'];
     try {

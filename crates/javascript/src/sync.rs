@@ -1,6 +1,6 @@
-//! Sync functions: what a database's function says of a document that is to be written.
+//! Sync functions: the decision of a database's function about a document that is written.
 //!
-//! What it may call, and what comes of it, is Sync Gateway's: `tests/sync-gateway/` has its answers.
+//! The built-in functions and their effects are those of Sync Gateway, recorded in `tests/sync-gateway/`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,22 +24,22 @@ use crate::said::Said;
 use crate::wanted::Wanted;
 use crate::{Caller, Design, Runner};
 
-/// All writers share what a function is compiled to: nothing of a call is seen by another.
+/// The caller of all sync functions. Writers share engines because no state survives a call.
 const ANYBODY: Caller = Caller { number: u64::MAX, client: None };
 
-/// Why a write is refused where the function threw something else than a refusal, or said what means nothing.
+/// The reason of a failed write: the function threw an error, or its output is invalid.
 const EXCEPTION: &str = "Exception in JS sync function";
 
-/// The same, where it gives somebody something who can have no such name.
+/// The reason of a failed write: the function granted access to an invalid name.
 const ERROR: &str = "Error in JS sync function";
 
-/// For how long writes that come together are asked about before others have their turn.
+/// The time for which writes that arrive together run before other databases have their turn.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// The last status that HTTP has.
+/// The largest status of HTTP.
 const STATUS_MAX: u16 = 599;
 
-/// A database's sync function. Cheap to clone; writes that are asked about together are those of one and its clones.
+/// A database's sync function. Cheap to clone. Writes are grouped across all clones.
 #[derive(Debug, Clone)]
 pub struct SyncFunction {
     design: Design,
@@ -48,66 +48,66 @@ pub struct SyncFunction {
 }
 
 impl SyncFunction {
-    /// `database`: what tells its database from all others, those that had its name before included. `source`: an expression that
-    /// gives a function of a document, the one that it replaces, and what is known of it besides.
+    /// `database`: a unique name of the database, different from earlier databases of the same name. `source`: an
+    /// expression whose value is a function of the document, the replaced document, and metadata.
     pub fn new(database: impl Into<Arc<str>>, source: impl Into<Arc<str>>) -> SyncFunction {
         let source = source.into();
         let wanted = Arc::new(Wanted::of(&source));
         SyncFunction { design: Design::new(database, source), wanted, gather: Arc::default() }
     }
 
-    /// Whether it may read this member of a document: of all others it need not be told.
+    /// Returns true if the function may read this member of the document. The caller may omit the others.
     pub fn may_read(&self, member: &str) -> bool {
         self.wanted.members.as_ref().is_none_or(|members| members.iter().any(|known| known == member))
     }
 
-    /// Whether it may read the document that is replaced.
+    /// Returns true if the function may read the replaced document.
     pub fn may_read_old(&self) -> bool {
         self.wanted.is_old
     }
 }
 
-/// A write that is to be judged; documents are JSON texts.
+/// A write to be judged; documents are JSON texts.
 #[derive(Debug, Clone, Default)]
 pub struct SyncWrite {
-    /// The document as it would be, with `_id`, `_rev` and `_deleted`, without attachments and `_exp`.
+    /// The new document with `_id`, `_rev` and `_deleted`, without attachments and `_exp`.
     pub document: String,
-    /// The one that it replaces, without `_rev`, if it does.
+    /// The replaced document without `_rev`; `None` for a new document.
     pub old: Option<String>,
-    /// What is known of it besides; `None`: nothing, an empty object.
+    /// Metadata as a JSON text; `None` is an empty object.
     pub meta: Option<String>,
-    /// Who writes; `None`: an administrator, who meets all requirements.
+    /// The writer; `None` for an administrator, who meets all requirements.
     pub writer: Option<Arc<Writer>>,
-    /// The bytes of the document's id, by which its rows are counted.
+    /// The length of the document's id, which counts in the size of its rows.
     pub id_bytes: usize,
-    /// The present, in seconds of Unix time.
+    /// The current Unix time, in seconds.
     pub now_s: u64,
 }
 
-/// What a function says of a write.
+/// The decision of a sync function about a write.
 pub type Routed = std::result::Result<Routing, SyncRefusal>;
 
-/// A function lets a write not be.
+/// The refusal of a write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SyncRefusal {
-    /// It says so: 403 and 401 by what it throws, others by `reject`.
+    /// The function refused the write: by an exception with 403 or 401, or by `reject`.
     #[error("{reason}")]
     Rejected {
         /// From 400 to 599.
         status: u16,
-        /// In its words.
+        /// The function's reason.
         reason: String,
     },
-    /// It threw something else, or said what means nothing: 500.
+    /// The function threw another value, or its output is invalid: 500.
     #[error("{0}")]
     Failed(&'static str),
-    /// It says more than may be kept: 403.
+    /// The output exceeds the limits of a revision: 403.
     #[error(transparent)]
     TooMuch(#[from] TooMuch),
 }
 
 impl SyncRefusal {
-    /// The status that it is answered with.
+    /// Returns the HTTP status of the response.
     pub fn status(&self) -> u16 {
         match self {
             SyncRefusal::Rejected { status, .. } => *status,
@@ -117,7 +117,7 @@ impl SyncRefusal {
     }
 }
 
-/// Who writes, as a function sees it.
+/// Writes the writer as the JSON that a function sees.
 fn writer_text(writer: &Writer) -> Vec<u8> {
     json::Object::text(|object| {
         object.string("name", &writer.name);
@@ -130,7 +130,7 @@ fn writer_text(writer: &Writer) -> Vec<u8> {
 }
 
 impl Runner {
-    /// Whether a source is a function.
+    /// Checks that the source is a function.
     ///
     /// # Errors
     /// [`Error::Compilation`], and those of any call.
@@ -138,14 +138,14 @@ impl Runner {
         self.run(&function.design, ANYBODY, Ask::Check, self.options.validation_max).await.map(drop)
     }
 
-    /// Asks a sync function about several writes, in their order; an answer each, with the errors of [`Runner::route`]. Each may take as
-    /// long as one alone, breaks its bounds for itself, and finds nothing of the others; databases have their turn between them. They
-    /// wait together: how much their texts take is the caller's to bound ([`Runner::try_room`]).
+    /// Runs a sync function for several writes in order. Each write has its own time limit and its own bounds, and
+    /// sees no state of the others; other databases take turns in between. The errors are those of [`Runner::route`].
+    /// The caller bounds the memory of the arguments ([`Runner::try_room`]).
     pub async fn route_all(&self, function: &SyncFunction, writes: Vec<SyncWrite>) -> Vec<Result<Routed>> {
         let count = writes.len();
         let mut routed = Vec::with_capacity(count);
         let mut writes = VecDeque::from(writes);
-        // Writes behind those that are asked about again, and why the first of them has no answer.
+        // Pairs of later writes and the error of their first one. Their predecessors run again first.
         let mut behind: Vec<(VecDeque<SyncWrite>, Error)> = Vec::new();
         loop {
             if writes.is_empty() {
@@ -164,7 +164,7 @@ impl Runner {
                     routed.extend(part.routed);
                     writes = part.rest;
                 }
-                // It holds for all that were to come.
+                // The error applies to all remaining writes.
                 Err(error) => {
                     routed.resize(count, Err(error));
                     break;
@@ -172,12 +172,12 @@ impl Runner {
                 Ok(_) => break,
             }
         }
-        // What has no answer may not be written.
+        // A write without an answer must not be stored.
         routed.resize(count, Err(Error::OutOfResources));
         routed
     }
 
-    /// Asks about the first of some writes, for a slice of time.
+    /// Runs the first writes of a queue for a slice of time.
     pub(crate) async fn route_some(
         &self,
         function: &SyncFunction,
@@ -198,22 +198,21 @@ impl Runner {
 
 /// A sync function in an engine.
 pub(crate) struct Compiled {
-    /// Makes it, of who writes.
+    /// The function that makes the sync function from the writer.
     make: Persistent<Function<'static>>,
-    /// Whether who writes may be looked at.
+    /// True if the source may refer to the writer.
     names_writer: bool,
-    /// How many names the global object has between two calls, and its prototype.
+    /// The number of global names between two calls, and the prototype of the global object.
     names: usize,
     parent: Persistent<Object<'static>>,
 }
 
-/// Whether a source may name a parameter of what makes it its function: a name stands there as it is, or with escapes, or is put together
-/// for `eval`, or all are taken as `arguments`.
+/// Returns true if a source may refer to `realUserCtx`: literally, by escapes, by `eval`, or by `arguments`.
 fn may_name_writer(source: &str) -> bool {
     ["realUserCtx", "eval", "arguments", "\\u"].iter().any(|part| source.contains(part))
 }
 
-/// How many names the global object has.
+/// Returns the number of names of the global object.
 fn names(ctx: &Ctx<'_>) -> usize {
     ctx.globals().own_keys::<Atom<'_>>(Filter::new().string().symbol()).len()
 }
@@ -222,27 +221,27 @@ fn parent<'js>(ctx: &Ctx<'js>) -> Option<Object<'js>> {
     ctx.globals().get_prototype()
 }
 
-/// The output of a function before it is judged.
+/// The outcome of a sync function before its output is checked.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Heard {
-    /// To its end, or to a refusal.
+    /// The function ended normally or refused the write.
     Told(Said),
-    /// It threw something else.
+    /// The function threw another value.
     Thrown,
 }
 
-/// How a call ended.
+/// The end of a call.
 enum Ended {
-    /// With an answer, or a refusal.
+    /// A normal end or a refusal.
     Told,
-    /// By an exception.
+    /// Another exception.
     Thrown,
-    /// For want of something.
+    /// An error of memory or stack.
     Exhausted,
 }
 
 impl Machine {
-    /// What the function says, and whether the machine may be used again.
+    /// Runs the function for a write. The second value is true if the machine may be used again.
     pub(crate) fn route(&self, write: &SyncWrite, clock: &Clock) -> (Result<Heard>, bool) {
         let Some(compiled) = self.compiled() else { return (Err(Error::OutOfResources), false) };
         let heard = self.heard();
@@ -251,7 +250,7 @@ impl Machine {
             let ended = self.ask(ctx, compiled, write)?;
             let is_same = || {
                 let before = compiled.parent.clone().restore(ctx)?;
-                // SAFETY: it asks a value of the engine that runs.
+                // SAFETY: the value belongs to the running engine.
                 let is_open = unsafe { qjs::JS_IsExtensible(ctx.as_raw().as_ptr(), ctx.globals().as_raw()) } == 1;
                 Ok::<_, rquickjs::Error>(is_open && names(ctx) == compiled.names && parent(ctx) == Some(before))
             };
@@ -266,7 +265,7 @@ impl Machine {
             (Ok((Ended::Told, is_clean)), Some(said)) => (Ok(Heard::Told(said)), is_clean),
             (Ok((Ended::Thrown, is_clean)), Some(_)) => (Ok(Heard::Thrown), is_clean),
             (Ok((Ended::Exhausted, _)), Some(_)) => (Err(Error::OutOfResources), false),
-            // Not all was heard. After what time is said by who gave it.
+            // The output is incomplete. The caller fills in the time limit.
             (Ok(_), None) => (Err(Error::TimedOut(Duration::ZERO)), false),
             (Err(error), _) => (Err(error), false),
         }
@@ -278,7 +277,7 @@ impl Machine {
         let old = old.unwrap_or_else(|| Ok(Value::new_null(ctx.clone())))?;
         let meta = write.meta.as_deref().map(|meta| ctx.json_parse(meta));
         let meta = meta.unwrap_or_else(|| Object::new(ctx.clone()).map(Object::into_value))?;
-        // What is theirs is made anew: a function may do with it as it likes.
+        // Arguments are new for each call: the function may change them.
         let writer = match &write.writer {
             _ if !compiled.names_writer => Value::new_undefined(ctx.clone()),
             Some(writer) => ctx.json_parse(writer_text(writer))?,
@@ -286,7 +285,7 @@ impl Machine {
         };
         let made = compiled.make.clone().restore(ctx)?.call::<_, Value<'_>>((writer,));
         let called = made.and_then(|made| match made.as_function() {
-            // Nobody waits for a promise, and what it refuses would be written.
+            // The server does not await a promise, so a refusal inside one would be lost.
             Some(function) => function.call::<_, Value<'_>>((document, old, meta)).map(|told| !told.is_promise()),
             None => Ok(false),
         });
@@ -295,7 +294,7 @@ impl Machine {
             Ok(false) => Ok(Ended::Thrown),
             Err(rquickjs::Error::Exception) => {
                 let thrown = ctx.catch();
-                // SAFETY: it is a value of the engine that runs.
+                // SAFETY: the value belongs to the running engine.
                 if unsafe { qjs::JS_IsUncatchableError(thrown.as_raw()) } {
                     return Err(ctx.throw(thrown));
                 }
@@ -332,8 +331,8 @@ impl Machine {
     }
 }
 
-/// What comes of what was said of a document whose id has so many bytes. As in Sync Gateway: what means nothing, before what was
-/// rejected, before names that nobody has.
+/// Checks the output of a function for a document whose id has `id_bytes` bytes. The order of the checks is Sync
+/// Gateway's: invalid output, then a refusal, then invalid names of grantees.
 pub(crate) fn routed(heard: Heard, id_bytes: usize) -> Routed {
     let failed = |reason| Err(SyncRefusal::Failed(reason));
     let Heard::Told(said) = heard else { return failed(EXCEPTION) };
@@ -341,7 +340,7 @@ pub(crate) fn routed(heard: Heard, id_bytes: usize) -> Routed {
     if routing.channels.iter().any(|channel| check_channel(channel).is_err()) {
         return failed(EXCEPTION);
     }
-    // As recorded: who is let in by it sees all, and nothing else of the document's channels matters.
+    // As recorded from Sync Gateway: every reader sees a document in `*`, so its other channels do not matter.
     if routing.channels.contains(flatbed_channels::ALL) {
         routing.channels.retain(|channel| channel == flatbed_channels::ALL);
     }
@@ -363,7 +362,7 @@ pub(crate) fn routed(heard: Heard, id_bytes: usize) -> Routed {
             return failed(EXCEPTION);
         };
         has_names &= is_principal(to.strip_prefix(ROLE_PREFIX).unwrap_or(&to)) && is_principal(role);
-        // Roles are in no roles.
+        // A role cannot have roles.
         if !to.starts_with(ROLE_PREFIX) {
             routing.grants.insert(Grant { to: Grantee::User(to), what: Given::Role(role.to_owned()) });
         }
@@ -385,7 +384,7 @@ pub(crate) fn routed(heard: Heard, id_bytes: usize) -> Routed {
     }
     let [channels, grants] = said.counts;
     if said.is_cut || channels > ROUTING_ENTRIES_MAX || grants > ROUTING_ENTRIES_MAX {
-        // Of what is so much more, not all was told.
+        // Beyond the limits the output is incomplete.
         return Err(TooMuch { channels, grants, rows_bytes: routing.rows_bytes(id_bytes) }.into());
     }
     routing.check(id_bytes)?;

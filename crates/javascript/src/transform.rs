@@ -1,6 +1,7 @@
-//! Functions of the changes worker: what a job makes of a document.
+//! Functions of the changes worker, which transform documents.
 //!
-//! They run where sync functions do, so nothing of a call is seen by another; on the threads of maps, as nobody waits for them at once.
+//! They run in engines of sync functions, so no state survives a call. They use the threads of maps because no client
+//! waits for them.
 
 use std::sync::Arc;
 
@@ -12,25 +13,26 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::{Caller, Design, Runner, failure, whole};
 
-/// All jobs share what a function is compiled to: nothing of a call is seen by another.
+/// The caller of all transform functions. Jobs share engines because no state survives a call.
 const ANYBODY: Caller = Caller { number: u64::MAX, client: None };
 
-/// The longest result, in bytes.
+/// The longest result, in bytes. A longer one is [`Error::OutOfResources`].
 const RESULT_BYTES_MAX: usize = 64 << 20;
 
-/// A function of a document. Cheap to clone.
+/// A transform function. Cheap to clone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TransformFunction(Design);
 
 impl TransformFunction {
-    /// `owner`: whose it is, who takes turns with others. `source`: an expression that gives a function of a document.
+    /// `owner`: the name under which its calls take turns with others. `source`: an expression whose value is a
+    /// function of a document.
     pub fn new(owner: impl Into<Arc<str>>, source: impl Into<Arc<str>>) -> TransformFunction {
         TransformFunction(Design::new(owner, source))
     }
 }
 
 impl Runner {
-    /// Whether a source is a function.
+    /// Checks that the source is a function.
     ///
     /// # Errors
     /// [`Error::Compilation`], and those of any call.
@@ -38,8 +40,8 @@ impl Runner {
         self.ask(function, Ask::Check).await.map(drop)
     }
 
-    /// What a function makes of a document: JSON text of at most 64 MB, `null` where it gives nothing. Any JSON: what is a document is
-    /// the caller's to judge.
+    /// Transforms a document. Returns a JSON text of at most 64 MB, `null` if the function returns nothing. The
+    /// caller checks that it is a document.
     ///
     /// # Errors
     /// [`Error::Thrown`], and those of any call.
@@ -69,9 +71,9 @@ impl Runner {
 }
 
 impl Machine {
-    /// What the function makes, and whether the machine may be used again.
+    /// Runs the function. The second value is true if the machine may be used again.
     pub(crate) fn transform(&self, input: &str, clock: &Clock) -> (Result<String>, bool) {
-        // What it says to sync functions' functions means nothing here.
+        // The built-in functions of sync functions have no effect here.
         self.heard().begin(None, 0, clock);
         let answer: Result<String> = self.within(clock, |ctx| {
             let input = ctx.json_parse(input)?;

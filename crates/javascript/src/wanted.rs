@@ -1,16 +1,17 @@
-//! What of a document a sync function can read at all: most read three members of it, and need not be given the others.
+//! Finds the members of a document that a sync function can read. Most functions read three members and need no
+//! others.
 //!
-//! Only what is certain is said: the source is one function with a body, both its first parameters are plain names, and the
-//! first one stands nowhere but before the dot of a member. All else, `doc[name]`, `JSON.stringify(doc)`, a parameter of the
-//! same name further within, or what this module does not read (templates, regular expressions, escapes in names), is answered by
-//! all of it.
+//! The analysis is conservative. It succeeds if the source is one function with a body, its first two parameters are
+//! plain names, and the first one appears only before the dot of a member. For anything else the function gets the
+//! whole document: `doc[name]`, `JSON.stringify(doc)`, an inner parameter of the same name, or syntax that this
+//! module does not parse (templates, regular expressions, escapes in names).
 
-/// What a function reads.
+/// The members of a document that a function reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// Members of the document; `None`: any.
+    /// Members of the document; `None` for all.
     pub(crate) members: Option<Vec<String>>,
-    /// Whether the replaced document may be read.
+    /// True if the function may read the replaced document.
     pub(crate) is_old: bool,
 }
 
@@ -22,15 +23,15 @@ impl Wanted {
     }
 }
 
-/// By these a parameter is reached without its name, or the text is read otherwise than it looks.
+/// Texts with which code reaches a parameter without its name, or that change how the source is parsed.
 const HIDDEN: [&str; 4] = ["eval", "arguments", "<!--", "-->"];
 
-/// Most members and parameters that are distinguished, since every member of every document written is compared with each of
-/// them. A function that names more is given the whole document.
+/// The most members and parameters of an analysed function: each member of each written document is compared with all
+/// of them. A function with more gets the whole document.
 const MEMBERS_MAX: usize = 32;
 const PARAMETERS_MAX: usize = 8;
 
-/// What every object has: it is no member of the document.
+/// Members that every object inherits. They are not members of the document.
 const INHERITED: [&str; 12] = [
     "constructor",
     "hasOwnProperty",
@@ -58,7 +59,7 @@ fn read(source: &str) -> Option<Wanted> {
     Some(Wanted { members, is_old })
 }
 
-/// The source with blanks in the place of comments and of what stands in strings. `None`: it has what is not read here.
+/// Blanks out comments and strings. Returns `None` for syntax that is not supported.
 fn code(source: &str) -> Option<String> {
     let mut code = String::with_capacity(source.len());
     let mut rest = source.chars().peekable();
@@ -73,7 +74,7 @@ fn code(source: &str) -> Option<String> {
                         _ => {}
                     }
                 }
-                // A name may stand on both sides of it, and is then two.
+                // The quotes keep names on both sides apart.
                 code.push_str("''");
             }
             '/' => match rest.next()? {
@@ -92,7 +93,7 @@ fn code(source: &str) -> Option<String> {
                     }
                     code.push(' ');
                 }
-                // A division, or a regular expression.
+                // A division or a regular expression.
                 _ => return None,
             },
             '`' | '\\' => return None,
@@ -103,7 +104,7 @@ fn code(source: &str) -> Option<String> {
     Some(code)
 }
 
-/// The parameters and the body of what is one function and nothing else.
+/// Splits a source that is exactly one function into its parameters and its body.
 fn parts(code: &str) -> Option<(Vec<&str>, &str)> {
     let code = code.trim_end_matches(|end: char| end.is_ascii_whitespace() || end == ';').trim_start();
     let (head, rest) = code.split_once('(')?;
@@ -111,7 +112,7 @@ fn parts(code: &str) -> Option<(Vec<&str>, &str)> {
     let rest = rest.trim_start();
     let body = match head.trim_end().strip_prefix("function").map(str::trim) {
         Some("") => rest,
-        // A name of its own.
+        // A named function.
         Some(name)
             if head["function".len()..].starts_with(|next: char| next.is_ascii_whitespace()) && is_name(name) =>
         {
@@ -127,7 +128,7 @@ fn parts(code: &str) -> Option<(Vec<&str>, &str)> {
             '}' => depth = depth.checked_sub(1)?,
             _ => {}
         }
-        // What stands behind it may call it with something else.
+        // Code behind the body may call the function with other arguments.
         if depth == 0 && at + 1 < body.len() {
             return None;
         }
@@ -152,7 +153,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_of_name) && !text.starts_with(|first: char| first.is_ascii_digit())
 }
 
-/// Each name with what stands before and behind it.
+/// Returns each name with the code before and after it.
 fn words(code: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -163,14 +164,14 @@ fn words(code: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     })
 }
 
-/// The members of a parameter that are named, if nothing else becomes of it.
+/// Returns the members read through a parameter, or `None` if the parameter is used in any other way.
 fn members(body: &str, parameter: &str) -> Option<Vec<String>> {
     let mut members = Vec::new();
     for (.., behind) in words(body).filter(|(word, ..)| *word == parameter) {
         let member = behind.trim_start();
         let member = member.strip_prefix("?.").or_else(|| member.strip_prefix('.'))?.trim_start();
         let (member, _, behind) = words(member).next().filter(|(_, before, _)| before.is_empty())?;
-        // What is called as a member, `(doc.f)()` too, has all of the document as `this`.
+        // A function called as a member, also as `(doc.f)()`, gets the whole document as `this`.
         let next = behind.trim_start_matches(|next: char| next.is_ascii_whitespace() || next == ')');
         let is_called = next.strip_prefix("?.").unwrap_or(next).trim_start().starts_with('(');
         if is_called || !is_name(member) || INHERITED.contains(&member) {
@@ -204,7 +205,7 @@ mod tests {
             ("function sync (doc, oldDoc) { if (oldDoc) requireUser(oldDoc.owner); channel(doc.x) } ;\n", "x", true),
             ("(doc, old) => { channel(doc.$, doc._id); }", "$ _id", false),
             ("function () { channel('all'); }", "", false),
-            // What strings and comments say is no code.
+            // Strings and comments are not code.
             ("function (doc) { /* doc itself } */ channel(doc.a, 'doc[\\'x\\']}'); // doc\n }", "a", false),
             ("function (d, doc) { channel(d.a); }", "a", false),
             ("function (doc) { doc.a = 1; delete doc.b; var docs = [document]; channel(doc.c); }", "a b c", false),
@@ -212,7 +213,7 @@ mod tests {
             let members = members.split_whitespace().map(str::to_owned).collect();
             assert_eq!(of(source), (Some(members), is_old), "{source}");
         }
-        // The other parameter is seen for itself.
+        // The second parameter is analysed independently.
         assert_eq!(of("function (doc, old) { channel(doc); }"), (None, false));
     }
 

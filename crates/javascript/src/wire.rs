@@ -1,35 +1,34 @@
-//! Frames between the server and an engine process: a length of four bytes, and so many bytes.
+//! Frames between the server and an engine process: a length of four bytes, then the content.
 //!
-//! Numbers are little-endian; texts and lists have their length before them. What comes from a process may be anything:
-//! reading it allocates no more than what has come, and answers `None` where it is not what was written here.
+//! Numbers are little-endian; texts and lists are preceded by their length. A process may send anything: readers
+//! allocate no more than was received, and return `None` for malformed content.
 
 use std::io::{self, Read, Write};
 
-/// Bytes of a frame's length.
 const HEAD: usize = 4;
 
-/// The buffer of a reader that has no large frame.
+/// The size of a reader's buffer without a large frame.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// A buffer that has grown further is given back after its frame.
+/// A buffer that has grown beyond this is freed after its frame.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// Why there is no frame.
+/// Why a frame was not received or sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Broken {
-    /// It was not waited for any longer.
+    /// The deadline passed.
     Late,
     /// The bytes are not a frame, or the frame is too long.
     Malformed,
-    /// The other side is gone.
+    /// The other side closed the socket.
     Gone,
 }
 
-/// A frame that is being written.
+/// A frame being written.
 pub(crate) struct Frame(Vec<u8>);
 
 impl Frame {
-    /// An empty one, in a buffer whose memory is used again.
+    /// Begins an empty frame in a buffer that is reused.
     pub(crate) fn begin(mut buffer: Vec<u8>) -> Frame {
         buffer.clear();
         buffer.extend_from_slice(&[0; HEAD]);
@@ -50,7 +49,7 @@ impl Frame {
         self
     }
 
-    /// A count, an index or a length. One that exceeds 32 bits makes the frame invalid.
+    /// Writes a count, an index or a length. A value beyond 32 bits makes the frame invalid.
     pub(crate) fn count(&mut self, count: usize) -> &mut Frame {
         self.0.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
         self
@@ -66,7 +65,7 @@ impl Frame {
         self.bytes(text.as_bytes())
     }
 
-    /// A list, for [`Rest::list`].
+    /// Writes a list, for [`Rest::list`].
     pub(crate) fn list<T>(
         &mut self,
         items: impl ExactSizeIterator<Item = T>,
@@ -93,19 +92,19 @@ impl Frame {
         self
     }
 
-    /// How many bytes were written.
+    /// Returns the length of the content, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len() - HEAD
     }
 
-    /// All of it, with its length. `None`: it is longer than a frame can be.
+    /// Returns the whole frame with its length, or `None` if it is too long.
     pub(crate) fn end(&mut self) -> Option<&[u8]> {
         let length = u32::try_from(self.len()).ok()?;
         self.0.first_chunk_mut::<HEAD>()?.copy_from_slice(&length.to_le_bytes());
         Some(&self.0)
     }
 
-    /// Sends it, in one piece where it fits. `is_late` is asked where that takes long.
+    /// Sends the frame. Checks `is_late` while the receiver does not take all of it.
     pub(crate) fn send(&mut self, to: &mut impl Write, is_late: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
         let mut rest = self.end().ok_or(Broken::Malformed)?;
         while !rest.is_empty() {
@@ -123,29 +122,29 @@ impl Frame {
         Ok(())
     }
 
-    /// The buffer, to be used again.
+    /// Returns the buffer for reuse.
     pub(crate) fn into_buffer(self) -> Vec<u8> {
         if self.0.capacity() > KEPT_BYTES_MAX { Vec::new() } else { self.0 }
     }
 }
 
-/// A time-out of the socket's.
+/// Returns true for a timeout of the socket.
 fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Where frames are received.
+/// The receive buffer for frames.
 #[derive(Default)]
 pub(crate) struct Buffer {
     bytes: Vec<u8>,
-    /// How many of them have come.
+    /// The number of received bytes.
     have: usize,
-    /// Where the frame ends that was received last: what is behind it is of the next one.
+    /// The end of the last frame. Later bytes belong to the next one.
     end: usize,
 }
 
 impl Buffer {
-    /// Gives the memory back that a large frame took. For when it has been read.
+    /// Frees the memory of a large frame after it has been read.
     pub(crate) fn trim(&mut self) {
         if self.bytes.len() > KEPT_BYTES_MAX {
             self.bytes = self.bytes.get(self.end..self.have).unwrap_or_default().to_vec();
@@ -153,8 +152,8 @@ impl Buffer {
         }
     }
 
-    /// Receives a frame of at most `max` bytes. What has come behind it is kept for the next one. `is_late` is asked each time that the
-    /// socket has nothing for a while, or not all.
+    /// Receives a frame of at most `max` bytes and keeps bytes of the next one. Checks `is_late` after each read that
+    /// did not complete the frame.
     pub(crate) fn receive(
         &mut self,
         from: &mut impl Read,
@@ -190,12 +189,12 @@ impl Buffer {
         self.bytes.get(HEAD..self.end).ok_or(Broken::Malformed)
     }
 
-    /// Whether bytes have come behind the last frame.
+    /// Returns true if bytes have arrived behind the last frame.
     pub(crate) fn has_more(&self) -> bool {
         self.have > self.end
     }
 
-    /// How many bytes the frame takes, once that is known.
+    /// Returns the size of the frame, or `None` until its length has arrived.
     fn need(&self, max: usize) -> Result<Option<usize>, Broken> {
         let Some(head) = self.bytes.first_chunk::<HEAD>().filter(|_| self.have >= HEAD) else { return Ok(None) };
         let length = usize::try_from(u32::from_le_bytes(*head)).unwrap_or(usize::MAX);
@@ -203,7 +202,7 @@ impl Buffer {
     }
 }
 
-/// The unread rest of a frame.
+/// A reader of the unread rest of a frame.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rest<'f>(&'f [u8]);
 
@@ -257,13 +256,13 @@ impl<'f> Rest<'f> {
         if self.flag()? { one(self).map(Some) } else { Some(None) }
     }
 
-    /// A list. Each item takes a byte at least, so that there are no more than bytes have come. A value may take 100 times as much: what a
-    /// process has sent is read by [`Rest::list_of`].
+    /// Reads a list. Each item takes at least a byte, so the count is bounded by the received bytes. A value may take
+    /// 100 times its bytes, so content from a process is read by [`Rest::list_of`].
     pub(crate) fn list<T, C: Default + Extend<T>>(&mut self, one: impl FnMut(&mut Self) -> Option<T>) -> Option<C> {
         self.list_of(usize::MAX, one)
     }
 
-    /// A list of so many items at most.
+    /// Reads a list of at most `max` items.
     pub(crate) fn list_of<T, C: Default + Extend<T>>(
         &mut self,
         max: usize,
@@ -280,7 +279,7 @@ impl<'f> Rest<'f> {
         Some(all)
     }
 
-    /// Whether it has been read to its end.
+    /// Returns true if everything was read.
     pub(crate) fn is_end(&self) -> bool {
         self.0.is_empty()
     }
@@ -290,7 +289,7 @@ impl<'f> Rest<'f> {
 mod tests {
     use super::*;
 
-    /// Gives what it has in pieces.
+    /// A reader that returns its bytes in pieces.
     struct Pieces<'p>(&'p [u8], usize);
 
     impl Read for Pieces<'_> {
@@ -354,7 +353,7 @@ mod tests {
         assert_eq!(broken(&[1, 0]), Broken::Late);
         assert_eq!(broken(&[0, 0, 15, 0, 7]), Broken::Late);
         assert_eq!(Buffer::default().receive(&mut &[1, 0, 0, 0][..], 9, &mut || false), Err(Broken::Gone));
-        // A list whose items do not follow.
+        // A list without its items.
         assert_eq!(Rest::of(&[255; 4]).list::<u8, Vec<u8>>(Rest::byte), None);
         let two = [2, 0, 0, 0, 7, 8];
         assert_eq!(Rest::of(&two).list_of::<u8, Vec<u8>>(2, Rest::byte), Some(vec![7, 8]));

@@ -1,4 +1,4 @@
-//! Work of an engine, in its process.
+//! The execution of requests in an engine process.
 
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use crate::machine::Machine;
 use crate::message::{Output, ReduceWork, Work};
 use crate::sync::SyncWrite;
 
-/// A part of a batch ends where its answer has so many bytes. The first document's rows are in it, whatever they have.
+/// The size of an answer, in bytes, that ends a part of a batch. The first document's rows are included whatever
+/// their size.
 const PART_BYTES_MAX: usize = 4 << 20;
 
 impl Work<'_> {
-    /// Also says whether the machine may be used again: one that was stopped in the middle of something may not.
+    /// Runs a request. The second value is true if the machine may be used again: not if it was interrupted.
     pub(crate) fn put(self, machine: &Machine, clock: &Clock, exchange: &Exchange) -> (Result<Output>, bool) {
         let output = match self {
             Work::Call { kind, path, input } => machine.call(kind, path, input, clock).map(Output::Text),
@@ -31,7 +32,7 @@ impl Work<'_> {
                 let (output, is_whole) = machine.transform(input, clock);
                 return (output.map(Output::Text), is_whole);
             }
-            // It was compiled.
+            // The machine has compiled the source.
             Work::Check => Ok(Output::Text(String::new())),
             Work::Route { writes, slice, step_max } => {
                 let (output, is_whole) = route(machine, writes.into(), slice, step_max, clock);
@@ -45,7 +46,7 @@ impl Work<'_> {
     }
 }
 
-/// At least one write is asked about.
+/// Runs a sync function for at least one write.
 fn route(
     machine: &Machine,
     writes: Vec<SyncWrite>,
@@ -53,7 +54,7 @@ fn route(
     step_max: Duration,
     clock: &Clock,
 ) -> (Output, bool) {
-    // The slice includes the time that it took to make the machine, so that the batch takes at most a slice and a step.
+    // The slice includes the time to make the machine, so the batch takes at most a slice and a step.
     let slice_end = (clock.until() + slice).saturating_sub(step_max);
     let mut routed = Vec::with_capacity(writes.len());
     let mut is_whole = true;
@@ -62,7 +63,7 @@ fn route(
         (heard, is_whole) = machine.route(write, clock);
         routed.push(heard);
         clock.set_finished(routed.len());
-        // A write that leaves much memory behind ends the batch, so that the next one has a fresh engine.
+        // A write that leaves much memory behind ends the batch, so that the next one gets a fresh engine.
         is_whole &= machine.usage().used() <= KEPT_BYTES_MAX;
         let now = now();
         if !is_whole || now >= slice_end || clock.is_stopped() {
@@ -80,7 +81,7 @@ fn map(machine: &Machine, documents: &[&[u8]], slice: Duration, clock: &Clock) -
     let mapped = machine.within(clock, |ctx| {
         let map = machine.export(ctx, "map")?;
         for document in documents {
-            // The first is mapped in any case, or a batch would never end.
+            // The first document is always mapped; otherwise a batch would never end.
             if !emitted.is_empty() && (now() >= slice_end || bytes >= PART_BYTES_MAX) {
                 break;
             }
@@ -90,7 +91,7 @@ fn map(machine: &Machine, documents: &[&[u8]], slice: Duration, clock: &Clock) -
                 stopped = Some(failure(failed));
                 break;
             }
-            // Output that was made after memory was refused is not used.
+            // Output made after a failed allocation is not valid.
             if machine.usage().is_refused() || machine.usage().is_exhausted() {
                 break;
             }
@@ -108,7 +109,7 @@ fn map(machine: &Machine, documents: &[&[u8]], slice: Duration, clock: &Clock) -
     Output::Mapped { documents: emitted, stopped, logs }
 }
 
-/// A part of a batch of reductions ends as one of a batch of documents does.
+/// Runs reduces. A part ends like one of a batch of documents.
 fn reduce(machine: &Machine, asks: Vec<ReduceWork<'_>>, slice: Duration, clock: &Clock) -> Result<Vec<Vec<String>>> {
     let slice_end = now() + slice;
     let (mut all, mut bytes) = (Vec::with_capacity(asks.len()), 0);
@@ -120,7 +121,7 @@ fn reduce(machine: &Machine, asks: Vec<ReduceWork<'_>>, slice: Duration, clock: 
             }
             let mut results = Vec::with_capacity(functions.len());
             for function in functions {
-                // Each gets its own, which it may sort or otherwise change.
+                // Each function gets its own copy, which it may change.
                 let answer: String = reduce.call((function, ctx.json_parse(input)?, is_rereduce))?;
                 bytes += answer.len();
                 results.push(answer);

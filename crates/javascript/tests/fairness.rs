@@ -1,6 +1,6 @@
-//! One database's functions do not keep the others' waiting, and waiting is not running.
+//! Databases do not delay each other's calls, and waiting time does not count as running time.
 //!
-//! A program of its own: its endless functions take the processor, and functions of other tests beside it would take theirs.
+//! A separate program: its endless functions use the processor, which would disturb other tests.
 #![allow(clippy::expect_used)]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use flatbed_javascript::{Design, Error, Group, GroupFunctions, Mapped, RowLimits, Runner, RunnerOptions};
 use flatbed_testkit::{PATIENCE, pass, soon, until, until_some};
 
-/// How long an endless function may run: no test waits for that.
+/// The time limit of endless functions. No test waits for it.
 const FOREVER: Duration = PATIENCE.saturating_mul(10);
 
 fn design(database: &str, source: &str) -> Design {
@@ -35,7 +35,7 @@ async fn run(runner: &Runner, design: &Design) -> Result<Vec<bool>, Error> {
     runner.filter(design, runner.caller(), "f", &[b"{}"], "{}").await
 }
 
-/// Calls of an endless function that are made again and again, until they are dropped. All have been made when this returns.
+/// Repeats calls of an endless function until the result is dropped. Returns once all calls have started.
 async fn endless(runner: &Runner, database: &str, at_once: usize) -> tokio::task::JoinSet<()> {
     let (mut tasks, made) = (tokio::task::JoinSet::new(), Arc::new(AtomicUsize::new(0)));
     for _ in 0..at_once {
@@ -58,7 +58,7 @@ async fn endless_functions_of_one_database_do_not_stop_anothers() {
     let hostile = endless(&runner, "bad", 20).await;
     let good = design("good", QUICK);
     for _ in 0..20 {
-        // All but one of the threads is another's: none waits for as long as an endless function runs.
+        // One thread is always left for other databases, so no call waits for an endless function.
         assert_eq!(soon(run(&runner, &good)).await, Ok(vec![true]));
         pass(Duration::from_millis(40)).await;
     }
@@ -67,18 +67,18 @@ async fn endless_functions_of_one_database_do_not_stop_anothers() {
 
 #[tokio::test]
 async fn what_waits_does_not_run_into_its_time() {
-    // None is put aside before its end.
+    // No call is put aside.
     let patient = |wait_ms, validation_max| {
         Runner::new(RunnerOptions { slice: FOREVER, validation_max, ..options(1, wait_ms) }).expect("threads")
     };
     let waits_long = patient(180_000, Duration::from_secs(4));
     let hostile = endless(&waits_long, "bad", 1).await;
-    // It waits for nearly as long as it may run, and then runs for a while.
+    // The call waits for almost its time limit and then runs for a while.
     let slow = "function (doc) { var begun = Date.now(); while (Date.now() - begun < 400) {} return true; }";
     let slow = design("good", slow);
     let answer = until_some("a call that has waited runs to its end", async || {
         match soon(run(&waits_long, &slow)).await {
-            // The machine was at something else for as long as it may run. Were its wait counted, it would always be so.
+            // A busy machine used up the time limit. If the wait counted, each attempt would fail.
             Err(Error::TimedOut(_) | Error::Busy) => None,
             answer => Some(answer),
         }
@@ -89,17 +89,17 @@ async fn what_waits_does_not_run_into_its_time() {
     let _hostile = endless(&waits_short, "bad", 1).await;
     let good = design("good", QUICK);
     let refused = until_some("a call waits for no longer than it may", async || {
-        // The thread may have slept until the endless call was given up, which is then made behind this one.
+        // The thread may have slept until the endless call was cancelled and queued again behind this one.
         soon(run(&waits_short, &good)).await.err()
     });
     assert_eq!(refused.await, Error::Busy);
 }
 
-/// Three databases keep calling functions that never end, and map with them; a fourth waits for none of them, from the first
-/// call on.
+/// Three databases run endless functions and maps all the time. A fourth never waits for them, not even for its first
+/// call.
 #[tokio::test]
 async fn no_number_of_endless_databases_keeps_another_waiting() {
-    // As a server runs them, but that nothing ends by itself.
+    // The options of a server, except that no call reaches its time limit.
     let (validation_max, batch_max, wait_max) = (FOREVER, FOREVER, PATIENCE);
     let options = RunnerOptions { map_threads: 2, validation_max, batch_max, wait_max, ..RunnerOptions::default() };
     let runner = Runner::new(options).expect("threads");
@@ -130,14 +130,14 @@ async fn no_number_of_endless_databases_keeps_another_waiting() {
     drop((hostile, maps));
 }
 
-/// When a map that emits that began and ended, in milliseconds.
+/// Returns the start and end of a map that emits them, in milliseconds.
 fn ran(mapped: &Mapped) -> (u64, u64) {
     let rows = mapped.documents[0][0].as_ref().expect("rows");
     let (begun, ended) = rows.iter().next().expect("a row");
     (begun.parse().expect("a number"), ended.parse().expect("a number"))
 }
 
-/// One database's batches run on all threads for maps at once, and filters go on beside them.
+/// The batches of one database use all threads for maps, and filters run beside them.
 #[tokio::test]
 async fn mapping_uses_all_its_threads_and_no_others() {
     let (batch_max, validation_max, wait_max) = (FOREVER, FOREVER, PATIENCE);
@@ -146,7 +146,7 @@ async fn mapping_uses_all_its_threads_and_no_others() {
     let source =
         "function (doc) { var begun = Date.now(); while (Date.now() - begun < 1000) {} emit(begun, Date.now()); }";
     let good = design("a", QUICK);
-    // Where the machine is at something else for a second, they are seen at once the next time.
+    // Repeated, because a busy machine may delay the maps.
     until("three maps run at once, and a filter beside them", async || {
         let mut maps = tokio::task::JoinSet::new();
         for _ in 0..3 {
@@ -165,7 +165,7 @@ async fn mapping_uses_all_its_threads_and_no_others() {
     .await;
 }
 
-/// A function that nobody waits for is stopped, or does not begin.
+/// A call without a caller stops or does not start.
 #[tokio::test]
 async fn who_leaves_takes_his_calls_along() {
     let (wait_max, validation_max, batch_max) = (FOREVER, FOREVER, FOREVER);

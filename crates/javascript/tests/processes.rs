@@ -1,6 +1,6 @@
-//! Processes of functions: when they are there, and when they are gone.
+//! The life of engine processes.
 //!
-//! A program of its own: it looks at all processes that it has started.
+//! A separate program, because it inspects all of its child processes.
 #![cfg(target_os = "linux")]
 #![allow(clippy::expect_used)]
 
@@ -12,10 +12,10 @@ use flatbed_javascript::{Design, Error, KillCause, Runner, RunnerOptions};
 use flatbed_testkit::{PATIENCE, soon, until, until_blocking, until_some};
 use tokio::sync::Mutex;
 
-/// The tests of this program look at the same processes.
+/// The tests share the child processes of this program, so they run one at a time.
 static ONE: Mutex<()> = Mutex::const_new(());
 
-/// The environment of the program that is killed with its processes.
+/// The environment variable of the server that is killed with its processes.
 const SERVES: &str = "FLATBED_TEST_SERVES";
 
 const QUICK: &str = "function (doc) { return true; }";
@@ -34,7 +34,7 @@ async fn filter(runner: &Runner, source: &str) -> Result<Vec<bool>, Error> {
     runner.filter(&design(source), runner.caller(), "f", &[b"{}"], "{}").await
 }
 
-/// Processes that this one has started, and ticks of the processor that each had.
+/// Returns the child processes with the ticks of processor time that each has used.
 fn children(parent: u32) -> Vec<(u32, u64)> {
     let all = std::fs::read_dir("/proc").expect("processes").flatten();
     let of_parent = all.filter_map(|entry| {
@@ -52,7 +52,7 @@ fn mine() -> Vec<(u32, u64)> {
 }
 
 fn kill(id: u32) {
-    // SAFETY: it takes numbers alone.
+    // SAFETY: it takes numbers.
     unsafe { libc::kill(libc::pid_t::try_from(id).expect("a number"), libc::SIGKILL) };
 }
 
@@ -70,7 +70,7 @@ async fn processes_start_before_the_first_call_where_that_is_wanted() {
             .filter(|line| line.starts_with("Cap") && !line.starts_with("CapBnd"))
             .all(|line| line.ends_with("\t0000000000000000"))
     };
-    // Root has them.
+    // Only root has capabilities to drop.
     until("they have given all capabilities up", async || mine().iter().all(|(id, _)| has_none(*id))).await;
     drop(runner);
     until("none is left", async || mine().is_empty()).await;
@@ -91,13 +91,13 @@ async fn processes_start_with_the_first_call_and_end_with_their_runner() {
     until("one is busy", async || mine().iter().any(|(_, ticks)| *ticks > 5)).await;
     let count = i64::try_from(mine().len()).expect("few");
     assert!(runner.figures().function_processes.get() >= count);
-    // Its call holds no runner.
+    // The call holds no runner.
     endless.abort();
     drop((runner, endless));
     until("none is left", async || mine().is_empty()).await;
 }
 
-/// Also where the program was started with the word that nobody waits for its children: their ends would not be known.
+/// Also holds if the server inherited `SIG_IGN` for `SIGCHLD`, which would hide how children end.
 #[tokio::test]
 async fn a_process_that_is_killed_from_outside_costs_its_own_call_alone() {
     let _one = ONE.lock().await;
@@ -110,10 +110,10 @@ async fn a_process_that_is_killed_from_outside_costs_its_own_call_alone() {
     });
     let busy = async || mine().iter().find(|(_, ticks)| *ticks > 5).map(|(id, _)| *id);
     kill(until_some("one is busy", busy).await);
-    // Nobody is to conclude that its document takes too much.
+    // The kill does not mean that the document needs too much memory.
     assert_eq!(soon(endless).await.expect("no panic"), Err(Error::Busy));
     assert_eq!(runner.figures().function_processes_killed.of(KillCause::Died).get(), 1);
-    // Those that wait for their first call, or for the next one, cost none.
+    // Killed spare and idle processes cost no call.
     for _ in 0..3 {
         assert_eq!(soon(filter(&runner, QUICK)).await, Ok(vec![true]));
         until("spare ones are there", async || mine().len() >= 3).await;
@@ -127,7 +127,7 @@ async fn a_process_that_is_killed_from_outside_costs_its_own_call_alone() {
     until("none is left", async || mine().is_empty()).await;
 }
 
-/// Not a test but a program for the next one.
+/// Not a test but the program of the next one.
 #[tokio::test]
 async fn serves_until_it_is_killed() {
     if std::env::var_os(SERVES).is_none() {
@@ -139,7 +139,7 @@ async fn serves_until_it_is_killed() {
     let _ = filter(&runner, ENDLESS).await;
 }
 
-/// A program that runs one of these tests.
+/// Returns a command that runs one of these tests.
 fn program(test: &str) -> Command {
     let mut program = Command::new(std::env::current_exe().expect("a program"));
     program.args(["--exact", test, "--nocapture", "--test-threads", "1"]).env(SERVES, "1");
@@ -165,7 +165,7 @@ async fn a_killed_server_leaves_no_process() {
     }
 }
 
-/// Not a test but a program for the next one.
+/// Not a test but the program of the next one.
 #[tokio::test]
 async fn is_in_a_zone() {
     if std::env::var_os(SERVES).is_none() {
@@ -176,11 +176,10 @@ async fn is_in_a_zone() {
     assert_eq!(filter(&runner, source).await, Ok(vec![true]));
 }
 
-/// As in CouchDB's query server.
 #[tokio::test]
 async fn dates_are_in_the_zone_of_the_server() {
     let _one = ONE.lock().await;
-    // A file with one zone, as that of the system is: no process can open it once it runs functions.
+    // A file with one time zone, like that of the system. A process cannot open files once it runs functions.
     let counts = [0, 0, 0, 0, 1, 4].map(u32::to_be_bytes).concat();
     let file = [&b"TZif"[..], &[0; 16], &counts, &12_600_i32.to_be_bytes(), &[0, 0], b"ABC\0"].concat();
     let path = std::env::temp_dir().join(format!("flatbed-zone-{}", std::process::id()));
@@ -192,7 +191,7 @@ async fn dates_are_in_the_zone_of_the_server() {
     std::fs::remove_file(path).expect("a file");
 }
 
-/// A name that was exported in a shell does not keep the program from its `main`.
+/// A variable exported in a shell does not keep the program from its `main`.
 #[tokio::test]
 async fn a_program_with_the_name_and_no_socket_runs() {
     let _one = ONE.lock().await;
@@ -205,7 +204,7 @@ async fn a_program_with_the_name_and_no_socket_runs() {
     assert!(ended.status.success() && String::from_utf8_lossy(&ended.stdout).contains("is_in_a_zone"), "{ended:?}");
 }
 
-/// The next call after a kill has its process at once: one was there.
+/// After a kill the next call has a spare process at once.
 #[tokio::test]
 async fn a_spare_process_is_there_after_a_kill() {
     let _one = ONE.lock().await;
@@ -223,7 +222,7 @@ async fn a_spare_process_is_there_after_a_kill() {
     until("none is left", async || mine().is_empty()).await;
 }
 
-/// Not each allocator gives the memory of an idle process back.
+/// Not every allocator returns the memory of an idle process.
 #[tokio::test]
 async fn a_process_that_has_had_much_memory_ends() {
     let _one = ONE.lock().await;
@@ -231,7 +230,7 @@ async fn a_process_that_has_had_much_memory_ends() {
     let source = "function (doc) { new Float64Array(10000000); return true; }";
     for large in 0..3 {
         assert_eq!(soon(filter(&runner, QUICK)).await, Ok(vec![true]));
-        // Each has a process of its own, and two are spare.
+        // Each pool thread has a process, and two are spare.
         assert_eq!(soon(filter(&runner, source)).await, Ok(vec![true]));
         let ended = || {
             let figures = runner.figures();

@@ -1,6 +1,6 @@
-//! Functions that cannot be interrupted are killed, and cost their own call alone.
+//! Functions that cannot be interrupted are killed, and only their own calls fail.
 //!
-//! A program of its own: its functions take the processor, and functions of other tests beside them would take theirs.
+//! A separate program: its functions use the processor, which would disturb other tests.
 #![allow(clippy::expect_used)]
 
 use std::time::Duration;
@@ -12,10 +12,10 @@ use flatbed_javascript::{
 };
 use flatbed_testkit::{PATIENCE, soon, until_some};
 
-/// How long a function may run. Others may have the processor meanwhile.
+/// The time limit of a function. Other processes may use the processor meanwhile.
 const SHORT: Duration = Duration::from_millis(500);
 
-/// Each goes on for minutes within one built-in function, of those that look at no clock.
+/// Functions that run for minutes within one built-in function without a check of the clock.
 const RUNAWAYS: &[(&str, &str)] = &[
     ("normalize", NORMALIZE),
     ("stringify", "var a = []; for (var i = 0; i < 100000; i++) a.push('k' + i); JSON.stringify({}, a)"),
@@ -31,7 +31,7 @@ const RUNAWAYS: &[(&str, &str)] = &[
 
 const NORMALIZE: &str = "('a' + '\\u0301\\u0316'.repeat(150000)).normalize('NFC')";
 
-/// What is not found in an object is looked for in all those that it inherits from.
+/// A lookup of a missing property walks the whole chain of prototypes.
 const CHAIN: &str = "var o = {}; for (var i = 0; i < 100000; i++) o = Object.create(o); o.length = 60000;";
 
 fn filters(database: &str, code: &str) -> Design {
@@ -52,7 +52,7 @@ async fn filter(runner: &Runner, design: &Design, document: &str) -> Result<Vec<
     soon(runner.filter(design, runner.caller(), "f", &[document.as_bytes()], "{}")).await
 }
 
-/// An answer that was not kept from the processor for all of its time.
+/// Returns an answer of a call that got processor time.
 async fn filter_in_time(runner: &Runner, design: &Design, document: &str) -> Result<Vec<bool>, Error> {
     let look = async || match filter(runner, design, document).await {
         Err(Error::TimedOut(_) | Error::Busy) => None,
@@ -82,7 +82,7 @@ async fn the_next_call_of_a_runaway_runs_as_usual() {
         }
         println!("{name}: {} killed so far", killed(&runner));
     }
-    // The machine may have been at something else until they were stopped before that.
+    // A busy machine may stop the calls before that.
     let runaway = filters("db/1", NORMALIZE);
     let look = async || {
         let _ = filter(&runner, &runaway, r#"{"is_bad":true}"#).await;
@@ -91,7 +91,7 @@ async fn the_next_call_of_a_runaway_runs_as_usual() {
     until_some("four are killed", look).await;
 }
 
-/// An honest `validate_doc_update` that normalizes a title, and a member who writes one that takes it minutes.
+/// An honest `validate_doc_update` normalises a title, and a member writes a title that takes minutes.
 #[tokio::test]
 async fn a_refused_write_does_not_close_its_database() {
     let runner = runner(RunnerOptions { threads: 1, ..RunnerOptions::default() });
@@ -162,7 +162,7 @@ async fn a_batch_blames_the_document_that_ran_away() {
         let document = |n: usize| format!(r#"{{"_id":"{n}","is_bad":{}}}"#, n == bad).into_bytes();
         let look = async || {
             let mapped = soon(runner.map(&group, (0..40).map(document).collect())).await.expect("an answer");
-            // The machine may have been at something else for all the time of another one.
+            // A busy machine may use up the time of another document.
             (mapped.documents.len() == bad && mapped.stopped != Some(Error::Busy)).then_some(mapped)
         };
         let mapped = until_some("the others have their time", look).await;
@@ -201,7 +201,7 @@ async fn writes_that_are_judged_together_are_not_anothers() {
     }
 }
 
-/// A list that runs away behind its first text, and one that has sent it.
+/// One list runs away after its first text, another one has sent it.
 #[tokio::test]
 async fn a_list_that_runs_away_ends_with_an_error() {
     let runner = runner(RunnerOptions::default());
@@ -222,7 +222,7 @@ async fn a_list_that_runs_away_ends_with_an_error() {
                         text.push_str(&part.text);
                         list.feed(None);
                     }
-                    // It did not come to the text.
+                    // The call ended before the text.
                     Err(Error::TimedOut(_)) if text != "a" || !is_bad => return None,
                     Err(Error::Busy) => return None,
                     Err(error) => return Some(Err((text, error))),
@@ -239,7 +239,7 @@ async fn a_list_that_runs_away_ends_with_an_error() {
     }
 }
 
-/// Rows of 16 MB and more end a batch early, and the rest is asked for again.
+/// 16 MB of rows end a batch early, and the caller requests the rest.
 #[tokio::test]
 async fn a_batch_ends_where_its_rows_are_many() {
     let options = RunnerOptions { wait_max: PATIENCE, batch_max: PATIENCE, ..RunnerOptions::default() };

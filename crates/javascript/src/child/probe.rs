@@ -9,7 +9,7 @@ use super::SOCKET;
 use crate::clock::Clock;
 use crate::process::ZONE;
 
-/// What comes of it.
+/// Tries an operation and returns its outcome.
 pub(crate) fn probe(what: &str, clock: &Clock) -> String {
     match what {
         "open" => told(File::open("/etc/passwd").map(drop)),
@@ -18,17 +18,17 @@ pub(crate) fn probe(what: &str, clock: &Clock) -> String {
         "udp" => told(std::net::UdpSocket::bind("127.0.0.1:0").map(drop)),
         "thread" => told(std::thread::Builder::new().spawn(|| {}).map(drop)),
         "exec" => told(std::process::Command::new("/bin/true").spawn().map(drop)),
-        // SAFETY: they take numbers alone; the signal is none.
+        // SAFETY: it takes numbers; signal 0 is not delivered.
         "kill" => told(if unsafe { libc::kill(1, 0) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }),
         #[cfg(target_os = "linux")]
         "filter" => {
-            // SAFETY: it takes numbers alone. A filter refuses this, too.
+            // SAFETY: it takes a number. A filter denies this call too.
             let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP) };
             if mode == 0 { "none" } else { "some" }.to_owned()
         }
         "code" => {
             let (access, flags) = (libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            // SAFETY: it makes a mapping where there was none.
+            // SAFETY: it makes a new mapping.
             let place = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, flags, -1, 0) };
             told(if place == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) })
         }
@@ -65,28 +65,28 @@ fn told(result: io::Result<()>) -> String {
 }
 
 fn is_open(fd: i32) -> bool {
-    // SAFETY: it reads nothing.
+    // SAFETY: a read of length 0 writes nothing.
     let read = unsafe { libc::read(fd, std::ptr::null_mut(), 0) };
     read == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EBADF)
 }
 
 fn send(bytes: &[u8]) {
-    // SAFETY: the process has this socket, and it stays open.
+    // SAFETY: the socket is open, and `ManuallyDrop` keeps it open.
     let mut socket = ManuallyDrop::new(unsafe { File::from_raw_fd(SOCKET) });
     socket.write_all(bytes).unwrap();
 }
 
-/// Nothing else is sent behind it.
+/// Sends bytes instead of a reply.
 fn sent(bytes: &[u8]) -> String {
     send(bytes);
     endless()
 }
 
-/// Waits for a byte that the server does not send: that takes no processor time.
+/// Waits without processor time for a byte that the server never sends.
 fn idle() -> ! {
     let mut byte = 0_u8;
     loop {
-        // SAFETY: it writes a byte at most to where it has room.
+        // SAFETY: it writes at most one byte to `byte`.
         unsafe { libc::read(SOCKET, (&raw mut byte).cast(), 1) };
     }
 }

@@ -39,7 +39,7 @@ fn replies() -> Vec<Reply> {
     outputs.map(Ok).into_iter().chain(errors.map(Err)).enumerate().map(done).collect()
 }
 
-/// What asks for just so many items.
+/// Returns a request that expects exactly the items of the reply.
 fn asked(reply: &Reply) -> Ask {
     let slice = Duration::ZERO;
     match reply {
@@ -66,7 +66,7 @@ fn asked(reply: &Reply) -> Ask {
     }
 }
 
-/// A process that was taken over may say that there are millions, each of a byte, of what takes 150 as a value.
+/// A hostile process may claim millions of items of one byte each, which take 150 bytes each as values.
 #[test]
 fn more_than_was_asked_for_is_not_read() {
     let done = |output| Reply::Done { is_kept: false, is_last: false, result: Ok(output) };
@@ -94,7 +94,7 @@ fn more_than_was_asked_for_is_not_read() {
         let ask = asked(&most);
         assert_eq!(read_reply(&written(&most), &ask).as_ref(), Some(&most));
         assert!(read_reply(&written(&more), &ask).is_none());
-        // Nor is what answers another question.
+        // A reply to another request is refused too.
         let other = if matches!(ask, Ask::Map { .. }) { asked(&thrown(9)) } else { asked(&mapped(9, 0)) };
         assert!(read_reply(&written(&most), &other).is_none());
     }
@@ -123,7 +123,7 @@ fn replies_are_read_as_they_were_written() {
     }
 }
 
-/// What a process that has been taken over may send: replies that are cut, changed or made up.
+/// A hostile process may send replies that are cut, changed or random.
 #[test]
 fn what_is_no_reply_is_refused_and_nothing_panics() {
     let (mut random, all) = (Random(flatbed_testkit::seed(37)), replies());

@@ -4,11 +4,11 @@ use flatbed_testkit::until_blocking;
 
 use super::*;
 
-/// Those that do not start are waited for, while callers want one and none starts.
+/// Failed processes are reaped while callers wait for one and none starts.
 #[test]
 fn the_dead_are_waited_for_where_none_starts() {
     crate::child::link();
-    // It is no setup: a process that gets it ends.
+    // A process that receives an invalid setup ends.
     let nursery = Nursery::begin(Frame::begin(Vec::new()), 1).unwrap();
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -30,7 +30,7 @@ fn the_dead_are_waited_for_where_none_starts() {
     until_blocking("none is left", || nursery.figures.function_processes.get() == 0);
 }
 
-/// What a process counts is its word alone.
+/// A hostile process can write any count.
 #[test]
 fn a_process_that_counts_falsely_takes_no_more_than_it_can_have() {
     crate::child::link();

@@ -4,7 +4,6 @@ use super::*;
 use crate::ask::{MappedPart, RoutedPart};
 use crate::{Design, Runner, RunnerOptions, SyncFunction};
 
-/// Whatever the clock says: a document is to blame only if the call has used the processor.
 #[test]
 fn a_call_is_to_blame_if_it_has_used_the_processor() {
     let time = Duration::from_secs(5);
@@ -39,7 +38,7 @@ fn a_call_is_to_blame_if_it_has_used_the_processor() {
     }
 }
 
-/// A call that has run for long and was kept from the processor does not make its database slow.
+/// A call that ran for long without the processor does not make its database slow.
 #[test]
 fn a_database_is_slow_if_its_call_has_used_the_processor() {
     let aside = |processor: Option<Thread>| {
@@ -62,7 +61,7 @@ fn a_database_is_slow_if_its_call_has_used_the_processor() {
     assert!(is_stopped(&busy));
 }
 
-/// Threads that wait for calls, for an hour here, are told of those that they may run because time has passed.
+/// Idle threads, which wait for an hour here, are woken for calls that may run because time has passed.
 #[tokio::test]
 async fn what_waits_is_run_when_its_database_is_slow_no_more() {
     let (threads, validation_max, wait_max) = (1, 10 * PATIENCE, PATIENCE);
@@ -87,7 +86,8 @@ async fn what_waits_is_run_when_its_database_is_slow_no_more() {
     check.abort();
 }
 
-/// One that takes its deadline and its stop back on the page that it shares with the server. That nobody waits is not its database's fault.
+/// The process reverts its deadline and its stop on the shared page. A caller that leaves is not the fault of the
+/// database.
 #[tokio::test]
 async fn a_process_cannot_undo_its_stop() {
     let runner = Runner::new(RunnerOptions { threads: 1, wait_max: PATIENCE, ..RunnerOptions::default() }).unwrap();

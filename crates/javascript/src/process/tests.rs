@@ -12,7 +12,7 @@ use crate::message::{Output, Reply, write_call, write_clear};
 use crate::wire::Frame;
 use crate::{Design, Error, KillCause, Result, Runner, RunnerOptions};
 
-/// Asks a process of its own to try something.
+/// Makes a process try an operation.
 async fn probe(runner: &Runner, what: &str) -> Result<String> {
     let design = Design::new("db/1", "function () {}");
     let ask = Ask::Probe { input: what.to_owned() };
@@ -27,7 +27,7 @@ fn runner() -> Runner {
     Runner::new(RunnerOptions { threads: 1, wait_max, memory_max, ..RunnerOptions::default() }).unwrap()
 }
 
-/// As if a function had taken its engine over.
+/// The probes stand for a function that has taken over its engine.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[tokio::test]
 async fn a_process_reaches_nothing() {
@@ -44,13 +44,13 @@ async fn a_process_reaches_nothing() {
     assert_eq!(runner.figures().function_processes_killed.of(KillCause::Died).get(), 0);
 }
 
-/// Whatever the server has open, a process has its socket, and twice nothing.
+/// A process has its socket and `/dev/null` twice, whatever the server has open.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_process_inherits_no_descriptor() {
     let file = std::fs::File::open("/dev/null").unwrap();
-    // The standard library opens nothing that is inherited; C libraries may.
-    // SAFETY: it takes a number, and nothing else has the descriptor that it makes.
+    // The standard library opens only descriptors that are not inherited; C libraries may open others.
+    // SAFETY: it takes a number, and no other code has the new descriptor.
     let inherited = unsafe { OwnedFd::from_raw_fd(libc::dup(file.as_raw_fd())) };
     let runner = runner();
     assert_eq!(probe(&runner, "descriptors").await.as_deref(), Ok("[0, 1, 2]"));
@@ -60,7 +60,7 @@ async fn a_process_inherits_no_descriptor() {
 #[tokio::test]
 async fn a_process_that_ends_costs_its_own_call_alone() {
     let runner = runner();
-    // More memory than the system lets it have, and a fault.
+    // More memory than the limit, and an abort.
     for (deaths, what) in (1..).zip(["memory", "abort", "memory"]) {
         assert_eq!(probe(&runner, what).await, Err(Error::OutOfResources), "{what}");
         assert_eq!(runner.figures().function_processes_killed.of(KillCause::Died).get(), deaths);
@@ -71,7 +71,7 @@ async fn a_process_that_ends_costs_its_own_call_alone() {
 #[tokio::test]
 async fn what_is_no_reply_costs_its_own_call_alone() {
     let runner = runner();
-    // A frame of nothing, one that claims to be 4 GB, and two at once.
+    // An empty frame, one that claims 4 GB, and two at once.
     for (killed, what) in (1..).zip(["frame: ", "frame: 255 255 255 255", "frames: 0 9"]) {
         assert_eq!(probe(&runner, what).await, Err(Error::OutOfResources), "{what}");
         assert_eq!(runner.figures().function_processes_killed.of(KillCause::Malformed).get(), killed, "{what}");
@@ -79,7 +79,7 @@ async fn what_is_no_reply_costs_its_own_call_alone() {
     }
 }
 
-/// One that keeps its socket open, and says nothing or too little.
+/// The process keeps its socket open and sends nothing, or a part of a frame.
 #[tokio::test]
 async fn a_process_that_does_not_reply_is_killed() {
     let validation_max = Duration::from_secs(2);
@@ -87,7 +87,7 @@ async fn a_process_that_does_not_reply_is_killed() {
     let runner = Runner::new(options).unwrap();
     let design = Design::new("db/1", "function () {}");
     for (killed, what) in (1..).zip(["silence", "piece"]) {
-        // The machine may be at something else for so long that the engine is stopped before it is made.
+        // A busy machine may stop the engine before it exists.
         until(what, async || {
             let ask = Ask::Probe { input: what.to_owned() };
             let answer = soon(runner.run(&design, runner.caller(), ask, validation_max)).await.map(drop);
@@ -99,7 +99,7 @@ async fn a_process_that_does_not_reply_is_killed() {
     assert_eq!(probe(&runner, "nothing").await.as_deref(), Ok("what?"));
 }
 
-/// One that takes back whatever the page says that it shares with the server.
+/// The process reverts its deadline on the shared page.
 #[tokio::test]
 async fn a_process_cannot_undo_its_deadline() {
     let runner = runner();
@@ -114,7 +114,7 @@ async fn a_process_cannot_undo_its_deadline() {
     .await;
 }
 
-/// A call that has had all of its time and none of the processor, as on a machine that is busy with something else.
+/// The call waits for its whole time without using the processor.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_call_without_the_processor_is_not_to_blame() {
@@ -126,7 +126,7 @@ async fn a_call_without_the_processor_is_not_to_blame() {
     until("its process is killed", async || killed.get() == 1).await;
 }
 
-/// A thread that was idle has its engines dropped, and may have a call right then.
+/// An idle thread drops its engines; a call may follow at once.
 #[test]
 fn a_call_may_come_right_behind_the_word_to_drop_engines() {
     let runner = runner();
@@ -148,7 +148,7 @@ fn a_call_may_come_right_behind_the_word_to_drop_engines() {
     }
 }
 
-/// What a process had of the memory of all is another's once it was killed.
+/// The memory of a killed process is available to others.
 #[tokio::test]
 async fn a_killed_process_gives_its_memory_back() {
     let (wait_max, batch_max) = (PATIENCE, Duration::from_secs(2));
@@ -159,7 +159,7 @@ async fn a_killed_process_gives_its_memory_back() {
     let calls = tokio::spawn({
         let runner = runner.clone();
         async move {
-            // The machine may be at something else until a call is stopped before it has any, or before it is killed.
+            // A busy machine may stop a call before it has memory, or before the kill.
             loop {
                 let answer = soon(runner.filter(&design, runner.caller(), "f", &[b"{}"], "{}")).await;
                 assert!(matches!(answer, Err(Error::TimedOut(_) | Error::Busy)), "{answer:?}");

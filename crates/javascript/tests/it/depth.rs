@@ -1,6 +1,6 @@
-//! However deep what a function makes of itself, its call ends with an answer, and the process goes on.
+//! Deeply nested values do not crash the process: each call ends with an answer.
 //!
-//! Each runs in a child process, which a stack that overflows would end.
+//! The calls run in a child process, which a stack overflow would kill.
 #![allow(clippy::expect_used)]
 
 use std::process::Command;
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use flatbed_javascript::{Design, Runner, RunnerOptions};
 
-/// Names the variable that tells the child which of [`DEEP`] it runs.
+/// The environment variable with the name of the case to run.
 const ASKED: &str = "FLATBED_TEST_DEPTH";
 
-/// `N` makes `v` deeper by one, so often; what stands behind it goes down.
+/// Names and function bodies. `N(...)` repeats its argument 100,000 times; the code behind it recurses.
 const DEEP: &[(&str, &str)] = &[
     ("helpers: map", "var v = [1].values(); N(v = v.map(Math.abs)); v.next()"),
     ("helpers: filter", "var v = [1].values(); N(v = v.filter(Boolean)); for (var x of v);"),
@@ -205,7 +205,7 @@ fn nothing_overflows_the_stack() {
     println!("lived");
 }
 
-/// Runs them in a child process.
+/// Runs the cases in a child process.
 fn ask() {
     let child = std::env::current_exe().expect("this program");
     let child = Command::new(child)

@@ -1,4 +1,4 @@
-//! Functions of design documents, well-behaved ones and others.
+//! Functions of design documents, harmless and hostile.
 #![allow(clippy::expect_used)]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use flatbed_javascript::{Design, Error, Runner, RunnerOptions, Validation};
 
 use super::listens;
 
-/// One whose functions may take so long.
+/// Returns a runner with a time limit for calls.
 fn runner(time: Duration) -> Runner {
     Runner::new(RunnerOptions { threads: 1, validation_max: time, batch_max: time, ..RunnerOptions::default() })
         .expect("a thread")
@@ -165,7 +165,7 @@ async fn hostile_functions_are_stopped() {
     assert!(filter(searched, &docs).await.is_err());
 }
 
-/// Each would go on for hours without a look at the clock.
+/// Each function would run for hours without a check of the clock.
 #[tokio::test]
 async fn lengths_that_change_do_not_keep_a_call_from_being_stopped() {
     let runner = runner(SHORT);
@@ -208,7 +208,7 @@ async fn lengths_that_change_do_not_keep_a_call_from_being_stopped() {
     }
 }
 
-/// What is done by loops of our own is what the language has.
+/// Array functions that the dispatcher replaces behave as the language specifies.
 #[tokio::test]
 async fn arrays_are_put_together_as_ever() {
     for (body, expected) in [
@@ -252,7 +252,7 @@ async fn arrays_are_put_together_as_ever() {
 #[tokio::test]
 async fn design_documents_do_not_see_one_another() {
     let docs = ["{\"n\":1}"];
-    // What one function has broken, another design document does not notice.
+    // A function that changes built-in objects does not affect other design documents.
     let poison = "function (doc) { JSON.parse = JSON.stringify = Map.prototype.get = undefined; Array.prototype.push = 7; return true; }";
     assert_eq!(filter(poison, &docs).await, Ok(vec![true]));
     let runner = runner(LONG);

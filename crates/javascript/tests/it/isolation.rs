@@ -1,10 +1,10 @@
-//! What one request's functions leave behind, no other request's see: neither in another database with the same design
-//! document, nor of another user in the same.
+//! No request sees state that functions of another request left behind, in another database with the same design
+//! document or for another user of the same database.
 #![allow(clippy::expect_used)]
 
 use flatbed_javascript::{Caller, Design, Error, Runner, RunnerOptions, Validation};
 
-/// Leaves what it is given in every place that it can think of, and throws what it finds of what was left there before.
+/// Leaves its argument in every known place and throws the values found there.
 const SPY: &str = r"function (doc, old, user) {
     var lib = require('lib/state');
     var self = Function('return this')();
@@ -105,7 +105,7 @@ fn one_thread() -> Runner {
     Runner::new(RunnerOptions { threads: 1, ..crate::patient() }).expect("a thread")
 }
 
-/// The spy does see what is left, or it would prove nothing.
+/// The spy sees values of an earlier call; otherwise it would prove nothing.
 #[tokio::test]
 async fn a_caller_sees_what_it_has_left() {
     let (runner, design) = (one_thread(), spies("a/1"));
@@ -159,7 +159,7 @@ async fn no_request_sees_what_another_has_left() {
         let caller = runner.caller();
         assert_eq!(runner.emits(design, caller, "v", &[br#"{"name":"eva"}"#]).await, Ok(vec![true]));
     }
-    // Not even where a caller has the same design document in two databases.
+    // One caller with the same design document in two databases.
     let caller = runner.caller();
     assert_eq!(validate(&runner, &a, caller, "jan").await, Ok(()));
     assert_eq!(validate(&runner, &b, caller, "jan").await, Ok(()));

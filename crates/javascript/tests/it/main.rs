@@ -1,5 +1,5 @@
-//! The crate's tests, one program: linking takes longer than compiling them. What needs a process of its own
-//! is a program beside this one and says why.
+//! The integration tests of the crate as one program, because linking takes longer than compiling. Tests that need
+//! their own process are separate programs and say why.
 
 mod depth;
 mod functions;
@@ -13,7 +13,7 @@ mod views;
 use flatbed_javascript::{KillCause, Runner, RunnerOptions};
 use flatbed_testkit::PATIENCE;
 
-/// Options with times that no call of a test needs, however slow the machine is.
+/// Returns options with time limits that no test reaches, however slow the machine is.
 fn patient() -> RunnerOptions {
     let (validation_max, batch_max) = (10 * PATIENCE, 10 * PATIENCE);
     RunnerOptions { wait_max: PATIENCE, validation_max, batch_max, ..RunnerOptions::default() }

@@ -1,4 +1,4 @@
-//! Regular expressions of functions: ordinary ones find what they should, and none keeps its call from being stopped.
+//! Regular expressions of functions: they find the right matches and can be interrupted.
 #![allow(clippy::expect_used)]
 
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn runner(time: Duration) -> Runner {
     Runner::new(options).expect("a thread")
 }
 
-/// None of them listens by itself.
+/// Functions that the engine alone would not interrupt.
 const DEAF: &[&str] = &[
     "return new RegExp('a'.repeat(8000000) + 'b').test('a'.repeat(50000000))",
     "return RegExp('a'.repeat(30000)).test('b')",
@@ -72,7 +72,7 @@ async fn no_expression_keeps_its_call_from_being_stopped() {
     }
 }
 
-/// What each of these gives is known; `T` is a text that is long enough for the other form of the expression.
+/// The results are known; `T` is a text long enough for the transformed expression.
 #[tokio::test]
 async fn ordinary_expressions_find_what_they_should() {
     let runner = runner(10 * PATIENCE);
@@ -98,11 +98,11 @@ async fn ordinary_expressions_find_what_they_should() {
     }
 }
 
-/// The other form of an expression finds what the expression itself finds.
+/// The transformed expression finds what the original finds.
 #[tokio::test]
 async fn both_forms_find_the_same() {
     let runner = runner(10 * PATIENCE);
-    // With two lookarounds within one another it is the other form.
+    // Two nested lookarounds force the transformed form.
     let body = r#"
         var parts = ['a', 'b', '.', '[ab]', '[^a\\]]', '\\w', '\\d', '\\x61', '\\u0061', '\\cJ', '\\b', '(?:ab)', '(a)', '(b|a)', '(?:a|b)', '(?=a)', '(?!b)', '(?<=a)', '(?<!b)', '^', '$', '(?:)', '{', '}', ']', 'a|b', '()', '(?:a(b)?)', '\\.', '[]', '[^]', '(?i:A)'];
         var quantifiers = ['', '', '', '*', '+', '?', '{2}', '{0,2}', '{1,}', '+?', '*?', '??', '{2,3}?'];

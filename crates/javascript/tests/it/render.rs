@@ -1,5 +1,5 @@
-//! Shows, lists, updates and rewrites, as a CouchDB 3.5 answers: functions and answers were recorded from one, unless it says
-//! otherwise. What HTTP makes of them is not here.
+//! Shows, lists, updates and rewrites. Functions and answers were recorded from CouchDB 3.5 unless a comment says
+//! otherwise. The HTTP layer is not tested here.
 #![allow(clippy::expect_used)]
 
 use std::time::{Duration, Instant};
@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 use flatbed_javascript::{Design, Error, List, Result, Runner, RunnerOptions};
 use flatbed_testkit::{PATIENCE, pass, soon};
 
-/// A list that waits longer for rows is over.
+/// The longest wait of a list for rows.
 const LIST_WAIT: Duration = Duration::from_secs(10);
 
 fn runner() -> Runner {
     Runner::new(RunnerOptions { threads: 1, map_threads: 1, ..crate::patient() }).expect("threads")
 }
 
-/// `{KIND:{"f":SOURCE},"x":{"y":...}}`
 fn design(kind: &str, source: &str) -> Design {
     let mut quoted = Vec::new();
     flatbed_flatten::json::write_string(source, &mut quoted);
@@ -59,7 +58,7 @@ async fn shows() {
         ("function(doc,req){}", "{}"),
         ("function(doc,req){return 5}", "! render_error: undefined response from show function"),
         ("function(doc,req){return require('x/y').z+''}", r#"{"body":"7"}"#),
-        // What a list passes to `start` has no effect in a show.
+        // The response that a list passes to `start` has no effect in a show.
         (
             "function(doc,req){start({headers:{'Content-Type':'text/x'}});send('a');send('b');return 'c'}",
             r#"{"body":"abc"}"#,
@@ -76,7 +75,7 @@ async fn shows() {
     }
     let source = "function(doc,req){return 'doc '+(doc?doc._id:'none')}";
     assert_eq!(show(source, "null", &req("")).await, r#"{"body":"doc none"}"#);
-    // Of a document that is not there, what fails is that.
+    // An error without a document becomes `not_found`.
     assert_eq!(show("function(doc,req){return doc.x}", "null", &req("")).await, "! not_found: document not found");
     assert!(
         show("function(doc,req){return doc.x.y}", DOC, &req(""))
@@ -106,12 +105,12 @@ async fn shows_provide_what_is_accepted() {
     let typed = "function(doc,req){registerType('foo','application/foo','application/x-foo');provides('foo',function(){return 'foo'})}";
     let foo = r#"{"body":"foo","headers":{"Content-Type":"application/x-foo"}}"#;
     assert_eq!(show(typed, DOC, &accept("application/x-foo")).await, foo);
-    // Not recorded: the first, where all are accepted or nothing is said; the quality; parameters.
+    // Not recorded: the first type wins for a wildcard or without `Accept`; quality; parameters.
     for any in ["*/*", "text/html;q=0.9, application/xml;q=0.8", "text/*, application/*;q=0.2"] {
         assert_eq!(show(provides, DOC, &accept(any)).await, html, "{any}");
     }
     assert_eq!(show(provides, DOC, &req("")).await, html);
-    // What fits better comes before what is wanted more.
+    // Fitness comes before quality.
     assert_eq!(show(provides, DOC, &accept("application/xml;q=0.1,*/*")).await, xml);
     assert_eq!(
         show(provides, DOC, &accept("text/xml, text/html;q=0")).await,
@@ -198,7 +197,7 @@ async fn rewrites_of_a_request_share_the_time_of_one_call() {
     assert_eq!((rewritten, spent), (Err(Error::TimedOut(time_max)), time_max));
 }
 
-/// The response, the text, and the error, if it has ended with one.
+/// Returns the response, the text, and the error if there is one.
 async fn run(list: &mut List, pages: &[&str]) -> (Option<String>, String, Option<String>) {
     let (mut response, mut text, mut pages) = (None, String::new(), pages.iter());
     loop {
@@ -291,7 +290,7 @@ async fn lists_stream() {
     assert!(first.wants_rows && first.response.is_some() && first.text.is_empty());
     for page in 0..5 {
         list.feed(Some(format!(r#"[{{"key":{page}}},{{"key":"x"}}]"#)));
-        // What came of a page is there before the next is.
+        // The text of a page arrives before the next page is requested.
         let part = list.next().await.expect("a part");
         assert_eq!((part.text, part.wants_rows), (format!("{page} x "), true));
     }
@@ -299,7 +298,7 @@ async fn lists_stream() {
     assert_eq!(list.next().await.expect("a part").text, "10");
     assert!(list.next().await.expect("the end").is_end);
     assert!(list.next().await.expect("the end").is_end);
-    // What sends without end goes on no further than its text is taken.
+    // A list that sends without end stops while its text is not taken.
     let source = "function(head,req){getRow();for(;;)send('x'.repeat(1000))}";
     let mut list = runner.list(&design("lists", source), runner.caller(), "f", "{}", "{}");
     assert!(list.next().await.expect("a part").wants_rows);
@@ -312,15 +311,15 @@ async fn lists_stream() {
     let text = list.next().await.expect("a part").text;
     assert!((60_000..80_000).contains(&text.len()), "{}", text.len());
     drop(list);
-    // Before its first row it may send so much.
+    // The text before the first row is limited.
     let (_, _, error) = self::list("function(head,req){for(;;)send('x'.repeat(1000))}", "{}", "{}", &[]).await;
     assert!(error.expect("too much").contains("too much before the first row"));
 }
 
-/// Lists that wait for their clients hold their threads alone, and end with them; those that run hold no other's for long.
+/// Lists that wait for their clients keep only their own threads, and lists that run do not delay others for long.
 #[tokio::test]
 async fn lists_do_not_keep_others_waiting() {
-    // One that is kept waiting by an endless list is kept waiting for ever.
+    // A list that waited for an endless list would wait forever.
     let options = RunnerOptions { batch_max: 10 * PATIENCE, wait_max: PATIENCE, ..RunnerOptions::default() };
     let runner = Runner::new(options).expect("threads");
     let waits = design("lists", "function(head,req){while(getRow());return 'end'}");
@@ -345,7 +344,7 @@ async fn lists_do_not_keep_others_waiting() {
         let mut list = runner.list(&quick, runner.caller(), "f", "{}", "{}");
         assert_eq!(soon(run(&mut list, &[])).await.1, "x");
     }
-    // They are as they were, unless the machine was too slow.
+    // The waiting lists are unaffected, unless the machine was too slow.
     for mut list in waiting {
         list.feed(Some(ROWS.to_owned()));
         let text = soon(run(&mut list, &[])).await.1;
@@ -354,7 +353,7 @@ async fn lists_do_not_keep_others_waiting() {
     spinning.abort_all();
 }
 
-/// Clients that take nothing hold lists' places for a second where others want them.
+/// Idle clients keep their lists' threads for a second while others want them.
 #[tokio::test]
 async fn idle_clients_lose_their_lists_to_others() {
     let options = RunnerOptions { threads: 1, map_threads: 1, wait_max: PATIENCE, ..RunnerOptions::default() };
@@ -372,6 +371,6 @@ async fn idle_clients_lose_their_lists_to_others() {
         list.feed(None);
         gone += usize::from(run(list, &[]).await.2.is_some());
     }
-    // No more than others need, unless they have waited for too long.
+    // No more lists end than others need, unless some reached their time limit.
     assert!(gone >= 20 && (gone <= 32 || Instant::now() > begun + LIST_WAIT), "{gone}");
 }

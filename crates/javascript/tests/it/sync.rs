@@ -1,4 +1,4 @@
-//! Sync functions: what a Sync Gateway answered, and that nothing of a call is left for the next.
+//! Sync functions: the recorded answers of Sync Gateway, and isolation between calls.
 #![allow(clippy::expect_used)]
 
 mod bounds;
@@ -20,12 +20,12 @@ fn runner() -> Runner {
     Runner::new(RunnerOptions { threads: 1, ..crate::patient() }).expect("a thread")
 }
 
-/// By an administrator.
+/// Returns a write by an administrator.
 fn write(document: &str) -> SyncWrite {
     SyncWrite { document: document.to_owned(), id_bytes: 1, now_s: NOW_S, ..SyncWrite::default() }
 }
 
-/// Who wrote, as it was recorded.
+/// Returns the recorded writer.
 fn writer(recorded: &Value<'_>) -> Option<Arc<Writer>> {
     let texts = |of: &Value<'_>| items(of).iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let Value::Object(roles) = recorded.get("roles")? else { return None };
@@ -51,7 +51,7 @@ fn items<'a>(of: &'a Value<'a>) -> &'a [Value<'a>] {
     }
 }
 
-/// Whom a document lets in where, as Sync Gateway shows it.
+/// Returns the grants as Sync Gateway shows them.
 fn access(routing: &Routing) -> BTreeMap<String, Vec<String>> {
     let mut all = BTreeMap::<String, Vec<String>>::new();
     for grant in &routing.grants {
@@ -65,9 +65,9 @@ fn access(routing: &Routing) -> BTreeMap<String, Vec<String>> {
     all
 }
 
-/// Of the recorded answers, those that are others here on purpose: by a part of the document.
+/// Parts of recorded documents whose answers differ on purpose.
 const DIFFERENT: &[(&str, &str)] = &[
-    // There is a third argument.
+    // Functions here have a third argument.
     ("\"q\":\"args\"", "arguments 3"),
 ];
 
@@ -98,7 +98,7 @@ async fn writes_are_judged_as_recorded() {
             let routing = match said {
                 Err(refusal) => {
                     let told = (refusal.status().to_string(), refusal.to_string());
-                    // When somebody got a role is not told.
+                    // The sequence at which a role was granted is not shown.
                     let reason = member("reason").unwrap_or_default().replace("{\"Sequence\":2}", "{}");
                     assert_eq!((&*told.0, told.1), (&**status, reason), "{source}: {document}");
                     continue;
@@ -114,7 +114,7 @@ async fn writes_are_judged_as_recorded() {
             if let Some(Value::Object(recorded)) = recorded.get("access") {
                 let mut told = access(&routing);
                 for (to, what) in recorded {
-                    // Who is given nothing is not kept, nor is that a role is in a role.
+                    // Empty grants and roles of roles are not kept.
                     let what: Vec<_> = items(what).iter().filter_map(Value::as_str).collect();
                     if !what.is_empty() && to != "role:role:team" {
                         assert_eq!(told.remove(&**to).expect("a grant"), what, "{document}");
@@ -131,7 +131,7 @@ async fn writes_are_judged_as_recorded() {
     assert_eq!(count, COUNT);
 }
 
-/// How many recorded writes there are.
+/// The number of recorded writes.
 const COUNT: usize = 171;
 
 async fn said(source: &str, document: &str) -> Result<Routed, Error> {
@@ -159,7 +159,7 @@ async fn what_is_no_function_is_refused() {
         ("7", false),
         ("null", false),
         ("function (doc) {} 7", false),
-        // What leads out of where it stands.
+        // Sources that close their surroundings.
         ("1); function leak() {} (function (doc) {}", false),
         ("1]; [function (doc) {}", false),
         ("function (doc) {}); }); (function () { return (function (doc) {}", false),
@@ -190,7 +190,7 @@ async fn what_is_said_is_told_whole() {
     let expected: Vec<_> =
         expected.into_iter().map(|(to, what)| (to.to_owned(), what.into_iter().map(str::to_owned).collect())).collect();
     assert_eq!(access(&all).into_iter().collect::<Vec<(_, Vec<_>)>>(), expected);
-    // `*` leaves nothing beside it, and half a surrogate pair is no name.
+    // `*` removes the other channels, and a lone surrogate is not a valid name.
     let star = said("function () { channel('A', '*'); }", "{}").await.expect("an answer").expect("a routing");
     assert_eq!(star.channels.iter().collect::<Vec<_>>(), ["*"]);
     let half = said(r"function () { channel('\ud83d'); }", "{}").await.expect("an answer").expect("a routing");
@@ -222,7 +222,7 @@ async fn refusals_have_an_order() {
         ("function f() { return f() + 1; }", Err(EXCEPTION)),
     ] {
         let answer = said(source, "{}").await;
-        // The engine has no stack left: it says nothing of the document.
+        // The engine's stack is exhausted, which is not the document's fault.
         if source.contains("f() + 1") {
             assert!(matches!(answer, Err(Error::OutOfResources) | Ok(Err(EXCEPTION))), "{answer:?}");
         } else {
@@ -272,7 +272,7 @@ async fn time_and_memory_are_bounded() {
     assert!(matches!(patterns, Err(Error::TimedOut(_) | Error::Busy) | Ok(Err(_) | Ok(_))), "{patterns:?}");
 }
 
-/// Requirements, beside what they mean ([`Writer`]).
+/// Requirements beyond those recorded ([`Writer`]).
 #[tokio::test]
 async fn requirements_are_what_they_mean() {
     let runner = runner();
@@ -324,7 +324,7 @@ async fn requirements_are_what_they_mean() {
     }
 }
 
-/// What functions are written like, though all that is there before them is frozen.
+/// Common styles of functions work although all built-in objects are frozen.
 #[tokio::test]
 async fn functions_may_be_written_as_ever() {
     for source in [
@@ -348,15 +348,15 @@ async fn functions_may_be_written_as_ever() {
     }
 }
 
-/// Leaves something in every place that it can think of, and throws what it finds of what was left there before.
+/// Leaves a value in every known place and throws the values found there.
 const SPY: &str = include_str!("sync_spy.js");
 
 #[tokio::test]
 async fn nothing_of_a_call_is_left() {
     let runner = runner();
-    // Where what it defines for good is left out, the engine goes on to serve others.
+    // Without permanent definitions, the same engine serves the next call.
     let served: String = SPY.lines().filter(|line| !line.contains("look('defined'")).collect::<Vec<_>>().join("\n");
-    // An arrow function has the `arguments` of what it stands in.
+    // An arrow function has the `arguments` of its surroundings.
     let arrow = "(doc) => { const maker = arguments.callee; for (const of of [maker, maker.prototype]) {
         if (of.leak) channel(of.leak.replace(/ /g, '-')); of.leak = doc.secret; } channel('puts'); }";
     for source in [SPY, &served, arrow] {
@@ -371,7 +371,7 @@ async fn nothing_of_a_call_is_left() {
             );
         }
     }
-    // Nor that nothing can be left: what another one needs a name for would fail.
+    // A call cannot close the global object: later functions need new names.
     for close in ["preventExtensions", "seal", "freeze"] {
         let source = format!(
             "function (doc) {{ if (doc.secret) Object.{close}(globalThis); else for (i = 0; i < 1; i++) channel('c' + i); }}"
@@ -382,7 +382,7 @@ async fn nothing_of_a_call_is_left() {
             assert_eq!(said.map(|routing| routing.channels.into_iter().collect::<Vec<_>>()), Ok(channels), "{close}");
         }
     }
-    // It does see what it leaves, or it would prove nothing.
+    // The spy sees values of an earlier call; otherwise it would prove nothing.
     let twice = format!("function (doc) {{ var spy = {SPY}; spy(doc); spy(doc); }}");
     let said = runner.route(&SyncFunction::new("db/1", twice), write("{\"secret\":\"secret of a\"}")).await;
     let found = said.expect("an answer").expect_err("nothing left").to_string();
@@ -406,7 +406,7 @@ async fn nothing_of_a_call_is_left() {
     }
 }
 
-/// Who writes, as functions see it: made anew for each call, however it is named.
+/// The writer that a function sees is new in each call, whatever its name.
 #[tokio::test]
 async fn who_writes_is_seen_however_it_is_named() {
     let runner = runner();
@@ -438,16 +438,16 @@ async fn who_writes_is_seen_however_it_is_named() {
     }
 }
 
-/// What the functions are passed may be anything, and may call them again.
+/// Arguments may be of any type, and may call the functions again.
 #[tokio::test]
 async fn games_with_what_is_said_are_heard_as_they_are_played() {
     let channels = |names: &[&str]| {
         Ok(Routing { channels: names.iter().map(|name| (*name).to_owned()).collect(), ..Routing::default() })
     };
-    // One engine plays them all.
+    // One engine runs all of them.
     let (runner, plays) = (runner(), SyncFunction::new("db/1", "function (doc) { Function(doc.code).call(); }"));
     for (code, expected) in [
-        // Getters, that say something themselves, or throw.
+        // Getters that call the functions or throw.
         (
             "var a = ['A', 0, 'C']; Object.defineProperty(a, 1, { get: function () { channel('B', a[0]); return 'D'; } }); channel(a);",
             channels(&["A", "B", "C", "D"]),
@@ -471,7 +471,7 @@ async fn games_with_what_is_said_are_heard_as_they_are_played() {
                 ..channels(&["C"]).expect("one")
             }),
         ),
-        // Arrays that have some, are some, or look like some.
+        // Arrays with getters, proxies of arrays, and objects like arrays.
         (
             "channel(new Proxy(['A', 'B'], {})); channel(Proxy.revocable([], {}).proxy, new Proxy({ 0: 'C', length: 1 }, {}));",
             channels(&["A", "B"]),
@@ -498,7 +498,7 @@ async fn games_with_what_is_said_are_heard_as_they_are_played() {
             "var p = Proxy.revocable(['A'], {}); p.revoke(); try { channel(p.proxy); } catch (e) { channel(e instanceof TypeError ? 'T' : 'N'); }",
             channels(&["T"]),
         ),
-        // Texts that are put together late, long ones, and such as are no text.
+        // Ropes, long texts, and objects with `toString`.
         (
             "var a = 'a'.repeat(300), b = a + 'b'.repeat(300) + a; channel(b, b); channel(b.slice(0, 2));",
             channels(&[&format!("{0}{1}{0}", "a".repeat(300), "b".repeat(300)), "aa"]),
@@ -514,7 +514,6 @@ async fn games_with_what_is_said_are_heard_as_they_are_played() {
             rejected(418, &"x".repeat(4000)),
         ),
         ("channel('a\\ud83db\\ud83d\\ude00');", channels(&["a\u{fffd}b\u{1f600}"])),
-        // Nobody else answers for them.
         (
             "channel = access = role = function () {}; var f = this.requireAdmin; delete this.channel; (0, eval)(\"var reject = 1; function f() {}\"); channel('A'); f();",
             channels(&["A"]),
@@ -527,7 +526,7 @@ async fn games_with_what_is_said_are_heard_as_they_are_played() {
             "try { new channel('A'); } catch (e) {} channel.call(null, 'B'); channel.apply(7, ['C']); Reflect.apply(channel, channel, ['D']); [1].map(channel); ['E'].forEach(channel);",
             channels(&["B", "C", "D", "E"]),
         ),
-        // What stands in front of a name, and in whose place, does so for this call alone.
+        // Changes of globals affect only their own call.
         (
             "Object.defineProperty(globalThis, 'channel', { value: function () {} }); channel('B'); globalThis.__proto__.channel('A');",
             channels(&["A"]),
@@ -570,9 +569,7 @@ async fn games_with_what_is_said_are_heard_as_they_are_played() {
     }
 }
 
-/// What the functions hear between two looks of the engine at the clock, and what they keep, is bounded as well.
-/// Several writes that come together: each has its own answer, whatever becomes of the others, and sees nothing of them.
-/// A function with 100 documents and what it says of them, each by itself.
+/// Returns a function, 100 documents, and its outcome for each of them alone.
 fn several() -> (&'static str, Vec<String>, Vec<flatbed_javascript::Result<Routed>>) {
     let source = "function (doc) {
         if (doc.leaves) Object.defineProperty(globalThis, 'left', { value: 1 });
@@ -601,16 +598,17 @@ async fn several_are_answered_in_their_order() {
     let function = SyncFunction::new("db/1", source);
     assert_eq!(runner().route_all(&function, writes).await, expected);
     assert_eq!(runner().route_all(&function, Vec::new()).await, []);
-    // What is no function has no answer for any.
+    // A source that is not a function has no outcome for any write.
     let said = runner().route_all(&SyncFunction::new("db/1", "7"), vec![write("{}"), write("{}")]).await;
     assert!(said.len() == 2 && said.iter().all(|said| matches!(said, Err(Error::Compilation(_)))), "{said:?}");
 }
 
-/// One that takes too long, or leaves much behind, does so for itself: the others have their time, and a fresh engine.
+/// A write that takes too long or leaves much memory behind affects only itself: the others have their time and a
+/// fresh engine.
 #[tokio::test]
 async fn several_have_their_own_time_and_memory() {
     let validation_max = Duration::from_secs(5);
-    // Room for what one of them leaves, and not for that of two.
+    // The limit fits the memory that one write leaves, but not that of two.
     let memory_max = 40 << 20;
     let runner = Runner::new(RunnerOptions { threads: 1, validation_max, memory_max, ..RunnerOptions::default() });
     let runner = runner.expect("a thread");
@@ -632,7 +630,7 @@ async fn several_have_their_own_time_and_memory() {
     ];
     let look = async || {
         let said = runner.route_all(&function, documents.map(write).into()).await;
-        // A loaded machine may keep all of them from the processor.
+        // A busy machine may leave no processor time to any of them.
         let late = said.iter().filter(|said| matches!(said, Err(Error::TimedOut(_) | Error::Busy))).count();
         (late <= 1 && said.get(3) != Some(&Err(Error::Busy))).then_some(said)
     };

@@ -9,7 +9,7 @@ fn runner() -> Runner {
     of(10 * flatbed_testkit::PATIENCE)
 }
 
-/// One whose functions may take so long.
+/// Returns a runner with a time limit for calls.
 fn of(validation_max: Duration) -> Runner {
     let options = RunnerOptions { validation_max, ..RunnerOptions::default() };
     Runner::new(RunnerOptions { threads: 1, map_threads: 1, ..options }).expect("a thread")
@@ -57,7 +57,7 @@ async fn what_goes_wrong_is_said() {
     ] {
         let found = made(&runner, source, "{}").await;
         match (&found, &expected) {
-            // The engine's own words are its own.
+            // The wording of engine errors is not compared.
             (Err(Error::Thrown { name, .. }), Error::Thrown { name: wanted, .. }) if wanted == "TypeError" => {
                 assert_eq!(name, wanted);
             }
@@ -86,7 +86,7 @@ async fn nothing_of_a_call_is_left_for_the_next() {
     for _ in 0..3 {
         assert_eq!(made(&runner, counting, "{}").await.as_deref(), Ok(r#"{"n":1,"seen":1}"#));
     }
-    // Nor can it reach anything.
+    // A function reaches nothing outside.
     let reached = "(doc) => ({ f: typeof fetch, r: typeof require, p: typeof process, i: typeof emit, s: typeof std })";
     let expected = r#"{"f":"undefined","r":"undefined","p":"undefined","i":"undefined","s":"undefined"}"#;
     assert_eq!(made(&runner, reached, "{}").await.as_deref(), Ok(expected));

@@ -1,4 +1,4 @@
-//! Maps and reduces of views, as a CouchDB 3.5 answers: what is asserted here was recorded from one, unless it says otherwise.
+//! Maps and reduces of views. Answers were recorded from CouchDB 3.5 unless a comment says otherwise.
 #![allow(clippy::expect_used)]
 
 use std::time::Duration;
@@ -24,7 +24,7 @@ async fn map(lib: Option<&str>, maps: &[(&str, &str)], of: &[&str]) -> Result<Ma
     runner().map(&group(lib, maps), docs(of)).await
 }
 
-/// `KEY VALUE|KEY VALUE`, or the error.
+/// Formats rows as `KEY VALUE|KEY VALUE`, or the error.
 fn told(outcome: &Result<flatbed_javascript::Rows>) -> String {
     match outcome {
         Ok(rows) => rows.iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join("|"),
@@ -32,7 +32,7 @@ fn told(outcome: &Result<flatbed_javascript::Rows>) -> String {
     }
 }
 
-/// What one map emits for one document.
+/// Returns the rows of one map for one document.
 async fn one(source: &str, doc: &str) -> String {
     match map(None, &[("v", source)], &[doc]).await {
         Ok(mapped) => match (mapped.stopped, mapped.documents.first().and_then(|views| views.first())) {
@@ -77,7 +77,7 @@ async fn functions_that_maps_have() {
     let doc = r#"{"_id":"a","n":[3,1]}"#;
     for (source, rows) in [
         ("function(doc){emit(sum(doc.n))}", "4 null"),
-        // `Intl` is an object there; this engine has none.
+        // CouchDB's engine has `Intl`; this one does not.
         (
             "function(doc){emit([isArray(doc.n),isArray({}),typeof toJSON,typeof JSON,typeof log,typeof sum,typeof getRow,typeof send,typeof start,typeof provides,typeof registerType,typeof require,typeof evalcx,typeof print,typeof console,typeof setTimeout,typeof Map,typeof Promise])}",
             r#"[true,false,"function","object","function","function","function","function","function","function","function","function","undefined","undefined","undefined","undefined","function","function"] null"#,
@@ -129,7 +129,7 @@ async fn functions_that_maps_have() {
     ] {
         assert_eq!(one(source, doc).await, rows, "{source}");
     }
-    // The document is frozen: what changes it throws, or is as if it had not been.
+    // The document is frozen: a change throws or has no effect.
     assert!(one("function(doc){doc.n.push(9);doc.x=1;emit(doc.n,doc.x)}", doc).await.starts_with("! TypeError"));
     assert!(one("function(doc){'use strict';doc.x=1}", doc).await.starts_with("! TypeError"));
     assert_eq!(one("function(doc){emit(doc.n,doc.x)}", doc).await, "[3,1] null");
@@ -228,7 +228,7 @@ async fn libraries_in_maps() {
         ("state", "function(doc){var m=require('views/lib/state');m.next();emit(doc._id,m.next()%2)}"),
         ("none", "function(doc){emit(doc._id,require('views/lib/none').v)}"),
         ("top", "function(doc){emit(doc._id,require('top/x').x)}"),
-        // CouchDB has a row for the second document: whoever asks first for such a library gets the error.
+        // CouchDB emits a row for the second document: only the first call of a failing library gets the error.
         ("bad", "function(doc){emit(doc._id,require('views/lib/bad').v)}"),
     ];
     let mapped = map(Some(LIB), &maps, &[r#"{"_id":"a","n":2}"#, r#"{"_id":"b","n":3}"#]).await.expect("rows");
@@ -257,7 +257,7 @@ async fn libraries_in_maps_know_where_they_stand() {
     assert!(found[2].starts_with("! ") && found[2].contains("invalid_require_path"), "{found:?}");
 }
 
-/// In CouchDB each function has global names of its own, which stay.
+/// In CouchDB each function has its own globals, which persist.
 #[tokio::test]
 async fn global_names_are_as_they_were_after_each_function() {
     let maps = [
@@ -272,7 +272,7 @@ async fn global_names_are_as_they_were_after_each_function() {
         let found: Vec<String> = views.iter().map(told).collect();
         assert_eq!(found, ["1 null", r#"["undefined","function","object","function","undefined"] null"#]);
     }
-    // What stands beside a function is its own.
+    // Code beside a function has its own scope.
     assert_eq!(one("var n = 4; function(doc){n++;emit(n)}", "{}").await, "5 null");
 }
 
@@ -294,7 +294,7 @@ async fn what_a_document_emits_is_bounded() {
         "1 null",
     ];
     assert_eq!(found[1], expected);
-    // Large ones pass where they may.
+    // Large row sets pass within the limits.
     let source = "function(doc){for(var i=0;i<50000;i++)emit(i,doc._id)}";
     let large = map(None, &[("v", source)], &[r#"{"_id":"0123456789"}"#]).await.expect("rows");
     assert_eq!(large.documents[0][0].as_ref().map(flatbed_javascript::Rows::len), Ok(50_000));
@@ -303,14 +303,14 @@ async fn what_a_document_emits_is_bounded() {
     assert!(large.documents[0][0].as_ref().is_ok_and(|rows| rows.bytes() > 8_000_000));
 }
 
-/// Whatever a function does, the batch ends, says at which document, and the next one works.
+/// Whatever a function does, the batch ends and names the document, and the next batch works.
 #[tokio::test]
 async fn hostile_maps_are_stopped() {
     let time = Duration::from_secs(1);
     let slice = Duration::from_millis(50);
     let options = RunnerOptions { map_threads: 1, batch_max: time, slice, ..RunnerOptions::default() };
     let runner = Runner::new(options).expect("threads");
-    // On a busy machine a batch may get none of its time. It is tried again, and what never stops fails each time.
+    // A busy machine may leave a batch no processor time, so it is repeated. An endless function fails each time.
     let map = async |group: &Group, batch: &[&str], least: usize| {
         let mapped = until_some("a batch has its time", async || {
             match runner.map(group, docs(batch)).await {
@@ -327,7 +327,7 @@ async fn hostile_maps_are_stopped() {
     for body in [
         "while(true){}",
         "var a=[];while(true)a.push(new Array(1000).fill(1))",
-        // Where there is no room for an error, `null` is thrown.
+        // Without memory for an error QuickJS throws `null`.
         "var a=null;while(true)a=[a]",
         "var a=[];try{while(true)a.push(new Array(1000).fill(1))}catch(error){a=null}",
         "try{emit('x'.repeat(5e8))}catch(error){}",
@@ -341,7 +341,7 @@ async fn hostile_maps_are_stopped() {
         assert!(matches!(mapped.stopped, Some(Error::TimedOut(_) | Error::OutOfResources)), "{:?}", mapped.stopped);
         assert_eq!(map(&group, &["{}"], 1).await.documents.len(), 1, "{body}");
     }
-    // What is in JavaScript's own surroundings is its own.
+    // Changes of built-in objects stay within the function.
     for source in [
         "function(doc){Array.prototype.toJSON=function(){return 1};emit(1)}",
         "function(doc){Object.defineProperty(Array.prototype,0,{set:function(){throw 1}});emit(1)}",
@@ -353,7 +353,7 @@ async fn hostile_maps_are_stopped() {
     }
 }
 
-/// A batch that takes longer than a slice goes on after others' turns; all its documents are mapped, once and in order.
+/// A batch longer than a slice yields to others. All its documents are mapped once and in order.
 #[tokio::test]
 async fn long_batches_are_whole() {
     let options = RunnerOptions { map_threads: 2, slice: Duration::from_millis(1), ..crate::patient() };
@@ -365,7 +365,8 @@ async fn long_batches_are_whole() {
     assert_eq!(found, (0..50).map(|n| format!("{n} null")).collect::<Vec<_>>());
 }
 
-/// Numbers are doubles, members keep their order (what looks like an index of an array comes first, as in every JavaScript).
+/// Numbers are doubles. Members keep their order, except that array indices come first, as in every JavaScript
+/// engine.
 #[tokio::test]
 async fn values_are_javascripts() {
     let emit = "function(doc){emit(doc.v,null)}";
@@ -383,7 +384,7 @@ async fn values_are_javascripts() {
     ] {
         assert_eq!(one(emit, &format!(r#"{{"v":{value}}}"#)).await, format!("{key} null"), "{value}");
     }
-    // As deep as documents may be.
+    // The greatest depth of documents.
     let deep = format!("{}1{}", "[".repeat(999), "]".repeat(999));
     assert_eq!(one(emit, &format!(r#"{{"v":{deep}}}"#)).await, format!("{deep} null"));
     let deep = format!("{}1{}", r#"{"a":"#.repeat(999), "}".repeat(999));
@@ -392,7 +393,7 @@ async fn values_are_javascripts() {
     assert!(one(deeper, "{}").await.starts_with("! invalid_rows: "), "{}", one(deeper, "{}").await);
 }
 
-/// What documents before leave in an engine does not make one fail behind them.
+/// State that earlier documents left in an engine does not make a later one fail.
 #[tokio::test]
 async fn an_engine_that_is_full_is_replaced() {
     let options = RunnerOptions { map_threads: 1, memory_max: 16 << 20, ..crate::patient() };
@@ -483,7 +484,7 @@ fn text(letter: char) -> String {
     format!("\"{}\"", letter.to_string().repeat(3_000))
 }
 
-/// Beyond what all engines may have, one that has a share fails as busy, and not as if its document were at fault.
+/// Above the common memory limit a batch fails as busy: the document is not to blame.
 #[tokio::test]
 async fn all_engines_share_their_memory() {
     let source = "function(doc){try{var s='x'.repeat(doc.n)}catch(e){s=''}emit(s.length)}";
@@ -497,7 +498,7 @@ async fn all_engines_share_their_memory() {
     }
 }
 
-/// As [`long_batches_are_whole`].
+/// See [`long_batches_are_whole`].
 #[tokio::test]
 async fn long_batches_of_reductions_are_whole() {
     let options = RunnerOptions { map_threads: 2, slice: Duration::from_millis(1), ..crate::patient() };

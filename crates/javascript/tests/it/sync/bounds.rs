@@ -1,4 +1,4 @@
-//! What a sync function may take, whatever it hides and however it says it.
+//! The limits of sync functions hold for nested and disguised arguments.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use flatbed_testkit::until_some;
 
 use super::write;
 
-/// Built-in functions that drop the error that stops a function.
+/// Built-in functions that drop the error of the interrupt.
 #[tokio::test]
 async fn what_hides_that_it_was_stopped_is_stopped() {
     for endless in [
@@ -16,9 +16,9 @@ async fn what_hides_that_it_was_stopped_is_stopped() {
         "for (;;) Promise.withResolvers().resolve({ get then() { for (;;); } });",
         "var it = { [Symbol.iterator]() { return this; }, next() { return {}; }, return() { for (;;); } };
          for (;;) try { for (var x of it) throw 1; } catch (e) {}",
-        // It ends, and nobody knows what its check would have said.
+        // The function ends, but its check was skipped.
         "new Promise(function () { for (;;); }); channel('A');",
-        // There is no room for an error.
+        // There is no memory for the error.
         "var a = null; try { for (;;) a = [a]; } catch (e) {} for (;;) { try { for (;;); } catch (e) {} }",
         "var a = null; try { for (;;) a = [a]; } catch (e) {} async function f() {} for (;;) { try { f(); } catch (e) {} }",
     ] {
@@ -35,7 +35,7 @@ async fn what_hides_that_it_was_stopped_is_stopped() {
             matches!(answer, Err(Error::TimedOut(_) | Error::OutOfResources | Error::Busy)),
             "{endless}: {answer:?}"
         );
-        // Its thread was not given up.
+        // The thread is still in use.
         let answer = until_some("a short call has its time", async || {
             match runner.route(&function, write(r#"{"is_short":true}"#)).await {
                 Err(Error::TimedOut(_) | Error::Busy) => None,
@@ -54,7 +54,7 @@ async fn much_that_is_said_at_once_takes_no_more_than_else() {
         runner.expect("a thread").route(&function, write("{}")).await
     };
     for endless in [
-        // A long text in a long array, of which the engine has one.
+        // A long text in a long array, which the engine stores once.
         "var a = new Array(4e6).fill('\u{20ac}'.repeat(1e6)); channel(a);",
         "requireUser(new Proxy([], { get: function (t, n) { return n === 'length' ? 1e15 : 7; } }));",
         "var a = new Array(4e9); try { role(a, 'role:r'); } catch (e) {}",
@@ -66,7 +66,7 @@ async fn much_that_is_said_at_once_takes_no_more_than_else() {
         );
     }
     let long_enough = Duration::from_secs(60);
-    // As many pairs as there are, of which few are kept.
+    // More pairs than are kept.
     let pairs =
         "var a = [], b = []; for (var i = 0; i < 9000; i++) { a.push('u' + i); b.push('c' + i); } access(a, b);";
     let refusal = said(long_enough, pairs).await.expect("an answer").expect_err("too many");
@@ -74,7 +74,7 @@ async fn much_that_is_said_at_once_takes_no_more_than_else() {
     let long = "for (var i = 0; i < 5000; i++) channel(('c' + i).padEnd(1000, 'x'));";
     let refusal = said(long_enough, long).await.expect("an answer").expect_err("too many");
     assert!(refusal.to_string().contains("5000 channels") && refusal.to_string().len() < 300, "{refusal}");
-    // What is not heard to its end lets nobody in without the rest, however little of it would be kept.
+    // Output that was cut grants nothing, even if little of it would be kept.
     for cut in [
         "access(new Array(10001).fill('bob').concat('alice'), 'A');",
         "access('bob', new Array(10001).fill('*').concat('A'));",
@@ -83,7 +83,7 @@ async fn much_that_is_said_at_once_takes_no_more_than_else() {
         let refusal = said(long_enough, cut).await.expect("an answer").expect_err("too many");
         assert_eq!(refusal.status(), 403, "{cut}: {refusal}");
     }
-    // Calls that are made while others take what they are passed: of each that is a million bytes.
+    // Nested calls that each pass a million bytes.
     let nested = |depth: u32, then: &str| {
         format!(
             "var depth = {depth}, long = 'x'.repeat(1000);
@@ -102,7 +102,7 @@ async fn much_that_is_said_at_once_takes_no_more_than_else() {
         let answer = said(long_enough, &nested(50, call)).await;
         assert!(matches!(answer, Err(Error::OutOfResources)), "{call}: {answer:?}");
     }
-    // Who goes on behind that has room again.
+    // After the nested calls the memory is available again.
     let caught = nested(50, "try { access(names, []); } catch (e) { channel(e.name); }");
     let caught = format!("(() => {{ {caught} }})(); {}", nested(3, "access(names, []);"));
     let answer = said(long_enough, &caught).await.map(|routed| routed.map(|routing| routing.channels));

@@ -1,4 +1,4 @@
-//! Writes that come together are asked about together, and functions are given what they read: neither changes an answer.
+//! Group calls and partial documents do not change an answer.
 
 use flatbed_flatten::json::{self, Value};
 use flatbed_javascript::{Error, Routed, Runner, RunnerOptions, SyncFunction, SyncWrite};
@@ -12,7 +12,7 @@ fn asked(runner: &Runner, function: &SyncFunction, document: &str) -> JoinHandle
     tokio::spawn(async move { runner.route(&function, write).await })
 }
 
-/// Until what was spawned has begun to wait.
+/// Yields until spawned tasks have begun to wait.
 async fn yield_often() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -27,7 +27,7 @@ async fn each_has_its_own_answer() {
     for ((said, expected), document) in all.into_iter().zip(expected).zip(documents) {
         assert_eq!(said.await.expect("no panic"), expected, "{document}");
     }
-    // One that takes long to read goes by itself, and what is no function has no answer for any.
+    // A long document runs alone, and a source that is not a function has no outcome for any write.
     let long = format!(r#"{{"n":1,"more":"{}"}}"#, "n".repeat(10_000));
     assert!(asked(&runner, &function, &long).await.expect("no panic").is_ok());
     let none = SyncFunction::new("db/1", "7");
@@ -46,7 +46,7 @@ async fn who_leaves_takes_nobody_along() {
         yield_often().await;
         let others: Vec<_> = (0..20).map(|_| asked(&runner, &function, r#"{"n":"c"}"#)).collect();
         yield_often().await;
-        // Some wait, and some may be gone already to wait by themselves.
+        // Some writes wait; some may have begun to run alone.
         first.abort();
         for (at, other) in others.into_iter().enumerate() {
             if at % 2 == 0 {
@@ -67,7 +67,7 @@ async fn those_behind_one_that_takes_long_do_not_wait_for_it() {
     let function = SyncFunction::new("db/1", "function (doc) { while (doc.endless); channel(doc.n); }");
     let first = asked(&runner, &function, r#"{"endless":true}"#);
     yield_often().await;
-    // The second is among those that come together.
+    // The second write joins the group.
     let second = asked(&runner, &function, r#"{"endless":true}"#);
     for _ in 0..20 {
         let (one, two) = (asked(&runner, &function, r#"{"n":"c"}"#), asked(&runner, &function, r#"{"n":"c"}"#));
@@ -80,7 +80,7 @@ async fn those_behind_one_that_takes_long_do_not_wait_for_it() {
     second.abort();
 }
 
-/// Pairs of what a function may do with a document, upon all of it and upon what it is said to read.
+/// Each pair of statements runs on the whole document and on the members it is said to read.
 #[tokio::test]
 async fn what_is_not_read_changes_nothing() {
     let runner = runner();
