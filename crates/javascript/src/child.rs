@@ -22,9 +22,9 @@ use crate::harden;
 use crate::list::Exchange;
 use crate::machine::{Code, Machine, Workshop};
 use crate::memory::Budget;
-use crate::message::{CallRequest, Page, Request, Setup, read_request, write_done, write_exchange};
+use crate::message::{CallRequest, ListPage, Request, Setup, read_request, write_done, write_exchange};
 use crate::shared::{self, Shared};
-use crate::wire::{Broken, Buffer, Frame};
+use crate::wire::{Buffer, Frame, FrameError};
 
 /// The environment variable that marks an engine process.
 pub(crate) const MARKER: &str = "FLATBED_FUNCTIONS_PROCESS";
@@ -69,29 +69,29 @@ pub(crate) fn link() {
 
 /// Ends the process after any failure.
 #[derive(Debug)]
-struct Ended;
+struct ProcessEnd;
 
-impl From<std::io::Error> for Ended {
-    fn from(_: std::io::Error) -> Ended {
-        Ended
+impl From<std::io::Error> for ProcessEnd {
+    fn from(_: std::io::Error) -> ProcessEnd {
+        ProcessEnd
     }
 }
 
-impl From<Broken> for Ended {
-    fn from(_: Broken) -> Ended {
-        Ended
+impl From<FrameError> for ProcessEnd {
+    fn from(_: FrameError) -> ProcessEnd {
+        ProcessEnd
     }
 }
 
 /// The socket to the server with its buffers, shared by calls and list exchanges.
-struct Line {
+struct ProcessSocket {
     socket: ManuallyDrop<File>,
     out: Vec<u8>,
     buffer: Buffer,
 }
 
-impl Line {
-    fn send(&mut self, write: impl FnOnce(&mut Frame)) -> Result<(), Broken> {
+impl ProcessSocket {
+    fn send(&mut self, write: impl FnOnce(&mut Frame)) -> Result<(), FrameError> {
         let mut frame = Frame::begin(std::mem::take(&mut self.out));
         write(&mut frame);
         let sent = frame.send(&mut *self.socket, &mut || false);
@@ -100,24 +100,24 @@ impl Line {
     }
 
     /// Receives a frame of any length: the server is trusted.
-    fn receive(&mut self) -> Result<&[u8], Broken> {
+    fn receive(&mut self) -> Result<&[u8], FrameError> {
         self.buffer.receive(&mut *self.socket, usize::MAX, &mut || false)
     }
 }
 
-fn serve() -> Result<(), Ended> {
+fn serve() -> Result<(), ProcessEnd> {
     harden::leave()?;
     // SAFETY: the server starts the process with these three descriptors, and no other code has used them.
     let (own, total, socket) = unsafe {
-        let own = Shared::<shared::Page>::map(BorrowedFd::borrow_raw(OWN_PAGE))?;
+        let own = Shared::<shared::ProcessPage>::map(BorrowedFd::borrow_raw(OWN_PAGE))?;
         let total = Shared::<shared::Total>::map(BorrowedFd::borrow_raw(TOTAL_PAGE))?;
         (Arc::new(own), Arc::new(total), File::from_raw_fd(SOCKET))
     };
     harden::close_all_but(socket.as_fd())?;
-    let mut line = Line { socket: ManuallyDrop::new(socket), out: Vec::new(), buffer: Buffer::default() };
-    let setup = Setup::read(line.receive()?).ok_or(Ended)?;
+    let mut line = ProcessSocket { socket: ManuallyDrop::new(socket), out: Vec::new(), buffer: Buffer::default() };
+    let setup = Setup::read(line.receive()?).ok_or(ProcessEnd)?;
     let Setup { memory_max, memory_all_max, programs } = setup;
-    let collation = Arc::new(Collation::unicode().map_err(|_| Ended)?);
+    let collation = Arc::new(Collation::unicode().map_err(|_| ProcessEnd)?);
     let (code, budget) = (Code::of(programs, memory_max), Budget::new(memory_all_max, total, own.clone()));
     let workshop = Workshop { code, collation, budget };
     read_zone();
@@ -138,15 +138,19 @@ fn read_zone() {
     }
 }
 
-fn answer(workshop: &Workshop, page: &Arc<Shared<shared::Page>>, line: Rc<RefCell<Line>>) -> Result<(), Ended> {
+fn answer(
+    workshop: &Workshop,
+    page: &Arc<Shared<shared::ProcessPage>>,
+    line: Rc<RefCell<ProcessSocket>>,
+) -> Result<(), ProcessEnd> {
     let mut machines: HashMap<u32, Machine> = HashMap::new();
     let its = line.clone();
     let exchange: Exchange = Rc::new(move |wants_rows, response, text| {
         let mut line = its.borrow_mut();
         let sent = line.send(|frame| write_exchange(frame, wants_rows, response, text));
-        let page = sent.and_then(|()| line.receive()).ok().and_then(Page::read);
+        let page = sent.and_then(|()| line.receive()).ok().and_then(ListPage::read);
         line.buffer.trim();
-        page.unwrap_or(Page::Broken)
+        page.unwrap_or(ListPage::Broken)
     });
     loop {
         // The buffer is taken out because the request borrows it while list pages arrive in another one.
@@ -155,7 +159,7 @@ fn answer(workshop: &Workshop, page: &Arc<Shared<shared::Page>>, line: Rc<RefCel
             let socket = &mut *line.borrow_mut().socket;
             buffer.receive(socket, usize::MAX, &mut || false)?
         };
-        match read_request(frame).ok_or(Ended)? {
+        match read_request(frame).ok_or(ProcessEnd)? {
             Request::Clear => machines.clear(),
             Request::Call(CallRequest { number, dropped, slot, part, text, work }) => {
                 let clock = Clock::of(page, number);

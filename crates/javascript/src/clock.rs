@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::shared::{Page, Shared};
+use crate::shared::{ProcessPage, Shared};
 
 /// Returns the time of the system's monotonic clock, which all processes share.
 pub(crate) fn now() -> Duration {
@@ -17,13 +17,13 @@ pub(crate) fn now() -> Duration {
 /// The deadline of a call. The server and the process both see each change of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
-    page: Arc<Shared<Page>>,
+    page: Arc<Shared<ProcessPage>>,
     call: u64,
 }
 
 impl Clock {
     /// Returns the clock of the call with this number.
-    pub(crate) fn of(page: &Arc<Shared<Page>>, call: u64) -> Clock {
+    pub(crate) fn of(page: &Arc<Shared<ProcessPage>>, call: u64) -> Clock {
         Clock { page: page.clone(), call }
     }
 

@@ -4,17 +4,17 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ask::{Answer, Ask};
 use crate::clock::{Clock, now};
+use crate::engine_request::{Answer, EngineRequest};
 use crate::error::{Error, Result};
 use crate::figures::KillCause;
-use crate::machine::Part;
+use crate::machine::MachineKind;
 use crate::memory::SHARE_BYTES;
 use crate::message::{Output, Reply, write_call, write_clear};
 use crate::nursery::Nursery;
 use crate::process::Process;
 use crate::thread::Thread;
-use crate::wire::{Broken, Frame};
+use crate::wire::{Frame, FrameError};
 use crate::{Caller, Design};
 
 /// An engine that holds more memory after its call is dropped.
@@ -36,7 +36,7 @@ const TAKEN_MAX: usize = 8;
 pub(crate) struct Engine {
     nursery: Arc<Nursery>,
     process: Option<Process>,
-    loaded: Loaded,
+    loaded: LoadedEngines,
     /// True if the process must end after this call.
     is_spent: bool,
     /// The niceness of the process relative to the server.
@@ -44,14 +44,14 @@ pub(crate) struct Engine {
 }
 
 /// A call in progress.
-pub(crate) struct Running<'e> {
+pub(crate) struct StartedCall<'e> {
     engine: &'e mut Engine,
     pub(crate) clock: Clock,
     number: u64,
 }
 
 /// The caller, code and limits of a call.
-pub(crate) struct Terms<'t> {
+pub(crate) struct CallTerms<'t> {
     pub(crate) design: &'t Design,
     pub(crate) caller: Caller,
     /// The number of engines kept for the last caller.
@@ -71,7 +71,7 @@ pub(crate) struct CallOutcome {
 
 /// The server's view of a call while it runs. It does not rely on the process, which can write anything to the shared
 /// page.
-pub(crate) struct Outside<'o> {
+pub(crate) struct CallEnvironment<'o> {
     /// Returns true if the pool is closed.
     pub(crate) is_closed: &'o dyn Fn() -> bool,
     /// Returns true if the call must stop.
@@ -82,11 +82,11 @@ pub(crate) struct Outside<'o> {
 
 impl Engine {
     pub(crate) fn new(nursery: Arc<Nursery>, niceness: i32) -> Engine {
-        Engine { nursery, process: None, loaded: Loaded::default(), is_spent: false, niceness }
+        Engine { nursery, process: None, loaded: LoadedEngines::default(), is_spent: false, niceness }
     }
 
     /// Begins a call and takes a process if there is none. Returns `None` if no process starts.
-    pub(crate) fn begin(&mut self) -> Option<Running<'_>> {
+    pub(crate) fn begin(&mut self) -> Option<StartedCall<'_>> {
         if !self.process.as_ref().is_some_and(|process| process.calls() < CALLS_MAX && process.is_ready()) {
             self.end();
             // The system may have killed a spare process, for example when memory was short.
@@ -98,7 +98,7 @@ impl Engine {
         }
         let (clock, number) = self.process.as_mut()?.begin();
         self.nursery.figures.function_calls.add(1);
-        Some(Running { engine: self, clock, number })
+        Some(StartedCall { engine: self, clock, number })
     }
 
     /// Drops the engines of the process and keeps the process.
@@ -106,7 +106,7 @@ impl Engine {
         if self.loaded.is_empty() {
             return;
         }
-        self.loaded = Loaded { next_slot: self.loaded.next_slot, ..Loaded::default() };
+        self.loaded = LoadedEngines { next_slot: self.loaded.next_slot, ..LoadedEngines::default() };
         let sent = self.process.as_mut().map(|process| process.send(write_clear, &mut || true));
         if sent.is_some_and(|sent| sent.is_err()) {
             self.end();
@@ -120,16 +120,16 @@ impl Engine {
     pub(crate) fn end(&mut self) {
         self.is_spent = false;
         self.process = None;
-        self.loaded = Loaded::default();
+        self.loaded = LoadedEngines::default();
     }
 }
 
-impl Running<'_> {
+impl StartedCall<'_> {
     pub(crate) fn processor(&self) -> Option<Thread> {
         self.engine.process.as_ref().map(|process| process.processor().clone())
     }
 
-    pub(crate) fn run(self, ask: Ask, terms: &Terms<'_>, outside: &Outside<'_>) -> CallOutcome {
+    pub(crate) fn run(self, ask: EngineRequest, terms: &CallTerms<'_>, outside: &CallEnvironment<'_>) -> CallOutcome {
         let processor = self.processor();
         let ran = || processor.as_ref().map_or(Duration::ZERO, Thread::ran);
         let ran_before = Cell::new(ran());
@@ -140,15 +140,15 @@ impl Running<'_> {
     /// Runs the call. `goes_on` is called when a list gets its next page, which restarts its time.
     fn answer(
         self,
-        mut ask: Ask,
-        terms: &Terms<'_>,
-        outside: &Outside<'_>,
+        mut ask: EngineRequest,
+        terms: &CallTerms<'_>,
+        outside: &CallEnvironment<'_>,
         goes_on: &dyn Fn(),
     ) -> (Result<Answer>, Option<KillCause>) {
-        let Running { engine, clock, number } = self;
+        let StartedCall { engine, clock, number } = self;
         let Engine { process, loaded, is_spent, .. } = engine;
         let Some(process) = process else { return (Err(Error::OutOfResources), None) };
-        let Terms { design, caller, loaded_max, step_max, time_max } = *terms;
+        let CallTerms { design, caller, loaded_max, step_max, time_max } = *terms;
         let part = ask.part();
         let began = now();
         clock.set(began + step_max);
@@ -156,9 +156,9 @@ impl Running<'_> {
         let dropped = std::mem::take(&mut loaded.dropped);
         let text = (!was_used).then(|| design.text());
         // For several writes the process moves the deadline; otherwise the server does.
-        let last = Cell::new(began + if matches!(ask, Ask::Route { .. }) { time_max } else { step_max });
+        let last = Cell::new(began + if matches!(ask, EngineRequest::Route { .. }) { time_max } else { step_max });
         let stopped = Cell::new(None);
-        let mut watch = Watch { clock: &clock, last: &last, stopped: &stopped, ran: None };
+        let mut watch = DeadlineWatch { clock: &clock, last: &last, stopped: &stopped, ran: None };
         let processor = process.processor().clone();
         let mut is_late = || (outside.is_closed)() || watch.is_late((outside.is_stopped)(), &processor);
         let write = |frame: &mut Frame| write_call(frame, number, (&dropped, slot), text, &ask);
@@ -170,7 +170,7 @@ impl Running<'_> {
                     if is_kept {
                         loaded.keep(design, part, slot, loaded_max);
                     }
-                    if let (Ask::List { link, .. }, Ok(Output::Text(_))) = (&ask, &result) {
+                    if let (EngineRequest::List { link, .. }, Ok(Output::Text(_))) = (&ask, &result) {
                         link.end();
                     }
                     match result.map(|output| ask.answer(output, was_used)) {
@@ -180,7 +180,7 @@ impl Running<'_> {
                     }
                 }
                 Ok(Reply::Exchange(part)) => {
-                    let Ask::List { link, .. } = &mut ask else { break Broken::Malformed };
+                    let EngineRequest::List { link, .. } = &mut ask else { break FrameError::Malformed };
                     let (page, until) = link.exchange(part, &clock, outside.is_stopped, outside.waits);
                     last.set(until);
                     goes_on();
@@ -190,21 +190,21 @@ impl Running<'_> {
             }
         };
         let (cause, error) = match broken {
-            Broken::Late if stopped.get().is_some_and(|since| since < last.get()) => {
+            FrameError::Late if stopped.get().is_some_and(|since| since < last.get()) => {
                 (KillCause::Stopped, Error::TimedOut(step_max))
             }
-            Broken::Late => (KillCause::Deadline, Error::TimedOut(step_max)),
-            Broken::Malformed => (KillCause::Malformed, Error::OutOfResources),
+            FrameError::Late => (KillCause::Deadline, Error::TimedOut(step_max)),
+            FrameError::Malformed => (KillCause::Malformed, Error::OutOfResources),
             // `SIGKILL` by the system is not the input's fault. Other deaths come from the process's own limits.
-            Broken::Gone if process.was_killed() => (KillCause::Died, Error::Busy),
-            Broken::Gone => (KillCause::Died, Error::OutOfResources),
+            FrameError::Gone if process.was_killed() => (KillCause::Died, Error::Busy),
+            FrameError::Gone => (KillCause::Died, Error::OutOfResources),
         };
         (ask.lost(clock.finished(), was_used, error), Some(cause))
     }
 }
 
 /// Detects that a call did not stop in time.
-struct Watch<'c> {
+struct DeadlineWatch<'c> {
     clock: &'c Clock,
     /// The latest deadline that the process may set.
     last: &'c Cell<Duration>,
@@ -214,7 +214,7 @@ struct Watch<'c> {
     ran: Option<Duration>,
 }
 
-impl Watch<'_> {
+impl DeadlineWatch<'_> {
     fn is_late(&mut self, is_stopped: bool, processor: &Thread) -> bool {
         let now = now();
         if is_stopped && self.stopped.get().is_none() {
@@ -237,7 +237,7 @@ const SHARED_MAX: usize = 4;
 
 struct Slot {
     design: Design,
-    part: Part,
+    part: MachineKind,
     number: u32,
 }
 
@@ -245,7 +245,7 @@ struct Slot {
 /// sees state that a function leaves behind. Engines of sync functions are restored after each call and serve all
 /// callers.
 #[derive(Default)]
-struct Loaded {
+struct LoadedEngines {
     caller: Option<Caller>,
     /// In order of use; the last was used last.
     machines: Vec<Slot>,
@@ -255,10 +255,10 @@ struct Loaded {
     next_slot: u32,
 }
 
-impl Loaded {
+impl LoadedEngines {
     /// Returns the number of an engine, and true if it is already loaded.
-    fn take(&mut self, caller: Caller, design: &Design, part: Part, is_fresh: bool) -> (u32, bool) {
-        let machines = if part == Part::Sync {
+    fn take(&mut self, caller: Caller, design: &Design, part: MachineKind, is_fresh: bool) -> (u32, bool) {
+        let machines = if part == MachineKind::Sync {
             &mut self.shared
         } else {
             if self.caller != Some(caller) {
@@ -278,9 +278,9 @@ impl Loaded {
         (self.next_slot, false)
     }
 
-    fn keep(&mut self, design: &Design, part: Part, number: u32, max: usize) {
+    fn keep(&mut self, design: &Design, part: MachineKind, number: u32, max: usize) {
         let (machines, max) =
-            if part == Part::Sync { (&mut self.shared, SHARED_MAX) } else { (&mut self.machines, max) };
+            if part == MachineKind::Sync { (&mut self.shared, SHARED_MAX) } else { (&mut self.machines, max) };
         if machines.len() >= max {
             self.dropped.push(machines.remove(0).number);
         }

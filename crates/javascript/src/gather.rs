@@ -32,19 +32,19 @@ const WAIT_MAX: Duration = Duration::from_millis(20);
 
 /// The queue of writes that wait for a sync function.
 #[derive(Debug, Default)]
-pub(crate) struct Gather(Mutex<State>);
+pub(crate) struct Gather(Mutex<GatherState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct GatherState {
     /// The start of the call in progress.
     since: Option<Instant>,
     /// In order of their numbers.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingWrite>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingWrite {
     number: u64,
     write: SyncWrite,
     /// Dropped if the call ends before this write.
@@ -52,7 +52,7 @@ struct Waiting {
 }
 
 /// How a write runs.
-enum Entered<'a> {
+enum Admission<'a> {
     /// At once; later writes wait for it.
     First,
     Alone,
@@ -61,24 +61,24 @@ enum Entered<'a> {
 }
 
 impl Gather {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, GatherState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn enter(&self, write: &SyncWrite) -> Entered<'_> {
+    fn enter(&self, write: &SyncWrite) -> Admission<'_> {
         let mut state = self.state();
         match state.since {
             None => {
                 state.since = Some(Instant::now());
-                Entered::First
+                Admission::First
             }
-            Some(since) if since.elapsed() >= PATIENCE => Entered::Alone,
+            Some(since) if since.elapsed() >= PATIENCE => Admission::Alone,
             Some(_) => {
                 let (reply, answer) = oneshot::channel();
                 let number = state.next;
                 state.next += 1;
-                state.waiting.push_back(Waiting { number, write: write.clone(), reply });
-                Entered::Waits(Ticket { gather: self, number }, answer)
+                state.waiting.push_back(WaitingWrite { number, write: write.clone(), reply });
+                Admission::Waits(Ticket { gather: self, number }, answer)
             }
         }
     }
@@ -172,12 +172,12 @@ impl Runner {
         }
         let gather = &*function.gather;
         match gather.enter(&write) {
-            Entered::Alone => {}
-            Entered::First => {
+            Admission::Alone => {}
+            Admission::First => {
                 let _turn = Turn { runner: self.clone(), function: function.clone(), has_begun: true };
                 return self.route_alone(function, write).await;
             }
-            Entered::Waits(_ticket, mut answer) => {
+            Admission::Waits(_ticket, mut answer) => {
                 let begun = Instant::now();
                 loop {
                     match tokio::time::timeout(PATIENCE, &mut answer).await {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use flatbed_flatten::json::{self, Object};
 
-use crate::ask::{Answer, Ask, MappedPart, ReduceAsk};
+use crate::engine_request::{Answer, EngineRequest, MappedPart, ReduceRequest};
 use crate::error::{Error, Result};
 use crate::rows::Rows;
 use crate::{Caller, Design, Runner};
@@ -186,7 +186,7 @@ impl Runner {
         loop {
             let (views, slice) = (group.views, self.options.slice);
             let asked = rest.len();
-            let ask = Ask::Map { documents: std::mem::take(&mut rest), views, slice, is_fresh };
+            let ask = EngineRequest::Map { documents: std::mem::take(&mut rest), views, slice, is_fresh };
             let part = match self.run(&group.maps, INDEX, ask, self.options.batch_max).await {
                 Ok(Answer::Mapped(part)) => part,
                 Ok(_) => return Err(Error::OutOfResources),
@@ -256,12 +256,12 @@ impl Runner {
             let functions = reduction.functions.iter();
             let functions = functions.map(|&at| (at, length + group.calls.get(at).copied().unwrap_or_default()));
             let is_rereduce = matches!(reduction.input, ReduceInput::Reductions(_));
-            ReduceAsk { functions: functions.collect(), is_rereduce, input }
+            ReduceRequest { functions: functions.collect(), is_rereduce, input }
         });
         let (mut rest, mut all) = (asks.collect::<Vec<_>>(), Vec::with_capacity(reductions.len()));
         loop {
             let asked = rest.len();
-            let ask = Ask::Reduce { asks: rest, slice: self.options.slice };
+            let ask = EngineRequest::Reduce { asks: rest, slice: self.options.slice };
             let Answer::Reduced(part) = self.run(&group.reduces, INDEX, ask, self.options.batch_max).await? else {
                 return Err(Error::OutOfResources);
             };

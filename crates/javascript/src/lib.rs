@@ -11,10 +11,10 @@
 //!
 //! Documents are passed as JSON text; results are values.
 
-mod ask;
 mod child;
 mod clock;
 mod engine;
+mod engine_request;
 mod error;
 mod figures;
 mod gather;
@@ -28,18 +28,18 @@ mod nursery;
 mod pool;
 mod process;
 mod queue;
+mod read_members;
 mod render;
 mod report;
 mod response;
 mod room;
 mod rows;
 mod runner;
-mod said;
 mod shared;
 mod sync;
+mod sync_output;
 mod thread;
 mod transform;
-mod wanted;
 mod wire;
 mod work;
 
@@ -60,7 +60,7 @@ pub use runner::Runner;
 pub use sync::{Routed, SyncFunction, SyncRefusal, SyncWrite};
 pub use transform::TransformFunction;
 
-use ask::{Answer, Ask};
+use engine_request::{Answer, EngineRequest};
 
 /// The most characters of names and reasons that functions throw; longer ones are cut.
 const TEXT_CHARACTERS_MAX: usize = 4_000;
@@ -245,7 +245,7 @@ impl Runner {
         let mut path = Vec::new();
         json::write(&names, &mut path);
         let path = String::from_utf8_lossy(&path).into_owned();
-        match self.run(design, caller, Ask::Call { kind, path, input }, time).await? {
+        match self.run(design, caller, EngineRequest::Call { kind, path, input }, time).await? {
             Answer::Text(text) => answer(&text),
             _ => Err(Error::OutOfResources),
         }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use rquickjs::Function;
 use tokio::sync::mpsc as answers;
 
-use crate::ask::{Answer, Ask};
 use crate::clock::{Clock, now};
+use crate::engine_request::{Answer, EngineRequest};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::message;
@@ -29,7 +29,7 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 const LIST_MAX: Duration = Duration::from_secs(600);
 
 /// The interval at which a waiting list checks whether it must stop.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A part of the output of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,11 +46,11 @@ pub struct ListPart {
 }
 
 /// A page of rows as a JSON array. `None` if there are no more rows, or the list waits for its reader only.
-type Page = Option<String>;
+type RowPage = Option<String>;
 
 /// The thread's end of the channels to a [`List`].
 pub(crate) struct Link {
-    pages: mpsc::Receiver<Page>,
+    pages: mpsc::Receiver<RowPage>,
     parts: answers::UnboundedSender<ListPart>,
     step_max: Duration,
     /// The start of the list; `None` before its first exchange.
@@ -66,20 +66,20 @@ impl Link {
         clock: &Clock,
         is_stopped: impl Fn() -> bool,
         waits: impl Fn(bool),
-    ) -> (message::Page, Duration) {
+    ) -> (message::ListPage, Duration) {
         let since = now();
         let end = *self.began.get_or_insert(since) + LIST_MAX;
         let _ = self.parts.send(part);
         waits(true);
         let page = loop {
-            match self.pages.recv_timeout(LOOK) {
-                Ok(page) => break page.map_or(message::Page::End, message::Page::Rows),
+            match self.pages.recv_timeout(POLL_INTERVAL) {
+                Ok(page) => break page.map_or(message::ListPage::End, message::ListPage::Rows),
                 Err(mpsc::RecvTimeoutError::Timeout) if !is_stopped() && now() < (since + WAIT_MAX).min(end) => {}
-                Err(_) => break message::Page::Broken,
+                Err(_) => break message::ListPage::Broken,
             }
         };
         waits(false);
-        let until = if page == message::Page::Broken { since } else { end.min(now() + self.step_max) };
+        let until = if page == message::ListPage::Broken { since } else { end.min(now() + self.step_max) };
         clock.set(until);
         (page, until)
     }
@@ -97,11 +97,11 @@ impl Link {
 }
 
 /// Sends a part of a list's text with the members of [`ListPart`] and waits for a page.
-pub(crate) type Exchange = Rc<dyn Fn(bool, &str, &str) -> message::Page>;
+pub(crate) type Exchange = Rc<dyn Fn(bool, &str, &str) -> message::ListPage>;
 
 /// A list in progress. It ends when dropped.
 pub struct List {
-    pages: mpsc::SyncSender<Page>,
+    pages: mpsc::SyncSender<RowPage>,
     parts: answers::UnboundedReceiver<ListPart>,
     run: Pin<Box<dyn Future<Output = Result<Answer>> + Send>>,
     wants_rows: bool,
@@ -123,7 +123,7 @@ impl Runner {
         let (made, parts) = answers::unbounded_channel();
         let step_max = self.options.batch_max;
         let link = Link { pages: taken, parts: made, step_max, began: None };
-        let ask = Ask::List { input: input(&["lists", name], &[head, req]), link };
+        let ask = EngineRequest::List { input: input(&["lists", name], &[head, req]), link };
         let pool = self.pool(&ask);
         let task = Task { design: design.clone(), caller, ask, time_max: LIST_MAX, step_max };
         let run = Box::pin(async move { pool.run(task).await });
@@ -192,10 +192,10 @@ impl Machine {
                     return None;
                 }
                 match exchange(wants_rows, &response, &text) {
-                    message::Page::Rows(rows) => Some(rows),
-                    message::Page::End => None,
+                    message::ListPage::Rows(rows) => Some(rows),
+                    message::ListPage::End => None,
                     // The deadline has passed, so the clock ends the function.
-                    message::Page::Broken => {
+                    message::ListPage::Broken => {
                         broken.set(true);
                         None
                     }

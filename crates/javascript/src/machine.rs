@@ -10,9 +10,9 @@ use rquickjs::{Context, Ctx, Function, Module, Persistent, Runtime, qjs};
 
 use crate::clock::{Clock, now};
 use crate::error::{Error, Result};
-use crate::memory::{Budget, Counted, Usage};
-use crate::said::Hearing;
+use crate::memory::{Budget, CountingAllocator, Usage};
 use crate::sync::Compiled;
+use crate::sync_output::SyncRecorder;
 
 /// The stack limit of functions, below that of their thread.
 const STACK_BYTES_MAX: usize = 512 * 1024;
@@ -48,7 +48,7 @@ const SYNC: &str = concat!(
 
 /// The kind of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum MachineKind {
     /// Filters and validation: [`Machine::call`].
     Calls,
     /// The maps of a group.
@@ -64,26 +64,33 @@ pub(crate) enum Part {
     Sync,
 }
 
-impl Part {
+impl MachineKind {
     /// Returns the functions of the program that Rust calls; the first one loads the source.
     fn exports(self) -> &'static [&'static str] {
         match self {
-            Part::Calls => &["dispatch"],
-            Part::Maps | Part::Reduces => &["load", "map", "reduce", "takeLogs"],
-            Part::Render | Part::List => &["render"],
-            Part::Sync => &["compileSync", "made", "restore", "thrown", "transform"],
+            MachineKind::Calls => &["dispatch"],
+            MachineKind::Maps | MachineKind::Reduces => &["load", "map", "reduce", "takeLogs"],
+            MachineKind::Render | MachineKind::List => &["render"],
+            MachineKind::Sync => &["compileSync", "made", "restore", "thrown", "transform"],
         }
     }
 
-    /// Returns the number for [`Part::of_number`].
+    /// Returns the number for [`MachineKind::of_number`].
     pub(crate) fn number(self) -> u8 {
         self as u8
     }
 
-    pub(crate) fn of_number(number: u8) -> Option<Part> {
-        [Part::Calls, Part::Maps, Part::Reduces, Part::Render, Part::List, Part::Sync]
-            .into_iter()
-            .find(|part| part.number() == number)
+    pub(crate) fn of_number(number: u8) -> Option<MachineKind> {
+        [
+            MachineKind::Calls,
+            MachineKind::Maps,
+            MachineKind::Reduces,
+            MachineKind::Render,
+            MachineKind::List,
+            MachineKind::Sync,
+        ]
+        .into_iter()
+        .find(|part| part.number() == number)
     }
 }
 
@@ -115,12 +122,12 @@ impl Code {
         Code { calls, maps, render, sync, memory_max }
     }
 
-    fn program(&self, part: Part) -> &[u8] {
+    fn program(&self, part: MachineKind) -> &[u8] {
         match part {
-            Part::Calls => &self.calls,
-            Part::Maps | Part::Reduces => &self.maps,
-            Part::Render | Part::List => &self.render,
-            Part::Sync => &self.sync,
+            MachineKind::Calls => &self.calls,
+            MachineKind::Maps | MachineKind::Reduces => &self.maps,
+            MachineKind::Render | MachineKind::List => &self.render,
+            MachineKind::Sync => &self.sync,
         }
     }
 }
@@ -149,8 +156,8 @@ pub(crate) struct Machine {
     exports: Vec<Persistent<Function<'static>>>,
     /// Set for sync functions only.
     compiled: Option<Compiled>,
-    heard: Rc<Hearing>,
-    part: Part,
+    heard: Rc<SyncRecorder>,
+    part: MachineKind,
     usage: Arc<Usage>,
     context: Context,
     runtime: Runtime,
@@ -160,17 +167,17 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// `text`: the design document or a part of it as JSON text; for a sync function its source.
-    pub(crate) fn new(workshop: &Workshop, part: Part, text: &str, clock: &Clock) -> Result<Machine> {
+    pub(crate) fn new(workshop: &Workshop, part: MachineKind, text: &str, clock: &Clock) -> Result<Machine> {
         let Workshop { code, collation, budget } = workshop;
         // Many lists run at once, and each has one page of rows at a time.
-        let memory_max = if part == Part::List { code.memory_max / 4 } else { code.memory_max };
-        let (allocator, usage) = Counted::new(budget, memory_max);
+        let memory_max = if part == MachineKind::List { code.memory_max / 4 } else { code.memory_max };
+        let (allocator, usage) = CountingAllocator::new(budget, memory_max);
         let runtime = Runtime::new_with_alloc(allocator).map_err(|_| Error::OutOfResources)?;
         runtime.set_max_stack_size(STACK_BYTES_MAX);
         let context = Context::full(&runtime).map_err(|_| Error::OutOfResources)?;
-        let heard = Rc::<Hearing>::default();
+        let heard = Rc::<SyncRecorder>::default();
         let exports = context.with(|ctx| {
-            if part == Part::Sync {
+            if part == MachineKind::Sync {
                 heard.give(&ctx)?;
             }
             let collation = Arc::clone(collation);
@@ -193,11 +200,11 @@ impl Machine {
         let raw = context.with(|ctx| unsafe { qjs::JS_GetRuntime(ctx.as_raw().as_ptr()) });
         let mut machine = Machine { exports, compiled: None, heard, part, usage, context, runtime, raw };
         match part {
-            Part::Calls => drop(machine.call("load", "[]", text, clock)?),
-            Part::Maps => machine.load(text, "map", clock)?,
-            Part::Reduces => machine.load(text, "reduce", clock)?,
-            Part::Render | Part::List => drop(machine.render("load", text, clock)?),
-            Part::Sync => machine.compiled = Some(machine.compile_sync(text, clock)?),
+            MachineKind::Calls => drop(machine.call("load", "[]", text, clock)?),
+            MachineKind::Maps => machine.load(text, "map", clock)?,
+            MachineKind::Reduces => machine.load(text, "reduce", clock)?,
+            MachineKind::Render | MachineKind::List => drop(machine.render("load", text, clock)?),
+            MachineKind::Sync => machine.compiled = Some(machine.compile_sync(text, clock)?),
         }
         Ok(machine)
     }
@@ -274,11 +281,11 @@ impl Machine {
     }
 
     /// Returns the recorder of the functions that sync functions call.
-    pub(crate) fn heard(&self) -> &Hearing {
+    pub(crate) fn heard(&self) -> &SyncRecorder {
         &self.heard
     }
 
-    /// Returns one of [`Part::exports`].
+    /// Returns one of [`MachineKind::exports`].
     pub(crate) fn export<'js>(&self, ctx: &Ctx<'js>, name: &str) -> rquickjs::Result<Function<'js>> {
         let found = self.part.exports().iter().zip(&self.exports).find(|(known, _)| **known == name);
         let (_, found) = found.ok_or(rquickjs::Error::Unknown)?;

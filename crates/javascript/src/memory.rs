@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rquickjs::allocator::{Allocator, RustAllocator};
 
-use crate::shared::{Page, Shared, Total};
+use crate::shared::{ProcessPage, Shared, Total};
 
 /// The share of an engine, in bytes: it gets this much whatever the others use.
 pub(crate) const SHARE_BYTES: usize = 8 << 20;
@@ -20,13 +20,13 @@ pub(crate) struct Budget {
     max: usize,
     total: Arc<Shared<Total>>,
     /// The bytes that this process has counted. The server subtracts them when it kills the process.
-    page: Arc<Shared<Page>>,
+    page: Arc<Shared<ProcessPage>>,
     /// The maximum of the bytes counted so far.
     peak: AtomicUsize,
 }
 
 impl Budget {
-    pub(crate) fn new(max: usize, total: Arc<Shared<Total>>, page: Arc<Shared<Page>>) -> Arc<Budget> {
+    pub(crate) fn new(max: usize, total: Arc<Shared<Total>>, page: Arc<Shared<ProcessPage>>) -> Arc<Budget> {
         Arc::new(Budget { max, total, page, peak: AtomicUsize::new(0) })
     }
 
@@ -104,7 +104,7 @@ const RESERVE_BYTES: usize = 64 << 10;
 const STEP_BYTES: usize = 64 << 10;
 
 /// An allocator that counts. One thread has it and alone writes its [`Usage`].
-pub(crate) struct Counted {
+pub(crate) struct CountingAllocator {
     budget: Arc<Budget>,
     /// The limit of the engine, in bytes.
     max: usize,
@@ -115,16 +115,19 @@ pub(crate) struct Counted {
     reserve: usize,
 }
 
-impl Drop for Counted {
+impl Drop for CountingAllocator {
     fn drop(&mut self) {
         self.budget.give(self.counted);
     }
 }
 
-impl Counted {
-    pub(crate) fn new(budget: &Arc<Budget>, max: usize) -> (Counted, Arc<Usage>) {
+impl CountingAllocator {
+    pub(crate) fn new(budget: &Arc<Budget>, max: usize) -> (CountingAllocator, Arc<Usage>) {
         let usage = Arc::<Usage>::default();
-        (Counted { budget: budget.clone(), max, usage: usage.clone(), counted: 0, reserve: RESERVE_BYTES }, usage)
+        (
+            CountingAllocator { budget: budget.clone(), max, usage: usage.clone(), counted: 0, reserve: RESERVE_BYTES },
+            usage,
+        )
     }
 
     /// Returns true if the engine may allocate this many more bytes.
@@ -183,7 +186,7 @@ impl Counted {
 
 // SAFETY: all memory comes from `RustAllocator`, which keeps the contract. This allocator counts, and may return
 // null.
-unsafe impl Allocator for Counted {
+unsafe impl Allocator for CountingAllocator {
     fn alloc(&mut self, size: usize) -> *mut u8 {
         if !self.may(size) {
             return std::ptr::null_mut();
@@ -240,7 +243,7 @@ mod tests {
     fn a_share_is_always_there_and_more_as_long_as_there_is_some() {
         // One step more, because counts are rounded up.
         let budget = budget(SHARE_BYTES * 2 + STEP_BYTES);
-        let engine = || Counted::new(&budget, SHARE_BYTES * 3);
+        let engine = || CountingAllocator::new(&budget, SHARE_BYTES * 3);
         let ((mut one, its), (mut other, others)) = (engine(), engine());
         let large = one.alloc(SHARE_BYTES + SHARE_BYTES / 2);
         assert!(!large.is_null() && its.used() > SHARE_BYTES && budget.used() == its.used());
@@ -272,13 +275,13 @@ mod tests {
     #[test]
     fn an_engine_has_its_own_bound_and_says_when_it_was_reached() {
         let budget = budget(1 << 20);
-        let (mut engine, its) = Counted::new(&budget, 1 << 16);
+        let (mut engine, its) = CountingAllocator::new(&budget, 1 << 16);
         let first = engine.alloc(1 << 15);
         assert!(!first.is_null() && engine.alloc(1 << 16).is_null());
         assert!(its.is_exhausted() && !its.is_refused());
         // SAFETY: it was just allocated.
         unsafe { engine.dealloc(first) };
-        let (mut engine, its) = Counted::new(&budget, 1 << 16);
+        let (mut engine, its) = CountingAllocator::new(&budget, 1 << 16);
         let all = engine.alloc(60_000);
         assert!(!all.is_null() && !its.is_exhausted());
         // SAFETY: as above; a block whose reallocation failed is still valid.

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use flatbed_channels::require::Writer;
 
-use crate::ask::Ask;
 use crate::cut;
+use crate::engine_request::EngineRequest;
 use crate::error::{Error, Result};
 use crate::group::LOGS_MAX;
 use crate::list::ListPart;
-use crate::machine::{Code, Part};
-use crate::said::{SAID_BYTES_MAX, SAID_MAX, Said};
-use crate::sync::{Heard, SyncWrite};
-use crate::wire::{Frame, Rest};
+use crate::machine::{Code, MachineKind};
+use crate::sync::{SyncOutcome, SyncWrite};
+use crate::sync_output::{OUTPUT_BYTES_MAX, OUTPUT_ENTRIES_MAX, SyncOutput};
+use crate::wire::{Frame, FrameReader};
 
 /// The first frame that a process receives.
 pub(crate) struct Setup<'f> {
@@ -37,7 +37,7 @@ impl<'f> Setup<'f> {
     }
 
     pub(crate) fn read(frame: &'f [u8]) -> Option<Setup<'f>> {
-        let mut rest = Rest::of(frame);
+        let mut rest = FrameReader::of(frame);
         let memory_max = usize::try_from(rest.number()?).ok()?;
         let memory_all_max = usize::try_from(rest.number()?).ok()?;
         let programs = [rest.bytes()?, rest.bytes()?, rest.bytes()?, rest.bytes()?];
@@ -58,13 +58,13 @@ pub(crate) struct CallRequest<'f> {
     pub(crate) dropped: Vec<u32>,
     /// The engine that runs the call.
     pub(crate) slot: u32,
-    pub(crate) part: Part,
+    pub(crate) part: MachineKind,
     /// The source of a new engine; `None` if the engine exists.
     pub(crate) text: Option<&'f str>,
     pub(crate) work: Work<'f>,
 }
 
-/// The part of an [`Ask`] that the process needs.
+/// The part of an [`EngineRequest`] that the process needs.
 pub(crate) enum Work<'f> {
     Call {
         kind: &'f str,
@@ -123,28 +123,30 @@ pub(crate) fn write_call(
     number: u64,
     (dropped, slot): (&[u32], u32),
     text: Option<&str>,
-    ask: &Ask,
+    ask: &EngineRequest,
 ) {
     frame.byte(CALL).number(number).list(dropped.iter(), |frame, slot| {
         frame.number(u64::from(*slot));
     });
     frame.number(u64::from(slot)).byte(ask.part().number()).maybe_text(text);
     match ask {
-        Ask::Call { kind, path, input } => frame.byte(0).text(kind).text(path).text(input),
-        Ask::Map { documents, slice, .. } => {
+        EngineRequest::Call { kind, path, input } => frame.byte(0).text(kind).text(path).text(input),
+        EngineRequest::Map { documents, slice, .. } => {
             frame.byte(1).number(micros(*slice)).list(documents.iter(), |frame, document| {
                 frame.bytes(document);
             })
         }
-        Ask::Reduce { asks, slice } => frame.byte(2).number(micros(*slice)).list(asks.iter(), |frame, ask| {
-            frame.flag(ask.is_rereduce).text(&ask.input).list(ask.functions.iter(), |frame, (function, _)| {
-                frame.count(*function);
-            });
-        }),
-        Ask::Render { kind, input } => frame.byte(3).text(kind).text(input),
-        Ask::List { input, .. } => frame.byte(4).text(input),
-        Ask::Check => frame.byte(5),
-        Ask::Route { writes, slice, step_max } => {
+        EngineRequest::Reduce { asks, slice } => {
+            frame.byte(2).number(micros(*slice)).list(asks.iter(), |frame, ask| {
+                frame.flag(ask.is_rereduce).text(&ask.input).list(ask.functions.iter(), |frame, (function, _)| {
+                    frame.count(*function);
+                });
+            })
+        }
+        EngineRequest::Render { kind, input } => frame.byte(3).text(kind).text(input),
+        EngineRequest::List { input, .. } => frame.byte(4).text(input),
+        EngineRequest::Check => frame.byte(5),
+        EngineRequest::Route { writes, slice, step_max } => {
             let mut before: Option<&Arc<Writer>> = None;
             frame.byte(6).number(micros(*slice)).number(micros(*step_max)).list(writes.iter(), |frame, write| {
                 frame.text(&write.document).maybe_text(write.old.as_deref()).maybe_text(write.meta.as_deref());
@@ -160,9 +162,9 @@ pub(crate) fn write_call(
                 };
             })
         }
-        Ask::Transform { input } => frame.byte(7).text(input),
+        EngineRequest::Transform { input } => frame.byte(7).text(input),
         #[cfg(test)]
-        Ask::Probe { input } => frame.byte(8).text(input),
+        EngineRequest::Probe { input } => frame.byte(8).text(input),
     };
 }
 
@@ -172,31 +174,31 @@ fn micros(time: Duration) -> u64 {
 
 /// Reads a frame of [`write_clear`] or [`write_call`].
 pub(crate) fn read_request(frame: &[u8]) -> Option<Request<'_>> {
-    let mut rest = Rest::of(frame);
+    let mut rest = FrameReader::of(frame);
     if rest.byte()? == CLEAR {
         return Some(Request::Clear);
     }
-    let slot = |rest: &mut Rest<'_>| u32::try_from(rest.number()?).ok();
+    let slot = |rest: &mut FrameReader<'_>| u32::try_from(rest.number()?).ok();
     Some(Request::Call(CallRequest {
         number: rest.number()?,
         dropped: rest.list(slot)?,
         slot: slot(&mut rest)?,
-        part: Part::of_number(rest.byte()?)?,
-        text: rest.maybe(Rest::text)?,
+        part: MachineKind::of_number(rest.byte()?)?,
+        text: rest.maybe(FrameReader::text)?,
         work: read_work(&mut rest)?,
     }))
 }
 
-fn read_work<'f>(rest: &mut Rest<'f>) -> Option<Work<'f>> {
-    let time = |rest: &mut Rest<'f>| rest.number().map(Duration::from_micros);
+fn read_work<'f>(rest: &mut FrameReader<'f>) -> Option<Work<'f>> {
+    let time = |rest: &mut FrameReader<'f>| rest.number().map(Duration::from_micros);
     Some(match rest.byte()? {
         0 => Work::Call { kind: rest.text()?, path: rest.text()?, input: rest.text()? },
-        1 => Work::Map { slice: time(rest)?, documents: rest.list(Rest::bytes)? },
+        1 => Work::Map { slice: time(rest)?, documents: rest.list(FrameReader::bytes)? },
         2 => Work::Reduce {
             slice: time(rest)?,
             asks: rest.list(|rest| {
                 let (is_rereduce, input) = (rest.flag()?, rest.text()?);
-                Some(ReduceWork { is_rereduce, input, functions: rest.list(Rest::count)? })
+                Some(ReduceWork { is_rereduce, input, functions: rest.list(FrameReader::count)? })
             })?,
         },
         3 => Work::Render { kind: rest.text()?, input: rest.text()? },
@@ -206,14 +208,15 @@ fn read_work<'f>(rest: &mut Rest<'f>) -> Option<Work<'f>> {
             let (slice, step_max) = (time(rest)?, time(rest)?);
             let mut before: Option<Arc<Writer>> = None;
             let writes = rest.list(|rest| {
-                let (document, old, meta) = (rest.owned()?, rest.maybe(Rest::owned)?, rest.maybe(Rest::owned)?);
+                let (document, old, meta) =
+                    (rest.owned()?, rest.maybe(FrameReader::owned)?, rest.maybe(FrameReader::owned)?);
                 let now_s = rest.number()?;
                 let writer = match rest.byte()? {
                     0 => None,
                     2 => before.clone(),
                     _ => {
                         let name = rest.owned()?;
-                        let (channels, roles) = (rest.list(Rest::owned)?, rest.list(Rest::owned)?);
+                        let (channels, roles) = (rest.list(FrameReader::owned)?, rest.list(FrameReader::owned)?);
                         before = Some(Arc::new(Writer { name, channels, roles, ..Writer::default() }));
                         before.clone()
                     }
@@ -232,7 +235,7 @@ fn read_work<'f>(rest: &mut Rest<'f>) -> Option<Work<'f>> {
 /// A reply of a process.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Reply {
-    /// A part of the text of a list, which then waits for a [`Page`].
+    /// A part of the text of a list, which then waits for a [`ListPage`].
     Exchange(ListPart),
     /// The end of a call. `is_kept`: the process keeps the engine. `is_last`: the process used so much memory that it
     /// must end, because its allocator may not return memory to the system.
@@ -252,32 +255,32 @@ pub(crate) enum Output {
     },
     /// For each input in turn the result of each function, as `maps.js` writes it.
     Reduced(Vec<Vec<String>>),
-    Routed(Vec<Result<Heard>>),
+    Routed(Vec<Result<SyncOutcome>>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Page {
+pub(crate) enum ListPage {
     Rows(String),
     End,
     /// The list must stop. This says nothing about further rows.
     Broken,
 }
 
-impl Page {
+impl ListPage {
     pub(crate) fn write(&self, frame: &mut Frame) {
         match self {
-            Page::Rows(rows) => frame.byte(0).text(rows),
-            Page::End => frame.byte(1),
-            Page::Broken => frame.byte(2),
+            ListPage::Rows(rows) => frame.byte(0).text(rows),
+            ListPage::End => frame.byte(1),
+            ListPage::Broken => frame.byte(2),
         };
     }
 
-    pub(crate) fn read(frame: &[u8]) -> Option<Page> {
-        let mut rest = Rest::of(frame);
+    pub(crate) fn read(frame: &[u8]) -> Option<ListPage> {
+        let mut rest = FrameReader::of(frame);
         Some(match rest.byte()? {
-            0 => Page::Rows(rest.owned()?),
-            1 => Page::End,
-            _ => Page::Broken,
+            0 => ListPage::Rows(rest.owned()?),
+            1 => ListPage::End,
+            _ => ListPage::Broken,
         })
     }
 }
@@ -306,10 +309,10 @@ pub(crate) fn write_done(frame: &mut Frame, (is_kept, is_last): (bool, bool), re
         Ok(Output::Routed(routed)) => {
             frame.byte(4).list(routed.iter(), |frame, heard| match heard {
                 Err(error) => write_error(frame.byte(0), error),
-                Ok(Heard::Thrown) => {
+                Ok(SyncOutcome::Thrown) => {
                     frame.byte(1);
                 }
-                Ok(Heard::Told(said)) => write_said(frame.byte(2), said),
+                Ok(SyncOutcome::Finished(said)) => write_sync_output(frame.byte(2), said),
             });
         }
     }
@@ -322,12 +325,12 @@ const REPLY_BYTES_MAX: usize = 160 << 20;
 const END_BYTES_MAX: usize = 1 << 20;
 
 /// Returns the longest reply to a request, in bytes.
-pub(crate) fn reply_bytes_max(ask: &Ask) -> usize {
+pub(crate) fn reply_bytes_max(ask: &EngineRequest) -> usize {
     match ask {
-        Ask::Check => END_BYTES_MAX,
+        EngineRequest::Check => END_BYTES_MAX,
         // Names with their lengths, and a reason.
-        Ask::Route { writes, .. } => {
-            writes.len().saturating_mul(2 * SAID_BYTES_MAX).saturating_add(END_BYTES_MAX).min(REPLY_BYTES_MAX)
+        EngineRequest::Route { writes, .. } => {
+            writes.len().saturating_mul(2 * OUTPUT_BYTES_MAX).saturating_add(END_BYTES_MAX).min(REPLY_BYTES_MAX)
         }
         _ => REPLY_BYTES_MAX,
     }
@@ -335,10 +338,10 @@ pub(crate) fn reply_bytes_max(ask: &Ask) -> usize {
 
 /// Reads a reply. Returns `None` if it is not a reply to this request. Reads no more items than the request has,
 /// because a value takes 100 times its bytes in a frame.
-pub(crate) fn read_reply(frame: &[u8], ask: &Ask) -> Option<Reply> {
-    let mut rest = Rest::of(frame);
+pub(crate) fn read_reply(frame: &[u8], ask: &EngineRequest) -> Option<Reply> {
+    let mut rest = FrameReader::of(frame);
     let reply = match rest.byte()? {
-        0 if matches!(ask, Ask::List { .. }) => {
+        0 if matches!(ask, EngineRequest::List { .. }) => {
             let (wants_rows, response) = (rest.flag()?, rest.owned()?);
             let response = Some(crate::whole(response)).filter(|response| !response.is_empty());
             Reply::Exchange(ListPart { response, text: rest.owned()?, wants_rows, is_end: false })
@@ -349,26 +352,26 @@ pub(crate) fn read_reply(frame: &[u8], ask: &Ask) -> Option<Reply> {
     rest.is_end().then_some(reply)
 }
 
-fn read_result(rest: &mut Rest<'_>, ask: &Ask) -> Option<Result<Output>> {
+fn read_result(rest: &mut FrameReader<'_>, ask: &EngineRequest) -> Option<Result<Output>> {
     Some(Ok(match (rest.byte()?, ask) {
         (0, _) => return read_error(rest).map(Err),
         (1, _) => Output::Text(rest.owned()?),
-        (2, Ask::Map { documents, .. }) => Output::Mapped {
-            documents: rest.list_of(documents.len(), Rest::owned)?,
+        (2, EngineRequest::Map { documents, .. }) => Output::Mapped {
+            documents: rest.list_of(documents.len(), FrameReader::owned)?,
             stopped: rest.maybe(read_error)?,
             logs: rest.list_of(LOGS_MAX, |rest| rest.text().map(cut))?,
         },
-        (3, Ask::Reduce { asks, .. }) => {
+        (3, EngineRequest::Reduce { asks, .. }) => {
             let (max, mut asks) = (asks.len(), asks.iter());
             Output::Reduced(rest.list_of(max, |rest| -> Option<Vec<String>> {
-                rest.list_of(asks.next()?.functions.len(), Rest::owned)
+                rest.list_of(asks.next()?.functions.len(), FrameReader::owned)
             })?)
         }
-        (4, Ask::Route { writes, .. }) => Output::Routed(rest.list_of(writes.len(), |rest| {
+        (4, EngineRequest::Route { writes, .. }) => Output::Routed(rest.list_of(writes.len(), |rest| {
             Some(match rest.byte()? {
                 0 => Err(read_error(rest)?),
-                1 => Ok(Heard::Thrown),
-                2 => Ok(Heard::Told(read_said(rest)?)),
+                1 => Ok(SyncOutcome::Thrown),
+                2 => Ok(SyncOutcome::Finished(read_sync_output(rest)?)),
                 _ => return None,
             })
         })?),
@@ -390,8 +393,8 @@ fn write_error(frame: &mut Frame, error: &Error) {
     };
 }
 
-fn read_error(rest: &mut Rest<'_>) -> Option<Error> {
-    let text = |rest: &mut Rest<'_>| rest.text().map(cut);
+fn read_error(rest: &mut FrameReader<'_>) -> Option<Error> {
+    let text = |rest: &mut FrameReader<'_>| rest.text().map(cut);
     Some(match rest.byte()? {
         0 => Error::Forbidden(text(rest)?),
         1 => Error::Unauthorized(text(rest)?),
@@ -406,7 +409,7 @@ fn read_error(rest: &mut Rest<'_>) -> Option<Error> {
     })
 }
 
-fn write_said(frame: &mut Frame, said: &Said) {
+fn write_sync_output(frame: &mut Frame, said: &SyncOutput) {
     frame.texts(said.channels.iter());
     for pairs in [&said.grants, &said.roles] {
         frame.list(pairs.iter(), |frame, (to, what)| {
@@ -422,11 +425,11 @@ fn write_said(frame: &mut Frame, said: &Said) {
     frame.flag(said.expires_at.is_some()).number(said.expires_at.unwrap_or(0));
 }
 
-fn read_said(rest: &mut Rest<'_>) -> Option<Said> {
-    let pair = |rest: &mut Rest<'_>| Some((rest.owned()?, rest.owned()?));
-    let count = |rest: &mut Rest<'_>| usize::try_from(rest.number()?).ok();
-    let channels = rest.list_of(SAID_MAX, Rest::owned)?;
-    let (grants, roles) = (rest.list_of(SAID_MAX, pair)?, rest.list_of(SAID_MAX, pair)?);
+fn read_sync_output(rest: &mut FrameReader<'_>) -> Option<SyncOutput> {
+    let pair = |rest: &mut FrameReader<'_>| Some((rest.owned()?, rest.owned()?));
+    let count = |rest: &mut FrameReader<'_>| usize::try_from(rest.number()?).ok();
+    let channels = rest.list_of(OUTPUT_ENTRIES_MAX, FrameReader::owned)?;
+    let (grants, roles) = (rest.list_of(OUTPUT_ENTRIES_MAX, pair)?, rest.list_of(OUTPUT_ENTRIES_MAX, pair)?);
     let (counts, is_cut) = ([count(rest)?, count(rest)?], rest.flag()?);
     let rejected = rest.maybe(|rest| {
         let status = f64::from_bits(rest.number()?);
@@ -435,7 +438,7 @@ fn read_said(rest: &mut Rest<'_>) -> Option<Said> {
     })?;
     let (expires, at) = (rest.flag()?, rest.number()?);
     let expires_at = expires.then_some(at);
-    Some(Said { channels, grants, roles, counts, is_cut, rejected, expires_at, bytes: 0 })
+    Some(SyncOutput { channels, grants, roles, counts, is_cut, rejected, expires_at, bytes: 0 })
 }
 
 #[cfg(test)]

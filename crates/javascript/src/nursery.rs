@@ -14,26 +14,26 @@ use crate::harden::ENGINES_MAX;
 use crate::machine::Code;
 use crate::message::Setup;
 use crate::process::Process;
-use crate::shared::{Page, Shared, Total};
+use crate::shared::{ProcessPage, Shared, Total};
 use crate::wire::Frame;
 
 /// The number of processes that are kept ready.
 const SPARE_MAX: usize = 2;
 
 /// The number of failed starts that count as one failure: the system may have killed the processes.
-const TRIES: u32 = 3;
+const START_ATTEMPTS: u32 = 3;
 
 /// The delay after a failure.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The interval of log lines about failures.
-const TELL: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The initial interval at which killed processes are reaped.
-const REAP: Duration = Duration::from_millis(5);
+const REAP_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The interval at which the memory counted by the processes is added up.
-const RECOUNT: Duration = Duration::from_secs(1);
+const RECOUNT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Restores the default action of `SIGCHLD`. A server that inherited `SIG_IGN` could not learn how its children
 /// ended.
@@ -49,7 +49,7 @@ fn allow_waiting() {
 
 /// Starts and ends processes.
 pub(crate) struct Nursery {
-    state: Mutex<State>,
+    state: Mutex<NurseryState>,
     /// Signalled when a process is ready or has failed to start.
     ready: Condvar,
     /// Signalled when the thread has work.
@@ -62,22 +62,22 @@ pub(crate) struct Nursery {
 }
 
 #[derive(Default)]
-struct State {
+struct NurseryState {
     spare: Vec<Process>,
     /// Killed processes that have not been reaped.
-    dead: Vec<(Child, Arc<Shared<Page>>)>,
+    dead: Vec<(Child, Arc<Shared<ProcessPage>>)>,
     /// The pages of all processes that have not been reaped.
-    pages: Vec<Arc<Shared<Page>>>,
+    pages: Vec<Arc<Shared<ProcessPage>>>,
     /// The time of the last sum of the counted memory.
     counted: Option<Instant>,
     /// The number of callers that wait for a process.
     waiting: usize,
     /// The number of failed starts since the last success.
     failing: u32,
-    /// The number of failures, each of [`TRIES`] failed starts.
+    /// The number of failures, each of [`START_ATTEMPTS`] failed starts.
     failures: u64,
     /// The time of the last log line about a failure.
-    told: Option<Instant>,
+    logged: Option<Instant>,
     /// True once [`Nursery::take`] or [`Nursery::prepare`] was called. Spare processes start only after that.
     is_used: bool,
     is_closed: bool,
@@ -116,7 +116,7 @@ impl Nursery {
         self.ready.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NurseryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -152,7 +152,7 @@ impl Nursery {
     }
 
     /// Kills a process. Its memory stays counted until the process has been reaped.
-    pub(crate) fn bury(&self, mut child: Child, page: Arc<Shared<Page>>) {
+    pub(crate) fn bury(&self, mut child: Child, page: Arc<Shared<ProcessPage>>) {
         let _ = child.kill();
         self.lock().dead.push((child, page));
         self.work.notify_one();
@@ -160,10 +160,10 @@ impl Nursery {
 
     fn run(self: &Arc<Self>, mut setup: Frame) {
         let mut state = self.lock();
-        let mut pause = REAP;
+        let mut pause = REAP_INTERVAL;
         loop {
             if self.reap(&mut state) {
-                pause = REAP;
+                pause = REAP_INTERVAL;
             }
             // Spare processes that the system killed are replaced here.
             let gone: Vec<Process> = state.spare.extract_if(.., |process| !process.is_ready()).collect();
@@ -185,7 +185,7 @@ impl Nursery {
                 match started {
                     Ok((process, is_filtered)) => {
                         state.failing = 0;
-                        Self::tell(is_filtered);
+                        Self::warn_unfiltered(is_filtered);
                         if !state.is_closed {
                             state.spare.push(process);
                             self.ready.notify_one();
@@ -198,27 +198,27 @@ impl Nursery {
                     }
                     Err(error) => {
                         state.failing = state.failing.saturating_add(1);
-                        if state.failing < TRIES {
+                        if state.failing < START_ATTEMPTS {
                             continue;
                         }
                         let now = Instant::now();
-                        if state.told.is_none_or(|told| now >= told + TELL) {
-                            state.told = Some(now);
+                        if state.logged.is_none_or(|logged| now >= logged + LOG_INTERVAL) {
+                            state.logged = Some(now);
                             tracing::error!(%error, "cannot start a process for functions of design documents: their calls get 503");
                         }
                         state.failures += 1;
                         self.ready.notify_all();
-                        state = self.work.wait_timeout(state, RETRY).unwrap_or_else(PoisonError::into_inner).0;
+                        state = self.work.wait_timeout(state, RETRY_DELAY).unwrap_or_else(PoisonError::into_inner).0;
                         continue;
                     }
                 }
             }
             let wait = if !state.dead.is_empty() {
-                pause = RECOUNT.min(2 * pause);
+                pause = RECOUNT_INTERVAL.min(2 * pause);
                 Some(pause)
             } else {
                 // Spare processes count no memory.
-                (state.pages.len() > state.spare.len()).then_some(RECOUNT)
+                (state.pages.len() > state.spare.len()).then_some(RECOUNT_INTERVAL)
             };
             state = match wait {
                 Some(wait) => self.work.wait_timeout(state, wait).unwrap_or_else(PoisonError::into_inner).0,
@@ -228,7 +228,7 @@ impl Nursery {
     }
 
     /// Reaps killed processes that have ended and adds up the memory of the others. Returns true if any had ended.
-    fn reap(&self, state: &mut State) -> bool {
+    fn reap(&self, state: &mut NurseryState) -> bool {
         let has_ended = |(child, _): &mut (Child, _)| !matches!(child.try_wait(), Ok(None));
         let ended: Vec<_> = state.dead.extract_if(.., has_ended).collect();
         for (_, page) in &ended {
@@ -236,7 +236,7 @@ impl Nursery {
             self.figures.function_processes.add(-1);
         }
         let now = Instant::now();
-        if !ended.is_empty() || state.counted.is_none_or(|counted| now >= counted + RECOUNT) {
+        if !ended.is_empty() || state.counted.is_none_or(|counted| now >= counted + RECOUNT_INTERVAL) {
             // A killed process may leave a difference, and a hostile one may count anything.
             let each = state.pages.iter().map(|page| page.counted.load(Ordering::Relaxed).min(self.of_one_max));
             self.total.bytes.store(each.fold(0, usize::saturating_add), Ordering::Relaxed);
@@ -246,13 +246,13 @@ impl Nursery {
     }
 
     /// Registers a new process until it is buried.
-    pub(crate) fn born(&self, page: Arc<Shared<Page>>) {
+    pub(crate) fn register(&self, page: Arc<Shared<ProcessPage>>) {
         self.lock().pages.push(page);
         self.figures.function_processes.add(1);
         self.figures.function_processes_started.add(1);
     }
 
-    fn tell(is_filtered: bool) {
+    fn warn_unfiltered(is_filtered: bool) {
         static TELL: Once = Once::new();
         if !is_filtered {
             TELL.call_once(|| {

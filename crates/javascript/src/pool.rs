@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-use crate::ask::{Answer, Ask};
 use crate::clock::Clock;
-use crate::engine::{CallOutcome, Engine, Outside, STUCK, Terms};
+use crate::engine::{CallEnvironment, CallOutcome, CallTerms, Engine, STUCK};
+use crate::engine_request::{Answer, EngineRequest};
 use crate::error::{Error, Result};
 use crate::figures::KillCause;
 use crate::nursery::Nursery;
-use crate::process::LOOK;
-use crate::queue::{Full, LONG, Lane, Queue};
+use crate::process::POLL_INTERVAL;
+use crate::queue::{LONG, Lane, Queue, QueueFull};
 use crate::report::KillReport;
 use crate::thread::Thread;
 use crate::{Caller, Design};
@@ -65,7 +65,7 @@ pub(crate) struct PoolOptions {
 pub(crate) struct Task {
     pub(crate) design: Design,
     pub(crate) caller: Caller,
-    pub(crate) ask: Ask,
+    pub(crate) ask: EngineRequest,
     /// The time limit of the call.
     pub(crate) time_max: Duration,
     /// The time limit until the call ends or exchanges a page.
@@ -142,16 +142,16 @@ struct Workers {
 /// A thread.
 struct Worker {
     lane: Lane,
-    at: Mutex<At>,
+    at: Mutex<WorkerState>,
 }
 
 #[derive(Default)]
-struct At {
-    call: Option<Call>,
+struct WorkerState {
+    call: Option<RunningCall>,
     is_aside: bool,
 }
 
-struct Call {
+struct RunningCall {
     design: Design,
     state: Arc<JobState>,
     began: Instant,
@@ -163,7 +163,7 @@ struct Call {
     waits: Option<Instant>,
 }
 
-impl Call {
+impl RunningCall {
     /// Returns the processor time of the call, which can be less than its duration.
     fn ran(&self) -> Duration {
         self.processor.as_ref().map_or(Duration::ZERO, Thread::ran).saturating_sub(self.ran_before)
@@ -232,7 +232,7 @@ impl Pool {
         let ticket = Ticket { pool: self, database, id, state };
         // The waiting callers also check on the threads.
         loop {
-            match tokio::time::timeout(LOOK, &mut answered).await {
+            match tokio::time::timeout(POLL_INTERVAL, &mut answered).await {
                 // A thread that ends drops the job.
                 Ok(answer) => {
                     *spent += ticket.state.ran.get().copied().unwrap_or_default();
@@ -251,7 +251,7 @@ impl Pool {
 
     fn push(&self, database: &Arc<str>, client: Option<u64>, job: Job, now: Instant) -> Result<u64> {
         let mut queue = lock(&self.queue);
-        let id = queue.push(database, client, job).map_err(|Full| Error::Busy)?;
+        let id = queue.push(database, client, job).map_err(|QueueFull| Error::Busy)?;
         self.wake(&queue, now);
         Ok(id)
     }
@@ -317,16 +317,17 @@ impl Pool {
             let ran_before = processor.as_ref().map_or(Duration::ZERO, Thread::ran);
             state.begin(began, &running.clock);
             let (known, its) = (design.clone(), state.clone());
-            lock(&worker.at).call = Some(Call { design: known, state: its, began, processor, ran_before, waits: None });
+            lock(&worker.at).call =
+                Some(RunningCall { design: known, state: its, began, processor, ran_before, waits: None });
             let waits = |waits: bool| {
                 if let Some(call) = &mut lock(&worker.at).call {
                     call.waits = waits.then(Instant::now);
                 }
             };
             let loaded_max = self.options.loaded_max;
-            let terms = Terms { design: &design, caller, loaded_max, step_max, time_max };
+            let terms = CallTerms { design: &design, caller, loaded_max, step_max, time_max };
             let outside =
-                Outside { is_closed: &|| self.is_closed(), is_stopped: &|| state.is_stopped(), waits: &waits };
+                CallEnvironment { is_closed: &|| self.is_closed(), is_stopped: &|| state.is_stopped(), waits: &waits };
             let CallOutcome { mut result, killed, ran } = running.run(ask, &terms, &outside);
             give_reason(&mut result, &late_error(state.is_crowded_out.load(Ordering::Relaxed), ran, step_max));
             let mut at = lock(&worker.at);
@@ -398,7 +399,7 @@ impl Pool {
         let now = Instant::now();
         let mut workers = lock(&self.workers);
         // Thousands of callers may wait; one check per interval is enough.
-        if workers.looked.is_some_and(|looked| now < looked + LOOK / 2) {
+        if workers.looked.is_some_and(|looked| now < looked + POLL_INTERVAL / 2) {
             return;
         }
         workers.looked = Some(now);

@@ -10,14 +10,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ask::Ask;
 use crate::child;
 use crate::clock::Clock;
+use crate::engine_request::EngineRequest;
 use crate::message::{Reply, read_reply, reply_bytes_max};
 use crate::nursery::Nursery;
-use crate::shared::{Page, Shared};
+use crate::shared::{ProcessPage, Shared};
 use crate::thread::Thread;
-use crate::wire::{Broken, Buffer, Frame, Rest};
+use crate::wire::{Buffer, Frame, FrameError, FrameReader};
 
 /// mimalloc, the server's allocator, reserves and touches memory ahead, which is too much for many processes. Other
 /// allocators ignore these variables.
@@ -27,7 +27,7 @@ const ALLOCATOR: [(&str, &str); 2] = [("MIMALLOC_ARENA_RESERVE", "65536"), ("MIM
 pub(crate) const ZONE: [&str; 2] = ["TZ", "TZDIR"];
 
 /// The interval at which a caller of a process checks whether to keep waiting.
-pub(crate) const LOOK: Duration = Duration::from_millis(50);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The time limit of a process start, which takes some milliseconds on an idle machine. No other process starts
 /// meanwhile.
@@ -78,7 +78,7 @@ pub(crate) struct Process {
     socket: UnixStream,
     /// `None` only while it is dropped.
     child: Option<Child>,
-    page: Arc<Shared<Page>>,
+    page: Arc<Shared<ProcessPage>>,
     processor: Thread,
     nursery: Arc<Nursery>,
     calls: u64,
@@ -91,9 +91,9 @@ impl Process {
     /// The calling thread must live as long as the process: the kernel kills the process with its parent thread.
     pub(crate) fn start(nursery: &Arc<Nursery>, total: OwnedFd, setup: &mut Frame) -> std::io::Result<(Process, bool)> {
         let (socket, other) = UnixStream::pair()?;
-        socket.set_read_timeout(Some(LOOK))?;
-        socket.set_write_timeout(Some(LOOK))?;
-        let (page, file) = Shared::<Page>::create()?;
+        socket.set_read_timeout(Some(POLL_INTERVAL))?;
+        socket.set_write_timeout(Some(POLL_INTERVAL))?;
+        let (page, file) = Shared::<ProcessPage>::create()?;
         let mut command = Command::new(program()?);
         command.arg0("flatbed-functions").env_clear().env(child::MARKER, "1").envs(ALLOCATOR);
         // Dates use the server's time zone.
@@ -107,7 +107,7 @@ impl Process {
         // The command holds the process's end of the socket.
         drop(command);
         let (page, processor) = (Arc::new(page), Thread::of_process(child.id()));
-        nursery.born(page.clone());
+        nursery.register(page.clone());
         let (nursery, out, buffer) = (nursery.clone(), Vec::new(), Buffer::default());
         let mut process = Process { socket, child: Some(child), page, processor, nursery, calls: 0, out, buffer };
         let began = crate::clock::now();
@@ -120,7 +120,7 @@ impl Process {
             Ok(()) => process.buffer.receive(&mut process.socket, 1, &mut is_late),
             Err(broken) => Err(broken),
         };
-        let is_filtered = ready.ok().and_then(|ready| Rest::of(ready).flag());
+        let is_filtered = ready.ok().and_then(|ready| FrameReader::of(ready).flag());
         let is_filtered = is_filtered.ok_or_else(|| std::io::Error::other("an engine process did not start"))?;
         Ok((process, is_filtered))
     }
@@ -158,7 +158,7 @@ impl Process {
         &mut self,
         write: impl FnOnce(&mut Frame),
         is_late: &mut dyn FnMut() -> bool,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), FrameError> {
         let mut frame = Frame::begin(std::mem::take(&mut self.out));
         write(&mut frame);
         let sent = frame.send(&mut self.socket, is_late);
@@ -181,14 +181,18 @@ impl Process {
         false
     }
 
-    /// Waits for a reply and checks `is_late` each [`LOOK`]. A reply with bytes behind it is malformed: there was no
-    /// other request.
-    pub(crate) fn receive(&mut self, ask: &Ask, is_late: &mut dyn FnMut() -> bool) -> Result<Reply, Broken> {
+    /// Waits for a reply and checks `is_late` each [`POLL_INTERVAL`]. A reply with bytes behind it is
+    /// malformed: there was no other request.
+    pub(crate) fn receive(
+        &mut self,
+        ask: &EngineRequest,
+        is_late: &mut dyn FnMut() -> bool,
+    ) -> Result<Reply, FrameError> {
         let frame = self.buffer.receive(&mut self.socket, reply_bytes_max(ask), is_late)?;
-        let reply = read_reply(frame, ask).ok_or(Broken::Malformed);
+        let reply = read_reply(frame, ask).ok_or(FrameError::Malformed);
         let has_more = self.buffer.has_more();
         self.buffer.trim();
-        if has_more { Err(Broken::Malformed) } else { reply }
+        if has_more { Err(FrameError::Malformed) } else { reply }
     }
 }
 

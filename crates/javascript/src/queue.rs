@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The most waiting calls. Further calls fail with [`Full`].
+/// The most waiting calls. Further calls fail with [`QueueFull`].
 const WAITING_MAX: usize = 16_384;
 
 /// The most waiting calls of one database. A change is filtered for all its followers at once.
@@ -28,7 +28,7 @@ const SLOW_FOR_MAX: Duration = Duration::from_secs(600);
 
 /// The term of a slow database.
 #[derive(Debug)]
-struct Slow {
+struct SlowTerm {
     until: Instant,
     term: Duration,
 }
@@ -44,7 +44,7 @@ pub(crate) enum Lane {
 
 /// The error of a full queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Full;
+pub(crate) struct QueueFull;
 
 /// The client of a call, or its database if the client is unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -92,7 +92,7 @@ pub(crate) struct Queue<J> {
     /// The database of each call on a usual thread.
     running: Vec<Arc<str>>,
     /// The slow databases, and those that were slow within the last term.
-    slow: HashMap<Arc<str>, Slow>,
+    slow: HashMap<Arc<str>, SlowTerm>,
 }
 
 impl<J> Queue<J> {
@@ -103,12 +103,12 @@ impl<J> Queue<J> {
     }
 
     /// Adds a call and returns its number for [`Queue::remove`].
-    pub(crate) fn push(&mut self, database: &Arc<str>, client: Option<u64>, job: J) -> Result<u64, Full> {
+    pub(crate) fn push(&mut self, database: &Arc<str>, client: Option<u64>, job: J) -> Result<u64, QueueFull> {
         let of_one = self.waiting.get(database).map_or(0, VecDeque::len);
         let owner = client.map_or_else(|| Owner::Database(database.clone()), Owner::Client);
         let of_owner = self.owners.get(&owner).map_or(0, |turn| turn.waiting);
         if self.count >= WAITING_MAX || of_one >= WAITING_OF_ONE_MAX || of_owner >= WAITING_OF_CLIENT_MAX {
-            return Err(Full);
+            return Err(QueueFull);
         }
         if of_one == 0 {
             self.turns.push_back(database.clone());
@@ -238,7 +238,7 @@ impl<J> Queue<J> {
             Some(slow) if now < slow.until => slow.term,
             Some(slow) => (slow.term * 2).min(SLOW_FOR_MAX),
         };
-        self.slow.insert(database.clone(), Slow { until: now + term, term });
+        self.slow.insert(database.clone(), SlowTerm { until: now + term, term });
     }
 
     #[cfg(test)]
@@ -302,11 +302,11 @@ mod tests {
         let mut queue = Queue::new(2, 0);
         let of = |n: usize| Arc::<str>::from(format!("db{}", n % 100));
         let ids: Vec<u64> = (0..WAITING_OF_CLIENT_MAX).map(|n| queue.push(&of(n), Some(1), n).unwrap()).collect();
-        assert_eq!(queue.push(&of(0), Some(1), 0), Err(Full));
+        assert_eq!(queue.push(&of(0), Some(1), 0), Err(QueueFull));
         queue.push(&of(0), Some(2), 0).unwrap();
         queue.remove(&of(0), ids[0]);
         queue.push(&of(0), Some(1), 0).unwrap();
-        assert_eq!(queue.push(&of(0), Some(1), 0), Err(Full));
+        assert_eq!(queue.push(&of(0), Some(1), 0), Err(QueueFull));
     }
 
     #[test]
@@ -374,7 +374,7 @@ mod tests {
         let (mut queue, now) = (Queue::new(2, 0), Instant::now());
         let [a] = names(["a"]);
         let ids: Vec<u64> = (0..WAITING_OF_ONE_MAX).map(|n| queue.push(&a, None, n).unwrap()).collect();
-        assert_eq!(queue.push(&a, None, 0), Err(Full));
+        assert_eq!(queue.push(&a, None, 0), Err(QueueFull));
         queue.remove(&a, ids[0]);
         queue.remove(&a, ids[0]);
         queue.push(&a, None, 0).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flatbed_flatten::json::Object;
 
-use crate::ask::{Answer, Ask};
+use crate::engine_request::{Answer, EngineRequest};
 use crate::error::{Error, Result};
 use crate::pool::Task;
 use crate::{Caller, Design, Runner};
@@ -77,7 +77,7 @@ impl Runner {
         if left.is_zero() {
             return Err(Error::TimedOut(time_max));
         }
-        let ask = Ask::Render { kind: "rewrite", input: input(&["rewrites"], &[req]) };
+        let ask = EngineRequest::Render { kind: "rewrite", input: input(&["rewrites"], &[req]) };
         let task = Task { design: design.clone(), caller, ask, time_max: left, step_max: left };
         match self.pool(&task.ask).run_counted(task, spent).await {
             Ok(Answer::Text(text)) => Ok((text != "null").then_some(text)),
@@ -88,7 +88,7 @@ impl Runner {
     }
 
     async fn render(&self, design: &Design, caller: Caller, kind: &'static str, input: String) -> Result<String> {
-        match self.run(design, caller, Ask::Render { kind, input }, self.options.batch_max).await? {
+        match self.run(design, caller, EngineRequest::Render { kind, input }, self.options.batch_max).await? {
             Answer::Text(text) => Ok(text),
             _ => Err(Error::OutOfResources),
         }

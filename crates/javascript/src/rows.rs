@@ -9,12 +9,12 @@ const DEPTH_MAX: usize = flatbed_flatten::json::DEPTH_MAX_LIMIT;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rows {
     text: String,
-    cuts: Vec<Cut>,
+    cuts: Vec<RowBounds>,
 }
 
 /// The positions of a row's key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Cut {
+struct RowBounds {
     key: u32,
     comma: u32,
     end: u32,
@@ -58,7 +58,7 @@ impl Rows {
 }
 
 /// Finds the rows. Returns `None` if the text is malformed: functions can change how their engine writes JSON.
-fn cuts(text: &[u8]) -> Option<Vec<Cut>> {
+fn cuts(text: &[u8]) -> Option<Vec<RowBounds>> {
     let number = |at: usize| u32::try_from(at).ok();
     let mut found = Vec::new();
     let mut at = expect(text, 0, b'[')?;
@@ -67,7 +67,7 @@ fn cuts(text: &[u8]) -> Option<Vec<Cut>> {
         let comma = value_end(text, key)?;
         let value = expect(text, comma, b',')?;
         let end = value_end(text, value)?;
-        found.push(Cut { key: number(key)?, comma: number(comma)?, end: number(end)? });
+        found.push(RowBounds { key: number(key)?, comma: number(comma)?, end: number(end)? });
         at = expect(text, end, b']')?;
         match text.get(at)? {
             b',' => at += 1,

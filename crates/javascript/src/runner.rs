@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::ask::{Answer, Ask};
+use crate::engine_request::{Answer, EngineRequest};
 use crate::error::Result;
 use crate::figures::FunctionFigures;
-use crate::machine::{Code, Part};
+use crate::machine::{Code, MachineKind};
 use crate::nursery::Nursery;
 use crate::pool::{Pool, PoolOptions, Task};
 use crate::report::KillReport;
@@ -146,20 +146,26 @@ impl Runner {
     }
 
     /// Runs a request. The time limits are those of [`Pool::run`].
-    pub(crate) async fn run(&self, design: &Design, caller: Caller, ask: Ask, time_max: Duration) -> Result<Answer> {
+    pub(crate) async fn run(
+        &self,
+        design: &Design,
+        caller: Caller,
+        ask: EngineRequest,
+        time_max: Duration,
+    ) -> Result<Answer> {
         let task = Task { design: design.clone(), caller, ask, time_max, step_max: time_max };
         self.pool(&task.ask).run(task).await
     }
 
     /// Returns the pool that runs a request.
-    pub(crate) fn pool(&self, ask: &Ask) -> Arc<Pool> {
+    pub(crate) fn pool(&self, ask: &EngineRequest) -> Arc<Pool> {
         let Handle { calls, maps, lists, .. } = &*self.handle;
         match ask.part() {
             // No client waits for it.
-            Part::Sync if matches!(ask, Ask::Transform { .. }) => maps.clone(),
-            Part::Calls | Part::Render | Part::Sync => calls.clone(),
-            Part::Maps | Part::Reduces => maps.clone(),
-            Part::List => lists.clone(),
+            MachineKind::Sync if matches!(ask, EngineRequest::Transform { .. }) => maps.clone(),
+            MachineKind::Calls | MachineKind::Render | MachineKind::Sync => calls.clone(),
+            MachineKind::Maps | MachineKind::Reduces => maps.clone(),
+            MachineKind::List => lists.clone(),
         }
     }
 }

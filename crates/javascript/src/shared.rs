@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 /// The state of one engine process. The process can write anything to it, so the server does not rely on it.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub(crate) struct Page {
+pub(crate) struct ProcessPage {
     /// The deadline of the call, in microseconds of the monotonic clock.
     pub(crate) until_us: AtomicU64,
     /// The number of the last stopped call.
@@ -35,7 +35,7 @@ pub(crate) struct Total {
 pub(crate) unsafe trait Share: Sync {}
 
 // SAFETY: they consist of atomic integers.
-unsafe impl Share for Page {}
+unsafe impl Share for ProcessPage {}
 // SAFETY: as above.
 unsafe impl Share for Total {}
 
@@ -138,9 +138,9 @@ mod tests {
 
     #[test]
     fn what_one_mapping_stores_the_other_loads() {
-        let (one, file) = Shared::<Page>::create().unwrap();
+        let (one, file) = Shared::<ProcessPage>::create().unwrap();
         // SAFETY: the file was created for this type.
-        let other = unsafe { Shared::<Page>::map(file.as_fd()) }.unwrap();
+        let other = unsafe { Shared::<ProcessPage>::map(file.as_fd()) }.unwrap();
         one.finished.store(7, Ordering::Relaxed);
         assert_eq!(other.finished.load(Ordering::Relaxed), 7);
         drop(one);

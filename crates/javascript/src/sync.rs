@@ -14,18 +14,18 @@ use flatbed_flatten::json;
 use rquickjs::object::Filter;
 use rquickjs::{Atom, Ctx, Function, Object, Persistent, Value, qjs};
 
-use crate::ask::{Answer, Ask, RoutedPart};
 use crate::clock::Clock;
+use crate::engine_request::{Answer, EngineRequest, RoutedPart};
 use crate::error::{Error, Result};
 use crate::gather::Gather;
 use crate::machine::Machine;
 use crate::pool::Task;
-use crate::said::Said;
-use crate::wanted::Wanted;
+use crate::read_members::ReadMembers;
+use crate::sync_output::SyncOutput;
 use crate::{Caller, Design, Runner};
 
 /// The caller of all sync functions. Writers share engines because no state survives a call.
-const ANYBODY: Caller = Caller { number: u64::MAX, client: None };
+const SHARED_CALLER: Caller = Caller { number: u64::MAX, client: None };
 
 /// The reason of a failed write: the function threw an error, or its output is invalid.
 const EXCEPTION: &str = "Exception in JS sync function";
@@ -43,7 +43,7 @@ const STATUS_MAX: u16 = 599;
 #[derive(Debug, Clone)]
 pub struct SyncFunction {
     design: Design,
-    wanted: Arc<Wanted>,
+    wanted: Arc<ReadMembers>,
     pub(crate) gather: Arc<Gather>,
 }
 
@@ -52,7 +52,7 @@ impl SyncFunction {
     /// expression whose value is a function of the document, the replaced document, and metadata.
     pub fn new(database: impl Into<Arc<str>>, source: impl Into<Arc<str>>) -> SyncFunction {
         let source = source.into();
-        let wanted = Arc::new(Wanted::of(&source));
+        let wanted = Arc::new(ReadMembers::of(&source));
         SyncFunction { design: Design::new(database, source), wanted, gather: Arc::default() }
     }
 
@@ -135,7 +135,7 @@ impl Runner {
     /// # Errors
     /// [`Error::Compilation`], and those of any call.
     pub async fn check_sync(&self, function: &SyncFunction) -> Result<()> {
-        self.run(&function.design, ANYBODY, Ask::Check, self.options.validation_max).await.map(drop)
+        self.run(&function.design, SHARED_CALLER, EngineRequest::Check, self.options.validation_max).await.map(drop)
     }
 
     /// Runs a sync function for several writes in order. Each write has its own time limit and its own bounds, and
@@ -185,8 +185,9 @@ impl Runner {
         slice: Duration,
     ) -> Result<RoutedPart> {
         let step_max = self.options.validation_max;
-        let ask = Ask::Route { writes, slice, step_max };
-        let task = Task { design: function.design.clone(), caller: ANYBODY, ask, time_max: step_max + slice, step_max };
+        let ask = EngineRequest::Route { writes, slice, step_max };
+        let task =
+            Task { design: function.design.clone(), caller: SHARED_CALLER, ask, time_max: step_max + slice, step_max };
         match self.pool(&task.ask).run(task).await {
             Ok(Answer::Routed(part)) => Ok(part),
             Ok(_) => Err(Error::OutOfResources),
@@ -223,17 +224,17 @@ fn parent<'js>(ctx: &Ctx<'js>) -> Option<Object<'js>> {
 
 /// The outcome of a sync function before its output is checked.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Heard {
+pub(crate) enum SyncOutcome {
     /// The function ended normally or refused the write.
-    Told(Said),
+    Finished(SyncOutput),
     /// The function threw another value.
     Thrown,
 }
 
 /// The end of a call.
-enum Ended {
+enum CallEnd {
     /// A normal end or a refusal.
-    Told,
+    Finished,
     /// Another exception.
     Thrown,
     /// An error of memory or stack.
@@ -242,7 +243,7 @@ enum Ended {
 
 impl Machine {
     /// Runs the function for a write. The second value is true if the machine may be used again.
-    pub(crate) fn route(&self, write: &SyncWrite, clock: &Clock) -> (Result<Heard>, bool) {
+    pub(crate) fn route(&self, write: &SyncWrite, clock: &Clock) -> (Result<SyncOutcome>, bool) {
         let Some(compiled) = self.compiled() else { return (Err(Error::OutOfResources), false) };
         let heard = self.heard();
         heard.begin(write.writer.clone(), write.now_s, clock);
@@ -255,23 +256,23 @@ impl Machine {
                 Ok::<_, rquickjs::Error>(is_open && names(ctx) == compiled.names && parent(ctx) == Some(before))
             };
             let is_clean = match ended {
-                Ended::Exhausted => false,
-                Ended::Told | Ended::Thrown => is_same()? || self.export(ctx, "restore")?.call(())?,
+                CallEnd::Exhausted => false,
+                CallEnd::Finished | CallEnd::Thrown => is_same()? || self.export(ctx, "restore")?.call(())?,
             };
             Ok((ended, is_clean))
         });
         let said = heard.take();
         match (ended, said) {
-            (Ok((Ended::Told, is_clean)), Some(said)) => (Ok(Heard::Told(said)), is_clean),
-            (Ok((Ended::Thrown, is_clean)), Some(_)) => (Ok(Heard::Thrown), is_clean),
-            (Ok((Ended::Exhausted, _)), Some(_)) => (Err(Error::OutOfResources), false),
+            (Ok((CallEnd::Finished, is_clean)), Some(said)) => (Ok(SyncOutcome::Finished(said)), is_clean),
+            (Ok((CallEnd::Thrown, is_clean)), Some(_)) => (Ok(SyncOutcome::Thrown), is_clean),
+            (Ok((CallEnd::Exhausted, _)), Some(_)) => (Err(Error::OutOfResources), false),
             // The output is incomplete. The caller fills in the time limit.
             (Ok(_), None) => (Err(Error::TimedOut(Duration::ZERO)), false),
             (Err(error), _) => (Err(error), false),
         }
     }
 
-    fn ask(&self, ctx: &Ctx<'_>, compiled: &Compiled, write: &SyncWrite) -> rquickjs::Result<Ended> {
+    fn ask(&self, ctx: &Ctx<'_>, compiled: &Compiled, write: &SyncWrite) -> rquickjs::Result<CallEnd> {
         let document = ctx.json_parse(write.document.as_str())?;
         let old = write.old.as_deref().map(|old| ctx.json_parse(old));
         let old = old.unwrap_or_else(|| Ok(Value::new_null(ctx.clone())))?;
@@ -290,8 +291,8 @@ impl Machine {
             None => Ok(false),
         });
         match called {
-            Ok(true) => Ok(Ended::Told),
-            Ok(false) => Ok(Ended::Thrown),
+            Ok(true) => Ok(CallEnd::Finished),
+            Ok(false) => Ok(CallEnd::Thrown),
             Err(rquickjs::Error::Exception) => {
                 let thrown = ctx.catch();
                 // SAFETY: the value belongs to the running engine.
@@ -300,9 +301,9 @@ impl Machine {
                 }
                 let ended: String = self.export(ctx, "thrown")?.call((thrown,))?;
                 Ok(match ended.as_str() {
-                    "ok" => Ended::Told,
-                    "exhausted" => Ended::Exhausted,
-                    _ => Ended::Thrown,
+                    "ok" => CallEnd::Finished,
+                    "exhausted" => CallEnd::Exhausted,
+                    _ => CallEnd::Thrown,
                 })
             }
             Err(error) => Err(error),
@@ -333,9 +334,9 @@ impl Machine {
 
 /// Checks the output of a function for a document whose id has `id_bytes` bytes. The order of the checks is Sync
 /// Gateway's: invalid output, then a refusal, then invalid names of grantees.
-pub(crate) fn routed(heard: Heard, id_bytes: usize) -> Routed {
+pub(crate) fn routed(heard: SyncOutcome, id_bytes: usize) -> Routed {
     let failed = |reason| Err(SyncRefusal::Failed(reason));
-    let Heard::Told(said) = heard else { return failed(EXCEPTION) };
+    let SyncOutcome::Finished(said) = heard else { return failed(EXCEPTION) };
     let mut routing = Routing { channels: said.channels, expires_at: said.expires_at, ..Routing::default() };
     if routing.channels.iter().any(|channel| check_channel(channel).is_err()) {
         return failed(EXCEPTION);

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use flatbed_flatten::json::{self, Limits, Value};
 
-use crate::ask::{Answer, Ask};
 use crate::clock::Clock;
+use crate::engine_request::{Answer, EngineRequest};
 use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::{Caller, Design, Runner, failure, whole};
 
 /// The caller of all transform functions. Jobs share engines because no state survives a call.
-const ANYBODY: Caller = Caller { number: u64::MAX, client: None };
+const SHARED_CALLER: Caller = Caller { number: u64::MAX, client: None };
 
 /// The longest result, in bytes. A longer one is [`Error::OutOfResources`].
 const RESULT_BYTES_MAX: usize = 64 << 20;
@@ -37,7 +37,7 @@ impl Runner {
     /// # Errors
     /// [`Error::Compilation`], and those of any call.
     pub async fn check_transform(&self, function: &TransformFunction) -> Result<()> {
-        self.ask(function, Ask::Check).await.map(drop)
+        self.ask(function, EngineRequest::Check).await.map(drop)
     }
 
     /// Transforms a document. Returns a JSON text of at most 64 MB, `null` if the function returns nothing. The
@@ -46,7 +46,7 @@ impl Runner {
     /// # Errors
     /// [`Error::Thrown`], and those of any call.
     pub async fn transform(&self, function: &TransformFunction, document: &str) -> Result<String> {
-        let said = self.ask(function, Ask::Transform { input: document.to_owned() }).await?;
+        let said = self.ask(function, EngineRequest::Transform { input: document.to_owned() }).await?;
         let said = json::parse(said.as_bytes(), &Limits::default()).map_err(|_| Error::OutOfResources)?;
         let (how, made) = match &said {
             Value::Array(parts) => match &parts[..] {
@@ -62,8 +62,8 @@ impl Runner {
         }
     }
 
-    async fn ask(&self, function: &TransformFunction, ask: Ask) -> Result<String> {
-        match self.run(&function.0, ANYBODY, ask, self.options.validation_max).await? {
+    async fn ask(&self, function: &TransformFunction, ask: EngineRequest) -> Result<String> {
+        match self.run(&function.0, SHARED_CALLER, ask, self.options.validation_max).await? {
             Answer::Text(text) => Ok(text),
             _ => Err(Error::OutOfResources),
         }

@@ -15,7 +15,7 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// Why a frame was not received or sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub(crate) enum FrameError {
     /// The deadline passed.
     Late,
     /// The bytes are not a frame, or the frame is too long.
@@ -65,7 +65,7 @@ impl Frame {
         self.bytes(text.as_bytes())
     }
 
-    /// Writes a list, for [`Rest::list`].
+    /// Writes a list, for [`FrameReader::list`].
     pub(crate) fn list<T>(
         &mut self,
         items: impl ExactSizeIterator<Item = T>,
@@ -105,18 +105,18 @@ impl Frame {
     }
 
     /// Sends the frame. Checks `is_late` while the receiver does not take all of it.
-    pub(crate) fn send(&mut self, to: &mut impl Write, is_late: &mut dyn FnMut() -> bool) -> Result<(), Broken> {
-        let mut rest = self.end().ok_or(Broken::Malformed)?;
+    pub(crate) fn send(&mut self, to: &mut impl Write, is_late: &mut dyn FnMut() -> bool) -> Result<(), FrameError> {
+        let mut rest = self.end().ok_or(FrameError::Malformed)?;
         while !rest.is_empty() {
             match to.write(rest) {
-                Ok(0) => return Err(Broken::Gone),
+                Ok(0) => return Err(FrameError::Gone),
                 Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_pause(&error) => {}
-                Err(_) => return Err(Broken::Gone),
+                Err(_) => return Err(FrameError::Gone),
             }
             if !rest.is_empty() && is_late() {
-                return Err(Broken::Late);
+                return Err(FrameError::Late);
             }
         }
         Ok(())
@@ -159,7 +159,7 @@ impl Buffer {
         from: &mut impl Read,
         max: usize,
         is_late: &mut dyn FnMut() -> bool,
-    ) -> Result<&[u8], Broken> {
+    ) -> Result<&[u8], FrameError> {
         self.bytes.copy_within(self.end..self.have, 0);
         (self.have, self.end) = (self.have - self.end, 0);
         if self.bytes.len() < BUFFER_BYTES {
@@ -172,21 +172,21 @@ impl Buffer {
                 break;
             }
             if std::mem::replace(&mut was_read, true) && is_late() {
-                return Err(Broken::Late);
+                return Err(FrameError::Late);
             }
             if self.have == self.bytes.len() {
                 self.bytes.resize(need.unwrap_or(HEAD).min(2 * self.have), 0);
             }
             match from.read(self.bytes.get_mut(self.have..).unwrap_or_default()) {
-                Ok(0) => return Err(Broken::Gone),
+                Ok(0) => return Err(FrameError::Gone),
                 Ok(more) => self.have += more,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_pause(&error) => {}
-                Err(_) => return Err(Broken::Gone),
+                Err(_) => return Err(FrameError::Gone),
             }
         }
         self.end = self.need(max)?.unwrap_or(HEAD);
-        self.bytes.get(HEAD..self.end).ok_or(Broken::Malformed)
+        self.bytes.get(HEAD..self.end).ok_or(FrameError::Malformed)
     }
 
     /// Returns true if bytes have arrived behind the last frame.
@@ -195,20 +195,20 @@ impl Buffer {
     }
 
     /// Returns the size of the frame, or `None` until its length has arrived.
-    fn need(&self, max: usize) -> Result<Option<usize>, Broken> {
+    fn need(&self, max: usize) -> Result<Option<usize>, FrameError> {
         let Some(head) = self.bytes.first_chunk::<HEAD>().filter(|_| self.have >= HEAD) else { return Ok(None) };
         let length = usize::try_from(u32::from_le_bytes(*head)).unwrap_or(usize::MAX);
-        if length > max { Err(Broken::Malformed) } else { Ok(Some(HEAD.saturating_add(length))) }
+        if length > max { Err(FrameError::Malformed) } else { Ok(Some(HEAD.saturating_add(length))) }
     }
 }
 
 /// A reader of the unread rest of a frame.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rest<'f>(&'f [u8]);
+pub(crate) struct FrameReader<'f>(&'f [u8]);
 
-impl<'f> Rest<'f> {
-    pub(crate) fn of(frame: &'f [u8]) -> Rest<'f> {
-        Rest(frame)
+impl<'f> FrameReader<'f> {
+    pub(crate) fn of(frame: &'f [u8]) -> FrameReader<'f> {
+        FrameReader(frame)
     }
 
     pub(crate) fn byte(&mut self) -> Option<u8> {
@@ -257,7 +257,7 @@ impl<'f> Rest<'f> {
     }
 
     /// Reads a list. Each item takes at least a byte, so the count is bounded by the received bytes. A value may take
-    /// 100 times its bytes, so content from a process is read by [`Rest::list_of`].
+    /// 100 times its bytes, so content from a process is read by [`FrameReader::list_of`].
     pub(crate) fn list<T, C: Default + Extend<T>>(&mut self, one: impl FnMut(&mut Self) -> Option<T>) -> Option<C> {
         self.list_of(usize::MAX, one)
     }
@@ -317,7 +317,7 @@ mod tests {
                 }
                 let mut buffer = Buffer::default();
                 let frame = buffer.receive(&mut Pieces(&sent, pieces), size + 4, &mut || false).unwrap();
-                let mut rest = Rest::of(frame);
+                let mut rest = FrameReader::of(frame);
                 assert!(rest.bytes() == Some(&vec![7; size]) && rest.is_end(), "{size} in {pieces}");
             }
         }
@@ -334,7 +334,7 @@ mod tests {
         let (mut buffer, mut from) = (Buffer::default(), Pieces(&sent, usize::MAX));
         for size in [1, 0, 5 * KEPT_BYTES_MAX, 7, 9] {
             let frame = buffer.receive(&mut from, usize::MAX, &mut || false).unwrap();
-            let mut rest = Rest::of(frame);
+            let mut rest = FrameReader::of(frame);
             assert!(rest.bytes() == Some(&vec![7; size]) && rest.is_end(), "{size}");
             assert_eq!(buffer.has_more(), size != 9 && size != 5 * KEPT_BYTES_MAX, "{size}");
             buffer.trim();
@@ -349,14 +349,14 @@ mod tests {
             assert!(buffer.bytes.len() <= BUFFER_BYTES);
             broken
         };
-        assert_eq!(broken(&[255; 8]), Broken::Malformed);
-        assert_eq!(broken(&[1, 0]), Broken::Late);
-        assert_eq!(broken(&[0, 0, 15, 0, 7]), Broken::Late);
-        assert_eq!(Buffer::default().receive(&mut &[1, 0, 0, 0][..], 9, &mut || false), Err(Broken::Gone));
+        assert_eq!(broken(&[255; 8]), FrameError::Malformed);
+        assert_eq!(broken(&[1, 0]), FrameError::Late);
+        assert_eq!(broken(&[0, 0, 15, 0, 7]), FrameError::Late);
+        assert_eq!(Buffer::default().receive(&mut &[1, 0, 0, 0][..], 9, &mut || false), Err(FrameError::Gone));
         // A list without its items.
-        assert_eq!(Rest::of(&[255; 4]).list::<u8, Vec<u8>>(Rest::byte), None);
+        assert_eq!(FrameReader::of(&[255; 4]).list::<u8, Vec<u8>>(FrameReader::byte), None);
         let two = [2, 0, 0, 0, 7, 8];
-        assert_eq!(Rest::of(&two).list_of::<u8, Vec<u8>>(2, Rest::byte), Some(vec![7, 8]));
-        assert_eq!(Rest::of(&two).list_of::<u8, Vec<u8>>(1, Rest::byte), None);
+        assert_eq!(FrameReader::of(&two).list_of::<u8, Vec<u8>>(2, FrameReader::byte), Some(vec![7, 8]));
+        assert_eq!(FrameReader::of(&two).list_of::<u8, Vec<u8>>(1, FrameReader::byte), None);
     }
 }

@@ -1,7 +1,7 @@
 use flatbed_testkit::Random;
 
 use super::*;
-use crate::ask::ReduceAsk;
+use crate::engine_request::ReduceRequest;
 use crate::list::Link;
 
 fn replies() -> Vec<Reply> {
@@ -16,7 +16,7 @@ fn replies() -> Vec<Reply> {
         Error::OutOfResources,
         Error::Busy,
     ];
-    let said = Said {
+    let said = SyncOutput {
         channels: ["A".to_owned(), "B".to_owned()].into(),
         grants: [("jan".to_owned(), "A".to_owned())].into(),
         roles: [("jan".to_owned(), "role:r".to_owned())].into(),
@@ -26,7 +26,12 @@ fn replies() -> Vec<Reply> {
         expires_at: Some(17),
         bytes: 0,
     };
-    let heard = vec![Ok(Heard::Told(said)), Ok(Heard::Thrown), Ok(Heard::Told(Said::default())), Err(Error::Busy)];
+    let heard = vec![
+        Ok(SyncOutcome::Finished(said)),
+        Ok(SyncOutcome::Thrown),
+        Ok(SyncOutcome::Finished(SyncOutput::default())),
+        Err(Error::Busy),
+    ];
     let (documents, logs) = (vec!["[[1,2]]".to_owned(), String::new()], vec!["seen".to_owned()]);
     let outputs = [
         Output::Text("text".to_owned()),
@@ -40,29 +45,29 @@ fn replies() -> Vec<Reply> {
 }
 
 /// Returns a request that expects exactly the items of the reply.
-fn asked(reply: &Reply) -> Ask {
+fn asked(reply: &Reply) -> EngineRequest {
     let slice = Duration::ZERO;
     match reply {
-        Reply::Exchange(_) => Ask::List { input: String::new(), link: Link::loose() },
+        Reply::Exchange(_) => EngineRequest::List { input: String::new(), link: Link::loose() },
         Reply::Done { result: Ok(output), .. } => match output {
-            Output::Text(_) => Ask::Check,
+            Output::Text(_) => EngineRequest::Check,
             Output::Mapped { documents, .. } => {
-                Ask::Map { documents: vec![Vec::new(); documents.len()], views: 1, slice, is_fresh: false }
+                EngineRequest::Map { documents: vec![Vec::new(); documents.len()], views: 1, slice, is_fresh: false }
             }
             Output::Reduced(results) => {
-                let ask = |results: &Vec<String>| ReduceAsk {
+                let ask = |results: &Vec<String>| ReduceRequest {
                     functions: vec![(0, 0); results.len()],
                     is_rereduce: false,
                     input: String::new(),
                 };
-                Ask::Reduce { asks: results.iter().map(ask).collect(), slice }
+                EngineRequest::Reduce { asks: results.iter().map(ask).collect(), slice }
             }
             Output::Routed(heard) => {
                 let writes = vec![SyncWrite::default(); heard.len()].into();
-                Ask::Route { writes, slice, step_max: slice }
+                EngineRequest::Route { writes, slice, step_max: slice }
             }
         },
-        Reply::Done { result: Err(_), .. } => Ask::Check,
+        Reply::Done { result: Err(_), .. } => EngineRequest::Check,
     }
 }
 
@@ -76,11 +81,11 @@ fn more_than_was_asked_for_is_not_read() {
     };
     let reduced =
         |counts: &[usize]| done(Output::Reduced(counts.iter().map(|count| vec!["[1]".to_owned(); *count]).collect()));
-    let thrown = |count: usize| done(Output::Routed((0..count).map(|_| Ok(Heard::Thrown)).collect()));
+    let thrown = |count: usize| done(Output::Routed((0..count).map(|_| Ok(SyncOutcome::Thrown)).collect()));
     let said = |channels: usize, grants: usize| {
         let channels = (0..channels).map(|n| n.to_string()).collect();
         let grants = (0..grants).map(|n| (n.to_string(), "A".to_owned())).collect();
-        done(Output::Routed(vec![Ok(Heard::Told(Said { channels, grants, ..Said::default() }))]))
+        done(Output::Routed(vec![Ok(SyncOutcome::Finished(SyncOutput { channels, grants, ..SyncOutput::default() }))]))
     };
     for (most, more) in [
         (mapped(3, 0), mapped(4, 0)),
@@ -88,20 +93,20 @@ fn more_than_was_asked_for_is_not_read() {
         (reduced(&[1, 2]), reduced(&[1, 3])),
         (reduced(&[1, 2]), reduced(&[1, 2, 1])),
         (thrown(3), thrown(4)),
-        (said(SAID_MAX, SAID_MAX), said(SAID_MAX + 1, 0)),
-        (said(SAID_MAX, SAID_MAX), said(0, SAID_MAX + 1)),
+        (said(OUTPUT_ENTRIES_MAX, OUTPUT_ENTRIES_MAX), said(OUTPUT_ENTRIES_MAX + 1, 0)),
+        (said(OUTPUT_ENTRIES_MAX, OUTPUT_ENTRIES_MAX), said(0, OUTPUT_ENTRIES_MAX + 1)),
     ] {
         let ask = asked(&most);
         assert_eq!(read_reply(&written(&most), &ask).as_ref(), Some(&most));
         assert!(read_reply(&written(&more), &ask).is_none());
         // A reply to another request is refused too.
-        let other = if matches!(ask, Ask::Map { .. }) { asked(&thrown(9)) } else { asked(&mapped(9, 0)) };
+        let other = if matches!(ask, EngineRequest::Map { .. }) { asked(&thrown(9)) } else { asked(&mapped(9, 0)) };
         assert!(read_reply(&written(&most), &other).is_none());
     }
     let exchange = Reply::Exchange(ListPart::default());
     assert!(read_reply(&written(&exchange), &asked(&exchange)).is_some());
-    assert!(read_reply(&written(&exchange), &Ask::Check).is_none());
-    assert!(reply_bytes_max(&asked(&said(1, 1))) < 4 << 20 && reply_bytes_max(&Ask::Check) < 4 << 20);
+    assert!(read_reply(&written(&exchange), &EngineRequest::Check).is_none());
+    assert!(reply_bytes_max(&asked(&said(1, 1))) < 4 << 20 && reply_bytes_max(&EngineRequest::Check) < 4 << 20);
 }
 
 fn written(reply: &Reply) -> Vec<u8> {
@@ -169,13 +174,13 @@ fn requests_are_read_as_they_were_written() {
     };
     let writes = [write("a", Some(&writer)), write("b", None), write("c", Some(&writer))];
     let (slice, step_max) = (Duration::from_millis(20), Duration::from_secs(2));
-    let ask = Ask::Route { writes: writes.clone().into(), slice, step_max };
+    let ask = EngineRequest::Route { writes: writes.clone().into(), slice, step_max };
     let mut frame = Frame::begin(Vec::new());
     write_call(&mut frame, 9, (&[3, 4], 5), Some("source"), &ask);
     let frame = &frame.end().unwrap()[4..];
     let Some(Request::Call(request)) = read_request(frame) else { panic!("no call") };
     assert_eq!((request.number, &request.dropped[..], request.slot), (9, &[3, 4][..], 5));
-    assert!(request.part == Part::Sync && request.text == Some("source"));
+    assert!(request.part == MachineKind::Sync && request.text == Some("source"));
     let Work::Route { writes: read, .. } = request.work else { panic!("no writes") };
     for (read, written) in read.iter().zip(&writes) {
         assert_eq!((&read.document, &read.old, &read.writer), (&written.document, &written.old, &written.writer));

@@ -1,7 +1,7 @@
 use flatbed_testkit::{PATIENCE, soon, until};
 
 use super::*;
-use crate::ask::{MappedPart, RoutedPart};
+use crate::engine_request::{MappedPart, RoutedPart};
 use crate::{Design, Runner, RunnerOptions, SyncFunction};
 
 #[test]
@@ -44,8 +44,8 @@ fn a_database_is_slow_if_its_call_has_used_the_processor() {
     let aside = |processor: Option<Thread>| {
         let (design, state) = (Design::new("db/1", "function () {}"), Arc::default());
         let (began, ran_before) = (Instant::now(), Duration::ZERO);
-        let call = Call { design, state, began, processor, ran_before, waits: None };
-        let at = Mutex::new(At { call: Some(call), is_aside: true });
+        let call = RunningCall { design, state, began, processor, ran_before, waits: None };
+        let at = Mutex::new(WorkerState { call: Some(call), is_aside: true });
         [Arc::new(Worker { lane: Lane::Usual, at })]
     };
     let is_stopped = |aside: &[Arc<Worker>]| {
@@ -67,7 +67,7 @@ async fn what_waits_is_run_when_its_database_is_slow_no_more() {
     let (threads, validation_max, wait_max) = (1, 10 * PATIENCE, PATIENCE);
     let options = RunnerOptions { threads, validation_max, wait_max, ..RunnerOptions::default() };
     let runner = Runner::new(options).unwrap();
-    let pool = runner.pool(&Ask::Check);
+    let pool = runner.pool(&EngineRequest::Check);
     lock(&pool.queue).slow_down(&"db/1".into(), Instant::now());
     let endless = SyncFunction::new("db/1", "(() => { for (;;) {} })()");
     let check = tokio::spawn({
@@ -91,11 +91,12 @@ async fn what_waits_is_run_when_its_database_is_slow_no_more() {
 #[tokio::test]
 async fn a_process_cannot_undo_its_stop() {
     let runner = Runner::new(RunnerOptions { threads: 1, wait_max: PATIENCE, ..RunnerOptions::default() }).unwrap();
-    let pool = runner.pool(&Ask::Check);
+    let pool = runner.pool(&EngineRequest::Check);
     let asked = tokio::spawn({
         let runner = runner.clone();
         async move {
-            let (design, ask) = (Design::new("db/1", "function () {}"), Ask::Probe { input: "undo".to_owned() });
+            let (design, ask) =
+                (Design::new("db/1", "function () {}"), EngineRequest::Probe { input: "undo".to_owned() });
             runner.run(&design, runner.caller(), ask, 10 * PATIENCE).await.map(drop)
         }
     });

@@ -6,8 +6,8 @@ use std::time::Duration;
 use flatbed_testkit::{PATIENCE, soon, until};
 
 use super::Process;
-use crate::ask::{Answer, Ask};
 use crate::clock::now;
+use crate::engine_request::{Answer, EngineRequest};
 use crate::message::{Output, Reply, write_call, write_clear};
 use crate::wire::Frame;
 use crate::{Design, Error, KillCause, Result, Runner, RunnerOptions};
@@ -15,7 +15,7 @@ use crate::{Design, Error, KillCause, Result, Runner, RunnerOptions};
 /// Makes a process try an operation.
 async fn probe(runner: &Runner, what: &str) -> Result<String> {
     let design = Design::new("db/1", "function () {}");
-    let ask = Ask::Probe { input: what.to_owned() };
+    let ask = EngineRequest::Probe { input: what.to_owned() };
     match soon(runner.run(&design, runner.caller(), ask, PATIENCE)).await? {
         Answer::Text(text) => Ok(text),
         _ => panic!("no text"),
@@ -89,7 +89,7 @@ async fn a_process_that_does_not_reply_is_killed() {
     for (killed, what) in (1..).zip(["silence", "piece"]) {
         // A busy machine may stop the engine before it exists.
         until(what, async || {
-            let ask = Ask::Probe { input: what.to_owned() };
+            let ask = EngineRequest::Probe { input: what.to_owned() };
             let answer = soon(runner.run(&design, runner.caller(), ask, validation_max)).await.map(drop);
             assert!(matches!(answer, Err(Error::TimedOut(_) | Error::Busy)), "{what}: {answer:?}");
             runner.figures().function_processes_killed.of(KillCause::Deadline).get() == killed
@@ -106,7 +106,7 @@ async fn a_process_cannot_undo_its_deadline() {
     let design = Design::new("db/1", "function () {}");
     let time = Duration::from_secs(2);
     until("its deadline holds", async || {
-        let ask = Ask::Probe { input: "undo".to_owned() };
+        let ask = EngineRequest::Probe { input: "undo".to_owned() };
         let answer = soon(runner.run(&design, runner.caller(), ask, time)).await.map(drop);
         assert!(matches!(answer, Err(Error::TimedOut(_) | Error::Busy)), "{answer:?}");
         runner.figures().function_processes_killed.of(KillCause::Deadline).get() == 1
@@ -119,7 +119,7 @@ async fn a_process_cannot_undo_its_deadline() {
 #[tokio::test]
 async fn a_call_without_the_processor_is_not_to_blame() {
     let runner = runner();
-    let (design, ask) = (Design::new("db/1", "function () {}"), Ask::Probe { input: "idle".to_owned() });
+    let (design, ask) = (Design::new("db/1", "function () {}"), EngineRequest::Probe { input: "idle".to_owned() });
     let answer = soon(runner.run(&design, runner.caller(), ask, Duration::from_secs(2))).await.map(drop);
     assert_eq!(answer, Err(Error::Busy));
     let killed = runner.figures().function_processes_killed.of(KillCause::Deadline);
@@ -135,7 +135,7 @@ fn a_call_may_come_right_behind_the_word_to_drop_engines() {
         let (clock, number) = process.begin();
         let late = now() + 2 * PATIENCE;
         clock.set(late);
-        let ask = Ask::Probe { input: "nothing".to_owned() };
+        let ask = EngineRequest::Probe { input: "nothing".to_owned() };
         let (mut clear, mut call) = (Frame::begin(Vec::new()), Frame::begin(Vec::new()));
         write_clear(&mut clear);
         write_call(&mut call, number, (&[], 1), Some("function () {}"), &ask);

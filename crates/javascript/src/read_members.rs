@@ -8,18 +8,18 @@
 
 /// The members of a document that a function reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct ReadMembers {
     /// Members of the document; `None` for all.
     pub(crate) members: Option<Vec<String>>,
     /// True if the function may read the replaced document.
     pub(crate) is_old: bool,
 }
 
-impl Wanted {
-    const ALL: Wanted = Wanted { members: None, is_old: true };
+impl ReadMembers {
+    const ALL: ReadMembers = ReadMembers { members: None, is_old: true };
 
-    pub(crate) fn of(source: &str) -> Wanted {
-        read(source).unwrap_or(Wanted::ALL)
+    pub(crate) fn of(source: &str) -> ReadMembers {
+        read(source).unwrap_or(ReadMembers::ALL)
     }
 }
 
@@ -47,7 +47,7 @@ const INHERITED: [&str; 12] = [
     "__lookupSetter__",
 ];
 
-fn read(source: &str) -> Option<Wanted> {
+fn read(source: &str) -> Option<ReadMembers> {
     if HIDDEN.iter().any(|hidden| source.contains(hidden)) {
         return None;
     }
@@ -56,7 +56,7 @@ fn read(source: &str) -> Option<Wanted> {
     let mut names = parameters.iter();
     let members = names.next().map(|document| members(body, document)).unwrap_or_else(|| Some(Vec::new()));
     let is_old = names.next().is_some_and(|old| words(body).any(|(word, ..)| word == *old));
-    Some(Wanted { members, is_old })
+    Some(ReadMembers { members, is_old })
 }
 
 /// Blanks out comments and strings. Returns `None` for syntax that is not supported.
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     fn of(source: &str) -> (Option<Vec<String>>, bool) {
-        let Wanted { members, is_old } = Wanted::of(source);
+        let ReadMembers { members, is_old } = ReadMembers::of(source);
         (members, is_old)
     }
 

@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::list::Link;
-use crate::machine::Part;
+use crate::machine::MachineKind;
 use crate::message::Output;
 use crate::rows::Rows;
 use crate::sync::{Routed, SyncWrite, routed};
 use crate::{cut, failure, whole};
 
 /// A request to an engine with its arguments.
-pub(crate) enum Ask {
+pub(crate) enum EngineRequest {
     /// Calls a function of the dispatcher.
     Call { kind: &'static str, path: String, input: String },
     /// Maps documents until the slice ends. `is_fresh`: needs a machine that has run nothing.
     Map { documents: Vec<Vec<u8>>, views: usize, slice: Duration, is_fresh: bool },
     /// Reduces rows or reductions until the slice ends.
-    Reduce { asks: Vec<ReduceAsk>, slice: Duration },
+    Reduce { asks: Vec<ReduceRequest>, slice: Duration },
     /// Runs a show, an update or a rewrite; the input is path and arguments.
     Render { kind: &'static str, input: String },
     /// Runs a list.
@@ -38,7 +38,7 @@ pub(crate) enum Ask {
 }
 
 /// One reduce input and the functions that reduce it.
-pub(crate) struct ReduceAsk {
+pub(crate) struct ReduceRequest {
     /// For each function its index in the group and the length of the call in CouchDB's query server, in characters.
     pub(crate) functions: Vec<(usize, usize)>,
     pub(crate) is_rereduce: bool,
@@ -68,7 +68,7 @@ pub(crate) struct RoutedPart {
 pub(crate) struct ReducedPart {
     pub(crate) results: Vec<Vec<Result<String>>>,
     /// The reductions that have not run.
-    pub(crate) rest: Vec<ReduceAsk>,
+    pub(crate) rest: Vec<ReduceRequest>,
 }
 
 /// The rows of the documents that ran in one slice.
@@ -85,23 +85,23 @@ pub(crate) struct MappedPart {
     pub(crate) logs: Vec<String>,
 }
 
-impl Ask {
+impl EngineRequest {
     /// Returns the kind of machine that runs the request.
-    pub(crate) fn part(&self) -> Part {
+    pub(crate) fn part(&self) -> MachineKind {
         match self {
-            Ask::Call { .. } => Part::Calls,
-            Ask::Map { .. } => Part::Maps,
-            Ask::Reduce { .. } => Part::Reduces,
-            Ask::Render { .. } => Part::Render,
-            Ask::List { .. } => Part::List,
-            Ask::Check | Ask::Route { .. } | Ask::Transform { .. } => Part::Sync,
+            EngineRequest::Call { .. } => MachineKind::Calls,
+            EngineRequest::Map { .. } => MachineKind::Maps,
+            EngineRequest::Reduce { .. } => MachineKind::Reduces,
+            EngineRequest::Render { .. } => MachineKind::Render,
+            EngineRequest::List { .. } => MachineKind::List,
+            EngineRequest::Check | EngineRequest::Route { .. } | EngineRequest::Transform { .. } => MachineKind::Sync,
             #[cfg(test)]
-            Ask::Probe { .. } => Part::Sync,
+            EngineRequest::Probe { .. } => MachineKind::Sync,
         }
     }
 
     pub(crate) fn wants_fresh(&self) -> bool {
-        matches!(self, Ask::Map { is_fresh: true, .. })
+        matches!(self, EngineRequest::Map { is_fresh: true, .. })
     }
 
     /// Parses the output. `was_used`: the machine had run other calls before. Returns `None` if the output does not
@@ -109,17 +109,21 @@ impl Ask {
     pub(crate) fn answer(self, output: Output, was_used: bool) -> Option<Answer> {
         Some(match (self, output) {
             (
-                Ask::Call { .. } | Ask::Render { .. } | Ask::List { .. } | Ask::Check | Ask::Transform { .. },
+                EngineRequest::Call { .. }
+                | EngineRequest::Render { .. }
+                | EngineRequest::List { .. }
+                | EngineRequest::Check
+                | EngineRequest::Transform { .. },
                 Output::Text(text),
             ) => Answer::Text(text),
-            (Ask::Map { documents, views, .. }, Output::Mapped { documents: emitted, stopped, logs }) => {
+            (EngineRequest::Map { documents, views, .. }, Output::Mapped { documents: emitted, stopped, logs }) => {
                 let mut rest = documents;
                 let behind = rest.split_off_checked(emitted.len())?;
                 drop(std::mem::replace(&mut rest, behind));
                 let documents = emitted.into_iter().map(|lines| outcomes(lines, views)).collect::<Option<_>>()?;
                 Answer::Mapped(MappedPart { documents, stopped, lost: 0, was_used, rest, logs })
             }
-            (Ask::Reduce { asks, .. }, Output::Reduced(results)) => {
+            (EngineRequest::Reduce { asks, .. }, Output::Reduced(results)) => {
                 let mut asks = asks.into_iter();
                 let results = results.into_iter().map(|answers| {
                     let ask = asks.next().filter(|ask| ask.functions.len() == answers.len())?;
@@ -129,7 +133,7 @@ impl Ask {
                 let results = results.collect::<Option<_>>()?;
                 Answer::Reduced(ReducedPart { results, rest: asks.collect() })
             }
-            (Ask::Route { mut writes, .. }, Output::Routed(heard)) => {
+            (EngineRequest::Route { mut writes, .. }, Output::Routed(heard)) => {
                 let heard = heard.into_iter().map(|heard| {
                     let write = writes.pop_front()?;
                     Some(heard.map(|heard| routed(heard, write.id_bytes)))
@@ -138,7 +142,7 @@ impl Ask {
                 Answer::Routed(RoutedPart { routed, rest: writes, killed: None })
             }
             #[cfg(test)]
-            (Ask::Probe { .. }, Output::Text(text)) => Answer::Text(text),
+            (EngineRequest::Probe { .. }, Output::Text(text)) => Answer::Text(text),
             _ => return None,
         })
     }
@@ -146,13 +150,13 @@ impl Ask {
     /// Returns the answer after the process was killed or died with `finished` items done.
     pub(crate) fn lost(self, finished: usize, was_used: bool, error: Error) -> Result<Answer> {
         match self {
-            Ask::Map { documents, .. } if !documents.is_empty() => {
+            EngineRequest::Map { documents, .. } if !documents.is_empty() => {
                 let lost = finished.min(documents.len() - 1);
                 let (stopped, logs) = (Some(error), Vec::new());
                 let part = MappedPart { documents: Vec::new(), stopped, lost, was_used, rest: documents, logs };
                 Ok(Answer::Mapped(part))
             }
-            Ask::Route { mut writes, .. } if !writes.is_empty() => {
+            EngineRequest::Route { mut writes, .. } if !writes.is_empty() => {
                 let lost = finished.min(writes.len() - 1);
                 let (mut routed, mut killed) = (Vec::new(), None);
                 if lost == 0 {
@@ -216,11 +220,11 @@ fn reduced(answer: &str, input_characters: usize) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::Heard;
+    use crate::sync::SyncOutcome;
 
-    fn map(documents: usize) -> Ask {
+    fn map(documents: usize) -> EngineRequest {
         let documents = vec![b"{}".to_vec(); documents];
-        Ask::Map { documents, views: 1, slice: Duration::ZERO, is_fresh: false }
+        EngineRequest::Map { documents, views: 1, slice: Duration::ZERO, is_fresh: false }
     }
 
     fn mapped(documents: usize) -> Output {
@@ -237,17 +241,18 @@ mod tests {
         for (views, lines, is_answer) in
             [(2, "[[1,2]]\n[]", true), (2, "[]", false), (2, "[]\n[]\n[]", false), (3, "", false), (0, "", true)]
         {
-            let ask = Ask::Map { documents: vec![b"{}".to_vec()], views, slice: Duration::ZERO, is_fresh: false };
+            let ask =
+                EngineRequest::Map { documents: vec![b"{}".to_vec()], views, slice: Duration::ZERO, is_fresh: false };
             let output = Output::Mapped { documents: vec![lines.to_owned()], stopped: None, logs: Vec::new() };
             assert_eq!(ask.answer(output, false).is_some(), is_answer, "{lines:?} of {views}");
         }
         let reduce = |answers: Vec<usize>| {
-            let asks = [1, 2].map(|functions| ReduceAsk {
+            let asks = [1, 2].map(|functions| ReduceRequest {
                 functions: vec![(0, 10); functions],
                 is_rereduce: false,
                 input: "[]".to_owned(),
             });
-            let ask = Ask::Reduce { asks: asks.into(), slice: Duration::ZERO };
+            let ask = EngineRequest::Reduce { asks: asks.into(), slice: Duration::ZERO };
             let answers = answers.into_iter().map(|count| vec!["[1]".to_owned(); count]).collect();
             ask.answer(Output::Reduced(answers), false)
         };
@@ -257,8 +262,8 @@ mod tests {
         }
         let route = |heard: usize| {
             let writes = VecDeque::from(vec![SyncWrite::default(); 2]);
-            let ask = Ask::Route { writes, slice: Duration::ZERO, step_max: Duration::ZERO };
-            ask.answer(Output::Routed((0..heard).map(|_| Ok(Heard::Thrown)).collect()), false)
+            let ask = EngineRequest::Route { writes, slice: Duration::ZERO, step_max: Duration::ZERO };
+            ask.answer(Output::Routed((0..heard).map(|_| Ok(SyncOutcome::Thrown)).collect()), false)
         };
         assert!(route(2).is_some() && route(3).is_none());
     }
@@ -270,10 +275,13 @@ mod tests {
             let Ok(Answer::Mapped(part)) = part else { panic!("no answer") };
             assert_eq!((part.lost, part.rest.len(), part.documents.len()), (lost, 3, 0));
         }
-        let route =
-            Ask::Route { writes: vec![SyncWrite::default()].into(), slice: Duration::ZERO, step_max: Duration::ZERO };
+        let route = EngineRequest::Route {
+            writes: vec![SyncWrite::default()].into(),
+            slice: Duration::ZERO,
+            step_max: Duration::ZERO,
+        };
         let Ok(Answer::Routed(part)) = route.lost(7, false, Error::Busy) else { panic!("no answer") };
         assert!(part.routed == [Err(Error::Busy)] && part.rest.is_empty() && part.killed.is_none());
-        assert!(Ask::Check.lost(0, false, Error::OutOfResources).is_err());
+        assert!(EngineRequest::Check.lost(0, false, Error::OutOfResources).is_err());
     }
 }

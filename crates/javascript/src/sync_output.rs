@@ -19,14 +19,14 @@ use rquickjs::{Ctx, Exception, Function, Object, Value, qjs};
 use crate::clock::Clock;
 
 /// The most channels, and the most grants and roles together, that are collected. A revision may have fewer.
-pub(crate) const SAID_MAX: usize = 10_000;
+pub(crate) const OUTPUT_ENTRIES_MAX: usize = 10_000;
 
 /// The most bytes of names that are collected: ten times the limit of a revision's rows.
-pub(crate) const SAID_BYTES_MAX: usize = 1_000_000;
+pub(crate) const OUTPUT_BYTES_MAX: usize = 1_000_000;
 
 /// The most bytes of arguments that all nested calls of `access` and `role` hold. A single call holds less: two lists
 /// of at most some 1.7 MB each.
-const UNDER_WAY_BYTES_MAX: usize = 4 * SAID_BYTES_MAX;
+const UNDER_WAY_BYTES_MAX: usize = 4 * OUTPUT_BYTES_MAX;
 
 /// The approximate overhead of a text in a list, in bytes.
 const TEXT_BYTES: usize = 64;
@@ -44,7 +44,7 @@ const WORK_BETWEEN_LOOKS: usize = 1_000;
 
 /// The output of one call.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Said {
+pub(crate) struct SyncOutput {
     pub(crate) channels: BTreeSet<String>,
     /// Pairs of grantee and channel.
     pub(crate) grants: BTreeSet<(String, String)>,
@@ -62,7 +62,7 @@ pub(crate) struct Said {
 }
 
 /// The context of a call.
-struct Call {
+struct CallContext {
     writer: Option<Arc<Writer>>,
     now_s: u64,
     clock: Clock,
@@ -70,9 +70,9 @@ struct Call {
 
 /// The state that the built-in functions of an engine share. Empty between two calls.
 #[derive(Default)]
-pub(crate) struct Hearing {
-    call: RefCell<Option<Call>>,
-    said: RefCell<Said>,
+pub(crate) struct SyncRecorder {
+    call: RefCell<Option<CallContext>>,
+    said: RefCell<SyncOutput>,
     work: Cell<usize>,
     /// The bytes held by all [`Texts`].
     under_way: Cell<usize>,
@@ -80,15 +80,15 @@ pub(crate) struct Hearing {
     is_stopped: Cell<bool>,
 }
 
-impl Hearing {
+impl SyncRecorder {
     /// Begins a call. Without a `writer` all requirements are met.
     pub(crate) fn begin(&self, writer: Option<Arc<Writer>>, now_s: u64, clock: &Clock) {
         self.take();
-        *self.call.borrow_mut() = Some(Call { writer, now_s, clock: clock.clone() });
+        *self.call.borrow_mut() = Some(CallContext { writer, now_s, clock: clock.clone() });
     }
 
     /// Ends a call and returns its output. Returns `None` if the output is incomplete.
-    pub(crate) fn take(&self) -> Option<Said> {
+    pub(crate) fn take(&self) -> Option<SyncOutput> {
         self.call.take();
         self.work.set(0);
         let said = self.said.take();
@@ -98,19 +98,19 @@ impl Hearing {
     /// Defines the functions as globals. `sync.js` removes those for itself and freezes the others.
     pub(crate) fn give(self: &Rc<Self>, ctx: &Ctx<'_>) -> rquickjs::Result<()> {
         for (name, what) in [
-            ("channel", What::Channel),
-            ("access", What::Access),
-            ("role", What::Role),
-            ("requireUser", What::RequireUser),
-            ("requireRole", What::RequireRole),
-            ("requireAccess", What::RequireAccess),
-            ("requireAdmin", What::RequireAdmin),
-            ("isRejected", What::IsRejected),
-            ("refuse", What::Refuse),
-            ("expire", What::Expire),
+            ("channel", HelperKind::Channel),
+            ("access", HelperKind::Access),
+            ("role", HelperKind::Role),
+            ("requireUser", HelperKind::RequireUser),
+            ("requireRole", HelperKind::RequireRole),
+            ("requireAccess", HelperKind::RequireAccess),
+            ("requireAdmin", HelperKind::RequireAdmin),
+            ("isRejected", HelperKind::IsRejected),
+            ("refuse", HelperKind::Refuse),
+            ("expire", HelperKind::Expire),
         ] {
             ctx.globals()
-                .set(name, Function::new(ctx.clone(), Helper { what, heard: Rc::clone(self) })?.with_name(name)?)?;
+                .set(name, Function::new(ctx.clone(), SyncHelper { what, heard: Rc::clone(self) })?.with_name(name)?)?;
         }
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Hearing {
             if !texts.take(text) {
                 return Err(Exception::throw_internal(ctx, "out of memory"));
             }
-            let is_enough = texts.all.len() > SAID_MAX || bytes > SAID_BYTES_MAX;
+            let is_enough = texts.all.len() > OUTPUT_ENTRIES_MAX || bytes > OUTPUT_BYTES_MAX;
             if is_enough {
                 // Later texts are not collected, so the call must be refused.
                 self.said.borrow_mut().is_cut = true;
@@ -266,12 +266,12 @@ impl Drop for Texts<'_> {
     }
 }
 
-impl Said {
+impl SyncOutput {
     /// Counts a name and returns true if it is kept.
     fn has_room(&mut self, of: usize, bytes: usize) -> bool {
         let Some(count) = self.counts.get_mut(of) else { return false };
         *count += 1;
-        let has_room = *count <= SAID_MAX && self.bytes + bytes <= SAID_BYTES_MAX;
+        let has_room = *count <= OUTPUT_ENTRIES_MAX && self.bytes + bytes <= OUTPUT_BYTES_MAX;
         if has_room {
             self.bytes += bytes;
         } else {
@@ -282,13 +282,13 @@ impl Said {
 }
 
 /// A built-in function of an engine.
-struct Helper {
-    what: What,
-    heard: Rc<Hearing>,
+struct SyncHelper {
+    what: HelperKind,
+    heard: Rc<SyncRecorder>,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum What {
+enum HelperKind {
     Channel,
     Access,
     Role,
@@ -304,7 +304,7 @@ enum What {
     Expire,
 }
 
-impl<'js> IntoJsFunc<'js, Helper> for Helper {
+impl<'js> IntoJsFunc<'js, SyncHelper> for SyncHelper {
     fn param_requirements() -> ParamRequirement {
         ParamRequirement::any()
     }
@@ -314,25 +314,25 @@ impl<'js> IntoJsFunc<'js, Helper> for Helper {
         let given = |at: usize| params.arg(at).unwrap_or_else(|| Value::new_undefined(ctx.clone()));
         let required = |is_met: bool, reason: &'static str| if is_met { Ok(()) } else { Err(refusal(ctx, reason)) };
         match self.what {
-            What::Channel => (0..params.len()).try_for_each(|at| heard.channel(&given(at)))?,
-            What::Access => heard.give_each(false, &given(0), &given(1))?,
-            What::Role => heard.give_each(true, &given(0), &given(1))?,
-            What::RequireUser => {
+            HelperKind::Channel => (0..params.len()).try_for_each(|at| heard.channel(&given(at)))?,
+            HelperKind::Access => heard.give_each(false, &given(0), &given(1))?,
+            HelperKind::Role => heard.give_each(true, &given(0), &given(1))?,
+            HelperKind::RequireUser => {
                 required(heard.meets(&given(0), |writer, name| writer.name == name)?, WRONG_USER)?;
             }
-            What::RequireRole => {
+            HelperKind::RequireRole => {
                 required(heard.meets(&given(0), |writer, name| writer.roles.contains(name))?, MISSING_ROLE)?;
             }
-            What::RequireAccess => {
+            HelperKind::RequireAccess => {
                 required(heard.meets(&given(0), |writer, name| writer.channels.contains(name))?, MISSING_ACCESS)?;
             }
-            What::RequireAdmin => required(heard.writer().is_none(), NO_ADMINISTRATOR)?,
-            What::IsRejected => return Ok(Value::new_bool(ctx.clone(), heard.said.borrow().rejected.is_some())),
-            What::Refuse => {
+            HelperKind::RequireAdmin => required(heard.writer().is_none(), NO_ADMINISTRATOR)?,
+            HelperKind::IsRejected => return Ok(Value::new_bool(ctx.clone(), heard.said.borrow().rejected.is_some())),
+            HelperKind::Refuse => {
                 let reason = heard.text(&given(1), REASON_BYTES_MAX)?;
                 heard.said.borrow_mut().rejected = Some((given(0).as_number().unwrap_or(f64::NAN), reason));
             }
-            What::Expire => {
+            HelperKind::Expire => {
                 let text = heard.text(&given(0), TEXT_BYTES_MAX)?;
                 let is_number = given(1).as_bool() == Some(true);
                 let value = if is_number { json::Value::Number(text.into()) } else { json::Value::String(text.into()) };
