@@ -1,4 +1,4 @@
-//! From a request to its surface, and from the surface's answer to the connection.
+//! Passes a request to its surface, and the surface's answer to the connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ const REQUEST_ID_MAX: usize = 36;
 /// The header with which a client that can only send `POST` names another method.
 const METHOD_OVERRIDE: HeaderName = HeaderName::from_static("x-http-method-override");
 
-/// Ids of requests: ten hexadecimal digits that tell them apart in a log.
+/// The source of request ids: ten hexadecimal digits that identify a request in the log.
 #[derive(Debug, Default)]
 pub(crate) struct RequestIds(AtomicU64);
 
@@ -53,8 +53,8 @@ impl RequestIds {
     }
 }
 
-/// The method that a `POST` with `X-HTTP-Method-Override` names; `None` for other requests. `HEAD` becomes `GET`, since the
-/// answer to a `POST` has a body.
+/// Returns the method that a `POST` with `X-HTTP-Method-Override` names, `None` for other requests. `HEAD` becomes
+/// `GET`, since the answer to a `POST` has a body.
 fn meant(method: &Method, headers: &HeaderMap) -> Option<Method> {
     if *method != Method::POST {
         return None;
@@ -70,7 +70,7 @@ fn meant(method: &Method, headers: &HeaderMap) -> Option<Method> {
     }
 }
 
-/// Makes one line of those with cookies: a browser sends each on its own over HTTP/2 (RFC 9113, 8.2.3).
+/// Joins cookie headers into one: over HTTP/2 a browser sends each cookie separately (RFC 9113, 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let mut lines = headers.get_all(header::COOKIE).iter();
     let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return };
@@ -84,7 +84,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Answers one request at its outlet; `peer` is who sends it, `None` for one from within.
+/// Answers one request at its outlet. `peer` is `None` for a request from within the process.
 pub(crate) async fn answer<S: Surface>(
     served: Arc<Served<S>>,
     mut request: hyper::Request<Incoming>,
@@ -106,7 +106,7 @@ pub(crate) async fn answer<S: Surface>(
     if let Some(continue_trace) = shell.continue_trace {
         tracking.continue_trace(continue_trace, request.headers());
     }
-    // What wraps it would have room for its state several times.
+    // Boxed: each wrapping future would reserve its state again.
     let spans = tracking.spans();
     spans.within(Box::pin(answer_within(served, request, id, (target, label), (sender, peer), tracking, outlet))).await
 }
@@ -122,7 +122,7 @@ async fn answer_within<S: Surface>(
 ) -> Response<Tracked> {
     let is_inside = peer.is_none();
     outlet.connection().unblocked().await;
-    // Where others wait for room for what they have made, nothing is made that would wait behind them.
+    // Answers are not made while the outlet has no room; they would only wait in memory.
     outlet.until_there_is_room().await;
     let (shell, surface) = (&served.shell, &served.surface);
     let cors = shell.cors();
@@ -134,7 +134,7 @@ async fn answer_within<S: Surface>(
     let is_head = method == Method::HEAD;
     let verb = Verb::from(&method);
     let request_headers = if headers.contains_key(header::ORIGIN) { headers.clone() } else { Default::default() };
-    // What is asked from within goes by no name, and is nobody's but this server's.
+    // Requests from within the process have no host and no origin, and are always the server's own.
     let check = |peer: &Peer| {
         host::check(version, &uri, &headers, surface.is_open())?;
         if let Some(from) = shell.admission.ask(peer)? {
@@ -217,7 +217,7 @@ async fn answer_within<S: Surface>(
         reply.headers.insert(BODY_TIME, HeaderValue::from(body_time.millis()));
     }
     reply.headers.insert(header::SERVER, shell.server_header.clone());
-    // What is asked from within is no client's request.
+    // Requests from within the process are not counted.
     if !is_inside {
         shell.requests.answered(label, verb, reply.status.as_u16(), tracking.elapsed());
     }

@@ -1,4 +1,4 @@
-//! A request's body on its way in.
+//! Request bodies while they arrive.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +16,11 @@ use crate::outlet::Connection;
 use crate::refused::{Refused, Result};
 use crate::shares::Sender;
 
-/// A body may take longer than that if so much has come for each second.
+/// The rate, in bytes per second, that extends the time limit of a long body.
 const LEAST_BYTES_A_SECOND: u64 = 16 * 1024;
 
-/// The time spent waiting for a request body that is read as a whole, for the head of the answer. It depends on the client only.
+/// The time spent waiting for a request body that is read as a whole. Sent in the head of the answer. It depends on
+/// the client only.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BodyTime(Arc<AtomicU64>);
 
@@ -28,26 +29,26 @@ impl BodyTime {
         self.0.store(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// In milliseconds; 0 without a body, or if the body was not read as a whole before the answer began.
+    /// Returns milliseconds; 0 without a body, or if the body was not read as a whole before the answer began.
     pub(crate) fn millis(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// A request's body.
+/// A request body that is arriving.
 #[derive(Debug)]
 pub struct Arriving {
     body: Incoming,
-    /// What comes in the place of the rest.
+    /// A body that replaces the rest.
     instead: Option<Body>,
     bytes: u64,
     began: Instant,
-    /// Between two pieces, and for all of it, however it trickles.
+    /// Limits of the time between two pieces, and in total.
     pause_max: Duration,
     all_max: Duration,
     memory: BodyMemory,
     coming: Arc<Coming>,
-    /// Where it comes, and how long it was waited for in all.
+    /// The connection, and the total time that the server waited for the body.
     connection: Arc<Connection>,
     waited: Duration,
     time: BodyTime,
@@ -76,38 +77,37 @@ impl Arriving {
         }
     }
 
-    /// Returns the time that [`Arriving::tell_time`] publishes.
     pub(crate) fn time(&self) -> BodyTime {
         self.time.clone()
     }
 
-    /// Publishes the time, after the body was read as a whole.
+    /// Publishes the waiting time after the body was read as a whole.
     pub(crate) fn tell_time(&self) {
         self.time.set(self.waited);
     }
 
-    /// It may take no longer than that.
+    /// Lowers the time limit of the whole body.
     pub(crate) fn within(&mut self, all_max: Duration) {
         self.all_max = self.all_max.min(all_max);
     }
 
-    /// Room for something else that the request's client is going to send, of at most so many bytes.
+    /// Reserves memory for at most `bytes` that the client will send besides the body.
     ///
     /// # Errors
-    /// 503 where there is none; 429 where the client's address has its share.
+    /// 503 if memory is exhausted; 429 if the share of the client's address is.
     pub fn room_for(&self, bytes: usize) -> Result<Memory> {
         self.memory.room_for(self.coming.sender(), bytes)
     }
 
-    /// What was read of it comes again, or something else in its place.
+    /// Puts back a body, read or new, in place of the rest.
     pub(crate) fn put_back(&mut self, body: Body) {
         self.instead = Some(body);
     }
 
-    /// The next piece; `None` at its end.
+    /// Returns the next piece, `None` at the end.
     ///
     /// # Errors
-    /// 408 where it does not come in time, or too slowly where others need what it holds; 400 where it breaks off.
+    /// 408 if the body is late, or slow while others need its memory; 400 if it breaks off.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
         if let Some(Body { bytes, .. }) = self.instead.take().filter(|body| !body.bytes.is_empty()) {
             return Ok(Some(bytes));
@@ -137,17 +137,17 @@ impl Arriving {
         }
     }
 
-    /// Waits for room for an upload of what comes here, for which slow ones are ended. `has_gzip`: it is compressed, or
-    /// becomes so.
+    /// Waits for the room of an upload, and ends slow uploads for it. `has_gzip`: the upload is compressed or will
+    /// be.
     ///
     /// # Errors
-    /// 503 where there is none for long.
+    /// 503 after a long wait.
     pub async fn upload_room(&self, has_gzip: bool) -> Result<UploadRoom> {
         self.memory.upload(has_gzip, &self.coming).await
     }
 }
 
-/// How long a body may take of which so much has come.
+/// Returns the time limit of a body of which `bytes` have arrived.
 fn time_for(all_max: Duration, bytes: u64) -> Duration {
     all_max + Duration::from_secs(bytes / LEAST_BYTES_A_SECOND)
 }
@@ -156,29 +156,29 @@ fn slow() -> Refused {
     Refused::new(StatusCode::REQUEST_TIMEOUT, "timeout", "The request's body did not come in time")
 }
 
-/// A text on its way in, with the memory that it takes.
+/// A text that is arriving, with its memory.
 pub(crate) struct Gathering {
     of: BodyMemory,
     coming: Arc<Coming>,
     memory: Memory,
     reserved: usize,
-    /// How long it is said to be, as far as that costs nothing.
+    /// The announced length, up to [`FREE_BYTES`], which needs no reservation.
     expected: usize,
     bytes: BytesMut,
 }
 
 impl Gathering {
-    /// `expected`: how long it is, if that is known.
+    /// `expected`: the announced length.
     pub(crate) fn new(of: &Arriving, expected: Option<usize>) -> Gathering {
         let expected = expected.unwrap_or(0).min(FREE_BYTES);
         let (of, coming) = (of.memory.clone(), of.coming.clone());
         Gathering { of, coming, memory: Memory::default(), reserved: FREE_BYTES, expected, bytes: BytesMut::new() }
     }
 
-    /// More of it.
+    /// Appends data.
     ///
     /// # Errors
-    /// 413 when it becomes too long, 503 when there is no memory for it.
+    /// 413 if the text is too long, 503 if memory is exhausted.
     pub(crate) async fn push(&mut self, data: &[u8]) -> Result<()> {
         if self.bytes.len() + data.len() > self.of.body_bytes_max() {
             return Err(too_large());
@@ -187,7 +187,7 @@ impl Gathering {
             self.of.grow_coming(&mut self.memory, self.reserved, &self.coming).await?;
             self.reserved += STEP_BYTES;
         }
-        // Not for who says that much comes, and sends a little.
+        // Not for a client that announces much and sends little.
         if self.bytes.is_empty() && data.len() >= self.expected / 4 {
             self.bytes.reserve(self.expected);
         }
@@ -195,12 +195,12 @@ impl Gathering {
         Ok(())
     }
 
-    /// It is complete.
+    /// Returns the complete text.
     pub(crate) fn into_parts(self) -> (Bytes, Memory) {
         (self.bytes.freeze(), self.memory)
     }
 
-    /// It is complete: waits for the room that its tree may take, as long as its client does.
+    /// Completes the text and waits for the memory of its tree while the client stays.
     pub(crate) async fn finish(self, client: Option<&Client>) -> Result<Body> {
         let of = self.of.clone();
         let (bytes, mut memory) = self.into_parts();
@@ -224,11 +224,11 @@ mod tests {
 
     #[test]
     fn who_goes_on_has_more_time() {
-        // A byte every 29 s comes to an end.
+        // One byte each 29 s gains no time.
         let all_max = Limits::default().body_max;
         assert_eq!(time_for(all_max, 0), all_max);
         assert_eq!(time_for(all_max, all_max.as_secs() / 29), all_max);
-        // The largest attachment in 18 hours.
+        // The largest attachment may take 18 hours.
         assert_eq!(time_for(all_max, 1 << 30), all_max + Duration::from_secs(65_536));
     }
 }

@@ -1,23 +1,24 @@
-//! Requests' bodies that a connection is waited for, and how slowly they come.
+//! The request bodies that a connection waits for, and their rate.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// A body is not slow before it was waited for as long.
+/// A body is not called slow within this time.
 const PATIENCE_MS: u64 = 2_000;
 
-/// Nor if as much comes of it in a second.
+/// A body at this rate is not slow.
 const LEAST_BYTES_A_SECOND: u64 = 16 * 1024;
 
-/// The bodies of one connection that are waited for just now.
+/// The bodies that one connection waits for now.
 #[derive(Debug, Default)]
 pub(crate) struct BodiesAwaited {
     count: AtomicUsize,
-    /// Of the one that was begun to be waited for first: when, in milliseconds since the server began, and what has come.
+    /// The body that has been awaited longest: the start of the wait, in milliseconds since the server's start, and
+    /// its bytes so far.
     since: AtomicU64,
     bytes: AtomicU64,
 }
 
-/// A body that is waited for until this is dropped.
+/// A wait for a body; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct BodyAwaited<'b>(&'b BodiesAwaited);
 
@@ -29,7 +30,7 @@ impl Drop for BodyAwaited<'_> {
 
 impl BodiesAwaited {
     pub(crate) fn begin(&self, since: u64, bytes: u64) -> BodyAwaited<'_> {
-        // Several come at once on HTTP/2 alone: what is read between these is a little wrong at most.
+        // Only HTTP/2 has several bodies at once. A race between the two stores skews the rate only slightly.
         if self.count.fetch_add(1, Ordering::Relaxed) == 0 || since < self.since.load(Ordering::Relaxed) {
             self.since.store(since, Ordering::Relaxed);
             self.bytes.store(bytes, Ordering::Relaxed);
@@ -37,7 +38,7 @@ impl BodiesAwaited {
         BodyAwaited(self)
     }
 
-    /// Bytes a second, where that is slow.
+    /// Returns the rate in bytes per second if it is slow.
     pub(crate) fn slow(&self, now: u64) -> Option<u64> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
@@ -58,7 +59,7 @@ mod tests {
         assert_eq!(bodies.slow(10_000), None);
         let one = bodies.begin(1_000, 100);
         assert_eq!((bodies.slow(2_999), bodies.slow(3_000), bodies.slow(11_000)), (None, Some(50), Some(10)));
-        // One that has just begun does not hide it.
+        // A second body that has just begun does not hide the first.
         let two = bodies.begin(10_000, 1 << 30);
         assert_eq!(bodies.slow(11_000), Some(10));
         drop((one, two));

@@ -1,4 +1,4 @@
-//! Memory that requests' bodies may take together.
+//! The memory of all request bodies.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,48 +16,48 @@ use crate::pace::Pace;
 use crate::refused::{Refused, Result};
 use crate::shares::{Sender, Share, Shares};
 
-/// Every body may be this long without asking for memory; connections are counted.
+/// The length up to which a body needs no reservation: the number of connections is bounded.
 pub const FREE_BYTES: usize = 16 * 1024;
 
-/// Trees below this are not reckoned, for the same reason.
+/// The size up to which a tree needs no reservation, for the same reason.
 const FREE_TREE_BYTES: usize = 128 * 1024;
 
-/// The unit in which memory is given out.
+/// The unit of reservations.
 const PERMIT_BYTES: usize = 1024;
 
-/// A body takes memory in steps of this while it comes in.
+/// The step in which an arriving body reserves memory.
 pub(crate) const STEP_BYTES: usize = 256 * 1024;
 
-/// A body up to this finds room where larger ones have taken the rest.
+/// The largest body that may use the memory reserved for small ones.
 const SMALL_BYTES: usize = 1024 * 1024;
 
-/// Of the room for small trees, what one may take.
+/// The largest small tree, as a fraction of the memory for small trees.
 const SMALL_TREE_PART: usize = 8;
 
-/// Trees that take more than this part of the room are not waited for long: all others would wait behind.
+/// Trees above this fraction of the memory wait only briefly: others would wait behind them.
 const LARGE_TREE_PART: usize = 4;
 
-/// What an upload under way holds, beside the state of its compression.
+/// The memory of an upload besides its compression.
 const UPLOAD_BYTES: usize = 512 * 1024;
 
-/// The state of an upload's compression.
+/// The memory of an upload's compression.
 const UPLOAD_GZIP_BYTES: usize = 320 * 1024;
 
-/// For room that is waited for.
+/// The longest wait for memory.
 const ROOM_MAX: Duration = Duration::from_secs(30);
 
-/// For room that others give up, or that is waited for ahead of others.
+/// The longest wait for memory that slow requests are giving up, or that blocks others behind it.
 const SOON_MAX: Duration = Duration::from_secs(2);
 
-/// Between two looks for who is slow, where somebody waits.
+/// The interval at which slow uploads are ended while others wait.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Memory that requests may take together, in three parts: their texts, the trees that these are parsed into, and uploads
-/// under way. A part of it is for small texts and small trees alone.
+/// The memory of request bodies in three parts: texts, trees parsed from them, and uploads. A fraction is reserved
+/// for small texts and small trees.
 ///
-/// A text takes memory as it comes in, never ahead of it. Where there is none, bodies that hold some and come slowly are
-/// ended; where none is slow the text is refused. A tree's memory is waited for, all at once: who holds it waits for no
-/// other memory.
+/// A text reserves memory as it arrives, never ahead. If memory is exhausted, slow bodies that hold some are ended;
+/// if none is slow, the text is refused. The memory of a tree is reserved at once, with a wait. A request that holds
+/// tree memory waits for no other memory, so there is no deadlock.
 #[derive(Debug, Clone)]
 pub struct BodyMemory(Arc<Inner>);
 
@@ -72,7 +72,7 @@ struct Inner {
     body_bytes_max: usize,
     began: Instant,
     came: AtomicU64,
-    /// Bodies that hold room and are not complete.
+    /// Bodies that hold memory and are not complete.
     coming: Mutex<HashMap<u64, Weak<Coming>>>,
 }
 
@@ -107,9 +107,10 @@ fn permits(bytes: usize) -> u32 {
 }
 
 impl BodyMemory {
-    /// `total_bytes`: for texts and trees; small ones have an eighth as much beside it, and uploads a quarter.
+    /// `total_bytes`: for texts and trees. Small ones have another eighth of it, and uploads another quarter.
     pub(crate) fn new(total_bytes: usize, body_bytes_max: usize) -> Self {
-        // At least one greatest body, beside what it is inflated to in a vector with up to twice the room.
+        // Room for at least one largest body and its inflated text, in a vector whose capacity may be twice its
+        // length.
         let texts = (total_bytes / 3).max(3 * body_bytes_max + 2 * STEP_BYTES);
         BodyMemory(Arc::new(Inner {
             texts: Part::new(texts),
@@ -125,12 +126,12 @@ impl BodyMemory {
         }))
     }
 
-    /// The largest body, inflated.
+    /// Returns the limit of a body, inflated.
     pub(crate) fn body_bytes_max(&self) -> usize {
         self.0.body_bytes_max
     }
 
-    /// Bytes of texts, of trees and of uploads that requests hold now.
+    /// Returns the memory of texts, trees and uploads.
     pub(crate) fn usage(&self) -> [Usage; 3] {
         let of = |parts: &[&Part]| Usage {
             used: parts.iter().map(|part| part.used()).sum(),
@@ -140,7 +141,7 @@ impl BodyMemory {
         [of(&[&all.texts, &all.small_texts]), of(&[&all.trees, &all.small_trees]), of(&[&all.uploads])]
     }
 
-    /// A body that is going to come, and from whom, where that is bounded.
+    /// Announces a body. `sender` is set if its address has a limit.
     pub(crate) fn expect(&self, sender: Option<Sender>) -> Arc<Coming> {
         let number = self.0.came.fetch_add(1, Ordering::Relaxed);
         Arc::new(Coming {
@@ -156,13 +157,13 @@ impl BodyMemory {
         })
     }
 
-    /// Takes room for more of a text, if it is there.
+    /// Reserves memory for a text if it is available now.
     pub(crate) fn grow(&self, held: &mut Memory, bytes: usize) -> Result<()> {
         held.add_text(self.0.texts.try_take(bytes).ok_or_else(busy)?);
         Ok(())
     }
 
-    /// Takes room for a text that is going to come beside a request's body, where it is there at once.
+    /// Reserves memory, if available now, for a text that will arrive besides a request's body.
     pub(crate) fn room_for(&self, sender: Option<&Sender>, bytes: usize) -> Result<Memory> {
         let mut held = Memory::default();
         if let Some(sender) = sender {
@@ -175,12 +176,12 @@ impl BodyMemory {
         Ok(held)
     }
 
-    /// What one sender may take of texts: the largest body has room, whatever the part.
+    /// Returns the most text memory of one sender. The largest body always fits.
     fn most_of(&self, sender: &Sender) -> usize {
         (self.0.texts.limit / 100 * sender.percent).max(self.0.body_bytes_max + STEP_BYTES)
     }
 
-    /// Takes room for more of a text that comes and has some already.
+    /// Reserves memory for an arriving text.
     pub(crate) async fn grow_coming(&self, held: &mut Memory, has: usize, coming: &Arc<Coming>) -> Result<()> {
         if let Some(sender) = &coming.sender {
             self.0.shares.grow(&mut held.share, sender, STEP_BYTES, self.most_of(sender))?;
@@ -200,13 +201,14 @@ impl BodyMemory {
         if self.cut_slow(|coming| &coming.has_text) == 0 {
             return Err(busy());
         }
-        // What is given up comes back at once: who holds some himself does not wait long here.
+        // Slow bodies release their memory at once, so this request, which holds memory itself, waits only briefly.
         let more = tokio::time::timeout(SOON_MAX, self.0.texts.take(STEP_BYTES)).await;
         held.add_text(more.ok().flatten().ok_or_else(busy)?);
         Ok(())
     }
 
-    /// Waits for the room of an upload, for which slow ones are ended; `has_gzip`: it is compressed, or looked into.
+    /// Waits for the room of an upload and ends slow uploads for it. `has_gzip`: the upload is compressed or
+    /// decompressed.
     pub(crate) async fn upload(&self, has_gzip: bool, coming: &Arc<Coming>) -> Result<UploadRoom> {
         let bytes = UPLOAD_BYTES + if has_gzip { UPLOAD_GZIP_BYTES } else { 0 };
         let mut take = std::pin::pin!(self.0.uploads.take(bytes));
@@ -231,11 +233,11 @@ impl BodyMemory {
         all.entry(coming.number).or_insert_with(|| Arc::downgrade(coming));
     }
 
-    /// Ends those who hold what is wanted and are slow: how many.
+    /// Ends slow bodies that hold this kind of memory, and returns their number.
     fn cut_slow(&self, holds: impl Fn(&Coming) -> &AtomicBool) -> usize {
         let all: Vec<Arc<Coming>> = {
             let all = self.0.coming.lock().unwrap_or_else(PoisonError::into_inner);
-            // None is dropped here, which would take the lock again.
+            // The vector keeps the bodies alive: dropping one takes the lock again.
             all.values().filter_map(Weak::upgrade).collect()
         };
         let now = self.now();
@@ -252,15 +254,15 @@ impl BodyMemory {
     }
 }
 
-/// A body on its way in, as one that others may wait for.
+/// An arriving body that others may wait for.
 #[derive(Debug)]
 pub(crate) struct Coming {
     number: u64,
     of: BodyMemory,
-    /// Whose it is, if that is bounded.
+    /// Set if the address of the body has a limit.
     sender: Option<Sender>,
     pace: Pace,
-    /// When it was waited for last.
+    /// The end of the last wait for this body.
     ended_at: AtomicU64,
     is_waited_for: AtomicBool,
     has_text: AtomicBool,
@@ -273,10 +275,10 @@ impl Coming {
         self.sender.as_ref()
     }
 
-    /// Waits for more of it; `None` where it is to end, since others need what it holds.
+    /// Waits for more of the body. Returns `None` if the body must end because others need its memory.
     pub(crate) async fn more<T>(&self, more: impl Future<Output = T>, bytes: impl Fn(&T) -> usize) -> Option<T> {
         let now = self.of.now();
-        // What is done with it meanwhile is not its client's fault.
+        // The time in which the server did not read is not the client's fault.
         if now.saturating_sub(self.ended_at.load(Ordering::Relaxed)) > LOOK.as_millis() as u64 {
             self.pace.restart(now);
         }
@@ -301,7 +303,7 @@ impl Drop for Coming {
     }
 }
 
-/// What an upload holds until this is dropped.
+/// The room of an upload; released when dropped.
 #[derive(Debug)]
 pub struct UploadRoom {
     _taken: OwnedSemaphorePermit,
@@ -314,18 +316,18 @@ impl Drop for UploadRoom {
     }
 }
 
-/// Knows when the client of a request that goes on without it has hung up.
+/// Detects that the client of a detached request has hung up.
 #[derive(Debug)]
 pub struct Client(mpsc::Sender<()>);
 
 impl Client {
-    /// Whoever waits for the answer keeps the other one.
+    /// Returns the pair. The task that waits for the answer keeps the receiver.
     pub fn new() -> (Client, mpsc::Receiver<()>) {
         let (client, there) = mpsc::channel(1);
         (Client(client), there)
     }
 
-    /// Resolves when it has; never where there is none to hang up.
+    /// Resolves when the client has hung up; never without a client.
     pub async fn gone(client: Option<&Client>) {
         match client {
             Some(client) => client.0.closed().await,
@@ -342,7 +344,7 @@ pub(crate) fn too_large() -> Refused {
     Refused::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the request entity is too large")
 }
 
-/// Memory that a request holds until this is dropped.
+/// The memory of a request; released when dropped.
 #[derive(Debug, Default)]
 pub struct Memory {
     text: Option<OwnedSemaphorePermit>,
@@ -363,7 +365,7 @@ impl Memory {
         merge(&mut self.text, more);
     }
 
-    /// Waits for the room that the text's tree may take at most, as long as its client does.
+    /// Waits for the greatest memory that the text's tree may take, while the client stays.
     pub(crate) async fn reserve_tree(&mut self, of: &BodyMemory, text: &[u8], client: Option<&Client>) -> Result<()> {
         let bytes = tree_bytes(text);
         if bytes <= FREE_TREE_BYTES {
@@ -384,29 +386,29 @@ impl Memory {
         Ok(())
     }
 
-    /// The text's tree is gone.
+    /// Releases the memory of the tree.
     pub(crate) fn drop_tree(&mut self) {
         self.tree = None;
     }
 
-    /// What stays of it for as long as an answer lasts that may have no end: `bytes` for what was made of the tree.
+    /// Keeps `bytes` for an answer that may have no end, and releases the rest.
     pub fn keep(self, of: &BodyMemory, bytes: usize) -> Result<Memory> {
         if bytes <= FREE_TREE_BYTES {
             return Ok(Memory::default());
         }
-        // Those that last have no part in the room for small ones.
+        // Long-lived memory must not come from the reserve for small bodies.
         drop(self);
         let tree = of.0.trees.try_take(bytes).ok_or_else(busy)?;
         Ok(Memory { tree: Some(tree), ..Memory::default() })
     }
 }
 
-/// A body with the memory that it was given.
+/// A body with its memory.
 #[derive(Debug)]
 pub struct Body {
     /// The text.
     pub bytes: Bytes,
-    /// Kept for as long as the text, or anything parsed from it, is in use.
+    /// Kept while the text or anything parsed from it is in use.
     pub memory: Memory,
 }
 
@@ -417,7 +419,7 @@ mod tests {
 
     use super::*;
 
-    /// What a value takes beyond itself.
+    /// Returns the memory of a value beyond itself.
     fn room(value: &Value<'_>) -> usize {
         match value {
             Value::Array(items) => items.capacity() * size_of::<Value<'_>>() + items.iter().map(room).sum::<usize>(),
@@ -466,7 +468,7 @@ mod tests {
         }
     }
 
-    /// A body that holds what is made for it, and goes on when the test says so.
+    /// Returns a task with a body that holds memory and continues when the test says so.
     fn goes_on<T: Send + 'static>(
         coming: &Arc<Coming>,
         held: T,
@@ -520,12 +522,12 @@ mod tests {
         let room = memory.upload(true, &first).await.unwrap();
         assert_eq!(memory.usage()[2].used, memory.usage()[2].limit);
         let (_go_on, task) = goes_on(&first, room);
-        // Nobody waits.
+        // Without waiting uploads a slow one continues.
         pass(Duration::from_secs(20)).await;
         assert!(!task.is_finished());
         let room = memory.upload(true, &second).await.unwrap();
         assert!(!task.await.unwrap(), "it was ended");
-        // One that goes on does so, and who waits for it is refused after a while.
+        // An upload that continues is not ended, and the waiting one is refused.
         let task = tokio::spawn(async move {
             let _room = room;
             for _ in 0..100 {
@@ -547,7 +549,7 @@ mod tests {
     async fn large_trees_keep_no_small_ones_waiting() {
         let memory = BodyMemory::new(64 << 20, 1 << 20);
         let [_, trees, _] = memory.usage();
-        // One that lasts has most of it, and another waits for the rest.
+        // One long-lived tree has most of the memory, and another one waits for the rest.
         let (mut lasts, mut small) = (Memory::default(), Memory::default());
         let half = trees.limit / 2 / (2 * size_of::<Value<'_>>());
         lasts.reserve_tree(&memory, &array(half), None).await.unwrap();
@@ -562,14 +564,14 @@ mod tests {
         small.reserve_tree(&memory, &array(5_000), None).await.unwrap();
         assert_eq!(waited(), Duration::ZERO, "it found room of its own");
         assert!(!waits.is_finished());
-        // Who has hung up waits no longer.
+        // A client that has hung up no longer waits.
         drop(there);
         assert_eq!(waits.await.unwrap().unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(waited(), Duration::ZERO);
         let refused = Memory::default().reserve_tree(&memory, &array(half), None).await;
         assert_eq!(refused.unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(waited() < ROOM_MAX, "large ones do not stay long in the way");
-        // What lasts keeps what it needs.
+        // A long-lived answer keeps only what it needs.
         let kept = lasts.keep(&memory, 1 << 20).unwrap();
         drop(small);
         assert_eq!(memory.usage()[1].used, 1 << 20);

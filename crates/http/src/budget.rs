@@ -1,4 +1,4 @@
-//! Room for answers, in bytes: given out in order, to each client a part of it at most.
+//! Memory for answers, granted in order and with a limit per client.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,19 +10,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::metrics::Usage;
 use crate::turns::Who;
 
-/// Who waits for longer than this waits because of others.
+/// The wait after which slow clients are cut to make room.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Bytes that are given out and come back.
+/// A number of bytes that are granted and returned.
 #[derive(Debug)]
 pub(crate) struct Budget {
     free: Arc<Semaphore>,
     pub limit: usize,
-    /// Who has lost patience.
+    /// The number of tasks that have waited longer than [`PATIENCE`].
     waiting: AtomicUsize,
 }
 
-/// Somebody waits for room of a budget, until this is dropped.
+/// Counts a waiting task until dropped.
 struct Waiting<'b>(&'b AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -37,21 +37,21 @@ impl Budget {
         Budget { free: Arc::new(Semaphore::new(limit)), limit, waiting: AtomicUsize::new(0) }
     }
 
-    /// What somebody gets who wants so many bytes: who wants more than there is gets all of it.
+    /// Returns the permits for a number of bytes, at most all.
     fn permits(&self, bytes: usize) -> u32 {
         u32::try_from(bytes.min(self.limit)).unwrap_or(u32::MAX)
     }
 
-    /// Takes room if it is there.
+    /// Takes bytes if they are available now.
     pub(crate) fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         self.free.clone().try_acquire_many_owned(self.permits(bytes)).ok()
     }
 
-    /// Waits for room, in order.
+    /// Waits for bytes, in order.
     pub(crate) async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         match self.try_take(bytes) {
             Some(taken) => Some(taken),
-            // Boxed: it is rare, and its state would stand in that of every feed.
+            // Boxed: it is rare, and its state would be part of every feed's.
             None => Box::pin(self.wait(self.permits(bytes))).await,
         }
     }
@@ -77,13 +77,13 @@ impl Budget {
         Usage { used: self.limit.saturating_sub(self.free.available_permits()), limit: self.limit }
     }
 
-    /// Whether there is none left even for so little.
+    /// Returns true if not even this many bytes are free.
     pub(crate) fn lacks(&self, bytes: usize) -> bool {
         self.free.available_permits() < bytes.min(self.limit)
     }
 }
 
-/// What the answers to one address may take of each kind of room.
+/// The budgets of the answers to one address.
 #[derive(Debug)]
 pub(crate) struct Share {
     of: Arc<Shares>,
@@ -93,11 +93,11 @@ pub(crate) struct Share {
     pub rows: Budget,
 }
 
-/// The shares of addresses to which something is answered now.
+/// The shares of addresses with current answers.
 #[derive(Debug, Default)]
 pub(crate) struct Shares(Mutex<HashMap<Who, Weak<Share>>>);
 
-/// How much room there is: for pieces, for pages of documents, and of rows.
+/// Budgets in bytes for pieces, pages of documents, and pages of rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub pieces: usize,
@@ -106,7 +106,7 @@ pub(crate) struct Limits {
 }
 
 impl Shares {
-    /// An address' share, which is the same for all its answers that are under way at once.
+    /// Returns the share that all current answers to an address use.
     pub(crate) fn of(self: &Arc<Self>, who: Who, limits: Limits) -> Arc<Share> {
         let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = shares.get(&who).and_then(Weak::upgrade) {
@@ -129,10 +129,10 @@ impl Shares {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Whether anybody waits for room of their address' share.
+    /// Returns true if any task waits for its address's share.
     pub(crate) fn are_waited_for(&self) -> bool {
         let shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is dropped takes the lock again.
+        // The shares are dropped after the lock is released, because dropping one takes it.
         let all: Vec<Arc<Share>> = shares.values().filter_map(Weak::upgrade).collect();
         drop(shares);
         let is_waited_for = |share: &Arc<Share>| {
@@ -145,7 +145,7 @@ impl Shares {
 impl Drop for Share {
     fn drop(&mut self) {
         let mut shares = self.of.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // There may be a new one by now.
+        // The address may have a new share by now.
         if shares.get(&self.who).is_some_and(|share| share.strong_count() == 0) {
             shares.remove(&self.who);
         }

@@ -1,22 +1,23 @@
 //! Chunks whose sizes are written with the digits 0 to 9.
 //!
-//! Hyper writes the size of a chunk in upper-case hexadecimal. CouchDB writes lower case, and some clients read only that.
-//! Hyper has no setting for it, and rewriting its output would take a second parser. So a chunked answer is cut into chunks
-//! whose sizes have no letters: such a size is the same in both cases.
+//! Hyper writes the size of a chunk in upper-case hexadecimal. CouchDB writes lower case, and some clients read only
+//! that. Hyper has no setting for it, and rewriting its output would take a second parser. So a chunked answer is cut
+//! into chunks whose sizes have no letters: such a size is the same in both cases.
 //!
-//! The cost is a further chunk, 6 to 10 bytes without a copy, for most pieces, and up to four further chunks for a few. A cut
-//! never splits a UTF-8 character, since clients decode each chunk by itself. Lines of a feed are not cut: clients read each
-//! chunk as whole lines. Padding rows with empty lines, which clients take for heartbeats, would add up to 60 % to every feed.
+//! The cost is a further chunk, 6 to 10 bytes without a copy, for most pieces, and up to four further chunks for a
+//! few. A cut never splits a UTF-8 character, since clients decode each chunk by itself. Lines of a feed are not cut:
+//! clients read each chunk as whole lines. Padding rows with empty lines, which clients take for heartbeats, would
+//! add up to 60 % to every feed.
 
 use bytes::Buf;
 
 use crate::outlet::Outgoing;
 
-/// The most lengths tried until one ends on a character boundary. Lengths without letters come in runs of ten, and of four
-/// adjacent offsets at least one is a boundary.
+/// The most attempts to end on a character boundary. Sizes without letters come in runs of ten, and at least one of
+/// four adjacent offsets is a boundary.
 const PROBES_MAX: usize = 8;
 
-/// Shortens the piece to a length without letters, and returns the rest; `None` if there is no rest.
+/// Shortens the piece to a size without letters and returns the rest, `None` if there is no rest.
 pub(crate) fn cut(piece: &mut Outgoing) -> Option<Outgoing> {
     if piece.is_whole {
         return None;
@@ -25,7 +26,7 @@ pub(crate) fn cut(piece: &mut Outgoing) -> Option<Outgoing> {
     (at < piece.remaining()).then(|| Outgoing::new(piece.bytes.split_off(at), piece.outlet.clone(), piece.room.clone()))
 }
 
-/// The length of the first chunk of a text, in bytes.
+/// Returns the length of the first chunk of a text, in bytes.
 fn first_chunk(text: &[u8]) -> usize {
     let longest = without_letters(text.len());
     let mut at = longest;
@@ -41,7 +42,7 @@ fn first_chunk(text: &[u8]) -> usize {
     longest
 }
 
-/// The largest number up to this one whose hexadecimal digits are all below `a`.
+/// Returns the largest number up to this one whose hexadecimal digits are all below `a`.
 fn without_letters(number: usize) -> usize {
     let (mut found, mut is_below) = (0, false);
     for shift in (0..usize::BITS).step_by(4).rev() {

@@ -1,4 +1,4 @@
-//! One connection: what comes before HTTP, and HTTP.
+//! Serves one connection: the steps before HTTP, and HTTP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,25 +28,25 @@ use crate::stall::{Place, StallGuard};
 use crate::stream::{Stream, Transport};
 use crate::surface::Surface;
 
-/// Streams that a client of HTTP/2 has reset and whose request was not looked at yet; with more its connection ends.
+/// The most reset HTTP/2 streams that the server has not accepted yet. Beyond it the connection ends.
 const RESETS_MAX: usize = 20;
 
-/// Streams that a client of HTTP/2 has broken the protocol on, likewise.
+/// The most HTTP/2 streams reset for protocol errors. Beyond it the connection ends.
 const BROKEN_MAX: usize = 100;
 
-/// What a stream of HTTP/2 buffers of its answer.
+/// The send buffer of an HTTP/2 stream, in bytes.
 const STREAM_BUFFER_BYTES: usize = 64 * 1024;
 
-/// What a connection of HTTP/2 takes of requests' bodies before they are read.
+/// The receive window of an HTTP/2 connection for request bodies, in bytes.
 const RECEIVED_BYTES_MAX: u32 = 256 * 1024;
 
-/// Header lines of a request.
+/// The most header lines of a request.
 const HEADERS_MAX: usize = 100;
 
-/// Bytes of a request's head.
+/// The longest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// A connection as it was accepted.
+/// An accepted connection.
 pub(crate) struct Accepted {
     pub transport: Transport,
     pub address: Option<SocketAddr>,
@@ -54,7 +54,7 @@ pub(crate) struct Accepted {
     pub permit: OwnedSemaphorePermit,
 }
 
-/// Serves a connection to its end; `accepting` says when no further request is to be taken on it.
+/// Serves a connection to its end. It accepts no further request once `accepting` is false.
 pub(crate) async fn serve<S: Surface>(
     served: Arc<Served<S>>,
     accepted: Accepted,
@@ -65,7 +65,7 @@ pub(crate) async fn serve<S: Surface>(
     let shell = served.shell.clone();
     let answers = shell.outlets.connect(served.surface.is_open());
     let peer = address.map_or(Peer { address: None, is_secure: false }, |address| Peer::new(address, false));
-    // Who speaks for many has many connections.
+    // A proxy that forwards many clients needs many connections.
     let is_bounded = shell.bounds(&peer);
     let limits = shell.admission.limits();
     let Some(entered) = shell.doorway.enter(who(&peer), is_bounded, &limits, &answers) else { return };
@@ -74,7 +74,7 @@ pub(crate) async fn serve<S: Surface>(
     traffic.connections_accepted.add(1);
     let open = [traffic.connections.hold(), traffic.listener_connections.of(listener.kind()).hold()];
     let place = Place { _permit: permit, entered, _open: open };
-    // Kept apart, and let go of once it is done.
+    // Boxed and dropped afterwards, to keep the connection small.
     let begun = Box::pin(begin(&shell, transport, &listener, peer, &place));
     let begun = tokio::select! {
         begun = begun => begun,
@@ -84,7 +84,7 @@ pub(crate) async fn serve<S: Surface>(
     let (stream, beginning, peer) = match begun {
         Ok(begun) => begun,
         Err(error) => {
-            tracing::debug!(%error, %peer, "a connection ended before anything was asked for");
+            tracing::debug!(%error, %peer, "a connection ended before its first request");
             return;
         }
     };
@@ -94,8 +94,8 @@ pub(crate) async fn serve<S: Surface>(
         heads_read.saw(&request);
         entered.asks();
         let outlet = connection.begin();
-        // Kept apart, and only while it runs: a connection has room for this function's state for as long as it lasts,
-        // and the handlers' is many times larger than what a feed that waits needs.
+        // Boxed, and only while it runs. Otherwise each connection would reserve the state of the handlers, which is
+        // much larger than that of a waiting feed.
         let answer = outlet.map(|outlet| -> Answering {
             match served.mounted.as_ref().filter(|mounted| mounted.has(request.uri().path())) {
                 Some(mounted) => mounted.answer(request, peer, outlet),
@@ -105,7 +105,7 @@ pub(crate) async fn serve<S: Surface>(
         async move {
             match answer {
                 Some(answer) => Ok(answer.await),
-                // Nothing was done for it: the client may send it again. Only HTTP/2 has several at once.
+                // The request was not processed, so the client may retry. Only HTTP/2 has concurrent requests.
                 None => Err(h2::Error::from(h2::Reason::REFUSED_STREAM)),
             }
         }
@@ -133,7 +133,7 @@ pub(crate) async fn serve<S: Surface>(
                 connection.await
             }
         }
-        // The watcher, which is waited for, ends here.
+        // The graceful shutdown waits for the watcher, which ends here.
     };
     let ended = tokio::select! {
         ended = serve => ended,
@@ -144,7 +144,7 @@ pub(crate) async fn serve<S: Surface>(
     }
 }
 
-/// What comes before HTTP: whom a proxy speaks for, TLS; and which HTTP it is.
+/// Runs the steps before HTTP: the PROXY protocol, TLS, and the choice of the HTTP version.
 async fn begin<L: flatbed_metrics::Label>(
     shell: &Shell<L>,
     mut transport: Transport,
@@ -157,7 +157,7 @@ async fn begin<L: flatbed_metrics::Label>(
         peer = timeout(limits.handshake_max, proxied::read_header(&mut transport, peer)).await??;
         let is_bounded = shell.admission.bounds(&peer) && !shell.proxies.forwards(&peer);
         if !place.entered.comes_from(who(&peer), is_bounded, &limits) {
-            return Err(io::Error::other("its address has too many"));
+            return Err(io::Error::other("too many connections from this address"));
         }
     }
     let mut stream = match listener.tls() {
@@ -183,7 +183,8 @@ fn http1(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        // Hyper's timer runs from the end of the previous answer until the next head is complete. The doorway bounds the head itself.
+        // Hyper's timer runs from the end of the previous answer to the end of the next head. The doorway bounds the
+        // head itself.
         .header_read_timeout(limits.idle_max.max(limits.head_max))
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEAD_BYTES_MAX);

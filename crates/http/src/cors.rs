@@ -12,43 +12,43 @@ const HEADERS: &str = "accept, authorization, content-type, origin, referer, if-
 const EXPOSED: &str = "content-type, cache-control, etag, location, server, x-couch-request-id, x-couch-update-newrev, \
                        x-couchdb-body-time";
 
-/// The cookie of a session.
+/// The session cookie.
 const SESSION: &str = "AuthSession";
 
-/// What browsers say of the page that makes a request, which no page can change.
+/// The relation of the requesting page to the server, as set by the browser. Pages cannot change it.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The content types, without parameters, that pages of any origin send without a preflight request.
+/// The content types, without parameters, that pages send to any origin without a preflight request.
 const UNASKED_TYPES: [&str; 4] = ["", "application/x-www-form-urlencoded", "multipart/form-data", "text/plain"];
 
-/// What browsers are answered.
+/// The CORS settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cors {
     /// Origins that may call, such as `https://app.example`; `*` for all.
     pub origins: Vec<String>,
-    /// Whether credentials may be sent along by those that are listed by name.
+    /// True if origins listed by name may send credentials.
     pub credentials: bool,
-    /// Further header names that requests may have.
+    /// Further request headers that are allowed.
     pub headers: Vec<String>,
-    /// How long a browser may keep the answer to a preflight request, in seconds.
+    /// How long a browser may cache the answer to a preflight request, in seconds.
     pub max_age_seconds: u32,
 }
 
 impl Cors {
-    /// The request's origin, if it may call.
+    /// Returns the request's origin if it may call.
     fn allowed<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
         let origin = headers.get(header::ORIGIN)?.to_str().ok()?;
         self.origins.iter().any(|allowed| allowed == "*" || allowed == origin).then_some(origin)
     }
 
-    /// Whether an origin is named, and not just any: these may have credentials. `null` is the origin of every sandboxed page,
-    /// those that databases serve included.
+    /// Returns true if an origin is listed by name, so that it may use credentials. `null` never counts: it is the
+    /// origin of every sandboxed page, including those that databases serve.
     fn is_listed(&self, origin: &str) -> bool {
         !matches!(origin, "*" | "null") && self.origins.iter().any(|listed| listed == origin)
     }
 
-    /// Whether a page may do something on behalf of its user: one of the same host, or of an origin that is listed. What
-    /// does not come from a page may, too.
+    /// Returns true if the request may act for the page's user: from a page of this host, from a listed origin, or
+    /// not from a page.
     pub(crate) fn is_own_or_listed(&self, page: &Page<'_>) -> bool {
         match page.headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default()) {
             Some(origin) => self.is_listed(origin) || page.is_own(origin),
@@ -56,14 +56,19 @@ impl Cors {
         }
     }
 
-    /// Whether a request that changes something may come from this page, with or without credentials. The page must have this
-    /// server's host, or `Sec-Fetch-Site: same-origin` (a proxy may have changed `Host`), or an origin that CORS allows. Requests
-    /// without an `Origin` are allowed unless a browser marks them as of another site or of another host of the same site: pages load
-    /// pictures with `GET` and without an `Origin`. Browsers send forms and plain text without a preflight
-    /// request, so response headers cannot protect the server. They add the credentials of their password dialog on their own: an
-    /// origin that only `*` allows may send credentials in requests that need a preflight request, which is answered without leave
-    /// for a browser's own credentials. To addresses without TLS browsers send no `Sec-Fetch-Site`: a `GET` or `HEAD` that says neither is
-    /// judged by its `Referer`, and refused without one if a browser sends it.
+    /// Returns true if a request that changes something may come from this page. The page must have this server's
+    /// host, or `Sec-Fetch-Site: same-origin` (a proxy may have changed `Host`), or an origin that CORS allows.
+    ///
+    /// A request without `Origin` is allowed unless the browser marks it as from another site or another host of the
+    /// same site: pages load images with `GET` and without `Origin`. Browsers send forms and plain text without a
+    /// preflight request, so response headers cannot protect the server.
+    ///
+    /// Browsers add the credentials of their password dialog on their own. So an origin that only `*` allows may send
+    /// credentials only in requests with a preflight request, whose answer does not allow the browser's own
+    /// credentials.
+    ///
+    /// Browsers send no `Sec-Fetch-Site` to addresses without TLS. A `GET` or `HEAD` with neither header is judged by
+    /// its `Referer`, and refused without one if it comes from a browser.
     pub(crate) fn may_change(&self, page: &Page<'_>, method: &Method) -> bool {
         let is_marked = |mark: &[u8]| page.headers.get(SEC_FETCH_SITE).is_some_and(|site| site.as_bytes() == mark);
         let is_neighbours = !page.headers.contains_key(header::ORIGIN) && is_marked(b"same-site");
@@ -77,8 +82,9 @@ impl Cors {
         !is_others && (self.is_own_or_listed(page) || is_marked(b"same-origin") || is_allowed())
     }
 
-    /// Whether a link may stand in the page that `Referer` names: one of the same host, or of an origin that CORS allows with the
-    /// credentials that the request has. A page can keep browsers from sending `Referer`; other clients have no page.
+    /// Returns true if the page in `Referer` may contain the link: a page of this host, or of an origin that CORS
+    /// allows with the request's credentials. A page can suppress `Referer`, so a browser must send it; other clients
+    /// need not.
     fn may_lead(&self, page: &Page<'_>) -> bool {
         let Some(referer) = page.headers.get(header::REFERER) else { return !is_browser(page.headers) };
         let origin = origin_of(referer.to_str().unwrap_or_default());
@@ -87,14 +93,14 @@ impl Cors {
         self.is_listed(origin) || page.is_own(origin) || is_any()
     }
 
-    /// Whether a page may open what no preflight request guards: one of the same host, of an origin that may call, or
-    /// no page at all. With credentials an origin must be listed.
+    /// Returns true if a page may open a connection that no preflight request guards: a page of this host, of an
+    /// origin that may call, or no page. With credentials the origin must be listed.
     pub(crate) fn may_open(&self, page: &Page<'_>) -> bool {
         let has_credentials = page.headers.contains_key(header::AUTHORIZATION) || page.has_session_or(false);
         self.is_own_or_listed(page) || (!has_credentials && self.allowed(page.headers).is_some())
     }
 
-    /// The answer to a preflight request; `None`: it is none, or the origin may not call.
+    /// Returns the answer to a preflight request, `None` for other requests and for origins that may not call.
     pub(crate) fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<Reply> {
         if *method != Method::OPTIONS || !headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
             return None;
@@ -118,7 +124,7 @@ impl Cors {
         Some(reply)
     }
 
-    /// Adds what a browser needs to hand the answer on.
+    /// Adds the headers that let a browser pass the answer to the page.
     pub(crate) fn decorate(&self, request: &HeaderMap, reply: &mut HeaderMap) {
         if self.origins.is_empty() {
             return;
@@ -131,7 +137,7 @@ impl Cors {
             }
         };
         let any = self.origins.iter().any(|allowed| allowed == "*");
-        // Whoever may call since all may does so without credentials: else every page there is could act for its reader.
+        // An origin that only `*` allows gets no credentials; otherwise any page could act for its user.
         let credentials = self.credentials && self.is_listed(origin);
         put(header::ACCESS_CONTROL_ALLOW_ORIGIN, if any && !credentials { "*" } else { origin });
         put(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
@@ -141,27 +147,27 @@ impl Cors {
     }
 }
 
-/// A request, as far as it tells which page has made it.
+/// The parts of a request that identify the page that made it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Page<'r> {
     pub uri: &'r Uri,
     pub headers: &'r HeaderMap,
-    /// The name that was asked for, where a proxy says so.
+    /// The host that a trusted proxy forwards.
     pub host: Option<&'r str>,
-    /// It has come over TLS.
+    /// True if the request came over TLS.
     pub is_secure: bool,
 }
 
 impl Page<'_> {
-    /// Whether it has a session's cookie, or `is_so` anyhow.
+    /// Returns true if the request has a session cookie, or `is_so` is true.
     pub(crate) fn has_session_or(&self, is_so: bool) -> bool {
         let mut lines = self.headers.get_all(header::COOKIE).iter();
         is_so || lines.any(|line| line.as_bytes().split(|byte| *byte == b';').any(is_session))
     }
 
-    /// Whether an origin is this server, by the name that the request asks for. A page that came without TLS is foreign to a
-    /// server's that is asked with it: whoever is on the way may have written it. The other way round it is: whatever ends
-    /// TLS before this server need not say so.
+    /// Returns true if an origin is this server by the request's host. A page loaded without TLS is foreign to a
+    /// server reached with TLS, because an attacker on the network may have written it. The reverse is not foreign: a
+    /// TLS proxy need not announce itself.
     fn is_own(&self, origin: &str) -> bool {
         let Some((scheme, of_origin)) = origin.split_once("://") else { return false };
         let port = match scheme {
@@ -182,19 +188,20 @@ impl Page<'_> {
     }
 }
 
-/// Whether a browser sends it. All of them say `Mozilla/`, and no page can change that without a preflight request.
+/// Returns true for a browser. All browsers send `Mozilla/`, and a page cannot change that without a preflight
+/// request.
 fn is_browser(headers: &HeaderMap) -> bool {
     headers.get(header::USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(b"Mozilla/"))
 }
 
-/// The origin of a page by its URL; the whole text, which is no origin, where it is no URL.
+/// Returns the origin of a page's URL, or the whole text if it is not a URL.
 fn origin_of(url: &str) -> &str {
     let Some((scheme, rest)) = url.split_once("://") else { return url };
     let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());
     url.get(..scheme.len() + "://".len() + end).unwrap_or(url)
 }
 
-/// Whether browsers ask before they send such a request for a page of another origin, by its method and content type.
+/// Returns true if browsers send a preflight request for such a cross-origin request, by its method and content type.
 fn needs_preflight(method: &Method, headers: &HeaderMap) -> bool {
     if !matches!(*method, Method::GET | Method::HEAD | Method::POST) {
         return true;
@@ -270,7 +277,7 @@ mod tests {
         let other = page(&[("host", "a"), ("origin", "https://other.example")]);
         assert!(!listed.is_own_or_listed(&of(&other, true)));
         assert!(!listed.is_own_or_listed(&of(&page(&[("host", "a"), ("origin", "*")]), true)));
-        // Sandboxed pages have this origin, whoever wrote them.
+        // All sandboxed pages have this origin.
         let null = Cors { origins: vec!["null".into()], ..Cors::default() };
         assert!(!null.is_own_or_listed(&of(&page(&[("host", "a"), ("origin", "null")]), true)));
     }
@@ -346,11 +353,11 @@ mod tests {
         assert!(may(&some, foreign[1]) && !may(&some, foreign[0]));
         let all = Cors { origins: vec!["*".into()], ..Cors::default() };
         assert!(may(&all, foreign[0]) && may(&all, foreign[1]));
-        // Without `Origin`, the server cannot tell whether CORS allows the page.
+        // Without `Origin` the server cannot tell whether CORS allows the page.
         assert!(!may(&all, foreign[6]) && !may(&all, foreign[7]));
     }
 
-    /// As browsers send it to addresses without TLS.
+    /// Requests as browsers send them to addresses without TLS.
     #[test]
     fn links_are_judged_by_their_page() {
         let may = |origins: &[&str], method: &Method, pairs: &[(&'static str, &str)]| {
@@ -379,15 +386,15 @@ mod tests {
             assert!(may(&[], &Method::GET, &[("referer", url)]), "{url}");
         }
         assert!(may(&[], &Method::GET, &[]) && may(&["http://evil.example"], &Method::GET, &[evil]));
-        // Who may call as any page may does so without credentials.
+        // An origin allowed by `*` may not send credentials.
         assert!(may(&["*"], &Method::GET, &[evil]));
         for (name, value) in [("cookie", "AuthSession=x"), ("authorization", "Basic YTpi")] {
             assert!(!may(&["*"], &Method::GET, &[evil, (name, value)]), "{name}");
         }
-        // What says more is judged by that.
+        // `Sec-Fetch-Site` and `Origin` take precedence.
         assert!(may(&[], &Method::GET, &[evil, ("sec-fetch-site", "same-origin")]));
         assert!(may(&[], &Method::POST, &[evil]));
-        // A page may have its browser say nothing.
+        // A page can make its browser omit the headers.
         let browser = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0");
         for origins in [&["http://app.example"][..], &["*"]] {
             assert!(!may(origins, &Method::GET, &[browser]) && !may(origins, &Method::HEAD, &[browser]), "{origins:?}");
@@ -397,7 +404,7 @@ mod tests {
         assert!(may(&[], &Method::GET, &[browser, ("sec-fetch-site", "none")]) && may(&[], &Method::POST, &[browser]));
     }
 
-    /// A form has the credentials of the browser's password dialog.
+    /// A form carries the credentials of the browser's password dialog.
     #[test]
     fn any_origin_may_not_use_the_browsers_credentials() {
         let evil = ("origin", "https://evil.example");
@@ -418,7 +425,7 @@ mod tests {
         for headers in simple {
             assert!(!may(&["*"], &Method::POST, headers), "{headers:?}");
             assert!(!may(&["*"], &Method::GET, headers), "{headers:?}");
-            // The browser asks before it sends these.
+            // The browser sends a preflight request for these methods.
             assert!(may(&["*"], &Method::PUT, headers) && may(&["*"], &Method::DELETE, headers), "{headers:?}");
             assert!(may(&["*", evil.1], &Method::POST, headers), "{headers:?}");
         }

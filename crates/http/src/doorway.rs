@@ -1,9 +1,10 @@
-//! Connections by address, and those on which nobody has asked for anything yet.
+//! Counts connections by address and bounds unfinished ones, on which no request has arrived.
 //!
-//! Whoever opens connections and does not go on keeps others out where there is a bound on all connections, and costs memory
-//! where nothing bounds them. So the unfinished are bounded on their own, and nobody waits for them: for a new one the oldest is
-//! closed of the address that has the most, where that is more than a fair few, else the oldest of all. Who goes on within a
-//! round trip or two is not among the oldest unless thousands come in that time.
+//! A client that opens connections without sending requests would block others if only the total were bounded, and
+//! would use memory if nothing were. So unfinished connections have their own limit, and new ones never wait for it:
+//! the server closes the oldest unfinished connection of the address with the most, if those are more than a fair
+//! number, or else the oldest of all. A client that sends a request within a round trip or two is not among the
+//! oldest unless thousands of connections arrive in that time.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,50 +19,48 @@ use crate::metrics::{Bound, Traffic};
 use crate::outlet::Connection;
 use crate::turns::Who;
 
-/// Between two looks for who has taken too long.
+/// The interval of the checks for expired connections.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Of those that are idle where there is no room for further connections, how many are closed at once: to find them costs a
-/// look at all.
+/// The number of idle connections that are closed at once when room is needed: each search visits all connections.
 const AT_ONCE: usize = 64;
 
-/// The same of one address, where only that one has no room, and of those whose requests' bodies come too slowly.
+/// The same for idle connections of one address, and for connections with slow request bodies.
 const AT_ONCE_OF_ONE: usize = 16;
 
-/// After a look at all that has found nothing.
+/// The pause after a search that found nothing to close.
 const IN_VAIN: Duration = Duration::from_millis(50);
 
-/// Where few are unfinished, they have so long to ask for something before they make room for others.
+/// The time that an unfinished connection has before it makes room for others, while few are unfinished.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Unfinished connections that an address may have without being the one whose are closed: browsers, replicators and proxies
-/// open several at once.
+/// The number of unfinished connections that is fair for an address: browsers, replicators and proxies open several
+/// at once.
 const FAIR: usize = 16;
 
-/// An address of which more unfinished connections than that were closed, in a second and at once, gets no further ones
-/// for a while: to take one and throw it out costs more than to refuse it.
+/// The rate of unfinished connections closed by the server above which an address is refused for a while: a refusal
+/// costs less than accepting and closing.
 const LEFT_MAX: Rate = Rate { per_second: 20, burst: 500 };
 
-/// So many addresses are known for it at once.
+/// The number of addresses known for [`LEFT_MAX`].
 const LEFT_BY: usize = 16_384;
 
-/// What a /48 of IPv6 may have, as a multiple of what an address may: whoever has one has 65,536 addresses.
+/// The limit of an IPv6 /48, as a multiple of an address's: its owner has 65,536 addresses.
 const SITE: usize = 4;
 
-/// The connections of one server.
 #[derive(Debug)]
 pub(crate) struct Doorway {
     state: Mutex<State>,
-    /// Whatever limits say, since all connections have a bound too.
+    /// An upper bound of the configured limit, because unfinished connections are a part of all connections.
     unfinished_max: usize,
     traffic: Arc<Traffic>,
 }
 
-/// Whose connections are counted together.
+/// A unit whose connections are counted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Group {
     Address(Who),
-    /// A /48 of IPv6.
+    /// An IPv6 /48.
     Site(u64),
 }
 
@@ -70,7 +69,7 @@ impl Group {
         [Some(Group::Address(who)), who.and_then(|who| who.site()).map(Group::Site)].into_iter().flatten()
     }
 
-    /// As many as an address would have to have.
+    /// Returns the equivalent number of connections of a single address.
     pub(crate) fn weight(self, count: usize) -> usize {
         match self {
             Group::Address(_) => count,
@@ -84,13 +83,13 @@ struct State {
     next: u64,
     open: HashMap<u64, Open>,
     of: HashMap<Group, Of>,
-    /// The same as in `of`, by weight of the unfinished; whoever has none is not here.
+    /// The groups of `of` by their weight of unfinished connections; groups without any are left out.
     most: BTreeSet<(usize, Group)>,
-    /// By when they became so: which, and until when they may be.
+    /// By turn: the connection and its deadline.
     unfinished: BTreeMap<u64, (u64, Instant)>,
-    /// When there was nothing to be closed.
+    /// The time of the last search that found nothing to close.
     in_vain: Option<Instant>,
-    /// Of each address, the unfinished ones that were closed.
+    /// The rates of closed unfinished connections by address.
     left: Rates,
     began: Instant,
 }
@@ -110,18 +109,17 @@ impl Default for State {
     }
 }
 
-/// A connection.
 #[derive(Debug)]
 struct Open {
     who: Who,
     connection: Arc<Connection>,
-    /// Where it is among the unfinished.
+    /// The turn in `unfinished`.
     unfinished: Option<u64>,
-    /// It is closed, and about to be gone.
+    /// True if it was closed and is about to end.
     is_cut: bool,
 }
 
-/// Those of one address, or of many that are one's.
+/// The connections of a group.
 #[derive(Debug, Default)]
 struct Of {
     open: BTreeSet<u64>,
@@ -152,7 +150,7 @@ impl State {
         }
     }
 
-    /// Puts one among the unfinished, as the youngest.
+    /// Adds a connection to the unfinished ones as the youngest.
     fn begin_unfinished(&mut self, number: u64, until: Instant) {
         let turn = self.next();
         let Some(open) = self.open.get_mut(&number).filter(|open| open.unfinished.is_none() && !open.is_cut) else {
@@ -164,7 +162,7 @@ impl State {
         self.change(who, |of| of.unfinished.insert(turn));
     }
 
-    /// Takes one from among the unfinished.
+    /// Removes a connection from the unfinished ones.
     fn end_unfinished(&mut self, number: u64) {
         let Some(open) = self.open.get_mut(&number) else { return };
         let Some(turn) = open.unfinished.take() else { return };
@@ -173,10 +171,10 @@ impl State {
         self.change(who, |of| of.unfinished.remove(&turn));
     }
 
-    /// Closes one on which nothing was asked for.
+    /// Closes an unfinished connection.
     fn cut_unfinished_one(&mut self, number: u64) {
         if let Some(open) = self.open.get(&number) {
-            // Who has no more of these is refused beforehand.
+            // An address above this rate is refused before it is counted here.
             let _ = self.left.take(open.who, 1, LEFT_MAX, self.began.elapsed());
         }
         self.cut(number);
@@ -191,14 +189,14 @@ impl State {
         self.change(who, |of| of.open.remove(&number));
     }
 
-    /// Closes the oldest unfinished one of a group; whether there was one.
+    /// Closes the oldest unfinished connection of a group. Returns false if there is none.
     fn cut_oldest_of(&mut self, group: Group) -> bool {
         let turn = self.of.get(&group).and_then(|of| of.unfinished.first());
         let oldest = turn.and_then(|turn| self.unfinished.get(turn)).map(|(number, _)| *number);
         oldest.map(|oldest| self.cut_unfinished_one(oldest)).is_some()
     }
 
-    /// Closes the unfinished one whose place another one needs most; whether there was one.
+    /// Closes the unfinished connection that should make room. Returns false if there is none.
     fn cut_unfinished(&mut self, unfinished_max: usize) -> bool {
         let fair = (unfinished_max / 64).clamp(2, FAIR);
         let most = self.most.last().filter(|(weight, _)| *weight > fair).map(|(_, group)| *group);
@@ -209,7 +207,7 @@ impl State {
         oldest.map(|oldest| self.cut_unfinished_one(oldest)).is_some()
     }
 
-    /// Closes those that have been idle longest of a group; how many.
+    /// Closes the longest idle connections of a group and returns their number.
     fn cut_idle_of(&mut self, group: Group) -> u64 {
         let Some(of) = self.of.get(&group) else { return 0 };
         let idle = |number: &u64| Some((self.open.get(number)?.connection.idle_since()?, *number));
@@ -226,7 +224,7 @@ impl State {
         found.len() as u64
     }
 
-    /// Those of the address that has most of them, by what is found of each, the least first.
+    /// Returns the matching connections of the address that has the most of them, sorted by `find`.
     fn of_most(&self, find: impl Fn(&Connection) -> Option<u64>) -> Vec<(u64, u64)> {
         let mut of: HashMap<Who, Vec<(u64, u64)>> = HashMap::new();
         for (number, open) in self.open.iter().filter(|(_, open)| !open.is_cut) {
@@ -239,7 +237,7 @@ impl State {
         most
     }
 
-    /// Which bound keeps an address from having one more.
+    /// Returns the group whose limit the address has reached.
     fn full(&self, who: Who, limits: &Limits) -> Option<Group> {
         self.beyond(who, limits.connections_by_address, |of| of.open.len())
     }
@@ -251,7 +249,7 @@ impl State {
     }
 }
 
-/// A connection that is open until this is dropped.
+/// An open connection; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Entered {
     of: Arc<Doorway>,
@@ -260,7 +258,7 @@ pub(crate) struct Entered {
 }
 
 impl Doorway {
-    /// `connections_max`: of all connections, of which those that are unfinished are a part.
+    /// `connections_max`: the limit of all connections, which includes unfinished ones.
     pub(crate) fn new(connections_max: usize, traffic: Arc<Traffic>) -> Arc<Doorway> {
         let unfinished_max = (connections_max / 4 * 3).max(16);
         Arc::new(Doorway { state: Mutex::default(), unfinished_max, traffic })
@@ -278,13 +276,13 @@ impl Doorway {
         self.traffic.refused.of(bound).add(count);
     }
 
-    /// Whether so many unfinished connections of an address were closed of late that no further one is to be taken.
+    /// Returns true if an address exceeds the rate of closed unfinished connections.
     pub(crate) fn leaves_many(&self, who: Who) -> bool {
         let state = self.state();
         state.left.is_spent(who, LEFT_MAX, state.began.elapsed())
     }
 
-    /// A connection comes; `None`: its address has too many. `is_bounded`: bounds by address hold for it.
+    /// Registers a new connection. Returns `None` if its address has too many. `is_bounded`: limits by address apply.
     pub(crate) fn enter(
         self: &Arc<Self>,
         who: Who,
@@ -317,7 +315,7 @@ impl Doorway {
         Some(Entered { of: self.clone(), number, is_unfinished: AtomicBool::new(true) })
     }
 
-    /// Closes some so that one more may be unfinished.
+    /// Closes unfinished connections until one more is allowed.
     fn keep_unfinished(&self, state: &mut State, limits: &Limits) {
         let most = self.unfinished_max(limits);
         while state.unfinished.len() >= most && state.cut_unfinished(most) {
@@ -325,9 +323,9 @@ impl Doorway {
         }
     }
 
-    /// Closes connections so that there is room for `count` more, or for many at once: those on which nothing is asked for
-    /// any more, of the address that has most of these; unfinished ones, these first where there are many; and where there
-    /// are none, those whose requests' bodies come slowest, likewise.
+    /// Closes connections to make room for `count` more, in this order: unfinished ones if there are many; idle ones
+    /// of the address with the most of them; older unfinished ones; connections with the slowest request bodies of
+    /// the address with the most of them.
     pub(crate) fn make_room(&self, count: usize, limits: &Limits) {
         let mut state = self.state();
         let most = self.unfinished_max(limits);
@@ -348,7 +346,7 @@ impl Doorway {
                 return;
             }
         }
-        // Few are unfinished: who has just come is let go on.
+        // Few are unfinished, so a new connection is left alone.
         let patience = Instant::now() + limits.head_max.saturating_sub(PATIENCE);
         let is_old = state.unfinished.first_key_value().is_some_and(|(_, (_, until))| *until <= patience);
         if (is_old && cut_unfinished(&mut state)) || !may_look {
@@ -360,7 +358,7 @@ impl Doorway {
         state.in_vain = (cut == 0).then(Instant::now);
     }
 
-    /// Closes what takes too long to ask for something, until it is dropped.
+    /// Closes connections that miss their deadline for a request, until dropped.
     pub(crate) async fn watch(&self) {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -377,7 +375,8 @@ impl Doorway {
 }
 
 impl Entered {
-    /// It turns out to come from elsewhere; whether that address may have one more.
+    /// Changes the address of a connection after its PROXY header. Returns false if that address may not have one
+    /// more.
     #[must_use]
     pub(crate) fn comes_from(&self, who: Who, is_bounded: bool, limits: &Limits) -> bool {
         let mut state = self.of.state();
@@ -400,7 +399,7 @@ impl Entered {
         true
     }
 
-    /// What comes before HTTP is done: it may take so long until it asks for something.
+    /// Sets the deadline of the first request after the steps before HTTP.
     pub(crate) fn may_ask_within(&self, time: Duration) {
         let mut state = self.of.state();
         let turn = state.open.get(&self.number).and_then(|open| open.unfinished);
@@ -409,14 +408,14 @@ impl Entered {
         }
     }
 
-    /// It asks for something.
+    /// Marks a connection as finished: a request has arrived.
     pub(crate) fn asks(&self) {
         if self.is_unfinished.load(Ordering::Relaxed) && self.is_unfinished.swap(false, Ordering::Relaxed) {
             self.of.state().end_unfinished(self.number);
         }
     }
 
-    /// Some of a further request's head has come, and not all of it: it is unfinished again, until it asks.
+    /// Marks a connection as unfinished again, while the head of a further request is incomplete.
     pub(crate) fn begins_to_ask(&self, limits: &Limits) {
         if !self.is_unfinished.swap(true, Ordering::Relaxed) {
             let mut state = self.of.state();
@@ -482,12 +481,12 @@ mod tests {
         let world = world(Limits { unfinished: 4, unfinished_by_address: 3, ..Limits::default() });
         let innocent = world.enter(1).unwrap();
         let flood: Vec<_> = (0..5).map(|_| world.enter(2).unwrap()).collect();
-        // Three of one address are too many for a fourth, and four of all.
+        // The limit of one address is three, that of all is four.
         assert!(is_cut(&flood[0].1).await && is_cut(&flood[1].1).await && !is_cut(&flood[2].1).await);
         let other = world.enter(3).unwrap();
         assert!(is_cut(&flood[2].1).await && !is_cut(&flood[3].1).await);
         assert!(!is_cut(&innocent.1).await && !is_cut(&other.1).await);
-        // Who has asked is no longer among them.
+        // A connection with a request is no longer unfinished.
         flood[3].0.asks();
         flood[3].0.asks();
         let last = world.enter(4).unwrap();
@@ -502,7 +501,7 @@ mod tests {
         let burst = LEFT_MAX.burst as usize;
         let proxied = world.enter(3).unwrap();
         let mut flood: Vec<_> = (0..burst).map(|_| world.enter(1).unwrap()).collect();
-        // One of them has not been closed yet.
+        // One of them is still open.
         assert!(!world.doorway.leaves_many(who(1)));
         flood.push(world.enter(1).unwrap());
         assert!(world.doorway.leaves_many(who(1)) && !world.doorway.leaves_many(who(2)));
@@ -519,7 +518,7 @@ mod tests {
         let world = world(Limits { unfinished: 256, ..Limits::default() });
         let old: Vec<_> = (0..3).map(|_| world.enter(250).unwrap()).collect();
         let flood: Vec<_> = (0..250).map(|n| world.enter(n).unwrap()).collect();
-        // A browser, with several at once, from the highest address.
+        // A browser with several connections at once, with the highest address.
         let browser: Vec<_> = (0..4).map(|_| world.enter(255).unwrap()).collect();
         assert!(is_cut(&old[0].1).await && !is_cut(&old[1].1).await, "one too many: the oldest of all");
         for n in 0..200 {
@@ -549,7 +548,7 @@ mod tests {
         let innocent = of(1, 1).unwrap();
         let flood: Vec<_> = (0..300).map(|n| of(2, n).unwrap()).collect();
         assert!(!is_cut(&innocent.1).await && is_cut(&flood[0].1).await && !is_cut(&flood[299].1).await);
-        // All together have as many as four addresses.
+        // The site has as many as four addresses.
         flood.iter().for_each(|(entered, _)| entered.asks());
         let mut more: Vec<_> = (0..200).map_while(|n| of(2, n)).inspect(|(entered, _)| entered.asks()).collect();
         assert_eq!(more.len(), 145);
@@ -582,7 +581,7 @@ mod tests {
         assert!(!is_cut(&two.1).await);
         two.0.asks();
         one.0.begins_to_ask(&world.limits);
-        // The older head goes, not the older connection.
+        // The older head ends, not the older connection.
         let four = world.enter(4).unwrap();
         assert!(is_cut(&three.1).await && !is_cut(&one.1).await);
         one.0.asks();
@@ -631,11 +630,11 @@ mod tests {
         assert!(world.enter(1).is_none());
         let unbounded = world.outlets.connect(false);
         let third = world.doorway.enter(who(1), false, &world.limits, &unbounded).unwrap();
-        // One that turns out to come from elsewhere counts there.
+        // A proxied connection counts for its client's address.
         assert!(one.0.comes_from(who(2), true, &world.limits) && third.comes_from(who(2), true, &world.limits));
         assert!(!two.0.comes_from(who(2), true, &world.limits));
         let four = world.enter(1).unwrap();
-        // The one that has asked for nothing makes room.
+        // The unfinished connection makes room.
         let five = world.enter(1).unwrap();
         assert!(is_cut(&four.1).await && !is_cut(&two.1).await);
         drop((one, two, third, four, five));
@@ -656,7 +655,7 @@ mod tests {
         assert!(is_cut(&one.1).await && !is_cut(&three.1).await);
     }
 
-    /// The timeout of a further head begins with its first byte, although the connection may be idle for longer before it.
+    /// The timeout of a further head begins with its first byte, however long the connection was idle.
     #[tokio::test(start_paused = true)]
     async fn a_further_head_has_as_long_as_the_first() {
         let world = world(Limits { head_max: Duration::from_secs(3), ..Limits::default() });

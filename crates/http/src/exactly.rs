@@ -1,4 +1,4 @@
-//! A WebSocket's frames as they come, and nothing read ahead of them.
+//! Reads WebSocket frames without reading ahead.
 
 use std::io;
 use std::pin::Pin;
@@ -6,20 +6,20 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What is read at once.
+/// The most bytes of one read.
 const READ_BYTES: usize = 1_024;
 
-/// A frame's head (RFC 6455, 5.2): two bytes, up to eight of a length, four of a mask.
+/// The longest head of a frame (RFC 6455, 5.2): two bytes, up to eight of length, four of mask.
 const HEAD_BYTES_MAX: usize = 14;
 
-/// A stream of frames of which a reader that wants one frame is given no byte of the next. So whoever has read a message has read nothing
-/// else, and another reader can go on.
+/// A stream whose reads never pass the end of a frame. After one message has been read, another reader can continue
+/// with the rest of the stream.
 #[derive(Debug)]
 pub(crate) struct Exactly<S> {
     stream: S,
     head: [u8; HEAD_BYTES_MAX],
     head_bytes: usize,
-    /// What is left of the frame at hand behind its head.
+    /// The unread payload of the current frame, in bytes.
     left: u64,
 }
 
@@ -32,7 +32,7 @@ impl<S> Exactly<S> {
         self.stream
     }
 
-    /// How many bytes of its length and its mask follow the first two.
+    /// Returns the number of bytes of the length and of the mask behind the first two bytes.
     fn parts(&self) -> (usize, usize) {
         let [_, second, ..] = self.head;
         let length = match second & 0x7f {
@@ -43,7 +43,8 @@ impl<S> Exactly<S> {
         (length, if second & 0x80 == 0 { 0 } else { 4 })
     }
 
-    /// What is missing of what stands together: of a head's beginning, of a head, of what follows it.
+    /// Returns the number of missing bytes of the current unit: the first two bytes, the rest of the head, or the
+    /// payload.
     fn missing(&self) -> u64 {
         match self.head_bytes {
             _ if self.left > 0 => self.left,
@@ -55,7 +56,7 @@ impl<S> Exactly<S> {
         }
     }
 
-    /// Looks at what was read.
+    /// Updates the state after a read.
     fn took(&mut self, bytes: &[u8]) {
         if self.left > 0 {
             self.left -= bytes.len() as u64;

@@ -1,7 +1,7 @@
-//! Feeds of those who have no name: they last as long as their clients like, and hold places that others could have.
+//! Limits the feeds of anonymous clients, which may last forever and occupy connections.
 //!
-//! All of them together may hold a part of the places that there are. Where that is taken, the newest feed of the address
-//! that has most of them gives way to an address that has fewer by two; who has most itself is refused.
+//! All of them together may use a fraction of all connections. Beyond it, the newest feed of the
+//! address with the most feeds ends in favour of an address with at least two fewer; other new feeds are refused.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use crate::metrics::{Bound, Traffic};
 use crate::refused::{Refused, Result};
 use crate::turns::Who;
 
-/// Who follows, of those who are counted.
+/// The anonymous feeds.
 #[derive(Debug)]
 pub(crate) struct Followers {
     state: Mutex<State>,
@@ -26,11 +26,11 @@ struct State {
     next: u64,
     open: HashMap<u64, (Who, Arc<Notify>)>,
     of: HashMap<Group, BTreeSet<u64>>,
-    /// The same as in `of`, by weight.
+    /// The groups of `of` by weight.
     most: BTreeSet<(usize, Group)>,
 }
 
-/// A feed that goes on until this is dropped.
+/// A feed in progress; ends when dropped.
 #[derive(Debug)]
 pub struct Following {
     of: Arc<Followers>,
@@ -68,7 +68,8 @@ impl State {
         Some(gives_way)
     }
 
-    /// Ends the newest feed of whoever has most, where that is at least two more than this address has; whether it did.
+    /// Ends the newest feed of the group with the most feeds if that is at least two more than this address has.
+    /// Returns false otherwise.
     fn make_room_for(&mut self, who: Who) -> bool {
         let least = self.weight(who) + 2;
         let most = self.most.last().filter(|(weight, _)| *weight >= least).map(|(_, group)| *group);
@@ -87,16 +88,16 @@ impl Followers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A feed begins, of which there may be so many.
+    /// Registers a feed. `most`: the limit of all feeds.
     ///
     /// # Errors
-    /// 429.
+    /// 429 if no feed of another address can end.
     pub(crate) fn follow(self: &Arc<Self>, who: Who, most: usize) -> Result<Following> {
         let mut state = self.state();
         if state.open.len() >= most.max(1) {
             self.traffic.refused.of(Bound::AnonymousFeeds).add(1);
             if !state.make_room_for(who) {
-                let reason = "Too many feeds are followed without a name, most of them from this address.";
+                let reason = "Too many anonymous feeds, most of them from this address.";
                 return Err(Refused::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", reason));
             }
         }
@@ -109,7 +110,7 @@ impl Followers {
 }
 
 impl Following {
-    /// Resolves when the feed is to end, as an address that has fewer wants to follow.
+    /// Resolves when the feed must end in favour of another address.
     pub async fn gives_way(&self) {
         self.gives_way.notified().await;
     }
@@ -145,11 +146,11 @@ mod tests {
         drop(one.pop());
         let others = [follow("192.0.2.2").unwrap(), follow("192.0.2.3").unwrap()];
         assert!(is_to_end(&one[4]) && is_to_end(&one[3]) && !one[..3].iter().any(is_to_end));
-        // Three, two and one.
+        // The addresses have three, two and one.
         assert!(follow("192.0.2.2").is_err() && follow("192.0.2.1").is_err());
         let fourth = follow("192.0.2.4").unwrap();
         assert!(is_to_end(&one[2]));
-        // Two, two, one and one: nobody has two more than another one.
+        // Two, two, one and one: no address has two more than another.
         assert!(["192.0.2.1", "192.0.2.3", "192.0.2.4"].iter().all(|address| follow(address).is_err()));
         assert!(follow("192.0.2.5").is_ok_and(|_| is_to_end(&others[0]) || is_to_end(&one[1])));
         drop((one, two, others, fourth));

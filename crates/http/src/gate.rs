@@ -1,4 +1,4 @@
-//! Answers whose reader may lose the right to what is in them, between when that was judged and when it is sent.
+//! Rechecks the reader's access to an answer between its creation and its transmission.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What goes on after it was found that it may is looked at again before it is sent, where that was longer ago.
+/// The age above which a decision is checked again before data is sent.
 const JUDGED_WITHIN: Duration = Duration::from_millis(500);
 
-/// A look whether an answer may go on.
+/// A check in progress.
 type Looking = Pin<Box<dyn Future<Output = bool> + Send>>;
 
-/// By what something in an answer was judged, as whoever looks again knows it.
+/// The decision by which part of an answer was allowed. Opaque to this crate.
 pub type JudgedBy = Arc<dyn Any + Send + Sync>;
 
-/// Says whether an answer may go on, as of now: with what was judged by this, if that is said, else with what was judged when its request
-/// came and since.
+/// Checks whether an answer may continue: for the given decision, or else for the decision at the time of the
+/// request.
 pub type Recheck = Box<dyn Fn(Option<JudgedBy>) -> Looking + Send + Sync>;
 
-/// When, and by what, a piece of an answer was judged.
+/// The time and the decision by which a piece of an answer was allowed.
 #[derive(Clone)]
 pub struct Mark {
     pub(crate) at: Instant,
@@ -29,7 +29,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Whether both were judged by the same.
+    /// Returns true if both have the same decision.
     pub(crate) fn is_by(&self, other: &Mark) -> bool {
         match (&self.by, &other.by) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
@@ -45,15 +45,15 @@ impl std::fmt::Debug for Mark {
     }
 }
 
-/// Lets pieces of an answer through whose reader may still have what is in them: each that was judged longer than 500 ms ago
-/// waits until that is looked at again. So what a slow reader has not taken is not sent once they have lost it.
+/// Holds back pieces of an answer that were allowed more than 500 ms ago until access has been rechecked. So data
+/// that a slow reader has not fetched is not sent after its access was revoked.
 pub struct Gate {
     recheck: Recheck,
-    /// What was judged when its request came.
+    /// The decision at the time of the request.
     begun: Mark,
-    /// What was found to be so still, as of when that look began.
+    /// The last positive check, with the time at which it began.
     found: Option<Mark>,
-    /// A look under way.
+    /// A check in progress with its mark.
     looking: Option<(Mark, Looking)>,
 }
 
@@ -64,13 +64,13 @@ impl std::fmt::Debug for Gate {
 }
 
 impl Gate {
-    /// For an answer that was judged when its request came.
+    /// `judged`: the time of the decision on the request.
     pub(crate) fn new(recheck: Recheck, judged: Instant) -> Gate {
         Gate { recheck, begun: Mark { at: judged, by: None }, found: None, looking: None }
     }
 
-    /// Whether a piece may be sent; `judged`: when all that is in it was judged, if that was later than when its request came. The same piece is
-    /// asked about until that is known.
+    /// Returns whether a piece may be sent. `judged`: the decision on the piece if it is later than that on the
+    /// request. The caller polls with the same piece until this is ready.
     pub(crate) fn poll_pass(&mut self, context: &mut Context<'_>, judged: Option<&Mark>) -> Poll<bool> {
         let (look, looking) = match &mut self.looking {
             Some((look, looking)) => (look, looking),
@@ -92,7 +92,7 @@ impl Gate {
         Poll::Ready(passes)
     }
 
-    /// The same, for who waits.
+    /// The same as a future.
     pub(crate) async fn passes(&mut self, judged: Option<&Mark>) -> bool {
         std::future::poll_fn(|context| self.poll_pass(context, judged)).await
     }
@@ -110,7 +110,7 @@ mod tests {
     use crate::outlet::Outgoing;
     use crate::reply::{BrokenOff, CHUNK_BYTES, Reply};
 
-    /// What was judged long ago is looked at before it is sent, what was judged just now is not, and one look is for all that follows soon.
+    /// Old decisions are rechecked, recent ones are not, and one check covers all that follows soon.
     #[tokio::test(start_paused = true)]
     async fn what_was_judged_long_ago_is_looked_at_again() {
         let (looks, holds) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(true)));
@@ -143,7 +143,7 @@ mod tests {
         write(None).await;
         assert!(is_sent(next().await));
         assert_eq!(looks.load(Ordering::Relaxed), 1);
-        // What a follower takes as it comes needs no look, though its answer began long ago.
+        // A live feed needs no recheck, though its answer began long ago.
         pass(Duration::from_secs(60)).await;
         write(Some(Instant::now())).await;
         assert!(is_sent(next().await));

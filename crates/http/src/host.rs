@@ -1,8 +1,8 @@
-//! Which server a request means: the `Host` of HTTP/1, `:authority` of HTTP/2.
+//! Checks the host of a request: `Host` in HTTP/1, `:authority` in HTTP/2.
 //!
-//! Without administrators everyone who can connect may do everything, and only this machine can connect. A browser on this
-//! machine can too, and runs pages of strangers: one whose own name resolves to 127.0.0.1 (DNS rebinding) is of the same
-//! origin as this server in the browser's eyes. What gives it away is the name that it asks for.
+//! Without administrators every client has all rights, and only this machine can connect. A browser on this machine
+//! can connect too and may show hostile pages. With DNS rebinding, a page whose name resolves to 127.0.0.1 has the
+//! same origin as this server for the browser. Only the name in the request reveals it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -12,16 +12,16 @@ use hyper::{StatusCode, Version};
 
 use crate::refused::{Refused, Result};
 
-/// Checks that a request says which server it means, once, and says it in one way; `only_loopback`: and that it means this
-/// machine by a name that nobody can point elsewhere.
+/// Checks that a request names its server exactly once and consistently. `only_loopback`: also that it uses a
+/// loopback name, which DNS cannot redirect.
 ///
-/// A request of HTTP/1.0 may say nothing: no browser sends such a one.
+/// An HTTP/1.0 request may omit the host: browsers do not send such requests.
 ///
 /// # Errors
-/// 400 where it is not clear what is meant, 403 where another name is meant than may be.
+/// 400 if the host is missing or ambiguous, 403 if the name is not allowed.
 pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap, only_loopback: bool) -> Result<()> {
     if version <= Version::HTTP_11 && uri.scheme().is_none() && uri.authority().is_some() {
-        // RFC 9112, 3.2.3: only who asks for a tunnel names nothing but a host.
+        // RFC 9112, 3.2.3: only a `CONNECT` request has a target without a path.
         return Err(Refused::bad_request("The request's target has no path"));
     }
     let mut named = headers.get_all(header::HOST).iter();
@@ -42,7 +42,7 @@ pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap, only_loopb
     }
     let host = match host {
         None => None,
-        // A target that has no authority has an empty one here (RFC 9112, 3.2); for a server it means nothing.
+        // A target without an authority has an empty `Host` (RFC 9112, 3.2), which means nothing to a server.
         Some(host) if host.is_empty() && uri.authority().is_none() && !only_loopback => return Ok(()),
         Some(host) => {
             let host = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok());
@@ -66,7 +66,7 @@ pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap, only_loopb
     Ok(())
 }
 
-/// The names that nearly all such requests have, known without taking them apart.
+/// Recognises the most common loopback names without parsing.
 fn is_plainly_loopback(host: &[u8]) -> bool {
     let port = host.strip_prefix(b"127.0.0.1:").or(host.strip_prefix(b"localhost:"));
     let number = |digits: &[u8]| digits.iter().fold(0, |number, digit| 10 * number + u32::from(digit - b'0'));
@@ -75,19 +75,19 @@ fn is_plainly_loopback(host: &[u8]) -> bool {
     })
 }
 
-/// Whether an authority has no user, and its port is one.
+/// Returns true if an authority has no user and a valid port.
 fn is_host_and_port(authority: &Authority) -> bool {
     let port = authority.as_str().strip_prefix(authority.host());
     port.is_some_and(|port| matches!(port, "" | ":") || authority.port_u16().is_some())
 }
 
-/// Whether two authorities are one: no port is port 80.
+/// Returns true if two authorities are equal. The default port is 80.
 fn is_same(one: &Authority, other: &Authority) -> bool {
     let port = |authority: &Authority| authority.port_u16().unwrap_or(80);
     one.host().eq_ignore_ascii_case(other.host()) && port(one) == port(other)
 }
 
-/// Names that mean this machine whatever a name server says.
+/// Returns true for names of this machine that do not depend on DNS.
 fn is_loopback(host: &str) -> bool {
     let v6 = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     host.eq_ignore_ascii_case("localhost")

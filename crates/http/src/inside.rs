@@ -1,7 +1,7 @@
-//! Connections from within this process, such as those of replications from and to this server's own databases: its
-//! handlers, behind pipes in memory.
+//! Connections from within the process, such as those of local replications: in-memory pipes to the server's
+//! handlers.
 //!
-//! What makes such connections is there before the server is, so that whoever needs it can be handed to the server.
+//! The connector is created before the server, so that the surface can use it.
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock, Weak};
@@ -16,52 +16,51 @@ use crate::answer::answer;
 use crate::server::Served;
 use crate::surface::Surface;
 
-/// Bytes in a pipe, each way.
+/// The capacity of a pipe in each direction, in bytes.
 const PIPE_BYTES: usize = 256 * 1024;
 
-/// Connections that the server has not taken yet; each is taken at once while it serves.
+/// The most connections that the server has not accepted yet. A running server accepts each at once.
 const WAITING_MAX: usize = 1_024;
 
-/// The server has ended: so does the connection.
+/// The server has ended, and the connection with it.
 #[derive(Debug, thiserror::Error)]
-#[error("the server is gone")]
+#[error("the server has ended")]
 struct ServerGone;
 
-/// On whose behalf a connection from within this process is made: what that is, is between who makes it and the surface.
+/// The principal of a connection from within the process. Opaque to this crate.
 #[derive(Debug, Clone)]
 pub struct OnBehalf(Arc<dyn Any + Send + Sync>);
 
 impl OnBehalf {
-    /// Of whomever this says.
+    /// Wraps a principal.
     pub fn of(whom: impl Any + Send + Sync) -> OnBehalf {
         OnBehalf(Arc::new(whom))
     }
 
-    /// Who that is, where it is said so.
+    /// Returns the principal if it has this type.
     pub fn whom<W: Any>(&self) -> Option<&W> {
         self.0.downcast_ref()
     }
 }
 
-/// Where connections from within this process arrive.
+/// The server's end of [`inside`].
 #[derive(Debug)]
 pub struct Inside(mpsc::Receiver<(DuplexStream, OnBehalf)>);
 
-/// What makes connections to a server, and where they arrive, which is for [`Server::bind`](crate::Server::bind). Nobody has to
-/// show who they are on such a connection: it is said as it is made. A connection to a server that no longer serves ends at
-/// once.
+/// Returns a connector, and its receiving end for [`Server::bind`](crate::Server::bind). The connector states the
+/// principal, so the connection needs no authentication. A connection to a server that no longer runs ends at once.
 pub fn inside() -> (impl Fn(OnBehalf) -> DuplexStream + Send + Sync + 'static, Inside) {
     let (arrive, arriving) = mpsc::channel(WAITING_MAX);
     let connect = move |on_behalf| {
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-        // Where it is not taken, their end is gone, and the connection with it.
+        // If the queue is full, the other end is dropped, which ends the connection.
         let _ = arrive.try_send((theirs, on_behalf));
         ours
     };
     (connect, Inside(arriving))
 }
 
-/// Serves connections until nobody can make another.
+/// Serves connections until the connector is dropped.
 pub(crate) async fn serve<S: Surface>(mut inside: Inside, served: Weak<Served<S>>) {
     while let Some((stream, on_behalf)) = inside.0.recv().await {
         serve_one(stream, on_behalf, served.clone());
@@ -71,10 +70,10 @@ pub(crate) async fn serve<S: Surface>(mut inside: Inside, served: Weak<Served<S>
 fn serve_one<S: Surface>(stream: DuplexStream, on_behalf: OnBehalf, served: Weak<Served<S>>) {
     let connection = OnceLock::new();
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        // Nothing that comes over a network has one.
+        // Requests from the network never have this extension.
         request.extensions_mut().insert(on_behalf.clone());
         let served = served.upgrade();
-        // One request follows the other here: there are never too many.
+        // Requests of such a connection are sequential, so the limit is never reached.
         let connect = |served: &Arc<Served<S>>| served.shell.outlets.connect(true);
         let outlet = served.as_ref().and_then(|served| connection.get_or_init(|| connect(served)).begin());
         async move {

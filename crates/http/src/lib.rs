@@ -1,9 +1,9 @@
-//! A server's shell: listening, limits, bodies, replies, multipart, WebSocket, CORS, tracking and counting. What it serves
-//! is a [`Surface`].
+//! The shell of an HTTP server: listeners, limits, bodies, answers, multipart, WebSocket, CORS, traces and metrics. It
+//! serves a [`Surface`], the API.
 //!
-//! Requests are taken from their connections within bounds of time, number and memory, and handed to the surface; what it
-//! answers goes out as its client takes it. Nothing here knows what is asked for, nor what stores it. A [`Server`] holds
-//! all its state: several may run in one process.
+//! The shell reads requests within limits of time, number and memory, passes them to the surface, and sends the answers
+//! at the pace of their clients. It knows neither the API nor the storage. A [`Server`] holds all of its state, so
+//! several may run in one process.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 

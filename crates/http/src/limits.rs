@@ -1,4 +1,4 @@
-//! How much one client may have and ask for: bounds by address and by user, which may change while the server runs.
+//! Limits by address and by user, which may change while the server runs.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -15,44 +15,44 @@ use crate::refused::{Refused, Result};
 use crate::shares::Sender;
 use crate::turns::Who;
 
-/// Addresses whose requests are counted at once, and users likewise.
+/// The most addresses whose request rates are counted, and the most users.
 const CLIENTS_MAX: usize = 65_536;
 
-/// What one client may have and ask for, and how long it may take. An address is one of IPv4 or a /64 of IPv6.
+/// The limits of one client. An address is an IPv4 address or an IPv6 /64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections of an address; more are closed at once. 0: no bound.
+    /// Connections of an address; more are closed at once. 0: no limit.
     pub connections_by_address: usize,
-    /// Connections on which no request's head has come yet, of all addresses together, [unlimited](crate::ShellOptions)
-    /// ones too. For one more the oldest of the address that has the most is closed.
+    /// Connections of all addresses on which no head of a request has arrived, including
+    /// [unlimited](crate::ShellOptions) clients. Beyond it the oldest one of the address with the most is closed.
     pub unfinished: usize,
-    /// The same of one address.
+    /// The same for one address.
     pub unfinished_by_address: usize,
-    /// Requests of an address.
+    /// The rate of requests of an address; more get 429.
     pub requests_by_address: Rate,
-    /// Requests of an address that are under way at once, feeds among them. 0: no bound.
+    /// Concurrent requests of an address, including feeds; more get 429. 0: no limit.
     pub under_way_by_address: usize,
-    /// The same of all addresses together, feeds not among them. Where there are more, an address may still have as many as
-    /// each would have of these in equal parts, and one. 0: no bound.
+    /// Concurrent requests of all addresses, without feeds. Beyond it an address may still have an equal share, and at
+    /// least one; more get 429. 0: no limit.
     pub under_way: usize,
-    /// Requests of a user, whatever their addresses.
+    /// The rate of requests of a user from all addresses; more get 429.
     pub requests_by_user: Rate,
-    /// Requests of a user that are under way at once, feeds among them. 0: no bound.
+    /// Concurrent requests of a user, including feeds; more get 429. 0: no limit.
     pub under_way_by_user: usize,
-    /// Of the memory for bodies that come in, the part in a hundred that those of an address may take.
+    /// The percentage of the memory for arriving bodies that one address may use; more get 429.
     pub memory_percent_by_address: usize,
-    /// Of all places for connections, the part in a hundred that feeds of those who have no name may hold together. Bounds
-    /// by address do not hold for who is [unlimited](crate::ShellOptions).
+    /// The percentage of all connections that feeds of anonymous clients may use together.
+    /// [Unlimited](crate::ShellOptions) clients are not counted.
     pub anonymous_feeds_percent: usize,
-    /// For all that comes before HTTP: the PROXY protocol, TLS.
+    /// The timeout of the steps before HTTP: the PROXY protocol and TLS.
     pub handshake_max: Duration,
-    /// For a request's head.
+    /// The timeout of a request's head.
     pub head_max: Duration,
     /// How long an HTTP/1 connection may be idle between two requests; at least the timeout of a head.
     pub idle_max: Duration,
-    /// Between two pieces of a body.
+    /// The timeout between two pieces of a body.
     pub body_pause_max: Duration,
-    /// For a whole body; more where it is long.
+    /// The timeout of a whole body; a long body has more time.
     pub body_max: Duration,
 }
 
@@ -78,10 +78,9 @@ impl Default for Limits {
     }
 }
 
-/// How a limit is set: its name, what it may be, and where it goes.
+/// The name of a limit, its range, and its setter.
 type Named = (&'static str, RangeInclusive<u32>, fn(&mut Limits, u32));
 
-/// All limits by name.
 const NAMES: &[Named] = &[
     ("connections_by_address", 0..=1_000_000, |limits, n| limits.connections_by_address = n as usize),
     ("unfinished_connections", 16..=100_000, |limits, n| limits.unfinished = n as usize),
@@ -102,26 +101,26 @@ const NAMES: &[Named] = &[
     ("body_seconds", 1..=86_400, |limits, n| limits.body_max = Duration::from_secs(n.into())),
 ];
 
-/// Why a limit cannot be set.
+/// The error of an invalid limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// No limit has this name.
     #[error("there is no limit {0:?}")]
     Unknown(String),
-    /// The value is no number, or out of bounds.
+    /// The value is not a number, or out of range.
     #[error("{name} is a number from {least} to {most}")]
     Value {
-        /// Which one.
+        /// The name of the limit.
         name: &'static str,
-        /// It may be no less.
+        /// The smallest value.
         least: u32,
-        /// It may be no more.
+        /// The largest value.
         most: u32,
     },
 }
 
 impl Limits {
-    /// The names of all limits, as settings have them.
+    /// Returns the names of all limits, as in settings.
     pub fn names() -> impl Iterator<Item = &'static str> {
         NAMES.iter().map(|(name, ..)| *name)
     }
@@ -140,19 +139,19 @@ impl Limits {
     }
 }
 
-/// Requests that are under way.
+/// The concurrent requests by address.
 #[derive(Debug, Default)]
 struct FromAddresses {
     of: HashMap<Who, usize>,
-    /// Of all addresses, without feeds.
+    /// The requests of all addresses, without feeds.
     all: usize,
 }
 
-/// Who may ask now.
+/// Admits requests within the limits.
 #[derive(Debug)]
 pub(crate) struct Admission {
     limits: RwLock<Limits>,
-    /// Whom nothing is counted of by address.
+    /// Clients without limits by address.
     unlimited: Blocks,
     addresses: Rates,
     users: Rates,
@@ -184,21 +183,22 @@ impl Admission {
         *self.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
     }
 
-    /// Whether bounds by address hold for a client.
+    /// Returns true if limits by address apply to a client.
     pub(crate) fn bounds(&self, peer: &Peer) -> bool {
         !self.unlimited.contains(peer.ip())
     }
 
-    /// Whose body comes, where that is bounded.
+    /// Returns the sender of a body if its memory is limited.
     pub(crate) fn sender(&self, peer: &Peer) -> Option<Sender> {
         let percent = self.limits().memory_percent_by_address;
         (percent < 100 && self.bounds(peer)).then(|| Sender { who: who(peer), percent, traffic: self.traffic.clone() })
     }
 
-    /// A request of an address, which is one of those under way until what this gives is dropped; `None`: it is not bounded.
+    /// Admits a request of an address. It counts until the result is dropped. Returns `None` for clients without
+    /// limits.
     ///
     /// # Errors
-    /// 429.
+    /// 429 if a limit is reached.
     pub(crate) fn ask(self: &Arc<Self>, peer: &Peer) -> Result<Option<FromAddress>> {
         if !self.bounds(peer) {
             return Ok(None);
@@ -218,10 +218,10 @@ impl Admission {
         Ok(Some(FromAddress { of: self.clone(), who, is_feed: AtomicBool::new(false) }))
     }
 
-    /// A request of a user, which is one of those under way until what this gives is dropped.
+    /// Admits a request of a user. It counts until the result is dropped.
     ///
     /// # Errors
-    /// 429.
+    /// 429 if a limit is reached.
     pub(crate) fn ask_as(self: &Arc<Self>, user: &str) -> Result<UnderWay> {
         let limits = self.limits();
         let taken = self.users.take(user, 1, limits.requests_by_user, self.began.elapsed());
@@ -249,7 +249,7 @@ impl Admission {
     }
 }
 
-/// A user's request that is under way.
+/// A concurrent request of a user.
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     of: Arc<Admission>,
@@ -268,17 +268,17 @@ impl Drop for UnderWay {
     }
 }
 
-/// An address' request that is under way.
+/// A concurrent request of an address.
 #[derive(Debug)]
 pub(crate) struct FromAddress {
     of: Arc<Admission>,
     who: Who,
-    /// One of those that are not counted with all others.
+    /// True if the request no longer counts among those of all addresses.
     is_feed: AtomicBool,
 }
 
 impl FromAddress {
-    /// It is a feed that goes on for as long as its client likes.
+    /// Marks the request as a feed, which may last as long as its client likes.
     pub(crate) fn follows(&self) {
         if !self.is_feed.swap(true, Ordering::Relaxed) {
             self.of.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner).all -= 1;
@@ -301,7 +301,7 @@ impl Drop for FromAddress {
     }
 }
 
-/// Whom a client counts as.
+/// Returns the unit by which a client is counted.
 pub(crate) fn who(peer: &Peer) -> Who {
     peer.ip().map(Network::from)
 }
@@ -354,13 +354,13 @@ mod tests {
         let ask = |address: &str| admission.ask(&peer(address)).map(Option::unwrap);
         let mut held: Vec<_> = (0..8).map(|_| ask("192.0.2.1").unwrap()).collect();
         assert_eq!(ask("192.0.2.1").unwrap_err().status.as_u16(), 429);
-        // Others find room all the same: as many as each would have, and one at least.
+        // Another address gets its share, and at least one request.
         held.extend((0..4).map(|_| ask("192.0.2.2").unwrap()));
         assert!(ask("192.0.2.2").is_err() && ask("192.0.2.1").is_err());
         for n in 3..100 {
             held.push(ask(&format!("192.0.2.{n}")).unwrap());
         }
-        // Feeds have a bound of their own.
+        // Feeds do not count.
         held.iter().for_each(FromAddress::follows);
         held.extend((0..8).map(|_| ask("192.0.2.1").unwrap()));
         assert!(ask("192.0.2.1").is_err());

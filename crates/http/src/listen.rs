@@ -1,4 +1,4 @@
-//! Where a server listens.
+//! The sockets on which a server listens.
 
 use std::fmt;
 use std::fs;
@@ -16,30 +16,30 @@ use crate::metrics::Kind;
 use crate::stream::Transport;
 use crate::tls::Tls;
 
-/// Connections that wait to be accepted; the system may allow fewer.
+/// The length of the accept queue; the system may lower it.
 const BACKLOG: u32 = 4_096;
 
-/// For whoever may listen on a socket of the file system to answer.
+/// The timeout of a probe whether another process listens on a Unix socket.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 
-/// When a connection is silent, and between the probes that find out whether its client is still there.
+/// The silence after which TCP probes a client, and the interval of the probes.
 const KEEP_ALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(15));
 
-/// What the system takes of a connection's answers before they are sent. With more, it says that it takes more only after
-/// a third of megabytes has gone out: a client that reads slowly would look like one that does not read.
+/// The most unsent bytes that the system buffers for a connection. With a larger buffer it reports progress only
+/// after about a third of a megabyte, so a slow reader would look like a stalled one.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 
-/// Where to listen, and how.
+/// An address to listen on.
 #[derive(Debug, Clone)]
 pub enum Listen {
-    /// Plain HTTP; port 0 for a free one.
+    /// Plain HTTP; port 0 chooses a free port.
     Http(SocketAddr),
-    /// HTTP over TLS, likewise.
+    /// HTTP over TLS; port 0 chooses a free port.
     Https(SocketAddr, Arc<Tls>),
-    /// Plain HTTP on a socket of the file system, which is made, with this mode, and removed at the end. One that is there
-    /// and on which nobody answers is replaced.
+    /// Plain HTTP on a Unix socket, which is created with this mode and removed at the end. An existing socket
+    /// without a listener is replaced.
     Unix(PathBuf, u32),
 }
 
@@ -59,13 +59,13 @@ impl fmt::Display for Listen {
     }
 }
 
-/// What listens.
+/// A bound listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// With the port that was found.
+    /// The address with its actual port.
     pub listen: Listen,
     socket: Socket,
-    /// Removed with it.
+    /// Removes the socket file on drop.
     _made: Option<Made>,
 }
 
@@ -75,7 +75,7 @@ enum Socket {
     Unix(UnixListener),
 }
 
-/// A socket of the file system, which is removed when this is dropped, if it is still the one that was made.
+/// A Unix socket file. Dropping this removes the file if it is still the created one.
 #[derive(Debug)]
 struct Made {
     path: PathBuf,
@@ -131,7 +131,7 @@ impl Listener {
         }
     }
 
-    /// The next connection, and whom it comes from, if that has an address.
+    /// Accepts a connection. The address is `None` for a Unix socket.
     pub(crate) async fn accept(&self) -> io::Result<(Transport, Option<SocketAddr>)> {
         match &self.socket {
             Socket::Unix(listener) => Ok((Transport::Unix(listener.accept().await?.0), None)),
@@ -143,14 +143,14 @@ impl Listener {
     }
 }
 
-/// What is set here its connections have from the beginning; to set it of each would cost more than to accept one that is refused.
+/// Options set here are inherited by all connections, which is cheaper than setting them for each.
 fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // What is left of connections of before is no reason not to listen.
+    // Connections of an earlier process in `TIME_WAIT` must not prevent binding.
     socket.set_reuseaddr(true)?;
     socket.set_nodelay(true)?;
     let options = socket2::SockRef::from(&socket);
-    // A client that has vanished while nothing was to be sent is noticed all the same.
+    // Detects a vanished client while no data is sent.
     options.set_tcp_keepalive(&KEEP_ALIVE)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
     options.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
@@ -161,17 +161,19 @@ fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
 async fn unix(path: &Path, mode: u32) -> io::Result<(UnixListener, Made)> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is something else"));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path is not a socket"));
         }
         Ok(_) => match tokio::time::timeout(ANSWER_MAX, UnixStream::connect(path)).await {
             Ok(Err(error)) if matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) => {}
             Ok(Err(error)) => return Err(error),
-            Ok(Ok(_)) | Err(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, "somebody listens there")),
+            Ok(Ok(_)) | Err(_) => {
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens there"));
+            }
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    // Its mode is set before anybody finds it, and it takes the place of a stale one at once.
+    // The mode is set before the file appears under its name, and the rename replaces a stale socket atomically.
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     let new = path.with_file_name(name);

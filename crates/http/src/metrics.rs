@@ -1,11 +1,11 @@
-//! What a server counts, whatever it serves.
+//! The metrics of a server, independent of its surface.
 
 use std::time::Duration;
 
 use flatbed_metrics::{Counter, Family, Gauge, Histogram, Key, Keyed, Label, Labelled};
 use hyper::Method;
 
-/// An answer's status.
+/// The label for the status of an answer.
 #[derive(Debug)]
 pub(crate) struct Status;
 
@@ -15,7 +15,7 @@ impl Key for Status {
 }
 
 flatbed_metrics::labels! {
-    /// A request's method; those that no surface knows are one.
+    /// The method of a request. All unknown methods share one label.
     pub(crate) enum Verb: "method" {
         Get = "GET",
         Head = "HEAD",
@@ -44,7 +44,7 @@ impl From<&Method> for Verb {
 }
 
 flatbed_metrics::labels! {
-    /// What listens.
+    /// The kind of a listener.
     pub(crate) enum Kind: "listener" {
         Http = "http",
         Https = "https",
@@ -53,7 +53,7 @@ flatbed_metrics::labels! {
 }
 
 flatbed_metrics::labels! {
-    /// How a handshake of TLS ended.
+    /// The outcome of a TLS handshake.
     pub(crate) enum Greeting: "result" {
         Completed = "completed",
         Failed = "failed",
@@ -62,35 +62,35 @@ flatbed_metrics::labels! {
 }
 
 flatbed_metrics::labels! {
-    /// A bound that a connection or a request has met.
+    /// The limit that a connection or a request has reached.
     pub(crate) enum Bound: "limit" {
-        /// Its address has too many.
+        /// The address has too many connections.
         ConnectionsByAddress = "connections_by_address",
-        /// All places are taken, and as many wait for one as may.
+        /// All places are taken, and the queue for them is full.
         Connections = "connections",
-        /// Nothing was asked for on it, and another one came.
+        /// No request had arrived on the connection, and a new one needed its place.
         Unfinished = "unfinished",
-        /// Many of its address were closed as nothing was asked for on them.
+        /// Too many connections of the address were closed without a request.
         LeftUnfinished = "left_unfinished",
-        /// Nothing was asked for on it any more, and another one came.
+        /// The connection was idle, and a new one needed its place.
         Idle = "idle",
-        /// Nothing was asked for on it in time.
+        /// No request arrived in time.
         Head = "head",
-        /// A request's body came slowly, and another one came.
+        /// A request body was slow, and a new connection needed the place.
         SlowBody = "slow_body",
-        /// A client took nothing of an answer for long, or little of one that held what others waited for.
+        /// A client read nothing for too long, or read slowly while others needed the memory of its answer.
         SlowReader = "slow_reader",
         RequestsByAddress = "requests_by_address",
         RequestsByUser = "requests_by_user",
         MemoryByAddress = "memory_by_address",
-        /// Somebody without a name follows, and as many do as may.
+        /// Too many anonymous feeds.
         AnonymousFeeds = "anonymous_feeds",
-        /// A page of another origin.
+        /// The page has another origin.
         Origin = "origin",
     }
 }
 
-/// Requests by a surface's labels.
+/// The metrics of requests, by the surface's labels.
 #[derive(Debug)]
 pub(crate) struct Requests<L> {
     answered: Labelled<L, Labelled<Verb, Keyed<Status>>>,
@@ -102,7 +102,7 @@ impl<L: Label> Requests<L> {
         Requests { answered: Labelled::default(), duration_seconds: Labelled::default() }
     }
 
-    /// A request is answered: its head took so long.
+    /// Counts an answer. `duration`: the time until its head.
     pub(crate) fn answered(&self, label: L, verb: Verb, status: u16, duration: Duration) {
         self.answered.of(label).of(verb).count(i32::from(status));
         self.duration_seconds.of(label).of(verb).observe(duration);
@@ -110,7 +110,7 @@ impl<L: Label> Requests<L> {
 
     pub(crate) fn families(&self) -> [Family; 2] {
         let seconds =
-            "From the head of a request to the head of its answer; the body of a feed or stream comes after it.";
+            "Time from the head of a request to the head of its answer, without the body of a feed or stream.";
         [
             Family::of("flatbed_requests", "Requests answered, by route, method and status.", &self.answered),
             Family::of("flatbed_request_duration_seconds", seconds, &self.duration_seconds),
@@ -119,34 +119,34 @@ impl<L: Label> Requests<L> {
 }
 
 flatbed_metrics::metrics! {
-    /// What one server has counted since it was made.
+    /// The metrics of one server since its start.
     pub(crate) struct Traffic {
-        requests_in_flight: Gauge = "Requests whose answer is not yet sent to its end, feeds among them.",
-        answers_broken_off: Counter = "Answers that began and were not sent to their end, because the client went away or the storage failed.",
-        connections: Gauge = "Connections open.",
-        listener_connections: Labelled<Kind, Gauge> = "Connections open, by what listens: HTTP, HTTP over TLS, a socket of the file system.",
+        requests_in_flight: Gauge = "Requests whose answers are not completely sent, including feeds.",
+        answers_broken_off: Counter = "Answers that broke off because the client left or the storage failed.",
+        connections: Gauge = "Open connections.",
+        listener_connections: Labelled<Kind, Gauge> = "Open connections by listener: HTTP, HTTPS, or Unix socket.",
         connections_accepted: Counter = "Connections accepted.",
         received_bytes: Counter = "Bytes received on all connections.",
         sent_bytes: Counter = "Bytes sent on all connections.",
-        tls_handshakes: Labelled<Greeting, Counter> = "Handshakes of TLS, by how they ended.",
-        refused: Labelled<Bound, Counter> = "Connections and requests that were refused or closed, by the bound that they met.",
+        tls_handshakes: Labelled<Greeting, Counter> = "TLS handshakes by result.",
+        refused: Labelled<Bound, Counter> = "Connections and requests refused or closed, by limit.",
     }
 }
 
-/// Counts what an answer sends beside the bytes that every answer's connection counts.
+/// Counts the output of one answer, in addition to the metrics of all connections.
 pub trait Counts: Send + Sync {
-    /// Rows have been written to it.
+    /// Counts rows written to the answer.
     fn rows(&self, count: u64);
 
-    /// Bytes have been handed to its connection.
+    /// Counts bytes passed to the connection.
     fn bytes(&self, count: usize);
 }
 
-/// How much there is of something bounded, in bytes.
+/// The use of a bounded resource, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Held now.
+    /// The bytes in use.
     pub used: usize,
-    /// At most.
+    /// The limit.
     pub limit: usize,
 }

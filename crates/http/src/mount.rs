@@ -1,4 +1,4 @@
-//! Another surface, under a path of a server's listeners.
+//! Mounts another surface under a path of a server's listeners.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -13,9 +13,8 @@ use crate::server::Served;
 use crate::surface::Surface;
 use crate::tracked::Tracked;
 
-/// A surface in its shell, for [`Server::mount`](crate::Server::mount) of another server: what it counts, the memory of its
-/// requests' bodies and how it bounds clients stay its own. Connections, and the room for answers on them, are the other
-/// server's.
+/// A surface in its shell, for [`Server::mount`](crate::Server::mount) of another server. It keeps its own metrics,
+/// memory for bodies, and limits. Connections and the memory for answers are the other server's.
 #[derive(Clone)]
 pub struct Mount(Arc<dyn Answers>);
 
@@ -25,10 +24,10 @@ impl std::fmt::Debug for Mount {
     }
 }
 
-/// An answer that is being made.
+/// An answer in the making.
 pub(crate) type Answering = Pin<Box<dyn Future<Output = Response<Tracked>> + Send>>;
 
-/// Whatever surface it is.
+/// Erases the type of the surface.
 trait Answers: Send + Sync {
     fn answer(self: Arc<Self>, request: hyper::Request<Incoming>, peer: Peer, outlet: Arc<Outlet>) -> Answering;
 }
@@ -45,10 +44,10 @@ impl Mount {
     }
 }
 
-/// Where it is.
+/// A mount with its path.
 #[derive(Debug, Clone)]
 pub(crate) struct Mounted {
-    /// Such as `/sync`.
+    /// For example `/sync`.
     path: String,
     mount: Mount,
 }
@@ -58,7 +57,7 @@ impl Mounted {
         Mounted { path: path.to_owned(), mount }
     }
 
-    /// Whether a path is its own, or lies under it.
+    /// Returns true if a path is the mount's or lies under it.
     pub(crate) fn has(&self, path: &str) -> bool {
         path.strip_prefix(&self.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }

@@ -1,14 +1,13 @@
-//! What of answers lies in memory: counted, bounded for each connection and in all, and let go of where a client does not
-//! take it.
+//! The memory of answers: counted, bounded per connection and in total, and released if a client does not read.
 //!
-//! There are two budgets, both in bytes and both waited for in order. A *page* is what has been read of the storage and is
-//! being written out; who reads one takes the most that it can be beforehand, and gives back what it is not. A *piece* is
-//! text on its way to a connection, wherever it waits: in the answer's own queue, in hyper, in a stream of HTTP/2 whose
-//! window is closed. A task takes a page's room only while it has none, and room for pieces while it has no other: so
-//! whoever holds room waits for nobody but its client. A client that takes nothing is cut in the end, and one that takes
-//! little, of an answer that holds what others wait for, at once.
+//! There are two kinds of budgets, in bytes and granted in order. A *page* is data read from storage that is being
+//! written out; its reader reserves the largest size beforehand and then returns the excess. A *piece* is text on its
+//! way to a connection, in the answer's queue, in hyper, or in an HTTP/2 stream whose window is closed. A task waits
+//! for page memory only while it holds none, and for piece memory only while it holds no other pieces. So a task that
+//! holds memory waits only for its client, and there is no deadlock. A client that reads nothing is cut in the end; a
+//! client that reads slowly is cut at once if others wait for the memory of its answer.
 //!
-//! Pages of rows alone, which are small, have a part of their own: they wait for no document's.
+//! Pages of rows are small and have their own budget, so they do not wait for documents.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -25,54 +24,54 @@ use crate::metrics::{Bound, Traffic, Usage};
 use crate::pace::Pace;
 use crate::turns::Who;
 
-/// What a piece takes beside its bytes.
+/// The overhead of a piece, in bytes.
 const PIECE_BYTES: usize = 256;
 
-/// Of the room for pieces, what one connection may take.
+/// The most memory for pieces of one connection.
 const CONNECTION_PIECES_BYTES: usize = 16 * 1024 * 1024;
 
-/// Of the room for pages: two of the largest that are being read.
+/// The most pages of the largest size that one connection may read at once.
 const CONNECTION_PAGES: usize = 2;
 
-/// Answers at once on a connection on which nobody has shown to be an administrator.
+/// The most concurrent answers on a connection without an authenticated administrator.
 const ANSWERS_MAX_UNKNOWN: usize = 100;
 
-/// Answers at once on any other.
+/// The most concurrent answers on any other connection.
 pub(crate) const ANSWERS_MAX: usize = 1_000;
 
-/// Of the room for pages, the part of those that have no documents.
+/// The fraction of the page memory that is for pages without documents.
 const ROWS_PART: usize = 4;
 
-/// What such a page takes at most.
+/// The largest page without documents.
 const ROWS_BYTES: usize = 4 * 1024 * 1024;
 
-/// What an object takes that is known not to be large, and what is read to put it together.
+/// The memory of a small object and of the data read to build it.
 const LITTLE_BYTES: usize = 2 * LITTLE_MAX + 4 * 1024;
 
-/// The largest of these.
+/// The largest small object.
 pub const LITTLE_MAX: usize = 64 * 1024;
 
-/// What is read at once of an attachment, while it is put together.
+/// The memory to read a part of an attachment.
 const ATTACHMENT_BYTES: usize = 1_536 * 1024;
 
-/// Before the server began, so that there are times before it.
+/// An offset of times, so that times before the server's start are representable.
 const AGES_MS: u64 = 1 << 40;
 
-/// Between two looks for what makes no progress.
+/// The longest interval of the checks for stalled clients.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
-/// Between two looks for somebody who waits for room.
+/// The interval of the checks for tasks that wait for memory.
 const LOOK_FOR_WAITING: Duration = Duration::from_millis(250);
 
-/// The answers of one server that are under way, and the room that they share.
+/// The current answers of one server and their memory.
 #[derive(Debug)]
 pub(crate) struct Outlets {
     pieces: Budget,
     documents: Budget,
     rows: Budget,
-    /// The most that a page with documents takes while it is read.
+    /// The largest page with documents, in bytes.
     page_bytes_max: usize,
-    /// How long an answer waits for room before it is refused.
+    /// The longest wait of an answer for memory. Then it is refused.
     room_max: Duration,
     shares: Arc<Shares>,
     began: Instant,
@@ -80,30 +79,29 @@ pub(crate) struct Outlets {
     traffic: Arc<Traffic>,
 }
 
-/// What a page is of.
+/// The content of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PageKind {
-    /// Documents, of any size.
+    /// Documents of any size.
     Documents,
-    /// Rows without.
+    /// Rows without documents.
     Rows,
-    /// One object of at most [`LITTLE_MAX`].
+    /// One object of at most [`LITTLE_MAX`] bytes.
     Little,
     /// A part of an attachment.
     Attachment,
 }
 
 impl Outlets {
-    /// `bytes`: the memory for all answers; `document_bytes_max`: the largest document in bytes; `room_max`: how long an answer
-    /// waits for room.
+    /// `bytes`: the memory for all answers; `document_bytes_max`: the largest document in bytes; `room_max`: the
+    /// longest wait of an answer for memory.
     pub(crate) fn new(
         bytes: usize,
         document_bytes_max: usize,
         room_max: Duration,
         traffic: Arc<Traffic>,
     ) -> Arc<Outlets> {
-        // The rows of a document, the text that they make, which may have twice the room that it needs, and what is read
-        // ahead of it.
+        // The rows of a document, their text with up to twice the needed capacity, and the read-ahead.
         let page_bytes_max = 3 * document_bytes_max + 4 * 1024 * 1024;
         let pages = bytes - bytes / 3;
         Arc::new(Outlets {
@@ -119,18 +117,18 @@ impl Outlets {
         })
     }
 
-    /// Bytes of pages that are being read or written out.
+    /// Returns the memory of pages that are being read or written out.
     pub(crate) fn page_usage(&self) -> Usage {
         let (documents, rows) = (self.documents.usage(), self.rows.usage());
         Usage { used: documents.used + rows.used, limit: documents.limit + rows.limit }
     }
 
-    /// Bytes of answers that no connection has taken yet.
+    /// Returns the memory of pieces that no connection has sent yet.
     pub(crate) fn piece_usage(&self) -> Usage {
         self.pieces.usage()
     }
 
-    /// What the answers to an address may take: so many hundredths of each kind of room, and no less than one answer needs.
+    /// Returns the share of an address: a percentage of each budget, and at least the needs of one answer.
     pub(crate) fn share(&self, who: Who, percent: usize) -> Arc<Share> {
         let part = |budget: &Budget, least: usize| (budget.limit / 100 * percent).max(least.min(budget.limit));
         let limits = budget::Limits {
@@ -145,7 +143,7 @@ impl Outlets {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// A connection whose answers share the room.
+    /// Registers a connection.
     pub(crate) fn connect(self: &Arc<Self>, is_known: bool) -> Arc<Connection> {
         Arc::new(Connection {
             of: self.clone(),
@@ -162,8 +160,8 @@ impl Outlets {
         })
     }
 
-    /// Cuts connections that take nothing of an answer for `stall_max`, and those that take little of one that holds what
-    /// others wait for, until it is dropped. Each is counted.
+    /// Cuts connections whose clients read nothing for `stall_max`, and those of slow readers while others wait for
+    /// their memory, until dropped. Each is counted.
     pub(crate) async fn watch(&self, stall_max: Duration) {
         let most = u64::try_from(stall_max.as_millis()).unwrap_or(u64::MAX);
         let look = (stall_max / 12).clamp(Duration::from_millis(10), LOOK_MAX);
@@ -183,7 +181,7 @@ impl Outlets {
             let now = self.now();
             let all: Vec<Arc<Outlet>> = {
                 let under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
-                // None is dropped here, which would take the lock again.
+                // The vector keeps the outlets alive: dropping one takes the lock again.
                 under_way.iter().filter_map(|(_, outlet)| outlet.upgrade()).collect()
             };
             for outlet in all.iter().filter(|outlet| outlet.is_stalled(now, most) || outlet.is_in_the_way(now, wanted))
@@ -195,7 +193,7 @@ impl Outlets {
     }
 }
 
-/// What is waited for.
+/// The budgets that tasks wait for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Wanted {
     pieces: bool,
@@ -204,7 +202,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// By others, or by the same address of its share.
+    /// Adds the budgets of a share that tasks wait for.
     fn or_of(self, share: Option<&Arc<Share>>) -> Wanted {
         let of_share = |budget: fn(&Share) -> &Budget| share.is_some_and(|share| budget(share).is_waited_for());
         Wanted {
@@ -215,30 +213,30 @@ impl Wanted {
     }
 }
 
-/// What the answers of one connection share.
+/// The shared state of the answers on one connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     of: Arc<Outlets>,
     pieces: Budget,
     pages: Budget,
     answers: AtomicUsize,
-    /// An administrator has asked on it.
+    /// True if an administrator has authenticated on it.
     is_known: AtomicBool,
-    /// When the last of its answers ended, in milliseconds since the server began; 0: none has ended,
-    /// `u64::MAX`: it speaks another protocol by now.
+    /// The end of the last answer, in milliseconds since the server's start; 0 before the first end, `u64::MAX` after
+    /// a protocol switch.
     idle_since: AtomicU64,
     bodies: BodiesAwaited,
-    /// The system takes no more of what is sent.
+    /// True while the system accepts no more data.
     is_blocked: AtomicBool,
     unblocked: Notify,
     cut: Notify,
-    /// It is cut as its client takes too little of an answer.
+    /// True if it was cut because its client reads too slowly.
     is_slow_cut: AtomicBool,
 }
 
 impl Connection {
-    /// A request begins, whose answer goes out here; `None`: there are too many. It is one of them until nothing works
-    /// for it, though its client has given it up.
+    /// Begins an answer. Returns `None` if there are too many. The answer counts until all tasks for it have ended,
+    /// even if its client has cancelled it.
     pub(crate) fn begin(self: &Arc<Self>) -> Option<Arc<Outlet>> {
         let most = if self.is_known.load(Ordering::Relaxed) { ANSWERS_MAX } else { ANSWERS_MAX_UNKNOWN };
         if self.answers.fetch_add(1, Ordering::Relaxed) >= most {
@@ -263,26 +261,27 @@ impl Connection {
         Some(outlet)
     }
 
-    /// What the answers to an address may take of the room that this connection's are made in.
+    /// Returns the share of an address in the memory for answers.
     pub(crate) fn share(&self, who: Who, percent: usize) -> Arc<Share> {
         self.of.share(who, percent)
     }
 
-    /// An administrator asks on it.
+    /// Notes that an administrator has authenticated.
     pub(crate) fn know(&self) {
         self.is_known.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the system takes what is sent.
+    /// Sets whether the system accepts data.
     pub(crate) fn set_blocked(&self, is_blocked: bool) {
         if self.is_blocked.swap(is_blocked, Ordering::Relaxed) && !is_blocked {
             self.unblocked.notify_waiters();
         }
     }
 
-    /// Waits while answers of before are not taken: who asks on and does not read gets no more made for it.
+    /// Waits while earlier answers are not read: a client that sends requests without reading gets no further
+    /// answers.
     pub(crate) async fn unblocked(&self) {
-        // Nearly always: to wait takes two locks.
+        // The common case. A wait takes two locks.
         if !self.is_blocked.load(Ordering::Relaxed) {
             return;
         }
@@ -297,96 +296,96 @@ impl Connection {
         }
     }
 
-    /// Since when it has been waiting for a further request, in milliseconds since the server began; `None`: it is not.
+    /// Returns the time since when it waits for a further request, in milliseconds since the server's start; `None`
+    /// if it does not.
     pub(crate) fn idle_since(&self) -> Option<u64> {
         let is_idle = self.answers.load(Ordering::Relaxed) == 0;
         Some(self.idle_since.load(Ordering::Relaxed)).filter(|since| is_idle && *since != 0 && *since != u64::MAX)
     }
 
-    /// A request on it waits for more of its body, until what this gives is dropped; so long it has waited before, and so
-    /// many bytes have come.
+    /// Registers a wait for a request body until the result is dropped. `waited` and `bytes` are the totals so far.
     pub(crate) fn awaits_body(&self, waited: Duration, bytes: u64) -> BodyAwaited<'_> {
         let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         self.bodies.begin((AGES_MS + self.of.now()).saturating_sub(waited), bytes)
     }
 
-    /// How slowly the body comes that a request on it waits for, in bytes a second; `None`: nothing comes, or not slowly.
+    /// Returns the rate of the awaited body in bytes per second if it is slow.
     pub(crate) fn slow_body(&self) -> Option<u64> {
         self.bodies.slow(AGES_MS + self.of.now())
     }
 
-    /// Another protocol is spoken on it from now on.
+    /// Notes a protocol switch.
     pub(crate) fn speak_on(&self) {
         self.idle_since.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// It is cut as its client takes too little of an answer. It counts once, whoever finds it: it is looked at again until
-    /// it is closed, and may have several answers.
+    /// Counts a cut because of a slow reader, once per connection: a connection may have several answers and is
+    /// checked again until it closes.
     pub(crate) fn count_slow_reader(&self) {
         if !self.is_slow_cut.swap(true, Ordering::Relaxed) {
-            tracing::debug!("a connection is cut: its client takes nothing of an answer, or too little");
+            tracing::debug!("a connection is cut: its client reads too slowly");
             self.of.traffic.refused.of(Bound::SlowReader).add(1);
         }
     }
 
-    /// Has it cut.
+    /// Cuts the connection.
     pub(crate) fn end(&self) {
         self.cut.notify_one();
     }
 
-    /// Resolves when the connection is to be cut.
+    /// Resolves when the connection must be cut.
     pub(crate) async fn cut(&self) {
         self.cut.notified().await;
     }
 }
 
-/// Where one answer goes out.
+/// The outlet of one answer.
 #[derive(Debug)]
 pub(crate) struct Outlet {
-    /// Among those under way.
+    /// The key in [`Outlets`].
     place: usize,
     connection: Arc<Connection>,
-    /// Pieces that are not sent.
+    /// The number of unsent pieces.
     unsent: AtomicUsize,
-    /// When something was sent last, in milliseconds since the server began.
+    /// The time of the last progress, in milliseconds since the server's start.
     moved: AtomicU64,
-    /// How fast, while there is something to be sent.
+    /// The rate while there are unsent pieces.
     pace: Pace,
-    /// Pages that it holds.
+    /// The number of held pages.
     documents: AtomicUsize,
     rows: AtomicUsize,
-    /// Whose request it answers, if that is bounded.
+    /// The counted requests of its user and its address.
     user: OnceLock<UnderWay>,
     address: OnceLock<FromAddress>,
-    /// What its address may take.
+    /// The share of its address.
     share: OnceLock<Arc<Share>>,
 }
 
 impl Outlet {
-    /// How long the answer waits for room.
+    /// Returns the longest wait for memory.
     pub(crate) fn room_max(&self) -> Duration {
         self.connection.of.room_max
     }
 
-    /// It answers a user's request.
+    /// Sets the user of the request.
     pub(crate) fn is_of(&self, user: UnderWay) {
-        // Who asks is said once.
+        // A request has one user.
         let _ = self.user.set(user);
     }
 
-    /// It answers a request of an address.
+    /// Sets the address of the request.
     pub(crate) fn is_from(&self, address: FromAddress) {
         let _ = self.address.set(address);
     }
 
-    /// It goes on for as long as its client likes, and is no longer one of the requests that are under way.
+    /// Marks the answer as a feed, which no longer counts among the concurrent requests.
     pub(crate) fn follows(&self) {
         if let Some(address) = self.address.get() {
             address.follows();
         }
     }
 
-    /// It takes its room of an address' share.
+    /// Sets the share of the address.
     pub(crate) fn shares(&self, share: Arc<Share>) {
         let _ = self.share.set(share);
     }
@@ -395,17 +394,17 @@ impl Outlet {
         &self.connection
     }
 
-    /// Waits until there is room for a little text, and takes none.
+    /// Waits until there is memory for a little text, without taking any.
     pub(crate) async fn until_there_is_room(&self) {
         let of_address = self.share.get().is_some_and(|share| share.pieces.lacks(PIECE_BYTES));
         let budgets = [&self.connection.pieces, &self.connection.of.pieces];
-        // What comes free goes to those who wait first: where some is left, nobody waits.
+        // Freed memory goes to waiting tasks first: if some is free, no task waits.
         if of_address || budgets.iter().any(|budget| budget.lacks(PIECE_BYTES)) {
             drop(self.room(0).await);
         }
     }
 
-    /// Room for so many bytes of text, if it is there.
+    /// Takes memory for text if it is available now.
     pub(crate) fn try_room(&self, bytes: usize) -> Option<Room> {
         let bytes = bytes.saturating_add(PIECE_BYTES);
         let of_connection = self.connection.pieces.try_take(bytes)?;
@@ -417,7 +416,7 @@ impl Outlet {
         Some(Room { of_connection: Some(of_connection), of_address, of_all: Some(of_all), _page: None })
     }
 
-    /// Waits for room for so many bytes of text.
+    /// Waits for memory for text.
     pub(crate) async fn room(&self, bytes: usize) -> Room {
         let bytes = bytes.saturating_add(PIECE_BYTES);
         let of_connection = self.connection.pieces.take(bytes).await;
@@ -428,7 +427,7 @@ impl Outlet {
         Room { of_connection, of_address, of_all: self.connection.of.pieces.take(bytes).await, _page: None }
     }
 
-    /// Waits for the room that a page may take while it is read.
+    /// Waits for the memory of the largest page of a kind.
     pub(crate) async fn page_room(self: &Arc<Self>, kind: PageKind) -> Room {
         let (budget, of_share, bytes) = self.page_budgets(kind);
         let of_connection = self.connection.pages.take(bytes).await;
@@ -440,7 +439,7 @@ impl Outlet {
         Room { of_connection, of_address, of_all, _page: Some(Page::new(self.clone(), kind)) }
     }
 
-    /// The same room, if it is there and nobody waits for it: for who has another page, and must wait for none.
+    /// The same, without a wait: for a task that already holds a page.
     pub(crate) fn try_page_room(self: &Arc<Self>, kind: PageKind) -> Option<Room> {
         let (budget, of_share, bytes) = self.page_budgets(kind);
         let of_connection = Some(self.connection.pages.try_take(bytes)?);
@@ -452,7 +451,7 @@ impl Outlet {
         Some(Room { of_connection, of_address, of_all, _page: Some(Page::new(self.clone(), kind)) })
     }
 
-    /// Whose room a page takes beside its connection's: of all, and of its address; and how much it takes at most.
+    /// Returns the total budget and the address's budget of a page, and the size of the largest page.
     fn page_budgets(&self, kind: PageKind) -> (&Budget, Option<&Budget>, usize) {
         let (all, share) = (&self.connection.of, self.share.get());
         let rows = |bytes| (&all.rows, share.map(|share| &share.rows), bytes);
@@ -476,7 +475,6 @@ impl Outlet {
         self.connection.of.now()
     }
 
-    /// See [`Connection::count_slow_reader`].
     pub(crate) fn count_slow_reader(&self) {
         self.connection.count_slow_reader();
     }
@@ -489,7 +487,7 @@ impl Outlet {
         self.has_unsent() && now.saturating_sub(self.moved.load(Ordering::Relaxed)) >= most
     }
 
-    /// Whether it holds what others wait for, and its client is slow to take it.
+    /// Returns true if it holds memory that others wait for and its client reads slowly.
     fn is_in_the_way(&self, now: u64, wanted: Wanted) -> bool {
         let has = |kind| self.pages(kind).load(Ordering::Relaxed) > 0;
         let wanted = wanted.or_of(self.share.get());
@@ -512,17 +510,17 @@ impl Drop for Outlet {
     }
 }
 
-/// Room that is held until this is dropped.
+/// Reserved memory; released when dropped.
 #[derive(Debug)]
 pub struct Room {
     of_connection: Option<OwnedSemaphorePermit>,
     of_address: Option<OwnedSemaphorePermit>,
     of_all: Option<OwnedSemaphorePermit>,
-    /// Where it is a page's.
+    /// Set for the memory of a page.
     _page: Option<Page>,
 }
 
-/// A page that an answer holds, until this is dropped.
+/// A page that an answer holds; released when dropped.
 #[derive(Debug)]
 struct Page {
     of: Arc<Outlet>,
@@ -543,7 +541,7 @@ impl Drop for Page {
 }
 
 impl Room {
-    /// Gives back what is more than so many bytes.
+    /// Returns the memory beyond this number of bytes.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         for permit in [&mut self.of_connection, &mut self.of_address, &mut self.of_all].into_iter().flatten() {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));
@@ -557,15 +555,15 @@ pub struct Outgoing {
     pub(crate) bytes: Bytes,
     pub(crate) outlet: Option<Arc<Outlet>>,
     pub(crate) room: Option<Arc<Room>>,
-    /// The piece must be sent as one chunk.
+    /// True if the piece must be one chunk.
     pub(crate) is_whole: bool,
 }
 
 impl Outgoing {
-    /// `room`: what is held for it until it is sent.
+    /// `room`: the memory held until the piece is sent.
     pub(crate) fn new(bytes: Bytes, outlet: Option<Arc<Outlet>>, room: Option<Arc<Room>>) -> Outgoing {
         if let Some(outlet) = &outlet {
-            // Before the piece is counted: who looks between would see one that has been there since the last one was sent.
+            // Before the piece is counted: a concurrent check must not see it with the time of the last progress.
             if outlet.unsent.load(Ordering::Relaxed) == 0 {
                 let now = outlet.now();
                 outlet.moved.store(now, Ordering::Relaxed);
@@ -576,7 +574,7 @@ impl Outgoing {
         Outgoing { bytes, outlet, room, is_whole: false }
     }
 
-    /// The text.
+    /// Returns the text.
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -605,7 +603,7 @@ impl Drop for Outgoing {
     fn drop(&mut self) {
         if let Some(outlet) = &self.outlet {
             outlet.unsent.fetch_sub(1, Ordering::Relaxed);
-            // What was sent to its end has said so.
+            // A piece that was sent has already updated the time.
             if self.bytes.has_remaining() {
                 outlet.moved.store(outlet.now(), Ordering::Relaxed);
             }

@@ -1,15 +1,14 @@
-//! Whether a client takes, or gives, no less than is to be expected of one.
+//! Detects slow clients.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// So many bytes in so long are no hurry: 64 kB in two seconds.
+/// A client that moves this many bytes within [`LEAST_WITHIN`] is not slow: 64 kB in two seconds.
 const LEAST_BYTES: u64 = 64 * 1024;
 
-/// See [`LEAST_BYTES`].
 const LEAST_WITHIN: Duration = Duration::from_secs(2);
 
-/// What has moved lately, and since when; times are milliseconds of one clock.
+/// The recent progress of a client. Times are milliseconds of one clock.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     since: AtomicU64,
@@ -17,21 +16,21 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// From here on.
+    /// Restarts the measurement.
     pub(crate) fn restart(&self, now: u64) {
         self.since.store(now, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
     }
 
-    /// So many bytes have moved.
+    /// Counts moved bytes.
     pub(crate) fn moved(&self, bytes: usize, now: u64) {
-        // Two that come here at once count less than there was, or more: neither is of weight.
+        // Concurrent calls may count slightly too few or too many bytes, which does not matter.
         if self.bytes.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64 >= LEAST_BYTES {
             self.restart(now);
         }
     }
 
-    /// Whether it is slower than it may be where others wait.
+    /// Returns true if the client is too slow while others wait.
     pub(crate) fn is_slow(&self, now: u64) -> bool {
         u128::from(now.saturating_sub(self.since.load(Ordering::Relaxed))) >= LEAST_WITHIN.as_millis()
     }

@@ -1,4 +1,4 @@
-//! Whom a request comes from.
+//! The origin of a request.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -6,14 +6,14 @@ use std::net::{IpAddr, SocketAddr};
 /// The client behind a connection, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer {
-    /// Its address, with port 0 where none is known; `None` where the connection has no address.
+    /// The address, with port 0 if the port is unknown; `None` for a connection without an address.
     pub address: Option<SocketAddr>,
-    /// Nobody on the way can read along.
+    /// True if the path to the client is encrypted, by TLS here or as a trusted proxy states.
     pub is_secure: bool,
 }
 
 impl Peer {
-    /// One at the other end of a connection.
+    /// Returns the peer at the other end of a connection.
     pub(crate) fn new(address: SocketAddr, is_secure: bool) -> Peer {
         Peer { address: Some(SocketAddr::new(address.ip().to_canonical(), address.port())), is_secure }
     }

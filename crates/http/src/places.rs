@@ -1,4 +1,4 @@
-//! Places for connections: so many in all, some of them for whom strangers may not keep out.
+//! Places for connections, with a reserve for clients without limits by address.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::doorway::Doorway;
 use crate::limits::Admission;
 
-/// For those who are not bounded by address, at most.
+/// The most reserved places.
 const RESERVED: usize = 64;
 
-/// Connections that wait for a place.
+/// The most connections that wait for a place.
 const WAITING: usize = 64;
 
-/// Between two tries to make room for one that waits.
+/// The interval at which a waiting connection makes room.
 const TRY: Duration = Duration::from_millis(100);
 
 /// The places of one server.
@@ -23,21 +23,21 @@ pub(crate) struct Places {
     of_all: Arc<Semaphore>,
     reserved: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
-    /// Of all, and reserved.
+    /// The counts of shared and reserved places.
     counts: (u32, u32),
 }
 
-/// What a connection finds.
+/// The result of a request for a place.
 #[derive(Debug)]
 pub(crate) enum Found {
     Place(OwnedSemaphorePermit),
-    /// It waits for a place.
+    /// The connection may wait for a place.
     Waits(Waits),
-    /// As many wait as may.
+    /// The queue is full.
     Nothing,
 }
 
-/// A connection that waits for a place, until this is dropped.
+/// A connection that waits for a place; leaves the queue when dropped.
 #[derive(Debug)]
 pub(crate) struct Waits {
     places: Arc<Places>,
@@ -45,7 +45,7 @@ pub(crate) struct Waits {
 }
 
 impl Places {
-    /// So many, those that are reserved among them.
+    /// `count`: all places, including the reserved ones.
     pub(crate) fn new(count: usize) -> Arc<Places> {
         let count = u32::try_from(count.min(Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
         let reserved = (count / 16).min(RESERVED as u32);
@@ -58,7 +58,7 @@ impl Places {
         })
     }
 
-    /// A place, which may be a reserved one.
+    /// Takes a place. `is_reserved`: the client may use a reserved one.
     pub(crate) fn take(self: &Arc<Self>, is_reserved: bool) -> Found {
         let take = |places: &Arc<Semaphore>| places.clone().try_acquire_owned().ok();
         let place = take(&self.of_all).or_else(|| take(&self.reserved).filter(|_| is_reserved));
@@ -69,7 +69,7 @@ impl Places {
         }
     }
 
-    /// Waits until nobody has one.
+    /// Waits until all places are free.
     pub(crate) async fn are_all_free(&self) {
         let (of_all, reserved) = self.counts;
         let _ = tokio::join!(self.of_all.acquire_many(of_all), self.reserved.acquire_many(reserved));
@@ -77,7 +77,7 @@ impl Places {
 }
 
 impl Waits {
-    /// Has connections closed that are of least use, until there is a place; `None` after a head's time.
+    /// Closes the least useful connections until a place is free. Returns `None` after the timeout of a head.
     pub(crate) async fn for_place(self, doorway: &Doorway, admission: &Admission) -> Option<OwnedSemaphorePermit> {
         let mut place = std::pin::pin!(self.places.of_all.clone().acquire_owned());
         let place = async {

@@ -1,4 +1,4 @@
-//! Which version of HTTP a connection speaks.
+//! Detects the HTTP version of a connection.
 
 use std::io;
 use std::time::Duration;
@@ -9,34 +9,34 @@ use tokio::io::AsyncReadExt;
 use crate::stream::{Stream, Transport};
 use crate::tls;
 
-/// What a client of HTTP/2 sends first (RFC 9113, 3.4).
+/// The first bytes of an HTTP/2 client (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// From the first byte of a beginning that comes in part until it is clear.
+/// The timeout from the first byte of an incomplete beginning until the version is known.
 const BEGINNING_MAX: Duration = Duration::from_secs(5);
 
-/// What is read at once of a beginning that cannot be looked at.
+/// The most bytes of one read if the connection cannot be peeked.
 const BEGINNING_BYTES: usize = 2_048;
 
-/// How a connection begins.
+/// The beginning of a connection.
 #[derive(Debug)]
 pub(crate) struct Beginning {
     pub is_http2: bool,
-    /// What was read to find out, and is to be read before all else; mostly nothing.
+    /// The bytes read during the detection, which come before all others; usually none.
     pub read: Bytes,
 }
 
-/// Whether a connection speaks HTTP/2: told from its first bytes, which are left to be read where they come together.
+/// Detects whether a connection speaks HTTP/2. It peeks at the first bytes if they arrive together.
 ///
-/// Asked before hyper has the connection, so that one that sends nothing is closed in time. hyper-util can tell too, but
-/// hands the first 24 bytes over as a read of their own: the buffer of a connection of HTTP/1.1 then grows to 16 kB, and
-/// stays so. Only a beginning that comes in part is read here: what is looked at and left keeps the connection readable, so
-/// that neither more of it nor its end could be waited for.
+/// The detection precedes hyper, so that a silent connection is closed in time. hyper-util can detect the version
+/// too, but passes the first 24 bytes on as a separate read, after which the buffer of an HTTP/1.1 connection grows
+/// to 16 kB and stays so. An incomplete beginning is read, not peeked: peeked bytes keep the connection readable, so
+/// no wait for more bytes or the end would be possible.
 ///
-/// Over TLS client and server have agreed upon it, if the client knows how to. What cannot be looked at is read.
+/// Over TLS, ALPN decides if the client supports it. Connections that cannot be peeked are read.
 ///
 /// # Errors
-/// Those of the connection, `UnexpectedEof` where it ends before it is clear, `TimedOut` where it does not go on.
+/// Those of the connection; `UnexpectedEof` if it ends early, `TimedOut` if it stalls.
 pub(crate) async fn beginning(stream: &mut Stream) -> io::Result<Beginning> {
     let tcp = match stream {
         Stream::Plain(Transport::Tcp(tcp)) => tcp,
@@ -58,7 +58,7 @@ pub(crate) async fn beginning(stream: &mut Stream) -> io::Result<Beginning> {
     }
 }
 
-/// Whether these first bytes are HTTP/2's, if that is clear.
+/// Returns true if the bytes are HTTP/2's, `None` if more are needed.
 fn speaks_http2(seen: &[u8]) -> Option<bool> {
     if seen.len() >= PREFACE.len() {
         return Some(seen.starts_with(PREFACE));
@@ -68,7 +68,7 @@ fn speaks_http2(seen: &[u8]) -> Option<bool> {
 
 async fn read(stream: &mut Stream) -> io::Result<Beginning> {
     let mut read = BytesMut::new();
-    // What comes together is read together, so that a head is one.
+    // One read for all available bytes keeps a head in one piece.
     more(stream, &mut read).await?;
     let rest = async {
         loop {
@@ -106,10 +106,10 @@ mod tests {
         (client, Stream::Plain(Transport::Tcp(listener.accept().await.unwrap().0)))
     }
 
-    /// What is told of these pieces, one sent after the other.
+    /// Returns the version detected for pieces sent one after the other.
     async fn told_of(pieces: &[&[u8]]) -> io::Result<bool> {
         until_some("a beginning is told in time", async || match soon(told_once(pieces)).await {
-            // The machine was at something else for as long as a beginning may take.
+            // A busy machine may use up the timeout.
             Err(error) if error.kind() == io::ErrorKind::TimedOut => None,
             told => Some(told),
         })

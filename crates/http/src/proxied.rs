@@ -1,4 +1,4 @@
-//! Clients that others speak for: the PROXY protocol, and headers of proxies.
+//! Clients behind proxies: the PROXY protocol and forwarding headers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,30 +16,30 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Which proxies say whom they speak for, and how. Nobody else is believed.
+/// The trusted proxies and their protocols. Other peers are not trusted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Proxies {
-    /// Those whose connections begin with a header of the PROXY protocol, version 1 or 2, always.
+    /// Peers whose connections always begin with a PROXY header, version 1 or 2.
     pub proxy_protocol: Blocks,
-    /// Those whose forwarding headers count.
+    /// Peers whose forwarding headers are trusted.
     pub forwarding: Blocks,
-    /// These write `Forwarded` (RFC 7239), and not `X-Forwarded-For` and `X-Forwarded-Proto`. The other is not looked at:
-    /// a proxy that does not know it hands on what a client wrote there.
+    /// True if these proxies write `Forwarded` (RFC 7239), false for `X-Forwarded-For` and `X-Forwarded-Proto`. The
+    /// other form is ignored: a proxy that does not know it passes on a client's header.
     pub writes_forwarded: bool,
 }
 
 impl Proxies {
-    /// Whether a connection of this peer begins with a header of the PROXY protocol.
+    /// Returns true if connections of this peer begin with a PROXY header.
     pub(crate) fn begins(&self, peer: &Peer) -> bool {
         self.proxy_protocol.contains(peer.ip())
     }
 
-    /// Whether a peer speaks for many.
+    /// Returns true if this peer forwards requests of many clients.
     pub(crate) fn forwards(&self, peer: &Peer) -> bool {
         self.forwarding.contains(peer.ip())
     }
 
-    /// The name that a client has asked for, where this peer says so.
+    /// Returns the host that the client requested, if this peer forwards it.
     pub(crate) fn host<'h>(&self, peer: &Peer, headers: &'h HeaderMap) -> Option<&'h str> {
         if self.forwarding.is_empty() || !self.forwards(peer) {
             return None;
@@ -51,7 +51,7 @@ impl Proxies {
         Some(headers.get_all(X_FORWARDED_HOST).iter().next_back()?.to_str().ok()?.rsplit(',').next()?.trim())
     }
 
-    /// Whom a request comes from that this peer sends.
+    /// Returns the client of a request sent by this peer.
     pub(crate) fn client(&self, peer: Peer, headers: &HeaderMap) -> Peer {
         if self.forwarding.is_empty() || !self.forwards(&peer) {
             return peer;
@@ -68,11 +68,10 @@ impl Proxies {
     }
 }
 
-/// Reads the header of the PROXY protocol that a connection begins with, and nothing of what follows: whom the connection
-/// comes from.
+/// Reads the PROXY header of a connection and nothing behind it, and returns the client.
 ///
 /// # Errors
-/// Those of the connection, `InvalidData` where there is no such header.
+/// Those of the connection, `InvalidData` without a valid header.
 pub(crate) async fn read_header(stream: &mut (impl AsyncRead + Unpin), peer: Peer) -> io::Result<Peer> {
     let mut bytes = Vec::new();
     loop {

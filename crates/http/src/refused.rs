@@ -1,22 +1,22 @@
-//! What the shell itself refuses, whatever the surface: a [`Surface`](crate::Surface) puts it into its own words.
+//! Requests that the shell refuses. A [`Surface`](crate::Surface) translates them into its own form.
 
 use hyper::StatusCode;
 
-/// A request that is refused.
+/// The refusal of a request.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{status} {error}: {reason}")]
 pub struct Refused {
     /// 4xx or 5xx.
     pub status: StatusCode,
-    /// What it is, in one word with underscores.
+    /// A code with underscores.
     pub error: &'static str,
-    /// For people.
+    /// A message for people.
     pub reason: String,
-    /// When to ask again, where that is known.
+    /// When to retry, in seconds, if known.
     pub retry_after_seconds: Option<u32>,
 }
 
-/// What the shell gives, or why not.
+/// The result of the shell's functions.
 pub type Result<T> = std::result::Result<T, Refused>;
 
 impl Refused {
@@ -24,7 +24,7 @@ impl Refused {
         Refused { status, error, reason: reason.into(), retry_after_seconds: None }
     }
 
-    /// 403: a request that changes something comes from a page of another origin.
+    /// 403: a page of another origin tries to change something.
     pub fn foreign() -> Refused {
         let reason = "A page of another origin may not change anything on behalf of its user. If the page is trusted, \
                       its origin must be in [cors] origins; a proxy that changes Host must be in forwarded_from.";

@@ -1,4 +1,4 @@
-//! Answers: their headers, and bodies that are whole or come in pieces.
+//! Answers: headers, and bodies that are whole or streamed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,50 +18,50 @@ use crate::outlet::{Outgoing, Outlet, PageKind, Room};
 use crate::refused::Refused;
 use crate::tracked;
 
-/// Pieces of a streamed answer are about this large.
+/// The approximate size of the pieces of a streamed answer, in bytes.
 pub const CHUNK_BYTES: usize = 48 * 1024;
 
-/// Beyond [`CHUNK_BYTES`], for the row that fills a piece.
+/// The capacity beyond [`CHUNK_BYTES`] for the row that fills a piece.
 const ROW_BYTES: usize = 4 * 1024;
 
-/// Pieces that wait for a slow reader.
+/// The most pieces that wait for a slow reader.
 const CHUNKS_WAITING_MAX: usize = 2;
 
-/// A reader that takes nothing for this long is given up.
+/// The time without progress after which a client is given up.
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(60);
 
-/// An answer that finds no room for so long is refused.
+/// The longest wait of an answer for memory. Then it is refused.
 pub(crate) const ROOM_MAX: Duration = Duration::from_secs(30);
 
-/// Where streams wait before they read a page.
+/// The memory for the pages of a stream.
 #[derive(Debug, Clone)]
 pub struct Pages {
     outlet: Option<Arc<Outlet>>,
     kind: PageKind,
 }
 
-/// Room for a page until this is dropped.
+/// The memory of a page; released when dropped.
 pub type PagePermit = Option<Room>;
 
 impl Pages {
-    /// For the answer at hand; `has_documents`: its pages may have documents of any size.
+    /// Returns the pages of the current answer. `has_documents`: they may contain documents of any size.
     pub fn new(has_documents: bool) -> Pages {
         let kind = if has_documents { PageKind::Documents } else { PageKind::Rows };
         Pages { outlet: tracked::outlet(), kind }
     }
 
-    /// What is read at once of an attachment.
+    /// Returns the pages of an attachment.
     pub fn of_attachment() -> Pages {
         Pages { outlet: tracked::outlet(), kind: PageKind::Attachment }
     }
 
-    /// What is read of one object that has at most [`LITTLE_MAX`](crate::LITTLE_MAX) bytes.
+    /// Returns the page of one object of at most [`LITTLE_MAX`](crate::LITTLE_MAX) bytes.
     pub fn of_little() -> Pages {
         Pages { outlet: tracked::outlet(), kind: PageKind::Little }
     }
 
-    /// Room for one more page, to be read while another one is sent, if it is there at once: who holds a page waits for no
-    /// other. `None`: there is none.
+    /// Takes memory for a further page, to be read while another one is sent, if it is available now. A task that
+    /// holds a page must not wait for another one.
     pub fn try_room(&self) -> Option<PagePermit> {
         match &self.outlet {
             Some(outlet) => outlet.try_page_room(self.kind).map(Some),
@@ -69,7 +69,7 @@ impl Pages {
         }
     }
 
-    /// Waits for room for the page that takes most; what it does not take is to be given back once it is read.
+    /// Waits for the memory of the largest page. The caller returns the excess after reading.
     async fn room(&self) -> PagePermit {
         match &self.outlet {
             Some(outlet) => Some(outlet.page_room(self.kind).await),
@@ -78,11 +78,11 @@ impl Pages {
     }
 }
 
-/// Room for what is read before the answer begins: who waits for long gets an error, and does not wait for ever where what
-/// is to be read first, in the client's order, waits behind what is to be read later.
+/// Waits for the memory of the first page, before the answer begins. The wait is limited: the page may be queued
+/// behind pages that the client reads only after this answer.
 ///
 /// # Errors
-/// 503.
+/// 503 after the limit.
 pub async fn first_room(pages: &Pages) -> Result<PagePermit, Refused> {
     let most = pages.outlet.as_ref().map_or(ROOM_MAX, |outlet| outlet.room_max());
     tokio::time::timeout(most, pages.room()).await.map_err(|_| busy())
@@ -93,7 +93,7 @@ fn busy() -> Refused {
     Refused::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
 }
 
-/// Gives back what a page does not take.
+/// Returns the memory that a page does not need.
 pub fn shrink(room: &mut PagePermit, bytes: usize) {
     if let Some(room) = room {
         room.shrink(bytes);
@@ -103,23 +103,23 @@ pub fn shrink(room: &mut PagePermit, bytes: usize) {
 /// The body of an answer.
 #[derive(Debug)]
 pub enum ReplyBody {
-    /// All of it.
+    /// A whole body.
     Full(Option<Bytes>),
-    /// All of it, with the room that it takes.
+    /// A whole body with its memory.
     Whole(Whole),
-    /// Pieces from a task.
+    /// A stream of pieces from a task.
     Stream(mpsc::Receiver<Piece>),
-    /// The same, for as long as may be.
+    /// A stream that may be cut when access is revoked.
     Until(Box<Until>),
-    /// All of it, for as long as may be.
+    /// A whole body that may be cut when access is revoked.
     Checked(Box<Checked>),
-    /// A stream that has ended as it should.
+    /// A stream that has ended normally.
     Ended,
-    /// None: the connection speaks another protocol from here on, and what it is given there is cut as what is sent here says.
+    /// No body: the connection switches its protocol. The channel passes on when access to it ends.
     Switched(oneshot::Sender<(End, Option<Gate>)>),
 }
 
-/// When an answer may not go on.
+/// A future that resolves when an answer must end.
 pub struct End(pub(crate) Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl std::fmt::Debug for End {
@@ -128,7 +128,7 @@ impl std::fmt::Debug for End {
     }
 }
 
-/// See [`ReplyBody::Whole`].
+/// A whole body with its memory and gate.
 #[derive(Debug)]
 pub struct Whole {
     rest: Bytes,
@@ -137,36 +137,36 @@ pub struct Whole {
     gate: Option<Gate>,
 }
 
-/// See [`ReplyBody::Checked`].
+/// A whole body with its gate.
 #[derive(Debug)]
 pub struct Checked {
     bytes: Bytes,
     gate: Gate,
 }
 
-/// See [`ReplyBody::Until`].
+/// A stream with its end and gate.
 #[derive(Debug)]
 pub struct Until {
     pieces: mpsc::Receiver<Piece>,
-    /// The stream is cut when this resolves.
+    /// Resolves when the stream must be cut.
     end: End,
     gate: Option<Gate>,
     /// A piece that waits at the gate.
     next: Option<Piece>,
 }
 
-/// What the task of a streamed answer sends.
+/// A message of the task of a streamed answer.
 #[derive(Debug)]
 pub enum Piece {
-    /// More of the text; and when all that is in it was judged, if that was later than when its request came.
+    /// More text, and the mark of its access decision if that is later than the request's.
     Data(Outgoing, Option<Mark>),
     /// The text is complete. A task that ends without this has failed, and the connection is cut.
     End,
-    /// The same, and a WebSocket says why.
+    /// The answer ends early. A WebSocket sends the reason, other answers break off.
     Refused(String),
 }
 
-/// A streamed answer that broke off.
+/// The error of a body that ends early.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer broke off")]
 pub struct BrokenOff;
@@ -198,7 +198,7 @@ impl Body for ReplyBody {
                 {
                     return Poll::Ready(Some(Err(BrokenOff)));
                 }
-                // In pieces: what is sent of it shows that its client reads.
+                // In pieces, so that progress shows that the client reads.
                 let piece = rest.split_to(rest.len().min(CHUNK_BYTES));
                 Poll::Ready(Some(Ok(Frame::data(Outgoing::new(piece, Some(outlet.clone()), Some(room.clone()))))))
             }
@@ -209,7 +209,7 @@ impl Body for ReplyBody {
             }
             ReplyBody::Until(until) => {
                 if until.end.0.as_mut().poll(context).is_ready() {
-                    // Its task ends with this, as without its client.
+                    // Closing the channel ends the task, as if the client had left.
                     until.pieces.close();
                     return Poll::Ready(Some(Err(BrokenOff)));
                 }
@@ -255,7 +255,7 @@ impl Body for ReplyBody {
 }
 
 impl ReplyBody {
-    /// How long it is, if it is one that is whole and has not been begun.
+    /// Returns the length of a whole body of which nothing was sent.
     pub(crate) fn whole_bytes(&self) -> Option<usize> {
         match self {
             ReplyBody::Full(Some(bytes)) => Some(bytes.len()),
@@ -264,7 +264,7 @@ impl ReplyBody {
         }
     }
 
-    /// What a piece of a stream is to its reader.
+    /// Converts a piece to a frame.
     fn frame(&mut self, piece: Option<Piece>) -> Poll<Option<Result<Frame<Outgoing>, BrokenOff>>> {
         match piece {
             Some(Piece::Data(bytes, _)) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
@@ -277,14 +277,14 @@ impl ReplyBody {
     }
 }
 
-/// The end of a stream that its task holds.
+/// The sending half of a streamed answer, for its task.
 pub struct Sender {
     pieces: mpsc::Sender<Piece>,
-    /// What is not sent yet.
+    /// Text that is not sent yet.
     pub buffer: Vec<u8>,
-    /// Where a feed's bytes are counted.
+    /// Counts the output of a feed.
     follower: Option<Box<dyn Counts>>,
-    /// Where its pieces have room.
+    /// Provides memory for pieces.
     outlet: Option<Arc<Outlet>>,
     /// See [`Sender::judged`].
     judged: Option<Mark>,
@@ -292,12 +292,12 @@ pub struct Sender {
     sends_whole: bool,
 }
 
-/// The client is gone or does not read: the task ends.
+/// The client is gone or reads nothing, so the task must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gone;
 
 impl Sender {
-    /// Sends what is in the buffer if there is enough of it.
+    /// Sends the buffer if it is large enough.
     ///
     /// # Errors
     /// [`Gone`].
@@ -305,12 +305,12 @@ impl Sender {
         if self.buffer.len() < CHUNK_BYTES {
             return Ok(());
         }
-        // More is likely to come, as much again: room for it at once.
+        // As much text is likely to follow, so its memory is allocated at once.
         let data = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK_BYTES + ROW_BYTES));
         self.send_data(data.into()).await
     }
 
-    /// Sends a text behind what is in the buffer, however long it is, without ever having it in memory twice.
+    /// Sends a text of any length behind the buffer, without a second copy in memory.
     ///
     /// # Errors
     /// [`Gone`].
@@ -322,12 +322,12 @@ impl Sender {
         Ok(())
     }
 
-    /// What is written from here on was judged at this moment or later, by this if there is anything that its reader could lose; what was
-    /// written before this was said for the first time tells nothing, or was judged when the request came. What they may have lost since is
-    /// looked at before it is sent.
+    /// Marks the text that follows as allowed at this time or later by decision `by`, if the reader could lose access
+    /// to it. Text before the first mark was allowed with the request, or reveals nothing. Access is rechecked before
+    /// old text is sent.
     ///
     /// # Errors
-    /// [`Gone`]: what is in the buffer, and was judged by something else, is sent before.
+    /// [`Gone`]. Text in the buffer with another decision is sent first.
     pub async fn judged(&mut self, at: Instant, by: Option<JudgedBy>) -> Result<(), Gone> {
         let mut mark = Mark { at, by };
         if let Some(before) = &self.judged {
@@ -341,14 +341,14 @@ impl Sender {
         Ok(())
     }
 
-    /// What is written next tells nothing that its reader could lose: a sign of life.
+    /// Marks the text that follows as a heartbeat, which reveals nothing.
     pub fn says_nothing(&mut self) {
         if let Some(judged) = self.judged.as_mut().filter(|_| self.buffer.is_empty()) {
             judged.at = Instant::now();
         }
     }
 
-    /// Sends what is in the buffer, which takes no memory then: a feed may wait long for its next row.
+    /// Sends the buffer and frees its memory: a feed may wait long for its next row.
     ///
     /// # Errors
     /// [`Gone`].
@@ -360,7 +360,7 @@ impl Sender {
         self.send_data(data).await
     }
 
-    /// Sends what is in many answers, after what is in the buffer.
+    /// Sends bytes shared by many answers, after the buffer.
     ///
     /// # Errors
     /// [`Gone`].
@@ -369,7 +369,7 @@ impl Sender {
         self.send_data(bytes).await
     }
 
-    /// Waits until a piece can be sent without waiting.
+    /// Waits until a piece can be sent at once.
     ///
     /// # Errors
     /// [`Gone`].
@@ -387,7 +387,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends the rest, and why nothing follows: what goes over a WebSocket ends with these words, another answer breaks off.
+    /// Sends the rest and ends the answer early. A WebSocket sends the reason, other answers break off.
     ///
     /// # Errors
     /// [`Gone`].
@@ -397,7 +397,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Counts what is sent as `follower`'s, for as long as there is this sender.
+    /// Counts the output as that of `follower` while this sender lives.
     #[must_use]
     pub fn counted_as(mut self, follower: Box<dyn Counts>) -> Sender {
         self.follower = Some(follower);
@@ -410,14 +410,14 @@ impl Sender {
         Sender { sends_whole: true, ..self }
     }
 
-    /// A row of a feed is in the buffer.
+    /// Counts a row of a feed in the buffer.
     pub fn count_row(&self) {
         if let Some(follower) = &self.follower {
             follower.rows(1);
         }
     }
 
-    /// Does some work for the client, as long as it is there.
+    /// Runs a future until the client leaves.
     ///
     /// # Errors
     /// [`Gone`].
@@ -429,7 +429,7 @@ impl Sender {
         }
     }
 
-    /// Resolves when the client is gone.
+    /// Resolves when the client has left.
     pub async fn closed(&self) {
         self.pieces.closed().await;
     }
@@ -444,7 +444,7 @@ impl Sender {
         }
         let place = self.reserve().await?;
         let room = match &self.outlet {
-            // That others do not read is not this client's fault: it waits as long as it is there.
+            // Other slow readers are not this client's fault, so it waits while it is connected.
             Some(outlet) => tokio::select! {
                 biased;
                 room = outlet.room(data.len()) => Some(Arc::new(room)),
@@ -458,7 +458,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Waits for room for a page, as long as the client is there.
+    /// Waits for the memory of a page while the client is connected.
     ///
     /// # Errors
     /// [`Gone`].
@@ -466,7 +466,7 @@ impl Sender {
         self.watch().page_room(pages).await
     }
 
-    /// What knows of the client while something else is sent.
+    /// Returns a handle that observes the client while other data is sent.
     pub fn watch(&self) -> Watch {
         Watch(self.pieces.clone(), self.outlet.clone())
     }
@@ -475,7 +475,7 @@ impl Sender {
 /// See [`Sender::watch`].
 pub struct Watch(mpsc::Sender<Piece>, Option<Arc<Outlet>>);
 
-/// Waits until the client takes a piece more; who takes nothing for long is given up.
+/// Waits until the client has taken a piece. Gives up a client that reads nothing for [`STALL_MAX`].
 async fn reserve<'p>(
     pieces: &'p mpsc::Sender<Piece>,
     outlet: Option<&Arc<Outlet>>,
@@ -490,13 +490,13 @@ async fn reserve<'p>(
 }
 
 impl Watch {
-    /// As [`Sender::page_room`].
+    /// Waits for the memory of a page, like [`Sender::page_room`].
     pub async fn page_room(&self, pages: &Pages) -> Result<PagePermit, Gone> {
-        // Nothing is read for who has not taken what there is.
+        // Nothing is read for a client that has not taken the earlier pieces.
         drop(reserve(&self.0, self.1.as_ref()).await?);
         tokio::select! {
             biased;
-            // First: where there is room, pages are read one after the other without a wait, and nothing may be sent of them.
+            // First: with free memory a task could read all pages without noticing that its client has left.
             () = self.0.closed() => Err(Gone),
             room = pages.room() => Ok(room),
         }
@@ -506,18 +506,18 @@ impl Watch {
 /// An answer.
 #[derive(Debug)]
 pub struct Reply {
-    /// Its status.
+    /// The status.
     pub status: StatusCode,
-    /// Its headers, those that all answers have left out.
+    /// The headers, without those of all answers.
     pub headers: HeaderMap,
-    /// Its body.
+    /// The body.
     pub body: ReplyBody,
-    /// The room that a whole body was read in.
+    /// The memory of the page from which a whole body was read.
     pub held: PagePermit,
 }
 
 impl Reply {
-    /// A JSON text, and a newline.
+    /// Returns an answer with a JSON text and a newline.
     pub fn json(status: StatusCode, mut text: Vec<u8>) -> Self {
         text.push(b'\n');
         let mut reply =
@@ -526,7 +526,7 @@ impl Reply {
         reply
     }
 
-    /// 304 with its tag.
+    /// Returns 304 with its tag.
     pub fn not_modified(etag: &str) -> Self {
         let mut reply = Reply {
             status: StatusCode::NOT_MODIFIED,
@@ -538,7 +538,7 @@ impl Reply {
         reply
     }
 
-    /// JSON in pieces.
+    /// Returns a streamed answer in JSON, and its sender.
     pub fn stream() -> (Self, Sender) {
         let (sender, pieces) = mpsc::channel(CHUNKS_WAITING_MAX);
         let mut reply =
@@ -548,10 +548,10 @@ impl Reply {
         (reply, Sender { pieces: sender, buffer, follower: None, outlet, judged: None, sends_whole: false })
     }
 
-    /// Finds room for a whole body.
+    /// Reserves memory for a whole body.
     ///
     /// # Errors
-    /// 503 after a long wait without any.
+    /// 503 after the limit of the wait.
     pub(crate) async fn find_room(&mut self, outlet: &Arc<Outlet>) -> Result<(), Refused> {
         let held = self.held.take();
         let (bytes, gate) = match std::mem::replace(&mut self.body, ReplyBody::Full(None)) {
@@ -582,14 +582,14 @@ impl Reply {
         self.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("must-revalidate"));
     }
 
-    /// Cuts the answer when this resolves, if it is a stream that goes on then.
+    /// Cuts a streamed answer when `end` resolves.
     #[must_use]
     pub fn until(self, end: impl Future<Output = ()> + Send + 'static) -> Reply {
         self.while_checked(end, None)
     }
 
-    /// The same; and before what was judged a while ago is sent, this says whether it may be, if there is one; also of what is no stream.
-    /// Since the moment that stands beside it all in the answer was judged.
+    /// Does the same, and rechecks access before old data is sent, also for a whole body. `recheck` comes with the
+    /// time at which the answer was allowed.
     #[must_use]
     pub fn while_checked(
         mut self,
@@ -601,11 +601,11 @@ impl Reply {
         self.body = match self.body {
             ReplyBody::Stream(pieces) => ReplyBody::Until(Box::new(Until { pieces, end, gate, next: None })),
             ReplyBody::Switched(switched) => {
-                // Who has gone already is sent nothing.
+                // A connection that has already ended gets nothing.
                 let _ = switched.send((end, gate));
                 ReplyBody::Full(None)
             }
-            // Smaller ones are sent in one piece.
+            // Smaller bodies are sent in one piece.
             ReplyBody::Full(Some(bytes)) if bytes.len() > CHUNK_BYTES => match gate {
                 Some(gate) => ReplyBody::Checked(Box::new(Checked { bytes, gate })),
                 None => ReplyBody::Full(Some(bytes)),
@@ -615,7 +615,7 @@ impl Reply {
         self
     }
 
-    /// Sets a header; a value that no header can have is left out.
+    /// Sets a header. Ignores invalid values.
     pub fn header(&mut self, name: HeaderName, value: &str) {
         if let Ok(value) = HeaderValue::from_str(value) {
             self.headers.insert(name, value);
@@ -639,7 +639,7 @@ mod tests {
         drop(end);
         assert!(next().await.is_some_and(|frame| frame.is_err()));
         sender.closed().await;
-        // One that ends in time is whole.
+        // A stream that ends before the cut is whole.
         let (reply, sender) = Reply::stream();
         let mut body = reply.until(std::future::pending()).body;
         sender.finish().await.unwrap();

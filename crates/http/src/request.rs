@@ -1,4 +1,4 @@
-//! What a surface is given: the request taken apart, and its body read within bounds.
+//! Requests as a surface receives them, with bodies read within limits.
 
 use std::io::Read;
 use std::net::IpAddr;
@@ -13,55 +13,56 @@ use crate::arriving::{Arriving, Gathering};
 use crate::body_memory::{Body, BodyMemory, Client, FREE_BYTES, Memory, STEP_BYTES, too_large};
 use crate::refused::{Refused, Result};
 
-/// For what is left of a body that nobody needs.
+/// The longest time to skip the rest of a body.
 const SKIP_MAX: Duration = Duration::from_secs(30);
 
 /// A request.
 #[derive(Debug)]
 pub struct Request {
-    /// Its method.
+    /// The method.
     pub method: Method,
-    /// Its target.
+    /// The target.
     pub uri: hyper::Uri,
-    /// Of HTTP.
+    /// The HTTP version.
     pub version: Version,
-    /// Its headers.
+    /// The headers.
     pub headers: HeaderMap,
-    /// What is still to come.
+    /// The rest of the body.
     pub body: Arriving,
-    /// The connection, if the client wants another protocol on it.
+    /// The connection, if the client requests another protocol on it.
     pub upgrade: Option<OnUpgrade>,
-    /// Where its body has room.
+    /// The memory for bodies.
     pub memory: BodyMemory,
-    /// Where the request goes on when its client hangs up.
+    /// Set if the request continues after its client hangs up.
     pub client: Option<Client>,
-    /// The client's address; `None` for this process, and for clients that have none.
+    /// The client's address; `None` for requests from within the process, and for clients without an address.
     pub peer: Option<IpAddr>,
-    /// The other end of the connection, which no header can say: a proxy's, where there is one. `None` as above.
+    /// The address at the other end of the connection, independent of headers: that of a proxy if there is one.
+    /// `None` as above.
     pub sender: Option<IpAddr>,
-    /// The name that the client has asked for, where a proxy that is believed says so.
+    /// The host that the client requested, as forwarded by a trusted proxy.
     pub forwarded_host: Option<String>,
-    /// A page of another origin made the request, so it must not change anything. Requests that
+    /// True if a page of another origin made the request, so it must not change anything. Requests that
     /// [`Surface::changes`](crate::Surface::changes) reports are already refused.
     pub is_foreign: bool,
-    /// Nobody between the client and this process can read along: what was agreed upon can be a secret, and a cookie be
-    /// kept for such connections.
+    /// True if the path to the client is encrypted or within the process, so that secrets and `Secure` cookies may be
+    /// sent.
     pub is_secure: bool,
 }
 
 impl Request {
-    /// A header's value; `None` too for one that is no text.
+    /// Returns a header's value if it is a text.
     pub fn header(&self, name: header::HeaderName) -> Option<&str> {
         self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
-    /// Whether the client has what the tag stands for.
+    /// Returns true if the client has cached the version with this tag.
     pub fn accepts_cached(&self, etag: &str) -> bool {
         self.header(header::IF_NONE_MATCH)
             .is_some_and(|tags| tags.split(',').map(str::trim).any(|tag| tag.strip_prefix("W/").unwrap_or(tag) == etag))
     }
 
-    /// `http://HOST`, as the client sees it.
+    /// Returns `http://HOST` as the client sees it.
     pub fn base(&self) -> String {
         let text = |name: &str| self.headers.get(name).and_then(|value| value.to_str().ok());
         let of_uri = self.uri.authority().map(|authority| authority.as_str());
@@ -70,7 +71,7 @@ impl Request {
         format!("{}://{host}", if secure { "https" } else { "http" })
     }
 
-    /// Nothing if the body is said to be JSON.
+    /// Checks that the content type is JSON.
     ///
     /// # Errors
     /// 415.
@@ -86,15 +87,15 @@ impl Request {
         Err(Refused::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason))
     }
 
-    /// The whole body, inflated if it is compressed.
+    /// Reads the whole body and inflates it.
     ///
     /// # Errors
-    /// 408, 413, 415, 503, and 400 where it breaks off or is no gzip.
+    /// 408, 413, 415, 503, and 400 if it breaks off or is not valid gzip.
     pub async fn read_body(&mut self) -> Result<Body> {
         self.read_at_most(self.memory.body_bytes_max()).await
     }
 
-    /// The whole body, as it comes and inflated no more than so many bytes, and within so much time.
+    /// Reads the whole body of at most `bytes_max` bytes, compressed and inflated, within `time_max`.
     ///
     /// # Errors
     /// Those of [`Request::read_body`].
@@ -108,7 +109,7 @@ impl Request {
         self.body.tell_time();
         let refused = [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::SERVICE_UNAVAILABLE];
         if read.as_ref().is_err_and(|failure| refused.contains(&failure.status)) {
-            // A client that is still sending when the connection closes does not see the answer.
+            // A client that still sends while the connection closes does not see the answer.
             self.skip(bytes_max).await;
         }
         read
@@ -143,7 +144,7 @@ impl Request {
         Ok(Body { bytes, memory })
     }
 
-    /// A text that was made for this request, with the memory that it and its tree take, as if it had come as the body.
+    /// Returns a generated text as a body, with the memory of the text and its tree.
     ///
     /// # Errors
     /// 413, 503.
@@ -159,8 +160,8 @@ impl Request {
         Ok(Body { bytes: text, memory })
     }
 
-    /// Puts a body in the place of the one that came, which was read: whoever reads it next finds this. It is counted while
-    /// it waits for that.
+    /// Replaces the body, which was read, by another one that the next reader gets. The memory stays reserved
+    /// meanwhile.
     pub fn replace_body(&mut self, mut body: Body) {
         body.memory.drop_tree();
         self.headers.remove(header::CONTENT_ENCODING);
@@ -169,15 +170,15 @@ impl Request {
         self.body.put_back(body);
     }
 
-    /// The next piece of the body; `None` at its end. Each piece must come in time, and all of it at a least rate.
+    /// Returns the next piece of the body, `None` at its end. Each piece has a timeout, and the whole a minimal rate.
     ///
     /// # Errors
-    /// 408, and 400 where it breaks off.
+    /// 408, and 400 if it breaks off.
     pub async fn next_piece(&mut self) -> Result<Option<Bytes>> {
         self.body.next().await
     }
 
-    /// Reads what is left of a body that nobody needs, so that the connection can go on.
+    /// Skips the rest of the body, so that the connection can be reused.
     pub async fn skip_body(&mut self) {
         self.skip(STEP_BYTES).await;
     }
@@ -191,19 +192,20 @@ impl Request {
                 left -= data.len();
             }
         };
-        // A body that takes longer is cut off with its connection.
+        // A longer body is cut together with its connection.
         let _ = tokio::time::timeout(SKIP_MAX, skip).await;
     }
 }
 
-/// Inflates a gzip body, asking for room before it grows. What is small may become large: others have their turn meanwhile.
+/// Inflates a gzip body and reserves memory before it grows. Yields between steps, since a small body may become
+/// large.
 async fn inflate(bytes: &[u8], bytes_max: usize, mut grow: impl FnMut(usize) -> Result<()>) -> Result<Bytes> {
     let mut decoder = flate2::read::MultiGzDecoder::new(bytes);
     let mut out = Vec::new();
     let mut reserved = 0;
     loop {
         if out.len() + STEP_BYTES > reserved {
-            // A vector that grows has twice the room that it needs at most.
+            // The capacity of a growing vector is at most twice its length.
             grow(2 * STEP_BYTES)?;
             reserved += STEP_BYTES;
         }

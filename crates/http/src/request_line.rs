@@ -1,10 +1,10 @@
-//! Request lines as people type them: `GET /db/_all_docs?key="a"`.
+//! Encodes characters in request lines that users type: `GET /db/_all_docs?key="a"`.
 //!
-//! Some characters must be encoded in a URL, and the library that reads requests refuses them. CouchDB takes them, curl sends
-//! them as they are, so they are encoded here before the library sees them. Only a request's first line is touched. Where the
-//! next one begins is not guessed: a connection's bytes are handed over up to the end of a head and no further, and what
-//! follows is a body of as many bytes as the library says, once it has read that head, or the next head. Wherever that is
-//! not clear (a body in chunks, another protocol, a head that the library sees end elsewhere) nothing more is touched.
+//! Some characters must be encoded in a URL, and hyper refuses them raw. CouchDB accepts them and curl sends them, so
+//! they are encoded before hyper reads them. Only request lines are changed. The start of the next request is not
+//! guessed: bytes are passed on up to the end of a head. Once hyper has read the head, it reports the length of the
+//! body, behind which the next head begins. If that is unknown (a chunked body, another protocol, or a head that
+//! hyper ends elsewhere), nothing further is changed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,13 +12,13 @@ use hyper::body::{Body, Incoming};
 use hyper::{Method, header};
 use tokio::io::ReadBuf;
 
-/// The library has not read the head yet.
+/// Hyper has not read the head yet.
 const NOT_READ: u64 = u64::MAX;
 
-/// It has, and nobody knows where the next one begins.
+/// Hyper has read the head, and the length of the body is unknown.
 const UNKNOWN: u64 = u64::MAX - 1;
 
-/// What a connection's library says of the head that it has read last.
+/// The result of the last head that hyper has read.
 #[derive(Debug)]
 pub(crate) struct HeadsRead(AtomicU64);
 
@@ -27,7 +27,7 @@ impl HeadsRead {
         HeadsRead(AtomicU64::new(NOT_READ))
     }
 
-    /// It has read this request's head.
+    /// Notes that hyper has read this request's head.
     pub(crate) fn saw(&self, request: &hyper::Request<Incoming>) {
         let speaks_on = request.headers().contains_key(header::UPGRADE) || request.method() == Method::CONNECT;
         let body_bytes = request.body().size_hint().exact().filter(|bytes| !speaks_on && *bytes < UNKNOWN);
@@ -48,48 +48,48 @@ enum BodyBytes {
     Unknown,
 }
 
-/// What comes next on a connection.
+/// The kind of the next bytes on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// A head: [`RequestLines::copy_head`].
+    /// A head, for [`RequestLines::copy_head`].
     Head,
-    /// So many bytes of a body, at least one.
+    /// This many bytes of a body, at least one.
     Body(u64),
-    /// Anything, to its end.
+    /// Any bytes, up to the end of the connection.
     Rest,
 }
 
-/// Where the bytes that were handed over end.
+/// The position after the passed bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// Before a request line, or empty lines before it.
+    /// Before a request line or the empty lines that precede it.
     Beginning,
     RequestLine,
-    /// In the lines of headers; `is_empty`: nothing of the line has come.
+    /// In the header lines. `is_empty`: at the beginning of a line.
     Headers {
         is_empty: bool,
     },
-    /// Behind a head.
+    /// After a head.
     HeadEnd,
     Body(u64),
     Rest,
 }
 
-/// A connection's bytes, as far as they were handed over.
+/// The state of the bytes passed on from a connection.
 #[derive(Debug)]
 pub(crate) struct RequestLines {
     at: At,
-    /// What is left of an encoded character.
+    /// The rest of an encoded character.
     encoded: &'static [u8],
 }
 
 impl RequestLines {
-    /// At the beginning of a connection; `is_http1`: else nothing is ever touched.
+    /// `is_http1`: otherwise nothing is changed.
     pub(crate) fn new(is_http1: bool) -> RequestLines {
         RequestLines { at: if is_http1 { At::Beginning } else { At::Rest }, encoded: b"" }
     }
 
-    /// What is to be handed over next.
+    /// Returns the kind of the next bytes.
     pub(crate) fn next(&mut self, read: &HeadsRead) -> Next {
         if self.at != At::Rest
             && let Some(body) = read.take()
@@ -97,13 +97,13 @@ impl RequestLines {
             self.at = match (self.at, body) {
                 (At::HeadEnd, BodyBytes::Known(0)) => At::Beginning,
                 (At::HeadEnd, BodyBytes::Known(bytes)) => At::Body(bytes),
-                // It has seen a head end where none does.
+                // Hyper saw the end of a head elsewhere.
                 _ => At::Rest,
             };
         }
         match self.at {
             At::Body(bytes) => Next::Body(bytes),
-            // It wants more of a head that has ended.
+            // Hyper wants more of a head that has ended here.
             At::Rest | At::HeadEnd => {
                 self.at = At::Rest;
                 Next::Rest
@@ -112,12 +112,12 @@ impl RequestLines {
         }
     }
 
-    /// Whether some of a head was handed over, and not all of it.
+    /// Returns true if a head is incomplete.
     pub(crate) fn is_within_head(&self) -> bool {
         matches!(self.at, At::RequestLine | At::Headers { .. })
     }
 
-    /// Hands over what was left of the last character; whether there was anything.
+    /// Copies the rest of the last encoded character. Returns false if there was none.
     pub(crate) fn copy_encoded(&mut self, into: &mut ReadBuf<'_>) -> bool {
         let (now, later) = self.encoded.split_at(self.encoded.len().min(into.remaining()));
         into.put_slice(now);
@@ -125,7 +125,8 @@ impl RequestLines {
         !now.is_empty()
     }
 
-    /// Hands bytes over to the end of a head, or of the room; how many. At least one where there is one and room.
+    /// Copies bytes up to the end of a head or of the buffer and returns their number, at least one if both are
+    /// non-empty.
     pub(crate) fn copy_head(&mut self, from: &[u8], into: &mut ReadBuf<'_>) -> usize {
         for (at, &byte) in from.iter().enumerate() {
             if into.remaining() == 0 || self.at == At::HeadEnd {
@@ -154,7 +155,7 @@ impl RequestLines {
         from.len()
     }
 
-    /// So many bytes of a body were handed over.
+    /// Counts passed bytes of a body.
     pub(crate) fn passed(&mut self, bytes: usize) {
         if let At::Body(left) = self.at {
             let left = left.saturating_sub(bytes as u64);
@@ -163,7 +164,7 @@ impl RequestLines {
     }
 }
 
-/// What the library refuses in a path or in a query, and nothing else is lost with.
+/// Returns the encoding of a byte that hyper refuses in a path or query but that is otherwise unambiguous.
 fn encoded(byte: u8) -> Option<&'static [u8]> {
     match byte {
         b'"' => Some(b"%22"),
@@ -179,7 +180,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What the library is handed: it reads pieces of `room` bytes, and says of each head what `bodies` has.
+    /// Returns the bytes that hyper reads in pieces of `room` bytes, with the lengths in `bodies` for each head.
     fn handed(connection: &[u8], pieces: usize, room: usize, bodies: &[u64]) -> Vec<u8> {
         let (mut lines, read, mut bodies) = (RequestLines::new(true), HeadsRead::new(), bodies.iter());
         let (mut out, mut before, mut rest) = (Vec::new(), Vec::<u8>::new(), connection);
@@ -236,9 +237,9 @@ mod tests {
                 text(&with_body, &[of_body, of_body, 0]),
                 [encoded, body, encoded, body, "\r\n\n", encoded].concat()
             );
-            // Of a body whose length nobody knows, and behind it, nothing is touched.
+            // Nothing changes in and behind a body of unknown length.
             assert_eq!(text(&[raw, body, raw].concat(), &[UNKNOWN]), [encoded, body, raw].concat());
-            // Nor where the library reads on behind a head, or sees another end.
+            // Nothing changes if hyper reads on behind a head or sees another end.
             assert_eq!(text(&[raw, raw].concat(), &[NOT_READ]), [encoded, raw].concat());
         }
         let mut lines = RequestLines::new(true);
@@ -251,7 +252,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes come, requests with bodies of any bytes come out with their first lines encoded alone.
+        /// Requests with any bodies in any pieces change only in their first lines.
         #[test]
         fn bodies_come_as_they_are(
             requests in proptest::collection::vec((r#"[a-z"<>`?=]{1,12}"#, r#"[a"\r\n ]{0,20}"#, r#"["\r\nGET/ ]{0,40}"#), 1..6),
@@ -260,7 +261,7 @@ mod tests {
         ) {
             let (mut raw, mut expected, mut bodies) = (String::new(), String::new(), Vec::new());
             for (target, value, body) in &requests {
-                // A line's end in a value would be another line.
+                // A line break in a value would begin another line.
                 let value = value.replace(['\r', '\n'], "-");
                 let escaped: String = target
                     .bytes()

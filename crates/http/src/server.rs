@@ -1,4 +1,4 @@
-//! Listening, connections and their limits, and the end of it all.
+//! Listeners, connections and their limits, and shutdown.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -31,40 +31,40 @@ use crate::surface::Surface;
 use crate::tracked::{self, ContinueTrace};
 use crate::turns::Turns;
 
-/// How many connections are closed at once where the system has no more for others, and how long it waits for that.
+/// The number of connections closed at once when the system has no resources for more, and the pause after it.
 const ROOM_AT_ONCE: usize = 64;
 const LACK_PAUSE: Duration = Duration::from_millis(5);
 
-/// How a server is set up, whatever it serves.
+/// The options of a server, independent of its surface.
 #[derive(Debug, Clone)]
 pub struct ShellOptions {
-    /// For browsers.
+    /// The CORS settings.
     pub cors: Cors,
     /// The header `server` of all answers, such as `Flatbed/1.0`.
     pub server: String,
     /// The largest body of a request, inflated, in bytes.
     pub body_bytes_max: usize,
-    /// Memory for all requests' bodies that are being read and worked on, in bytes; answers may take three quarters as much
-    /// again.
+    /// The memory for request bodies that are read or processed, in bytes; answers may use three quarters as much in
+    /// addition.
     pub body_memory_bytes: usize,
     /// The largest document that a page of an answer may have, in bytes.
     pub document_bytes_max: usize,
-    /// Connections at once, of which a few are for those that are not bounded by address. For further ones some are closed
-    /// on which nothing is asked for, or whose requests' bodies come slowly; where there are none, some wait for a place.
+    /// The most connections, a few of them reserved for unlimited clients. Beyond it unfinished and idle connections
+    /// and those with slow request bodies are closed; if there are none, new ones wait for a place.
     pub connections_max: usize,
-    /// What one client may have and ask for, to begin with: [`Shell::set_limits`] changes it.
+    /// The limits of clients at the start; [`Shell::set_limits`] changes them.
     pub limits: Limits,
-    /// Clients that are not bounded by address.
+    /// Clients without limits by address.
     pub unlimited: Blocks,
-    /// Who says whom they speak for.
+    /// The trusted proxies.
     pub proxies: Proxies,
-    /// How long requests under way may take to end when the server stops.
+    /// The longest time for running requests to end at shutdown.
     pub drain: Duration,
-    /// A connection whose client takes nothing of what is sent for this long is closed.
+    /// A connection is closed if its client reads nothing for this long.
     pub stall_max: Duration,
-    /// An answer that finds no room in memory for this long is refused.
+    /// An answer is refused if it waits this long for memory.
     pub room_max: Duration,
-    /// How a request's trace is made part of one that began elsewhere, by whoever takes the spans with the target
+    /// Connects a request's trace to its remote parent, for collectors of spans with the target
     /// [`TRACE_TARGET`](crate::TRACE_TARGET).
     pub continue_trace: Option<ContinueTrace>,
 }
@@ -89,7 +89,7 @@ impl Default for ShellOptions {
     }
 }
 
-/// Why a server cannot listen.
+/// The error of a server that cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Without an administrator only this machine may connect.
@@ -100,14 +100,14 @@ pub enum BindError {
     /// The system refused the address.
     #[error("cannot listen on {listen}: {source}")]
     Listen {
-        /// Which one.
+        /// The address.
         listen: Listen,
-        /// Why.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// What the requests of one server share, whatever it serves: bounds, and what is counted by the labels `L`.
+/// The shared state of a server's requests: limits and metrics by the labels `L`.
 #[derive(Debug)]
 pub struct Shell<L> {
     cors: RwLock<Arc<Cors>>,
@@ -129,7 +129,7 @@ pub struct Shell<L> {
 }
 
 impl<L: Label> Shell<L> {
-    /// One that nothing is served in yet.
+    /// Returns a shell without a surface.
     pub fn new(options: ShellOptions) -> Arc<Shell<L>> {
         let traffic: Arc<Traffic> = Arc::default();
         Arc::new(Shell {
@@ -146,7 +146,7 @@ impl<L: Label> Shell<L> {
             admission: Admission::new(options.limits, options.unlimited, traffic.clone()),
             followers: Followers::new(traffic.clone()),
             doorway: Doorway::new(options.connections_max, traffic.clone()),
-            // Half of the processors at most.
+            // At most half of the processors.
             greetings: Turns::new(processors().div_ceil(2), options.connections_max),
             proxies: options.proxies,
             traffic,
@@ -158,32 +158,32 @@ impl<L: Label> Shell<L> {
         })
     }
 
-    /// Which pages of other origins may call.
+    /// Returns the CORS settings.
     pub fn cors(&self) -> Arc<Cors> {
         self.cors.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on pages of these origins may call.
+    /// Replaces the CORS settings.
     pub fn set_cors(&self, cors: Cors) {
         *self.cors.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(cors);
     }
 
-    /// From now on clients are bounded like this; connections that are there keep the times that they have begun with.
+    /// Replaces the limits. Open connections keep their timeouts.
     pub fn set_limits(&self, limits: Limits) {
         self.admission.set_limits(limits);
     }
 
-    /// How clients are bounded now.
+    /// Returns the current limits.
     pub fn limits(&self) -> Limits {
         self.admission.limits()
     }
 
-    /// Whether bounds by address hold for a connection: not where a proxy speaks for many.
+    /// Returns true if limits by address apply to a connection: not to that of a proxy for many clients.
     pub(crate) fn bounds(&self, peer: &Peer) -> bool {
         self.admission.bounds(peer) && !self.is_proxy(peer)
     }
 
-    /// Whether strangers may not keep a connection out.
+    /// Returns true if the connection may use a reserved place.
     pub(crate) fn is_reserved_for(&self, peer: &Peer) -> bool {
         !self.admission.bounds(peer) && !self.is_proxy(peer)
     }
@@ -192,11 +192,12 @@ impl<L: Label> Shell<L> {
         self.proxies.begins(peer) || self.proxies.forwards(peer)
     }
 
-    /// The request at hand is answered with a feed that goes on for as long as its client likes, who comes from there;
-    /// `None`: it is not bounded, as where its client has a name. It is to end when it [gives way](Following::gives_way).
+    /// Registers the current request as a feed, which may last as long as its client likes. Returns `None` if the
+    /// feed is not limited, for example because its client is authenticated. Otherwise the feed must end when it
+    /// [gives way](Following::gives_way).
     ///
     /// # Errors
-    /// 429 where too many follow, most of them from the same address.
+    /// 429 if too many feeds are anonymous, most of them from the same address.
     pub fn follow(&self, client: Option<IpAddr>, has_name: bool) -> Result<Option<Following>, Refused> {
         let peer = Peer { address: client.map(|client| SocketAddr::new(client, 0)), is_secure: false };
         if let Some(outlet) = tracked::outlet() {
@@ -209,14 +210,14 @@ impl<L: Label> Shell<L> {
         self.followers.follow(who(&peer), self.connections_max * percent / 100).map(Some)
     }
 
-    /// What it has counted.
+    /// Returns the metrics.
     pub fn families(&self) -> Vec<Family> {
         let mut families = Vec::from(self.requests.families());
         families.extend(self.traffic.families());
         families
     }
 
-    /// The memory that requests' bodies and answers hold, by its parts' names in metrics.
+    /// Returns the memory of request bodies and answers, by name in the metrics.
     pub fn memory(&self) -> [(&'static str, Usage); 5] {
         let [texts, trees, uploads] = self.memory.usage();
         [
@@ -229,7 +230,7 @@ impl<L: Label> Shell<L> {
     }
 }
 
-/// Loopback addresses, and sockets of the file system.
+/// Returns loopback addresses and Unix sockets.
 fn this_machine() -> Blocks {
     "127.0.0.0/8,::1,unix".parse().unwrap_or_default()
 }
@@ -242,11 +243,11 @@ fn processors() -> usize {
 pub(crate) struct Served<S: Surface> {
     pub(crate) shell: Arc<Shell<S::Label>>,
     pub(crate) surface: Arc<S>,
-    /// Another one under a path.
+    /// Another surface, mounted under a path.
     pub(crate) mounted: Option<Mounted>,
 }
 
-/// A server that listens already.
+/// A server with bound listeners.
 pub struct Server<S: Surface> {
     listeners: Vec<Arc<Listener>>,
     inside: Inside,
@@ -255,7 +256,7 @@ pub struct Server<S: Surface> {
 }
 
 impl<S: Surface> Server<S> {
-    /// Takes the addresses. What connects from within this process arrives `inside`.
+    /// Binds the addresses. Connections from within the process arrive at `inside`.
     ///
     /// # Errors
     /// [`BindError`].
@@ -280,14 +281,14 @@ impl<S: Surface> Server<S> {
         Ok(Server { listeners, inside, served, places })
     }
 
-    /// This surface, for a path of another server's listeners. It is to be served all the
-    /// same, with listeners or without; requests that come by the other one's are waited for when that one ends.
+    /// Returns this surface as a mount for another server. This server must run too, with or without listeners. The
+    /// other server waits for the mount's requests when it ends.
     pub fn as_mount(&self) -> Mount {
         Mount::of(self.served.clone())
     }
 
-    /// The same with another surface at a path such as `/sync` and under it, for what comes over the listeners; what comes
-    /// from within is not asked for there. One at most: another call replaces it.
+    /// Mounts another surface at a path such as `/sync` and below it, for requests on the listeners but not from
+    /// within the process. A second call replaces the mount.
     #[must_use]
     pub fn mount(self, path: &str, mount: Mount) -> Self {
         let Served { shell, surface, .. } = &*self.served;
@@ -295,26 +296,26 @@ impl<S: Surface> Server<S> {
         Server { served: Arc::new(Served { shell: shell.clone(), surface: surface.clone(), mounted }), ..self }
     }
 
-    /// The addresses taken.
+    /// Returns the bound addresses.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners.iter().filter_map(|listener| listener.address()).collect()
     }
 
-    /// Where it listens, with the ports that were found.
+    /// Returns the listeners with their actual ports.
     pub fn listening(&self) -> Vec<Listen> {
         self.listeners.iter().map(|listener| listener.listen.clone()).collect()
     }
 
-    /// Serves until `shutdown` resolves; then takes no further connection, waits for `beside`, and lets requests under way
-    /// end. `beside` ends what works with this server on its own account and needs it for that, such as replications, and
-    /// what answers wait for without an end, such as feeds; it is not polled before.
+    /// Serves until `shutdown` resolves. Then it accepts no further connections, waits for `beside`, and lets running
+    /// requests end. `beside` ends work that needs this server, such as replications, and endless answers, such as
+    /// feeds; it is not polled before.
     pub async fn serve(self, shutdown: impl Future<Output = ()>, beside: impl Future<Output = ()>) {
         let shell = self.served.shell.clone();
         tokio::spawn(inside::serve(self.inside, Arc::downgrade(&self.served)));
         let (accepting, _) = tokio::sync::watch::channel(true);
         let graceful = Arc::new(GracefulShutdown::new());
         let mut tasks = Vec::new();
-        // These are dropped with it.
+        // Dropped with this future.
         let mut beside_them = tokio::task::JoinSet::new();
         let doorway = shell.doorway.clone();
         beside_them.spawn(async move { doorway.watch().await });
@@ -339,7 +340,7 @@ impl<S: Surface> Server<S> {
             if let Some(graceful) = Arc::into_inner(graceful) {
                 graceful.shutdown().await;
             }
-            // Connections that speak another protocol by now are no longer waited for above.
+            // The graceful shutdown does not wait for connections that switched their protocol.
             self.places.are_all_free().await;
         };
         let ended = tokio::time::timeout(shell.drain, async {
@@ -349,12 +350,12 @@ impl<S: Surface> Server<S> {
             }
         });
         if ended.await.is_err() {
-            tracing::warn!("connections were still busy when the time to end was over");
+            tracing::warn!("connections were still busy at the end of the shutdown timeout");
         }
     }
 }
 
-/// The address, if others than this machine can connect to it.
+/// Returns the address if other machines can connect to it.
 fn exposed(listen: &Listen) -> Option<SocketAddr> {
     match listen {
         Listen::Http(address) | Listen::Https(address, _) => {
@@ -386,7 +387,7 @@ async fn accept<S: Surface>(
                 continue;
             }
             Err(error) => {
-                // That one's own: it has gone already.
+                // The client has already left.
                 tracing::debug!(%error, "a connection could not be accepted");
                 tokio::task::yield_now().await;
                 continue;
@@ -419,8 +420,8 @@ async fn accept<S: Surface>(
     }
 }
 
-/// Whether the system has no more of what a connection needs: others must end first.
+/// Returns true if the system lacks resources for a connection, so others must end first.
 fn is_lack(error: &io::Error) -> bool {
-    // EMFILE and ENFILE are the same everywhere; the others have kinds.
+    // EMFILE and ENFILE are the same on all systems; the other errors have kinds.
     matches!(error.raw_os_error(), Some(23 | 24 | 105)) || error.kind() == io::ErrorKind::OutOfMemory
 }

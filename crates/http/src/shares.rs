@@ -1,4 +1,4 @@
-//! What bodies of one address take of the memory for all, while they come in.
+//! The memory of arriving bodies by address.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,20 +9,20 @@ use crate::metrics::{Bound, Traffic};
 use crate::refused::{Refused, Result};
 use crate::turns::Who;
 
-/// Bytes by address; those that hold none are not there.
+/// Bytes by address; addresses without any are left out.
 #[derive(Debug, Default)]
 pub(crate) struct Shares(Mutex<HashMap<Who, usize>>);
 
-/// Whose body comes, where that is bounded.
+/// The address of a limited body.
 #[derive(Debug, Clone)]
 pub(crate) struct Sender {
     pub who: Who,
-    /// The part in a hundred of the room that its bodies may take together.
+    /// The percentage of the memory that its bodies may use.
     pub percent: usize,
     pub traffic: Arc<Traffic>,
 }
 
-/// What a body holds of its sender's share, until this is dropped.
+/// The bytes that a body holds of its address's share; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     of: Arc<Shares>,
@@ -31,10 +31,10 @@ pub(crate) struct Share {
 }
 
 impl Shares {
-    /// Takes so many bytes more, of which all of an address may be `most`, for what holds a share already or does not yet.
+    /// Takes more bytes of an address's share, whose limit is `most`.
     ///
     /// # Errors
-    /// 429.
+    /// 429 if the limit is reached.
     pub(crate) fn grow(
         self: &Arc<Self>,
         held: &mut Option<Share>,

@@ -1,4 +1,4 @@
-//! A connection that ends when its client reads nothing for too long.
+//! Ends connections whose clients read nothing for too long.
 
 use std::io;
 use std::pin::Pin;
@@ -20,14 +20,14 @@ use crate::preface::Beginning;
 use crate::request_line::{HeadsRead, Next, RequestLines};
 use crate::stream::Stream;
 
-/// What is read of a head at once, and perhaps of what is behind it.
+/// The most bytes of one read of a head.
 const HEAD_BYTES: usize = 4_096;
 
-/// A connection whose writes fail once none has got through for a while: else a client that stops reading would
-/// keep its connection, and what is buffered for it, for ever.
+/// A connection whose writes fail after a time without progress. Otherwise a client that stops reading would keep its
+/// connection and the buffered data forever.
 pub(crate) struct StallGuard {
     stream: Stream,
-    /// What was read of it already.
+    /// Bytes that were read before.
     before: Bytes,
     lines: RequestLines,
     heads: Arc<HeadsRead>,
@@ -36,26 +36,25 @@ pub(crate) struct StallGuard {
     stall_max: Duration,
     metrics: Arc<Traffic>,
     answers: Arc<Connection>,
-    /// Whatever is spoken on it, it is one connection as long as it is open.
+    /// Kept while the connection is open, whatever its protocol.
     place: Place,
     admission: Arc<Admission>,
     is_http1: bool,
 }
 
-/// What a connection is counted as, until this is dropped.
+/// The counted place of a connection; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// Of all connections.
+    /// The place among all connections.
     pub _permit: OwnedSemaphorePermit,
-    /// Of its address.
+    /// The place among those of its address.
     pub entered: Arc<Entered>,
     pub _open: [Held; 2],
 }
 
 impl StallGuard {
-    /// Counts what goes over the connection, and tells its answers whether it takes more. A client that takes
-    /// nothing for `stall_max` is given up. Of what it began with some was read already, and is read again first; `heads`
-    /// says which requests were read.
+    /// Counts bytes and reports to the answers whether the connection accepts data. Fails after `stall_max` without
+    /// progress. The bytes of `Beginning` are read first; `heads` reports the requests that hyper has read.
     pub(crate) fn new(
         stream: Stream,
         Beginning { is_http2, read: before }: Beginning,
@@ -122,7 +121,8 @@ impl AsyncRead for StallGuard {
             Next::Rest => {
                 let before = into.filled().len();
                 let read = this.poll_bytes(context, into);
-                // Behind a body in chunks: what comes while nothing is under way is a head, which is seen when it is whole.
+                // After a chunked body, data without a running request belongs to a head, whose end is noticed once
+                // it is complete.
                 if this.is_http1 && into.filled().len() > before {
                     this.begins_to_ask();
                 }
@@ -131,7 +131,7 @@ impl AsyncRead for StallGuard {
             Next::Body(most) => {
                 let before = into.filled().len();
                 let read = match usize::try_from(most) {
-                    // The next head may be behind it.
+                    // The next head may follow.
                     Ok(most) if most < into.remaining() => {
                         let mut part = ReadBuf::new(into.initialize_unfilled_to(most));
                         let read = this.poll_bytes(context, &mut part);
@@ -149,7 +149,7 @@ impl AsyncRead for StallGuard {
 }
 
 impl StallGuard {
-    /// Reads what comes, as it is.
+    /// Reads bytes unchanged.
     fn poll_bytes(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let ahead = self.before.len().min(into.remaining());
         if ahead > 0 {
@@ -162,16 +162,16 @@ impl StallGuard {
         read
     }
 
-    /// Some of a head has come, and not all of it.
+    /// Notes that a head is incomplete.
     fn begins_to_ask(&self) {
         if self.answers.idle_since().is_some() {
             self.place.entered.begins_to_ask(&self.admission.limits());
         }
     }
 
-    /// Reads some of a head.
+    /// Reads a part of a head.
     fn poll_head(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        // The head's first bytes may have arrived while the previous request was answered.
+        // The first bytes of the head may have arrived during the previous answer.
         if self.lines.is_within_head() {
             self.begins_to_ask();
         }
@@ -214,7 +214,7 @@ impl AsyncWrite for StallGuard {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // TLS holds what the system does not take yet.
+        // TLS buffers data that the system does not accept yet.
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
         if self.stream.is_tls() { self.watch(context, flushed) } else { flushed }
     }

@@ -1,4 +1,4 @@
-//! Connections as bytes, whatever carries them.
+//! The byte streams of connections.
 
 use std::io;
 use std::pin::Pin;
@@ -8,18 +8,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-/// What the system connects.
+/// A connection of the system.
 #[derive(Debug)]
 pub(crate) enum Transport {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-/// A connection as HTTP is spoken on it.
+/// A connection as HTTP uses it.
 #[derive(Debug)]
 pub(crate) enum Stream {
     Plain(Transport),
-    /// Boxed: most of its state is there where the connection speaks TLS alone.
+    /// Boxed: only TLS connections need most of its state.
     Tls(Box<TlsStream<Transport>>),
 }
 
@@ -29,7 +29,7 @@ impl Stream {
     }
 }
 
-/// Hands a call on to whatever there is.
+/// Forwards a call to the inner stream.
 macro_rules! each {
     ($of:expr, $kind:ident { $($variant:ident),* }, $inner:ident => $call:expr) => {
         match $of { $($kind::$variant($inner) => $call,)* }

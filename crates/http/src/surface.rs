@@ -1,4 +1,4 @@
-//! What the shell serves.
+//! The interface between the shell and the API that it serves.
 
 use std::sync::Arc;
 
@@ -13,65 +13,66 @@ use crate::refused::{Refused, Result};
 use crate::reply::Reply;
 use crate::request::Request;
 
-/// An API: what its paths are, what it answers, and how it says that something is refused. Whoever puts a program together
-/// gives each of its listeners one.
+/// An API: its paths, answers, and form of refusals. The program assigns a surface to each listener.
 #[async_trait]
 pub trait Surface: Sized + Send + Sync + 'static {
-    /// What a path names.
+    /// The parsed path.
     type Target: Send;
 
-    /// What requests are told apart by in metrics and traces: a form of path, never the name of a database or document.
+    /// The label of a request in metrics and traces: a form of path, never the name of a database or document.
     type Label: Label + Send + Sync + std::fmt::Debug;
 
-    /// The label of a preflight request (CORS), which the shell answers.
+    /// The label of preflight requests (CORS), which the shell answers.
     const PREFLIGHT: Self::Label;
 
-    /// Whether a `POST` with `X-HTTP-Method-Override` is handled as a request of that method.
+    /// True if a `POST` with `X-HTTP-Method-Override` is handled as a request of that method.
     const TAKES_METHOD_OVERRIDE: bool = false;
 
-    /// Whether answers have CouchDB's `X-CouchDB-Body-Time`: the time spent waiting for the request's body, in milliseconds.
+    /// True if answers have CouchDB's `X-CouchDB-Body-Time`: the time spent waiting for the request's body, in
+    /// milliseconds.
     const TELLS_BODY_TIME: bool = false;
 
-    /// Reads a path, without its query: once for each request, before anything else of it is looked at.
+    /// Parses a path without its query, once per request and before any other part of it.
     fn target(&self, path: &str) -> (Self::Target, Self::Label);
 
-    /// Whether everyone may do everything. Then it is served on loopback addresses and under loopback names alone.
+    /// Returns true if every client has all rights. Then the shell serves only loopback addresses and loopback names.
     fn is_open(&self) -> bool;
 
-    /// Whether a request may change something. Pages of origins that CORS does not allow may not make such a request, and pages of
-    /// origins that are not listed by name may not make it with the session of their user. The default holds for new routes.
+    /// Returns true if a request may change something. Pages of origins that CORS does not allow may not make such a
+    /// request, and pages of origins that are not listed by name may not make it with their user's session. The
+    /// default is safe for new routes.
     fn changes(_target: &Self::Target, method: &Method) -> bool {
         !method.is_safe()
     }
 
-    /// Whether what is changed there begins a session, which a page of another origin must not do for its user.
+    /// Returns true if the request begins a session, which a page of another origin must not do for its user.
     fn begins_session(_target: &Self::Target) -> bool {
         false
     }
 
-    /// Answers a request, refusals included. A request that changes something goes on when this is dropped.
+    /// Answers a request, also with refusals. A request that changes something continues if this future is dropped.
     async fn answer(self: &Arc<Self>, request: Request, target: Self::Target, origin: Origin<'_>) -> Answer;
 
-    /// The answer to what the shell refuses.
+    /// Returns the answer for a refusal of the shell.
     fn refused(&self, refused: &Refused) -> Reply;
 }
 
-/// Where a request comes from.
+/// The origin of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Origin<'r> {
-    /// From this process: see [`inside`](crate::inside()).
+    /// True if the request comes from within the process: see [`inside`](crate::inside()).
     pub is_inside: bool,
-    /// From this process: on whose behalf.
+    /// The principal of a request from within the process.
     pub on_behalf: Option<&'r OnBehalf>,
     pub(crate) outlet: &'r Outlet,
     pub(crate) admission: &'r Arc<Admission>,
 }
 
 impl Origin<'_> {
-    /// A user asks who is bounded, as all are but administrators: it is one of this user's requests until it is answered.
+    /// Counts the request as one of a user with limits, which all but administrators have, until it is answered.
     ///
     /// # Errors
-    /// 429 where there are too many.
+    /// 429 if a limit is reached.
     pub fn admit(&self, user: &str) -> Result<()> {
         if !self.is_inside {
             self.outlet.is_of(self.admission.ask_as(user)?);
@@ -79,17 +80,17 @@ impl Origin<'_> {
         Ok(())
     }
 
-    /// Who asks is known: its connection may have more requests at once than a stranger's.
+    /// Notes that the client is authenticated as administrator: its connection may have more concurrent requests.
     pub fn know(&self) {
         self.outlet.connection().know();
     }
 }
 
-/// What a surface answers.
+/// The answer of a surface.
 #[derive(Debug)]
 pub struct Answer {
     /// The answer.
     pub reply: Reply,
-    /// Who asked, for the log.
+    /// The user, for the log.
     pub user: Option<String>,
 }

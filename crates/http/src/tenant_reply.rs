@@ -1,8 +1,8 @@
 //! Replies that a tenant decides: a function of a design document, or a stored attachment.
 //!
-//! A browser treats such a reply as a page of this server, with the session of its user. [`TenantReply`] becomes a [`Reply`]
-//! only through its conversion, which sets `Content-Security-Policy: sandbox` and `X-Content-Type-Options: nosniff` last. A
-//! handler of such replies returns a [`TenantReply`], so that it does not compile without them.
+//! A browser treats such a reply as a page of this server, with the session of its user. [`TenantReply`] becomes a
+//! [`Reply`] only through its conversion, which sets `Content-Security-Policy: sandbox` and `X-Content-Type-Options:
+//! nosniff` last. A handler of such replies returns a [`TenantReply`], so that it does not compile without them.
 
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
@@ -12,15 +12,14 @@ use crate::reply::{PagePermit, Reply, ReplyBody};
 /// The policy that CouchDB sends: the page has an origin of its own, and runs no scripts.
 const SANDBOX: HeaderValue = HeaderValue::from_static("sandbox");
 
-/// Browsers give the reply to pages of this origin, and to those that CORS allows and that ask by CORS, whose requests this
-/// header is not about.
+/// Browsers give the reply only to pages of this origin. Requests with CORS are not affected by this header.
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
 const SAME_ORIGIN: HeaderValue = HeaderValue::from_static("same-origin");
 
 const NOSNIFF: HeaderValue = HeaderValue::from_static("nosniff");
 
-/// Parts of such a reply have headers of their own, which nothing here looks at.
+/// The parts of such a reply have their own headers, which are not checked.
 const MIXED_REPLACE: &[u8] = b"multipart/x-mixed-replace";
 
 const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream");
@@ -30,9 +29,10 @@ const BINARY: HeaderValue = HeaderValue::from_static("application/octet-stream")
 pub struct TenantReply(Reply);
 
 impl TenantReply {
-    /// The reply of a function, with the headers that it chose, as far as they are allowed: those that describe its content, and
-    /// `X-` headers that nothing acts upon. Others are left out. The headers of `reply` are the server's own. A page of another origin
-    /// cannot load it as a script, whose text may be made of documents.
+    /// Returns the reply of a function with the headers that the function chose, as far as they are allowed: headers
+    /// that describe the content, and `X-` headers that no software acts upon. Others are dropped. The headers of
+    /// `reply` are the server's. Pages of other origins cannot load the reply as a script, whose text may contain
+    /// documents.
     pub fn new(mut reply: Reply, chosen: &HeaderMap) -> TenantReply {
         for name in chosen.keys().filter(|name| may_choose(name)) {
             reply.headers.remove(name);
@@ -44,28 +44,28 @@ impl TenantReply {
         TenantReply(reply)
     }
 
-    /// A reply whose headers are the server's own, and whose body is of a tenant: an attachment, which pages of other origins may
+    /// Returns a reply with the server's headers and a tenant's body: an attachment, which pages of other origins may
     /// embed, as with CouchDB.
     pub fn of_body(reply: Reply) -> TenantReply {
         TenantReply(reply)
     }
 
-    /// Sets a header of the server's own; a value that no header can have is left out.
+    /// Sets a header of the server. Ignores invalid values.
     pub fn header(&mut self, name: HeaderName, value: &str) {
         self.0.header(name, value);
     }
 
-    /// The length of a whole body in bytes; 0 for a stream.
+    /// Returns the length of a whole body in bytes, 0 for a stream.
     pub fn whole_bytes(&self) -> usize {
         self.0.body.whole_bytes().unwrap_or_default()
     }
 
-    /// Keeps the room of a whole body until it is sent.
+    /// Keeps the memory of a whole body until it is sent.
     pub fn hold(&mut self, room: PagePermit) {
         self.0.held = room;
     }
 
-    /// Drops the body of a status that has none.
+    /// Drops the body if the status allows none.
     #[must_use]
     pub fn without_forbidden_body(mut self) -> TenantReply {
         if matches!(self.0.status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED) {
@@ -90,10 +90,9 @@ impl From<TenantReply> for Reply {
     }
 }
 
-/// Whether a tenant may choose a header: one that describes its own content, or an `X-` header that neither browsers, nor
-/// proxies, nor clients of this server act upon.
+/// Returns true if a tenant may choose a header: one that describes the content, or an `X-` header that neither
+/// browsers nor proxies nor clients of this server act upon.
 fn may_choose(name: &HeaderName) -> bool {
-    /// `X-` headers that browsers act upon.
     const ACTED_UPON: [&str; 8] = [
         "x-content-security-policy",
         "x-content-type-options",
@@ -104,10 +103,10 @@ fn may_choose(name: &HeaderName) -> bool {
         "x-webkit-csp",
         "x-xss-protection",
     ];
-    /// `X-` headers by which this server says what became of a write or a request. Functions of applications choose others of
-    /// that beginning.
+    /// `X-` headers with which this server reports the outcome of a write or a request. Applications use other
+    /// `X-Couch-` headers.
     const OF_SERVER: [&str; 3] = ["x-couch-id", "x-couch-request-id", "x-couch-update-newrev"];
-    /// Beginnings of those by which proxies send a file or another reply instead, and of those that this server or a proxy says.
+    /// Prefixes of headers with which proxies replace a reply, and of headers set by this server or a proxy.
     const RESERVED: [&str; 10] = [
         "x-accel-",
         "x-auth-",
@@ -162,7 +161,7 @@ mod tests {
         let own = [("content-security-policy", "default-src *"), ("x-content-type-options", "none")];
         for reply in [Reply::json(StatusCode::OK, Vec::new()), Reply::stream().0, Reply::not_modified("\"a\"")] {
             let mut reply = TenantReply::new(reply, &chosen(&own));
-            // Not even the server's own handlers take it away.
+            // The server's own handlers cannot remove it either.
             reply.header(header::CONTENT_SECURITY_POLICY, "default-src *");
             let reply = Reply::from(reply);
             let all =

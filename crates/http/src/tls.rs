@@ -1,8 +1,8 @@
-//! TLS in the server: its certificate, which is read again when its files change, and handshakes.
+//! TLS: certificates, which are reloaded when their files change, and handshakes.
 //!
-//! What a handshake costs is the certificate's signature, made once a client has said hello: a tenth of a millisecond of
-//! processor or a whole one, by the kind of key. So a client that has said hello waits for its [turn](Turns) whenever it has
-//! sent something: there are so many at once, and clients' addresses take turns.
+//! The main cost of a handshake is the signature after the client's hello, 0.1 to 1 ms of processor time by the type
+//! of key. So after the hello each step of a handshake waits for its [turn](Turns): the number of turns is limited,
+//! and addresses take turns.
 
 use std::fs::{self, File};
 use std::future::poll_fn;
@@ -23,20 +23,20 @@ use tokio_rustls::rustls::server::{Acceptor, ProducesTickets};
 use crate::stream::{Stream, Transport};
 use crate::turns::{Turns, Who};
 
-/// Between two looks whether the files have changed.
+/// The interval of the checks for changed files.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Of a file.
+/// The largest file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What TLS holds of an answer that the system does not take yet, beyond which the answer waits.
+/// The most unsent data that TLS buffers. Beyond it the answer waits.
 const BUFFER_BYTES_MAX: usize = 16 * 1024;
 
-/// What a client may speak once a connection is secure, the better one first (RFC 7301).
+/// The protocols offered to clients by ALPN (RFC 7301), in order of preference.
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
-/// Why a certificate cannot be used. Each message stands alone.
+/// The error of a certificate. Each message stands alone.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -53,25 +53,25 @@ pub enum TlsError {
     /// The file has no certificate, or something else.
     #[error("{0:?} has no certificates in PEM")]
     NoCertificate(PathBuf),
-    /// The file has no key that is known.
+    /// The file has no supported key.
     #[error("{0:?} has no private key in PEM")]
     NoKey(PathBuf),
-    /// The certificate and the key are not each other's, or of a kind that is not known.
+    /// The certificate and the key do not match, or their type is not supported.
     #[error("the certificate in {certificate:?} and the key in {key:?} cannot be used: {reason}")]
     Unusable {
         /// The certificate's file.
         certificate: PathBuf,
         /// The key's file.
         key: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The system has no randomness.
+    /// The system provides no random numbers.
     #[error("TLS cannot be set up: {0}")]
     SetUp(String),
 }
 
-/// A certificate with its key, as they lie in files.
+/// A certificate and its key, read from files.
 #[derive(Debug)]
 pub struct Tls {
     certificate: PathBuf,
@@ -80,7 +80,7 @@ pub struct Tls {
     now: RwLock<Arc<ServerConfig>>,
 }
 
-/// What tells of a file that it has changed.
+/// The identity of a file's content: modification time, length and inode.
 #[derive(Debug, PartialEq, Eq)]
 struct Stamp(Option<(SystemTime, u64, u64)>);
 
@@ -93,7 +93,7 @@ impl Stamp {
 }
 
 impl Tls {
-    /// Reads a certificate, with those that lead from it to an authority, and its key, both in PEM.
+    /// Reads a certificate chain and its key, both in PEM.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -107,8 +107,8 @@ impl Tls {
         self.now.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the files again whenever they change, until it is dropped. What cannot be used is logged, and what there was
-    /// before stays.
+    /// Reloads the files when they change, until dropped. If the new files are invalid, it logs an error and keeps
+    /// the old certificate.
     pub(crate) async fn follow(&self) {
         let stamps = || [Stamp::of(&self.certificate), Stamp::of(&self.key)];
         let mut known = stamps();
@@ -122,14 +122,16 @@ impl Tls {
             match config(&self.certificate, &self.key, &self.tickets) {
                 Ok(config) => {
                     *self.now.write().unwrap_or_else(PoisonError::into_inner) = config;
-                    tracing::info!(certificate = %self.certificate.display(), "the certificate was read again");
+                    tracing::info!(certificate = %self.certificate.display(), "the certificate was reloaded");
                 }
-                Err(error) => tracing::error!(%error, "the certificate has changed, and the one of before stays"),
+                Err(error) => {
+                    tracing::error!(%error, "the changed certificate is invalid; the previous one stays in use")
+                }
             }
         }
     }
 
-    /// Greets a client that speaks TLS.
+    /// Performs the handshake of a client.
     ///
     /// # Errors
     /// The connection's, and those of the protocol.
@@ -146,7 +148,7 @@ impl Tls {
                 Some(turn) => turn,
                 None => turns.wait(who).await.ok_or_else(too_many)?,
             };
-            // The signature is made in any of these: behind a second hello, if the first one had to be asked for again.
+            // Any of these polls may sign, for example after a second hello if the first had to be retried.
             let found = poll_fn(|context| Poll::Ready(rest.as_mut().poll(context))).await;
             drop(turn);
             match found {
@@ -162,13 +164,13 @@ fn too_many() -> io::Error {
     io::Error::other("too many handshakes wait")
 }
 
-/// Waits until whatever this task was waiting for has woken it, or something else has.
+/// Waits for the next wake-up of this task, including spurious ones.
 async fn woken() {
     let mut has_waited = false;
     poll_fn(|_| if std::mem::replace(&mut has_waited, true) { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
-/// Whether the client has chosen HTTP/2; `None`: it has chosen nothing.
+/// Returns true if ALPN chose HTTP/2, `None` if the client does not use ALPN.
 pub(crate) fn is_http2(chosen: Option<&[u8]>) -> Option<bool> {
     chosen.map(|chosen| chosen == HTTP2)
 }
@@ -187,7 +189,7 @@ fn config(certificate: &Path, key: &Path, tickets: &Arc<dyn ProducesTickets>) ->
         reason: error.to_string(),
     })?;
     made.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
-    // What a client needs to come back lies with the client: nothing grows here.
+    // The client stores its own session ticket, so the server's memory does not grow.
     made.ticketer = tickets.clone();
     Ok(Arc::new(made))
 }

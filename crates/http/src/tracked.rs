@@ -1,4 +1,4 @@
-//! A request from its first line to the last byte of its answer: its spans, and what is logged and counted at the end.
+//! A request from its head to the last byte of its answer: spans, log lines and metrics.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::outlet::{Outgoing, Outlet};
 use crate::peer::Peer;
 use crate::reply::{BrokenOff, Reply, ReplyBody};
 
-/// Where the log's line of each request goes: `--log-level info,access=debug` shows them.
+/// The target of the access log: `--log-level info,access=debug` shows it.
 const ACCESS_TARGET: &str = "access";
 
-/// The target of the span that gives the log's lines their request's id: to be enabled, at the level of errors, where any
-/// line is.
+/// The target of the span that adds the request id to log lines. It must be enabled at the error level whenever any
+/// log line is.
 pub const REQUEST_TARGET: &str = "flatbed::request";
 
-/// The target of spans for traces, those of requests and, beneath them, of what stores: whoever takes traces takes these.
+/// The target of spans for traces, of requests and of the storage beneath them.
 pub const TRACE_TARGET: &str = "flatbed::trace";
 
-/// A request's spans: see [`Tracking`].
+/// The spans of a request: see [`Tracking`].
 #[derive(Debug, Clone)]
 pub(crate) struct Spans {
     log: Span,
@@ -41,16 +41,16 @@ tokio::task_local! {
 }
 
 impl Spans {
-    /// Does what belongs to the request. Both spans are entered, for whoever takes the one does not see the other.
+    /// Runs a task within both spans: a subscriber of one target does not see the other span.
     pub(crate) async fn within<T>(self, task: impl Future<Output = T>) -> T {
         let (log, trace) = (self.log.clone(), self.trace.clone());
         SPANS.scope(self, task).instrument(trace).instrument(log).await
     }
 }
 
-/// Begins a task of the request at hand: its lines in the log carry the request's id, and its spans are of its trace.
+/// Spawns a task of the current request: its log lines carry the request id, and its spans belong to the trace.
 pub fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-    // What wraps it would have room for its state several times.
+    // Boxed: each wrapping future would reserve its state again.
     let task = Box::pin(task);
     match SPANS.try_with(Spans::clone) {
         Ok(spans) => tokio::spawn(spans.within(task)),
@@ -58,15 +58,15 @@ pub fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) 
     }
 }
 
-/// Where the answer to the request at hand goes out.
+/// Returns the outlet of the current answer.
 pub(crate) fn outlet() -> Option<Arc<Outlet>> {
     SPANS.try_with(|spans| spans.outlet.clone()).ok().flatten()
 }
 
-/// What a trace from outside is continued with: the span of a request, and the request's headers.
+/// Connects a request's span to the remote parent in the request's headers.
 pub type ContinueTrace = fn(&Span, &HeaderMap);
 
-/// Who asked for what, for the log. Query and headers are left out: they may hold what is nobody's business.
+/// The data of an access log line. Query and headers are left out, because they may be confidential.
 #[derive(Debug)]
 struct Access {
     method: Method,
@@ -76,8 +76,8 @@ struct Access {
     head_ms: f64,
 }
 
-/// A request under way. It has two spans: each line of the log within the one shows the request's id; the other one, within
-/// it, is for traces, and disabled unless somebody takes them.
+/// A request in progress with two spans. The outer span adds the request id to log lines. The inner one is for
+/// traces, and disabled unless they are collected.
 #[derive(Debug)]
 pub(crate) struct Tracking {
     traffic: Arc<Traffic>,
@@ -88,7 +88,7 @@ pub(crate) struct Tracking {
 }
 
 impl Tracking {
-    /// A request came in; `peer` is `None` for one of this server's own.
+    /// Begins a request; `peer` is `None` for one from within the process.
     pub(crate) fn begin(
         traffic: &Arc<Traffic>,
         id: &str,
@@ -103,7 +103,7 @@ impl Tracking {
             target: TRACE_TARGET,
             parent: &log,
             "request",
-            // A span's name stands once it has begun.
+            // A span's name cannot change later.
             otel.name = %format_args!("{} {}", Verb::from(method).value(), label.value()),
             otel.kind = "server",
             otel.status_code = field::Empty,
@@ -122,12 +122,12 @@ impl Tracking {
             started: Instant::now(),
             spans: Spans { log, trace, outlet: Some(outlet) },
             access,
-            // What replications ask this server itself is no client's request.
+            // Requests from within the process are not counted.
             in_flight: peer.map(|_| traffic.requests_in_flight.hold()),
         }
     }
 
-    /// Makes it part of the trace that its headers name.
+    /// Connects the request to the trace that its headers name.
     pub(crate) fn continue_trace(&self, as_it_says: ContinueTrace, headers: &HeaderMap) {
         if !self.spans.trace.is_disabled() {
             as_it_says(&self.spans.trace, headers);
@@ -138,12 +138,12 @@ impl Tracking {
         self.spans.clone()
     }
 
-    /// Since the request's head came.
+    /// Returns the time since the request's head arrived.
     pub(crate) fn elapsed(&self) -> std::time::Duration {
         self.started.elapsed()
     }
 
-    /// Converts a reply to hyper's response, for a client of this version of HTTP.
+    /// Converts a reply to hyper's response for a client of this HTTP version.
     pub(crate) fn respond(mut self, reply: Reply, user: Option<String>, version: Version) -> Response<Tracked> {
         let status = reply.status;
         if let Some(access) = &mut self.access {
@@ -156,7 +156,7 @@ impl Tracking {
         }
         let length = reply.headers.get(header::CONTENT_LENGTH);
         let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-        // Other versions of HTTP have no chunks.
+        // Other HTTP versions have no chunks.
         let in_chunks = version == Version::HTTP_11 && length.is_none() && reply.body.size_hint().exact().is_none();
         let body =
             Tracked { body: reply.body, rest: None, in_chunks, sent: 0, length, status: status.as_u16(), of: self };
@@ -171,8 +171,8 @@ fn milliseconds(since: Instant) -> f64 {
     since.elapsed().as_micros() as f64 / 1_000.0
 }
 
-/// The body of an answer on its way out. Dropping it ends the request: hyper drops a body once it has sent it, and when
-/// it cannot.
+/// The body of an answer in transmission. Dropping it ends the request: hyper drops a body once it was sent or cannot
+/// be sent.
 #[derive(Debug)]
 pub(crate) struct Tracked {
     body: ReplyBody,
@@ -180,7 +180,7 @@ pub(crate) struct Tracked {
     rest: Option<Outgoing>,
     in_chunks: bool,
     sent: u64,
-    /// What the answer's head says; hyper does not ask for more.
+    /// The length in the answer's head. Hyper does not poll beyond it.
     length: Option<u64>,
     status: u16,
     of: Tracking,

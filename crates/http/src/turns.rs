@@ -1,4 +1,4 @@
-//! Turns at what costs processor, so many at once and fair by address.
+//! Limits concurrent processor-intensive work, fairly by address.
 
 use std::cmp::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,10 +7,10 @@ use flatbed_network::Network;
 use flatbed_network::fair_queue::{Bounds, FairQueue};
 use tokio::sync::oneshot;
 
-/// Whom a connection comes from, as far as it counts for bounds; `None`: those without an address are one.
+/// The unit by which connections are counted. All connections without an address are one unit.
 pub(crate) type Who = Option<Network>;
 
-/// Who has a turn, and who waits for one.
+/// The running turns and the queue.
 #[derive(Debug)]
 pub(crate) struct Turns(Mutex<State>);
 
@@ -47,12 +47,12 @@ impl Ord for Ticket {
     }
 }
 
-/// A turn, until this is dropped.
+/// A turn; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Turn(Option<Arc<Turns>>);
 
 impl Turns {
-    /// So many at once, and so many waiting.
+    /// `at_once`: the most concurrent turns; `waiting_max`: the longest queue.
     pub(crate) fn new(at_once: usize, waiting_max: usize) -> Arc<Turns> {
         let bounds = Bounds { of_one: waiting_max, of_all: waiting_max };
         Arc::new(Turns(Mutex::new(State { free: at_once, next: 0, waiting: FairQueue::new(bounds) })))
@@ -62,7 +62,7 @@ impl Turns {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a turn; `None`: too many wait.
+    /// Waits for a turn. Returns `None` if the queue is full.
     pub(crate) async fn wait(self: &Arc<Self>, who: Who) -> Option<Turn> {
         let turn = {
             let mut state = self.state();
@@ -76,7 +76,7 @@ impl Turns {
             state.waiting.push(who, ticket).ok()?;
             turn
         };
-        // Who does not wait any more is passed over.
+        // Cancelled waits are skipped when a turn is passed on.
         turn.await.ok()
     }
 }
@@ -88,7 +88,7 @@ impl Drop for Turn {
         while let Some((_, ticket)) = state.waiting.pop() {
             match ticket.turn.send(Turn(Some(turns.clone()))) {
                 Ok(()) => return,
-                // It goes to the next, from here.
+                // The receiver was cancelled: the loop passes the turn to the next one.
                 Err(mut turn) => turn.0 = None,
             }
         }
@@ -133,7 +133,7 @@ mod tests {
         drop(gone);
         drop(one);
         let three = there.await.unwrap();
-        // Given, and not taken.
+        // The turn was passed on but not received.
         let mut taken = Box::pin(turns.wait(None));
         assert!(poll_once(&mut taken).await.is_none());
         drop(two);

@@ -1,10 +1,10 @@
-//! Feeds over a WebSocket (RFC 6455): a message a line.
+//! Feeds over a WebSocket (RFC 6455), one message per line.
 //!
-//! The feed's own task writes lines, as for `feed=continuous`; here each becomes a text message, and the empty line of a
-//! heartbeat a ping or an empty message. Long lines go out as they come, in fragments. Nothing is read ahead of the client: the
-//! feed's task waits while the socket takes no more.
+//! The feed's task writes lines as for `feed=continuous`. Each line becomes a text message, and the empty line of a
+//! heartbeat becomes a ping or an empty message. Long lines are sent in fragments. The feed's task waits while the
+//! socket accepts no more data.
 //!
-//! A client has nothing to say but control frames, and where a feed is asked for so, one message that says what it wants.
+//! A client sends only control frames, and for some feeds one message with its request.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -31,44 +31,44 @@ use crate::refused::{Refused, Result};
 use crate::reply::{End, Piece, Reply, ReplyBody};
 use crate::request::Request;
 
-/// What every handshake's key is followed by (RFC 6455, 1.3).
+/// The text appended to the key of a handshake (RFC 6455, 1.3).
 const HANDSHAKE: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// What a client may say that has nothing to say.
+/// The largest message of a client after the handshake or its first message, in bytes.
 const INCOMING_BYTES_MAX: usize = 1_024;
 
-/// Held for each connection.
+/// The read buffer of each connection, in bytes.
 const READ_BUFFER_BYTES: usize = 1_024;
 
-/// Beyond this, frames are written before the next is taken.
+/// The write buffer. When it is full, it is flushed before the next frame is taken.
 const WRITE_BUFFER_BYTES: usize = 16 * 1024;
 
-/// For the connection to change its protocol.
+/// The timeout of the protocol switch.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// The longest reason that a close can give (RFC 6455, 5.5).
+/// The longest close reason (RFC 6455, 5.5).
 const REASON_BYTES_MAX: usize = 123;
 
-/// What who may read no longer is told.
-const LOST: &str = "This may be read no longer.";
+/// The close reason sent when read access is revoked.
+const LOST: &str = "Read access was revoked.";
 
-/// For the client's answer to a close.
+/// The timeout of the client's reply to a close.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 type Stream = TokioIo<Upgraded>;
 
 type Socket = WebSocketStream<Stream>;
 
-/// What a feed's empty line becomes.
+/// The form of a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heartbeat {
     /// A ping.
     Ping,
-    /// A text message with nothing in it.
+    /// An empty text message.
     Message,
 }
 
-/// A request that asks for a WebSocket as it should.
+/// A valid WebSocket handshake.
 #[derive(Debug)]
 pub struct Handshake {
     accept: String,
@@ -76,10 +76,10 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// Takes the handshake out of a request; `cors`: which pages may open one.
+    /// Extracts the handshake from a request; `cors`: the pages that may open a WebSocket.
     ///
     /// # Errors
-    /// 426 where the request is no upgrade, 400 for one without a key, 403 for a page of a foreign origin.
+    /// 426 if the request is not an upgrade, 400 without a valid key, 403 for a page of a foreign origin.
     pub fn of(cors: &Cors, request: &mut Request) -> Result<Handshake> {
         let has = |name: HeaderName, token: &str| {
             let listed = request.header(name).unwrap_or_default();
@@ -91,7 +91,7 @@ impl Handshake {
             let reason = "feed=websocket is answered to a WebSocket's handshake, GET in HTTP/1.1, version 13";
             return Err(Refused::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", reason));
         }
-        // Browsers let any page open a WebSocket, with the user's credentials, and to this machine.
+        // Browsers let any page open a WebSocket with the user's credentials, also to this machine.
         let page = Page { uri: &request.uri, headers: &request.headers, host: None, is_secure: request.is_secure };
         if !cors.may_open(&page) {
             return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", "This origin may not open a WebSocket."));
@@ -106,7 +106,7 @@ impl Handshake {
         Ok(Handshake { accept, upgraded })
     }
 
-    /// 101 in the place of a stream of lines, which go over the socket then.
+    /// Returns 101. The lines of the stream go over the socket.
     pub fn answer(self, mut reply: Reply) -> Reply {
         let body = std::mem::replace(&mut reply.body, ReplyBody::Full(None));
         let ReplyBody::Stream(pieces) = body else { return reply };
@@ -119,7 +119,7 @@ impl Handshake {
         reply
     }
 
-    /// 101, and what comes of the connection once that is sent.
+    /// Returns 101, and the WebSocket that opens once it was sent.
     pub fn open(self) -> (Reply, Opening) {
         let (switched, end) = oneshot::channel();
         let mut reply = Reply {
@@ -135,7 +135,7 @@ impl Handshake {
     }
 }
 
-/// A WebSocket to be.
+/// A WebSocket that is about to open.
 #[derive(Debug)]
 pub struct Opening {
     upgraded: OnUpgrade,
@@ -143,7 +143,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Waits until the connection has changed its protocol; `None`: it has not.
+    /// Waits for the protocol switch. Returns `None` if it fails.
     async fn upgraded(self) -> Option<(Stream, Ends)> {
         let Opening { upgraded, end } = self;
         let upgraded = match timeout(HANDSHAKE_MAX, upgraded).await {
@@ -157,26 +157,27 @@ impl Opening {
                 return None;
             }
         };
-        // It was said before the answer was sent with which the protocol has changed.
+        // It is set before the 101 is sent.
         let (end, gate) = end.await.unwrap_or_else(|_| (End(Box::pin(std::future::pending())), None));
         Some((TokioIo::new(upgraded), Ends { end, gate }))
     }
 
-    /// Of a client that has nothing to say.
+    /// Opens the socket of a client that only sends control frames.
     async fn opened(self) -> Option<Opened> {
         let (stream, ends) = self.upgraded().await?;
         Some(Opened { socket: socket(stream, INCOMING_BYTES_MAX).await, ends })
     }
 
-    /// Waits for the one message that a client says, text or bytes. `None`: none came within that time, or one of more than
-    /// `bytes_max`. While it comes it may take [`message_room`]; behind it nothing of it is left but what is given here.
+    /// Waits for the first message, text or binary. Returns `None` if none arrives in time, or if it exceeds
+    /// `bytes_max`. Its memory is at most [`message_room`] while it arrives; afterwards only the returned bytes
+    /// remain.
     pub async fn first_message(self, bytes_max: usize, within: Duration) -> Option<(Bytes, Opened)> {
         let (stream, mut ends) = self.upgraded().await?;
         let (said, stream) = tokio::select! {
             said = first_of(stream, bytes_max, within) => said,
             () = &mut ends.end.0 => return None,
         };
-        // From here on the client has nothing to say, and no room to say it in.
+        // From here on the client sends only control frames.
         let opened = Opened { socket: socket(stream, INCOMING_BYTES_MAX).await, ends };
         match said {
             Ok(message) => Some((message, opened)),
@@ -188,7 +189,7 @@ impl Opening {
     }
 }
 
-/// The first message of a stream of frames, and the stream behind it, of which nothing else has been read.
+/// Returns the first message of a stream of frames, and the stream positioned behind it.
 async fn first_of<S>(stream: S, bytes_max: usize, within: Duration) -> (std::result::Result<Bytes, Ending>, S)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -200,25 +201,25 @@ where
                 Some(Ok(Message::Text(text))) => break Ok(text.into()),
                 Some(Ok(Message::Binary(bytes))) => break Ok(bytes),
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
-                Some(Err(_)) => break Err(Ending::new(CloseCode::Policy, "This message is too long, or none.")),
+                Some(Err(_)) => break Err(Ending::new(CloseCode::Policy, "The message is too long or malformed.")),
                 Some(Ok(Message::Close(_))) | None => break Err(Ending::GONE),
             }
         };
-        // What pings and a close were answered with.
+        // Sends the replies to pings and a close.
         let _ = first.flush().await;
         said
     };
     let said = timeout(within, said).await;
-    let said = said.unwrap_or_else(|_| Err(Ending::new(CloseCode::Policy, "Nothing was said in time.")));
+    let said = said.unwrap_or_else(|_| Err(Ending::new(CloseCode::Policy, "No message arrived in time.")));
     (said, first.into_inner().into_inner())
 }
 
-/// What a message of so many bytes may take while it comes: a frame of it, and what has come before.
+/// Returns the memory of an arriving message, in bytes: a frame of it, and the part before.
 pub const fn message_room(bytes_max: usize) -> usize {
     2 * bytes_max + READ_BUFFER_BYTES
 }
 
-/// A WebSocket whose client's messages have so many bytes at most.
+/// Returns a WebSocket with a limit on the client's messages.
 async fn socket<S: AsyncRead + AsyncWrite + Unpin>(stream: S, incoming_bytes_max: usize) -> WebSocketStream<S> {
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
@@ -228,13 +229,13 @@ async fn socket<S: AsyncRead + AsyncWrite + Unpin>(stream: S, incoming_bytes_max
     WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await
 }
 
-/// When it may not go on.
+/// When the socket must end.
 struct Ends {
     end: End,
     gate: Option<Gate>,
 }
 
-/// A WebSocket.
+/// An open WebSocket.
 pub struct Opened {
     socket: Socket,
     ends: Ends,
@@ -246,12 +247,12 @@ impl std::fmt::Debug for Opened {
     }
 }
 
-/// How a socket is closed.
+/// The close of a socket.
 #[derive(Debug)]
 struct Ending {
     code: CloseCode,
     reason: String,
-    /// There is nobody to be told.
+    /// True if the client is gone and gets no close.
     is_gone: bool,
 }
 
@@ -264,14 +265,14 @@ impl Ending {
 }
 
 impl Opened {
-    /// Sends the lines of a streamed answer until it ends, or the client does.
+    /// Sends the lines of a streamed answer until the answer or the client ends.
     pub async fn send(self, reply: Reply, heartbeat: Heartbeat) {
         if let ReplyBody::Stream(pieces) = reply.body {
             self.serve(pieces, heartbeat).await;
         }
     }
 
-    /// Closes it, and says why.
+    /// Closes the socket with a reason.
     pub async fn refuse(self, reason: &str) {
         self.end(Ending::new(CloseCode::Policy, reason), false).await;
     }
@@ -283,10 +284,10 @@ impl Opened {
             () = &mut self.ends.end.0 => Ending::new(CloseCode::Policy, LOST),
         };
         if lines.is_sending {
-            // Who does not read is not sent, either, what they have lost the right to.
+            // A client that does not read must not get data to which it has lost access.
             return;
         }
-        // The feed's task ends with this.
+        // Dropping the receiver ends the feed's task.
         drop(pieces);
         self.end(ending, lines.is_within).await;
     }
@@ -294,18 +295,18 @@ impl Opened {
     async fn end(mut self, Ending { code, mut reason, is_gone }: Ending, is_within_line: bool) {
         let socket = &mut self.socket;
         let close = async {
-            // A message that broke off is never completed, or it would look whole.
+            // A broken message is never completed, otherwise it would look whole.
             if is_gone || is_within_line {
                 return;
             }
             while reason.len() > REASON_BYTES_MAX {
                 reason.pop();
             }
-            // A close by the client is answered with its own code, and what is sent here comes too late.
+            // If the client has sent a close, its code is echoed and this one is not sent.
             let _ = socket.close(Some(CloseFrame { code, reason: reason.into() })).await;
             while let Some(Ok(_)) = socket.next().await {}
             if code == CloseCode::Policy {
-                // With bytes unread the system would reset the connection, and what was sent last would not arrive.
+                // With unread bytes the system would reset the connection, and the last data would not arrive.
                 let stream = socket.get_mut();
                 let mut rest = [0; READ_BUFFER_BYTES];
                 let _ = stream.shutdown().await;
@@ -316,7 +317,7 @@ impl Opened {
     }
 }
 
-/// Sends what comes until nothing more does, or the client ends it.
+/// Sends pieces until they or the client end.
 async fn feed(
     socket: &mut Socket,
     gate: &mut Option<Gate>,
@@ -332,7 +333,7 @@ async fn feed(
                     {
                         return Ending::new(CloseCode::Policy, LOST);
                     }
-                    // It has its room until the socket has taken it.
+                    // The piece keeps its memory until the socket has taken it.
                     lines.is_sending = true;
                     if send(socket, lines, piece.bytes().clone()).await.is_err() {
                         return Ending::GONE;
@@ -346,9 +347,9 @@ async fn feed(
             incoming = socket.next() => match incoming {
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                 Some(Ok(Message::Close(_))) => return Ending::new(CloseCode::Normal, ""),
-                // Rows are one way only.
+                // Clients may not send data.
                 Some(Ok(_)) => return Ending::new(CloseCode::Unsupported, ""),
-                // Among them messages that are too long.
+                // Includes messages that are too long.
                 Some(Err(_)) => return Ending::new(CloseCode::Policy, ""),
                 None => return Ending::GONE,
             },
@@ -368,11 +369,11 @@ async fn send(
     socket.flush().await
 }
 
-/// Makes messages of lines, however they are cut.
+/// Converts lines in any pieces to messages.
 struct Lines {
-    /// The beginning of a line has been sent.
+    /// True if the beginning of a line was sent.
     is_within: bool,
-    /// The socket has not taken all that it was given.
+    /// True while the socket has not taken all data.
     is_sending: bool,
     heartbeat: Heartbeat,
 }
@@ -417,7 +418,7 @@ mod tests {
         assert!(frame.header().is_final && frame.payload().is_empty());
     }
 
-    /// However much is said at once: what stands behind the first message is another reader's, who has little room.
+    /// Bytes behind the first message are left for another reader with a smaller limit.
     #[tokio::test]
     async fn nothing_is_read_behind_the_first_message() {
         const WITHIN: Duration = Duration::from_secs(60);
@@ -436,14 +437,14 @@ mod tests {
         assert_eq!(ours.next().await.unwrap().unwrap(), "more".into());
         assert_eq!(theirs.next().await.unwrap().unwrap(), Message::Pong("1".into()));
         theirs.send(long.into()).await.unwrap();
-        assert!(ours.next().await.unwrap().is_err(), "it has no room for that any more");
-        // One that is too long, and one that does not come.
+        assert!(ours.next().await.unwrap().is_err(), "the limit is that of a client without messages");
+        // A message that is too long, and one that does not arrive.
         let (ours, theirs) = tokio::io::duplex(100_000);
         let mut theirs = client(theirs).await;
         theirs.send("x".repeat(16_385).into()).await.unwrap();
         assert_eq!(first_of(ours, 16_384, WITHIN).await.0.unwrap_err().code, CloseCode::Policy);
         let (ours, _theirs) = tokio::io::duplex(100_000);
-        assert_eq!(first_of(ours, 16_384, Duration::ZERO).await.0.unwrap_err().reason, "Nothing was said in time.");
+        assert_eq!(first_of(ours, 16_384, Duration::ZERO).await.0.unwrap_err().reason, "No message arrived in time.");
     }
 
     proptest! {

@@ -1,4 +1,4 @@
-//! Multipart bodies (RFC 2046), both ways: which form a client is answered in, and the boundaries.
+//! Multipart bodies (RFC 2046) of requests, and the choice of a form for answers.
 
 mod parts;
 mod read;
@@ -11,8 +11,8 @@ use hyper::{HeaderMap, header};
 /// The longest boundary of RFC 2046, 5.1.1.
 const BOUNDARY_BYTES_MAX: usize = 70;
 
-/// Whether the `Accept` header takes a media type such as `multipart/mixed`, by CouchDB's rule: any entry of it that
-/// means the type is enough, `*/*` and no header mean all, and only the type's or its family's own `q=0` takes it away.
+/// Returns true if the `Accept` header allows a media type such as `multipart/mixed`, by CouchDB's rule: one matching
+/// entry is enough, `*/*` or no header allow all, and only `q=0` of the type or its family excludes it.
 pub fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     let Some(accept) = headers.get(header::ACCEPT) else { return true };
     let Ok(accept) = accept.to_str() else { return false };
@@ -32,7 +32,7 @@ pub fn accepts(headers: &HeaderMap, kind: &str) -> bool {
     is_taken
 }
 
-/// The boundary that a `Content-Type` names, if it is of this media type and names one that can be.
+/// Returns the boundary in a `Content-Type` of this media type, if it is valid.
 pub fn boundary_of<'h>(content_type: &'h str, kind: &str) -> Option<&'h str> {
     let (of, parameters) = content_type.split_once(';')?;
     if !of.trim().eq_ignore_ascii_case(kind) {
@@ -43,12 +43,12 @@ pub fn boundary_of<'h>(content_type: &'h str, kind: &str) -> Option<&'h str> {
     (fits && boundary.bytes().all(|byte| (0x20..0x7f).contains(&byte))).then_some(boundary)
 }
 
-/// Whether a `Content-Type` is of this media type, whatever its parameters.
+/// Returns true if a `Content-Type` is of this media type, with any parameters.
 pub fn is_kind(content_type: &str, kind: &str) -> bool {
     content_type.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(kind)
 }
 
-/// A parameter of a header's value, without its quotes. What is escaped in them stays escaped.
+/// Returns a parameter of a header without its quotes. Escapes within them are kept.
 pub fn parameter<'h>(parameters: &'h str, name: &str) -> Option<&'h str> {
     let mut rest = parameters;
     loop {
@@ -64,7 +64,7 @@ pub fn parameter<'h>(parameters: &'h str, name: &str) -> Option<&'h str> {
                 (value.get(..end)?.trim_end(), value.get(end..)?)
             }
         };
-        // What has no value is passed over.
+        // A parameter without a value is skipped.
         let found = found.rsplit(';').next().unwrap_or_default().trim();
         if found.eq_ignore_ascii_case(name) {
             return Some(value);

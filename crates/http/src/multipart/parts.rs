@@ -1,4 +1,4 @@
-//! A request's multipart body, part by part, with a place for the data of each.
+//! Reads a request's multipart body part by part.
 
 use std::ops::DerefMut;
 
@@ -17,7 +17,7 @@ impl From<MultipartError> for Refused {
     }
 }
 
-/// A request's multipart body; `R` is what the surface keeps the request in.
+/// A request's multipart body. `R` is the surface's wrapper of the request.
 #[derive(Debug)]
 pub struct Parts<'r, R> {
     request: &'r mut R,
@@ -25,10 +25,10 @@ pub struct Parts<'r, R> {
 }
 
 impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
-    /// Begins to read `request`'s body, said to be of the media type `kind`.
+    /// Begins to read the body of `request`, which must be of the media type `kind`.
     ///
     /// # Errors
-    /// 400 without a boundary, 415 for a body that is compressed as a whole.
+    /// 400 without a boundary, 415 if the body is compressed as a whole.
     pub fn new(request: &'r mut R, kind: &str) -> Result<Parts<'r, R>> {
         if !matches!(request.header(header::CONTENT_ENCODING).map(str::trim), None | Some("" | "identity")) {
             let reason = "A multipart body is not compressed as a whole";
@@ -40,15 +40,15 @@ impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
         Ok(Parts { request, parser })
     }
 
-    /// The request whose body this is.
+    /// Returns the request.
     pub fn request(&self) -> &R {
         self.request
     }
 
-    /// What comes next; nothing is asked for behind [`Event::End`].
+    /// Returns the next event. Must not be called after [`Event::End`].
     ///
     /// # Errors
-    /// Those of [`Request::read_body`], and 400 for what is no multipart body.
+    /// Those of [`Request::read_body`], and 400 for a malformed body.
     pub async fn next(&mut self) -> Result<Event> {
         loop {
             if let Some(event) = self.parser.next()? {
@@ -59,10 +59,10 @@ impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
         }
     }
 
-    /// The next part's headers; `None` at the end.
+    /// Returns the headers of the next part, `None` at the end.
     ///
     /// # Errors
-    /// Those of [`Request::read_body`], and 400 for what is no multipart body.
+    /// Those of [`Request::read_body`], and 400 for a malformed body.
     pub async fn part(&mut self) -> Result<Option<PartHeaders>> {
         match self.next().await? {
             Event::Part(headers) => Ok(Some(headers)),
@@ -70,10 +70,10 @@ impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
         }
     }
 
-    /// More of the part's data; `None` at its end.
+    /// Returns more of the part's data, `None` at its end.
     ///
     /// # Errors
-    /// Those of [`Request::read_body`], and 400 for what is no multipart body.
+    /// Those of [`Request::read_body`], and 400 for a malformed body.
     pub async fn data(&mut self) -> Result<Option<bytes::Bytes>> {
         match self.next().await? {
             Event::Data(bytes) => Ok(Some(bytes)),
@@ -81,19 +81,19 @@ impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
         }
     }
 
-    /// Passes over the part's data.
+    /// Skips the part's data.
     ///
     /// # Errors
-    /// Those of [`Request::read_body`], and 400 for what is no multipart body.
+    /// Those of [`Request::read_body`], and 400 for a malformed body.
     pub async fn skip(&mut self) -> Result<()> {
         while self.data().await?.is_some() {}
         Ok(())
     }
 
-    /// All of the part's data, within the bounds of a body.
+    /// Returns all of the part's data, within the limits of a body.
     ///
     /// # Errors
-    /// Those of [`Request::read_body`], and 400 for what is no multipart body.
+    /// Those of [`Request::read_body`], and 400 for a malformed body.
     pub async fn text(&mut self) -> Result<Body> {
         let mut text = Gathering::new(&self.request.body, None);
         while let Some(bytes) = self.data().await? {
@@ -102,10 +102,10 @@ impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
         text.finish(self.request.client.as_ref()).await
     }
 
-    /// All of the part's data; `None` where it is longer than this, which is not read to its end then.
+    /// Returns all of the part's data, or `None` once it exceeds `bytes_max`, without reading the rest.
     ///
     /// # Errors
-    /// Those of [`Request::read_body`], and 400 for what is no multipart body.
+    /// Those of [`Request::read_body`], and 400 for a malformed body.
     pub async fn short_text(&mut self, bytes_max: usize) -> Result<Option<Vec<u8>>> {
         let mut text = Vec::new();
         while let Some(bytes) = self.data().await? {

@@ -1,61 +1,60 @@
-//! Reads a multipart body piece by piece: what is kept of it is a part's headers, or a piece of its data.
+//! Parses a multipart body piece by piece. It keeps only the headers of a part or a piece of its data.
 //!
-//! The rules are RFC 2046's, 5.1.1. A boundary counts at the beginning of a line if nothing but blanks follows it, or two
-//! hyphens; anything else that looks like one is data. What comes before the first part is passed over, and what comes
-//! behind the last boundary is nobody's.
+//! The rules are those of RFC 2046, 5.1.1. A boundary counts at the beginning of a line if only blanks or two hyphens
+//! follow it; similar text elsewhere is data. Text before the first part and after the last boundary is ignored.
 
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::memmem::Finder;
 
 use crate::multipart::parameter;
 
-/// The headers of a part take at most this many bytes.
+/// The longest headers of a part, in bytes.
 const HEADERS_BYTES_MAX: usize = 16 * 1024;
 
-/// What comes before the first part, at most.
+/// The longest text before the first part, in bytes.
 const PREAMBLE_BYTES_MAX: usize = 16 * 1024;
 
-/// Blanks behind a boundary, at most.
+/// The most blanks behind a boundary.
 const PADDING_BYTES_MAX: usize = 128;
 
-/// What is wrong with a body.
+/// The error of a malformed body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MultipartError {
-    /// There is none at the beginning.
+    /// The body does not begin with a boundary.
     #[error("The multipart body has no boundary where one must be")]
     NoBoundary,
-    /// A part's headers.
+    /// The headers of a part are malformed or too long.
     #[error("The headers of a part of the multipart body are too long or cannot be read")]
     Headers,
-    /// There is no end.
+    /// The body has no last boundary.
     #[error("The multipart body ends before its last boundary")]
     BrokenOff,
 }
 
-/// What a body has next.
+/// An event in a body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A part begins.
     Part(PartHeaders),
-    /// More of its data; never empty.
+    /// More data of the part; never empty.
     Data(Bytes),
-    /// It is complete.
+    /// The part is complete.
     PartEnd,
-    /// So is the body.
+    /// The body is complete.
     End,
 }
 
-/// The headers of a part, names in lower case.
+/// The headers of a part, with names in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PartHeaders(Vec<(String, String)>);
 
 impl PartHeaders {
-    /// A header's value, by its name in lower case.
+    /// Returns a header's value, by its name in lower case.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// A parameter of `Content-Disposition`, such as `filename`.
+    /// Returns a parameter of `Content-Disposition`, such as `filename`.
     pub fn disposition(&self, name: &str) -> Option<&str> {
         let (_, parameters) = self.get("content-disposition")?.split_once(';')?;
         parameter(parameters, name)
@@ -66,7 +65,7 @@ impl PartHeaders {
         let mut headers: Vec<(String, String)> = Vec::new();
         for line in text.split("\r\n").filter(|line| !line.is_empty()) {
             match (line.strip_prefix([' ', '\t']), headers.last_mut(), line.split_once(':')) {
-                // A line that goes on.
+                // A continuation line.
                 (Some(rest), Some((_, value)), _) => {
                     value.push(' ');
                     value.push_str(rest.trim());
@@ -86,59 +85,60 @@ enum State {
     Preamble,
     Headers,
     Data,
-    /// The last boundary has come and is not reported yet.
+    /// The last boundary was read but not yet returned.
     Ending,
     End,
 }
 
-/// What the bytes up to a boundary give.
+/// The result of a search for a boundary.
 enum Step {
     Data(Bytes),
     Boundary,
-    /// More must come first.
+    /// More bytes are needed.
     Wait,
 }
 
-/// What follows a boundary.
+/// The text behind a boundary.
 enum Behind {
     /// Another part, after this many bytes.
     Part(usize),
-    /// Nothing: it is the last one.
+    /// The end of the body.
     End,
-    /// Something that makes it data.
+    /// Text that makes the boundary data.
     Data,
-    /// Not enough to tell.
+    /// More bytes are needed.
     Wait,
 }
 
-/// Takes a body apart, however it is cut into pieces: [`Parser::next`] until it has nothing, then [`Parser::push`]. It
-/// keeps what was pushed and not handed out yet, and beyond that no more than the headers of a part.
+/// Parses a body that arrives in any pieces: the caller calls [`Parser::next`] until it returns `None`, then
+/// [`Parser::push`]. The parser keeps the pushed bytes that were not returned, and at most the headers of a part
+/// beyond that.
 #[derive(Debug)]
 pub(crate) struct Parser {
-    /// A line's end, two hyphens, the boundary.
+    /// A line break, two hyphens, the boundary.
     delimiter: Finder<'static>,
     buffer: BytesMut,
     state: State,
-    /// Bytes passed over before the first part.
+    /// The bytes skipped before the first part.
     passed: usize,
 }
 
 impl Parser {
     pub(crate) fn new(boundary: &str) -> Parser {
-        // So the first boundary too is at the beginning of a line.
+        // The first boundary is then also preceded by a line break.
         let buffer = BytesMut::from(&b"\r\n"[..]);
         let delimiter = Finder::new(&format!("\r\n--{boundary}")).into_owned();
         Parser { delimiter, buffer, state: State::Preamble, passed: 0 }
     }
 
-    /// More of the body.
+    /// Appends bytes of the body.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if !matches!(self.state, State::Ending | State::End) {
             self.buffer.extend_from_slice(bytes);
         }
     }
 
-    /// What comes next; `None`: nothing before more is pushed, or behind the end.
+    /// Returns the next event, `None` if more bytes are needed or after the end.
     pub(crate) fn next(&mut self) -> Result<Option<Event>, MultipartError> {
         loop {
             match self.state {
@@ -169,13 +169,13 @@ impl Parser {
         }
     }
 
-    /// Data up to a boundary, or the boundary.
+    /// Returns data up to a boundary, or the boundary.
     fn step(&mut self) -> Step {
         let delimiter_bytes = self.delimiter.needle().len();
         let data_bytes = match self.delimiter.find(&self.buffer) {
             Some(0) => match self.behind(delimiter_bytes) {
                 Behind::Wait => 0,
-                // It cannot overlap with another one: no boundary has a line's end in it.
+                // Two delimiters cannot overlap, because a boundary contains no line break.
                 Behind::Data => delimiter_bytes,
                 Behind::Part(behind) => {
                     self.buffer.advance(delimiter_bytes + behind);
@@ -189,7 +189,7 @@ impl Parser {
                 }
             },
             Some(at) => at,
-            // The rest may be the beginning of one.
+            // The rest may be the beginning of a delimiter.
             None => (self.buffer.len() + 1).saturating_sub(delimiter_bytes),
         };
         match data_bytes {
@@ -225,7 +225,7 @@ impl Parser {
                 _ => return Err(MultipartError::Headers),
             }
         };
-        // The line's end before the data is part of a boundary that follows at once.
+        // The line break before the data is part of the delimiter if a boundary follows at once.
         self.buffer.advance(bytes);
         self.state = State::Data;
         Ok(Some(headers))
@@ -238,7 +238,7 @@ mod tests {
 
     use super::*;
 
-    /// The parts of a body that comes in pieces that end where `cuts` say, or what is wrong with it.
+    /// Returns the parts of a body that arrives in pieces which end at `cuts`, or its error.
     fn parts(boundary: &str, body: &[u8], cuts: &[usize]) -> Result<Vec<(PartHeaders, Vec<u8>)>, MultipartError> {
         let mut parser = Parser::new(boundary);
         let mut parts = Vec::new();
@@ -310,7 +310,7 @@ mod tests {
         }
     }
 
-    /// Texts out of which boundaries can come about.
+    /// Texts that may contain boundaries.
     fn soup() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop::sample::select(vec![
             "\r",

@@ -4,13 +4,16 @@ use super::*;
 use crate::budget::PATIENCE;
 use crate::reply::ROOM_MAX;
 
-/// An outlet with room for a few megabytes.
+/// Returns an outlet with memory for some megabytes.
 pub(crate) fn any() -> Arc<Outlet> {
-    Outlets::new(300_000_000, 8_000_000, ROOM_MAX, Arc::default()).connect(true).begin().expect("it is the first")
+    Outlets::new(300_000_000, 8_000_000, ROOM_MAX, Arc::default())
+        .connect(true)
+        .begin()
+        .expect("a new connection has no answers")
 }
 
 fn answer(outlets: &Arc<Outlets>, n: u8) -> Arc<Outlet> {
-    let answer = outlets.connect(true).begin().expect("it is the first");
+    let answer = outlets.connect(true).begin().expect("a new connection has no answers");
     answer.shares(outlets.share(Some(std::net::IpAddr::from([192, 0, 2, n]).into()), 50));
     answer
 }
@@ -20,21 +23,21 @@ async fn an_address_leaves_room_for_others() {
     const MB: usize = 1_000_000;
     let outlets = Outlets::new(300 * MB, 8 * MB, ROOM_MAX, Arc::default());
     let (of_one, of_other): (Vec<_>, _) = ((0..8).map(|_| answer(&outlets, 1)).collect(), answer(&outlets, 2));
-    // 100 MB in all, half of that for each address.
+    // 100 MB in total, half of it for each address.
     let mut held: Vec<_> = of_one.iter().filter_map(|answer| answer.try_room(9 * MB)).collect();
     assert_eq!(held.len(), 5);
     assert!(of_other.try_room(9 * MB).is_some());
     let one = of_one[7].clone();
     let waiting = tokio::spawn(async move { one.room(9 * MB).await });
     pass(2 * PATIENCE).await;
-    // It waits for answers to its own address, whose slow readers are cut, and not for other addresses.
+    // The task waits for its own address, whose slow readers are cut, and not for others.
     assert!(!waiting.is_finished() && outlets.shares.are_waited_for() && !outlets.pieces.is_waited_for());
     assert!(Wanted::default().or_of(of_one[0].share.get()).pieces);
     assert_eq!(Wanted::default().or_of(of_other.share.get()), Wanted::default());
     held.pop();
-    held.push(waiting.await.expect("it has room"));
+    held.push(waiting.await.expect("the task ended with room"));
     assert!(!outlets.shares.are_waited_for());
-    // The same for pages: there is room for at least two of the largest.
+    // The same for pages: at least two of the largest fit.
     for kind in [PageKind::Documents, PageKind::Rows] {
         let mut taken = Vec::new();
         for answer in &of_one {
@@ -52,7 +55,7 @@ async fn an_address_leaves_room_for_others() {
 async fn a_page_more_is_read_where_there_is_room_at_once() {
     const MB: usize = 1_000_000;
     let outlets = Outlets::new(90 * MB, 3 * MB, ROOM_MAX, Arc::default());
-    // 45 MB for pages with documents, which take 13 MB while they are read; half of them for each address.
+    // 45 MB for pages with documents of up to 13 MB; half of it for each address.
     let (one, other) = (answer(&outlets, 1), answer(&outlets, 2));
     let mut held = one.page_room(PageKind::Documents).await;
     assert!(one.try_page_room(PageKind::Documents).is_some());
@@ -66,12 +69,12 @@ async fn a_page_more_is_read_where_there_is_room_at_once() {
     assert!(one.try_page_room(PageKind::Documents).is_some() && outlets.page_usage().used == 0);
 }
 
-/// No answer has sent anything since the server began.
+/// No answer has made progress since the server's start.
 #[test]
 fn an_answer_that_begins_late_is_not_taken_for_one_that_has_stalled() {
     const STALL_MAX_MS: u64 = 50_000;
     let mut outlets = Outlets::new(64 * 1024 * 1024, 8 * 1024 * 1024, ROOM_MAX, Arc::default());
-    Arc::get_mut(&mut outlets).expect("nobody else has it").began = Instant::now() - Duration::from_secs(100);
+    Arc::get_mut(&mut outlets).expect("no other reference exists").began = Instant::now() - Duration::from_secs(100);
     let connection = outlets.connect(true);
     let answers: Vec<_> = (0..900).filter_map(|_| connection.begin()).collect();
     let is_over = AtomicBool::new(false);
