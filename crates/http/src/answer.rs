@@ -9,7 +9,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, Response, StatusCode};
 
 use crate::arriving::{Arriving, BodyTime};
-use crate::cors::Page;
+use crate::cors::PageRequest;
 use crate::host;
 use crate::inside::OnBehalf;
 use crate::metrics::{Bound, Verb};
@@ -144,7 +144,7 @@ async fn answer_within<S: Surface>(
             outlet.shares(outlet.connection().share(sender.who, sender.percent));
         }
         let host = sender.and_then(|sender| shell.proxies.host(&sender, &headers));
-        let page = Page { uri: &uri, headers: &headers, host, is_secure: peer.is_secure };
+        let page = PageRequest { uri: &uri, headers: &headers, host, is_secure: peer.is_secure };
         let has_session = page.has_session_or(S::begins_session(&target));
         let is_foreign = (has_session && !cors.is_own_or_listed(&page)) || !cors.may_change(&page, &method);
         if is_foreign && S::changes(&target, &method) {

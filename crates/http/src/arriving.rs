@@ -10,7 +10,9 @@ use hyper::StatusCode;
 use hyper::body::{Frame, Incoming};
 use tokio::time::Instant;
 
-use crate::body_memory::{Body, BodyMemory, Client, Coming, FREE_BYTES, Memory, STEP_BYTES, UploadRoom, too_large};
+use crate::body_memory::{
+    ArrivingBody, Body, BodyMemory, Client, FREE_BYTES, Memory, STEP_BYTES, UploadRoom, too_large,
+};
 use crate::limits::Limits;
 use crate::outlet::Connection;
 use crate::refused::{Refused, Result};
@@ -47,7 +49,7 @@ pub struct Arriving {
     pause_max: Duration,
     all_max: Duration,
     memory: BodyMemory,
-    coming: Arc<Coming>,
+    coming: Arc<ArrivingBody>,
     /// The connection, and the total time that the server waited for the body.
     connection: Arc<Connection>,
     waited: Duration,
@@ -157,9 +159,9 @@ fn slow() -> Refused {
 }
 
 /// A text that is arriving, with its memory.
-pub(crate) struct Gathering {
+pub(crate) struct TextBuffer {
     of: BodyMemory,
-    coming: Arc<Coming>,
+    coming: Arc<ArrivingBody>,
     memory: Memory,
     reserved: usize,
     /// The announced length, up to [`FREE_BYTES`], which needs no reservation.
@@ -167,12 +169,12 @@ pub(crate) struct Gathering {
     bytes: BytesMut,
 }
 
-impl Gathering {
+impl TextBuffer {
     /// `expected`: the announced length.
-    pub(crate) fn new(of: &Arriving, expected: Option<usize>) -> Gathering {
+    pub(crate) fn new(of: &Arriving, expected: Option<usize>) -> TextBuffer {
         let expected = expected.unwrap_or(0).min(FREE_BYTES);
         let (of, coming) = (of.memory.clone(), of.coming.clone());
-        Gathering { of, coming, memory: Memory::default(), reserved: FREE_BYTES, expected, bytes: BytesMut::new() }
+        TextBuffer { of, coming, memory: Memory::default(), reserved: FREE_BYTES, expected, bytes: BytesMut::new() }
     }
 
     /// Appends data.

@@ -10,7 +10,7 @@ const LEAST_BYTES_A_SECOND: u64 = 16 * 1024;
 
 /// The bodies that one connection waits for now.
 #[derive(Debug, Default)]
-pub(crate) struct BodiesAwaited {
+pub(crate) struct AwaitedBodies {
     count: AtomicUsize,
     /// The body that has been awaited longest: the start of the wait, in milliseconds since the server's start, and
     /// its bytes so far.
@@ -20,22 +20,22 @@ pub(crate) struct BodiesAwaited {
 
 /// A wait for a body; ends when dropped.
 #[derive(Debug)]
-pub(crate) struct BodyAwaited<'b>(&'b BodiesAwaited);
+pub(crate) struct AwaitedBody<'b>(&'b AwaitedBodies);
 
-impl Drop for BodyAwaited<'_> {
+impl Drop for AwaitedBody<'_> {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl BodiesAwaited {
-    pub(crate) fn begin(&self, since: u64, bytes: u64) -> BodyAwaited<'_> {
+impl AwaitedBodies {
+    pub(crate) fn begin(&self, since: u64, bytes: u64) -> AwaitedBody<'_> {
         // Only HTTP/2 has several bodies at once. A race between the two stores skews the rate only slightly.
         if self.count.fetch_add(1, Ordering::Relaxed) == 0 || since < self.since.load(Ordering::Relaxed) {
             self.since.store(since, Ordering::Relaxed);
             self.bytes.store(bytes, Ordering::Relaxed);
         }
-        BodyAwaited(self)
+        AwaitedBody(self)
     }
 
     /// Returns the rate in bytes per second if it is slow.
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn who_sends_on_is_not_slow() {
-        let bodies = BodiesAwaited::default();
+        let bodies = AwaitedBodies::default();
         assert_eq!(bodies.slow(10_000), None);
         let one = bodies.begin(1_000, 100);
         assert_eq!((bodies.slow(2_999), bodies.slow(3_000), bodies.slow(11_000)), (None, Some(50), Some(10)));

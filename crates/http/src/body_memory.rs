@@ -50,7 +50,7 @@ const ROOM_MAX: Duration = Duration::from_secs(30);
 const SOON_MAX: Duration = Duration::from_secs(2);
 
 /// The interval at which slow uploads are ended while others wait.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The memory of request bodies in three parts: texts, trees parsed from them, and uploads. A fraction is reserved
 /// for small texts and small trees.
@@ -59,33 +59,33 @@ const LOOK: Duration = Duration::from_millis(500);
 /// if none is slow, the text is refused. The memory of a tree is reserved at once, with a wait. A request that holds
 /// tree memory waits for no other memory, so there is no deadlock.
 #[derive(Debug, Clone)]
-pub struct BodyMemory(Arc<Inner>);
+pub struct BodyMemory(Arc<Pools>);
 
 #[derive(Debug)]
-struct Inner {
-    texts: Part,
-    small_texts: Part,
-    trees: Part,
-    small_trees: Part,
-    uploads: Part,
+struct Pools {
+    texts: MemoryPool,
+    small_texts: MemoryPool,
+    trees: MemoryPool,
+    small_trees: MemoryPool,
+    uploads: MemoryPool,
     shares: Arc<Shares>,
     body_bytes_max: usize,
     began: Instant,
     came: AtomicU64,
     /// Bodies that hold memory and are not complete.
-    coming: Mutex<HashMap<u64, Weak<Coming>>>,
+    coming: Mutex<HashMap<u64, Weak<ArrivingBody>>>,
 }
 
 #[derive(Debug)]
-struct Part {
+struct MemoryPool {
     free: Arc<Semaphore>,
     limit: usize,
 }
 
-impl Part {
-    fn new(limit: usize) -> Part {
+impl MemoryPool {
+    fn new(limit: usize) -> MemoryPool {
         let permits = (limit / PERMIT_BYTES).min(u32::MAX as usize);
-        Part { free: Arc::new(Semaphore::new(permits)), limit: permits * PERMIT_BYTES }
+        MemoryPool { free: Arc::new(Semaphore::new(permits)), limit: permits * PERMIT_BYTES }
     }
 
     fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
@@ -112,12 +112,12 @@ impl BodyMemory {
         // Room for at least one largest body and its inflated text, in a vector whose capacity may be twice its
         // length.
         let texts = (total_bytes / 3).max(3 * body_bytes_max + 2 * STEP_BYTES);
-        BodyMemory(Arc::new(Inner {
-            texts: Part::new(texts),
-            small_texts: Part::new(total_bytes / 16),
-            trees: Part::new(total_bytes.saturating_sub(texts).max(FREE_TREE_BYTES)),
-            small_trees: Part::new(total_bytes / 16),
-            uploads: Part::new((total_bytes / 4).max(UPLOAD_BYTES + UPLOAD_GZIP_BYTES)),
+        BodyMemory(Arc::new(Pools {
+            texts: MemoryPool::new(texts),
+            small_texts: MemoryPool::new(total_bytes / 16),
+            trees: MemoryPool::new(total_bytes.saturating_sub(texts).max(FREE_TREE_BYTES)),
+            small_trees: MemoryPool::new(total_bytes / 16),
+            uploads: MemoryPool::new((total_bytes / 4).max(UPLOAD_BYTES + UPLOAD_GZIP_BYTES)),
             shares: Arc::default(),
             body_bytes_max,
             began: Instant::now(),
@@ -133,7 +133,7 @@ impl BodyMemory {
 
     /// Returns the memory of texts, trees and uploads.
     pub(crate) fn usage(&self) -> [Usage; 3] {
-        let of = |parts: &[&Part]| Usage {
+        let of = |parts: &[&MemoryPool]| Usage {
             used: parts.iter().map(|part| part.used()).sum(),
             limit: parts.iter().map(|part| part.limit).sum(),
         };
@@ -142,9 +142,9 @@ impl BodyMemory {
     }
 
     /// Announces a body. `sender` is set if its address has a limit.
-    pub(crate) fn expect(&self, sender: Option<Sender>) -> Arc<Coming> {
+    pub(crate) fn expect(&self, sender: Option<Sender>) -> Arc<ArrivingBody> {
         let number = self.0.came.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Coming {
+        Arc::new(ArrivingBody {
             number,
             of: self.clone(),
             sender,
@@ -182,7 +182,7 @@ impl BodyMemory {
     }
 
     /// Reserves memory for an arriving text.
-    pub(crate) async fn grow_coming(&self, held: &mut Memory, has: usize, coming: &Arc<Coming>) -> Result<()> {
+    pub(crate) async fn grow_coming(&self, held: &mut Memory, has: usize, coming: &Arc<ArrivingBody>) -> Result<()> {
         if let Some(sender) = &coming.sender {
             self.0.shares.grow(&mut held.share, sender, STEP_BYTES, self.most_of(sender))?;
         }
@@ -209,7 +209,7 @@ impl BodyMemory {
 
     /// Waits for the room of an upload and ends slow uploads for it. `has_gzip`: the upload is compressed or
     /// decompressed.
-    pub(crate) async fn upload(&self, has_gzip: bool, coming: &Arc<Coming>) -> Result<UploadRoom> {
+    pub(crate) async fn upload(&self, has_gzip: bool, coming: &Arc<ArrivingBody>) -> Result<UploadRoom> {
         let bytes = UPLOAD_BYTES + if has_gzip { UPLOAD_GZIP_BYTES } else { 0 };
         let mut take = std::pin::pin!(self.0.uploads.take(bytes));
         let wait = async {
@@ -217,7 +217,7 @@ impl BodyMemory {
                 tokio::select! {
                     biased;
                     taken = &mut take => return taken,
-                    () = tokio::time::sleep(LOOK) => {}
+                    () = tokio::time::sleep(CHECK_INTERVAL) => {}
                 }
                 self.cut_slow(|coming| &coming.has_upload);
             }
@@ -228,20 +228,20 @@ impl BodyMemory {
         Ok(UploadRoom { _taken: taken, coming: coming.clone() })
     }
 
-    fn register(&self, coming: &Arc<Coming>) {
+    fn register(&self, coming: &Arc<ArrivingBody>) {
         let mut all = self.0.coming.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(coming.number).or_insert_with(|| Arc::downgrade(coming));
     }
 
     /// Ends slow bodies that hold this kind of memory, and returns their number.
-    fn cut_slow(&self, holds: impl Fn(&Coming) -> &AtomicBool) -> usize {
-        let all: Vec<Arc<Coming>> = {
+    fn cut_slow(&self, holds: impl Fn(&ArrivingBody) -> &AtomicBool) -> usize {
+        let all: Vec<Arc<ArrivingBody>> = {
             let all = self.0.coming.lock().unwrap_or_else(PoisonError::into_inner);
             // The vector keeps the bodies alive: dropping one takes the lock again.
             all.values().filter_map(Weak::upgrade).collect()
         };
         let now = self.now();
-        let is_slow = |coming: &&Arc<Coming>| {
+        let is_slow = |coming: &&Arc<ArrivingBody>| {
             holds(coming).load(Ordering::Relaxed)
                 && coming.is_waited_for.load(Ordering::Relaxed)
                 && coming.pace.is_slow(now)
@@ -256,7 +256,7 @@ impl BodyMemory {
 
 /// An arriving body that others may wait for.
 #[derive(Debug)]
-pub(crate) struct Coming {
+pub(crate) struct ArrivingBody {
     number: u64,
     of: BodyMemory,
     /// Set if the address of the body has a limit.
@@ -270,7 +270,7 @@ pub(crate) struct Coming {
     cut: Notify,
 }
 
-impl Coming {
+impl ArrivingBody {
     pub(crate) fn sender(&self) -> Option<&Sender> {
         self.sender.as_ref()
     }
@@ -279,7 +279,7 @@ impl Coming {
     pub(crate) async fn more<T>(&self, more: impl Future<Output = T>, bytes: impl Fn(&T) -> usize) -> Option<T> {
         let now = self.of.now();
         // The time in which the server did not read is not the client's fault.
-        if now.saturating_sub(self.ended_at.load(Ordering::Relaxed)) > LOOK.as_millis() as u64 {
+        if now.saturating_sub(self.ended_at.load(Ordering::Relaxed)) > CHECK_INTERVAL.as_millis() as u64 {
             self.pace.restart(now);
         }
         self.is_waited_for.store(true, Ordering::Relaxed);
@@ -296,7 +296,7 @@ impl Coming {
     }
 }
 
-impl Drop for Coming {
+impl Drop for ArrivingBody {
     fn drop(&mut self) {
         let mut all = self.of.0.coming.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(&self.number);
@@ -307,7 +307,7 @@ impl Drop for Coming {
 #[derive(Debug)]
 pub struct UploadRoom {
     _taken: OwnedSemaphorePermit,
-    coming: Arc<Coming>,
+    coming: Arc<ArrivingBody>,
 }
 
 impl Drop for UploadRoom {
@@ -470,7 +470,7 @@ mod tests {
 
     /// Returns a task with a body that holds memory and continues when the test says so.
     fn goes_on<T: Send + 'static>(
-        coming: &Arc<Coming>,
+        coming: &Arc<ArrivingBody>,
         held: T,
     ) -> (tokio::sync::oneshot::Sender<()>, tokio::task::JoinHandle<bool>) {
         let (go_on, goes_on) = tokio::sync::oneshot::channel();

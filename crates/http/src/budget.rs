@@ -23,9 +23,9 @@ pub(crate) struct Budget {
 }
 
 /// Counts a waiting task until dropped.
-struct Waiting<'b>(&'b AtomicUsize);
+struct WaitCount<'b>(&'b AtomicUsize);
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitCount<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -65,7 +65,7 @@ impl Budget {
             () = tokio::time::sleep(PATIENCE) => {}
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let _waiting = Waiting(&self.waiting);
+        let _waiting = WaitCount(&self.waiting);
         taken.await.ok()
     }
 
@@ -99,7 +99,7 @@ pub(crate) struct Shares(Mutex<HashMap<Who, Weak<Share>>>);
 
 /// Budgets in bytes for pieces, pages of documents, and pages of rows.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct ShareLimits {
     pub pieces: usize,
     pub documents: usize,
     pub rows: usize,
@@ -107,12 +107,12 @@ pub(crate) struct Limits {
 
 impl Shares {
     /// Returns the share that all current answers to an address use.
-    pub(crate) fn of(self: &Arc<Self>, who: Who, limits: Limits) -> Arc<Share> {
+    pub(crate) fn of(self: &Arc<Self>, who: Who, limits: ShareLimits) -> Arc<Share> {
         let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = shares.get(&who).and_then(Weak::upgrade) {
             return share;
         }
-        let Limits { pieces, documents, rows } = limits;
+        let ShareLimits { pieces, documents, rows } = limits;
         let share = Arc::new(Share {
             of: self.clone(),
             who,

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::answer;
 use crate::limits::{Limits, who};
 use crate::listen::Listener;
-use crate::metrics::Greeting;
+use crate::metrics::HandshakeResult;
 use crate::mount::Answering;
 use crate::outlet::ANSWERS_MAX;
 use crate::peer::Peer;
@@ -24,7 +24,7 @@ use crate::preface::{self, Beginning};
 use crate::proxied;
 use crate::request_line::HeadsRead;
 use crate::server::{Served, Shell};
-use crate::stall::{Place, StallGuard};
+use crate::stall::{ConnectionPlace, StallGuard};
 use crate::stream::{Stream, Transport};
 use crate::surface::Surface;
 
@@ -73,7 +73,7 @@ pub(crate) async fn serve<S: Surface>(
     let traffic = &shell.traffic;
     traffic.connections_accepted.add(1);
     let open = [traffic.connections.hold(), traffic.listener_connections.of(listener.kind()).hold()];
-    let place = Place { _permit: permit, entered, _open: open };
+    let place = ConnectionPlace { _permit: permit, entered, _open: open };
     // Boxed and dropped afterwards, to keep the connection small.
     let begun = Box::pin(begin(&shell, transport, &listener, peer, &place));
     let begun = tokio::select! {
@@ -150,7 +150,7 @@ async fn begin<L: flatbed_metrics::Label>(
     mut transport: Transport,
     listener: &Listener,
     mut peer: Peer,
-    place: &Place,
+    place: &ConnectionPlace,
 ) -> io::Result<(Stream, Beginning, Peer)> {
     let limits = shell.admission.limits();
     if shell.proxies.begins(&peer) {
@@ -165,9 +165,9 @@ async fn begin<L: flatbed_metrics::Label>(
         Some(tls) => {
             let greeted = timeout(limits.handshake_max, tls.greet(transport, who(&peer), &shell.greetings)).await;
             let result = match &greeted {
-                Ok(Ok(_)) => Greeting::Completed,
-                Ok(Err(_)) => Greeting::Failed,
-                Err(_) => Greeting::TimedOut,
+                Ok(Ok(_)) => HandshakeResult::Completed,
+                Ok(Err(_)) => HandshakeResult::Failed,
+                Err(_) => HandshakeResult::TimedOut,
             };
             shell.traffic.tls_handshakes.of(result).add(1);
             peer.is_secure = true;

@@ -49,7 +49,7 @@ impl Cors {
 
     /// Returns true if the request may act for the page's user: from a page of this host, from a listed origin, or
     /// not from a page.
-    pub(crate) fn is_own_or_listed(&self, page: &Page<'_>) -> bool {
+    pub(crate) fn is_own_or_listed(&self, page: &PageRequest<'_>) -> bool {
         match page.headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or_default()) {
             Some(origin) => self.is_listed(origin) || page.is_own(origin),
             None => page.headers.get(SEC_FETCH_SITE).is_none_or(|site| site.as_bytes() != b"cross-site"),
@@ -69,7 +69,7 @@ impl Cors {
     ///
     /// Browsers send no `Sec-Fetch-Site` to addresses without TLS. A `GET` or `HEAD` with neither header is judged by
     /// its `Referer`, and refused without one if it comes from a browser.
-    pub(crate) fn may_change(&self, page: &Page<'_>, method: &Method) -> bool {
+    pub(crate) fn may_change(&self, page: &PageRequest<'_>, method: &Method) -> bool {
         let is_marked = |mark: &[u8]| page.headers.get(SEC_FETCH_SITE).is_some_and(|site| site.as_bytes() == mark);
         let is_neighbours = !page.headers.contains_key(header::ORIGIN) && is_marked(b"same-site");
         let may_be_cached =
@@ -85,7 +85,7 @@ impl Cors {
     /// Returns true if the page in `Referer` may contain the link: a page of this host, or of an origin that CORS
     /// allows with the request's credentials. A page can suppress `Referer`, so a browser must send it; other clients
     /// need not.
-    fn may_lead(&self, page: &Page<'_>) -> bool {
+    fn may_lead(&self, page: &PageRequest<'_>) -> bool {
         let Some(referer) = page.headers.get(header::REFERER) else { return !is_browser(page.headers) };
         let origin = origin_of(referer.to_str().unwrap_or_default());
         let has_credentials = || page.headers.contains_key(header::AUTHORIZATION) || page.has_session_or(false);
@@ -95,7 +95,7 @@ impl Cors {
 
     /// Returns true if a page may open a connection that no preflight request guards: a page of this host, of an
     /// origin that may call, or no page. With credentials the origin must be listed.
-    pub(crate) fn may_open(&self, page: &Page<'_>) -> bool {
+    pub(crate) fn may_open(&self, page: &PageRequest<'_>) -> bool {
         let has_credentials = page.headers.contains_key(header::AUTHORIZATION) || page.has_session_or(false);
         self.is_own_or_listed(page) || (!has_credentials && self.allowed(page.headers).is_some())
     }
@@ -149,7 +149,7 @@ impl Cors {
 
 /// The parts of a request that identify the page that made it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Page<'r> {
+pub(crate) struct PageRequest<'r> {
     pub uri: &'r Uri,
     pub headers: &'r HeaderMap,
     /// The host that a trusted proxy forwards.
@@ -158,7 +158,7 @@ pub(crate) struct Page<'r> {
     pub is_secure: bool,
 }
 
-impl Page<'_> {
+impl PageRequest<'_> {
     /// Returns true if the request has a session cookie, or `is_so` is true.
     pub(crate) fn has_session_or(&self, is_so: bool) -> bool {
         let mut lines = self.headers.get_all(header::COOKIE).iter();
@@ -232,9 +232,9 @@ mod tests {
         headers
     }
 
-    fn of(headers: &HeaderMap, is_secure: bool) -> Page<'_> {
+    fn of(headers: &HeaderMap, is_secure: bool) -> PageRequest<'_> {
         static URI: LazyLock<Uri> = LazyLock::new(|| Uri::from_static("/"));
-        Page { uri: &URI, headers, host: None, is_secure }
+        PageRequest { uri: &URI, headers, host: None, is_secure }
     }
 
     #[test]
@@ -261,9 +261,9 @@ mod tests {
         }
         let uri = Uri::from_static("https://db.example/");
         let headers = page(&[("origin", "https://db.example")]);
-        let of_uri = Page { uri: &uri, headers: &headers, host: None, is_secure: true };
+        let of_uri = PageRequest { uri: &uri, headers: &headers, host: None, is_secure: true };
         assert!(none.is_own_or_listed(&of_uri));
-        assert!(!none.is_own_or_listed(&Page { host: Some("other.example"), ..of_uri }));
+        assert!(!none.is_own_or_listed(&PageRequest { host: Some("other.example"), ..of_uri }));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::outlet::Connection;
 use crate::turns::Who;
 
 /// The interval of the checks for expired connections.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The number of idle connections that are closed at once when room is needed: each search visits all connections.
 const AT_ONCE: usize = 64;
@@ -29,7 +29,7 @@ const AT_ONCE: usize = 64;
 const AT_ONCE_OF_ONE: usize = 16;
 
 /// The pause after a search that found nothing to close.
-const IN_VAIN: Duration = Duration::from_millis(50);
+const SEARCH_PAUSE: Duration = Duration::from_millis(50);
 
 /// The time that an unfinished connection has before it makes room for others, while few are unfinished.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -50,7 +50,7 @@ const SITE: usize = 4;
 
 #[derive(Debug)]
 pub(crate) struct Doorway {
-    state: Mutex<State>,
+    state: Mutex<DoorwayState>,
     /// An upper bound of the configured limit, because unfinished connections are a part of all connections.
     unfinished_max: usize,
     traffic: Arc<Traffic>,
@@ -79,10 +79,10 @@ impl Group {
 }
 
 #[derive(Debug)]
-struct State {
+struct DoorwayState {
     next: u64,
-    open: HashMap<u64, Open>,
-    of: HashMap<Group, Of>,
+    open: HashMap<u64, OpenConnection>,
+    of: HashMap<Group, GroupConnections>,
     /// The groups of `of` by their weight of unfinished connections; groups without any are left out.
     most: BTreeSet<(usize, Group)>,
     /// By turn: the connection and its deadline.
@@ -94,9 +94,9 @@ struct State {
     began: Instant,
 }
 
-impl Default for State {
-    fn default() -> State {
-        State {
+impl Default for DoorwayState {
+    fn default() -> DoorwayState {
+        DoorwayState {
             next: 0,
             open: HashMap::new(),
             of: HashMap::new(),
@@ -110,7 +110,7 @@ impl Default for State {
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenConnection {
     who: Who,
     connection: Arc<Connection>,
     /// The turn in `unfinished`.
@@ -121,18 +121,18 @@ struct Open {
 
 /// The connections of a group.
 #[derive(Debug, Default)]
-struct Of {
+struct GroupConnections {
     open: BTreeSet<u64>,
     unfinished: BTreeSet<u64>,
 }
 
-impl State {
+impl DoorwayState {
     fn next(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    fn change(&mut self, who: Who, change: impl Fn(&mut Of) -> bool) {
+    fn change(&mut self, who: Who, change: impl Fn(&mut GroupConnections) -> bool) {
         for group in Group::of(who) {
             let of = self.of.entry(group).or_default();
             let before = group.weight(of.unfinished.len());
@@ -242,7 +242,7 @@ impl State {
         self.beyond(who, limits.connections_by_address, |of| of.open.len())
     }
 
-    fn beyond(&self, who: Who, most: usize, count: impl Fn(&Of) -> usize) -> Option<Group> {
+    fn beyond(&self, who: Who, most: usize, count: impl Fn(&GroupConnections) -> usize) -> Option<Group> {
         let is_beyond =
             |group: &Group| most > 0 && self.of.get(group).is_some_and(|of| group.weight(count(of)) >= most);
         Group::of(who).find(is_beyond)
@@ -251,7 +251,7 @@ impl State {
 
 /// An open connection; ends when dropped.
 #[derive(Debug)]
-pub(crate) struct Entered {
+pub(crate) struct DoorwayEntry {
     of: Arc<Doorway>,
     number: u64,
     is_unfinished: AtomicBool,
@@ -264,7 +264,7 @@ impl Doorway {
         Arc::new(Doorway { state: Mutex::default(), unfinished_max, traffic })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DoorwayState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -289,7 +289,7 @@ impl Doorway {
         is_bounded: bool,
         limits: &Limits,
         connection: &Arc<Connection>,
-    ) -> Option<Entered> {
+    ) -> Option<DoorwayEntry> {
         let mut state = self.state();
         if is_bounded && let Some(full) = state.full(who, limits) {
             self.refused(Bound::ConnectionsByAddress, 1);
@@ -309,14 +309,16 @@ impl Doorway {
         }
         self.keep_unfinished(&mut state, limits);
         let number = state.next();
-        state.open.insert(number, Open { who, connection: connection.clone(), unfinished: None, is_cut: false });
+        state
+            .open
+            .insert(number, OpenConnection { who, connection: connection.clone(), unfinished: None, is_cut: false });
         state.change(who, |of| of.open.insert(number));
         state.begin_unfinished(number, Instant::now() + limits.handshake_max + limits.head_max);
-        Some(Entered { of: self.clone(), number, is_unfinished: AtomicBool::new(true) })
+        Some(DoorwayEntry { of: self.clone(), number, is_unfinished: AtomicBool::new(true) })
     }
 
     /// Closes unfinished connections until one more is allowed.
-    fn keep_unfinished(&self, state: &mut State, limits: &Limits) {
+    fn keep_unfinished(&self, state: &mut DoorwayState, limits: &Limits) {
         let most = self.unfinished_max(limits);
         while state.unfinished.len() >= most && state.cut_unfinished(most) {
             self.refused(Bound::Unfinished, 1);
@@ -329,7 +331,7 @@ impl Doorway {
     pub(crate) fn make_room(&self, count: usize, limits: &Limits) {
         let mut state = self.state();
         let most = self.unfinished_max(limits);
-        let cut_unfinished = |state: &mut State| {
+        let cut_unfinished = |state: &mut DoorwayState| {
             let cut = (0..count).take_while(|_| state.cut_unfinished(most)).count();
             self.refused(Bound::Unfinished, cut as u64);
             cut > 0
@@ -337,7 +339,7 @@ impl Doorway {
         if state.unfinished.len() >= (most / 4).max(1) && cut_unfinished(&mut state) {
             return;
         }
-        let may_look = state.in_vain.is_none_or(|looked| looked.elapsed() >= IN_VAIN);
+        let may_look = state.in_vain.is_none_or(|looked| looked.elapsed() >= SEARCH_PAUSE);
         if may_look {
             let idle = state.of_most(Connection::idle_since);
             let cut = state.cut_first(idle, AT_ONCE);
@@ -361,7 +363,7 @@ impl Doorway {
     /// Closes connections that miss their deadline for a request, until dropped.
     pub(crate) async fn watch(&self) {
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             let now = Instant::now();
             let mut state = self.state();
             let late = state.unfinished.values().filter(|(_, until)| *until <= now);
@@ -374,7 +376,7 @@ impl Doorway {
     }
 }
 
-impl Entered {
+impl DoorwayEntry {
     /// Changes the address of a connection after its PROXY header. Returns false if that address may not have one
     /// more.
     #[must_use]
@@ -425,11 +427,11 @@ impl Entered {
     }
 }
 
-impl Drop for Entered {
+impl Drop for DoorwayEntry {
     fn drop(&mut self) {
         let mut state = self.of.state();
         state.end_unfinished(self.number);
-        let Some(Open { who, .. }) = state.open.remove(&self.number) else { return };
+        let Some(OpenConnection { who, .. }) = state.open.remove(&self.number) else { return };
         state.change(who, |of| of.open.remove(&self.number));
     }
 }
@@ -461,7 +463,7 @@ mod tests {
     }
 
     impl World {
-        fn enter(&self, n: u8) -> Option<(Entered, Arc<Connection>)> {
+        fn enter(&self, n: u8) -> Option<(DoorwayEntry, Arc<Connection>)> {
             let connection = self.outlets.connect(false);
             Some((self.doorway.enter(who(n), true, &self.limits, &connection)?, connection))
         }

@@ -17,12 +17,12 @@ use crate::turns::Who;
 /// The anonymous feeds.
 #[derive(Debug)]
 pub(crate) struct Followers {
-    state: Mutex<State>,
+    state: Mutex<FollowersState>,
     traffic: Arc<Traffic>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FollowersState {
     next: u64,
     open: HashMap<u64, (Who, Arc<Notify>)>,
     of: HashMap<Group, BTreeSet<u64>>,
@@ -38,7 +38,7 @@ pub struct Following {
     gives_way: Arc<Notify>,
 }
 
-impl State {
+impl FollowersState {
     fn change(&mut self, who: Who, change: impl Fn(&mut BTreeSet<u64>) -> bool) {
         for group in Group::of(who) {
             let of = self.of.entry(group).or_default();
@@ -84,7 +84,7 @@ impl Followers {
         Arc::new(Followers { state: Mutex::default(), traffic })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FollowersState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

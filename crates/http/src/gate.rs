@@ -12,14 +12,14 @@ use tokio::time::Instant;
 const JUDGED_WITHIN: Duration = Duration::from_millis(500);
 
 /// A check in progress.
-type Looking = Pin<Box<dyn Future<Output = bool> + Send>>;
+type AccessCheck = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// The decision by which part of an answer was allowed. Opaque to this crate.
 pub type JudgedBy = Arc<dyn Any + Send + Sync>;
 
 /// Checks whether an answer may continue: for the given decision, or else for the decision at the time of the
 /// request.
-pub type Recheck = Box<dyn Fn(Option<JudgedBy>) -> Looking + Send + Sync>;
+pub type Recheck = Box<dyn Fn(Option<JudgedBy>) -> AccessCheck + Send + Sync>;
 
 /// The time and the decision by which a piece of an answer was allowed.
 #[derive(Clone)]
@@ -54,7 +54,7 @@ pub struct Gate {
     /// The last positive check, with the time at which it began.
     found: Option<Mark>,
     /// A check in progress with its mark.
-    looking: Option<(Mark, Looking)>,
+    looking: Option<(Mark, AccessCheck)>,
 }
 
 impl std::fmt::Debug for Gate {

@@ -79,9 +79,9 @@ impl Default for Limits {
 }
 
 /// The name of a limit, its range, and its setter.
-type Named = (&'static str, RangeInclusive<u32>, fn(&mut Limits, u32));
+type LimitSetter = (&'static str, RangeInclusive<u32>, fn(&mut Limits, u32));
 
-const NAMES: &[Named] = &[
+const NAMES: &[LimitSetter] = &[
     ("connections_by_address", 0..=1_000_000, |limits, n| limits.connections_by_address = n as usize),
     ("unfinished_connections", 16..=100_000, |limits, n| limits.unfinished = n as usize),
     ("unfinished_connections_by_address", 1..=100_000, |limits, n| limits.unfinished_by_address = n as usize),
@@ -141,7 +141,7 @@ impl Limits {
 
 /// The concurrent requests by address.
 #[derive(Debug, Default)]
-struct FromAddresses {
+struct AddressRequests {
     of: HashMap<Who, usize>,
     /// The requests of all addresses, without feeds.
     all: usize,
@@ -156,7 +156,7 @@ pub(crate) struct Admission {
     addresses: Rates,
     users: Rates,
     under_way: Mutex<HashMap<Arc<str>, usize>>,
-    under_way_by_address: Mutex<FromAddresses>,
+    under_way_by_address: Mutex<AddressRequests>,
     traffic: Arc<Traffic>,
     began: Instant,
 }
@@ -199,7 +199,7 @@ impl Admission {
     ///
     /// # Errors
     /// 429 if a limit is reached.
-    pub(crate) fn ask(self: &Arc<Self>, peer: &Peer) -> Result<Option<FromAddress>> {
+    pub(crate) fn ask(self: &Arc<Self>, peer: &Peer) -> Result<Option<AddressRequest>> {
         if !self.bounds(peer) {
             return Ok(None);
         }
@@ -215,14 +215,14 @@ impl Admission {
         }
         *under_way.of.entry(who).or_default() += 1;
         under_way.all += 1;
-        Ok(Some(FromAddress { of: self.clone(), who, is_feed: AtomicBool::new(false) }))
+        Ok(Some(AddressRequest { of: self.clone(), who, is_feed: AtomicBool::new(false) }))
     }
 
     /// Admits a request of a user. It counts until the result is dropped.
     ///
     /// # Errors
     /// 429 if a limit is reached.
-    pub(crate) fn ask_as(self: &Arc<Self>, user: &str) -> Result<UnderWay> {
+    pub(crate) fn ask_as(self: &Arc<Self>, user: &str) -> Result<UserRequest> {
         let limits = self.limits();
         let taken = self.users.take(user, 1, limits.requests_by_user, self.began.elapsed());
         taken.map_err(|wait| self.too_many(Bound::RequestsByUser, "of this user", wait))?;
@@ -236,7 +236,7 @@ impl Admission {
             return Err(self.too_many(Bound::RequestsByUser, "of this user are under way", Duration::ZERO));
         }
         *count += 1;
-        Ok(UnderWay { of: self.clone(), user })
+        Ok(UserRequest { of: self.clone(), user })
     }
 
     fn too_many(&self, bound: Bound, whose: &str, wait: Duration) -> Refused {
@@ -251,12 +251,12 @@ impl Admission {
 
 /// A concurrent request of a user.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
+pub(crate) struct UserRequest {
     of: Arc<Admission>,
     user: Arc<str>,
 }
 
-impl Drop for UnderWay {
+impl Drop for UserRequest {
     fn drop(&mut self) {
         let mut under_way = self.of.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = under_way.get_mut(&self.user) {
@@ -270,14 +270,14 @@ impl Drop for UnderWay {
 
 /// A concurrent request of an address.
 #[derive(Debug)]
-pub(crate) struct FromAddress {
+pub(crate) struct AddressRequest {
     of: Arc<Admission>,
     who: Who,
     /// True if the request no longer counts among those of all addresses.
     is_feed: AtomicBool,
 }
 
-impl FromAddress {
+impl AddressRequest {
     /// Marks the request as a feed, which may last as long as its client likes.
     pub(crate) fn follows(&self) {
         if !self.is_feed.swap(true, Ordering::Relaxed) {
@@ -286,7 +286,7 @@ impl FromAddress {
     }
 }
 
-impl Drop for FromAddress {
+impl Drop for AddressRequest {
     fn drop(&mut self) {
         let mut under_way = self.of.under_way_by_address.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_feed.load(Ordering::Relaxed) {
@@ -361,7 +361,7 @@ mod tests {
             held.push(ask(&format!("192.0.2.{n}")).unwrap());
         }
         // Feeds do not count.
-        held.iter().for_each(FromAddress::follows);
+        held.iter().for_each(AddressRequest::follows);
         held.extend((0..8).map(|_| ask("192.0.2.1").unwrap()));
         assert!(ask("192.0.2.1").is_err());
         drop(held);

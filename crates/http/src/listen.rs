@@ -12,7 +12,7 @@ use std::time::Duration;
 use socket2::TcpKeepalive;
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 
-use crate::metrics::Kind;
+use crate::metrics::ListenerKind;
 use crate::stream::Transport;
 use crate::tls::Tls;
 
@@ -66,7 +66,7 @@ pub(crate) struct Listener {
     pub listen: Listen,
     socket: Socket,
     /// Removes the socket file on drop.
-    _made: Option<Made>,
+    _made: Option<SocketFile>,
 }
 
 #[derive(Debug)]
@@ -77,12 +77,12 @@ enum Socket {
 
 /// A Unix socket file. Dropping this removes the file if it is still the created one.
 #[derive(Debug)]
-struct Made {
+struct SocketFile {
     path: PathBuf,
     file: (u64, u64),
 }
 
-impl Drop for Made {
+impl Drop for SocketFile {
     fn drop(&mut self) {
         if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.file) {
             let _ = fs::remove_file(&self.path);
@@ -116,11 +116,11 @@ impl Listener {
         }
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> ListenerKind {
         match &self.listen {
-            Listen::Http(_) => Kind::Http,
-            Listen::Https(..) => Kind::Https,
-            Listen::Unix(..) => Kind::Unix,
+            Listen::Http(_) => ListenerKind::Http,
+            Listen::Https(..) => ListenerKind::Https,
+            Listen::Unix(..) => ListenerKind::Unix,
         }
     }
 
@@ -158,7 +158,7 @@ fn tcp(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-async fn unix(path: &Path, mode: u32) -> io::Result<(UnixListener, Made)> {
+async fn unix(path: &Path, mode: u32) -> io::Result<(UnixListener, SocketFile)> {
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path is not a socket"));
@@ -180,7 +180,7 @@ async fn unix(path: &Path, mode: u32) -> io::Result<(UnixListener, Made)> {
     let _ = fs::remove_file(&new);
     let listener = UnixListener::bind(&new)?;
     let found = fs::symlink_metadata(&new)?;
-    let mut made = Made { path: new, file: (found.dev(), found.ino()) };
+    let mut made = SocketFile { path: new, file: (found.dev(), found.ino()) };
     fs::set_permissions(&made.path, fs::Permissions::from_mode(mode))?;
     fs::rename(&made.path, path)?;
     made.path = path.to_owned();

@@ -45,7 +45,7 @@ impl From<&Method> for Verb {
 
 flatbed_metrics::labels! {
     /// The kind of a listener.
-    pub(crate) enum Kind: "listener" {
+    pub(crate) enum ListenerKind: "listener" {
         Http = "http",
         Https = "https",
         Unix = "unix",
@@ -54,7 +54,7 @@ flatbed_metrics::labels! {
 
 flatbed_metrics::labels! {
     /// The outcome of a TLS handshake.
-    pub(crate) enum Greeting: "result" {
+    pub(crate) enum HandshakeResult: "result" {
         Completed = "completed",
         Failed = "failed",
         TimedOut = "timed_out",
@@ -124,11 +124,11 @@ flatbed_metrics::metrics! {
         requests_in_flight: Gauge = "Requests whose answers are not completely sent, including feeds.",
         answers_broken_off: Counter = "Answers that broke off because the client left or the storage failed.",
         connections: Gauge = "Open connections.",
-        listener_connections: Labelled<Kind, Gauge> = "Open connections by listener: HTTP, HTTPS, or Unix socket.",
+        listener_connections: Labelled<ListenerKind, Gauge> = "Open connections by listener: HTTP, HTTPS, or Unix socket.",
         connections_accepted: Counter = "Connections accepted.",
         received_bytes: Counter = "Bytes received on all connections.",
         sent_bytes: Counter = "Bytes sent on all connections.",
-        tls_handshakes: Labelled<Greeting, Counter> = "TLS handshakes by result.",
+        tls_handshakes: Labelled<HandshakeResult, Counter> = "TLS handshakes by result.",
         refused: Labelled<Bound, Counter> = "Connections and requests refused or closed, by limit.",
     }
 }

@@ -17,9 +17,9 @@ use bytes::{Buf, Bytes};
 use slab::Slab;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 
-use crate::awaited::{BodiesAwaited, BodyAwaited};
+use crate::awaited::{AwaitedBodies, AwaitedBody};
 use crate::budget::{self, Budget, Share, Shares};
-use crate::limits::{FromAddress, UnderWay};
+use crate::limits::{AddressRequest, UserRequest};
 use crate::metrics::{Bound, Traffic, Usage};
 use crate::pace::Pace;
 use crate::turns::Who;
@@ -58,10 +58,10 @@ const ATTACHMENT_BYTES: usize = 1_536 * 1024;
 const AGES_MS: u64 = 1 << 40;
 
 /// The longest interval of the checks for stalled clients.
-const LOOK_MAX: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
 /// The interval of the checks for tasks that wait for memory.
-const LOOK_FOR_WAITING: Duration = Duration::from_millis(250);
+const CONTENTION_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The current answers of one server and their memory.
 #[derive(Debug)]
@@ -131,7 +131,7 @@ impl Outlets {
     /// Returns the share of an address: a percentage of each budget, and at least the needs of one answer.
     pub(crate) fn share(&self, who: Who, percent: usize) -> Arc<Share> {
         let part = |budget: &Budget, least: usize| (budget.limit / 100 * percent).max(least.min(budget.limit));
-        let limits = budget::Limits {
+        let limits = budget::ShareLimits {
             pieces: part(&self.pieces, CONNECTION_PIECES_BYTES),
             documents: part(&self.documents, CONNECTION_PAGES * self.page_bytes_max),
             rows: part(&self.rows, CONNECTION_PAGES * ROWS_BYTES),
@@ -152,7 +152,7 @@ impl Outlets {
             answers: AtomicUsize::new(0),
             is_known: AtomicBool::new(is_known),
             idle_since: AtomicU64::new(0),
-            bodies: BodiesAwaited::default(),
+            bodies: AwaitedBodies::default(),
             is_blocked: AtomicBool::new(false),
             unblocked: Notify::new(),
             cut: Notify::new(),
@@ -164,16 +164,16 @@ impl Outlets {
     /// their memory, until dropped. Each is counted.
     pub(crate) async fn watch(&self, stall_max: Duration) {
         let most = u64::try_from(stall_max.as_millis()).unwrap_or(u64::MAX);
-        let look = (stall_max / 12).clamp(Duration::from_millis(10), LOOK_MAX);
+        let look = (stall_max / 12).clamp(Duration::from_millis(10), CHECK_INTERVAL_MAX);
         let mut looked = Instant::now();
         loop {
-            tokio::time::sleep(look.min(LOOK_FOR_WAITING)).await;
-            let wanted = Wanted {
+            tokio::time::sleep(look.min(CONTENTION_CHECK_INTERVAL)).await;
+            let wanted = ContendedBudgets {
                 pieces: self.pieces.is_waited_for(),
                 documents: self.documents.is_waited_for(),
                 rows: self.rows.is_waited_for(),
             };
-            let is_wanted = wanted != Wanted::default() || self.shares.are_waited_for();
+            let is_wanted = wanted != ContendedBudgets::default() || self.shares.are_waited_for();
             if !is_wanted && looked.elapsed() < look {
                 continue;
             }
@@ -195,17 +195,17 @@ impl Outlets {
 
 /// The budgets that tasks wait for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Wanted {
+struct ContendedBudgets {
     pieces: bool,
     documents: bool,
     rows: bool,
 }
 
-impl Wanted {
+impl ContendedBudgets {
     /// Adds the budgets of a share that tasks wait for.
-    fn or_of(self, share: Option<&Arc<Share>>) -> Wanted {
+    fn or_of(self, share: Option<&Arc<Share>>) -> ContendedBudgets {
         let of_share = |budget: fn(&Share) -> &Budget| share.is_some_and(|share| budget(share).is_waited_for());
-        Wanted {
+        ContendedBudgets {
             pieces: self.pieces || of_share(|share| &share.pieces),
             documents: self.documents || of_share(|share| &share.documents),
             rows: self.rows || of_share(|share| &share.rows),
@@ -225,7 +225,7 @@ pub(crate) struct Connection {
     /// The end of the last answer, in milliseconds since the server's start; 0 before the first end, `u64::MAX` after
     /// a protocol switch.
     idle_since: AtomicU64,
-    bodies: BodiesAwaited,
+    bodies: AwaitedBodies,
     /// True while the system accepts no more data.
     is_blocked: AtomicBool,
     unblocked: Notify,
@@ -304,7 +304,7 @@ impl Connection {
     }
 
     /// Registers a wait for a request body until the result is dropped. `waited` and `bytes` are the totals so far.
-    pub(crate) fn awaits_body(&self, waited: Duration, bytes: u64) -> BodyAwaited<'_> {
+    pub(crate) fn awaits_body(&self, waited: Duration, bytes: u64) -> AwaitedBody<'_> {
         let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         self.bodies.begin((AGES_MS + self.of.now()).saturating_sub(waited), bytes)
     }
@@ -355,8 +355,8 @@ pub(crate) struct Outlet {
     documents: AtomicUsize,
     rows: AtomicUsize,
     /// The counted requests of its user and its address.
-    user: OnceLock<UnderWay>,
-    address: OnceLock<FromAddress>,
+    user: OnceLock<UserRequest>,
+    address: OnceLock<AddressRequest>,
     /// The share of its address.
     share: OnceLock<Arc<Share>>,
 }
@@ -368,13 +368,13 @@ impl Outlet {
     }
 
     /// Sets the user of the request.
-    pub(crate) fn is_of(&self, user: UnderWay) {
+    pub(crate) fn is_of(&self, user: UserRequest) {
         // A request has one user.
         let _ = self.user.set(user);
     }
 
     /// Sets the address of the request.
-    pub(crate) fn is_from(&self, address: FromAddress) {
+    pub(crate) fn is_from(&self, address: AddressRequest) {
         let _ = self.address.set(address);
     }
 
@@ -436,7 +436,7 @@ impl Outlet {
             None => None,
         };
         let of_all = budget.take(bytes).await;
-        Room { of_connection, of_address, of_all, _page: Some(Page::new(self.clone(), kind)) }
+        Room { of_connection, of_address, of_all, _page: Some(HeldPage::new(self.clone(), kind)) }
     }
 
     /// The same, without a wait: for a task that already holds a page.
@@ -448,7 +448,7 @@ impl Outlet {
             None => None,
         };
         let of_all = Some(budget.try_take(bytes)?);
-        Some(Room { of_connection, of_address, of_all, _page: Some(Page::new(self.clone(), kind)) })
+        Some(Room { of_connection, of_address, of_all, _page: Some(HeldPage::new(self.clone(), kind)) })
     }
 
     /// Returns the total budget and the address's budget of a page, and the size of the largest page.
@@ -488,7 +488,7 @@ impl Outlet {
     }
 
     /// Returns true if it holds memory that others wait for and its client reads slowly.
-    fn is_in_the_way(&self, now: u64, wanted: Wanted) -> bool {
+    fn is_in_the_way(&self, now: u64, wanted: ContendedBudgets) -> bool {
         let has = |kind| self.pages(kind).load(Ordering::Relaxed) > 0;
         let wanted = wanted.or_of(self.share.get());
         let holds =
@@ -517,24 +517,24 @@ pub struct Room {
     of_address: Option<OwnedSemaphorePermit>,
     of_all: Option<OwnedSemaphorePermit>,
     /// Set for the memory of a page.
-    _page: Option<Page>,
+    _page: Option<HeldPage>,
 }
 
 /// A page that an answer holds; released when dropped.
 #[derive(Debug)]
-struct Page {
+struct HeldPage {
     of: Arc<Outlet>,
     kind: PageKind,
 }
 
-impl Page {
-    fn new(of: Arc<Outlet>, kind: PageKind) -> Page {
+impl HeldPage {
+    fn new(of: Arc<Outlet>, kind: PageKind) -> HeldPage {
         of.pages(kind).fetch_add(1, Ordering::Relaxed);
-        Page { of, kind }
+        HeldPage { of, kind }
     }
 }
 
-impl Drop for Page {
+impl Drop for HeldPage {
     fn drop(&mut self) {
         self.of.pages(self.kind).fetch_sub(1, Ordering::Relaxed);
     }

@@ -15,7 +15,7 @@ const RESERVED: usize = 64;
 const WAITING: usize = 64;
 
 /// The interval at which a waiting connection makes room.
-const TRY: Duration = Duration::from_millis(100);
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The places of one server.
 #[derive(Debug)]
@@ -29,17 +29,17 @@ pub(crate) struct Places {
 
 /// The result of a request for a place.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum PlaceGrant {
     Place(OwnedSemaphorePermit),
     /// The connection may wait for a place.
-    Waits(Waits),
+    Waits(QueuedConnection),
     /// The queue is full.
     Nothing,
 }
 
 /// A connection that waits for a place; leaves the queue when dropped.
 #[derive(Debug)]
-pub(crate) struct Waits {
+pub(crate) struct QueuedConnection {
     places: Arc<Places>,
     _permit: OwnedSemaphorePermit,
 }
@@ -59,13 +59,13 @@ impl Places {
     }
 
     /// Takes a place. `is_reserved`: the client may use a reserved one.
-    pub(crate) fn take(self: &Arc<Self>, is_reserved: bool) -> Found {
+    pub(crate) fn take(self: &Arc<Self>, is_reserved: bool) -> PlaceGrant {
         let take = |places: &Arc<Semaphore>| places.clone().try_acquire_owned().ok();
         let place = take(&self.of_all).or_else(|| take(&self.reserved).filter(|_| is_reserved));
         match (place, take(&self.waiting)) {
-            (Some(place), _) => Found::Place(place),
-            (None, Some(permit)) => Found::Waits(Waits { places: self.clone(), _permit: permit }),
-            (None, None) => Found::Nothing,
+            (Some(place), _) => PlaceGrant::Place(place),
+            (None, Some(permit)) => PlaceGrant::Waits(QueuedConnection { places: self.clone(), _permit: permit }),
+            (None, None) => PlaceGrant::Nothing,
         }
     }
 
@@ -76,14 +76,14 @@ impl Places {
     }
 }
 
-impl Waits {
+impl QueuedConnection {
     /// Closes the least useful connections until a place is free. Returns `None` after the timeout of a head.
     pub(crate) async fn for_place(self, doorway: &Doorway, admission: &Admission) -> Option<OwnedSemaphorePermit> {
         let mut place = std::pin::pin!(self.places.of_all.clone().acquire_owned());
         let place = async {
             loop {
                 doorway.make_room(1, &admission.limits());
-                if let Ok(place) = tokio::time::timeout(TRY, place.as_mut()).await {
+                if let Ok(place) = tokio::time::timeout(RETRY_INTERVAL, place.as_mut()).await {
                     // The semaphore is never closed.
                     return place.ok();
                 }
@@ -100,15 +100,15 @@ mod tests {
     #[test]
     fn strangers_leave_some() {
         let places = Places::new(80);
-        let is_place = |found: &Found| matches!(found, Found::Place(_));
+        let is_place = |found: &PlaceGrant| matches!(found, PlaceGrant::Place(_));
         let strangers: Vec<_> = (0..75).map(|_| places.take(false)).collect();
         assert!(strangers.iter().all(is_place));
         let waiting: Vec<_> = (0..WAITING).map(|_| places.take(false)).collect();
-        assert!(waiting.iter().all(|found| matches!(found, Found::Waits(_))));
-        assert!(matches!(places.take(false), Found::Nothing));
+        assert!(waiting.iter().all(|found| matches!(found, PlaceGrant::Waits(_))));
+        assert!(matches!(places.take(false), PlaceGrant::Nothing));
         let reserved: Vec<_> = (0..5).map(|_| places.take(true)).collect();
         assert!(reserved.iter().all(is_place));
-        assert!(matches!(places.take(true), Found::Nothing));
+        assert!(matches!(places.take(true), PlaceGrant::Nothing));
         drop(strangers);
         assert!(is_place(&places.take(false)) && is_place(&places.take(true)));
     }

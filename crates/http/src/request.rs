@@ -9,7 +9,7 @@ use hyper::header::HeaderValue;
 use hyper::upgrade::OnUpgrade;
 use hyper::{HeaderMap, Method, StatusCode, Version, header};
 
-use crate::arriving::{Arriving, Gathering};
+use crate::arriving::{Arriving, TextBuffer};
 use crate::body_memory::{Body, BodyMemory, Client, FREE_BYTES, Memory, STEP_BYTES, too_large};
 use crate::refused::{Refused, Result};
 
@@ -120,7 +120,7 @@ impl Request {
         if known.is_some_and(|length| length > bytes_max) {
             return Err(too_large());
         }
-        let mut gathering = Gathering::new(&self.body, known);
+        let mut gathering = TextBuffer::new(&self.body, known);
         let mut come = 0_usize;
         while let Some(data) = self.next_piece().await? {
             come += data.len();

@@ -50,7 +50,7 @@ enum BodyBytes {
 
 /// The kind of the next bytes on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextBytes {
     /// A head, for [`RequestLines::copy_head`].
     Head,
     /// This many bytes of a body, at least one.
@@ -61,7 +61,7 @@ pub(crate) enum Next {
 
 /// The position after the passed bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+enum LinePosition {
     /// Before a request line or the empty lines that precede it.
     Beginning,
     RequestLine,
@@ -78,7 +78,7 @@ enum At {
 /// The state of the bytes passed on from a connection.
 #[derive(Debug)]
 pub(crate) struct RequestLines {
-    at: At,
+    at: LinePosition,
     /// The rest of an encoded character.
     encoded: &'static [u8],
 }
@@ -86,35 +86,35 @@ pub(crate) struct RequestLines {
 impl RequestLines {
     /// `is_http1`: otherwise nothing is changed.
     pub(crate) fn new(is_http1: bool) -> RequestLines {
-        RequestLines { at: if is_http1 { At::Beginning } else { At::Rest }, encoded: b"" }
+        RequestLines { at: if is_http1 { LinePosition::Beginning } else { LinePosition::Rest }, encoded: b"" }
     }
 
     /// Returns the kind of the next bytes.
-    pub(crate) fn next(&mut self, read: &HeadsRead) -> Next {
-        if self.at != At::Rest
+    pub(crate) fn next(&mut self, read: &HeadsRead) -> NextBytes {
+        if self.at != LinePosition::Rest
             && let Some(body) = read.take()
         {
             self.at = match (self.at, body) {
-                (At::HeadEnd, BodyBytes::Known(0)) => At::Beginning,
-                (At::HeadEnd, BodyBytes::Known(bytes)) => At::Body(bytes),
+                (LinePosition::HeadEnd, BodyBytes::Known(0)) => LinePosition::Beginning,
+                (LinePosition::HeadEnd, BodyBytes::Known(bytes)) => LinePosition::Body(bytes),
                 // Hyper saw the end of a head elsewhere.
-                _ => At::Rest,
+                _ => LinePosition::Rest,
             };
         }
         match self.at {
-            At::Body(bytes) => Next::Body(bytes),
+            LinePosition::Body(bytes) => NextBytes::Body(bytes),
             // Hyper wants more of a head that has ended here.
-            At::Rest | At::HeadEnd => {
-                self.at = At::Rest;
-                Next::Rest
+            LinePosition::Rest | LinePosition::HeadEnd => {
+                self.at = LinePosition::Rest;
+                NextBytes::Rest
             }
-            At::Beginning | At::RequestLine | At::Headers { .. } => Next::Head,
+            LinePosition::Beginning | LinePosition::RequestLine | LinePosition::Headers { .. } => NextBytes::Head,
         }
     }
 
     /// Returns true if a head is incomplete.
     pub(crate) fn is_within_head(&self) -> bool {
-        matches!(self.at, At::RequestLine | At::Headers { .. })
+        matches!(self.at, LinePosition::RequestLine | LinePosition::Headers { .. })
     }
 
     /// Copies the rest of the last encoded character. Returns false if there was none.
@@ -129,25 +129,25 @@ impl RequestLines {
     /// non-empty.
     pub(crate) fn copy_head(&mut self, from: &[u8], into: &mut ReadBuf<'_>) -> usize {
         for (at, &byte) in from.iter().enumerate() {
-            if into.remaining() == 0 || self.at == At::HeadEnd {
+            if into.remaining() == 0 || self.at == LinePosition::HeadEnd {
                 return at;
             }
             self.at = match (self.at, byte) {
-                (At::Beginning, b'\r' | b'\n') => At::Beginning,
-                (At::RequestLine, b'\n') => At::Headers { is_empty: true },
-                (At::Beginning | At::RequestLine, _) => {
+                (LinePosition::Beginning, b'\r' | b'\n') => LinePosition::Beginning,
+                (LinePosition::RequestLine, b'\n') => LinePosition::Headers { is_empty: true },
+                (LinePosition::Beginning | LinePosition::RequestLine, _) => {
                     if let Some(encoded) = encoded(byte) {
-                        self.at = At::RequestLine;
+                        self.at = LinePosition::RequestLine;
                         self.encoded = encoded;
                         self.copy_encoded(into);
                         continue;
                     }
-                    At::RequestLine
+                    LinePosition::RequestLine
                 }
-                (At::Headers { is_empty: true }, b'\n') => At::HeadEnd,
-                (At::Headers { .. }, b'\n') => At::Headers { is_empty: true },
-                (At::Headers { is_empty }, b'\r') => At::Headers { is_empty },
-                (At::Headers { .. }, _) => At::Headers { is_empty: false },
+                (LinePosition::Headers { is_empty: true }, b'\n') => LinePosition::HeadEnd,
+                (LinePosition::Headers { .. }, b'\n') => LinePosition::Headers { is_empty: true },
+                (LinePosition::Headers { is_empty }, b'\r') => LinePosition::Headers { is_empty },
+                (LinePosition::Headers { .. }, _) => LinePosition::Headers { is_empty: false },
                 (other, _) => other,
             };
             into.put_slice(&[byte]);
@@ -157,9 +157,9 @@ impl RequestLines {
 
     /// Counts passed bytes of a body.
     pub(crate) fn passed(&mut self, bytes: usize) {
-        if let At::Body(left) = self.at {
+        if let LinePosition::Body(left) = self.at {
             let left = left.saturating_sub(bytes as u64);
-            self.at = if left == 0 { At::Beginning } else { At::Body(left) };
+            self.at = if left == 0 { LinePosition::Beginning } else { LinePosition::Body(left) };
         }
     }
 }
@@ -197,14 +197,14 @@ mod tests {
                     return out;
                 }
                 let used = match next {
-                    Next::Head => lines.copy_head(&before, &mut into),
-                    Next::Body(most) => {
+                    NextBytes::Head => lines.copy_head(&before, &mut into),
+                    NextBytes::Body(most) => {
                         let used = before.len().min(into.remaining()).min(most as usize);
                         into.put_slice(&before[..used]);
                         lines.passed(used);
                         used
                     }
-                    Next::Rest => {
+                    NextBytes::Rest => {
                         let used = before.len().min(into.remaining());
                         into.put_slice(&before[..used]);
                         used
@@ -215,7 +215,7 @@ mod tests {
             }
             assert!(!into.filled().is_empty(), "an empty read is an end");
             out.extend_from_slice(into.filled());
-            if lines.at == At::HeadEnd && lines.encoded.is_empty() {
+            if lines.at == LinePosition::HeadEnd && lines.encoded.is_empty() {
                 read.0.store(bodies.next().copied().unwrap_or(UNKNOWN), Ordering::Release);
             }
         }
@@ -247,8 +247,8 @@ mod tests {
         let (mut buffer, head) = ([0; 100], b"GET / HTTP/1.1\r\nx");
         assert_eq!(lines.copy_head(head, &mut ReadBuf::new(&mut buffer)), head.len());
         read.0.store(0, Ordering::Release);
-        assert_eq!(lines.next(&read), Next::Rest);
-        assert_eq!(RequestLines::new(false).next(&HeadsRead::new()), Next::Rest);
+        assert_eq!(lines.next(&read), NextBytes::Rest);
+        assert_eq!(RequestLines::new(false).next(&HeadsRead::new()), NextBytes::Rest);
     }
 
     proptest! {

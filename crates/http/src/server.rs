@@ -23,7 +23,7 @@ use crate::metrics::{Bound, Requests, Traffic, Usage};
 use crate::mount::{Mount, Mounted};
 use crate::outlet::Outlets;
 use crate::peer::Peer;
-use crate::places::{Found, Places};
+use crate::places::{PlaceGrant, Places};
 use crate::proxied::Proxies;
 use crate::refused::Refused;
 use crate::reply::{ROOM_MAX, STALL_MAX};
@@ -401,11 +401,11 @@ async fn accept<S: Surface>(
         let (listener, watcher) = (listener.clone(), graceful.watcher());
         let (served, mut accepting) = (served.clone(), accepting.clone());
         match places.take(shell.is_reserved_for(&peer)) {
-            Found::Place(permit) => {
+            PlaceGrant::Place(permit) => {
                 let accepted = Accepted { transport, address, listener, permit };
                 tokio::spawn(connection::serve(served, accepted, watcher, accepting));
             }
-            Found::Waits(waits) => drop(tokio::spawn(async move {
+            PlaceGrant::Waits(waits) => drop(tokio::spawn(async move {
                 let permit = tokio::select! {
                     permit = waits.for_place(&served.shell.doorway, &served.shell.admission) => permit,
                     _ = accepting.wait_for(|accepting| !*accepting) => None,
@@ -415,7 +415,7 @@ async fn accept<S: Surface>(
                     connection::serve(served, accepted, watcher, accepting).await;
                 }
             })),
-            Found::Nothing => shell.traffic.refused.of(Bound::Connections).add(1),
+            PlaceGrant::Nothing => shell.traffic.refused.of(Bound::Connections).add(1),
         }
     }
 }

@@ -12,12 +12,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::doorway::Entered;
+use crate::doorway::DoorwayEntry;
 use crate::limits::Admission;
 use crate::metrics::Traffic;
 use crate::outlet::Connection;
 use crate::preface::Beginning;
-use crate::request_line::{HeadsRead, Next, RequestLines};
+use crate::request_line::{HeadsRead, NextBytes, RequestLines};
 use crate::stream::Stream;
 
 /// The most bytes of one read of a head.
@@ -37,18 +37,18 @@ pub(crate) struct StallGuard {
     metrics: Arc<Traffic>,
     answers: Arc<Connection>,
     /// Kept while the connection is open, whatever its protocol.
-    place: Place,
+    place: ConnectionPlace,
     admission: Arc<Admission>,
     is_http1: bool,
 }
 
 /// The counted place of a connection; released when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionPlace {
     /// The place among all connections.
     pub _permit: OwnedSemaphorePermit,
     /// The place among those of its address.
-    pub entered: Arc<Entered>,
+    pub entered: Arc<DoorwayEntry>,
     pub _open: [Held; 2],
 }
 
@@ -62,7 +62,7 @@ impl StallGuard {
         stall_max: Duration,
         metrics: Arc<Traffic>,
         answers: Arc<Connection>,
-        (place, admission): (Place, Arc<Admission>),
+        (place, admission): (ConnectionPlace, Arc<Admission>),
     ) -> Self {
         let deadline = Box::pin(sleep_until(Instant::now()));
         metrics.received_bytes.add(before.len() as u64);
@@ -117,8 +117,8 @@ impl AsyncRead for StallGuard {
             return Poll::Ready(Ok(()));
         }
         match next {
-            Next::Head => this.poll_head(context, into),
-            Next::Rest => {
+            NextBytes::Head => this.poll_head(context, into),
+            NextBytes::Rest => {
                 let before = into.filled().len();
                 let read = this.poll_bytes(context, into);
                 // After a chunked body, data without a running request belongs to a head, whose end is noticed once
@@ -128,7 +128,7 @@ impl AsyncRead for StallGuard {
                 }
                 read
             }
-            Next::Body(most) => {
+            NextBytes::Body(most) => {
                 let before = into.filled().len();
                 let read = match usize::try_from(most) {
                     // The next head may follow.

@@ -24,7 +24,7 @@ use crate::stream::{Stream, Transport};
 use crate::turns::{Turns, Who};
 
 /// The interval of the checks for changed files.
-const LOOK: Duration = Duration::from_secs(2);
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The largest file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -113,7 +113,7 @@ impl Tls {
         let stamps = || [Stamp::of(&self.certificate), Stamp::of(&self.key)];
         let mut known = stamps();
         loop {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             let found = stamps();
             if found == known {
                 continue;

@@ -12,10 +12,10 @@ pub(crate) type Who = Option<Network>;
 
 /// The running turns and the queue.
 #[derive(Debug)]
-pub(crate) struct Turns(Mutex<State>);
+pub(crate) struct Turns(Mutex<TurnsState>);
 
 #[derive(Debug)]
-struct State {
+struct TurnsState {
     free: usize,
     next: u64,
     waiting: FairQueue<Who, Ticket>,
@@ -55,10 +55,10 @@ impl Turns {
     /// `at_once`: the most concurrent turns; `waiting_max`: the longest queue.
     pub(crate) fn new(at_once: usize, waiting_max: usize) -> Arc<Turns> {
         let bounds = Bounds { of_one: waiting_max, of_all: waiting_max };
-        Arc::new(Turns(Mutex::new(State { free: at_once, next: 0, waiting: FairQueue::new(bounds) })))
+        Arc::new(Turns(Mutex::new(TurnsState { free: at_once, next: 0, waiting: FairQueue::new(bounds) })))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TurnsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

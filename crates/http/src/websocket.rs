@@ -24,8 +24,8 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data, O
 use tokio_tungstenite::tungstenite::protocol::frame::{CloseFrame, Frame};
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
-use crate::cors::{Cors, Page};
-use crate::exactly::Exactly;
+use crate::cors::{Cors, PageRequest};
+use crate::frame_stream::FrameStream;
 use crate::gate::Gate;
 use crate::refused::{Refused, Result};
 use crate::reply::{End, Piece, Reply, ReplyBody};
@@ -50,7 +50,7 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const REASON_BYTES_MAX: usize = 123;
 
 /// The close reason sent when read access is revoked.
-const LOST: &str = "Read access was revoked.";
+const ACCESS_REVOKED: &str = "Read access was revoked.";
 
 /// The timeout of the client's reply to a close.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
@@ -92,7 +92,8 @@ impl Handshake {
             return Err(Refused::new(StatusCode::UPGRADE_REQUIRED, "upgrade_required", reason));
         }
         // Browsers let any page open a WebSocket with the user's credentials, also to this machine.
-        let page = Page { uri: &request.uri, headers: &request.headers, host: None, is_secure: request.is_secure };
+        let page =
+            PageRequest { uri: &request.uri, headers: &request.headers, host: None, is_secure: request.is_secure };
         if !cors.may_open(&page) {
             return Err(Refused::new(StatusCode::FORBIDDEN, "forbidden", "This origin may not open a WebSocket."));
         }
@@ -144,7 +145,7 @@ pub struct Opening {
 
 impl Opening {
     /// Waits for the protocol switch. Returns `None` if it fails.
-    async fn upgraded(self) -> Option<(Stream, Ends)> {
+    async fn upgraded(self) -> Option<(Stream, SocketEnd)> {
         let Opening { upgraded, end } = self;
         let upgraded = match timeout(HANDSHAKE_MAX, upgraded).await {
             Ok(Ok(upgraded)) => upgraded,
@@ -159,7 +160,7 @@ impl Opening {
         };
         // It is set before the 101 is sent.
         let (end, gate) = end.await.unwrap_or_else(|_| (End(Box::pin(std::future::pending())), None));
-        Some((TokioIo::new(upgraded), Ends { end, gate }))
+        Some((TokioIo::new(upgraded), SocketEnd { end, gate }))
     }
 
     /// Opens the socket of a client that only sends control frames.
@@ -190,19 +191,21 @@ impl Opening {
 }
 
 /// Returns the first message of a stream of frames, and the stream positioned behind it.
-async fn first_of<S>(stream: S, bytes_max: usize, within: Duration) -> (std::result::Result<Bytes, Ending>, S)
+async fn first_of<S>(stream: S, bytes_max: usize, within: Duration) -> (std::result::Result<Bytes, SocketClose>, S)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut first = socket(Exactly::new(stream), bytes_max).await;
+    let mut first = socket(FrameStream::new(stream), bytes_max).await;
     let said = async {
         let said = loop {
             match first.next().await {
                 Some(Ok(Message::Text(text))) => break Ok(text.into()),
                 Some(Ok(Message::Binary(bytes))) => break Ok(bytes),
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => {}
-                Some(Err(_)) => break Err(Ending::new(CloseCode::Policy, "The message is too long or malformed.")),
-                Some(Ok(Message::Close(_))) | None => break Err(Ending::GONE),
+                Some(Err(_)) => {
+                    break Err(SocketClose::new(CloseCode::Policy, "The message is too long or malformed."));
+                }
+                Some(Ok(Message::Close(_))) | None => break Err(SocketClose::GONE),
             }
         };
         // Sends the replies to pings and a close.
@@ -210,7 +213,7 @@ where
         said
     };
     let said = timeout(within, said).await;
-    let said = said.unwrap_or_else(|_| Err(Ending::new(CloseCode::Policy, "No message arrived in time.")));
+    let said = said.unwrap_or_else(|_| Err(SocketClose::new(CloseCode::Policy, "No message arrived in time.")));
     (said, first.into_inner().into_inner())
 }
 
@@ -230,7 +233,7 @@ async fn socket<S: AsyncRead + AsyncWrite + Unpin>(stream: S, incoming_bytes_max
 }
 
 /// When the socket must end.
-struct Ends {
+struct SocketEnd {
     end: End,
     gate: Option<Gate>,
 }
@@ -238,7 +241,7 @@ struct Ends {
 /// An open WebSocket.
 pub struct Opened {
     socket: Socket,
-    ends: Ends,
+    ends: SocketEnd,
 }
 
 impl std::fmt::Debug for Opened {
@@ -249,18 +252,18 @@ impl std::fmt::Debug for Opened {
 
 /// The close of a socket.
 #[derive(Debug)]
-struct Ending {
+struct SocketClose {
     code: CloseCode,
     reason: String,
     /// True if the client is gone and gets no close.
     is_gone: bool,
 }
 
-impl Ending {
-    const GONE: Ending = Ending { code: CloseCode::Abnormal, reason: String::new(), is_gone: true };
+impl SocketClose {
+    const GONE: SocketClose = SocketClose { code: CloseCode::Abnormal, reason: String::new(), is_gone: true };
 
-    fn new(code: CloseCode, reason: impl Into<String>) -> Ending {
-        Ending { code, reason: reason.into(), is_gone: false }
+    fn new(code: CloseCode, reason: impl Into<String>) -> SocketClose {
+        SocketClose { code, reason: reason.into(), is_gone: false }
     }
 }
 
@@ -274,14 +277,14 @@ impl Opened {
 
     /// Closes the socket with a reason.
     pub async fn refuse(self, reason: &str) {
-        self.end(Ending::new(CloseCode::Policy, reason), false).await;
+        self.end(SocketClose::new(CloseCode::Policy, reason), false).await;
     }
 
     async fn serve(mut self, mut pieces: mpsc::Receiver<Piece>, heartbeat: Heartbeat) {
         let mut lines = Lines::new(heartbeat);
         let ending = tokio::select! {
             ending = feed(&mut self.socket, &mut self.ends.gate, &mut lines, &mut pieces) => ending,
-            () = &mut self.ends.end.0 => Ending::new(CloseCode::Policy, LOST),
+            () = &mut self.ends.end.0 => SocketClose::new(CloseCode::Policy, ACCESS_REVOKED),
         };
         if lines.is_sending {
             // A client that does not read must not get data to which it has lost access.
@@ -292,7 +295,7 @@ impl Opened {
         self.end(ending, lines.is_within).await;
     }
 
-    async fn end(mut self, Ending { code, mut reason, is_gone }: Ending, is_within_line: bool) {
+    async fn end(mut self, SocketClose { code, mut reason, is_gone }: SocketClose, is_within_line: bool) {
         let socket = &mut self.socket;
         let close = async {
             // A broken message is never completed, otherwise it would look whole.
@@ -323,7 +326,7 @@ async fn feed(
     gate: &mut Option<Gate>,
     lines: &mut Lines,
     pieces: &mut mpsc::Receiver<Piece>,
-) -> Ending {
+) -> SocketClose {
     loop {
         tokio::select! {
             piece = pieces.recv() => match piece {
@@ -331,27 +334,27 @@ async fn feed(
                     if let Some(gate) = gate
                         && !gate.passes(judged.as_ref()).await
                     {
-                        return Ending::new(CloseCode::Policy, LOST);
+                        return SocketClose::new(CloseCode::Policy, ACCESS_REVOKED);
                     }
                     // The piece keeps its memory until the socket has taken it.
                     lines.is_sending = true;
                     if send(socket, lines, piece.bytes().clone()).await.is_err() {
-                        return Ending::GONE;
+                        return SocketClose::GONE;
                     }
                     lines.is_sending = false;
                 }
-                Some(Piece::End) => return Ending::new(CloseCode::Normal, ""),
-                Some(Piece::Refused(reason)) => return Ending::new(CloseCode::Policy, reason),
-                None => return Ending::new(CloseCode::Error, ""),
+                Some(Piece::End) => return SocketClose::new(CloseCode::Normal, ""),
+                Some(Piece::Refused(reason)) => return SocketClose::new(CloseCode::Policy, reason),
+                None => return SocketClose::new(CloseCode::Error, ""),
             },
             incoming = socket.next() => match incoming {
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
-                Some(Ok(Message::Close(_))) => return Ending::new(CloseCode::Normal, ""),
+                Some(Ok(Message::Close(_))) => return SocketClose::new(CloseCode::Normal, ""),
                 // Clients may not send data.
-                Some(Ok(_)) => return Ending::new(CloseCode::Unsupported, ""),
+                Some(Ok(_)) => return SocketClose::new(CloseCode::Unsupported, ""),
                 // Includes messages that are too long.
-                Some(Err(_)) => return Ending::new(CloseCode::Policy, ""),
-                None => return Ending::GONE,
+                Some(Err(_)) => return SocketClose::new(CloseCode::Policy, ""),
+                None => return SocketClose::GONE,
             },
         }
     }

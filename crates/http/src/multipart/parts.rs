@@ -4,7 +4,7 @@ use std::ops::DerefMut;
 
 use hyper::{StatusCode, header};
 
-use crate::arriving::Gathering;
+use crate::arriving::TextBuffer;
 use crate::body_memory::Body;
 use crate::multipart::boundary_of;
 use crate::multipart::read::{Event, MultipartError, Parser, PartHeaders};
@@ -95,7 +95,7 @@ impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
     /// # Errors
     /// Those of [`Request::read_body`], and 400 for a malformed body.
     pub async fn text(&mut self) -> Result<Body> {
-        let mut text = Gathering::new(&self.request.body, None);
+        let mut text = TextBuffer::new(&self.request.body, None);
         while let Some(bytes) = self.data().await? {
             text.push(&bytes).await?;
         }

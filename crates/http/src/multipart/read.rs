@@ -81,7 +81,7 @@ impl PartHeaders {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ParserState {
     Preamble,
     Headers,
     Data,
@@ -99,7 +99,7 @@ enum Step {
 }
 
 /// The text behind a boundary.
-enum Behind {
+enum BoundaryEnd {
     /// Another part, after this many bytes.
     Part(usize),
     /// The end of the body.
@@ -118,7 +118,7 @@ pub(crate) struct Parser {
     /// A line break, two hyphens, the boundary.
     delimiter: Finder<'static>,
     buffer: BytesMut,
-    state: State,
+    state: ParserState,
     /// The bytes skipped before the first part.
     passed: usize,
 }
@@ -128,12 +128,12 @@ impl Parser {
         // The first boundary is then also preceded by a line break.
         let buffer = BytesMut::from(&b"\r\n"[..]);
         let delimiter = Finder::new(&format!("\r\n--{boundary}")).into_owned();
-        Parser { delimiter, buffer, state: State::Preamble, passed: 0 }
+        Parser { delimiter, buffer, state: ParserState::Preamble, passed: 0 }
     }
 
     /// Appends bytes of the body.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
-        if !matches!(self.state, State::Ending | State::End) {
+        if !matches!(self.state, ParserState::Ending | ParserState::End) {
             self.buffer.extend_from_slice(bytes);
         }
     }
@@ -142,7 +142,7 @@ impl Parser {
     pub(crate) fn next(&mut self) -> Result<Option<Event>, MultipartError> {
         loop {
             match self.state {
-                State::Preamble => match self.step() {
+                ParserState::Preamble => match self.step() {
                     Step::Wait => return Ok(None),
                     Step::Boundary => {}
                     Step::Data(bytes) => {
@@ -152,19 +152,19 @@ impl Parser {
                         }
                     }
                 },
-                State::Headers => return Ok(self.headers()?.map(Event::Part)),
-                State::Data => {
+                ParserState::Headers => return Ok(self.headers()?.map(Event::Part)),
+                ParserState::Data => {
                     return Ok(match self.step() {
                         Step::Wait => None,
                         Step::Boundary => Some(Event::PartEnd),
                         Step::Data(bytes) => Some(Event::Data(bytes)),
                     });
                 }
-                State::Ending => {
-                    self.state = State::End;
+                ParserState::Ending => {
+                    self.state = ParserState::End;
                     return Ok(Some(Event::End));
                 }
-                State::End => return Ok(None),
+                ParserState::End => return Ok(None),
             }
         }
     }
@@ -174,17 +174,17 @@ impl Parser {
         let delimiter_bytes = self.delimiter.needle().len();
         let data_bytes = match self.delimiter.find(&self.buffer) {
             Some(0) => match self.behind(delimiter_bytes) {
-                Behind::Wait => 0,
+                BoundaryEnd::Wait => 0,
                 // Two delimiters cannot overlap, because a boundary contains no line break.
-                Behind::Data => delimiter_bytes,
-                Behind::Part(behind) => {
+                BoundaryEnd::Data => delimiter_bytes,
+                BoundaryEnd::Part(behind) => {
                     self.buffer.advance(delimiter_bytes + behind);
-                    self.state = State::Headers;
+                    self.state = ParserState::Headers;
                     return Step::Boundary;
                 }
-                Behind::End => {
+                BoundaryEnd::End => {
                     self.buffer.clear();
-                    self.state = State::Ending;
+                    self.state = ParserState::Ending;
                     return Step::Boundary;
                 }
             },
@@ -198,17 +198,17 @@ impl Parser {
         }
     }
 
-    fn behind(&self, delimiter_bytes: usize) -> Behind {
+    fn behind(&self, delimiter_bytes: usize) -> BoundaryEnd {
         let behind = self.buffer.get(delimiter_bytes..).unwrap_or_default();
         let blanks = behind.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
         let rest = behind.get(blanks..).unwrap_or_default();
         match rest {
-            _ if blanks > PADDING_BYTES_MAX => Behind::Data,
-            [b'\r', b'\n', ..] => Behind::Part(blanks + 2),
-            [b'-', b'-', ..] if blanks == 0 => Behind::End,
-            [] | [b'\r'] => Behind::Wait,
-            [b'-'] if blanks == 0 => Behind::Wait,
-            _ => Behind::Data,
+            _ if blanks > PADDING_BYTES_MAX => BoundaryEnd::Data,
+            [b'\r', b'\n', ..] => BoundaryEnd::Part(blanks + 2),
+            [b'-', b'-', ..] if blanks == 0 => BoundaryEnd::End,
+            [] | [b'\r'] => BoundaryEnd::Wait,
+            [b'-'] if blanks == 0 => BoundaryEnd::Wait,
+            _ => BoundaryEnd::Data,
         }
     }
 
@@ -227,7 +227,7 @@ impl Parser {
         };
         // The line break before the data is part of the delimiter if a boundary follows at once.
         self.buffer.advance(bytes);
-        self.state = State::Data;
+        self.state = ParserState::Data;
         Ok(Some(headers))
     }
 }

@@ -32,8 +32,8 @@ async fn an_address_leaves_room_for_others() {
     pass(2 * PATIENCE).await;
     // The task waits for its own address, whose slow readers are cut, and not for others.
     assert!(!waiting.is_finished() && outlets.shares.are_waited_for() && !outlets.pieces.is_waited_for());
-    assert!(Wanted::default().or_of(of_one[0].share.get()).pieces);
-    assert_eq!(Wanted::default().or_of(of_other.share.get()), Wanted::default());
+    assert!(ContendedBudgets::default().or_of(of_one[0].share.get()).pieces);
+    assert_eq!(ContendedBudgets::default().or_of(of_other.share.get()), ContendedBudgets::default());
     held.pop();
     held.push(waiting.await.expect("the task ended with room"));
     assert!(!outlets.shares.are_waited_for());

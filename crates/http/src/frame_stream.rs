@@ -15,7 +15,7 @@ const HEAD_BYTES_MAX: usize = 14;
 /// A stream whose reads never pass the end of a frame. After one message has been read, another reader can continue
 /// with the rest of the stream.
 #[derive(Debug)]
-pub(crate) struct Exactly<S> {
+pub(crate) struct FrameStream<S> {
     stream: S,
     head: [u8; HEAD_BYTES_MAX],
     head_bytes: usize,
@@ -23,9 +23,9 @@ pub(crate) struct Exactly<S> {
     left: u64,
 }
 
-impl<S> Exactly<S> {
-    pub(crate) fn new(stream: S) -> Exactly<S> {
-        Exactly { stream, head: [0; HEAD_BYTES_MAX], head_bytes: 0, left: 0 }
+impl<S> FrameStream<S> {
+    pub(crate) fn new(stream: S) -> FrameStream<S> {
+        FrameStream { stream, head: [0; HEAD_BYTES_MAX], head_bytes: 0, left: 0 }
     }
 
     pub(crate) fn into_inner(self) -> S {
@@ -83,7 +83,7 @@ impl<S> Exactly<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Exactly<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for FrameStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let mut room = [0; READ_BYTES];
         let most = into.remaining().min(READ_BYTES).min(usize::try_from(self.missing()).unwrap_or(READ_BYTES));
@@ -95,7 +95,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Exactly<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Exactly<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for FrameStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
@@ -153,7 +153,7 @@ mod tests {
             runtime.block_on(async {
                 let mut rest = all.as_slice();
                 for frame in &frames {
-                    let mut stream = Exactly::new(rest);
+                    let mut stream = FrameStream::new(rest);
                     let (mut found, mut buffer) = (Vec::new(), vec![0; room]);
                     while found.len() < frame.len() {
                         let read = stream.read(&mut buffer).await.unwrap();
