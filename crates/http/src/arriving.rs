@@ -83,7 +83,6 @@ impl Arriving {
         self.time.clone()
     }
 
-    /// Publishes the waiting time after the body was read as a whole.
     pub(crate) fn tell_time(&self) {
         self.time.set(self.waited);
     }
@@ -158,7 +157,6 @@ fn slow() -> Refused {
     Refused::new(StatusCode::REQUEST_TIMEOUT, "timeout", "The request's body did not come in time")
 }
 
-/// A text that is arriving, with its memory.
 pub(crate) struct TextBuffer {
     of: BodyMemory,
     coming: Arc<ArrivingBody>,
@@ -197,7 +195,6 @@ impl TextBuffer {
         Ok(())
     }
 
-    /// Returns the complete text.
     pub(crate) fn into_parts(self) -> (Bytes, Memory) {
         (self.bytes.freeze(), self.memory)
     }

@@ -8,7 +8,6 @@ const PATIENCE_MS: u64 = 2_000;
 /// A body at this rate is not slow.
 const LEAST_BYTES_A_SECOND: u64 = 16 * 1024;
 
-/// The bodies that one connection waits for now.
 #[derive(Debug, Default)]
 pub(crate) struct AwaitedBodies {
     count: AtomicUsize,

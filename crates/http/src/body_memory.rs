@@ -22,7 +22,6 @@ pub const FREE_BYTES: usize = 16 * 1024;
 /// The size up to which a tree needs no reservation, for the same reason.
 const FREE_TREE_BYTES: usize = 128 * 1024;
 
-/// The unit of reservations.
 const PERMIT_BYTES: usize = 1024;
 
 /// The step in which an arriving body reserves memory.
@@ -126,12 +125,10 @@ impl BodyMemory {
         }))
     }
 
-    /// Returns the limit of a body, inflated.
     pub(crate) fn body_bytes_max(&self) -> usize {
         self.0.body_bytes_max
     }
 
-    /// Returns the memory of texts, trees and uploads.
     pub(crate) fn usage(&self) -> [Usage; 3] {
         let of = |parts: &[&MemoryPool]| Usage {
             used: parts.iter().map(|part| part.used()).sum(),
@@ -386,7 +383,6 @@ impl Memory {
         Ok(())
     }
 
-    /// Releases the memory of the tree.
     pub(crate) fn drop_tree(&mut self) {
         self.tree = None;
     }
@@ -419,7 +415,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns the memory of a value beyond itself.
     fn room(value: &Value<'_>) -> usize {
         match value {
             Value::Array(items) => items.capacity() * size_of::<Value<'_>>() + items.iter().map(room).sum::<usize>(),

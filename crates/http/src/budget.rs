@@ -42,7 +42,6 @@ impl Budget {
         u32::try_from(bytes.min(self.limit)).unwrap_or(u32::MAX)
     }
 
-    /// Takes bytes if they are available now.
     pub(crate) fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         self.free.clone().try_acquire_many_owned(self.permits(bytes)).ok()
     }
@@ -83,7 +82,6 @@ impl Budget {
     }
 }
 
-/// The budgets of the answers to one address.
 #[derive(Debug)]
 pub(crate) struct Share {
     of: Arc<Shares>,
@@ -129,7 +127,6 @@ impl Shares {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Returns true if any task waits for its address's share.
     pub(crate) fn are_waited_for(&self) -> bool {
         let shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // The shares are dropped after the lock is released, because dropping one takes it.

@@ -40,13 +40,10 @@ const STREAM_BUFFER_BYTES: usize = 64 * 1024;
 /// The receive window of an HTTP/2 connection for request bodies, in bytes.
 const RECEIVED_BYTES_MAX: u32 = 256 * 1024;
 
-/// The most header lines of a request.
 const HEADERS_MAX: usize = 100;
 
-/// The longest head of a request, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// An accepted connection.
 pub(crate) struct Accepted {
     pub transport: Transport,
     pub address: Option<SocketAddr>,

@@ -35,7 +35,6 @@ pub struct Cors {
 }
 
 impl Cors {
-    /// Returns the request's origin if it may call.
     fn allowed<'h>(&self, headers: &'h HeaderMap) -> Option<&'h str> {
         let origin = headers.get(header::ORIGIN)?.to_str().ok()?;
         self.origins.iter().any(|allowed| allowed == "*" || allowed == origin).then_some(origin)

@@ -19,7 +19,6 @@ use crate::metrics::{Bound, Traffic};
 use crate::outlet::Connection;
 use crate::turns::Who;
 
-/// The interval of the checks for expired connections.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The number of idle connections that are closed at once when room is needed: each search visits all connections.
@@ -119,7 +118,6 @@ struct OpenConnection {
     is_cut: bool,
 }
 
-/// The connections of a group.
 #[derive(Debug, Default)]
 struct GroupConnections {
     open: BTreeSet<u64>,
@@ -162,7 +160,6 @@ impl DoorwayState {
         self.change(who, |of| of.unfinished.insert(turn));
     }
 
-    /// Removes a connection from the unfinished ones.
     fn end_unfinished(&mut self, number: u64) {
         let Some(open) = self.open.get_mut(&number) else { return };
         let Some(turn) = open.unfinished.take() else { return };
@@ -171,7 +168,6 @@ impl DoorwayState {
         self.change(who, |of| of.unfinished.remove(&turn));
     }
 
-    /// Closes an unfinished connection.
     fn cut_unfinished_one(&mut self, number: u64) {
         if let Some(open) = self.open.get(&number) {
             // An address above this rate is refused before it is counted here.

@@ -14,7 +14,6 @@ use crate::metrics::{Bound, Traffic};
 use crate::refused::{Refused, Result};
 use crate::turns::Who;
 
-/// The anonymous feeds.
 #[derive(Debug)]
 pub(crate) struct Followers {
     state: Mutex<FollowersState>,

@@ -6,7 +6,6 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The most bytes of one read.
 const READ_BYTES: usize = 1_024;
 
 /// The longest head of a frame (RFC 6455, 5.2): two bytes, up to eight of length, four of mask.
@@ -56,7 +55,6 @@ impl<S> FrameStream<S> {
         }
     }
 
-    /// Updates the state after a read.
     fn took(&mut self, bytes: &[u8]) {
         if self.left > 0 {
             self.left -= bytes.len() as u64;

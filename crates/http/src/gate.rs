@@ -11,7 +11,6 @@ use tokio::time::Instant;
 /// The age above which a decision is checked again before data is sent.
 const JUDGED_WITHIN: Duration = Duration::from_millis(500);
 
-/// A check in progress.
 type AccessCheck = Pin<Box<dyn Future<Output = bool> + Send>>;
 
 /// The decision by which part of an answer was allowed. Opaque to this crate.
@@ -29,7 +28,6 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Returns true if both have the same decision.
     pub(crate) fn is_by(&self, other: &Mark) -> bool {
         match (&self.by, &other.by) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),

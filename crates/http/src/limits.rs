@@ -139,7 +139,6 @@ impl Limits {
     }
 }
 
-/// The concurrent requests by address.
 #[derive(Debug, Default)]
 struct AddressRequests {
     of: HashMap<Who, usize>,
@@ -249,7 +248,6 @@ impl Admission {
     }
 }
 
-/// A concurrent request of a user.
 #[derive(Debug)]
 pub(crate) struct UserRequest {
     of: Arc<Admission>,
@@ -268,7 +266,6 @@ impl Drop for UserRequest {
     }
 }
 
-/// A concurrent request of an address.
 #[derive(Debug)]
 pub(crate) struct AddressRequest {
     of: Arc<Admission>,
@@ -301,7 +298,6 @@ impl Drop for AddressRequest {
     }
 }
 
-/// Returns the unit by which a client is counted.
 pub(crate) fn who(peer: &Peer) -> Who {
     peer.ip().map(Network::from)
 }

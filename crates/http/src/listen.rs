@@ -59,7 +59,6 @@ impl fmt::Display for Listen {
     }
 }
 
-/// A bound listener.
 #[derive(Debug)]
 pub(crate) struct Listener {
     /// The address with its actual port.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use flatbed_metrics::{Counter, Family, Gauge, Histogram, Key, Keyed, Label, Labelled};
 use hyper::Method;
 
-/// The label for the status of an answer.
 #[derive(Debug)]
 pub(crate) struct Status;
 
@@ -44,7 +43,6 @@ impl From<&Method> for Verb {
 }
 
 flatbed_metrics::labels! {
-    /// The kind of a listener.
     pub(crate) enum ListenerKind: "listener" {
         Http = "http",
         Https = "https",
@@ -53,7 +51,6 @@ flatbed_metrics::labels! {
 }
 
 flatbed_metrics::labels! {
-    /// The outcome of a TLS handshake.
     pub(crate) enum HandshakeResult: "result" {
         Completed = "completed",
         Failed = "failed",
@@ -90,7 +87,6 @@ flatbed_metrics::labels! {
     }
 }
 
-/// The metrics of requests, by the surface's labels.
 #[derive(Debug)]
 pub(crate) struct Requests<L> {
     answered: Labelled<L, Labelled<Verb, Keyed<Status>>>,
@@ -119,7 +115,6 @@ impl<L: Label> Requests<L> {
 }
 
 flatbed_metrics::metrics! {
-    /// The metrics of one server since its start.
     pub(crate) struct Traffic {
         requests_in_flight: Gauge = "Requests whose answers are not completely sent, including feeds.",
         answers_broken_off: Counter = "Answers that broke off because the client left or the storage failed.",

@@ -24,7 +24,6 @@ impl std::fmt::Debug for Mount {
     }
 }
 
-/// An answer in the making.
 pub(crate) type Answering = Pin<Box<dyn Future<Output = Response<Tracked>> + Send>>;
 
 /// Erases the type of the surface.
@@ -44,7 +43,6 @@ impl Mount {
     }
 }
 
-/// A mount with its path.
 #[derive(Debug, Clone)]
 pub(crate) struct Mounted {
     /// For example `/sync`.

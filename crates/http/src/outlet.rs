@@ -63,13 +63,11 @@ const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(5);
 /// The interval of the checks for tasks that wait for memory.
 const CONTENTION_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The current answers of one server and their memory.
 #[derive(Debug)]
 pub(crate) struct Outlets {
     pieces: Budget,
     documents: Budget,
     rows: Budget,
-    /// The largest page with documents, in bytes.
     page_bytes_max: usize,
     /// The longest wait of an answer for memory. Then it is refused.
     room_max: Duration,
@@ -79,16 +77,13 @@ pub(crate) struct Outlets {
     traffic: Arc<Traffic>,
 }
 
-/// The content of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PageKind {
     /// Documents of any size.
     Documents,
-    /// Rows without documents.
     Rows,
     /// One object of at most [`LITTLE_MAX`] bytes.
     Little,
-    /// A part of an attachment.
     Attachment,
 }
 
@@ -143,7 +138,6 @@ impl Outlets {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Registers a connection.
     pub(crate) fn connect(self: &Arc<Self>, is_known: bool) -> Arc<Connection> {
         Arc::new(Connection {
             of: self.clone(),
@@ -213,7 +207,6 @@ impl ContendedBudgets {
     }
 }
 
-/// The shared state of the answers on one connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     of: Arc<Outlets>,
@@ -261,17 +254,14 @@ impl Connection {
         Some(outlet)
     }
 
-    /// Returns the share of an address in the memory for answers.
     pub(crate) fn share(&self, who: Who, percent: usize) -> Arc<Share> {
         self.of.share(who, percent)
     }
 
-    /// Notes that an administrator has authenticated.
     pub(crate) fn know(&self) {
         self.is_known.store(true, Ordering::Relaxed);
     }
 
-    /// Sets whether the system accepts data.
     pub(crate) fn set_blocked(&self, is_blocked: bool) {
         if self.is_blocked.swap(is_blocked, Ordering::Relaxed) && !is_blocked {
             self.unblocked.notify_waiters();
@@ -314,7 +304,6 @@ impl Connection {
         self.bodies.slow(AGES_MS + self.of.now())
     }
 
-    /// Notes a protocol switch.
     pub(crate) fn speak_on(&self) {
         self.idle_since.store(u64::MAX, Ordering::Relaxed);
     }
@@ -328,7 +317,6 @@ impl Connection {
         }
     }
 
-    /// Cuts the connection.
     pub(crate) fn end(&self) {
         self.cut.notify_one();
     }
@@ -339,41 +327,34 @@ impl Connection {
     }
 }
 
-/// The outlet of one answer.
 #[derive(Debug)]
 pub(crate) struct Outlet {
     /// The key in [`Outlets`].
     place: usize,
     connection: Arc<Connection>,
-    /// The number of unsent pieces.
     unsent: AtomicUsize,
     /// The time of the last progress, in milliseconds since the server's start.
     moved: AtomicU64,
     /// The rate while there are unsent pieces.
     pace: Pace,
-    /// The number of held pages.
     documents: AtomicUsize,
     rows: AtomicUsize,
     /// The counted requests of its user and its address.
     user: OnceLock<UserRequest>,
     address: OnceLock<AddressRequest>,
-    /// The share of its address.
     share: OnceLock<Arc<Share>>,
 }
 
 impl Outlet {
-    /// Returns the longest wait for memory.
     pub(crate) fn room_max(&self) -> Duration {
         self.connection.of.room_max
     }
 
-    /// Sets the user of the request.
     pub(crate) fn is_of(&self, user: UserRequest) {
         // A request has one user.
         let _ = self.user.set(user);
     }
 
-    /// Sets the address of the request.
     pub(crate) fn is_from(&self, address: AddressRequest) {
         let _ = self.address.set(address);
     }
@@ -385,7 +366,6 @@ impl Outlet {
         }
     }
 
-    /// Sets the share of the address.
     pub(crate) fn shares(&self, share: Arc<Share>) {
         let _ = self.share.set(share);
     }
@@ -574,7 +554,6 @@ impl Outgoing {
         Outgoing { bytes, outlet, room, is_whole: false }
     }
 
-    /// Returns the text.
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }

@@ -16,13 +16,11 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Restarts the measurement.
     pub(crate) fn restart(&self, now: u64) {
         self.since.store(now, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Counts moved bytes.
     pub(crate) fn moved(&self, bytes: usize, now: u64) {
         // Concurrent calls may count slightly too few or too many bytes, which does not matter.
         if self.bytes.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64 >= LEAST_BYTES {

@@ -8,7 +8,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::doorway::Doorway;
 use crate::limits::Admission;
 
-/// The most reserved places.
 const RESERVED: usize = 64;
 
 /// The most connections that wait for a place.
@@ -17,7 +16,6 @@ const WAITING: usize = 64;
 /// The interval at which a waiting connection makes room.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The places of one server.
 #[derive(Debug)]
 pub(crate) struct Places {
     of_all: Arc<Semaphore>,
@@ -27,7 +25,6 @@ pub(crate) struct Places {
     counts: (u32, u32),
 }
 
-/// The result of a request for a place.
 #[derive(Debug)]
 pub(crate) enum PlaceGrant {
     Place(OwnedSemaphorePermit),
@@ -69,7 +66,6 @@ impl Places {
         }
     }
 
-    /// Waits until all places are free.
     pub(crate) async fn are_all_free(&self) {
         let (of_all, reserved) = self.counts;
         let _ = tokio::join!(self.of_all.acquire_many(of_all), self.reserved.acquire_many(reserved));

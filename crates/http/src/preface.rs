@@ -18,7 +18,6 @@ const BEGINNING_MAX: Duration = Duration::from_secs(5);
 /// The most bytes of one read if the connection cannot be peeked.
 const BEGINNING_BYTES: usize = 2_048;
 
-/// The beginning of a connection.
 #[derive(Debug)]
 pub(crate) struct Beginning {
     pub is_http2: bool,

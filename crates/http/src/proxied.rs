@@ -29,7 +29,6 @@ pub struct Proxies {
 }
 
 impl Proxies {
-    /// Returns true if connections of this peer begin with a PROXY header.
     pub(crate) fn begins(&self, peer: &Peer) -> bool {
         self.proxy_protocol.contains(peer.ip())
     }

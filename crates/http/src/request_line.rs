@@ -48,7 +48,6 @@ enum BodyBytes {
     Unknown,
 }
 
-/// The kind of the next bytes on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextBytes {
     /// A head, for [`RequestLines::copy_head`].
@@ -69,7 +68,6 @@ enum LinePosition {
     Headers {
         is_empty: bool,
     },
-    /// After a head.
     HeadEnd,
     Body(u64),
     Rest,
@@ -155,7 +153,6 @@ impl RequestLines {
         from.len()
     }
 
-    /// Counts passed bytes of a body.
     pub(crate) fn passed(&mut self, bytes: usize) {
         if let LinePosition::Body(left) = self.at {
             let left = left.saturating_sub(bytes as u64);

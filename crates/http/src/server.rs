@@ -239,11 +239,9 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// A surface in its shell.
 pub(crate) struct Served<S: Surface> {
     pub(crate) shell: Arc<Shell<S::Label>>,
     pub(crate) surface: Arc<S>,
-    /// Another surface, mounted under a path.
     pub(crate) mounted: Option<Mounted>,
 }
 

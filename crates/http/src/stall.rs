@@ -20,7 +20,6 @@ use crate::preface::Beginning;
 use crate::request_line::{HeadsRead, NextBytes, RequestLines};
 use crate::stream::Stream;
 
-/// The most bytes of one read of a head.
 const HEAD_BYTES: usize = 4_096;
 
 /// A connection whose writes fail after a time without progress. Otherwise a client that stops reading would keep its
@@ -149,7 +148,6 @@ impl AsyncRead for StallGuard {
 }
 
 impl StallGuard {
-    /// Reads bytes unchanged.
     fn poll_bytes(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let ahead = self.before.len().min(into.remaining());
         if ahead > 0 {

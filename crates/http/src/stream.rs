@@ -8,7 +8,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-/// A connection of the system.
 #[derive(Debug)]
 pub(crate) enum Transport {
     Tcp(TcpStream),
@@ -29,7 +28,6 @@ impl Stream {
     }
 }
 
-/// Forwards a call to the inner stream.
 macro_rules! each {
     ($of:expr, $kind:ident { $($variant:ident),* }, $inner:ident => $call:expr) => {
         match $of { $($kind::$variant($inner) => $call,)* }

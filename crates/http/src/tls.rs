@@ -26,7 +26,6 @@ use crate::turns::{Turns, Who};
 /// The interval of the checks for changed files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The largest file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The most unsent data that TLS buffers. Beyond it the answer waits.

@@ -58,7 +58,6 @@ pub fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) 
     }
 }
 
-/// Returns the outlet of the current answer.
 pub(crate) fn outlet() -> Option<Arc<Outlet>> {
     SPANS.try_with(|spans| spans.outlet.clone()).ok().flatten()
 }
@@ -138,7 +137,6 @@ impl Tracking {
         self.spans.clone()
     }
 
-    /// Returns the time since the request's head arrived.
     pub(crate) fn elapsed(&self) -> std::time::Duration {
         self.started.elapsed()
     }

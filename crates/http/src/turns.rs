@@ -10,7 +10,6 @@ use tokio::sync::oneshot;
 /// The unit by which connections are counted. All connections without an address are one unit.
 pub(crate) type Who = Option<Network>;
 
-/// The running turns and the queue.
 #[derive(Debug)]
 pub(crate) struct Turns(Mutex<TurnsState>);
 

@@ -232,7 +232,6 @@ async fn socket<S: AsyncRead + AsyncWrite + Unpin>(stream: S, incoming_bytes_max
     WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await
 }
 
-/// When the socket must end.
 struct SocketEnd {
     end: End,
     gate: Option<Gate>,
@@ -250,7 +249,6 @@ impl std::fmt::Debug for Opened {
     }
 }
 
-/// The close of a socket.
 #[derive(Debug)]
 struct SocketClose {
     code: CloseCode,
@@ -372,7 +370,6 @@ async fn send(
     socket.flush().await
 }
 
-/// Converts lines in any pieces to messages.
 struct Lines {
     /// True if the beginning of a line was sent.
     is_within: bool,

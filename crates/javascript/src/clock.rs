@@ -22,7 +22,6 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Returns the clock of the call with this number.
     pub(crate) fn of(page: &Arc<Shared<ProcessPage>>, call: u64) -> Clock {
         Clock { page: page.clone(), call }
     }
@@ -56,7 +55,6 @@ impl Clock {
         self.is_stopped() || now() >= self.until()
     }
 
-    /// Returns the number of finished items of the call.
     pub(crate) fn finished(&self) -> usize {
         self.page.finished.load(Ordering::Relaxed)
     }

@@ -43,7 +43,6 @@ pub(crate) struct Engine {
     niceness: i32,
 }
 
-/// A call in progress.
 pub(crate) struct StartedCall<'e> {
     engine: &'e mut Engine,
     pub(crate) clock: Clock,
@@ -60,7 +59,6 @@ pub(crate) struct CallTerms<'t> {
     pub(crate) time_max: Duration,
 }
 
-/// The outcome of a call.
 pub(crate) struct CallOutcome {
     pub(crate) result: Result<Answer>,
     /// Why the process must be killed. The engine kills it when it ends the process.
@@ -72,9 +70,7 @@ pub(crate) struct CallOutcome {
 /// The server's view of a call while it runs. It does not rely on the process, which can write anything to the shared
 /// page.
 pub(crate) struct CallEnvironment<'o> {
-    /// Returns true if the pool is closed.
     pub(crate) is_closed: &'o dyn Fn() -> bool,
-    /// Returns true if the call must stop.
     pub(crate) is_stopped: &'o dyn Fn() -> bool,
     /// Called with true when a list starts to wait for its caller, and with false when it stops waiting.
     pub(crate) waits: &'o dyn Fn(bool),

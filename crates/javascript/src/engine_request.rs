@@ -13,7 +13,6 @@ use crate::rows::Rows;
 use crate::sync::{Routed, SyncWrite, routed};
 use crate::{cut, failure, whole};
 
-/// A request to an engine with its arguments.
 pub(crate) enum EngineRequest {
     /// Calls a function of the dispatcher.
     Call { kind: &'static str, path: String, input: String },
@@ -37,7 +36,6 @@ pub(crate) enum EngineRequest {
     Probe { input: String },
 }
 
-/// One reduce input and the functions that reduce it.
 pub(crate) struct ReduceRequest {
     /// For each function its index in the group and the length of the call in CouchDB's query server, in characters.
     pub(crate) functions: Vec<(usize, usize)>,
@@ -45,7 +43,6 @@ pub(crate) struct ReduceRequest {
     pub(crate) input: String,
 }
 
-/// The parsed answer of an engine.
 pub(crate) enum Answer {
     Text(String),
     Routed(RoutedPart),
@@ -53,32 +50,26 @@ pub(crate) enum Answer {
     Reduced(ReducedPart),
 }
 
-/// The outcomes of the writes that ran in one slice.
 pub(crate) struct RoutedPart {
     /// In order of the writes. A write that broke a bound is the last.
     pub(crate) routed: Vec<Result<Routed>>,
-    /// The writes that have not run.
     pub(crate) rest: VecDeque<SyncWrite>,
     /// The number of writes with lost outcomes, and the error: the process was killed at a later write of the same
     /// slice.
     pub(crate) killed: Option<(usize, Error)>,
 }
 
-/// The results of the reductions that ran in one slice.
 pub(crate) struct ReducedPart {
     pub(crate) results: Vec<Vec<Result<String>>>,
-    /// The reductions that have not run.
     pub(crate) rest: Vec<ReduceRequest>,
 }
 
-/// The rows of the documents that ran in one slice.
 pub(crate) struct MappedPart {
     pub(crate) documents: Vec<Vec<Result<Rows>>>,
     /// Why the next document has no answer.
     pub(crate) stopped: Option<Error>,
     /// The number of documents whose rows were lost: the process was killed at a later document, for `stopped`.
     pub(crate) lost: usize,
-    /// True if the machine had run other calls before.
     pub(crate) was_used: bool,
     /// The documents without an answer. The first is the one that stopped the slice, or the first with lost rows.
     pub(crate) rest: Vec<Vec<u8>>,
@@ -86,7 +77,6 @@ pub(crate) struct MappedPart {
 }
 
 impl EngineRequest {
-    /// Returns the kind of machine that runs the request.
     pub(crate) fn part(&self) -> MachineKind {
         match self {
             EngineRequest::Call { .. } => MachineKind::Calls,

@@ -38,7 +38,6 @@ pub(crate) struct Gather(Mutex<GatherState>);
 struct GatherState {
     /// The start of the call in progress.
     since: Option<Instant>,
-    /// In order of their numbers.
     waiting: VecDeque<WaitingWrite>,
     next: u64,
 }
@@ -51,7 +50,6 @@ struct WaitingWrite {
     reply: oneshot::Sender<Result<Routed>>,
 }
 
-/// How a write runs.
 enum Admission<'a> {
     /// At once; later writes wait for it.
     First,

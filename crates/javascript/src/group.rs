@@ -191,7 +191,6 @@ impl Runner {
                 Ok(Answer::Mapped(part)) => part,
                 Ok(_) => return Err(Error::OutOfResources),
                 Err(error) if mapped.documents.is_empty() => return Err(error),
-                // The rows so far are kept.
                 Err(error) => {
                     mapped.stopped = Some(error);
                     return Ok(mapped);

@@ -25,7 +25,6 @@ use crate::{Caller, Design, Runner};
 /// The longest wait of a list for rows or for its reader.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The longest time of a list in total.
 const LIST_MAX: Duration = Duration::from_secs(600);
 
 /// The interval at which a waiting list checks whether it must stop.
@@ -84,13 +83,11 @@ impl Link {
         (page, until)
     }
 
-    /// Returns a link without a list.
     #[cfg(test)]
     pub(crate) fn loose() -> Link {
         Link { pages: mpsc::channel().1, parts: answers::unbounded_channel().0, step_max: Duration::ZERO, began: None }
     }
 
-    /// Sends the end of the list.
     pub(crate) fn end(&self) {
         let _ = self.parts.send(ListPart { is_end: true, ..ListPart::default() });
     }

@@ -20,7 +20,6 @@ const STACK_BYTES_MAX: usize = 512 * 1024;
 /// The program for calls, in JavaScript.
 const CALLS: &str = concat!(include_str!("patterns.js"), include_str!("locale.js"), include_str!("dispatch.js"));
 
-/// The program for maps and reduces.
 const MAPS: &str = concat!(
     include_str!("patterns.js"),
     include_str!("locale.js"),
@@ -29,7 +28,6 @@ const MAPS: &str = concat!(
     include_str!("maps.js")
 );
 
-/// The program for shows, lists, updates and rewrites.
 const RENDER: &str = concat!(
     include_str!("patterns.js"),
     include_str!("locale.js"),
@@ -38,7 +36,6 @@ const RENDER: &str = concat!(
     include_str!("render.js")
 );
 
-/// The program for sync functions and the worker.
 const SYNC: &str = concat!(
     include_str!("patterns.js"),
     include_str!("locale.js"),
@@ -46,7 +43,6 @@ const SYNC: &str = concat!(
     include_str!("sync.js")
 );
 
-/// The kind of a machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MachineKind {
     /// Filters and validation: [`Machine::call`].
@@ -55,9 +51,7 @@ pub(crate) enum MachineKind {
     Maps,
     /// Its written reduces.
     Reduces,
-    /// Shows, updates and rewrites.
     Render,
-    /// Lists.
     List,
     /// A sync function ([`Machine::route`]) or a function of the worker ([`Machine::transform`]). State is restored
     /// after each call.
@@ -75,7 +69,6 @@ impl MachineKind {
         }
     }
 
-    /// Returns the number for [`MachineKind::of_number`].
     pub(crate) fn number(self) -> u8 {
         self as u8
     }
@@ -111,7 +104,6 @@ impl Code {
         Ok(Code { calls, maps, render, sync, memory_max })
     }
 
-    /// Returns the bytecode, for [`Code::of`].
     pub(crate) fn programs(&self) -> [&[u8]; 4] {
         [&self.calls, &self.maps, &self.render, &self.sync]
     }
@@ -137,7 +129,6 @@ pub(crate) struct Workshop {
     pub(crate) code: Code,
     /// The order of `localeCompare`.
     pub(crate) collation: Arc<Collation>,
-    /// The memory of all engines.
     pub(crate) budget: Arc<Budget>,
 }
 

@@ -21,7 +21,6 @@ pub(crate) struct Budget {
     total: Arc<Shared<Total>>,
     /// The bytes that this process has counted. The server subtracts them when it kills the process.
     page: Arc<Shared<ProcessPage>>,
-    /// The maximum of the bytes counted so far.
     peak: AtomicUsize,
 }
 
@@ -58,7 +57,6 @@ impl Total {
     }
 }
 
-/// The memory of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
     used: AtomicUsize,
@@ -68,7 +66,6 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Returns the bytes in use.
     pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
@@ -84,7 +81,6 @@ impl Usage {
         self.is_exhausted.load(Ordering::Relaxed)
     }
 
-    /// Stops the engine for good.
     pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
     }
@@ -106,7 +102,6 @@ const STEP_BYTES: usize = 64 << 10;
 /// An allocator that counts. One thread has it and alone writes its [`Usage`].
 pub(crate) struct CountingAllocator {
     budget: Arc<Budget>,
-    /// The limit of the engine, in bytes.
     max: usize,
     usage: Arc<Usage>,
     /// The bytes of the engine in the common count.
@@ -156,7 +151,6 @@ impl CountingAllocator {
         may
     }
 
-    /// Counts an allocation, unless it failed.
     fn took(&mut self, taken: *mut u8) -> *mut u8 {
         if !taken.is_null() {
             // SAFETY: `RustAllocator` has just returned it.

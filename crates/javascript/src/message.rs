@@ -16,11 +16,8 @@ use crate::sync::{SyncOutcome, SyncWrite};
 use crate::sync_output::{OUTPUT_BYTES_MAX, OUTPUT_ENTRIES_MAX, SyncOutput};
 use crate::wire::{Frame, FrameReader};
 
-/// The first frame that a process receives.
 pub(crate) struct Setup<'f> {
-    /// The memory limit of one engine.
     pub(crate) memory_max: usize,
-    /// The memory limit of all engines.
     pub(crate) memory_all_max: usize,
     /// The bytecode for calls, maps, shows and sync functions.
     pub(crate) programs: [&'f [u8]; 4],
@@ -45,7 +42,6 @@ impl<'f> Setup<'f> {
     }
 }
 
-/// A message to a process.
 pub(crate) enum Request<'f> {
     /// Drops all engines. Has no reply.
     Clear,
@@ -95,14 +91,12 @@ pub(crate) enum Work<'f> {
     Transform {
         input: &'f str,
     },
-    /// Tries an operation that the process is denied.
     #[cfg(test)]
     Probe {
         input: &'f str,
     },
 }
 
-/// One reduce input and the functions that reduce it.
 pub(crate) struct ReduceWork<'f> {
     pub(crate) functions: Vec<usize>,
     pub(crate) is_rereduce: bool,
@@ -112,12 +106,10 @@ pub(crate) struct ReduceWork<'f> {
 const CLEAR: u8 = 0;
 const CALL: u8 = 1;
 
-/// Writes [`Request::Clear`].
 pub(crate) fn write_clear(frame: &mut Frame) {
     frame.byte(CLEAR);
 }
 
-/// Writes [`Request::Call`]; the slots are those of [`CallRequest`].
 pub(crate) fn write_call(
     frame: &mut Frame,
     number: u64,
@@ -172,7 +164,6 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Reads a frame of [`write_clear`] or [`write_call`].
 pub(crate) fn read_request(frame: &[u8]) -> Option<Request<'_>> {
     let mut rest = FrameReader::of(frame);
     if rest.byte()? == CLEAR {
@@ -232,7 +223,6 @@ fn read_work<'f>(rest: &mut FrameReader<'f>) -> Option<Work<'f>> {
     })
 }
 
-/// A reply of a process.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Reply {
     /// A part of the text of a list, which then waits for a [`ListPage`].
@@ -242,7 +232,6 @@ pub(crate) enum Reply {
     Done { is_kept: bool, is_last: bool, result: Result<Output> },
 }
 
-/// The output of an engine.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Output {
     Text(String),
@@ -324,7 +313,6 @@ const REPLY_BYTES_MAX: usize = 160 << 20;
 /// The longest reply without output, in bytes.
 const END_BYTES_MAX: usize = 1 << 20;
 
-/// Returns the longest reply to a request, in bytes.
 pub(crate) fn reply_bytes_max(ask: &EngineRequest) -> usize {
     match ask {
         EngineRequest::Check => END_BYTES_MAX,

@@ -23,7 +23,6 @@ const SPARE_MAX: usize = 2;
 /// The number of failed starts that count as one failure: the system may have killed the processes.
 const START_ATTEMPTS: u32 = 3;
 
-/// The delay after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The interval of log lines about failures.
@@ -47,7 +46,6 @@ fn allow_waiting() {
     }
 }
 
-/// Starts and ends processes.
 pub(crate) struct Nursery {
     state: Mutex<NurseryState>,
     /// Signalled when a process is ready or has failed to start.
@@ -76,7 +74,6 @@ struct NurseryState {
     failing: u32,
     /// The number of failures, each of [`START_ATTEMPTS`] failed starts.
     failures: u64,
-    /// The time of the last log line about a failure.
     logged: Option<Instant>,
     /// True once [`Nursery::take`] or [`Nursery::prepare`] was called. Spare processes start only after that.
     is_used: bool,
@@ -105,7 +102,6 @@ impl Nursery {
         self.work.notify_one();
     }
 
-    /// Ends all spare processes.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;

@@ -43,15 +43,11 @@ const SLOW_NICENESS: i32 = 8;
 pub(crate) struct PoolOptions {
     pub(crate) name: &'static str,
     pub(crate) threads: usize,
-    /// The most calls of one database that run at once.
     pub(crate) of_one_max: usize,
-    /// The most calls that are put aside.
     pub(crate) aside_max: usize,
-    /// The niceness of the usual threads.
     pub(crate) niceness: i32,
     /// The time after which a call that keeps others waiting is put aside.
     pub(crate) slice: Duration,
-    /// The longest wait for a thread.
     pub(crate) wait_max: Duration,
     /// The time within which a call that was put aside is not stopped for others.
     pub(crate) spared_for: Duration,
@@ -61,12 +57,10 @@ pub(crate) struct PoolOptions {
     pub(crate) lends: bool,
 }
 
-/// A request to a pool.
 pub(crate) struct Task {
     pub(crate) design: Design,
     pub(crate) caller: Caller,
     pub(crate) ask: EngineRequest,
-    /// The time limit of the call.
     pub(crate) time_max: Duration,
     /// The time limit until the call ends or exchanges a page.
     pub(crate) step_max: Duration,
@@ -86,7 +80,6 @@ struct JobState {
     stop: Mutex<Stop>,
     /// True if the call was stopped to make room for others.
     is_crowded_out: AtomicBool,
-    /// The processor time of the call, once it is over.
     ran: OnceLock<Duration>,
 }
 
@@ -119,7 +112,6 @@ impl JobState {
     }
 }
 
-/// A pool of threads.
 pub(crate) struct Pool {
     options: PoolOptions,
     nursery: Arc<Nursery>,
@@ -139,7 +131,6 @@ struct Workers {
     looked: Option<Instant>,
 }
 
-/// A thread.
 struct Worker {
     lane: Lane,
     at: Mutex<WorkerState>,
@@ -155,9 +146,7 @@ struct RunningCall {
     design: Design,
     state: Arc<JobState>,
     began: Instant,
-    /// The process of the call.
     processor: Option<Thread>,
-    /// The processor time of the process at the start of the call.
     ran_before: Duration,
     /// The time since when the call waits for its caller.
     waits: Option<Instant>,
@@ -208,7 +197,6 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Ends the threads and kills their calls.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
         let _queue = lock(&self.queue);

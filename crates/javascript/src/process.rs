@@ -125,12 +125,10 @@ impl Process {
         Ok((process, is_filtered))
     }
 
-    /// Returns the processor time and priority of the process.
     pub(crate) fn processor(&self) -> &Thread {
         &self.processor
     }
 
-    /// Returns the number of calls begun so far.
     pub(crate) fn calls(&self) -> u64 {
         self.calls
     }
@@ -145,7 +143,6 @@ impl Process {
         read < 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock
     }
 
-    /// Begins a call and returns its clock and number.
     pub(crate) fn begin(&mut self) -> (Clock, u64) {
         self.calls += 1;
         let clock = Clock::of(&self.page, self.calls);

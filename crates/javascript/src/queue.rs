@@ -26,7 +26,6 @@ const SLOW_FOR: Duration = Duration::from_secs(30);
 /// The longest term.
 const SLOW_FOR_MAX: Duration = Duration::from_secs(600);
 
-/// The term of a slow database.
 #[derive(Debug)]
 struct SlowTerm {
     until: Instant,
@@ -42,7 +41,6 @@ pub(crate) enum Lane {
     Slow,
 }
 
-/// The error of a full queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct QueueFull;
 
@@ -56,7 +54,6 @@ enum Owner {
 /// The turn of an owner with waiting calls.
 #[derive(Debug)]
 struct OwnerTurn {
-    /// The number of waiting calls.
     waiting: usize,
     /// The owner with the smallest number has the next turn.
     number: u64,
@@ -76,7 +73,6 @@ struct WaitingCall<J> {
 /// others.
 #[derive(Debug)]
 pub(crate) struct Queue<J> {
-    /// The most calls of one database that run at once.
     of_one_max: usize,
     /// The most usual threads that slow databases may use while no other database needs them.
     lent_max: usize,
@@ -135,7 +131,6 @@ impl<J> Queue<J> {
         }
     }
 
-    /// Removes a call if it still waits.
     pub(crate) fn remove(&mut self, database: &Arc<str>, id: u64) {
         let Some(calls) = self.waiting.get_mut(database) else { return };
         let place = calls.iter().position(|call| call.id == id);
@@ -207,7 +202,6 @@ impl<J> Queue<J> {
         self.turns.iter().any(|database| self.may_run(database, lane, now))
     }
 
-    /// Returns the lane of a database.
     pub(crate) fn lane(&self, database: &Arc<str>, now: Instant) -> Lane {
         let is_slow = self.slow.get(database).is_some_and(|slow| now < slow.until);
         if is_slow { Lane::Slow } else { Lane::Usual }

@@ -6,7 +6,6 @@
 //! whole document: `doc[name]`, `JSON.stringify(doc)`, an inner parameter of the same name, or syntax that this
 //! module does not parse (templates, regular expressions, escapes in names).
 
-/// The members of a document that a function reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReadMembers {
     /// Members of the document; `None` for all.

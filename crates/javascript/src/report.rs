@@ -15,7 +15,6 @@ const PACE: Duration = Duration::from_secs(60);
 /// The most databases with a log line in the last interval. Beyond it no line is written.
 const KNOWN_MAX: usize = 1_024;
 
-/// Counts killed processes and logs them.
 #[derive(Debug, Default)]
 pub(crate) struct KillReport {
     logged: Mutex<HashMap<Arc<str>, Instant>>,

@@ -19,7 +19,6 @@ const BYTES_OF_ONE_MAX: usize = BYTES_MAX / 2;
 /// Smaller arguments need no reservation: the number of waiting calls is bounded.
 const FREE_BYTES: usize = 16 << 10;
 
-/// The unit of reservations.
 const PERMIT_BYTES: usize = 1024;
 
 /// The number of known databases above which those without reservations are forgotten.

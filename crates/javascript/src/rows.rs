@@ -12,7 +12,6 @@ pub struct Rows {
     cuts: Vec<RowBounds>,
 }
 
-/// The positions of a row's key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RowBounds {
     key: u32,

@@ -18,13 +18,11 @@ use crate::{Caller, Design, RunnerOptions};
 /// The niceness of the threads for maps and reduces.
 const MAP_NICENESS: i32 = 5;
 
-/// The most calls of each pool that are put aside.
 const ASIDE_MAX: usize = 4;
 
 /// Maps and reduces wait this many times longer for a thread: hundreds of databases may build indexes at once.
 const MAP_PATIENCE: u32 = 12;
 
-/// The number of groups that a thread keeps loaded.
 const GROUPS_LOADED_MAX: usize = 8;
 
 /// The most lists at once; half as many for one database. The same number may be put aside.
@@ -157,7 +155,6 @@ impl Runner {
         self.pool(&task.ask).run(task).await
     }
 
-    /// Returns the pool that runs a request.
     pub(crate) fn pool(&self, ask: &EngineRequest) -> Arc<Pool> {
         let Handle { calls, maps, lists, .. } = &*self.handle;
         match ask.part() {

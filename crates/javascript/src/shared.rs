@@ -21,7 +21,6 @@ pub(crate) struct ProcessPage {
     pub(crate) counted: AtomicUsize,
 }
 
-/// The bytes of the engines of all processes.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Total {
@@ -39,7 +38,6 @@ unsafe impl Share for ProcessPage {}
 // SAFETY: as above.
 unsafe impl Share for Total {}
 
-/// A shared mapping of one `T`.
 #[derive(Debug)]
 pub(crate) struct Shared<T: Share> {
     place: NonNull<T>,

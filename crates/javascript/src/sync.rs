@@ -36,7 +36,6 @@ const ERROR: &str = "Error in JS sync function";
 /// The time for which writes that arrive together run before other databases have their turn.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// The largest status of HTTP.
 const STATUS_MAX: u16 = 599;
 
 /// A database's sync function. Cheap to clone. Writes are grouped across all clones.
@@ -197,7 +196,6 @@ impl Runner {
     }
 }
 
-/// A sync function in an engine.
 pub(crate) struct Compiled {
     /// The function that makes the sync function from the writer.
     make: Persistent<Function<'static>>,
@@ -213,7 +211,6 @@ fn may_name_writer(source: &str) -> bool {
     ["realUserCtx", "eval", "arguments", "\\u"].iter().any(|part| source.contains(part))
 }
 
-/// Returns the number of names of the global object.
 fn names(ctx: &Ctx<'_>) -> usize {
     ctx.globals().own_keys::<Atom<'_>>(Filter::new().string().symbol()).len()
 }
@@ -231,7 +228,6 @@ pub(crate) enum SyncOutcome {
     Thrown,
 }
 
-/// The end of a call.
 enum CallEnd {
     /// A normal end or a refusal.
     Finished,

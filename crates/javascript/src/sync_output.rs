@@ -42,7 +42,6 @@ const REASON_BYTES_MAX: usize = 16_000;
 /// run meanwhile.
 const WORK_BETWEEN_LOOKS: usize = 1_000;
 
-/// The output of one call.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct SyncOutput {
     pub(crate) channels: BTreeSet<String>,
@@ -61,7 +60,6 @@ pub(crate) struct SyncOutput {
     pub(crate) bytes: usize,
 }
 
-/// The context of a call.
 struct CallContext {
     writer: Option<Arc<Writer>>,
     now_s: u64,
@@ -348,7 +346,6 @@ impl<'js> IntoJsFunc<'js, SyncHelper> for SyncHelper {
     }
 }
 
-/// Throws a refusal.
 fn refusal(ctx: &Ctx<'_>, reason: &str) -> rquickjs::Error {
     let thrown = Object::new(ctx.clone()).and_then(|thrown| thrown.set("forbidden", reason).map(|()| thrown));
     match thrown {

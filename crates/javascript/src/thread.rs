@@ -37,7 +37,6 @@ impl Thread {
         Thread { id, clock }
     }
 
-    /// Returns the processor time used so far.
     pub(crate) fn ran(&self) -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: it writes to `time`.

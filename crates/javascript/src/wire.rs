@@ -13,7 +13,6 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// A buffer that has grown beyond this is freed after its frame.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
-/// Why a frame was not received or sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrameError {
     /// The deadline passed.
@@ -24,7 +23,6 @@ pub(crate) enum FrameError {
     Gone,
 }
 
-/// A frame being written.
 pub(crate) struct Frame(Vec<u8>);
 
 impl Frame {
@@ -92,7 +90,6 @@ impl Frame {
         self
     }
 
-    /// Returns the length of the content, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.0.len() - HEAD
     }
@@ -122,7 +119,6 @@ impl Frame {
         Ok(())
     }
 
-    /// Returns the buffer for reuse.
     pub(crate) fn into_buffer(self) -> Vec<u8> {
         if self.0.capacity() > KEPT_BYTES_MAX { Vec::new() } else { self.0 }
     }
@@ -133,7 +129,6 @@ fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// The receive buffer for frames.
 #[derive(Default)]
 pub(crate) struct Buffer {
     bytes: Vec<u8>,
@@ -279,7 +274,6 @@ impl<'f> FrameReader<'f> {
         Some(all)
     }
 
-    /// Returns true if everything was read.
     pub(crate) fn is_end(&self) -> bool {
         self.0.is_empty()
     }

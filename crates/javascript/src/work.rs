@@ -46,7 +46,6 @@ impl Work<'_> {
     }
 }
 
-/// Runs a sync function for at least one write.
 fn route(
     machine: &Machine,
     writes: Vec<SyncWrite>,

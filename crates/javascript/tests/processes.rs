@@ -139,7 +139,6 @@ async fn serves_until_it_is_killed() {
     let _ = filter(&runner, ENDLESS).await;
 }
 
-/// Returns a command that runs one of these tests.
 fn program(test: &str) -> Command {
     let mut program = Command::new(std::env::current_exe().expect("a program"));
     program.args(["--exact", test, "--nocapture", "--test-threads", "1"]).env(SERVES, "1");

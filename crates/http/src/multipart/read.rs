@@ -90,7 +90,6 @@ enum ParserState {
     End,
 }
 
-/// The result of a search for a boundary.
 enum Step {
     Data(Bytes),
     Boundary,
@@ -131,7 +130,6 @@ impl Parser {
         Parser { delimiter, buffer, state: ParserState::Preamble, passed: 0 }
     }
 
-    /// Appends bytes of the body.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         if !matches!(self.state, ParserState::Ending | ParserState::End) {
             self.buffer.extend_from_slice(bytes);
@@ -310,7 +308,6 @@ mod tests {
         }
     }
 
-    /// Texts that may contain boundaries.
     fn soup() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop::sample::select(vec![
             "\r",

@@ -12,7 +12,6 @@ use crate::message::{Output, Reply, write_call, write_clear};
 use crate::wire::Frame;
 use crate::{Design, Error, KillCause, Result, Runner, RunnerOptions};
 
-/// Makes a process try an operation.
 async fn probe(runner: &Runner, what: &str) -> Result<String> {
     let design = Design::new("db/1", "function () {}");
     let ask = EngineRequest::Probe { input: what.to_owned() };

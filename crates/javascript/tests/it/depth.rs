@@ -205,7 +205,6 @@ fn nothing_overflows_the_stack() {
     println!("lived");
 }
 
-/// Runs the cases in a child process.
 fn ask() {
     let child = std::env::current_exe().expect("this program");
     let child = Command::new(child)

@@ -7,7 +7,6 @@ use flatbed_javascript::{Design, Error, Runner, RunnerOptions, Validation};
 
 use super::listens;
 
-/// Returns a runner with a time limit for calls.
 fn runner(time: Duration) -> Runner {
     Runner::new(RunnerOptions { threads: 1, validation_max: time, batch_max: time, ..RunnerOptions::default() })
         .expect("a thread")

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use flatbed_javascript::{Design, Error, List, Result, Runner, RunnerOptions};
 use flatbed_testkit::{PATIENCE, pass, soon};
 
-/// The longest wait of a list for rows.
 const LIST_WAIT: Duration = Duration::from_secs(10);
 
 fn runner() -> Runner {

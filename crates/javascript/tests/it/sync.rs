@@ -25,7 +25,6 @@ fn write(document: &str) -> SyncWrite {
     SyncWrite { document: document.to_owned(), id_bytes: 1, now_s: NOW_S, ..SyncWrite::default() }
 }
 
-/// Returns the recorded writer.
 fn writer(recorded: &Value<'_>) -> Option<Arc<Writer>> {
     let texts = |of: &Value<'_>| items(of).iter().filter_map(Value::as_str).map(str::to_owned).collect();
     let Value::Object(roles) = recorded.get("roles")? else { return None };
@@ -131,7 +130,6 @@ async fn writes_are_judged_as_recorded() {
     assert_eq!(count, COUNT);
 }
 
-/// The number of recorded writes.
 const COUNT: usize = 171;
 
 async fn said(source: &str, document: &str) -> Result<Routed, Error> {

@@ -9,7 +9,6 @@ fn runner() -> Runner {
     of(10 * flatbed_testkit::PATIENCE)
 }
 
-/// Returns a runner with a time limit for calls.
 fn of(validation_max: Duration) -> Runner {
     let options = RunnerOptions { validation_max, ..RunnerOptions::default() };
     Runner::new(RunnerOptions { threads: 1, map_threads: 1, ..options }).expect("a thread")
