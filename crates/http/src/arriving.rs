@@ -21,8 +21,6 @@ use crate::shares::Sender;
 /// The rate, in bytes per second, that extends the time limit of a long body.
 const LEAST_BYTES_A_SECOND: u64 = 16 * 1024;
 
-/// The time spent waiting for a request body that is read as a whole. Sent in the head of the answer. It depends on
-/// the client only.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BodyTime(Arc<AtomicU64>);
 
@@ -87,7 +85,6 @@ impl Arriving {
         self.time.set(self.waited);
     }
 
-    /// Lowers the time limit of the whole body.
     pub(crate) fn within(&mut self, all_max: Duration) {
         self.all_max = self.all_max.min(all_max);
     }
@@ -100,7 +97,6 @@ impl Arriving {
         self.memory.room_for(self.coming.sender(), bytes)
     }
 
-    /// Puts back a body, read or new, in place of the rest.
     pub(crate) fn put_back(&mut self, body: Body) {
         self.instead = Some(body);
     }
@@ -168,7 +164,6 @@ pub(crate) struct TextBuffer {
 }
 
 impl TextBuffer {
-    /// `expected`: the announced length.
     pub(crate) fn new(of: &Arriving, expected: Option<usize>) -> TextBuffer {
         let expected = expected.unwrap_or(0).min(FREE_BYTES);
         let (of, coming) = (of.memory.clone(), of.coming.clone());
@@ -199,7 +194,6 @@ impl TextBuffer {
         (self.bytes.freeze(), self.memory)
     }
 
-    /// Completes the text and waits for the memory of its tree while the client stays.
     pub(crate) async fn finish(self, client: Option<&Client>) -> Result<Body> {
         let of = self.of.clone();
         let (bytes, mut memory) = self.into_parts();

@@ -17,7 +17,6 @@ pub(crate) struct AwaitedBodies {
     bytes: AtomicU64,
 }
 
-/// A wait for a body; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct AwaitedBody<'b>(&'b AwaitedBodies);
 

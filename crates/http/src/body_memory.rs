@@ -24,10 +24,8 @@ const FREE_TREE_BYTES: usize = 128 * 1024;
 
 const PERMIT_BYTES: usize = 1024;
 
-/// The step in which an arriving body reserves memory.
 pub(crate) const STEP_BYTES: usize = 256 * 1024;
 
-/// The largest body that may use the memory reserved for small ones.
 const SMALL_BYTES: usize = 1024 * 1024;
 
 /// The largest small tree, as a fraction of the memory for small trees.
@@ -36,10 +34,8 @@ const SMALL_TREE_PART: usize = 8;
 /// Trees above this fraction of the memory wait only briefly: others would wait behind them.
 const LARGE_TREE_PART: usize = 4;
 
-/// The memory of an upload besides its compression.
 const UPLOAD_BYTES: usize = 512 * 1024;
 
-/// The memory of an upload's compression.
 const UPLOAD_GZIP_BYTES: usize = 320 * 1024;
 
 /// The longest wait for memory.
@@ -71,7 +67,6 @@ struct Pools {
     body_bytes_max: usize,
     began: Instant,
     came: AtomicU64,
-    /// Bodies that hold memory and are not complete.
     coming: Mutex<HashMap<u64, Weak<ArrivingBody>>>,
 }
 
@@ -138,7 +133,6 @@ impl BodyMemory {
         [of(&[&all.texts, &all.small_texts]), of(&[&all.trees, &all.small_trees]), of(&[&all.uploads])]
     }
 
-    /// Announces a body. `sender` is set if its address has a limit.
     pub(crate) fn expect(&self, sender: Option<Sender>) -> Arc<ArrivingBody> {
         let number = self.0.came.fetch_add(1, Ordering::Relaxed);
         Arc::new(ArrivingBody {
@@ -154,13 +148,11 @@ impl BodyMemory {
         })
     }
 
-    /// Reserves memory for a text if it is available now.
     pub(crate) fn grow(&self, held: &mut Memory, bytes: usize) -> Result<()> {
         held.add_text(self.0.texts.try_take(bytes).ok_or_else(busy)?);
         Ok(())
     }
 
-    /// Reserves memory, if available now, for a text that will arrive besides a request's body.
     pub(crate) fn room_for(&self, sender: Option<&Sender>, bytes: usize) -> Result<Memory> {
         let mut held = Memory::default();
         if let Some(sender) = sender {
@@ -178,7 +170,6 @@ impl BodyMemory {
         (self.0.texts.limit / 100 * sender.percent).max(self.0.body_bytes_max + STEP_BYTES)
     }
 
-    /// Reserves memory for an arriving text.
     pub(crate) async fn grow_coming(&self, held: &mut Memory, has: usize, coming: &Arc<ArrivingBody>) -> Result<()> {
         if let Some(sender) = &coming.sender {
             self.0.shares.grow(&mut held.share, sender, STEP_BYTES, self.most_of(sender))?;
@@ -251,7 +242,6 @@ impl BodyMemory {
     }
 }
 
-/// An arriving body that others may wait for.
 #[derive(Debug)]
 pub(crate) struct ArrivingBody {
     number: u64,
@@ -259,7 +249,6 @@ pub(crate) struct ArrivingBody {
     /// Set if the address of the body has a limit.
     sender: Option<Sender>,
     pace: Pace,
-    /// The end of the last wait for this body.
     ended_at: AtomicU64,
     is_waited_for: AtomicBool,
     has_text: AtomicBool,
@@ -362,7 +351,6 @@ impl Memory {
         merge(&mut self.text, more);
     }
 
-    /// Waits for the greatest memory that the text's tree may take, while the client stays.
     pub(crate) async fn reserve_tree(&mut self, of: &BodyMemory, text: &[u8], client: Option<&Client>) -> Result<()> {
         let bytes = tree_bytes(text);
         if bytes <= FREE_TREE_BYTES {
@@ -463,7 +451,6 @@ mod tests {
         }
     }
 
-    /// Returns a task with a body that holds memory and continues when the test says so.
     fn goes_on<T: Send + 'static>(
         coming: &Arc<ArrivingBody>,
         held: T,

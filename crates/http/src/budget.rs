@@ -22,7 +22,6 @@ pub(crate) struct Budget {
     waiting: AtomicUsize,
 }
 
-/// Counts a waiting task until dropped.
 struct WaitCount<'b>(&'b AtomicUsize);
 
 impl Drop for WaitCount<'_> {
@@ -37,7 +36,6 @@ impl Budget {
         Budget { free: Arc::new(Semaphore::new(limit)), limit, waiting: AtomicUsize::new(0) }
     }
 
-    /// Returns the permits for a number of bytes, at most all.
     fn permits(&self, bytes: usize) -> u32 {
         u32::try_from(bytes.min(self.limit)).unwrap_or(u32::MAX)
     }
@@ -46,7 +44,6 @@ impl Budget {
         self.free.clone().try_acquire_many_owned(self.permits(bytes)).ok()
     }
 
-    /// Waits for bytes, in order.
     pub(crate) async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         match self.try_take(bytes) {
             Some(taken) => Some(taken),
@@ -76,7 +73,6 @@ impl Budget {
         Usage { used: self.limit.saturating_sub(self.free.available_permits()), limit: self.limit }
     }
 
-    /// Returns true if not even this many bytes are free.
     pub(crate) fn lacks(&self, bytes: usize) -> bool {
         self.free.available_permits() < bytes.min(self.limit)
     }
@@ -91,11 +87,9 @@ pub(crate) struct Share {
     pub rows: Budget,
 }
 
-/// The shares of addresses with current answers.
 #[derive(Debug, Default)]
 pub(crate) struct Shares(Mutex<HashMap<Who, Weak<Share>>>);
 
-/// Budgets in bytes for pieces, pages of documents, and pages of rows.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ShareLimits {
     pub pieces: usize,
@@ -104,7 +98,6 @@ pub(crate) struct ShareLimits {
 }
 
 impl Shares {
-    /// Returns the share that all current answers to an address use.
     pub(crate) fn of(self: &Arc<Self>, who: Who, limits: ShareLimits) -> Arc<Share> {
         let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(share) = shares.get(&who).and_then(Weak::upgrade) {

@@ -17,7 +17,6 @@ use crate::outlet::Outgoing;
 /// four adjacent offsets is a boundary.
 const PROBES_MAX: usize = 8;
 
-/// Shortens the piece to a size without letters and returns the rest, `None` if there is no rest.
 pub(crate) fn cut(piece: &mut Outgoing) -> Option<Outgoing> {
     if piece.is_whole {
         return None;
@@ -42,7 +41,6 @@ fn first_chunk(text: &[u8]) -> usize {
     longest
 }
 
-/// Returns the largest number up to this one whose hexadecimal digits are all below `a`.
 fn without_letters(number: usize) -> usize {
     let (mut found, mut is_below) = (0, false);
     for shift in (0..usize::BITS).step_by(4).rev() {

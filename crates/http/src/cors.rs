@@ -12,7 +12,6 @@ const HEADERS: &str = "accept, authorization, content-type, origin, referer, if-
 const EXPOSED: &str = "content-type, cache-control, etag, location, server, x-couch-request-id, x-couch-update-newrev, \
                        x-couchdb-body-time";
 
-/// The session cookie.
 const SESSION: &str = "AuthSession";
 
 /// The relation of the requesting page to the server, as set by the browser. Pages cannot change it.
@@ -99,7 +98,6 @@ impl Cors {
         self.is_own_or_listed(page) || (!has_credentials && self.allowed(page.headers).is_some())
     }
 
-    /// Returns the answer to a preflight request, `None` for other requests and for origins that may not call.
     pub(crate) fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<Reply> {
         if *method != Method::OPTIONS || !headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD) {
             return None;
@@ -158,7 +156,6 @@ pub(crate) struct PageRequest<'r> {
 }
 
 impl PageRequest<'_> {
-    /// Returns true if the request has a session cookie, or `is_so` is true.
     pub(crate) fn has_session_or(&self, is_so: bool) -> bool {
         let mut lines = self.headers.get_all(header::COOKIE).iter();
         is_so || lines.any(|line| line.as_bytes().split(|byte| *byte == b';').any(is_session))
@@ -193,7 +190,6 @@ fn is_browser(headers: &HeaderMap) -> bool {
     headers.get(header::USER_AGENT).is_some_and(|agent| agent.as_bytes().starts_with(b"Mozilla/"))
 }
 
-/// Returns the origin of a page's URL, or the whole text if it is not a URL.
 fn origin_of(url: &str) -> &str {
     let Some((scheme, rest)) = url.split_once("://") else { return url };
     let end = rest.find(['/', '?', '#', '\\']).unwrap_or(rest.len());

@@ -27,7 +27,6 @@ const AT_ONCE: usize = 64;
 /// The same for idle connections of one address, and for connections with slow request bodies.
 const AT_ONCE_OF_ONE: usize = 16;
 
-/// The pause after a search that found nothing to close.
 const SEARCH_PAUSE: Duration = Duration::from_millis(50);
 
 /// The time that an unfinished connection has before it makes room for others, while few are unfinished.
@@ -41,7 +40,6 @@ const FAIR: usize = 16;
 /// costs less than accepting and closing.
 const LEFT_MAX: Rate = Rate { per_second: 20, burst: 500 };
 
-/// The number of addresses known for [`LEFT_MAX`].
 const LEFT_BY: usize = 16_384;
 
 /// The limit of an IPv6 /48, as a multiple of an address's: its owner has 65,536 addresses.
@@ -55,11 +53,9 @@ pub(crate) struct Doorway {
     traffic: Arc<Traffic>,
 }
 
-/// A unit whose connections are counted together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Group {
     Address(Who),
-    /// An IPv6 /48.
     Site(u64),
 }
 
@@ -68,7 +64,6 @@ impl Group {
         [Some(Group::Address(who)), who.and_then(|who| who.site()).map(Group::Site)].into_iter().flatten()
     }
 
-    /// Returns the equivalent number of connections of a single address.
     pub(crate) fn weight(self, count: usize) -> usize {
         match self {
             Group::Address(_) => count,
@@ -86,9 +81,7 @@ struct DoorwayState {
     most: BTreeSet<(usize, Group)>,
     /// By turn: the connection and its deadline.
     unfinished: BTreeMap<u64, (u64, Instant)>,
-    /// The time of the last search that found nothing to close.
     in_vain: Option<Instant>,
-    /// The rates of closed unfinished connections by address.
     left: Rates,
     began: Instant,
 }
@@ -112,9 +105,7 @@ impl Default for DoorwayState {
 struct OpenConnection {
     who: Who,
     connection: Arc<Connection>,
-    /// The turn in `unfinished`.
     unfinished: Option<u64>,
-    /// True if it was closed and is about to end.
     is_cut: bool,
 }
 
@@ -148,7 +139,6 @@ impl DoorwayState {
         }
     }
 
-    /// Adds a connection to the unfinished ones as the youngest.
     fn begin_unfinished(&mut self, number: u64, until: Instant) {
         let turn = self.next();
         let Some(open) = self.open.get_mut(&number).filter(|open| open.unfinished.is_none() && !open.is_cut) else {
@@ -185,7 +175,6 @@ impl DoorwayState {
         self.change(who, |of| of.open.remove(&number));
     }
 
-    /// Closes the oldest unfinished connection of a group. Returns false if there is none.
     fn cut_oldest_of(&mut self, group: Group) -> bool {
         let turn = self.of.get(&group).and_then(|of| of.unfinished.first());
         let oldest = turn.and_then(|turn| self.unfinished.get(turn)).map(|(number, _)| *number);
@@ -203,7 +192,6 @@ impl DoorwayState {
         oldest.map(|oldest| self.cut_unfinished_one(oldest)).is_some()
     }
 
-    /// Closes the longest idle connections of a group and returns their number.
     fn cut_idle_of(&mut self, group: Group) -> u64 {
         let Some(of) = self.of.get(&group) else { return 0 };
         let idle = |number: &u64| Some((self.open.get(number)?.connection.idle_since()?, *number));
@@ -233,7 +221,6 @@ impl DoorwayState {
         most
     }
 
-    /// Returns the group whose limit the address has reached.
     fn full(&self, who: Who, limits: &Limits) -> Option<Group> {
         self.beyond(who, limits.connections_by_address, |of| of.open.len())
     }
@@ -272,7 +259,6 @@ impl Doorway {
         self.traffic.refused.of(bound).add(count);
     }
 
-    /// Returns true if an address exceeds the rate of closed unfinished connections.
     pub(crate) fn leaves_many(&self, who: Who) -> bool {
         let state = self.state();
         state.left.is_spent(who, LEFT_MAX, state.began.elapsed())
@@ -313,7 +299,6 @@ impl Doorway {
         Some(DoorwayEntry { of: self.clone(), number, is_unfinished: AtomicBool::new(true) })
     }
 
-    /// Closes unfinished connections until one more is allowed.
     fn keep_unfinished(&self, state: &mut DoorwayState, limits: &Limits) {
         let most = self.unfinished_max(limits);
         while state.unfinished.len() >= most && state.cut_unfinished(most) {
@@ -356,7 +341,6 @@ impl Doorway {
         state.in_vain = (cut == 0).then(Instant::now);
     }
 
-    /// Closes connections that miss their deadline for a request, until dropped.
     pub(crate) async fn watch(&self) {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
@@ -397,7 +381,6 @@ impl DoorwayEntry {
         true
     }
 
-    /// Sets the deadline of the first request after the steps before HTTP.
     pub(crate) fn may_ask_within(&self, time: Duration) {
         let mut state = self.of.state();
         let turn = state.open.get(&self.number).and_then(|open| open.unfinished);

@@ -25,7 +25,6 @@ struct FollowersState {
     next: u64,
     open: HashMap<u64, (Who, Arc<Notify>)>,
     of: HashMap<Group, BTreeSet<u64>>,
-    /// The groups of `of` by weight.
     most: BTreeSet<(usize, Group)>,
 }
 

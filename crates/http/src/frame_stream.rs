@@ -31,7 +31,6 @@ impl<S> FrameStream<S> {
         self.stream
     }
 
-    /// Returns the number of bytes of the length and of the mask behind the first two bytes.
     fn parts(&self) -> (usize, usize) {
         let [_, second, ..] = self.head;
         let length = match second & 0x7f {
@@ -42,8 +41,6 @@ impl<S> FrameStream<S> {
         (length, if second & 0x80 == 0 { 0 } else { 4 })
     }
 
-    /// Returns the number of missing bytes of the current unit: the first two bytes, the rest of the head, or the
-    /// payload.
     fn missing(&self) -> u64 {
         match self.head_bytes {
             _ if self.left > 0 => self.left,

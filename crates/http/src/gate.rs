@@ -90,7 +90,6 @@ impl Gate {
         Poll::Ready(passes)
     }
 
-    /// The same as a future.
     pub(crate) async fn passes(&mut self, judged: Option<&Mark>) -> bool {
         std::future::poll_fn(|context| self.poll_pass(context, judged)).await
     }

@@ -66,7 +66,6 @@ pub(crate) fn check(version: Version, uri: &Uri, headers: &HeaderMap, only_loopb
     Ok(())
 }
 
-/// Recognises the most common loopback names without parsing.
 fn is_plainly_loopback(host: &[u8]) -> bool {
     let port = host.strip_prefix(b"127.0.0.1:").or(host.strip_prefix(b"localhost:"));
     let number = |digits: &[u8]| digits.iter().fold(0, |number, digit| 10 * number + u32::from(digit - b'0'));
@@ -75,13 +74,11 @@ fn is_plainly_loopback(host: &[u8]) -> bool {
     })
 }
 
-/// Returns true if an authority has no user and a valid port.
 fn is_host_and_port(authority: &Authority) -> bool {
     let port = authority.as_str().strip_prefix(authority.host());
     port.is_some_and(|port| matches!(port, "" | ":") || authority.port_u16().is_some())
 }
 
-/// Returns true if two authorities are equal. The default port is 80.
 fn is_same(one: &Authority, other: &Authority) -> bool {
     let port = |authority: &Authority| authority.port_u16().unwrap_or(80);
     one.host().eq_ignore_ascii_case(other.host()) && port(one) == port(other)

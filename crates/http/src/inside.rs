@@ -19,7 +19,6 @@ use crate::surface::Surface;
 /// The capacity of a pipe in each direction, in bytes.
 const PIPE_BYTES: usize = 256 * 1024;
 
-/// The most connections that the server has not accepted yet. A running server accepts each at once.
 const WAITING_MAX: usize = 1_024;
 
 /// The server has ended, and the connection with it.

@@ -15,7 +15,6 @@ use crate::refused::{Refused, Result};
 use crate::shares::Sender;
 use crate::turns::Who;
 
-/// The most addresses whose request rates are counted, and the most users.
 const CLIENTS_MAX: usize = 65_536;
 
 /// The limits of one client. An address is an IPv4 address or an IPv6 /64.
@@ -78,7 +77,6 @@ impl Default for Limits {
     }
 }
 
-/// The name of a limit, its range, and its setter.
 type LimitSetter = (&'static str, RangeInclusive<u32>, fn(&mut Limits, u32));
 
 const NAMES: &[LimitSetter] = &[
@@ -126,9 +124,6 @@ impl Limits {
     }
 
     /// Sets a limit by its name.
-    ///
-    /// # Errors
-    /// [`LimitError`].
     pub fn set(&mut self, name: &str, value: &str) -> std::result::Result<(), LimitError> {
         let found = NAMES.iter().find(|(found, ..)| *found == name);
         let Some((name, range, set)) = found else { return Err(LimitError::Unknown(name.to_owned())) };
@@ -142,7 +137,6 @@ impl Limits {
 #[derive(Debug, Default)]
 struct AddressRequests {
     of: HashMap<Who, usize>,
-    /// The requests of all addresses, without feeds.
     all: usize,
 }
 
@@ -150,7 +144,6 @@ struct AddressRequests {
 #[derive(Debug)]
 pub(crate) struct Admission {
     limits: RwLock<Limits>,
-    /// Clients without limits by address.
     unlimited: Blocks,
     addresses: Rates,
     users: Rates,
@@ -182,12 +175,10 @@ impl Admission {
         *self.limits.write().unwrap_or_else(PoisonError::into_inner) = limits;
     }
 
-    /// Returns true if limits by address apply to a client.
     pub(crate) fn bounds(&self, peer: &Peer) -> bool {
         !self.unlimited.contains(peer.ip())
     }
 
-    /// Returns the sender of a body if its memory is limited.
     pub(crate) fn sender(&self, peer: &Peer) -> Option<Sender> {
         let percent = self.limits().memory_percent_by_address;
         (percent < 100 && self.bounds(peer)).then(|| Sender { who: who(peer), percent, traffic: self.traffic.clone() })
@@ -270,7 +261,6 @@ impl Drop for UserRequest {
 pub(crate) struct AddressRequest {
     of: Arc<Admission>,
     who: Who,
-    /// True if the request no longer counts among those of all addresses.
     is_feed: AtomicBool,
 }
 

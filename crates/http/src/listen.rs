@@ -16,7 +16,6 @@ use crate::metrics::ListenerKind;
 use crate::stream::Transport;
 use crate::tls::Tls;
 
-/// The length of the accept queue; the system may lower it.
 const BACKLOG: u32 = 4_096;
 
 /// The timeout of a probe whether another process listens on a Unix socket.
@@ -64,7 +63,6 @@ pub(crate) struct Listener {
     /// The address with its actual port.
     pub listen: Listen,
     socket: Socket,
-    /// Removes the socket file on drop.
     _made: Option<SocketFile>,
 }
 
@@ -130,7 +128,6 @@ impl Listener {
         }
     }
 
-    /// Accepts a connection. The address is `None` for a Unix socket.
     pub(crate) async fn accept(&self) -> io::Result<(Transport, Option<SocketAddr>)> {
         match &self.socket {
             Socket::Unix(listener) => Ok((Transport::Unix(listener.accept().await?.0), None)),

@@ -14,7 +14,6 @@ impl Key for Status {
 }
 
 flatbed_metrics::labels! {
-    /// The method of a request. All unknown methods share one label.
     pub(crate) enum Verb: "method" {
         Get = "GET",
         Head = "HEAD",
@@ -59,7 +58,6 @@ flatbed_metrics::labels! {
 }
 
 flatbed_metrics::labels! {
-    /// The limit that a connection or a request has reached.
     pub(crate) enum Bound: "limit" {
         /// The address has too many connections.
         ConnectionsByAddress = "connections_by_address",
@@ -98,7 +96,6 @@ impl<L: Label> Requests<L> {
         Requests { answered: Labelled::default(), duration_seconds: Labelled::default() }
     }
 
-    /// Counts an answer. `duration`: the time until its head.
     pub(crate) fn answered(&self, label: L, verb: Verb, status: u16, duration: Duration) {
         self.answered.of(label).of(verb).count(i32::from(status));
         self.duration_seconds.of(label).of(verb).observe(duration);

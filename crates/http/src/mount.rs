@@ -26,7 +26,6 @@ impl std::fmt::Debug for Mount {
 
 pub(crate) type Answering = Pin<Box<dyn Future<Output = Response<Tracked>> + Send>>;
 
-/// Erases the type of the surface.
 trait Answers: Send + Sync {
     fn answer(self: Arc<Self>, request: hyper::Request<Incoming>, peer: Peer, outlet: Arc<Outlet>) -> Answering;
 }
@@ -45,7 +44,6 @@ impl Mount {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Mounted {
-    /// For example `/sync`.
     path: String,
     mount: Mount,
 }
@@ -55,7 +53,6 @@ impl Mounted {
         Mounted { path: path.to_owned(), mount }
     }
 
-    /// Returns true if a path is the mount's or lies under it.
     pub(crate) fn has(&self, path: &str) -> bool {
         path.strip_prefix(&self.path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }

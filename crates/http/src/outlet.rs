@@ -24,10 +24,8 @@ use crate::metrics::{Bound, Traffic, Usage};
 use crate::pace::Pace;
 use crate::turns::Who;
 
-/// The overhead of a piece, in bytes.
 const PIECE_BYTES: usize = 256;
 
-/// The most memory for pieces of one connection.
 const CONNECTION_PIECES_BYTES: usize = 16 * 1024 * 1024;
 
 /// The most pages of the largest size that one connection may read at once.
@@ -57,10 +55,8 @@ const ATTACHMENT_BYTES: usize = 1_536 * 1024;
 /// An offset of times, so that times before the server's start are representable.
 const AGES_MS: u64 = 1 << 40;
 
-/// The longest interval of the checks for stalled clients.
 const CHECK_INTERVAL_MAX: Duration = Duration::from_secs(5);
 
-/// The interval of the checks for tasks that wait for memory.
 const CONTENTION_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 #[derive(Debug)]
@@ -79,10 +75,8 @@ pub(crate) struct Outlets {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PageKind {
-    /// Documents of any size.
     Documents,
     Rows,
-    /// One object of at most [`LITTLE_MAX`] bytes.
     Little,
     Attachment,
 }
@@ -187,7 +181,6 @@ impl Outlets {
     }
 }
 
-/// The budgets that tasks wait for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct ContendedBudgets {
     pieces: bool,
@@ -196,7 +189,6 @@ struct ContendedBudgets {
 }
 
 impl ContendedBudgets {
-    /// Adds the budgets of a share that tasks wait for.
     fn or_of(self, share: Option<&Arc<Share>>) -> ContendedBudgets {
         let of_share = |budget: fn(&Share) -> &Budget| share.is_some_and(|share| budget(share).is_waited_for());
         ContendedBudgets {
@@ -219,7 +211,6 @@ pub(crate) struct Connection {
     /// a protocol switch.
     idle_since: AtomicU64,
     bodies: AwaitedBodies,
-    /// True while the system accepts no more data.
     is_blocked: AtomicBool,
     unblocked: Notify,
     cut: Notify,
@@ -293,13 +284,11 @@ impl Connection {
         Some(self.idle_since.load(Ordering::Relaxed)).filter(|since| is_idle && *since != 0 && *since != u64::MAX)
     }
 
-    /// Registers a wait for a request body until the result is dropped. `waited` and `bytes` are the totals so far.
     pub(crate) fn awaits_body(&self, waited: Duration, bytes: u64) -> AwaitedBody<'_> {
         let waited = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         self.bodies.begin((AGES_MS + self.of.now()).saturating_sub(waited), bytes)
     }
 
-    /// Returns the rate of the awaited body in bytes per second if it is slow.
     pub(crate) fn slow_body(&self) -> Option<u64> {
         self.bodies.slow(AGES_MS + self.of.now())
     }
@@ -321,7 +310,6 @@ impl Connection {
         self.cut.notify_one();
     }
 
-    /// Resolves when the connection must be cut.
     pub(crate) async fn cut(&self) {
         self.cut.notified().await;
     }
@@ -329,17 +317,14 @@ impl Connection {
 
 #[derive(Debug)]
 pub(crate) struct Outlet {
-    /// The key in [`Outlets`].
     place: usize,
     connection: Arc<Connection>,
     unsent: AtomicUsize,
     /// The time of the last progress, in milliseconds since the server's start.
     moved: AtomicU64,
-    /// The rate while there are unsent pieces.
     pace: Pace,
     documents: AtomicUsize,
     rows: AtomicUsize,
-    /// The counted requests of its user and its address.
     user: OnceLock<UserRequest>,
     address: OnceLock<AddressRequest>,
     share: OnceLock<Arc<Share>>,
@@ -359,7 +344,6 @@ impl Outlet {
         let _ = self.address.set(address);
     }
 
-    /// Marks the answer as a feed, which no longer counts among the concurrent requests.
     pub(crate) fn follows(&self) {
         if let Some(address) = self.address.get() {
             address.follows();
@@ -384,7 +368,6 @@ impl Outlet {
         }
     }
 
-    /// Takes memory for text if it is available now.
     pub(crate) fn try_room(&self, bytes: usize) -> Option<Room> {
         let bytes = bytes.saturating_add(PIECE_BYTES);
         let of_connection = self.connection.pieces.try_take(bytes)?;
@@ -396,7 +379,6 @@ impl Outlet {
         Some(Room { of_connection: Some(of_connection), of_address, of_all: Some(of_all), _page: None })
     }
 
-    /// Waits for memory for text.
     pub(crate) async fn room(&self, bytes: usize) -> Room {
         let bytes = bytes.saturating_add(PIECE_BYTES);
         let of_connection = self.connection.pieces.take(bytes).await;
@@ -407,7 +389,6 @@ impl Outlet {
         Room { of_connection, of_address, of_all: self.connection.of.pieces.take(bytes).await, _page: None }
     }
 
-    /// Waits for the memory of the largest page of a kind.
     pub(crate) async fn page_room(self: &Arc<Self>, kind: PageKind) -> Room {
         let (budget, of_share, bytes) = self.page_budgets(kind);
         let of_connection = self.connection.pages.take(bytes).await;
@@ -431,7 +412,6 @@ impl Outlet {
         Some(Room { of_connection, of_address, of_all, _page: Some(HeldPage::new(self.clone(), kind)) })
     }
 
-    /// Returns the total budget and the address's budget of a page, and the size of the largest page.
     fn page_budgets(&self, kind: PageKind) -> (&Budget, Option<&Budget>, usize) {
         let (all, share) = (&self.connection.of, self.share.get());
         let rows = |bytes| (&all.rows, share.map(|share| &share.rows), bytes);
@@ -496,11 +476,9 @@ pub struct Room {
     of_connection: Option<OwnedSemaphorePermit>,
     of_address: Option<OwnedSemaphorePermit>,
     of_all: Option<OwnedSemaphorePermit>,
-    /// Set for the memory of a page.
     _page: Option<HeldPage>,
 }
 
-/// A page that an answer holds; released when dropped.
 #[derive(Debug)]
 struct HeldPage {
     of: Arc<Outlet>,
@@ -521,7 +499,6 @@ impl Drop for HeldPage {
 }
 
 impl Room {
-    /// Returns the memory beyond this number of bytes.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         for permit in [&mut self.of_connection, &mut self.of_address, &mut self.of_all].into_iter().flatten() {
             drop(permit.split(permit.num_permits().saturating_sub(bytes)));
@@ -540,7 +517,6 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// `room`: the memory held until the piece is sent.
     pub(crate) fn new(bytes: Bytes, outlet: Option<Arc<Outlet>>, room: Option<Arc<Room>>) -> Outgoing {
         if let Some(outlet) = &outlet {
             // Before the piece is counted: a concurrent check must not see it with the time of the last progress.

@@ -28,7 +28,6 @@ impl Pace {
         }
     }
 
-    /// Returns true if the client is too slow while others wait.
     pub(crate) fn is_slow(&self, now: u64) -> bool {
         u128::from(now.saturating_sub(self.since.load(Ordering::Relaxed))) >= LEAST_WITHIN.as_millis()
     }

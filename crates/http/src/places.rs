@@ -10,7 +10,6 @@ use crate::limits::Admission;
 
 const RESERVED: usize = 64;
 
-/// The most connections that wait for a place.
 const WAITING: usize = 64;
 
 /// The interval at which a waiting connection makes room.
@@ -21,7 +20,6 @@ pub(crate) struct Places {
     of_all: Arc<Semaphore>,
     reserved: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
-    /// The counts of shared and reserved places.
     counts: (u32, u32),
 }
 
@@ -30,7 +28,6 @@ pub(crate) enum PlaceGrant {
     Place(OwnedSemaphorePermit),
     /// The connection may wait for a place.
     Waits(QueuedConnection),
-    /// The queue is full.
     Nothing,
 }
 
@@ -55,7 +52,6 @@ impl Places {
         })
     }
 
-    /// Takes a place. `is_reserved`: the client may use a reserved one.
     pub(crate) fn take(self: &Arc<Self>, is_reserved: bool) -> PlaceGrant {
         let take = |places: &Arc<Semaphore>| places.clone().try_acquire_owned().ok();
         let place = take(&self.of_all).or_else(|| take(&self.reserved).filter(|_| is_reserved));

@@ -57,7 +57,6 @@ pub(crate) async fn beginning(stream: &mut Stream) -> io::Result<Beginning> {
     }
 }
 
-/// Returns true if the bytes are HTTP/2's, `None` if more are needed.
 fn speaks_http2(seen: &[u8]) -> Option<bool> {
     if seen.len() >= PREFACE.len() {
         return Some(seen.starts_with(PREFACE));
@@ -105,7 +104,6 @@ mod tests {
         (client, Stream::Plain(Transport::Tcp(listener.accept().await.unwrap().0)))
     }
 
-    /// Returns the version detected for pieces sent one after the other.
     async fn told_of(pieces: &[&[u8]]) -> io::Result<bool> {
         until_some("a beginning is told in time", async || match soon(told_once(pieces)).await {
             // A busy machine may use up the timeout.

@@ -33,12 +33,10 @@ impl Proxies {
         self.proxy_protocol.contains(peer.ip())
     }
 
-    /// Returns true if this peer forwards requests of many clients.
     pub(crate) fn forwards(&self, peer: &Peer) -> bool {
         self.forwarding.contains(peer.ip())
     }
 
-    /// Returns the host that the client requested, if this peer forwards it.
     pub(crate) fn host<'h>(&self, peer: &Peer, headers: &'h HeaderMap) -> Option<&'h str> {
         if self.forwarding.is_empty() || !self.forwards(peer) {
             return None;
@@ -50,7 +48,6 @@ impl Proxies {
         Some(headers.get_all(X_FORWARDED_HOST).iter().next_back()?.to_str().ok()?.rsplit(',').next()?.trim())
     }
 
-    /// Returns the client of a request sent by this peer.
     pub(crate) fn client(&self, peer: Peer, headers: &HeaderMap) -> Peer {
         if self.forwarding.is_empty() || !self.forwards(&peer) {
             return peer;

@@ -69,7 +69,6 @@ impl Pages {
         }
     }
 
-    /// Waits for the memory of the largest page. The caller returns the excess after reading.
     async fn room(&self) -> PagePermit {
         match &self.outlet {
             Some(outlet) => Some(outlet.page_room(self.kind).await),
@@ -148,10 +147,8 @@ pub struct Checked {
 #[derive(Debug)]
 pub struct Until {
     pieces: mpsc::Receiver<Piece>,
-    /// Resolves when the stream must be cut.
     end: End,
     gate: Option<Gate>,
-    /// A piece that waits at the gate.
     next: Option<Piece>,
 }
 
@@ -255,7 +252,6 @@ impl Body for ReplyBody {
 }
 
 impl ReplyBody {
-    /// Returns the length of a whole body of which nothing was sent.
     pub(crate) fn whole_bytes(&self) -> Option<usize> {
         match self {
             ReplyBody::Full(Some(bytes)) => Some(bytes.len()),
@@ -264,7 +260,6 @@ impl ReplyBody {
         }
     }
 
-    /// Converts a piece to a frame.
     fn frame(&mut self, piece: Option<Piece>) -> Poll<Option<Result<Frame<Outgoing>, BrokenOff>>> {
         match piece {
             Some(Piece::Data(bytes, _)) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
@@ -282,9 +277,7 @@ pub struct Sender {
     pieces: mpsc::Sender<Piece>,
     /// Text that is not sent yet.
     pub buffer: Vec<u8>,
-    /// Counts the output of a feed.
     follower: Option<Box<dyn Counts>>,
-    /// Provides memory for pieces.
     outlet: Option<Arc<Outlet>>,
     /// See [`Sender::judged`].
     judged: Option<Mark>,
@@ -298,9 +291,6 @@ pub struct Gone;
 
 impl Sender {
     /// Sends the buffer if it is large enough.
-    ///
-    /// # Errors
-    /// [`Gone`].
     pub async fn send_if_full(&mut self) -> Result<(), Gone> {
         if self.buffer.len() < CHUNK_BYTES {
             return Ok(());
@@ -311,9 +301,6 @@ impl Sender {
     }
 
     /// Sends a text of any length behind the buffer, without a second copy in memory.
-    ///
-    /// # Errors
-    /// [`Gone`].
     pub async fn write(&mut self, text: &[u8]) -> Result<(), Gone> {
         for part in text.chunks(CHUNK_BYTES) {
             self.buffer.extend_from_slice(part);
@@ -349,9 +336,6 @@ impl Sender {
     }
 
     /// Sends the buffer and frees its memory: a feed may wait long for its next row.
-    ///
-    /// # Errors
-    /// [`Gone`].
     pub async fn flush(&mut self) -> Result<(), Gone> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -361,26 +345,17 @@ impl Sender {
     }
 
     /// Sends bytes shared by many answers, after the buffer.
-    ///
-    /// # Errors
-    /// [`Gone`].
     pub async fn send_shared(&mut self, bytes: Bytes) -> Result<(), Gone> {
         self.flush().await?;
         self.send_data(bytes).await
     }
 
     /// Waits until a piece can be sent at once.
-    ///
-    /// # Errors
-    /// [`Gone`].
     pub async fn ready(&self) -> Result<(), Gone> {
         self.reserve().await.map(drop)
     }
 
     /// Sends the rest and the end.
-    ///
-    /// # Errors
-    /// [`Gone`].
     pub async fn finish(mut self) -> Result<(), Gone> {
         self.flush().await?;
         self.reserve().await?.send(Piece::End);
@@ -388,9 +363,6 @@ impl Sender {
     }
 
     /// Sends the rest and ends the answer early. A WebSocket sends the reason, other answers break off.
-    ///
-    /// # Errors
-    /// [`Gone`].
     pub async fn refuse(mut self, reason: String) -> Result<(), Gone> {
         self.flush().await?;
         self.reserve().await?.send(Piece::Refused(reason));
@@ -418,9 +390,6 @@ impl Sender {
     }
 
     /// Runs a future until the client leaves.
-    ///
-    /// # Errors
-    /// [`Gone`].
     pub async fn unless_gone<T>(&self, work: impl Future<Output = T>) -> Result<T, Gone> {
         tokio::select! {
             biased;
@@ -459,9 +428,6 @@ impl Sender {
     }
 
     /// Waits for the memory of a page while the client is connected.
-    ///
-    /// # Errors
-    /// [`Gone`].
     pub async fn page_room(&self, pages: &Pages) -> Result<PagePermit, Gone> {
         self.watch().page_room(pages).await
     }

@@ -13,7 +13,6 @@ use crate::arriving::{Arriving, TextBuffer};
 use crate::body_memory::{Body, BodyMemory, Client, FREE_BYTES, Memory, STEP_BYTES, too_large};
 use crate::refused::{Refused, Result};
 
-/// The longest time to skip the rest of a body.
 const SKIP_MAX: Duration = Duration::from_secs(30);
 
 /// A request.

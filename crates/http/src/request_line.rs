@@ -27,7 +27,6 @@ impl HeadsRead {
         HeadsRead(AtomicU64::new(NOT_READ))
     }
 
-    /// Notes that hyper has read this request's head.
     pub(crate) fn saw(&self, request: &hyper::Request<Incoming>) {
         let speaks_on = request.headers().contains_key(header::UPGRADE) || request.method() == Method::CONNECT;
         let body_bytes = request.body().size_hint().exact().filter(|bytes| !speaks_on && *bytes < UNKNOWN);
@@ -50,7 +49,6 @@ enum BodyBytes {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextBytes {
-    /// A head, for [`RequestLines::copy_head`].
     Head,
     /// This many bytes of a body, at least one.
     Body(u64),
@@ -61,7 +59,6 @@ pub(crate) enum NextBytes {
 /// The position after the passed bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LinePosition {
-    /// Before a request line or the empty lines that precede it.
     Beginning,
     RequestLine,
     /// In the header lines. `is_empty`: at the beginning of a line.
@@ -82,12 +79,10 @@ pub(crate) struct RequestLines {
 }
 
 impl RequestLines {
-    /// `is_http1`: otherwise nothing is changed.
     pub(crate) fn new(is_http1: bool) -> RequestLines {
         RequestLines { at: if is_http1 { LinePosition::Beginning } else { LinePosition::Rest }, encoded: b"" }
     }
 
-    /// Returns the kind of the next bytes.
     pub(crate) fn next(&mut self, read: &HeadsRead) -> NextBytes {
         if self.at != LinePosition::Rest
             && let Some(body) = read.take()
@@ -110,7 +105,6 @@ impl RequestLines {
         }
     }
 
-    /// Returns true if a head is incomplete.
     pub(crate) fn is_within_head(&self) -> bool {
         matches!(self.at, LinePosition::RequestLine | LinePosition::Headers { .. })
     }

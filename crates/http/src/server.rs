@@ -183,7 +183,6 @@ impl<L: Label> Shell<L> {
         self.admission.bounds(peer) && !self.is_proxy(peer)
     }
 
-    /// Returns true if the connection may use a reserved place.
     pub(crate) fn is_reserved_for(&self, peer: &Peer) -> bool {
         !self.admission.bounds(peer) && !self.is_proxy(peer)
     }
@@ -255,9 +254,6 @@ pub struct Server<S: Surface> {
 
 impl<S: Surface> Server<S> {
     /// Binds the addresses. Connections from within the process arrive at `inside`.
-    ///
-    /// # Errors
-    /// [`BindError`].
     pub async fn bind(
         listen: &[Listen],
         shell: Arc<Shell<S::Label>>,
@@ -353,7 +349,6 @@ impl<S: Surface> Server<S> {
     }
 }
 
-/// Returns the address if other machines can connect to it.
 fn exposed(listen: &Listen) -> Option<SocketAddr> {
     match listen {
         Listen::Http(address) | Listen::Https(address, _) => {

@@ -9,11 +9,9 @@ use crate::metrics::{Bound, Traffic};
 use crate::refused::{Refused, Result};
 use crate::turns::Who;
 
-/// Bytes by address; addresses without any are left out.
 #[derive(Debug, Default)]
 pub(crate) struct Shares(Mutex<HashMap<Who, usize>>);
 
-/// The address of a limited body.
 #[derive(Debug, Clone)]
 pub(crate) struct Sender {
     pub who: Who,
@@ -22,7 +20,6 @@ pub(crate) struct Sender {
     pub traffic: Arc<Traffic>,
 }
 
-/// The bytes that a body holds of its address's share; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     of: Arc<Shares>,

@@ -26,7 +26,6 @@ const HEAD_BYTES: usize = 4_096;
 /// connection and the buffered data forever.
 pub(crate) struct StallGuard {
     stream: Stream,
-    /// Bytes that were read before.
     before: Bytes,
     lines: RequestLines,
     heads: Arc<HeadsRead>,
@@ -160,14 +159,12 @@ impl StallGuard {
         read
     }
 
-    /// Notes that a head is incomplete.
     fn begins_to_ask(&self) {
         if self.answers.idle_since().is_some() {
             self.place.entered.begins_to_ask(&self.admission.limits());
         }
     }
 
-    /// Reads a part of a head.
     fn poll_head(&mut self, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         // The first bytes of the head may have arrived during the previous answer.
         if self.lines.is_within_head() {

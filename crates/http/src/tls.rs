@@ -23,7 +23,6 @@ use tokio_rustls::rustls::server::{Acceptor, ProducesTickets};
 use crate::stream::{Stream, Transport};
 use crate::turns::{Turns, Who};
 
-/// The interval of the checks for changed files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -93,9 +92,6 @@ impl Stamp {
 
 impl Tls {
     /// Reads a certificate chain and its key, both in PEM.
-    ///
-    /// # Errors
-    /// [`TlsError`].
     pub fn read(certificate: &Path, key: &Path) -> Result<Arc<Tls>, TlsError> {
         let tickets = ring::Ticketer::new().map_err(|error| TlsError::SetUp(error.to_string()))?;
         let now = RwLock::new(config(certificate, key, &tickets)?);

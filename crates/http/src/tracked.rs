@@ -87,7 +87,6 @@ pub(crate) struct Tracking {
 }
 
 impl Tracking {
-    /// Begins a request; `peer` is `None` for one from within the process.
     pub(crate) fn begin(
         traffic: &Arc<Traffic>,
         id: &str,
@@ -126,7 +125,6 @@ impl Tracking {
         }
     }
 
-    /// Connects the request to the trace that its headers name.
     pub(crate) fn continue_trace(&self, as_it_says: ContinueTrace, headers: &HeaderMap) {
         if !self.spans.trace.is_disabled() {
             as_it_says(&self.spans.trace, headers);
@@ -141,7 +139,6 @@ impl Tracking {
         self.started.elapsed()
     }
 
-    /// Converts a reply to hyper's response for a client of this HTTP version.
     pub(crate) fn respond(mut self, reply: Reply, user: Option<String>, version: Version) -> Response<Tracked> {
         let status = reply.status;
         if let Some(access) = &mut self.access {
@@ -174,7 +171,6 @@ fn milliseconds(since: Instant) -> f64 {
 #[derive(Debug)]
 pub(crate) struct Tracked {
     body: ReplyBody,
-    /// The rest of the last piece after a cut.
     rest: Option<Outgoing>,
     in_chunks: bool,
     sent: u64,

@@ -46,12 +46,10 @@ impl Ord for Ticket {
     }
 }
 
-/// A turn; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Turn(Option<Arc<Turns>>);
 
 impl Turns {
-    /// `at_once`: the most concurrent turns; `waiting_max`: the longest queue.
     pub(crate) fn new(at_once: usize, waiting_max: usize) -> Arc<Turns> {
         let bounds = Bounds { of_one: waiting_max, of_all: waiting_max };
         Arc::new(Turns(Mutex::new(TurnsState { free: at_once, next: 0, waiting: FairQueue::new(bounds) })))

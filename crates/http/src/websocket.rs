@@ -37,13 +37,11 @@ const HANDSHAKE: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 /// The largest message of a client after the handshake or its first message, in bytes.
 const INCOMING_BYTES_MAX: usize = 1_024;
 
-/// The read buffer of each connection, in bytes.
 const READ_BUFFER_BYTES: usize = 1_024;
 
 /// The write buffer. When it is full, it is flushed before the next frame is taken.
 const WRITE_BUFFER_BYTES: usize = 16 * 1024;
 
-/// The timeout of the protocol switch.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
 /// The longest close reason (RFC 6455, 5.5).
@@ -163,7 +161,6 @@ impl Opening {
         Some((TokioIo::new(upgraded), SocketEnd { end, gate }))
     }
 
-    /// Opens the socket of a client that only sends control frames.
     async fn opened(self) -> Option<Opened> {
         let (stream, ends) = self.upgraded().await?;
         Some(Opened { socket: socket(stream, INCOMING_BYTES_MAX).await, ends })
@@ -190,7 +187,6 @@ impl Opening {
     }
 }
 
-/// Returns the first message of a stream of frames, and the stream positioned behind it.
 async fn first_of<S>(stream: S, bytes_max: usize, within: Duration) -> (std::result::Result<Bytes, SocketClose>, S)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -222,7 +218,6 @@ pub const fn message_room(bytes_max: usize) -> usize {
     2 * bytes_max + READ_BUFFER_BYTES
 }
 
-/// Returns a WebSocket with a limit on the client's messages.
 async fn socket<S: AsyncRead + AsyncWrite + Unpin>(stream: S, incoming_bytes_max: usize) -> WebSocketStream<S> {
     let config = WebSocketConfig::default()
         .read_buffer_size(READ_BUFFER_BYTES)
@@ -253,7 +248,6 @@ impl std::fmt::Debug for Opened {
 struct SocketClose {
     code: CloseCode,
     reason: String,
-    /// True if the client is gone and gets no close.
     is_gone: bool,
 }
 
@@ -318,7 +312,6 @@ impl Opened {
     }
 }
 
-/// Sends pieces until they or the client end.
 async fn feed(
     socket: &mut Socket,
     gate: &mut Option<Gate>,
@@ -371,9 +364,7 @@ async fn send(
 }
 
 struct Lines {
-    /// True if the beginning of a line was sent.
     is_within: bool,
-    /// True while the socket has not taken all data.
     is_sending: bool,
     heartbeat: Heartbeat,
 }

@@ -33,7 +33,6 @@ pub(crate) const MARKER: &str = "FLATBED_FUNCTIONS_PROCESS";
 /// system.
 const PEAK_BYTES_MAX: usize = 64 << 20;
 
-/// The descriptors of the process.
 const SOCKET: i32 = 0;
 const OWN_PAGE: i32 = 1;
 const TOTAL_PAGE: i32 = 2;

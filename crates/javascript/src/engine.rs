@@ -49,11 +49,9 @@ pub(crate) struct StartedCall<'e> {
     number: u64,
 }
 
-/// The caller, code and limits of a call.
 pub(crate) struct CallTerms<'t> {
     pub(crate) design: &'t Design,
     pub(crate) caller: Caller,
-    /// The number of engines kept for the last caller.
     pub(crate) loaded_max: usize,
     pub(crate) step_max: Duration,
     pub(crate) time_max: Duration,
@@ -81,7 +79,6 @@ impl Engine {
         Engine { nursery, process: None, loaded: LoadedEngines::default(), is_spent: false, niceness }
     }
 
-    /// Begins a call and takes a process if there is none. Returns `None` if no process starts.
     pub(crate) fn begin(&mut self) -> Option<StartedCall<'_>> {
         if !self.process.as_ref().is_some_and(|process| process.calls() < CALLS_MAX && process.is_ready()) {
             self.end();
@@ -97,7 +94,6 @@ impl Engine {
         Some(StartedCall { engine: self, clock, number })
     }
 
-    /// Drops the engines of the process and keeps the process.
     pub(crate) fn clear(&mut self) {
         if self.loaded.is_empty() {
             return;
@@ -228,7 +224,6 @@ impl DeadlineWatch<'_> {
     }
 }
 
-/// The number of engines with sync functions that a process keeps for all callers.
 const SHARED_MAX: usize = 4;
 
 struct Slot {
@@ -246,13 +241,11 @@ struct LoadedEngines {
     /// In order of use; the last was used last.
     machines: Vec<Slot>,
     shared: Vec<Slot>,
-    /// Engines that the process must drop with the next call.
     dropped: Vec<u32>,
     next_slot: u32,
 }
 
 impl LoadedEngines {
-    /// Returns the number of an engine, and true if it is already loaded.
     fn take(&mut self, caller: Caller, design: &Design, part: MachineKind, is_fresh: bool) -> (u32, bool) {
         let machines = if part == MachineKind::Sync {
             &mut self.shared

@@ -162,7 +162,6 @@ impl EngineRequest {
     }
 }
 
-/// `Vec::split_off` that returns `None` if `at` is out of bounds.
 trait SplitOff: Sized {
     fn split_off_checked(&mut self, at: usize) -> Option<Self>;
 }

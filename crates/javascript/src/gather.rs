@@ -17,7 +17,6 @@ use crate::error::{Error, Result};
 use crate::runner::Runner;
 use crate::sync::{Routed, SyncFunction, SyncWrite};
 
-/// The most writes in one call.
 const TOGETHER_MAX: usize = 32;
 
 /// The largest document text of a write that waits for others, in bytes. A call keeps its texts until it ends, even
@@ -30,7 +29,6 @@ const PATIENCE: Duration = Duration::from_millis(5);
 /// The longest time that a write waits for others.
 const WAIT_MAX: Duration = Duration::from_millis(20);
 
-/// The queue of writes that wait for a sync function.
 #[derive(Debug, Default)]
 pub(crate) struct Gather(Mutex<GatherState>);
 

@@ -102,7 +102,6 @@ pub struct Mapped {
     pub logs: Vec<String>,
 }
 
-/// The most log lines of one batch.
 pub(crate) const LOGS_MAX: usize = 100;
 
 /// The size of the rows, in bytes, that ends a batch early.

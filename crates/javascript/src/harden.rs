@@ -18,7 +18,6 @@ pub(crate) const ENGINES_MAX: usize = 4;
 /// Memory of a process besides its engines: frames, their contents, and the allocator's reserve.
 const BESIDE_BYTES: libc::rlim_t = 512 << 20;
 
-/// Lowers a limit of the system. It never raises one.
 fn limit(what: libc::__rlimit_resource_t, max: libc::rlim_t) {
     // SAFETY: it reads and writes numbers that live through the calls.
     unsafe {
@@ -41,7 +40,6 @@ fn drop_capabilities() {
     unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) };
 }
 
-/// Detaches the process from the server's directory and signals.
 pub(crate) fn leave() -> io::Result<()> {
     #[cfg(target_os = "linux")]
     drop_capabilities();
@@ -132,7 +130,6 @@ fn memory_now() -> io::Result<libc::rlim_t> {
 mod filter {
     use libc::{BPF_ABS, BPF_ALU, BPF_AND, BPF_JEQ, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, sock_filter};
 
-    /// The number of the architecture in `linux/audit.h`.
     const ARCHITECTURE: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
 
     /// Offsets in `struct seccomp_data`.

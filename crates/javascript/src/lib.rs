@@ -294,12 +294,10 @@ fn whole(text: String) -> String {
     out
 }
 
-/// Cuts a message of a function to the length at which the dispatcher cuts it.
 fn cut(text: &str) -> String {
     text.char_indices().nth(TEXT_CHARACTERS_MAX).map_or(text, |(end, _)| &text[..end]).to_owned()
 }
 
-/// Parses `["ok",RESULT]` or `["error",NAME,REASON]`.
 fn answer(text: &str) -> Result<String> {
     if let Some(result) = text.strip_prefix("[\"ok\",").and_then(|rest| rest.strip_suffix(']')) {
         return Ok(result.to_owned());
@@ -307,7 +305,6 @@ fn answer(text: &str) -> Result<String> {
     Err(failure(text))
 }
 
-/// Converts `["error",NAME,REASON]` to an error.
 fn failure(text: &str) -> Error {
     let text = whole(text.to_owned());
     let (name, reason) = match json::parse(text.as_bytes(), &Limits::default()) {

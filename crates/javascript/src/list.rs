@@ -52,7 +52,6 @@ pub(crate) struct Link {
     pages: mpsc::Receiver<RowPage>,
     parts: answers::UnboundedSender<ListPart>,
     step_max: Duration,
-    /// The start of the list; `None` before its first exchange.
     began: Option<Duration>,
 }
 

@@ -14,7 +14,6 @@ use crate::memory::{Budget, CountingAllocator, Usage};
 use crate::sync::Compiled;
 use crate::sync_output::SyncRecorder;
 
-/// The stack limit of functions, below that of their thread.
 const STACK_BYTES_MAX: usize = 512 * 1024;
 
 /// The program for calls, in JavaScript.
@@ -59,7 +58,6 @@ pub(crate) enum MachineKind {
 }
 
 impl MachineKind {
-    /// Returns the functions of the program that Rust calls; the first one loads the source.
     fn exports(self) -> &'static [&'static str] {
         match self {
             MachineKind::Calls => &["dispatch"],
@@ -124,10 +122,8 @@ impl Code {
     }
 }
 
-/// The shared parts of all machines of an engine process.
 pub(crate) struct Workshop {
     pub(crate) code: Code,
-    /// The order of `localeCompare`.
     pub(crate) collation: Arc<Collation>,
     pub(crate) budget: Arc<Budget>,
 }
@@ -211,12 +207,10 @@ impl Machine {
         }
     }
 
-    /// Calls a function; `path`, `input` and the result are JSON texts.
     pub(crate) fn call(&self, kind: &str, path: &str, input: &str, clock: &Clock) -> Result<String> {
         self.within(clock, |ctx| self.export(ctx, "dispatch")?.call((kind, path, input)))
     }
 
-    /// Runs a show, an update or a rewrite; `input` has path and arguments as JSON text.
     pub(crate) fn render(&self, kind: &str, input: &str, clock: &Clock) -> Result<String> {
         let answer: String = self.within(clock, |ctx| self.export(ctx, "render")?.call((kind, input)))?;
         match answer.strip_prefix('!') {
@@ -276,14 +270,12 @@ impl Machine {
         &self.heard
     }
 
-    /// Returns one of [`MachineKind::exports`].
     pub(crate) fn export<'js>(&self, ctx: &Ctx<'js>, name: &str) -> rquickjs::Result<Function<'js>> {
         let found = self.part.exports().iter().zip(&self.exports).find(|(known, _)| **known == name);
         let (_, found) = found.ok_or(rquickjs::Error::Unknown)?;
         found.clone().restore(ctx)
     }
 
-    /// Returns the lines logged since the last call of this.
     pub(crate) fn logs(&self, clock: &Clock) -> Vec<String> {
         self.within(clock, |ctx| self.export(ctx, "takeLogs")?.call(())).unwrap_or_default()
     }

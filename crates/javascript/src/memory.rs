@@ -33,7 +33,6 @@ impl Budget {
         self.total.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the peak memory of the engines of this process, in bytes.
     pub(crate) fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
     }
@@ -104,9 +103,7 @@ pub(crate) struct CountingAllocator {
     budget: Arc<Budget>,
     max: usize,
     usage: Arc<Usage>,
-    /// The bytes of the engine in the common count.
     counted: usize,
-    /// The bytes left of [`RESERVE_BYTES`].
     reserve: usize,
 }
 
@@ -125,7 +122,6 @@ impl CountingAllocator {
         )
     }
 
-    /// Returns true if the engine may allocate this many more bytes.
     fn may(&mut self, more: usize) -> bool {
         if self.has_room(more) {
             return true;

@@ -19,7 +19,6 @@ use crate::wire::{Frame, FrameReader};
 pub(crate) struct Setup<'f> {
     pub(crate) memory_max: usize,
     pub(crate) memory_all_max: usize,
-    /// The bytecode for calls, maps, shows and sync functions.
     pub(crate) programs: [&'f [u8]; 4],
 }
 
@@ -50,9 +49,7 @@ pub(crate) enum Request<'f> {
 
 pub(crate) struct CallRequest<'f> {
     pub(crate) number: u64,
-    /// Engines that the process drops first.
     pub(crate) dropped: Vec<u32>,
-    /// The engine that runs the call.
     pub(crate) slot: u32,
     pub(crate) part: MachineKind,
     /// The source of a new engine; `None` if the engine exists.
@@ -60,7 +57,6 @@ pub(crate) struct CallRequest<'f> {
     pub(crate) work: Work<'f>,
 }
 
-/// The part of an [`EngineRequest`] that the process needs.
 pub(crate) enum Work<'f> {
     Call {
         kind: &'f str,
@@ -242,7 +238,6 @@ pub(crate) enum Output {
         stopped: Option<Error>,
         logs: Vec<String>,
     },
-    /// For each input in turn the result of each function, as `maps.js` writes it.
     Reduced(Vec<Vec<String>>),
     Routed(Vec<Result<SyncOutcome>>),
 }
@@ -316,7 +311,6 @@ const END_BYTES_MAX: usize = 1 << 20;
 pub(crate) fn reply_bytes_max(ask: &EngineRequest) -> usize {
     match ask {
         EngineRequest::Check => END_BYTES_MAX,
-        // Names with their lengths, and a reason.
         EngineRequest::Route { writes, .. } => {
             writes.len().saturating_mul(2 * OUTPUT_BYTES_MAX).saturating_add(END_BYTES_MAX).min(REPLY_BYTES_MAX)
         }

@@ -17,7 +17,6 @@ use crate::process::Process;
 use crate::shared::{ProcessPage, Shared, Total};
 use crate::wire::Frame;
 
-/// The number of processes that are kept ready.
 const SPARE_MAX: usize = 2;
 
 /// The number of failed starts that count as one failure: the system may have killed the processes.
@@ -31,7 +30,6 @@ const LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// The initial interval at which killed processes are reaped.
 const REAP_INTERVAL: Duration = Duration::from_millis(5);
 
-/// The interval at which the memory counted by the processes is added up.
 const RECOUNT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Restores the default action of `SIGCHLD`. A server that inherited `SIG_IGN` could not learn how its children
@@ -48,9 +46,7 @@ fn allow_waiting() {
 
 pub(crate) struct Nursery {
     state: Mutex<NurseryState>,
-    /// Signalled when a process is ready or has failed to start.
     ready: Condvar,
-    /// Signalled when the thread has work.
     work: Condvar,
     total: Arc<Shared<Total>>,
     file: OwnedFd,
@@ -62,17 +58,12 @@ pub(crate) struct Nursery {
 #[derive(Default)]
 struct NurseryState {
     spare: Vec<Process>,
-    /// Killed processes that have not been reaped.
     dead: Vec<(Child, Arc<Shared<ProcessPage>>)>,
-    /// The pages of all processes that have not been reaped.
     pages: Vec<Arc<Shared<ProcessPage>>>,
-    /// The time of the last sum of the counted memory.
     counted: Option<Instant>,
     /// The number of callers that wait for a process.
     waiting: usize,
-    /// The number of failed starts since the last success.
     failing: u32,
-    /// The number of failures, each of [`START_ATTEMPTS`] failed starts.
     failures: u64,
     logged: Option<Instant>,
     /// True once [`Nursery::take`] or [`Nursery::prepare`] was called. Spare processes start only after that.
@@ -116,7 +107,6 @@ impl Nursery {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the memory of the engines of all processes, in bytes.
     #[cfg(test)]
     pub(crate) fn counted(&self) -> usize {
         self.total.bytes.load(Ordering::Relaxed)
@@ -241,7 +231,6 @@ impl Nursery {
         !ended.is_empty()
     }
 
-    /// Registers a new process until it is buried.
     pub(crate) fn register(&self, page: Arc<Shared<ProcessPage>>) {
         self.lock().pages.push(page);
         self.figures.function_processes.add(1);

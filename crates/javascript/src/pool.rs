@@ -51,7 +51,6 @@ pub(crate) struct PoolOptions {
     pub(crate) wait_max: Duration,
     /// The time within which a call that was put aside is not stopped for others.
     pub(crate) spared_for: Duration,
-    /// The most engines that a thread keeps for its last caller.
     pub(crate) loaded_max: usize,
     /// True if slow databases may use all usual threads but one while no other database needs them.
     pub(crate) lends: bool,
@@ -62,7 +61,6 @@ pub(crate) struct Task {
     pub(crate) caller: Caller,
     pub(crate) ask: EngineRequest,
     pub(crate) time_max: Duration,
-    /// The time limit until the call ends or exchanges a page.
     pub(crate) step_max: Duration,
 }
 
@@ -72,7 +70,6 @@ struct Job {
     answer: oneshot::Sender<Result<Answer>>,
 }
 
-/// The state that a call's caller and its thread share.
 #[derive(Default)]
 struct JobState {
     /// The start of the call. Unset while the call waits, which does not count as its time.
@@ -87,7 +84,6 @@ struct JobState {
 #[derive(Default)]
 struct Stop {
     is_stopped: bool,
-    /// The clock of the call from its start on.
     clock: Option<Clock>,
 }
 
@@ -210,7 +206,6 @@ impl Pool {
         self.run_counted(task, &mut spent).await
     }
 
-    /// Runs a call like [`Pool::run`] and adds its processor time to `spent`.
     pub(crate) async fn run_counted(self: &Arc<Self>, task: Task, spent: &mut Duration) -> Result<Answer> {
         let (answer, mut answered) = oneshot::channel();
         let (asked, database, state) = (Instant::now(), task.design.database.clone(), Arc::new(JobState::default()));
@@ -438,7 +433,6 @@ fn late_error(is_crowded_out: bool, ran: Duration, step_max: Duration) -> Error 
     if is_crowded_out || ran < step_max / 2 { Error::Busy } else { Error::TimedOut(step_max) }
 }
 
-/// Replaces the error of a call that was stopped at its deadline.
 fn give_reason(result: &mut Result<Answer>, because: &Error) {
     let is_late = |error: &Error| matches!(error, Error::TimedOut(_));
     match result {

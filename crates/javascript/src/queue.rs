@@ -13,7 +13,6 @@ const WAITING_MAX: usize = 16_384;
 /// The most waiting calls of one database. A change is filtered for all its followers at once.
 const WAITING_OF_ONE_MAX: usize = 4_096;
 
-/// The most waiting calls of one client.
 const WAITING_OF_CLIENT_MAX: usize = WAITING_MAX / 2;
 
 /// A call that uses more processor time makes its database slow.
@@ -23,7 +22,6 @@ pub(crate) const LONG: Duration = Duration::from_millis(300);
 /// the databases of one tenant would take the usual threads each time their terms end.
 const SLOW_FOR: Duration = Duration::from_secs(30);
 
-/// The longest term.
 const SLOW_FOR_MAX: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
@@ -32,12 +30,9 @@ struct SlowTerm {
     term: Duration,
 }
 
-/// The threads that run a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
-    /// The threads for databases that are not slow.
     Usual,
-    /// The thread for slow databases.
     Slow,
 }
 
@@ -51,11 +46,9 @@ enum Owner {
     Database(Arc<str>),
 }
 
-/// The turn of an owner with waiting calls.
 #[derive(Debug)]
 struct OwnerTurn {
     waiting: usize,
-    /// The owner with the smallest number has the next turn.
     number: u64,
 }
 
@@ -77,15 +70,12 @@ pub(crate) struct Queue<J> {
     /// The most usual threads that slow databases may use while no other database needs them.
     lent_max: usize,
     waiting: HashMap<Arc<str>, VecDeque<WaitingCall<J>>>,
-    /// The databases with waiting calls, in the order of their turns.
     turns: VecDeque<Arc<str>>,
     owners: HashMap<Owner, OwnerTurn>,
     last_turn: u64,
-    /// True if the next turn is an owner's.
     is_by_owner: bool,
     count: usize,
     next_id: u64,
-    /// The database of each call on a usual thread.
     running: Vec<Arc<str>>,
     /// The slow databases, and those that were slow within the last term.
     slow: HashMap<Arc<str>, SlowTerm>,
@@ -98,7 +88,6 @@ impl<J> Queue<J> {
         Queue { of_one_max, lent_max, waiting, turns, owners, last_turn, is_by_owner, count, next_id, running, slow }
     }
 
-    /// Adds a call and returns its number for [`Queue::remove`].
     pub(crate) fn push(&mut self, database: &Arc<str>, client: Option<u64>, job: J) -> Result<u64, QueueFull> {
         let of_one = self.waiting.get(database).map_or(0, VecDeque::len);
         let owner = client.map_or_else(|| Owner::Database(database.clone()), Owner::Client);
@@ -143,7 +132,6 @@ impl<J> Queue<J> {
         self.left(&call.owner, false);
     }
 
-    /// Returns the index in `turns` of the next call for a thread.
     fn next(&self, lane: Lane, now: Instant) -> Option<usize> {
         match self.place(lane, now) {
             None if self.lends(lane) => self.place(Lane::Slow, now),
@@ -161,7 +149,6 @@ impl<J> Queue<J> {
         next.map(|(place, _)| place)
     }
 
-    /// Returns the turn of the owner of a database's first call.
     fn owner_turn(&self, database: &Arc<str>) -> Option<u64> {
         let call = self.waiting.get(database)?.front()?;
         self.owners.get(&call.owner).map(|turn| turn.number)
@@ -172,7 +159,6 @@ impl<J> Queue<J> {
         lane == Lane::Usual && self.running.len() < self.lent_max
     }
 
-    /// Returns true if [`Queue::take`] would return a call.
     pub(crate) fn has(&self, lane: Lane, now: Instant) -> bool {
         self.waits(lane, now) || self.lends(lane) && self.waits(Lane::Slow, now)
     }
@@ -197,7 +183,6 @@ impl<J> Queue<J> {
         Some(job)
     }
 
-    /// Returns true if a call waits for this lane.
     pub(crate) fn waits(&self, lane: Lane, now: Instant) -> bool {
         self.turns.iter().any(|database| self.may_run(database, lane, now))
     }
@@ -224,7 +209,6 @@ impl<J> Queue<J> {
         }
     }
 
-    /// Makes a database slow or extends its term.
     pub(crate) fn slow_down(&mut self, database: &Arc<str>, now: Instant) {
         self.slow.retain(|_, slow| now < slow.until + slow.term);
         let term = match self.slow.get(database) {

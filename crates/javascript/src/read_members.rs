@@ -8,7 +8,6 @@
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReadMembers {
-    /// Members of the document; `None` for all.
     pub(crate) members: Option<Vec<String>>,
     /// True if the function may read the replaced document.
     pub(crate) is_old: bool,
@@ -152,7 +151,6 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(is_of_name) && !text.starts_with(|first: char| first.is_ascii_digit())
 }
 
-/// Returns each name with the code before and after it.
 fn words(code: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     let mut from = 0;
     std::iter::from_fn(move || {

@@ -9,7 +9,6 @@ use flatbed_flatten::json::{self, Limits, Value};
 use crate::Design;
 use crate::figures::{FunctionFigures, KillCause};
 
-/// The interval between two log lines about one database.
 const PACE: Duration = Duration::from_secs(60);
 
 /// The most databases with a log line in the last interval. Beyond it no line is written.

@@ -51,9 +51,6 @@ pub enum InvalidResponse {
 
 impl Response {
     /// Parses the text of a response.
-    ///
-    /// # Errors
-    /// [`InvalidResponse`].
     pub fn parse(text: &str) -> Result<Response, InvalidResponse> {
         let mut response = Response::default();
         for (name, value) in members(text).ok_or(InvalidResponse::NoObject)? {

@@ -21,7 +21,6 @@ const FREE_BYTES: usize = 16 << 10;
 
 const PERMIT_BYTES: usize = 1024;
 
-/// The number of known databases above which those without reservations are forgotten.
 const KNOWN: usize = 64;
 
 /// A reservation; released when dropped.

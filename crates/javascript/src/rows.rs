@@ -20,7 +20,6 @@ struct RowBounds {
 }
 
 impl Rows {
-    /// Parses `[[KEY,VALUE],...]` as `JSON.stringify` writes it. An empty text has no rows.
     pub(crate) fn parse(text: String) -> Result<Rows> {
         let mut rows = Rows { text, cuts: Vec::new() };
         if !rows.text.is_empty() {
@@ -80,7 +79,6 @@ fn expect(text: &[u8], at: usize, byte: u8) -> Option<usize> {
     (text.get(at) == Some(&byte)).then_some(at + 1)
 }
 
-/// Returns the end of the value that begins at `begin`.
 pub(crate) fn value_end(text: &[u8], begin: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let mut at = begin;

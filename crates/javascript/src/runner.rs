@@ -44,7 +44,6 @@ impl std::fmt::Debug for Runner {
     }
 }
 
-/// Ends the threads and their processes when dropped.
 struct Handle {
     nursery: Arc<Nursery>,
     calls: Arc<Pool>,
@@ -143,7 +142,6 @@ impl Runner {
         Caller { number: self.handle.callers.fetch_add(1, Ordering::Relaxed), client: None }
     }
 
-    /// Runs a request. The time limits are those of [`Pool::run`].
     pub(crate) async fn run(
         &self,
         design: &Design,

@@ -13,11 +13,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 pub(crate) struct ProcessPage {
     /// The deadline of the call, in microseconds of the monotonic clock.
     pub(crate) until_us: AtomicU64,
-    /// The number of the last stopped call.
     pub(crate) stopped: AtomicU64,
-    /// The finished items of the call: documents mapped, writes judged.
     pub(crate) finished: AtomicUsize,
-    /// The bytes of the process's engines that are included in [`Total`].
     pub(crate) counted: AtomicUsize,
 }
 
@@ -49,7 +46,6 @@ unsafe impl<T: Share> Send for Shared<T> {}
 unsafe impl<T: Share> Sync for Shared<T> {}
 
 impl<T: Share> Shared<T> {
-    /// Creates a mapping of zeros and the file that another process maps.
     pub(crate) fn create() -> io::Result<(Shared<T>, OwnedFd)> {
         let file = file()?;
         file.set_len(size_of::<T>() as u64)?;

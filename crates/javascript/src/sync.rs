@@ -197,11 +197,8 @@ impl Runner {
 }
 
 pub(crate) struct Compiled {
-    /// The function that makes the sync function from the writer.
     make: Persistent<Function<'static>>,
-    /// True if the source may refer to the writer.
     names_writer: bool,
-    /// The number of global names between two calls, and the prototype of the global object.
     names: usize,
     parent: Persistent<Object<'static>>,
 }

@@ -45,9 +45,7 @@ const WORK_BETWEEN_LOOKS: usize = 1_000;
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct SyncOutput {
     pub(crate) channels: BTreeSet<String>,
-    /// Pairs of grantee and channel.
     pub(crate) grants: BTreeSet<(String, String)>,
-    /// Pairs of grantee and role, with its prefix.
     pub(crate) roles: BTreeSet<(String, String)>,
     /// The number of channels, and of grants and roles, including those that are not kept.
     pub(crate) counts: [usize; 2],
@@ -72,7 +70,6 @@ pub(crate) struct SyncRecorder {
     call: RefCell<Option<CallContext>>,
     said: RefCell<SyncOutput>,
     work: Cell<usize>,
-    /// The bytes held by all [`Texts`].
     under_way: Cell<usize>,
     /// True if the deadline passed inside one of these functions, which then did not collect everything.
     is_stopped: Cell<bool>,
@@ -245,7 +242,6 @@ struct Texts<'h> {
 }
 
 impl Texts<'_> {
-    /// Adds a text if the limit allows it.
     fn take(&mut self, text: String) -> bool {
         let bytes = text.capacity() + TEXT_BYTES;
         let has_room = self.under_way.get() + bytes <= UNDER_WAY_BYTES_MAX;
@@ -265,7 +261,6 @@ impl Drop for Texts<'_> {
 }
 
 impl SyncOutput {
-    /// Counts a name and returns true if it is kept.
     fn has_room(&mut self, of: usize, bytes: usize) -> bool {
         let Some(count) = self.counts.get_mut(of) else { return false };
         *count += 1;
@@ -279,7 +274,6 @@ impl SyncOutput {
     }
 }
 
-/// A built-in function of an engine.
 struct SyncHelper {
     what: HelperKind,
     heard: Rc<SyncRecorder>,

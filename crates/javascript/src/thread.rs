@@ -4,7 +4,6 @@ use std::time::Duration;
 #[cfg(not(target_os = "linux"))]
 use std::time::Instant;
 
-/// A thread, or a process with one thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Thread {
     #[cfg(target_os = "linux")]

@@ -71,7 +71,6 @@ impl Runner {
 }
 
 impl Machine {
-    /// Runs the function. The second value is true if the machine may be used again.
     pub(crate) fn transform(&self, input: &str, clock: &Clock) -> (Result<String>, bool) {
         // The built-in functions of sync functions have no effect here.
         self.heard().begin(None, 0, clock);

@@ -15,9 +15,7 @@ const KEPT_BYTES_MAX: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrameError {
-    /// The deadline passed.
     Late,
-    /// The bytes are not a frame, or the frame is too long.
     Malformed,
     /// The other side closed the socket.
     Gone,
@@ -26,7 +24,6 @@ pub(crate) enum FrameError {
 pub(crate) struct Frame(Vec<u8>);
 
 impl Frame {
-    /// Begins an empty frame in a buffer that is reused.
     pub(crate) fn begin(mut buffer: Vec<u8>) -> Frame {
         buffer.clear();
         buffer.extend_from_slice(&[0; HEAD]);
@@ -63,7 +60,6 @@ impl Frame {
         self.bytes(text.as_bytes())
     }
 
-    /// Writes a list, for [`FrameReader::list`].
     pub(crate) fn list<T>(
         &mut self,
         items: impl ExactSizeIterator<Item = T>,
@@ -124,7 +120,6 @@ impl Frame {
     }
 }
 
-/// Returns true for a timeout of the socket.
 fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -132,14 +127,12 @@ fn is_pause(error: &io::Error) -> bool {
 #[derive(Default)]
 pub(crate) struct Buffer {
     bytes: Vec<u8>,
-    /// The number of received bytes.
     have: usize,
     /// The end of the last frame. Later bytes belong to the next one.
     end: usize,
 }
 
 impl Buffer {
-    /// Frees the memory of a large frame after it has been read.
     pub(crate) fn trim(&mut self) {
         if self.bytes.len() > KEPT_BYTES_MAX {
             self.bytes = self.bytes.get(self.end..self.have).unwrap_or_default().to_vec();
@@ -184,7 +177,6 @@ impl Buffer {
         self.bytes.get(HEAD..self.end).ok_or(FrameError::Malformed)
     }
 
-    /// Returns true if bytes have arrived behind the last frame.
     pub(crate) fn has_more(&self) -> bool {
         self.have > self.end
     }
@@ -197,7 +189,6 @@ impl Buffer {
     }
 }
 
-/// A reader of the unread rest of a frame.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FrameReader<'f>(&'f [u8]);
 
@@ -257,7 +248,6 @@ impl<'f> FrameReader<'f> {
         self.list_of(usize::MAX, one)
     }
 
-    /// Reads a list of at most `max` items.
     pub(crate) fn list_of<T, C: Default + Extend<T>>(
         &mut self,
         max: usize,
@@ -283,7 +273,6 @@ impl<'f> FrameReader<'f> {
 mod tests {
     use super::*;
 
-    /// A reader that returns its bytes in pieces.
     struct Pieces<'p>(&'p [u8], usize);
 
     impl Read for Pieces<'_> {

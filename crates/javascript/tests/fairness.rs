@@ -130,7 +130,6 @@ async fn no_number_of_endless_databases_keeps_another_waiting() {
     drop((hostile, maps));
 }
 
-/// Returns the start and end of a map that emits them, in milliseconds.
 fn ran(mapped: &Mapped) -> (u64, u64) {
     let rows = mapped.documents[0][0].as_ref().expect("rows");
     let (begun, ended) = rows.iter().next().expect("a row");

@@ -34,7 +34,6 @@ async fn filter(runner: &Runner, source: &str) -> Result<Vec<bool>, Error> {
     runner.filter(&design(source), runner.caller(), "f", &[b"{}"], "{}").await
 }
 
-/// Returns the child processes with the ticks of processor time that each has used.
 fn children(parent: u32) -> Vec<(u32, u64)> {
     let all = std::fs::read_dir("/proc").expect("processes").flatten();
     let of_parent = all.filter_map(|entry| {

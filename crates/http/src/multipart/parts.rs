@@ -18,6 +18,8 @@ impl From<MultipartError> for Refused {
 }
 
 /// A request's multipart body. `R` is the surface's wrapper of the request.
+///
+/// All reads fail with the errors of [`Request::read_body`], and with 400 for a malformed body.
 #[derive(Debug)]
 pub struct Parts<'r, R> {
     request: &'r mut R,
@@ -46,9 +48,6 @@ impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
     }
 
     /// Returns the next event. Must not be called after [`Event::End`].
-    ///
-    /// # Errors
-    /// Those of [`Request::read_body`], and 400 for a malformed body.
     pub async fn next(&mut self) -> Result<Event> {
         loop {
             if let Some(event) = self.parser.next()? {
@@ -60,9 +59,6 @@ impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
     }
 
     /// Returns the headers of the next part, `None` at the end.
-    ///
-    /// # Errors
-    /// Those of [`Request::read_body`], and 400 for a malformed body.
     pub async fn part(&mut self) -> Result<Option<PartHeaders>> {
         match self.next().await? {
             Event::Part(headers) => Ok(Some(headers)),
@@ -71,9 +67,6 @@ impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
     }
 
     /// Returns more of the part's data, `None` at its end.
-    ///
-    /// # Errors
-    /// Those of [`Request::read_body`], and 400 for a malformed body.
     pub async fn data(&mut self) -> Result<Option<bytes::Bytes>> {
         match self.next().await? {
             Event::Data(bytes) => Ok(Some(bytes)),
@@ -82,18 +75,12 @@ impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
     }
 
     /// Skips the part's data.
-    ///
-    /// # Errors
-    /// Those of [`Request::read_body`], and 400 for a malformed body.
     pub async fn skip(&mut self) -> Result<()> {
         while self.data().await?.is_some() {}
         Ok(())
     }
 
     /// Returns all of the part's data, within the limits of a body.
-    ///
-    /// # Errors
-    /// Those of [`Request::read_body`], and 400 for a malformed body.
     pub async fn text(&mut self) -> Result<Body> {
         let mut text = TextBuffer::new(&self.request.body, None);
         while let Some(bytes) = self.data().await? {
@@ -103,9 +90,6 @@ impl<'r, R: DerefMut<Target = Request>> Parts<'r, R> {
     }
 
     /// Returns all of the part's data, or `None` once it exceeds `bytes_max`, without reading the rest.
-    ///
-    /// # Errors
-    /// Those of [`Request::read_body`], and 400 for a malformed body.
     pub async fn short_text(&mut self, bytes_max: usize) -> Result<Option<Vec<u8>>> {
         let mut text = Vec::new();
         while let Some(bytes) = self.data().await? {

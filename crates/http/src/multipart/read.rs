@@ -8,13 +8,10 @@ use memchr::memmem::Finder;
 
 use crate::multipart::parameter;
 
-/// The longest headers of a part, in bytes.
 const HEADERS_BYTES_MAX: usize = 16 * 1024;
 
-/// The longest text before the first part, in bytes.
 const PREAMBLE_BYTES_MAX: usize = 16 * 1024;
 
-/// The most blanks behind a boundary.
 const PADDING_BYTES_MAX: usize = 128;
 
 /// The error of a malformed body.
@@ -85,7 +82,6 @@ enum ParserState {
     Preamble,
     Headers,
     Data,
-    /// The last boundary was read but not yet returned.
     Ending,
     End,
 }
@@ -114,11 +110,9 @@ enum BoundaryEnd {
 /// beyond that.
 #[derive(Debug)]
 pub(crate) struct Parser {
-    /// A line break, two hyphens, the boundary.
     delimiter: Finder<'static>,
     buffer: BytesMut,
     state: ParserState,
-    /// The bytes skipped before the first part.
     passed: usize,
 }
 
@@ -136,7 +130,6 @@ impl Parser {
         }
     }
 
-    /// Returns the next event, `None` if more bytes are needed or after the end.
     pub(crate) fn next(&mut self) -> Result<Option<Event>, MultipartError> {
         loop {
             match self.state {
@@ -167,7 +160,6 @@ impl Parser {
         }
     }
 
-    /// Returns data up to a boundary, or the boundary.
     fn step(&mut self) -> Step {
         let delimiter_bytes = self.delimiter.needle().len();
         let data_bytes = match self.delimiter.find(&self.buffer) {

@@ -9,7 +9,6 @@ use super::SOCKET;
 use crate::clock::Clock;
 use crate::process::ZONE;
 
-/// Tries an operation and returns its outcome.
 pub(crate) fn probe(what: &str, clock: &Clock) -> String {
     match what {
         "open" => told(File::open("/etc/passwd").map(drop)),
@@ -76,7 +75,6 @@ fn send(bytes: &[u8]) {
     socket.write_all(bytes).unwrap();
 }
 
-/// Sends bytes instead of a reply.
 fn sent(bytes: &[u8]) -> String {
     send(bytes);
     endless()

@@ -196,7 +196,6 @@ async fn rewrites_of_a_request_share_the_time_of_one_call() {
     assert_eq!((rewritten, spent), (Err(Error::TimedOut(time_max)), time_max));
 }
 
-/// Returns the response, the text, and the error if there is one.
 async fn run(list: &mut List, pages: &[&str]) -> (Option<String>, String, Option<String>) {
     let (mut response, mut text, mut pages) = (None, String::new(), pages.iter());
     loop {

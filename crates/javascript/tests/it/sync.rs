@@ -50,7 +50,6 @@ fn items<'a>(of: &'a Value<'a>) -> &'a [Value<'a>] {
     }
 }
 
-/// Returns the grants as Sync Gateway shows them.
 fn access(routing: &Routing) -> BTreeMap<String, Vec<String>> {
     let mut all = BTreeMap::<String, Vec<String>>::new();
     for grant in &routing.grants {

@@ -24,7 +24,6 @@ async fn map(lib: Option<&str>, maps: &[(&str, &str)], of: &[&str]) -> Result<Ma
     runner().map(&group(lib, maps), docs(of)).await
 }
 
-/// Formats rows as `KEY VALUE|KEY VALUE`, or the error.
 fn told(outcome: &Result<flatbed_javascript::Rows>) -> String {
     match outcome {
         Ok(rows) => rows.iter().map(|(key, value)| format!("{key} {value}")).collect::<Vec<_>>().join("|"),
@@ -32,7 +31,6 @@ fn told(outcome: &Result<flatbed_javascript::Rows>) -> String {
     }
 }
 
-/// Returns the rows of one map for one document.
 async fn one(source: &str, doc: &str) -> String {
     match map(None, &[("v", source)], &[doc]).await {
         Ok(mapped) => match (mapped.stopped, mapped.documents.first().and_then(|views| views.first())) {
