@@ -28,10 +28,10 @@ pub(crate) const STEP_BYTES: usize = 256 * 1024;
 
 const SMALL_BYTES: usize = 1024 * 1024;
 
-/// The largest small tree, as a fraction of the memory for small trees.
+/// The memory for small trees divided by this is the largest small tree.
 const SMALL_TREE_PART: usize = 8;
 
-/// Trees above this fraction of the memory wait only briefly: others would wait behind them.
+/// Trees larger than the memory for trees divided by this wait only briefly: others would wait behind them.
 const LARGE_TREE_PART: usize = 4;
 
 const UPLOAD_BYTES: usize = 512 * 1024;

@@ -37,16 +37,16 @@ const ANSWERS_MAX_UNKNOWN: usize = 100;
 /// The most concurrent answers on any other connection.
 pub(crate) const ANSWERS_MAX: usize = 1_000;
 
-/// The fraction of the page memory that is for pages without documents.
+/// The page memory divided by this is for pages without documents.
 const ROWS_PART: usize = 4;
 
-/// The largest page without documents.
+/// The largest page without documents, in bytes.
 const ROWS_BYTES: usize = 4 * 1024 * 1024;
 
 /// The memory of a small object and of the data read to build it.
 const LITTLE_BYTES: usize = 2 * LITTLE_MAX + 4 * 1024;
 
-/// The largest small object.
+/// The largest small object, in bytes.
 pub const LITTLE_MAX: usize = 64 * 1024;
 
 /// The memory to read a part of an attachment.

@@ -39,7 +39,7 @@ const INCOMING_BYTES_MAX: usize = 1_024;
 
 const READ_BUFFER_BYTES: usize = 1_024;
 
-/// The write buffer. When it is full, it is flushed before the next frame is taken.
+/// The write buffer, in bytes. When it is full, it is flushed before the next frame is taken.
 const WRITE_BUFFER_BYTES: usize = 16 * 1024;
 
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);

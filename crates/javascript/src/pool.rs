@@ -80,7 +80,7 @@ struct JobState {
     ran: OnceLock<Duration>,
 }
 
-/// Whether a call must stop.
+/// The order to a call to stop.
 #[derive(Default)]
 struct Stop {
     is_stopped: bool,
