@@ -546,14 +546,12 @@ mod tests {
         small.reserve_tree(&memory, &array(5_000), None).await.unwrap();
         assert_eq!(waited(), Duration::ZERO, "it found room of its own");
         assert!(!waits.is_finished());
-        // A client that has hung up no longer waits.
         drop(there);
         assert_eq!(waits.await.unwrap().unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(waited(), Duration::ZERO);
         let refused = Memory::default().reserve_tree(&memory, &array(half), None).await;
         assert_eq!(refused.unwrap_err().status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(waited() < ROOM_MAX, "large ones do not stay long in the way");
-        // A long-lived answer keeps only what it needs.
         let kept = lasts.keep(&memory, 1 << 20).unwrap();
         drop(small);
         assert_eq!(memory.usage()[1].used, 1 << 20);

@@ -272,7 +272,6 @@ mod tests {
         let other = page(&[("host", "a"), ("origin", "https://other.example")]);
         assert!(!listed.is_own_or_listed(&of(&other, true)));
         assert!(!listed.is_own_or_listed(&of(&page(&[("host", "a"), ("origin", "*")]), true)));
-        // All sandboxed pages have this origin.
         let null = Cors { origins: vec!["null".into()], ..Cors::default() };
         assert!(!null.is_own_or_listed(&of(&page(&[("host", "a"), ("origin", "null")]), true)));
     }

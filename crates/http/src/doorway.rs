@@ -467,7 +467,6 @@ mod tests {
         let other = world.enter(3).unwrap();
         assert!(is_cut(&flood[2].1).await && !is_cut(&flood[3].1).await);
         assert!(!is_cut(&innocent.1).await && !is_cut(&other.1).await);
-        // A connection with a request is no longer unfinished.
         flood[3].0.asks();
         flood[3].0.asks();
         let last = world.enter(4).unwrap();
@@ -562,7 +561,6 @@ mod tests {
         assert!(!is_cut(&two.1).await);
         two.0.asks();
         one.0.begins_to_ask(&world.limits);
-        // The older head ends, not the older connection.
         let four = world.enter(4).unwrap();
         assert!(is_cut(&three.1).await && !is_cut(&one.1).await);
         one.0.asks();
@@ -615,7 +613,6 @@ mod tests {
         assert!(one.0.comes_from(who(2), true, &world.limits) && third.comes_from(who(2), true, &world.limits));
         assert!(!two.0.comes_from(who(2), true, &world.limits));
         let four = world.enter(1).unwrap();
-        // The unfinished connection makes room.
         let five = world.enter(1).unwrap();
         assert!(is_cut(&four.1).await && !is_cut(&two.1).await);
         drop((one, two, third, four, five));

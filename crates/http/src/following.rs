@@ -144,11 +144,9 @@ mod tests {
         drop(one.pop());
         let others = [follow("192.0.2.2").unwrap(), follow("192.0.2.3").unwrap()];
         assert!(is_to_end(&one[4]) && is_to_end(&one[3]) && !one[..3].iter().any(is_to_end));
-        // The addresses have three, two and one.
         assert!(follow("192.0.2.2").is_err() && follow("192.0.2.1").is_err());
         let fourth = follow("192.0.2.4").unwrap();
         assert!(is_to_end(&one[2]));
-        // Two, two, one and one: no address has two more than another.
         assert!(["192.0.2.1", "192.0.2.3", "192.0.2.4"].iter().all(|address| follow(address).is_err()));
         assert!(follow("192.0.2.5").is_ok_and(|_| is_to_end(&others[0]) || is_to_end(&one[1])));
         drop((one, two, others, fourth));

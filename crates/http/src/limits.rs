@@ -340,13 +340,11 @@ mod tests {
         let ask = |address: &str| admission.ask(&peer(address)).map(Option::unwrap);
         let mut held: Vec<_> = (0..8).map(|_| ask("192.0.2.1").unwrap()).collect();
         assert_eq!(ask("192.0.2.1").unwrap_err().status.as_u16(), 429);
-        // Another address gets its share, and at least one request.
         held.extend((0..4).map(|_| ask("192.0.2.2").unwrap()));
         assert!(ask("192.0.2.2").is_err() && ask("192.0.2.1").is_err());
         for n in 3..100 {
             held.push(ask(&format!("192.0.2.{n}")).unwrap());
         }
-        // Feeds do not count.
         held.iter().for_each(AddressRequest::follows);
         held.extend((0..8).map(|_| ask("192.0.2.1").unwrap()));
         assert!(ask("192.0.2.1").is_err());

@@ -605,7 +605,6 @@ mod tests {
         drop(end);
         assert!(next().await.is_some_and(|frame| frame.is_err()));
         sender.closed().await;
-        // A stream that ends before the cut is whole.
         let (reply, sender) = Reply::stream();
         let mut body = reply.until(std::future::pending()).body;
         sender.finish().await.unwrap();

@@ -228,7 +228,6 @@ mod tests {
                 text(&with_body, &[of_body, of_body, 0]),
                 [encoded, body, encoded, body, "\r\n\n", encoded].concat()
             );
-            // Nothing changes in and behind a body of unknown length.
             assert_eq!(text(&[raw, body, raw].concat(), &[UNKNOWN]), [encoded, body, raw].concat());
             // Nothing changes if hyper reads on behind a head or sees another end.
             assert_eq!(text(&[raw, raw].concat(), &[NOT_READ]), [encoded, raw].concat());

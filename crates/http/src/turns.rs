@@ -130,7 +130,6 @@ mod tests {
         drop(gone);
         drop(one);
         let three = there.await.unwrap();
-        // The turn was passed on but not received.
         let mut taken = Box::pin(turns.wait(None));
         assert!(poll_once(&mut taken).await.is_none());
         drop(two);

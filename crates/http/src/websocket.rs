@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(ours.next().await.unwrap().unwrap(), "more".into());
         assert_eq!(theirs.next().await.unwrap().unwrap(), Message::Pong("1".into()));
         theirs.send(long.into()).await.unwrap();
-        assert!(ours.next().await.unwrap().is_err(), "the limit is that of a client without messages");
+        assert!(ours.next().await.unwrap().is_err(), "the limit of a client without a message applies");
         // A message that is too long, and one that does not arrive.
         let (ours, theirs) = tokio::io::duplex(100_000);
         let mut theirs = client(theirs).await;

@@ -318,7 +318,6 @@ mod tests {
         queue.push(&b, None, 10).unwrap();
         assert!(queue.waits(Lane::Usual, now) && !queue.waits(Lane::Slow, now));
         assert_eq!(usual(&mut queue), Some(10));
-        // Slow databases have their own thread and no other.
         for (database, ran) in [(&a, LONG), (&b, LONG)] {
             queue.finished(database, Lane::Usual, ran, now);
         }
@@ -342,7 +341,6 @@ mod tests {
         queue.push(&a, None, 5).unwrap();
         assert_eq!([(); 2].map(|()| queue.take(Lane::Slow, now)), [Some(12), Some(4)]);
         queue.finished(&a, Lane::Usual, Duration::ZERO, now);
-        // The term is over.
         assert!(!queue.waits(Lane::Slow, now + SLOW_FOR));
         assert_eq!(queue.take(Lane::Usual, now + SLOW_FOR), Some(5));
     }

@@ -202,7 +202,6 @@ mod tests {
             ("function sync (doc, oldDoc) { if (oldDoc) requireUser(oldDoc.owner); channel(doc.x) } ;\n", "x", true),
             ("(doc, old) => { channel(doc.$, doc._id); }", "$ _id", false),
             ("function () { channel('all'); }", "", false),
-            // Strings and comments are not code.
             ("function (doc) { /* doc itself } */ channel(doc.a, 'doc[\\'x\\']}'); // doc\n }", "a", false),
             ("function (d, doc) { channel(d.a); }", "a", false),
             ("function (doc) { doc.a = 1; delete doc.b; var docs = [document]; channel(doc.c); }", "a b c", false),
@@ -210,7 +209,6 @@ mod tests {
             let members = members.split_whitespace().map(str::to_owned).collect();
             assert_eq!(of(source), (Some(members), is_old), "{source}");
         }
-        // The second parameter is analysed independently.
         assert_eq!(of("function (doc, old) { channel(doc); }"), (None, false));
     }
 

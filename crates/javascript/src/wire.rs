@@ -336,7 +336,6 @@ mod tests {
         assert_eq!(broken(&[1, 0]), FrameError::Late);
         assert_eq!(broken(&[0, 0, 15, 0, 7]), FrameError::Late);
         assert_eq!(Buffer::default().receive(&mut &[1, 0, 0, 0][..], 9, &mut || false), Err(FrameError::Gone));
-        // A list without its items.
         assert_eq!(FrameReader::of(&[255; 4]).list::<u8, Vec<u8>>(FrameReader::byte), None);
         let two = [2, 0, 0, 0, 7, 8];
         assert_eq!(FrameReader::of(&two).list_of::<u8, Vec<u8>>(2, FrameReader::byte), Some(vec![7, 8]));

@@ -136,7 +136,6 @@ fn ran(mapped: &Mapped) -> (u64, u64) {
     (begun.parse().expect("a number"), ended.parse().expect("a number"))
 }
 
-/// The batches of one database use all threads for maps, and filters run beside them.
 #[tokio::test]
 async fn mapping_uses_all_its_threads_and_no_others() {
     let (batch_max, validation_max, wait_max) = (FOREVER, FOREVER, PATIENCE);
@@ -164,7 +163,6 @@ async fn mapping_uses_all_its_threads_and_no_others() {
     .await;
 }
 
-/// A call without a caller stops or does not start.
 #[tokio::test]
 async fn who_leaves_takes_his_calls_along() {
     let (wait_max, validation_max, batch_max) = (FOREVER, FOREVER, FOREVER);

@@ -55,7 +55,6 @@ fn kill(id: u32) {
     unsafe { libc::kill(libc::pid_t::try_from(id).expect("a number"), libc::SIGKILL) };
 }
 
-/// A server learns at its start whether functions can run.
 #[tokio::test]
 async fn processes_start_before_the_first_call_where_that_is_wanted() {
     let _one = ONE.lock().await;
@@ -109,10 +108,8 @@ async fn a_process_that_is_killed_from_outside_costs_its_own_call_alone() {
     });
     let busy = async || mine().iter().find(|(_, ticks)| *ticks > 5).map(|(id, _)| *id);
     kill(until_some("one is busy", busy).await);
-    // The kill does not mean that the document needs too much memory.
     assert_eq!(soon(endless).await.expect("no panic"), Err(Error::Busy));
     assert_eq!(runner.figures().function_processes_killed.of(KillCause::Died).get(), 1);
-    // Killed spare and idle processes cost no call.
     for _ in 0..3 {
         assert_eq!(soon(filter(&runner, QUICK)).await, Ok(vec![true]));
         until("spare ones are there", async || mine().len() >= 3).await;
@@ -189,7 +186,6 @@ async fn dates_are_in_the_zone_of_the_server() {
     std::fs::remove_file(path).expect("a file");
 }
 
-/// A variable exported in a shell does not keep the program from its `main`.
 #[tokio::test]
 async fn a_program_with_the_name_and_no_socket_runs() {
     let _one = ONE.lock().await;
@@ -202,7 +198,6 @@ async fn a_program_with_the_name_and_no_socket_runs() {
     assert!(ended.status.success() && String::from_utf8_lossy(&ended.stdout).contains("is_in_a_zone"), "{ended:?}");
 }
 
-/// After a kill the next call has a spare process at once.
 #[tokio::test]
 async fn a_spare_process_is_there_after_a_kill() {
     let _one = ONE.lock().await;

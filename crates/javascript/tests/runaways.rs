@@ -239,7 +239,6 @@ async fn a_list_that_runs_away_ends_with_an_error() {
     }
 }
 
-/// 16 MB of rows end a batch early, and the caller requests the rest.
 #[tokio::test]
 async fn a_batch_ends_where_its_rows_are_many() {
     let options = RunnerOptions { wait_max: PATIENCE, batch_max: PATIENCE, ..RunnerOptions::default() };

@@ -61,7 +61,6 @@ async fn a_page_more_is_read_where_there_is_room_at_once() {
     assert!(one.try_page_room(PageKind::Documents).is_some());
     let others = [other.page_room(PageKind::Documents).await, other.page_room(PageKind::Documents).await];
     assert!(one.try_page_room(PageKind::Documents).is_none());
-    // Small answers do not wait.
     assert!(one.try_page_room(PageKind::Little).is_some());
     held.shrink(MB);
     assert!(one.try_page_room(PageKind::Documents).is_none_or(|_| outlets.page_usage().used < 45 * MB));

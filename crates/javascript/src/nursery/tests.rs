@@ -4,7 +4,6 @@ use flatbed_testkit::until_blocking;
 
 use super::*;
 
-/// Failed processes are reaped while callers wait for one and none starts.
 #[test]
 fn the_dead_are_waited_for_where_none_starts() {
     crate::child::link();
@@ -30,7 +29,6 @@ fn the_dead_are_waited_for_where_none_starts() {
     until_blocking("none is left", || nursery.figures.function_processes.get() == 0);
 }
 
-/// A hostile process can write any count.
 #[test]
 fn a_process_that_counts_falsely_takes_no_more_than_it_can_have() {
     crate::child::link();

@@ -38,7 +38,6 @@ fn a_call_is_to_blame_if_it_has_used_the_processor() {
     }
 }
 
-/// A call that ran for long without the processor does not make its database slow.
 #[test]
 fn a_database_is_slow_if_its_call_has_used_the_processor() {
     let aside = |processor: Option<Thread>| {

@@ -43,7 +43,6 @@ async fn a_process_reaches_nothing() {
     assert_eq!(runner.figures().function_processes_killed.of(KillCause::Died).get(), 0);
 }
 
-/// A process has its socket and `/dev/null` twice, whatever the server has open.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_process_inherits_no_descriptor() {
@@ -78,7 +77,6 @@ async fn what_is_no_reply_costs_its_own_call_alone() {
     }
 }
 
-/// The process keeps its socket open and sends nothing, or a part of a frame.
 #[tokio::test]
 async fn a_process_that_does_not_reply_is_killed() {
     let validation_max = Duration::from_secs(2);
@@ -98,7 +96,6 @@ async fn a_process_that_does_not_reply_is_killed() {
     assert_eq!(probe(&runner, "nothing").await.as_deref(), Ok("what?"));
 }
 
-/// The process reverts its deadline on the shared page.
 #[tokio::test]
 async fn a_process_cannot_undo_its_deadline() {
     let runner = runner();
@@ -113,7 +110,6 @@ async fn a_process_cannot_undo_its_deadline() {
     .await;
 }
 
-/// The call waits for its whole time without using the processor.
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn a_call_without_the_processor_is_not_to_blame() {
@@ -147,7 +143,6 @@ fn a_call_may_come_right_behind_the_word_to_drop_engines() {
     }
 }
 
-/// The memory of a killed process is available to others.
 #[tokio::test]
 async fn a_killed_process_gives_its_memory_back() {
     let (wait_max, batch_max) = (PATIENCE, Duration::from_secs(2));

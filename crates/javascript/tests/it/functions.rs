@@ -251,7 +251,6 @@ async fn arrays_are_put_together_as_ever() {
 #[tokio::test]
 async fn design_documents_do_not_see_one_another() {
     let docs = ["{\"n\":1}"];
-    // A function that changes built-in objects does not affect other design documents.
     let poison = "function (doc) { JSON.parse = JSON.stringify = Map.prototype.get = undefined; Array.prototype.push = 7; return true; }";
     assert_eq!(filter(poison, &docs).await, Ok(vec![true]));
     let runner = runner(LONG);

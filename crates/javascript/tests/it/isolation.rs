@@ -152,14 +152,12 @@ async fn no_request_sees_what_another_has_left() {
     let (a, b, again) = (spies("a/1"), spies("b/2"), spies("a/3"));
     for design in [&a, &b, &a, &again, &b] {
         assert_eq!(validate(&runner, design, runner.caller(), "jan").await, Ok(()));
-        // Another user of the same database.
         assert_eq!(validate(&runner, design, runner.caller(), "eva").await, Ok(()));
         let caller = runner.caller();
         assert_eq!(runner.filter(design, caller, "f", &[b"{}"], r#"{"name":"jan"}"#).await, Ok(vec![true]));
         let caller = runner.caller();
         assert_eq!(runner.emits(design, caller, "v", &[br#"{"name":"eva"}"#]).await, Ok(vec![true]));
     }
-    // One caller with the same design document in two databases.
     let caller = runner.caller();
     assert_eq!(validate(&runner, &a, caller, "jan").await, Ok(()));
     assert_eq!(validate(&runner, &b, caller, "jan").await, Ok(()));

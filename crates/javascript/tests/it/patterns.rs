@@ -98,7 +98,6 @@ async fn ordinary_expressions_find_what_they_should() {
     }
 }
 
-/// The transformed expression finds what the original finds.
 #[tokio::test]
 async fn both_forms_find_the_same() {
     let runner = runner(10 * PATIENCE);

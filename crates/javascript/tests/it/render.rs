@@ -309,7 +309,6 @@ async fn lists_stream() {
     let text = list.next().await.expect("a part").text;
     assert!((60_000..80_000).contains(&text.len()), "{}", text.len());
     drop(list);
-    // The text before the first row is limited.
     let (_, _, error) = self::list("function(head,req){for(;;)send('x'.repeat(1000))}", "{}", "{}", &[]).await;
     assert!(error.expect("too much").contains("too much before the first row"));
 }

@@ -321,7 +321,6 @@ async fn requirements_are_what_they_mean() {
     }
 }
 
-/// Common styles of functions work although all built-in objects are frozen.
 #[tokio::test]
 async fn functions_may_be_written_as_ever() {
     for source in [
@@ -441,7 +440,6 @@ async fn games_with_what_is_said_are_heard_as_they_are_played() {
     let channels = |names: &[&str]| {
         Ok(Routing { channels: names.iter().map(|name| (*name).to_owned()).collect(), ..Routing::default() })
     };
-    // One engine runs all of them.
     let (runner, plays) = (runner(), SyncFunction::new("db/1", "function (doc) { Function(doc.code).call(); }"));
     for (code, expected) in [
         // Getters that call the functions or throw.
@@ -595,7 +593,6 @@ async fn several_are_answered_in_their_order() {
     let function = SyncFunction::new("db/1", source);
     assert_eq!(runner().route_all(&function, writes).await, expected);
     assert_eq!(runner().route_all(&function, Vec::new()).await, []);
-    // A source that is not a function has no outcome for any write.
     let said = runner().route_all(&SyncFunction::new("db/1", "7"), vec![write("{}"), write("{}")]).await;
     assert!(said.len() == 2 && said.iter().all(|said| matches!(said, Err(Error::Compilation(_)))), "{said:?}");
 }

@@ -85,7 +85,6 @@ async fn nothing_of_a_call_is_left_for_the_next() {
     for _ in 0..3 {
         assert_eq!(made(&runner, counting, "{}").await.as_deref(), Ok(r#"{"n":1,"seen":1}"#));
     }
-    // A function reaches nothing outside.
     let reached = "(doc) => ({ f: typeof fetch, r: typeof require, p: typeof process, i: typeof emit, s: typeof std })";
     let expected = r#"{"f":"undefined","r":"undefined","p":"undefined","i":"undefined","s":"undefined"}"#;
     assert_eq!(made(&runner, reached, "{}").await.as_deref(), Ok(expected));

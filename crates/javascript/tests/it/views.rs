@@ -270,7 +270,6 @@ async fn global_names_are_as_they_were_after_each_function() {
         let found: Vec<String> = views.iter().map(told).collect();
         assert_eq!(found, ["1 null", r#"["undefined","function","object","function","undefined"] null"#]);
     }
-    // Code beside a function has its own scope.
     assert_eq!(one("var n = 4; function(doc){n++;emit(n)}", "{}").await, "5 null");
 }
 
@@ -292,7 +291,6 @@ async fn what_a_document_emits_is_bounded() {
         "1 null",
     ];
     assert_eq!(found[1], expected);
-    // Large row sets pass within the limits.
     let source = "function(doc){for(var i=0;i<50000;i++)emit(i,doc._id)}";
     let large = map(None, &[("v", source)], &[r#"{"_id":"0123456789"}"#]).await.expect("rows");
     assert_eq!(large.documents[0][0].as_ref().map(flatbed_javascript::Rows::len), Ok(50_000));
@@ -351,7 +349,6 @@ async fn hostile_maps_are_stopped() {
     }
 }
 
-/// A batch longer than a slice yields to others. All its documents are mapped once and in order.
 #[tokio::test]
 async fn long_batches_are_whole() {
     let options = RunnerOptions { map_threads: 2, slice: Duration::from_millis(1), ..crate::patient() };
@@ -382,7 +379,6 @@ async fn values_are_javascripts() {
     ] {
         assert_eq!(one(emit, &format!(r#"{{"v":{value}}}"#)).await, format!("{key} null"), "{value}");
     }
-    // The greatest depth of documents.
     let deep = format!("{}1{}", "[".repeat(999), "]".repeat(999));
     assert_eq!(one(emit, &format!(r#"{{"v":{deep}}}"#)).await, format!("{deep} null"));
     let deep = format!("{}1{}", r#"{"a":"#.repeat(999), "}".repeat(999));
@@ -482,7 +478,6 @@ fn text(letter: char) -> String {
     format!("\"{}\"", letter.to_string().repeat(3_000))
 }
 
-/// Above the common memory limit a batch fails as busy: the document is not to blame.
 #[tokio::test]
 async fn all_engines_share_their_memory() {
     let source = "function(doc){try{var s='x'.repeat(doc.n)}catch(e){s=''}emit(s.length)}";

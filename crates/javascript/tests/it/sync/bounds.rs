@@ -66,7 +66,6 @@ async fn much_that_is_said_at_once_takes_no_more_than_else() {
         );
     }
     let long_enough = Duration::from_secs(60);
-    // More pairs than are kept.
     let pairs =
         "var a = [], b = []; for (var i = 0; i < 9000; i++) { a.push('u' + i); b.push('c' + i); } access(a, b);";
     let refusal = said(long_enough, pairs).await.expect("an answer").expect_err("too many");
@@ -83,7 +82,6 @@ async fn much_that_is_said_at_once_takes_no_more_than_else() {
         let refusal = said(long_enough, cut).await.expect("an answer").expect_err("too many");
         assert_eq!(refusal.status(), 403, "{cut}: {refusal}");
     }
-    // Nested calls that each pass a million bytes.
     let nested = |depth: u32, then: &str| {
         format!(
             "var depth = {depth}, long = 'x'.repeat(1000);

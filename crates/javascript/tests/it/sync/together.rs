@@ -27,7 +27,6 @@ async fn each_has_its_own_answer() {
     for ((said, expected), document) in all.into_iter().zip(expected).zip(documents) {
         assert_eq!(said.await.expect("no panic"), expected, "{document}");
     }
-    // A long document runs alone, and a source that is not a function has no outcome for any write.
     let long = format!(r#"{{"n":1,"more":"{}"}}"#, "n".repeat(10_000));
     assert!(asked(&runner, &function, &long).await.expect("no panic").is_ok());
     let none = SyncFunction::new("db/1", "7");
@@ -67,7 +66,6 @@ async fn those_behind_one_that_takes_long_do_not_wait_for_it() {
     let function = SyncFunction::new("db/1", "function (doc) { while (doc.endless); channel(doc.n); }");
     let first = asked(&runner, &function, r#"{"endless":true}"#);
     yield_often().await;
-    // The second write joins the group.
     let second = asked(&runner, &function, r#"{"endless":true}"#);
     for _ in 0..20 {
         let (one, two) = (asked(&runner, &function, r#"{"n":"c"}"#), asked(&runner, &function, r#"{"n":"c"}"#));
