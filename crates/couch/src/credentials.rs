@@ -1,11 +1,11 @@
-//! Headers of a request that functions neither see nor set: credentials, and those that say who asks and from where.
+//! Headers that functions of design documents neither see nor set: credentials, and headers that identify the client.
 //!
-//! They are known by what they mean. The names of the proxy's headers are settings, and other servers in front of this one have
-//! headers of their own for tokens.
+//! A header is recognised by the words in its name, because the settings name the proxy's headers and other reverse
+//! proxies send token headers of their own.
 
 use hyper::header::{self, HeaderName};
 
-/// Words of names, between hyphens or underscores, of headers that carry a credential or a proof of who asks.
+/// Words in header names, between hyphens or underscores, that mark a credential or a proof of identity.
 const WORDS: [&str; 22] = [
     "apikey",
     "assertion",
@@ -31,11 +31,11 @@ const WORDS: [&str; 22] = [
     "xsrf",
 ];
 
-/// Two words in a row that mean one of [`WORDS`].
+/// Pairs of adjacent words that mark a credential as one of [`WORDS`] does.
 const PAIRS: [[&str; 2]; 3] = [["access", "key"], ["api", "key"], ["client", "cert"]];
 
-/// Whether a header carries a credential, or the word of a proxy on who asks. `of_proxy`: the names that the settings give the
-/// proxy's headers.
+/// Returns whether a header carries a credential or a proxy's assertion of the user. `of_proxy`: the names of the
+/// proxy's headers, from the settings.
 pub(crate) fn is_credential(name: &HeaderName, of_proxy: &[String]) -> bool {
     let name = name.as_str();
     if of_proxy.iter().any(|of_proxy| of_proxy == name) {
@@ -48,7 +48,7 @@ pub(crate) fn is_credential(name: &HeaderName, of_proxy: &[String]) -> bool {
     })
 }
 
-/// Whether a header says who asks, or from where.
+/// Returns whether a header identifies the client or its address.
 pub(crate) fn says_who(name: &HeaderName, of_proxy: &[String]) -> bool {
     let is_place = [header::HOST, header::ORIGIN, header::REFERER, header::FORWARDED].contains(name);
     let text = name.as_str();

@@ -1,4 +1,4 @@
-//! The one place where what went wrong becomes a status and CouchDB's `{"error","reason"}`.
+//! Maps every failure to a status and CouchDB's `{"error","reason"}`. No other module does.
 
 use std::borrow::Cow;
 
@@ -19,59 +19,51 @@ use crate::term::write_term;
 /// FoundationDB's `transaction_too_large`.
 const TRANSACTION_TOO_LARGE: i32 = 2101;
 
-/// What a handler answers instead of a reply.
+/// A failed request, as the client sees it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{status} {error}: {reason}")]
 pub(crate) struct Failure {
-    /// 4xx or 5xx.
     pub(crate) status: StatusCode,
-    /// CouchDB's word, or one of a function.
+    /// CouchDB's error word, or the name that a function threw.
     pub(crate) error: Cow<'static, str>,
-    /// For people.
     pub(crate) reason: String,
-    /// The methods of an `allow` header, with 405.
+    /// The value of the `allow` header of a 405.
     pub(crate) allow: Option<&'static str>,
-    /// After so many seconds it is worth another try.
+    /// Seconds after which a retry may succeed; sent as `retry-after`.
     pub(crate) retry_after_seconds: Option<u32>,
 }
 
-/// Result of a handler.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// Any failure.
     pub(crate) fn new(status: StatusCode, error: impl Into<Cow<'static, str>>, reason: impl Into<String>) -> Self {
         Failure { status, error: error.into(), reason: reason.into(), allow: None, retry_after_seconds: None }
     }
 
-    /// 400 `bad_request`.
     pub(crate) fn bad_request(reason: impl Into<String>) -> Self {
         Failure::new(StatusCode::BAD_REQUEST, "bad_request", reason)
     }
 
-    /// 400 `query_parse_error`.
     pub(crate) fn query(reason: impl Into<String>) -> Self {
         Failure::new(StatusCode::BAD_REQUEST, "query_parse_error", reason)
     }
 
-    /// 404 `not_found`.
     pub(crate) fn not_found(reason: impl Into<String>) -> Self {
         Failure::new(StatusCode::NOT_FOUND, "not_found", reason)
     }
 
-    /// 405 with the methods that there are, such as `GET,HEAD`.
+    /// 405; `allow` lists the allowed methods, such as `GET,HEAD`.
     pub(crate) fn method(allow: &'static str) -> Self {
         let reason = format!("Only {allow} allowed");
         Failure { allow: Some(allow), ..Failure::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", reason) }
     }
 
-    /// 501: CouchDB has it, this version does not.
+    /// 501 for a feature that CouchDB has and this version lacks.
     pub(crate) fn not_implemented(what: &str) -> Self {
         let reason = format!("{what}: not in this version of Flatbed.");
         Failure::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason)
     }
 
-    /// 401 `unauthorized`.
     pub(crate) fn unauthorized(reason: &str) -> Self {
         Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", reason)
     }
@@ -81,14 +73,13 @@ impl Failure {
         Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "external_response_error", reason)
     }
 
-    /// `{"error":...,"reason":...}`
     pub(crate) fn text(&self) -> Vec<u8> {
         Object::text(|object| {
             object.string("error", &self.error).string("reason", &self.reason);
         })
     }
 
-    /// CouchDB's answer to any text that is not JSON.
+    /// CouchDB's answer to a body that is not JSON.
     pub(crate) fn invalid_json() -> Self {
         Failure::bad_request("invalid UTF-8 JSON")
     }
@@ -173,7 +164,7 @@ impl From<FunctionError> for Failure {
     }
 }
 
-/// Characters of a wrong member of a response that are shown.
+/// Characters of an invalid response member that the error text shows.
 const TERM_SHOWN_MAX: usize = 1_000;
 
 impl From<AnswerError> for Failure {
@@ -191,7 +182,7 @@ impl From<AnswerError> for Failure {
                 write_term(&Value::String(name.into()), &mut term);
                 term.push(',');
                 write_term(&value, &mut term);
-                // A function may have made a response of megabytes.
+                // A function may have returned a response of megabytes.
                 let shown: String = term.chars().take(TERM_SHOWN_MAX).collect();
                 Failure::invalid_response(format!("Invalid data from external server: {{{shown}}}"))
             }
@@ -200,7 +191,8 @@ impl From<AnswerError> for Failure {
     }
 }
 
-/// The status of an error that a function that answers requests throws by name: CouchDB's where it is one of its own.
+/// Maps the name of an error thrown by a show, list or update function to its status: CouchDB's status for CouchDB's
+/// own names, else 500.
 fn thrown_status(name: &str) -> StatusCode {
     match name {
         "bad_request" | "query_parse_error" | "illegal_docid" | "doc_validation" | "invalid_design_doc" => {
@@ -265,7 +257,7 @@ impl From<LayerError> for Failure {
             LayerError::DatabaseNotFound => Failure::not_found(reason),
             LayerError::DatabaseExists => Failure::new(StatusCode::PRECONDITION_FAILED, "file_exists", reason),
             LayerError::ShuttingDown => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason),
-            // No retry makes it smaller.
+            // A retry cannot make the transaction smaller.
             LayerError::Storage(code) if code.code() == TRANSACTION_TOO_LARGE => {
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
             }
@@ -282,7 +274,7 @@ impl From<LayerError> for Failure {
                 tracing::warn!(error = reason, "the storage did not answer");
                 Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
             }
-            // What is wrong inside is logged, and the client does not see it.
+            // The log has the internal error; the client does not see it.
             other => {
                 tracing::error!(error = %other, "internal error");
                 Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log")
@@ -318,7 +310,7 @@ impl From<ViewFailure> for Failure {
                 Failure::new(StatusCode::INSUFFICIENT_STORAGE, "insufficient_storage", reason)
             }
             ViewFailure::TooManyGroups => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
-            // A change of the design document, or one that is yet to come.
+            // The design document changed during the query.
             ViewFailure::Changed => Failure::not_found(reason),
             _ => busy(reason),
         }
@@ -365,9 +357,9 @@ impl From<Refusal> for Failure {
             }
             Refusal::Closed => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason),
             Refusal::UploadSwept => Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", reason),
-            // A replicator takes it as the refusal of this one document, and goes on.
+            // A replicator counts 403 as the refusal of this document and continues.
             Refusal::TooManyLeaves { .. } => Failure::new(StatusCode::FORBIDDEN, "forbidden", reason),
-            // Replicators send half of it then.
+            // Replicators halve the batch after this status.
             Refusal::TooManyEdits | Refusal::TooMuchAtOnce { .. } => {
                 Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
             }
@@ -394,12 +386,12 @@ impl From<Refusal> for Failure {
             }
             Refusal::SelectorExhausted | Refusal::AmbiguousIndex => Failure::bad_request(reason),
             Refusal::NoSelectorIndex => Failure::not_found(reason),
-            // Its indexes come and go faster than it can be planned, or it was to go on with one that is gone.
-            // And who asks changes faster than anything can be written for them.
+            // The indexes change faster than the query can be planned, the index of a bookmark was deleted, or the
+            // user's rights change faster than the write can commit.
             Refusal::IndexGone | Refusal::UserChanged => {
                 Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
             }
-            // Asked for by this program alone, which answers it by reading the document another way.
+            // Only the server's own calls cause these refusals, and their callers handle them.
             other => {
                 tracing::error!(error = %other, "internal error");
                 Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "see the server's log")
@@ -408,7 +400,7 @@ impl From<Refusal> for Failure {
     }
 }
 
-/// What an answer of this status is called, where it says no more of itself.
+/// Returns the error word for a status without a more specific one.
 fn word_of(status: StatusCode) -> &'static str {
     match status {
         StatusCode::BAD_REQUEST => "bad_request",
@@ -424,7 +416,6 @@ fn word_of(status: StatusCode) -> &'static str {
     }
 }
 
-/// A revision id from a client.
 pub(crate) fn parse_rev(text: &str) -> Result<RevId> {
     text.parse().map_err(|_| Failure::bad_request("Invalid rev format"))
 }

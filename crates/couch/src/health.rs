@@ -1,4 +1,4 @@
-//! How the storage is, seen from outside.
+//! The state of the storage as `/_up` and `/metrics` show it.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -9,17 +9,17 @@ use flatbed_service::Service;
 use hyper::StatusCode;
 use hyper::header::HeaderName;
 
-/// What `/_up` says of the storage besides CouchDB's answer, which monitors may compare: its state (`ok`, `unreachable`,
-/// `failed`), what it is, and how long it took to answer.
+/// The header of `/_up` with the storage's state (`ok`, `unreachable`, `failed`), its engine and its response time. A
+/// header, because monitors may compare CouchDB's body.
 const STORAGE: HeaderName = HeaderName::from_static("x-flatbed-storage");
 
-/// How long the storage may take to answer to `_up`.
+/// Timeout of the storage's answer to `/_up`.
 const PING_MAX: Duration = Duration::from_secs(5);
 
-/// Where the program that runs a [`Server`](flatbed_http::Server) says what its storage is, and that it has failed for good:
-/// `GET /_up` and `/metrics` tell it. Clones share it.
+/// The storage's name and permanent failure, reported by the program that runs a [`Server`](flatbed_http::Server) and
+/// shown by `GET /_up` and `/metrics`. Clones share the state.
 ///
-/// Nobody needs to say that a storage does not answer at all: `GET /_up` itself notices.
+/// `GET /_up` itself detects storage that does not answer.
 #[derive(Debug, Clone, Default)]
 pub struct StorageHealth {
     engine: Option<&'static str>,
@@ -27,25 +27,24 @@ pub struct StorageHealth {
 }
 
 impl StorageHealth {
-    /// `engine`: what the storage is, in one word.
+    /// `engine`: one word that names the storage.
     pub fn new(engine: &'static str) -> StorageHealth {
         StorageHealth { engine: Some(engine), failure: Arc::default() }
     }
 
-    /// The storage takes no more writes before the program is started again; `reason` is for its operator. The first
-    /// reason stays.
+    /// Records that the storage accepts no more writes until the program restarts. `reason` is for the operator. The
+    /// first reason stays.
     pub fn fail(&self, reason: impl Into<String>) {
-        // Whoever comes second has nothing to add.
+        // `set` fails if an earlier reason is recorded.
         let _ = self.failure.set(reason.into());
     }
 
-    /// Why the storage has failed, if it has.
+    /// Returns the reason of the storage's failure, if it has failed.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
-    /// The answer to `GET /_up`, within [`PING_MAX`]: CouchDB's, and how the storage is. A load balancer goes by the
-    /// status alone.
+    /// Answers `GET /_up` within [`PING_MAX`]. Load balancers read the status alone.
     pub(crate) async fn up(&self, service: &Service) -> Reply {
         self.answer(service.ping()).await
     }
@@ -103,9 +102,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_storage_that_does_not_answer_is_told_in_time() {
         let health = StorageHealth::new("cluster");
-        // By a clock that stands still unless all wait.
+        // Tokio's paused clock advances only while all tasks wait.
         let answered = tokio::time::timeout(Duration::from_secs(6), told(&health, std::future::pending())).await;
-        let (status, answer, storage) = answered.expect("load balancers wait no longer");
+        let (status, answer, storage) = answered.expect("an answer within the timeout");
         assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")));
         assert_eq!(storage, "state=unreachable; engine=cluster");
         let (status, _, storage) = told(&health, async { Err(flatbed_layer::Error::NoRandomness) }).await;
@@ -127,7 +126,7 @@ mod tests {
             assert_eq!(answer["reason"], "the disk is full");
             assert!(storage.starts_with("state=failed; ping_ms="));
         }
-        // Whatever else is wrong.
+        // A permanent failure takes precedence over a timeout.
         assert_eq!(told(&health, std::future::pending()).await.2, "state=failed");
     }
 }

@@ -1,4 +1,4 @@
-//! Ids that a server gives to documents that come without one.
+//! Ids that the server generates.
 
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
@@ -7,17 +7,17 @@ use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
 
-/// Random bytes that ids share until their counter is used up.
+/// Random bytes shared by all ids until their counter overflows.
 const PREFIX_BYTES: usize = 13;
 
-/// Counters end here: six hexadecimal digits.
+/// The counter's maximum: six hexadecimal digits.
 const COUNTER_MAX: u32 = 0x00ff_ffff;
 
-/// The longest step of the counter; CouchDB's.
+/// The largest step of the counter, as in CouchDB.
 const STEP_MAX: u32 = 0xffd;
 
-/// 32 hexadecimal digits, in CouchDB's `sequential` way: a random part and a counter that grows by random steps, so that
-/// documents made one after the other lie beside each other and yet no id can be guessed from another.
+/// Generates ids of 32 hexadecimal digits by CouchDB's `sequential` algorithm: a random prefix and a counter that grows
+/// by random steps. Consecutive documents are adjacent in the key order, but one id does not reveal the next.
 #[derive(Debug, Default)]
 pub(crate) struct Uuids(Mutex<Option<([u8; PREFIX_BYTES], u32)>>);
 
@@ -37,13 +37,12 @@ impl Uuids {
         *state = Some((prefix, counter));
         drop(state);
         let mut text = hex(&prefix);
-        // Writing to a String does not fail.
         let _ = write!(text, "{counter:06x}");
         Ok(text)
     }
 }
 
-/// 32 random hexadecimal digits.
+/// Returns 32 random hexadecimal digits.
 pub(crate) fn random() -> Result<String> {
     let mut bytes = [0; 16];
     fill(&mut bytes)?;
@@ -57,7 +56,6 @@ fn fill(bytes: &mut [u8]) -> Result<()> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len() + 6), |mut text, byte| {
-        // Writing to a String does not fail.
         let _ = write!(text, "{byte:02x}");
         text
     })

@@ -1,8 +1,8 @@
 //! CouchDB's HTTP API on the document layer: a [`Surface`](flatbed_http::Surface).
 //!
-//! Requests are taken apart here and handed to [`flatbed_layer`] in its own terms; what it answers is written in
-//! CouchDB's words. Nothing below this crate knows these, and nothing here knows keys. [`Couch`] holds all state: several
-//! may run in one process.
+//! This crate parses requests, calls [`flatbed_layer`] in the layer's terms, and writes answers in CouchDB's words.
+//! Crates below it do not know these words, and this crate does not know keys. [`Couch`] holds all state, so several
+//! surfaces may run in one process.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
@@ -39,7 +39,7 @@ pub use state::{CouchOptions, State as Couch, server_header};
 
 #[cfg(test)]
 mod tests {
-    /// Spans of requests and of their transactions are taken together.
+    /// Log filters select spans of requests and of their transactions by one target.
     #[test]
     fn shell_and_layer_trace_to_one_target() {
         assert_eq!(flatbed_http::TRACE_TARGET, flatbed_layer::TRACE_TARGET);

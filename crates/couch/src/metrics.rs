@@ -1,4 +1,4 @@
-//! What the surface counts, and all figures in Prometheus' text form.
+//! The surface's metrics, and the export of all metrics in Prometheus' text format.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use flatbed_metrics::{Counter, Family, Gauge, Held, Kind, Labelled, Value};
 use crate::state::State;
 
 flatbed_metrics::labels! {
-    /// How a feed is followed. `_db_updates` is one kind in all its forms.
+    /// The way in which a client follows a feed. `_db_updates` counts as one way in all its forms.
     pub(crate) enum FeedKind: "feed" {
         Normal = "normal",
         Longpoll = "longpoll",
@@ -22,16 +22,15 @@ flatbed_metrics::labels! {
 }
 
 flatbed_metrics::metrics! {
-    /// What the surface has counted of its feeds.
     pub(crate) struct Feeds {
         followers: Labelled<FeedKind, Gauge> = "Feeds being answered, by kind.",
         feed_rows: Labelled<FeedKind, Counter> = "Rows sent on feeds, by kind.",
-        feed_bytes: Labelled<FeedKind, Counter> = "Bytes of feeds' bodies handed to their connections, heartbeats among them, by kind.",
+        feed_bytes: Labelled<FeedKind, Counter> = "Bytes of feed bodies written to connections, including heartbeats, by kind.",
     }
 }
 
 flatbed_metrics::labels! {
-    /// Which index a query of Mango used.
+    /// The kind of index that a Mango query used.
     pub(crate) enum QueryIndex: "index" {
         AllDocs = "all_docs",
         Json = "json",
@@ -39,12 +38,11 @@ flatbed_metrics::labels! {
 }
 
 flatbed_metrics::metrics! {
-    /// What the surface has counted of `_find` and `_count`.
     pub(crate) struct Queries {
-        queries: Labelled<QueryIndex, Counter> = "Queries of Mango begun, by the index that they use: one of their own, or that of all ids.",
-        query_keys_examined: Labelled<QueryIndex, Counter> = "Rows of indexes that queries read.",
-        query_documents_examined: Labelled<QueryIndex, Counter> = "Documents that queries read.",
-        query_documents_returned: Labelled<QueryIndex, Counter> = "Documents that queries answered, or counted.",
+        queries: Labelled<QueryIndex, Counter> = "Mango queries started, by index: a Mango index or the index of all ids.",
+        query_keys_examined: Labelled<QueryIndex, Counter> = "Index rows read by Mango queries.",
+        query_documents_examined: Labelled<QueryIndex, Counter> = "Documents read by Mango queries.",
+        query_documents_returned: Labelled<QueryIndex, Counter> = "Documents returned or counted by Mango queries.",
     }
 }
 
@@ -55,12 +53,11 @@ impl QueryIndex {
 }
 
 impl Queries {
-    /// A query begins.
     pub(crate) fn begin(&self, index: QueryIndex) {
         self.queries.of(index).add(1);
     }
 
-    /// A query that had cost `before` has now cost `after`.
+    /// Counts the cost of a query's step from `before` to `after`.
     pub(crate) fn examined(&self, index: QueryIndex, before: &ExecutionStats, after: &ExecutionStats) {
         self.query_keys_examined.of(index).add(after.keys_examined.saturating_sub(before.keys_examined));
         self.query_documents_examined.of(index).add(after.docs_examined.saturating_sub(before.docs_examined));
@@ -69,13 +66,13 @@ impl Queries {
 }
 
 impl Feeds {
-    /// A feed begins. It is counted among the followers until the answer is dropped.
+    /// Counts the start of a feed. The returned guard counts as a follower until it is dropped.
     pub(crate) fn follow(self: &Arc<Self>, kind: FeedKind) -> Box<dyn Counts> {
         Box::new(Follower { kind, _held: self.followers.of(kind).hold(), feeds: self.clone() })
     }
 }
 
-/// A feed that is being answered.
+/// Counts a feed as a follower until it is dropped.
 struct Follower {
     kind: FeedKind,
     feeds: Arc<Feeds>,
@@ -92,16 +89,15 @@ impl Counts for Follower {
     }
 }
 
-/// What a [`FiguresElsewhere`] asks.
+/// A source of metric families outside of this crate.
 type Asked = Arc<dyn Fn() -> Vec<Family> + Send + Sync>;
 
-/// Figures that `/metrics` tells and somebody else keeps, such as those of the storage and of the process; by default
-/// there are none.
+/// Further sources of `/metrics`, such as the storage and the process; none by default.
 #[derive(Clone, Default)]
 pub struct FiguresElsewhere(Vec<Asked>);
 
 impl FiguresElsewhere {
-    /// Asks `families` too, each time. It must not block.
+    /// Adds a source that each export calls. It must not block.
     #[must_use]
     pub fn and(mut self, families: impl Fn() -> Vec<Family> + Send + Sync + 'static) -> FiguresElsewhere {
         self.0.push(Arc::new(families));
@@ -115,12 +111,10 @@ impl fmt::Debug for FiguresElsewhere {
     }
 }
 
-/// All figures of a server, in Prometheus' text form.
 pub(crate) fn exposition(state: &State) -> String {
     flatbed_metrics::text(&families(state))
 }
 
-/// All figures of a server.
 pub(crate) fn families(state: &State) -> Vec<Family> {
     let mut families = state.shell.families();
     families.extend(state.feeds.families());
@@ -128,11 +122,11 @@ pub(crate) fn families(state: &State) -> Vec<Family> {
     families.extend(memory(state));
     families.push(replications(state));
     let is_failed = f64::from(u8::from(state.health.failure().is_some()));
-    let help = "Whether the storage takes no more writes before a restart.";
+    let help = "1 if the storage accepts no more writes until a restart.";
     families.push(Family::gauge("flatbed_storage_failed", help, is_failed));
     families.extend(state.service.metrics());
     families.extend(state.figures.0.iter().flat_map(|families| families()));
-    // Another surface's shell counts the same as this one's.
+    // Shells of several surfaces count under the same names.
     flatbed_metrics::merged(families)
 }
 
@@ -143,7 +137,11 @@ fn memory(state: &State) -> [Family; 2] {
         [("replication_text", replica_texts), ("replication_tree", replica_trees), ("replication_page", replica_pages)];
     let mut used =
         Family::new("flatbed_memory_used_bytes", "Memory that bodies of requests and answers hold.", Kind::Gauge);
-    let mut limit = Family::new("flatbed_memory_limit_bytes", "What they may hold at most together.", Kind::Gauge);
+    let mut limit = Family::new(
+        "flatbed_memory_limit_bytes",
+        "Limit of the memory that bodies of requests and answers hold.",
+        Kind::Gauge,
+    );
     for (part, usage) in state.shell.memory().into_iter().chain(of_replications) {
         used.push(&[("part", part.into())], Value::Count(usage.used as u64));
         limit.push(&[("part", part.into())], Value::Count(usage.limit as u64));
@@ -151,7 +149,6 @@ fn memory(state: &State) -> [Family; 2] {
     [used, limit]
 }
 
-/// Replications that this server runs or tries again, by their state.
 fn replications(state: &State) -> Family {
     let mut family = Family::new("flatbed_replications", "Replications of this server, by state.", Kind::Gauge);
     let jobs = state.replicator.here();

@@ -1,10 +1,10 @@
-//! Multipart bodies in CouchDB's ways.
+//! Multipart bodies as CouchDB writes them.
 
 pub(crate) use flatbed_http::multipart::{accepts, is_kind};
 
 use crate::error::Result;
 
-/// A boundary that nobody can have put into a document.
+/// Returns a random boundary, so that no document can contain it.
 pub(crate) fn new_boundary() -> Result<String> {
     crate::ids::random()
 }

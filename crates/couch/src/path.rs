@@ -1,5 +1,5 @@
-//! What a path names. It is parsed once: the label in metrics and traces, the right that it needs and the handler follow
-//! from its [`Target`].
+//! Parses a path once into a [`Target`]. The label in metrics and traces, the needed right and the handler follow from
+//! it.
 
 use flatbed_layer::{
     DESIGN, DatabaseKind, DocumentId, DocumentKind, LOCAL, REPLICATOR, WORKER, design_id, is_replicator_name,
@@ -16,17 +16,16 @@ pub(crate) use node::{Node, Reshard};
 pub(crate) use worker::Queued;
 pub(crate) use worker::WorkerApi;
 
-/// What CouchDB calls the node that is asked.
+/// CouchDB's name for the node that receives the request.
 const NODE_HERE: &str = "_local";
 
-/// The path `/metrics`, which no database can be.
+/// The path `/metrics`. No database can have this name.
 pub(crate) const METRICS: &str = "metrics";
 
-/// A path that is read, or why it cannot be.
+/// A parsed path, or the reason why it is invalid.
 #[derive(Debug)]
 pub struct Path(pub(crate) Result<Target>);
 
-/// What a path names.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Welcome,
@@ -41,7 +40,7 @@ pub(crate) enum Target {
     Worker(WorkerApi),
     Metrics,
     DbsInfo {
-        /// Something stands behind it.
+        /// True if further segments follow.
         is_longer: bool,
     },
     Node(Node),
@@ -50,55 +49,48 @@ pub(crate) enum Target {
     Reshard(Reshard),
     Utils,
     Favicon,
-    /// What CouchDB has and this version has not: its first segment, and its label.
+    /// A feature that CouchDB has and this version lacks: its first segment and its label.
     Later(&'static str, Route),
     Database(DatabaseName, InDatabase),
-    /// The slash behind `_design` came encoded: who reads is sent to where it is plain.
+    /// A path with an encoded slash after `_design`. Reads are redirected to the plain form.
     EncodedDesign(Box<Target>),
 }
 
-/// Beneath `/_scheduler`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Scheduler {
     Jobs,
     Job(String),
-    /// The documents of `_replicator`.
     Docs,
-    /// One document of `_replicator`, by id.
     Doc(String),
-    /// The documents of another replicator database, by its name.
+    /// All documents of another replicator database, by the database's name.
     DocsOf(String),
     /// One document of another replicator database: database name, document id.
     DocOf(String, String),
     Unknown,
 }
 
-/// A path's first segment where it is a database's name.
+/// The first segment of a database's path.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct DatabaseName {
     pub(crate) text: String,
     kind: DatabaseKind,
 }
 
-/// What a path names in a database.
+/// The resource that a path names in a database.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum InDatabase {
-    /// The database itself.
     Root,
-    /// `/{db}/_changes` and its like.
+    /// `/{db}/_changes` and other fixed names.
     Endpoint(Endpoint),
-    /// `/{db}/_all_docs/queries` or `/{db}/_design_docs/queries`.
     Queries(Listed),
-    /// `/{db}/_local_docs/queries`.
     LocalQueries,
-    /// Mango.
     Mango(Mango),
-    /// A partition, or what `of` says of it alone.
+    /// A partition, or the resource `of` restricted to it.
     Partition {
         partition: Option<String>,
         of: Option<Box<InDatabase>>,
     },
-    /// What CouchDB has and this version has not: how that is called, and its label.
+    /// A feature that CouchDB has and this version lacks: its name and its label.
     Later(&'static str, Route),
     Document {
         id: String,
@@ -110,58 +102,55 @@ pub(crate) enum InDatabase {
         kind: IdKind,
         name: String,
     },
-    /// `id` is what stands behind `_local/`.
+    /// `id` is the rest of the path after `_local/`.
     Local {
         id: String,
     },
-    /// Local documents have none.
+    /// An attachment of a local document, which cannot exist.
     LocalAttachment,
-    /// A function of a design document answers; `rest` is what stands behind its kind.
+    /// A call of a show, list, update or rewrite function; `rest` is the path after `_show` etc.
     Answering {
         design: String,
         kind: Answering,
         rest: Vec<String>,
     },
-    /// Views of a design document; `rest` is what stands behind `_view`.
+    /// The views of a design document; `rest` is the path after `_view`.
     View {
         design: String,
         rest: Vec<String>,
     },
-    /// `/{db}/_design/{ddoc}/_info`; `is_longer`: something stands behind it.
+    /// `/{db}/_design/{ddoc}/_info`; `is_longer`: further segments follow.
     DesignInfo {
         design: String,
         is_longer: bool,
     },
-    /// `/{db}/_compact/{ddoc}`
     CompactViews {
         design: String,
     },
-    /// `/{db}/_view_cleanup`
     ViewCleanup,
-    /// `/{db}/_temp_view`, which CouchDB had.
+    /// `/{db}/_temp_view` of CouchDB 1.x.
     TempView,
 }
 
-/// Queries and indexes of Mango.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Mango {
-    /// `_find`
     Find,
-    /// `_explain`
     Explain,
-    /// `_count`, which CouchDB has not.
+    /// `_count`, Flatbed's extension.
     Count,
-    /// `_index`
     Indexes,
-    /// `_index/_bulk_delete`
     BulkDelete,
     /// `_index/{ddoc}/{kind}/{name}`; `ddoc` with or without `_design/`.
-    Index { ddoc: String, kind: String, name: String },
-    /// Beneath `_index`, any other path.
+    Index {
+        ddoc: String,
+        kind: String,
+        name: String,
+    },
+    /// Any other path beneath `_index`.
     Unknown,
 }
 
-/// Which functions of design documents answer requests themselves.
+/// The kinds of design functions that answer requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answering {
     Show,
@@ -170,28 +159,26 @@ pub(crate) enum Answering {
     Rewrite,
 }
 
-/// Which documents `_all_docs` and `_design_docs` list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Listed {
     All,
     Design,
 }
 
-/// What a document's id is, as far as its path shows.
+/// The class of a document id, as far as the path shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdKind {
     Plain,
-    /// `_design/...`
     Design,
-    /// `_local`, or an attachment's `_local/...`: no document can have it.
+    /// `_local`, or an attachment's `_local/...`. Such documents cannot exist.
     Local,
-    /// The name of an endpoint, which has no attachments.
+    /// An endpoint's name, which has no attachments.
     Endpoint(Endpoint),
-    /// Another one with an underscore: no document can have it.
+    /// Any other id with a leading underscore. Such documents cannot exist.
     Reserved,
 }
 
-/// Paths of a database that are no document's.
+/// Fixed names in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     LocalDocs,
@@ -208,16 +195,13 @@ pub(crate) enum Endpoint {
     Purge,
     PurgedInfos,
     PurgedInfosLimit,
-    /// Which CouchDB has not.
+    /// Flatbed's extension.
     RawKeys,
     Security,
 }
 
 impl Target {
-    /// Reads a path. As in CouchDB several slashes are one.
-    ///
-    /// # Errors
-    /// 400: a segment is not UTF-8.
+    /// Parses a path; 400 if a segment is not UTF-8. Repeated slashes count as one, as in CouchDB.
     pub(crate) fn parse(path: &str) -> Result<Target> {
         let segments: Result<Vec<String>> = path.split('/').filter(|segment| !segment.is_empty()).map(decode).collect();
         Ok(Target::of(segments?))
@@ -259,7 +243,6 @@ impl Target {
         }
     }
 
-    /// Its label.
     pub(crate) fn route(&self) -> Route {
         match self {
             Target::Welcome => Route::Root,
@@ -290,13 +273,14 @@ impl Target {
         }
     }
 
-    /// Whether a request with this method changes nothing, and may end with its client.
+    /// Returns whether a request with this method only reads, so that the server may drop it when the client
+    /// disconnects.
     pub(crate) fn only_reads(&self, method: &Method) -> bool {
         let is_query = matches!(self, Target::Database(_, what) if what.is_query()) && *method == Method::POST;
         is_query || (matches!(*method, Method::GET | Method::HEAD) && !self.is_update())
     }
 
-    /// Whether a request with this method may change something. A `POST` may be a query.
+    /// Returns whether a request with this method may write. A `POST` may be a query.
     pub(crate) fn changes(&self, method: &Method) -> bool {
         let is_query = *method == Method::POST && self.is_read_by_post();
         self.is_update() || !(method.is_safe() || is_query)
@@ -310,7 +294,7 @@ impl Target {
         }
     }
 
-    /// Whether an update function writes a document there, whatever the method.
+    /// Returns whether the target calls an update function, which writes with any method.
     pub(crate) fn is_update(&self) -> bool {
         match self {
             Target::Database(_, what) => what.is_update(),
@@ -329,7 +313,7 @@ impl Scheduler {
             ["docs", REPLICATOR, id] => Scheduler::Doc(id.to_owned()),
             ["docs", name] if is_replicator_name(name) => Scheduler::DocsOf(name.to_owned()),
             ["docs", name, id] if is_replicator_name(name) => Scheduler::DocOf(name.to_owned(), id.to_owned()),
-            // The slashes of the name need not be encoded: no document can have the id `_replicator`.
+            // Slashes in the database's name need not be encoded, because no document can have the id `_replicator`.
             ["docs", ref name @ .., REPLICATOR] => Scheduler::DocsOf(format!("{}/{REPLICATOR}", name.join("/"))),
             ["docs", ref name @ .., REPLICATOR, id] => {
                 Scheduler::DocOf(format!("{}/{REPLICATOR}", name.join("/")), id.to_owned())
@@ -367,7 +351,7 @@ impl InDatabase {
             ["_nouveau_cleanup", ..] => InDatabase::Later("_nouveau_cleanup", Route::DatabaseOther),
             ["_partition"] => InDatabase::Partition { partition: None, of: None },
             ["_partition", partition] => InDatabase::Partition { partition: Some(partition.to_owned()), of: None },
-            // Partitions have none, and paths end.
+            // A partition has no partitions, and this bounds the recursion.
             ["_partition", partition, ref rest @ ..] if rest.first() != Some(&"_partition") => InDatabase::Partition {
                 partition: Some(partition.to_owned()),
                 of: Some(Box::new(InDatabase::of(rest))),
@@ -404,7 +388,7 @@ impl InDatabase {
         }
     }
 
-    /// A query of Mango, of a partition too.
+    /// Returns whether an update function is called, in a partition or not.
     fn is_update(&self) -> bool {
         match self {
             InDatabase::Answering { kind, .. } => matches!(kind, Answering::Update),
@@ -413,7 +397,7 @@ impl InDatabase {
         }
     }
 
-    /// Whether a `POST` reads: the body has what does not fit into a URL.
+    /// Returns whether a `POST` only reads, with parameters in the body that are too long for a URL.
     fn is_read_by_post(&self) -> bool {
         match self {
             InDatabase::Endpoint(endpoint) => matches!(
@@ -466,7 +450,6 @@ impl InDatabase {
 }
 
 impl Answering {
-    /// `kind` is one of the four.
     fn of(kind: &str) -> Answering {
         match kind {
             "_show" => Answering::Show,
@@ -510,7 +493,7 @@ impl IdKind {
         }
     }
 
-    /// `plain` and `design`: the labels of ids that are these.
+    /// Returns the label. `plain` and `design` are the labels of ordinary and design document ids.
     fn route(self, plain: Route, design: Route) -> Route {
         match self {
             IdKind::Plain => plain,

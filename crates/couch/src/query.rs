@@ -4,7 +4,7 @@ use flatbed_layer::json::{self, Limits, Value};
 
 use crate::error::{Failure, Result};
 
-/// Longest list of query parameters that is read.
+/// The largest number of parameters in a query string; more are 400.
 const PARAMETERS_MAX: usize = 100;
 
 /// Decodes `%xx` and, as CouchDB does in paths too, `+` as a space.
@@ -35,7 +35,7 @@ pub(crate) fn decode(text: &str) -> Result<String> {
     String::from_utf8(out).map_err(|_| Failure::bad_request("The path or query is not UTF-8"))
 }
 
-/// Encodes a path segment as CouchDB does in `location`.
+/// Encodes a path segment as CouchDB does in the `location` header.
 pub(crate) fn encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -48,7 +48,6 @@ pub(crate) fn encode(text: &str) -> String {
     out
 }
 
-/// The parameters of a query string.
 #[derive(Debug, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
 
@@ -71,17 +70,16 @@ impl Query {
         self.0.iter().rev().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// The first of several values of a name, where CouchDB takes that.
+    /// Returns the first value of a name, for parameters where CouchDB takes the first.
     pub(crate) fn first(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// Names and values in their order, all that are given.
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// Names and values as they are given, without those that a later one of the same name overrules.
+    /// Iterates over names and values in order, without values that a later parameter of the same name overrides.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         let is_last = |at: usize, name: &str| !self.0.iter().skip(at + 1).any(|(later, _)| later == name);
         let last = self.0.iter().enumerate().filter(move |(at, (name, _))| is_last(*at, name));
@@ -93,19 +91,19 @@ impl Query {
         Query(self.0.iter().map(|(name, value)| (name.to_lowercase(), value.clone())).collect())
     }
 
-    /// Whether a parameter is given as `true`. Any other value is ignored, as CouchDB ignores it on documents, `_bulk_get`
-    /// and feeds: Python's clients send `True` and `False`.
+    /// Returns whether a parameter is `true`. CouchDB ignores any other value on documents, `_bulk_get` and feeds;
+    /// Python clients send `True` and `False`.
     pub(crate) fn switch(&self, name: &str) -> bool {
         self.all().any(|(found, value)| found == name && value == "true")
     }
 
-    /// Reads `true` or `false`, case-insensitive; any other value is 400 `query_parse_error`, as in CouchDB for views and lists of
-    /// databases.
+    /// Parses `true` or `false`, case-insensitive. Any other value is 400 `query_parse_error`, as in CouchDB for views
+    /// and lists of databases.
     pub(crate) fn boolean(&self, name: &str) -> Result<Option<bool>> {
         self.get(name).map(boolean).transpose()
     }
 
-    /// `true` or `false`; absent is false. For parameters that CouchDB does not have.
+    /// Parses `true` or `false`, default false, for parameters that CouchDB does not have.
     pub(crate) fn flag(&self, name: &str) -> Result<bool> {
         match self.get(name) {
             None | Some("false" | "") => Ok(false),
@@ -114,12 +112,11 @@ impl Query {
         }
     }
 
-    /// A number that is not negative.
     pub(crate) fn number(&self, name: &str) -> Result<Option<u64>> {
         self.get(name).map(number).transpose()
     }
 
-    /// The first of some names for the same thing, as JSON.
+    /// Parses the first present of several aliases as JSON.
     pub(crate) fn json(&self, names: &[&str]) -> Result<Option<Value<'static>>> {
         let found = names.iter().find_map(|name| self.get(name));
         let parse = |text: &str| json::parse(text.as_bytes(), &Limits::default()).map(Value::into_owned);
@@ -146,7 +143,7 @@ pub(crate) fn number(text: &str) -> Result<u64> {
     Ok(digits.parse().unwrap_or(u64::MAX))
 }
 
-/// A text as Erlang prints a list of its characters, as CouchDB does in its reasons.
+/// Formats a text as Erlang prints a list of characters, for CouchDB's error reasons.
 pub(crate) fn as_list(text: &str) -> String {
     if text.is_empty() {
         return "[]".to_owned();

@@ -1,4 +1,4 @@
-//! Answers in CouchDB's forms, and streams of what is read of the storage.
+//! Answers in CouchDB's forms, and streamed answers.
 
 pub(crate) use flatbed_documents::{Interrupted, page_bytes};
 pub(crate) use flatbed_http::Reply;
@@ -6,12 +6,10 @@ use hyper::{StatusCode, header};
 
 use crate::error::Failure;
 
-/// `{"ok":true}`
 pub(crate) fn ok(status: StatusCode) -> Reply {
     Reply::json(status, b"{\"ok\":true}".to_vec())
 }
 
-/// The answer to a failure.
 pub(crate) fn failed(failure: &Failure) -> Reply {
     let mut reply = Reply::json(failure.status, failure.text());
     if let Some(allow) = failure.allow {
@@ -30,7 +28,7 @@ pub(crate) fn failed(failure: &Failure) -> Reply {
 
 impl From<Failure> for Interrupted {
     fn from(failure: Failure) -> Self {
-        // What a stranger's function fails with is no fault of the server's.
+        // A tenant's function may fail, which is no error of the server.
         tracing::debug!(error = %failure, "a stream broke off");
         Interrupted
     }

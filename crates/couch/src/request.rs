@@ -1,4 +1,4 @@
-//! What a handler is given.
+//! The input of a handler.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -8,19 +8,17 @@ use flatbed_service::Context;
 
 use crate::query::Query;
 
-/// A request, and who makes it.
 pub(crate) struct Request {
     of: flatbed_http::Request,
     pub query: Query,
-    /// Who asks, and the only way to what they have a right to.
+    /// The principal, and the only access to databases.
     pub context: Context,
-    /// Which path the client asked for, where a design document has rewritten it.
+    /// The path that the client requested, if a design document has rewritten it.
     pub requested_path: Option<String>,
-    /// How often that has happened.
     pub rewrites: usize,
-    /// The processor time that functions of `rewrites` have taken for it.
+    /// The processor time that functions of `rewrites` have used for this request.
     pub rewrite_time: Duration,
-    /// A list asks for its rows.
+    /// True if a list function reads these rows.
     pub is_of_list: bool,
 }
 

@@ -1,4 +1,4 @@
-//! CouchDB's request object, as functions of design documents are given it.
+//! CouchDB's request object, the argument of functions of design documents.
 
 use flatbed_layer::json::{self, Limits, Object};
 use hyper::Method;
@@ -8,42 +8,38 @@ use crate::credentials::is_credential;
 use crate::query::decode;
 use crate::request::Request;
 
-/// Parameters whose values functions are given as JSON.
+/// Parameters that functions get as parsed JSON.
 const JSON_PARAMETERS: [&str; 4] = ["key", "startkey", "endkey", "descending"];
 
-/// What a function that answers a request sees of it, beyond what all functions see.
+/// The members of the request object that only show, list, update and rewrite functions get.
 #[derive(Debug, Default)]
 pub(crate) struct Told<'t> {
-    /// The document that its path names.
     pub id: Option<&'t str>,
-    /// An id that nobody has yet.
+    /// A new random id.
     pub uuid: Option<&'t str>,
-    /// The database's figures, as `GET /{db}` answers them: JSON.
+    /// The database's figures as JSON, as in `GET /{db}`.
     pub info: Option<&'t [u8]>,
     pub body: ToldBody<'t>,
 }
 
-/// What a function sees of a request's body.
+/// The request's body, as a function sees it.
 #[derive(Debug, Default)]
 pub(crate) enum ToldBody<'t> {
-    /// Nothing.
     #[default]
     Untold,
-    /// That there was none.
     None,
-    /// The text.
     Text(&'t [u8]),
-    /// The value that its text, which is JSON, stands for.
+    /// The body's text, which is JSON; the function gets the parsed value.
     Json(&'t [u8]),
 }
 
-/// The request as JSON text: what of CouchDB's request object is known here. Who asks and the database's `_security` come
-/// behind it. Credentials are left out.
+/// Writes the request object as JSON text, without credentials. The caller appends the user context and the database's
+/// `_security`.
 pub(crate) fn request_object(request: &Request, told: &Told<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     let mut object = Object::new(&mut out);
     let raw = request.uri.path_and_query().map_or("/", |path| path.as_str());
-    // As in CouchDB, what asks for the head alone is not told apart.
+    // CouchDB does not tell functions of HEAD.
     let method = if request.method == Method::HEAD { "GET" } else { request.method.as_str() };
     object.string_or_null("id", told.id).string("method", method).string("raw_path", raw);
     let path = request.uri.path();
@@ -78,7 +74,7 @@ pub(crate) fn request_object(request: &Request, told: &Told<'_>) -> Vec<u8> {
     form.end();
     match told.body {
         ToldBody::Untold => {}
-        // CouchDB's word.
+        // CouchDB's value.
         ToldBody::None => drop(object.string("body", "undefined")),
         ToldBody::Text(text) => drop(object.string("body", &String::from_utf8_lossy(text))),
         ToldBody::Json(text) => drop(object.raw("body", text)),
@@ -88,7 +84,6 @@ pub(crate) fn request_object(request: &Request, told: &Told<'_>) -> Vec<u8> {
     out
 }
 
-/// The client's address.
 fn peer(request: &Request) -> String {
     request.peer.map_or_else(|| "127.0.0.1".to_owned(), |peer| peer.to_string())
 }
@@ -104,7 +99,7 @@ fn query(request: &Request, mut object: Object<'_>) {
     }
 }
 
-/// Names as CouchDB tells them: `Content-Type`. Several values of one name are joined.
+/// Writes header names capitalised as CouchDB does, such as `Content-Type`, and joins repeated values.
 fn headers(request: &Request, mut object: Object<'_>) {
     let of_proxy = request.context.proxy_headers();
     for name in request.headers.keys().filter(|name| !is_credential(name, &of_proxy)) {

@@ -1,6 +1,6 @@
-//! Replies made of what a function answers, and nothing else makes them. The function is a tenant's: what would break the
-//! connection's framing, or is the connection's own, is refused or left out here, and a [`TenantReply`] allows no other
-//! headers than those that describe content.
+//! Converts responses of design functions to replies; no other module does. A tenant wrote the function, so this module
+//! refuses or drops headers that belong to the connection or would break its framing. A [`TenantReply`] allows only
+//! headers that describe content. A function whose response HTTP does not allow gets a 500.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -12,14 +12,14 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::error::{Failure, Result};
 
-/// Names and values of headers together: clients read no more.
+/// The largest total of header names and values in bytes; clients accept no more.
 const HEADERS_BYTES_MAX: usize = 32 * 1024;
 
 const TEXT: &str = "text/html; charset=utf-8";
 const BINARY: &str = "application/binary";
 const JSON: &str = "application/json";
 
-/// What is between a server and a connection, and what says how long a body is: never a function's.
+/// Returns whether a header concerns the connection or the body's length. Functions cannot set these.
 fn is_of_connection(name: &HeaderName) -> bool {
     const NAMES: [HeaderName; 7] = [
         header::CONNECTION,
@@ -33,20 +33,14 @@ fn is_of_connection(name: &HeaderName) -> bool {
     NAMES.contains(name) || matches!(name.as_str(), "keep-alive" | "proxy-connection")
 }
 
-/// A status from 200 to 599, or the one that there is without.
-///
-/// # Errors
-/// 500 for any other.
+/// Returns the status, or `without` if the function gave none.
 fn status(code: Option<u16>, without: StatusCode) -> Result<StatusCode> {
     let Some(code) = code else { return Ok(without) };
     let status = StatusCode::from_u16(code).ok().filter(|_| (200..600).contains(&code));
     status.ok_or_else(|| Failure::invalid_response("Invalid data from external server: code"))
 }
 
-/// The headers that a function wants a rewritten request to have; a reply takes them through [`TenantReply`] alone.
-///
-/// # Errors
-/// 500 for what is no header, and for too many.
+/// Converts the headers that a function sets on a rewritten request. Headers of a reply go through [`TenantReply`].
 pub(crate) fn request_headers(given: &[(String, String)]) -> Result<HeaderMap> {
     headers(given)
 }
@@ -60,7 +54,7 @@ fn headers(given: &[(String, String)]) -> Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     for (name, value) in given {
         let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid(name))?;
-        // No line ends in it, and no other control character.
+        // The value cannot contain line ends or other control characters.
         let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| invalid(name))?;
         if !is_of_connection(&parsed) {
             headers.insert(parsed, value);
@@ -69,7 +63,7 @@ fn headers(given: &[(String, String)]) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-/// A reply whose `Content-Type`, if the function gives none, is `kind`.
+/// Builds a reply with content type `kind` unless the function chose one.
 fn text(status: StatusCode, body: ReplyBody, chosen: &HeaderMap, kind: Option<&'static str>) -> TenantReply {
     let mut reply = Reply { status, headers: HeaderMap::new(), body, held: None };
     if let Some(kind) = kind {
@@ -78,38 +72,26 @@ fn text(status: StatusCode, body: ReplyBody, chosen: &HeaderMap, kind: Option<&'
     TenantReply::new(reply, chosen)
 }
 
-/// The reply of a list, whose text `body` sends.
-///
-/// # Errors
-/// 500 for what HTTP does not allow.
+/// Builds the reply of a list, whose text `body` sends.
 pub(crate) fn list(started: &Response, body: ReplyBody) -> Result<TenantReply> {
     let status = status(started.code, StatusCode::OK)?;
     Ok(text(status, body, &headers(&started.headers)?, Some(LIST_KIND)))
 }
 
-/// The reply of a list that failed after it had taken a row.
-///
-/// # Errors
-/// 500 for what HTTP does not allow.
+/// Builds the reply of a list that failed after it had read a row.
 pub(crate) fn failed_list(failed: StatusCode, started: &Response, body: ReplyBody) -> Result<TenantReply> {
     let mut chosen = headers(&started.headers)?;
     chosen.remove(header::ETAG);
     Ok(text(failed, body, &chosen, Some(LIST_KIND)))
 }
 
-/// The reply of a function of `rewrites` that answers itself.
-///
-/// # Errors
-/// 500 for what HTTP does not allow.
+/// Builds the reply of a rewrite function that answers the request itself.
 pub(crate) fn rewritten(code: u16, given: &[(String, String)], body: Option<Bytes>) -> Result<TenantReply> {
     let status = status(Some(code), StatusCode::OK)?;
     Ok(text(status, ReplyBody::Full(body), &headers(given)?, None).without_forbidden_body())
 }
 
-/// A whole answer; `without`: the status if the function gives none.
-///
-/// # Errors
-/// 500 for what HTTP does not allow.
+/// Builds a complete reply; `without` is the status if the function gave none.
 pub(crate) fn whole(response: Response, without: StatusCode) -> Result<TenantReply> {
     let Response { code, headers: given, body } = response;
     let (status, chosen) = (status(code, without)?, headers(&given)?);
@@ -129,7 +111,7 @@ pub(crate) fn whole(response: Response, without: StatusCode) -> Result<TenantRep
     Ok(text(status, body, &chosen, Some(kind)).without_forbidden_body())
 }
 
-/// The kind of what a list makes, where it does not say.
+/// The default content type of a list's answer.
 const LIST_KIND: &str = JSON;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Rules of `rewrites`: which one a path follows, and where it leads, as in CouchDB.
+//! Matches a path against the rules of `rewrites` and computes the target, as in CouchDB.
 
 use std::borrow::Cow;
 
@@ -8,22 +8,20 @@ use hyper::StatusCode;
 use crate::error::{Failure, Result};
 use crate::query::encode;
 
-/// Parameters of views whose values are JSON.
+/// View parameters whose values are JSON.
 const JSON_PARAMETERS: [&str; 6] = ["key", "startkey", "start_key", "endkey", "end_key", "keys"];
 
-/// The most steps up in a secure rule: from its design document to its database.
+/// The most `..` segments in a secure rule: from the design document to its database.
 const UP_MAX: usize = 2;
 
-/// What stands for what is left of a path, and for any method.
+/// Matches the rest of a path, or any method.
 const ALL: &str = "*";
 
-/// Something by name: of a path, of a query, of a rule.
+/// A variable and its value, from the path, the query or the rule.
 type Binding = (String, Value<'static>);
 
-/// A part of a rule's path.
 #[derive(Debug, Clone, PartialEq)]
 enum Part {
-    /// As it stands.
     Text(String),
     /// `:name`, or `*`.
     Bind(String),
@@ -37,11 +35,11 @@ struct Rule<'r> {
     formats: Option<&'r Value<'static>>,
 }
 
-/// Returns the path, relative to the design document, and the query that a request is rewritten to. `parts`: the path behind
-/// `_rewrite`, decoded. `is_secure`: no rule may leave its database.
+/// Returns the target of a request: a path relative to the design document, and a query. `parts`: the decoded path
+/// after `_rewrite`. `is_secure`: no rule may leave its database.
 ///
 /// # Errors
-/// 404 where no rule is for it; 400 for a parameter that should be JSON; 500 for rules that are none.
+/// 404 if no rule matches; 400 for a parameter that is not JSON; 500 for an invalid rule.
 pub(crate) fn rewritten<'q>(
     rules: &[Value<'static>],
     method: &str,
@@ -51,7 +49,7 @@ pub(crate) fn rewritten<'q>(
 ) -> Result<String> {
     let given: Vec<Binding> =
         query.map(|(name, text)| Ok((name.to_owned(), decoded(name, text)?))).collect::<Result<_>>()?;
-    // All are looked at, as in CouchDB: one that is wrong is found whichever is followed.
+    // As in CouchDB, an invalid rule fails the request even if another rule matches.
     let rules: Vec<Rule<'_>> = rules.iter().filter_map(|rule| Rule::of(rule, is_secure)).collect::<Result<_>>()?;
     for rule in rules {
         if rule.method != ALL && rule.method != method {
@@ -69,7 +67,7 @@ pub(crate) fn rewritten<'q>(
 }
 
 impl<'r> Rule<'r> {
-    /// `None` for what is no object.
+    /// Parses a rule; `None` if it is not an object.
     fn of(rule: &'r Value<'static>, is_secure: bool) -> Option<Result<Rule<'r>>> {
         let Value::Object(_) = rule else { return None };
         let text = |name: &str| rule.get(name).and_then(Value::as_str);
@@ -89,7 +87,7 @@ impl<'r> Rule<'r> {
         Some(Ok(Rule { method: text("method").unwrap_or(ALL), from, to, query, formats: rule.get("formats") }))
     }
 
-    /// A value of the rule's query, with what is bound in the place of names.
+    /// Replaces variables in a value of the rule's query.
     fn filled(&self, value: &Value<'static>, bound: &[Binding]) -> Value<'static> {
         let variable =
             |text: &str| if text == ALL { Some(ALL.to_owned()) } else { text.strip_prefix(':').map(str::to_owned) };
@@ -118,7 +116,6 @@ impl<'r> Rule<'r> {
     }
 }
 
-/// A rule that would leave its database.
 pub(crate) fn insecure() -> Failure {
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "insecure_rewrite_rule", "too many ../.. segments")
 }
@@ -139,7 +136,7 @@ fn path(text: &str) -> Vec<Part> {
     text.split('/').filter(|part| !part.is_empty()).map(part).collect()
 }
 
-/// What a path binds in a rule that it follows, the last one first, and what is left for the rule's last `*`.
+/// Matches a path against a rule. Returns the bound variables, last first, and the rest for the rule's final `*`.
 fn follow<'p>(from: &[Part], parts: &'p [String]) -> Option<(Vec<Binding>, &'p [String])> {
     let mut bound = Vec::new();
     let mut rest = parts;
@@ -188,7 +185,7 @@ fn text(value: &Value<'_>) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// A string as it is, as in CouchDB those of an array behind one another; anything else as JSON.
+/// Formats a string or an array of strings as plain text, concatenated as in CouchDB; any other value as JSON.
 fn plain(value: &Value<'_>) -> String {
     let strings = match value {
         Value::Array(items) => items.iter().map(Value::as_str).collect::<Option<String>>(),
@@ -197,7 +194,7 @@ fn plain(value: &Value<'_>) -> String {
     strings.unwrap_or_else(|| text(value))
 }
 
-/// A path without `.` and `..`, from a place on; both with their queries. What is left of steps beyond the root is dropped.
+/// Resolves `.` and `..` of a path relative to `place`. Steps above the root are dropped.
 pub(crate) fn joined(place: &[String], path: &str) -> String {
     let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
     let mut parts: Vec<Cow<'_, str>> = place.iter().map(|part| Cow::Owned(encode(part))).collect();
@@ -258,7 +255,7 @@ mod tests {
         assert_eq!(go("[]", "GET", "all", &[]).unwrap_err().status.as_u16(), 404);
     }
 
-    /// As in CouchDB; what is no key of a view is text.
+    /// As in CouchDB. Parameters that are no view keys are plain text.
     #[test]
     fn arrays_of_strings_are_put_together() {
         let rules = r#"[{"from":"a/:x","to":"_view/n","query":{"arr":[":x","lit"],"mixed":["l",1],"keys":[":x"]}}]"#;

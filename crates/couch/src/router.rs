@@ -1,4 +1,4 @@
-//! From a request to its handler, and from the handler's result to the answer.
+//! Dispatches a request to its handler and converts the result to an answer.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -33,20 +33,20 @@ use crate::rewriting::insecure;
 use crate::route::Route;
 use crate::state::State;
 
-/// Where a client says which challenge it wants to see in a 401.
+/// The request header that chooses the challenge of a 401.
 const WANTED_CHALLENGE: HeaderName = HeaderName::from_static("x-couchdb-www-authenticate");
 
-/// The challenge where it does not say.
 const CHALLENGE: HeaderValue = HeaderValue::from_static("Basic realm=\"server\"");
 
-/// What the author of a design document has no right to, an administrator of its database, whoever follows the link.
-const BEYOND_REWRITES: &str =
-    "Rewrites do not lead to what only server administrators may do, nor to new replications.";
+/// The refusal of a rewrite to a replication or to a target that needs a server administrator. The author of a design
+/// document administers only the database, but any user may follow the link.
+const BEYOND_REWRITES: &str = "Rewrites do not lead to paths for server administrators or to new replications.";
 
-/// The same of update functions, which write with the rights of who follows the link.
+/// The refusal of an update function that writes a replication document. Update functions write with the rights of the
+/// client.
 const BEYOND_UPDATES: &str = "Update functions do not begin replications.";
 
-/// Who asks for what the storage is not needed for waits no longer for it to say who they are.
+/// Timeout of the sign-in for targets that need no storage, such as `/_up`.
 const IDENTIFIED_WITHIN: Duration = Duration::from_secs(1);
 
 #[async_trait]
@@ -84,7 +84,7 @@ impl Surface for State {
         origin: Origin<'_>,
     ) -> Answer {
         let challenge = request.headers.get(WANTED_CHALLENGE).cloned();
-        // A page that signs in shows what is wrong itself: as in CouchDB, no browser asks over it.
+        // A sign-in page shows errors itself. As in CouchDB, no challenge makes the browser open its own dialog.
         let signs_in = matches!(target, Ok(Target::Session)) && request.method == Method::POST;
         let (mut user, mut set_cookie) = (None, None);
         let peer = request.peer;
@@ -113,7 +113,7 @@ impl Surface for State {
             let query = Query::parse(request.uri.query())?;
             let context = self.service.context(standing).from_peer(peer);
             let watch = context.rights_watch();
-            // Boxed: what is handed on would be copied at each level.
+            // Boxed, because each level of calls would copy the request.
             let request = Box::new(Request::new(request, query, context));
             let reply = run(self, request, target).await?;
             let parts = watch.parts().map(rechecked);
@@ -121,7 +121,7 @@ impl Surface for State {
         };
         let mut reply = handled.await.unwrap_or_else(|failure| failed(&failure));
         if reply.status == StatusCode::UNAUTHORIZED && !signs_in {
-            // Who wants everyone to say who they are wants browsers to ask.
+            // With `require_valid_user`, a 401 has a challenge, so that browsers ask for a password.
             let asks = || self.service.configuration().now().auth.require_valid_user;
             if let Some(challenge) = challenge.or_else(|| asks().then_some(CHALLENGE)) {
                 reply.headers.insert(header::WWW_AUTHENTICATE, challenge);
@@ -140,25 +140,25 @@ impl Surface for State {
     }
 }
 
-/// Whoever a replication runs for, as of now.
+/// Returns the current standing of the user on whose behalf a replication runs.
 async fn inside(state: &State, origin: &Origin<'_>) -> Result<Standing> {
-    let nobody = || Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", "Nobody asks for this any more.");
-    let owner = origin.on_behalf.and_then(OnBehalf::whom::<Owner>).ok_or_else(nobody)?;
-    owner.now(state.service.accounts()).await?.ok_or_else(nobody)
+    let gone =
+        || Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", "The owner of this replication no longer exists.");
+    let owner = origin.on_behalf.and_then(OnBehalf::whom::<Owner>).ok_or_else(gone)?;
+    owner.now(state.service.accounts()).await?.ok_or_else(gone)
 }
 
-/// Who asks whether the server is up gets an answer also when the storage does not say who that is.
+/// Signs in the client, with a timeout for `/_up`: it answers even if the storage cannot identify the client.
 async fn identified_at_once(
     identified: impl Future<Output = std::result::Result<Identified, SignInError>>,
 ) -> std::result::Result<Identified, SignInError> {
-    let nobody = || Ok(Identified { standing: Standing::anonymous(), set_cookie: None });
+    let anonymous = || Ok(Identified { standing: Standing::anonymous(), set_cookie: None });
     match tokio::time::timeout(IDENTIFIED_WITHIN, identified).await {
-        Err(_) | Ok(Err(SignInError::Layer(_))) => nobody(),
+        Err(_) | Ok(Err(SignInError::Layer(_))) => anonymous(),
         Ok(done) => done,
     }
 }
 
-/// What a request says of who makes it.
 pub(crate) fn claims<'r>(request: &'r flatbed_http::Request, settings: &AuthSettings) -> Claims<'r> {
     let text = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
     let names = &settings.proxy;
@@ -177,22 +177,23 @@ pub(crate) fn claims<'r>(request: &'r flatbed_http::Request, settings: &AuthSett
     }
 }
 
-/// For feeds that say why they end.
+/// Grace period for feeds to send the reason of their end.
 const CUT_AFTER: Duration = Duration::from_millis(250);
 
-/// What is asked before a piece of an answer is sent, and since when it can tell.
+/// Returns the check that runs before each part of an answer, and the time since when it is valid.
 fn rechecked(parts: PartsWatch) -> (Recheck, Instant) {
     let since = parts.since();
     (Box::new(move |judged_by| Box::pin(parts.is_whole(judged_by))), since)
 }
 
-/// Resolves when an answer may not go on.
+/// Resolves when the reader has lost its rights.
 async fn cut(mut watch: RightsWatch) {
     watch.lost().await;
     tokio::time::sleep(CUT_AFTER).await;
 }
 
-/// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.
+/// Runs the handler. A writing request continues when its client disconnects, so that a commit in flight is not
+/// dropped.
 async fn run(state: &Arc<State>, mut request: Box<Request>, target: Target) -> Result<Reply> {
     if target.only_reads(&request.method) {
         return dispatch(state, request, target).await;
@@ -204,7 +205,7 @@ async fn run(state: &Arc<State>, mut request: Box<Request>, target: Target) -> R
     task.await.unwrap_or_else(|error| Err(LayerError::of_task(error).into()))
 }
 
-/// The same for a request that a design document has made of another: what it asks for needs its own right.
+/// Runs a rewritten request, whose target needs its own right.
 pub(crate) fn again(
     state: &Arc<State>,
     request: Request,
@@ -233,18 +234,19 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
         let Target::Database(name, InDatabase::Answering { design, kind: Answering::Rewrite, rest }) = &target else {
             return handle(state, request, target).await;
         };
-        // Not by calling itself: it may be sent on a hundred times.
+        // A loop instead of a recursion: a request may be rewritten a hundred times.
         match Box::pin(rewrite::rewrite(state, *request, &name.text, design, rest)).await? {
             Rewritten::Answer(reply) => return Ok((*reply).into()),
             Rewritten::Request(next) => request = next,
         }
         target = Target::parse(request.uri.path())?;
-        // A form on another site could sign its user in under another name: only requests sent to `_session` itself are checked.
+        // A form on another site could sign its user in under another name, so only requests to `_session` itself are
+        // checked.
         if matches!(target, Target::Session) && !request.method.is_safe() {
             request.skip_body().await;
             return Err(insecure());
         }
-        // A link of another page leads here, too.
+        // A link on another site can reach this target.
         if request.is_foreign && target.changes(&request.method) {
             return Err(Refused::foreign().into());
         }
@@ -257,7 +259,8 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
 async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -> Result<Reply> {
     let (name, what) = match target {
         Target::Database(name, what) => (name.text, what),
-        // Boxed here and below, as documents are by their methods: the future of every request has room for what is not.
+        // Handlers are boxed here and below, documents by their methods: each request's future reserves room for the
+        // largest unboxed one.
         Target::Welcome => return server::welcome(state, &request),
         Target::Up => return Box::pin(server::up(state, &request)).await,
         Target::Session => return Box::pin(session::session(state, *request)).await,
@@ -299,12 +302,12 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
             return Box::pin(partition::partition(state, *request, name, of, what.map(|what| *what))).await;
         }
         InDatabase::Answering { design, kind, rest } => {
-            // Their type is what sandboxes them.
+            // The type [`TenantReply`] makes the shell sandbox the answer.
             let reply: Result<TenantReply> = match kind {
                 Answering::Show => Box::pin(answering::show(state, *request, name, &design, &rest)).await,
                 Answering::Update => Box::pin(answering::update(state, *request, name, &design, &rest)).await,
                 Answering::List => Box::pin(list::list(state, *request, name, &design, &rest)).await,
-                // Where it leads is for whoever dispatches.
+                // The dispatcher handles rewrites.
                 Answering::Rewrite => Err(Failure::not_found("missing")),
             };
             return reply.map(Reply::from);
@@ -349,16 +352,17 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
     }
 }
 
-/// Refuses who has not the right that a path needs, before its request is looked at, and a rewritten request that needs a
-/// right which the author of the rewrite cannot have, or an update that would begin a replication. Handlers are given nothing without the right to it, either.
+/// Refuses a request without the right that its path needs, before a handler parses it. Also refuses a rewrite to a
+/// replication or to a target that needs a server administrator, and an update function that would begin a replication.
+/// Handlers check the right a second time when they open a database.
 async fn may(request: &Request, target: &Target) -> Result<()> {
     let (needed, is_replicator) = match target.may_be_replicator() {
         None => (target.needs(&request.method, false), false),
         Some(name) => {
             let is_replicator = request.context.asks_for_replications(name).await?;
             let needed = target.needs(&request.method, is_replicator);
-            // Where the right depends on that, it would tell an ordinary database from a missing one, which counts as a replicator
-            // database.
+            // If the needed right depends on it, the check would tell an ordinary database from a missing one, which
+            // counts as a replicator database.
             if !request.context.principal().is_admin && needed != target.needs(&request.method, !is_replicator) {
                 authorize(Needed::Member(name), &request.context).await?;
             }
@@ -366,7 +370,7 @@ async fn may(request: &Request, target: &Target) -> Result<()> {
         }
     };
     authorize(needed, &request.context).await?;
-    // A replication runs with the rights of who asks for it.
+    // A replication runs with the rights of the user who requests it.
     let is_for_replications = match target {
         Target::Replicate => true,
         Target::Database(name, _) => is_replicator || name.text == REPLICATOR,
@@ -382,7 +386,6 @@ async fn may(request: &Request, target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// The same of a right.
 async fn authorize(needed: Needed<'_>, context: &Context) -> Result<()> {
     match needed {
         Needed::Nothing => {}
@@ -416,7 +419,7 @@ async fn authorize(needed: Needed<'_>, context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// A server may want everyone to say who they are. Signing in remains possible.
+/// Refuses anonymous requests with `require_valid_user`. Signing in remains possible.
 fn wants_a_name(state: &State, request: &Request, target: &Target) -> Result<()> {
     let principal = request.context.principal();
     if principal.name.is_some() || principal.is_admin {
@@ -426,7 +429,7 @@ fn wants_a_name(state: &State, request: &Request, target: &Target) -> Result<()>
     let (all, but_up) = (settings.auth.require_valid_user, settings.auth.require_valid_user_except_for_up);
     let is_wanted = match target {
         Target::Session if request.method == Method::POST => false,
-        // What one signs in with: it has nothing of the server in it.
+        // The console has a sign-in page and contains no data.
         Target::Utils => false,
         Target::Up => all && !but_up,
         _ => all || but_up,
@@ -434,7 +437,6 @@ fn wants_a_name(state: &State, request: &Request, target: &Target) -> Result<()>
     if is_wanted { Err(Failure::unauthorized("Authentication required.")) } else { Ok(()) }
 }
 
-/// What CouchDB has and this version has not: it says so.
 async fn later(request: &mut Request, what: &str) -> Result<Reply> {
     request.skip_body().await;
     Err(Failure::not_implemented(what))

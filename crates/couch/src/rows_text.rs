@@ -1,34 +1,33 @@
-//! The rows of a view, taken out of the text that answers for it as it comes: `{"total_rows":2,"offset":0,"rows":[...]}`.
+//! Splits the streamed text of a view's answer, `{"total_rows":2,"offset":0,"rows":[...]}`, into rows.
 
 use std::pin::Pin;
 
 use flatbed_http::ReplyBody;
 use hyper::body::{Body, Buf};
 
-/// A page that is given on is about this long, or has one row.
+/// The approximate size of a page in bytes; a page has at least one row.
 const PAGE_BYTES: usize = 64 * 1024;
 
-/// The head of an answer is no longer.
+/// The largest head of an answer in bytes; a longer one is an error.
 const HEAD_BYTES_MAX: usize = 1024 * 1024;
 
-/// The text broke off, or is no answer of a view.
+/// The text ended early, or is not a view's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BrokenOff;
 
-/// Rows on their way.
 pub(crate) struct RowsText {
     body: ReplyBody,
     text: Taken,
 }
 
-/// What has come and was not given on.
+/// The received text that is not yet consumed.
 #[derive(Default)]
 struct Taken {
     bytes: Vec<u8>,
-    /// Where the rows begin that were not given on, and up to where the bytes were looked at.
+    /// The start of the unconsumed rows, and the end of the scanned bytes.
     begin: usize,
     at: usize,
-    /// Where the last complete row ends.
+    /// The end of the last complete row.
     end: usize,
     depth: usize,
     in_string: bool,
@@ -41,7 +40,7 @@ impl RowsText {
         RowsText { body, text: Taken::default() }
     }
 
-    /// What stands before the rows, as a JSON object.
+    /// Returns the members before the rows as a JSON object.
     pub(crate) async fn head(&mut self) -> Result<String, BrokenOff> {
         loop {
             if let Some(head) = self.text.head() {
@@ -53,7 +52,7 @@ impl RowsText {
         }
     }
 
-    /// More rows, as a JSON array; `None`: there are no more. After [`RowsText::head`].
+    /// Returns more rows as a JSON array, or `None` at the end. Call [`RowsText::head`] first.
     pub(crate) async fn next_page(&mut self) -> Result<Option<String>, BrokenOff> {
         loop {
             self.text.look();
@@ -69,7 +68,7 @@ impl RowsText {
         }
     }
 
-    /// Waits for more text; false at its end.
+    /// Waits for more text; false at the end.
     async fn more(&mut self) -> Result<bool, BrokenOff> {
         let frame = std::future::poll_fn(|context| Pin::new(&mut self.body).poll_frame(context)).await;
         let Some(frame) = frame else { return Ok(false) };
@@ -96,7 +95,7 @@ impl Taken {
         Some(head)
     }
 
-    /// Looks for the ends of rows in what has come, until there are enough.
+    /// Scans for the ends of rows until a page is full.
     fn look(&mut self) {
         while !self.is_over && self.end - self.begin < PAGE_BYTES {
             let Some(byte) = self.bytes.get(self.at) else { return };
@@ -119,7 +118,6 @@ impl Taken {
         }
     }
 
-    /// The rows that are complete.
     fn page(&mut self) -> Option<Vec<u8>> {
         let rows = self.bytes.get(self.begin..self.end)?.trim_ascii_start();
         let rows = rows.strip_prefix(b",").unwrap_or(rows).trim_ascii();
@@ -127,7 +125,7 @@ impl Taken {
             return None;
         }
         let page = [b"[", rows, b"]"].concat();
-        // What is left is less than a row, or than a piece of the text.
+        // The rest is shorter than one row or one piece of the stream.
         self.bytes.drain(..self.end);
         self.at -= self.end;
         (self.begin, self.end) = (0, 0);
@@ -142,7 +140,7 @@ mod tests {
     const ROWS: [&str; 4] =
         [r#"{"id":"a\"]}","key":[1,{"x":"\\"}]}"#, r#"{"key":null,"value":{}}"#, "{}", "{\"k\":\"é\"}"];
 
-    /// Whatever the pieces are in which it comes.
+    /// The result does not depend on how the stream is split.
     #[test]
     fn rows_are_found_in_pieces() {
         let text = format!("{{\"total_rows\":4,\"offset\":0,\"rows\":[\r\n{}\r\n]}}\n", ROWS.join(",\r\n"));

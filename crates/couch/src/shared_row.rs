@@ -1,4 +1,4 @@
-//! The text of a row that many followers are sent: written by the first of them, and sent by all.
+//! The text of a row for many followers: the first one writes it, and all send it.
 
 use bytes::Bytes;
 use flatbed_layer::json::{Object, name};
@@ -6,7 +6,6 @@ use flatbed_layer::{ChangeRow, Document, Documents, Place, RevId, RowKind, TEXTS
 
 use crate::json_out;
 
-/// What a follower's rows look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
     pub all_leaves: bool,
@@ -14,7 +13,7 @@ pub(crate) struct Form {
 }
 
 impl Form {
-    /// Which of a row's texts it is.
+    /// Returns the index of this form among a row's cached texts.
     fn place(self) -> usize {
         let documents = match self.documents {
             Documents::No => 0,
@@ -25,7 +24,7 @@ impl Form {
     }
 }
 
-/// The row as a line of JSON, with the line's end. A document's attachments are stubs.
+/// Returns the row as a line of JSON with a line end. Attachments are stubs.
 pub(crate) fn line(row: &TailRow, form: Form) -> Bytes {
     let write = || {
         let mut out = Vec::with_capacity(256);
@@ -42,7 +41,7 @@ pub(crate) fn line(row: &TailRow, form: Form) -> Bytes {
         };
         if let Some(document) = document {
             out.extend_from_slice(b",\"doc\":");
-            // Other leaves may have been read for others.
+            // Another follower may have requested the conflicts.
             let passes_over = form.documents == Documents::Yes && document.conflicts.is_some();
             if passes_over || document.deleted_conflicts.is_some() {
                 let conflicts = document.conflicts.clone().filter(|_| !passes_over);
@@ -61,7 +60,7 @@ pub(crate) fn line(row: &TailRow, form: Form) -> Bytes {
     }
 }
 
-/// A row up to its document, left open. Without its sequence it says `null` there.
+/// Writes a row up to its document, without the closing brace. Without a `place` the sequence is `null`.
 pub(crate) fn open(row: &ChangeRow, place: Option<&Place>, leaves: &[RevId], out: &mut Vec<u8>) {
     let mut open = Object::new(out);
     match place {
@@ -121,7 +120,7 @@ mod tests {
         TailDocument::Read { document: Box::new(document), with_conflicts: true }
     }
 
-    /// A document that a reader has lost is named with a revision, and nothing else of it is shown, whatever was asked for.
+    /// A lost or revoked document shows its id and a revision, but no content, in all forms.
     #[test]
     fn what_is_lost_is_named_and_not_shown() {
         for documents in [Documents::No, Documents::Yes, Documents::WithConflicts] {

@@ -1,4 +1,4 @@
-//! How attachments are to be shown, as a query says.
+//! Parses how a query wants attachments shown.
 
 use flatbed_documents::{ATTS_SINCE_MAX, Show};
 use flatbed_layer::json::Value;
@@ -6,7 +6,6 @@ use flatbed_layer::json::Value;
 use crate::error::{Failure, Result, parse_rev};
 use crate::query::Query;
 
-/// Reads `attachments`, `atts_since` and `att_encoding_info`.
 pub(crate) fn show_of(query: &Query) -> Result<Show> {
     let since = match query.json(&["atts_since"])? {
         None => None,

@@ -1,4 +1,4 @@
-//! The CouchDB surface: what its handlers share.
+//! The state that handlers share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,30 +16,30 @@ use crate::ids::Uuids;
 use crate::metrics::{Feeds, FiguresElsewhere, Queries};
 use crate::route::Route;
 
-/// Large answers that functions have made, while they wait for room.
+/// The number of large function answers that may wait for memory at once.
 const LARGE_ANSWERS_MAX: usize = 4;
 
-/// The version of CouchDB that clients are told. Clients choose their requests by it.
+/// The CouchDB version that clients see and choose their requests by.
 pub(crate) const COUCHDB_VERSION: &str = "3.5.2";
 
-/// Returns the header `Server` of a program of this version: clients look for `CouchDB/` at its beginning.
+/// Returns the `Server` header. Clients look for `CouchDB/` at its beginning.
 #[must_use]
 pub fn server_header(version: &str) -> String {
     format!("CouchDB/{COUCHDB_VERSION} (Flatbed/{version})")
 }
 
-/// How the surface is set up.
+/// Options of the surface.
 #[derive(Debug, Clone)]
 pub struct CouchOptions {
-    /// This program's version, told in `GET /`.
+    /// This program's version, shown in `GET /`.
     pub version: String,
-    /// Where a failure of the storage is reported.
+    /// Receives failures of the storage.
     pub health: StorageHealth,
-    /// What `/metrics` tells besides the figures of the server, of this surface and of its layer.
+    /// Further metrics of `/metrics`, besides those of the server, this surface and its layer.
     pub figures: FiguresElsewhere,
-    /// Serves the console at `/_utils/`. Its files need the feature `console`.
+    /// True to serve the console at `/_utils/`. Its files need the feature `console`.
     pub has_console: bool,
-    /// For the body of a sign-in to come: anybody may send one.
+    /// Timeout of the body of a sign-in, which needs no credentials.
     pub session_body_max: Duration,
 }
 
@@ -55,7 +55,7 @@ impl Default for CouchOptions {
     }
 }
 
-/// CouchDB's API on a layer: see the crate's documentation. Whoever puts a program together makes its parts.
+/// CouchDB's API on a layer; see the crate's documentation. The caller assembles its parts.
 pub struct State {
     pub(crate) service: Service,
     pub(crate) shell: Arc<Shell<Route>>,
@@ -68,14 +68,12 @@ pub struct State {
     pub(crate) has_console: bool,
     pub(crate) session_body_max: Duration,
     pub(crate) replicator: Arc<Replicator>,
-    /// The jobs of the worker.
     #[cfg(feature = "worker")]
     pub(crate) dispatcher: Option<Arc<Dispatcher>>,
-    /// Whose large answers, made by functions, wait for room.
+    /// Bounds the large function answers that wait for memory.
     pub(crate) large_answers: Semaphore,
 }
 
-/// Which pages of other origins may call.
 fn cors_of(settings: &CorsSettings) -> Cors {
     let CorsSettings { is_enabled, origins, credentials, headers, max_age_s } = settings.clone();
     if !is_enabled {
@@ -84,18 +82,18 @@ fn cors_of(settings: &CorsSettings) -> Cors {
     Cors { origins, credentials, headers, max_age_seconds: max_age_s }
 }
 
-/// The limits that a server was started with, but for those that are stored.
+/// Returns the limits from the start of the server, overridden by the stored ones.
 fn limits_of(mut limits: Limits, settings: &LimitSettings) -> Limits {
     for (name, text) in &settings.of_clients {
         if let Err(error) = limits.set(name, text) {
-            tracing::error!(%error, "a stored limit does not fit");
+            tracing::error!(%error, "a stored limit is invalid");
         }
     }
     limits
 }
 
 impl State {
-    /// `replicator` runs `_replicate`, and is started and stopped by whoever made it.
+    /// Creates the surface. The caller starts and stops `replicator`, which runs `_replicate`.
     pub fn new(
         options: CouchOptions,
         service: Service,
@@ -125,7 +123,7 @@ impl State {
         }
     }
 
-    /// With the worker's jobs, which whoever made it starts and stops, if they run in this process.
+    /// Adds the worker's API. The caller starts and stops `dispatcher`, if it runs in this process.
     #[cfg(feature = "worker")]
     #[must_use]
     pub fn with_worker(self, dispatcher: Arc<Dispatcher>) -> State {

@@ -1,13 +1,14 @@
-//! JSON values as Erlang prints them, which CouchDB does in what it refuses.
+//! JSON values in Erlang's syntax, for CouchDB's error reasons.
 
 use flatbed_layer::json::Value;
 
 use crate::query::as_list;
 
-/// Terms longer than this are printed without what is in them.
+/// Longer terms are printed without their nested content, in bytes.
 const TERM_BYTES_MAX: usize = 70;
 
-/// A JSON value as Erlang prints it. Of long ones, which Erlang breaks into lines, what is nested is left out.
+/// Writes a JSON value as Erlang prints it. Nested content of long values, which Erlang would break into lines, is
+/// omitted.
 pub(crate) fn write_term(value: &Value<'_>, out: &mut String) {
     match value {
         Value::Null => out.push_str("null"),

@@ -1,4 +1,4 @@
-//! Attachments in parts of a request.
+//! Attachments in multipart bodies.
 
 use flatbed_documents::Uploading;
 use flatbed_http::multipart::Parts;
@@ -8,7 +8,6 @@ use flatbed_service::Uploads;
 use crate::error::Result;
 use crate::request::Request;
 
-/// Uploads the data of a part.
 pub(crate) async fn upload_part(
     parts: &mut Parts<'_, Request>,
     uploads: &mut Uploads,

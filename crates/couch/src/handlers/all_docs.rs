@@ -1,4 +1,4 @@
-//! `_all_docs` and what is like it, streamed page by page.
+//! `_all_docs`, `_design_docs` and their `queries`, streamed page by page.
 
 use flatbed_http::{Pages, Reply, Sender, shrink, spawn};
 use flatbed_layer::json::{Object, Value, name};
@@ -19,30 +19,28 @@ use crate::request::{Body, Memory, Request};
 use crate::shown::show_of;
 use flatbed_documents::{self as attached, Show};
 
-/// Documents that are looked up at once by their ids; the layer gives back as many as fit.
+/// The largest batch of ids in one lookup; the layer returns as many as fit.
 const KEYS_AT_ONCE: usize = 100;
 
-/// Queries in one request.
+/// The largest number of queries in one request; more are 400.
 const QUERIES_MAX: usize = 1_000;
 
-/// In databases of fewer documents it is counted how many are before a walk.
+/// Databases with fewer documents get an exact `offset`, which costs a count of the rows before the range.
 const COUNTED_MAX: u64 = 1_000;
 
-/// One query of the index. What the request's parameters say stands in each of its queries: it is made when its turn has
-/// come.
+/// One query of the index. Each holds a copy of the request's parameters, so it is built when its turn comes.
 struct Selection {
     walk: AllDocsQuery,
-    /// The ids that are asked for one by one, as JSON.
     keys: Option<Vec<Value<'static>>>,
     update_seq: bool,
-    /// Nothing can match.
+    /// True if no row can match.
     nothing: bool,
     documents: Listed,
     show: Show,
     is_of_list: bool,
 }
 
-/// The parameters of one query, and the memory that a body takes.
+/// Reads the parameters of a single query, and the memory reserved for its body.
 pub(super) async fn parameters(request: &mut Request) -> Result<(Parameters, Memory)> {
     match request.method {
         Method::GET | Method::HEAD => {
@@ -72,7 +70,7 @@ pub(super) async fn parameters(request: &mut Request) -> Result<(Parameters, Mem
     }
 }
 
-/// The queries of a body that has several, and the memory that they take.
+/// Reads the queries of a body, and the memory reserved for them.
 pub(super) async fn queries_of(request: &mut Request) -> Result<(Vec<Value<'static>>, Memory)> {
     let Body { bytes, memory } = json_body(request).await?;
     let queries = match take(object(&bytes)?.into_owned(), "queries") {
@@ -117,7 +115,7 @@ pub(crate) async fn queries(mut request: Request, name: &str, documents: Listed)
         let walk = Selection::of_one(&parameters, query, documents)?.walk;
         include_docs |= walk.include_docs;
         of_partition |= walk.partition.is_some();
-        // The parameters may be long, and are read for each.
+        // Parsing copies the request's parameters, which may be long.
         tokio::task::yield_now().await;
     }
     let database = request.context.database(name, Read).await?;
@@ -135,7 +133,7 @@ pub(crate) async fn queries(mut request: Request, name: &str, documents: Listed)
             if at > 0 {
                 sender.buffer.extend_from_slice(b",\r\n");
             }
-            // They were right before the answer began.
+            // All queries were checked before the answer began.
             let Ok(selection) = Selection::of_one(&parameters, query, documents) else { return };
             if write(&database, selection, &mut design_documents, &pages, &mut sender).await.is_err() {
                 return;
@@ -147,7 +145,7 @@ pub(crate) async fn queries(mut request: Request, name: &str, documents: Listed)
     Ok(reply)
 }
 
-/// Where a bound stands: in Erlang's order, which ids have in CouchDB, all that is no string is below strings.
+/// A bound of an id range. In Erlang's order, which CouchDB uses for ids, all other types sort below strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Bound {
     None,
@@ -156,7 +154,7 @@ pub(super) enum Bound {
 }
 
 impl Bound {
-    /// Where no key is given, a document's id bounds.
+    /// Uses the document's id as the bound if no key is given.
     pub(super) fn of(key: Option<Value<'static>>, docid: Option<String>) -> Bound {
         match (key, docid) {
             (None, None) => Bound::None,
@@ -181,7 +179,7 @@ impl Selection {
         let conflicts = parameters.conflicts();
         let Parameters { start, start_docid, end, end_docid, descending, skip, limit, include_docs, partition, .. } =
             parameters;
-        // Of one key among `keys`, which is looked up as several are.
+        // For a list, a single key in `keys` is looked up like several.
         let (start, end) = match parameters.keys {
             None => (Bound::of(start, start_docid), Bound::of(end, end_docid)),
             Some(_) => (Bound::None, Bound::None),
@@ -213,7 +211,6 @@ impl Selection {
     }
 }
 
-/// Narrows a walk to `_design/...`.
 fn only_design(walk: &mut AllDocsQuery) {
     let (first, behind) = DESIGN_IDS;
     let descending = walk.descending;
@@ -222,12 +219,12 @@ fn only_design(walk: &mut AllDocsQuery) {
         *low = Some(first.to_owned());
     }
     if high.as_deref().is_none_or(|high| high >= behind) {
-        // No id is as high as this within the range.
+        // Above every id of the range.
         *high = Some(format!("{first}\u{10ffff}\u{10ffff}"));
     }
 }
 
-/// `design_documents`: how many there are, once they are counted for the request.
+/// Writes one query's answer. `design_documents` caches the count of design documents for the request.
 async fn write(
     database: &Reader,
     mut selection: Selection,
@@ -261,7 +258,8 @@ async fn write(
                 AllDocsQuery { end: start.clone(), exclusive_end: true, descending, ..AllDocsQuery::default() };
             Some(sender.unless_gone(count_design_documents(database, before)).await??)
         }
-        // What lies before a walk that begins somewhere has to be counted: beside the first page, where it cannot be much.
+        // `offset` needs a count of the rows before the range. It runs beside the first page, and the database is
+        // small.
         (Some(_), Listed::All) if total.is_some_and(|total| total < COUNTED_MAX) && !selection.nothing => {
             let room = sender.page_room(pages).await?;
             let counted = database.all_docs(selection.walk.clone());
@@ -292,7 +290,7 @@ async fn write(
             let mut found = found.into_iter();
             let mut written = 0;
             for key in chunk {
-                // What was too much for one read is asked for again.
+                // The layer returned fewer rows than requested; the next round reads the rest.
                 if key.as_str().is_some() && found.len() == 0 {
                     break;
                 }
@@ -316,7 +314,7 @@ async fn write(
                 Some(first) => first,
                 None => {
                     let room = sender.page_room(pages).await?;
-                    // It goes on by itself while it passes rows over.
+                    // The walk continues by itself while it skips rows.
                     (sender.unless_gone(walk.next_page()).await??, room)
                 }
             };
@@ -337,7 +335,6 @@ async fn write(
     Ok(())
 }
 
-/// Of the ids that are asked for one by one those that `skip` and `limit` leave.
 pub(super) fn page_of_keys(
     mut keys: Vec<Value<'static>>,
     descending: bool,
@@ -351,12 +348,11 @@ pub(super) fn page_of_keys(
     keys.into_iter().skip(skip).take(limit).collect()
 }
 
-/// What a list's function gets of an id that is not there.
 fn write_missing_of_list(key: &Value<'_>, out: &mut Vec<u8>) {
     Object::new(out).string(name!("id"), "error").value(name!("key"), key).string(name!("value"), "not_found");
 }
 
-/// Design documents are few: they are counted by a walk.
+/// Counts design documents by a walk; there are few.
 async fn count_design_documents(
     database: &Reader,
     mut which: AllDocsQuery,
@@ -370,7 +366,8 @@ async fn count_design_documents(
     Ok(count)
 }
 
-/// `total`: `None` for who sees a part of the database: there are as many rows as they are shown, which is known behind them.
+/// Writes the members before the rows. `total`: `None` for a reader with restricted access, whose total is written
+/// after the rows.
 fn head(total: Option<u64>, offset: Option<u64>, update_seq: Option<Seq>, out: &mut Vec<u8>) {
     let mut open = Object::new(out);
     if let Some(total) = total {

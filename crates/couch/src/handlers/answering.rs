@@ -1,4 +1,4 @@
-//! `_show` and `_update` of design documents, and what they share with `_list` and `_rewrite`.
+//! `_show` and `_update` functions, and helpers that `_list` and `_rewrite` share.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -20,16 +20,16 @@ use crate::response;
 use crate::state::State;
 use flatbed_documents::attachment_edits;
 
-/// Revisions of a document that functions see, as in CouchDB.
+/// Revisions in the document that a function gets, as in CouchDB.
 const REVISIONS_MAX: usize = 20;
 
-/// An answer up to this waits for no room before it is sent.
+/// The largest answer in bytes that is sent without waiting for memory.
 const SMALL_BYTES: usize = 256 * 1024;
 
 const NEW_REV: HeaderName = HeaderName::from_static("x-couch-update-newrev");
 const ID: HeaderName = HeaderName::from_static("x-couch-id");
 
-/// `/{db}/_design/{ddoc}/_show/{show}` and what stands behind it: a document's id.
+/// Handles `/{db}/_design/{ddoc}/_show/{show}` with an optional document id.
 pub(crate) async fn show(
     state: &State,
     mut request: Request,
@@ -56,8 +56,8 @@ pub(crate) async fn show(
     held(state, reply).await
 }
 
-/// `/{db}/_design/{ddoc}/_update/{update}` and what stands behind it: a document's id. What the function wants to be
-/// written is written as if the client had put it.
+/// Handles `/{db}/_design/{ddoc}/_update/{update}` with an optional document id. Writes the function's document as if
+/// the client had put it.
 pub(crate) async fn update(
     state: &State,
     mut request: Request,
@@ -78,7 +78,7 @@ pub(crate) async fn update(
         drop(room);
         return held(state, response::whole(answer, StatusCode::OK)?).await;
     };
-    // What HTTP does not allow is found before anything is written.
+    // Checks the reply before the write, because a refused reply must not write.
     let mut reply = response::whole(answer, StatusCode::CREATED)?;
     let text = request.made(text.into()).await?;
     drop(room);
@@ -99,18 +99,17 @@ pub(crate) async fn update(
     held(state, reply).await
 }
 
-/// A path that names no function.
 pub(crate) async fn invalid_path(request: &mut Request, error: &'static str) -> Failure {
     request.skip_body().await;
     Failure::new(StatusCode::NOT_FOUND, error, "Invalid path.")
 }
 
-/// Ids may have slashes.
+/// Joins the segments of an id, which may have slashes.
 fn id_of(segments: &[String]) -> Option<String> {
     if segments.is_empty() { None } else { Some(segments.join("/")) }
 }
 
-/// The body of a request that may have one; nothing comes for one that does not say so.
+/// Reads an optional body. An empty body without `content-length` counts as none.
 pub(crate) async fn body_of(request: &mut Request) -> Result<Option<Body>> {
     if matches!(request.method, Method::GET | Method::HEAD) {
         request.skip_body().await;
@@ -121,12 +120,10 @@ pub(crate) async fn body_of(request: &mut Request) -> Result<Option<Body>> {
     Ok(Some(body).filter(|body| has_length || !body.bytes.is_empty()))
 }
 
-/// What functions see of a body.
 pub(crate) fn told(body: Option<&Body>) -> ToldBody<'_> {
     body.map_or(ToldBody::None, |body| ToldBody::Text(&body.bytes))
 }
 
-/// The request object of a function that answers.
 pub(crate) async fn object(
     state: &State,
     request: &Request,
@@ -140,19 +137,18 @@ pub(crate) async fn object(
     Ok(request.context.request_object(request_object(request, &told), database).await?)
 }
 
-/// A document that a function is asked about, with the room that it takes.
 struct Found {
     document: Option<Document>,
     room: PagePermit,
 }
 
-/// Without a document where it is not there, or deleted.
+/// Reads a function's document; `None` if it is missing or deleted.
 async fn find(database: &Reader, id: Option<&str>) -> Result<Found> {
     let Some(id) = id else {
         database.exists().await?;
         return Ok(Found { document: None, room: None });
     };
-    // Most documents are small, and wait for no room.
+    // Small documents are read without waiting for memory.
     let mut options = GetOptions { revs: true, conflicts: true, small_only: true, ..GetOptions::default() };
     let mut room = None;
     let mut found = database.get(id, &options).await;
@@ -166,7 +162,7 @@ async fn find(database: &Reader, id: Option<&str>) -> Result<Found> {
             if let Some(revisions) = &mut document.revisions {
                 revisions.truncate(REVISIONS_MAX);
             }
-            // Twice: as it was read, and as text.
+            // Counted twice: the document and its JSON text.
             shrink(&mut room, 2 * page_bytes(1, std::iter::once(&document)));
             Some(document)
         }
@@ -176,7 +172,7 @@ async fn find(database: &Reader, id: Option<&str>) -> Result<Found> {
     Ok(Found { document, room })
 }
 
-/// An answer with room for it: what is large waits for that, and few such wait at once.
+/// Attaches a memory reservation to a reply. Large replies wait for memory; if too many wait, answers 503.
 pub(crate) async fn held(state: &State, mut reply: TenantReply) -> Result<TenantReply> {
     let bytes = reply.whole_bytes();
     if bytes > SMALL_BYTES {
@@ -192,7 +188,7 @@ pub(crate) async fn held(state: &State, mut reply: TenantReply) -> Result<Tenant
     Ok(reply)
 }
 
-/// What an answer of a show depends on, but for what it makes of the query and the time.
+/// Returns the `ETag` of a show: a hash of its inputs except the query and the time.
 fn tag(request: &Request, design: &RevId, document: Option<&Document>) -> String {
     let user = request.context.user();
     let half = |number: u8| {

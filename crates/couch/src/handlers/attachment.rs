@@ -14,7 +14,6 @@ use crate::query::encode;
 use crate::request::Request;
 use flatbed_documents::{DEFAULT_TYPE, DocumentError, Uploading, base64, check_name};
 
-/// `name` may have slashes.
 pub(crate) async fn attachment(request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
     match request.method.as_str() {
         "GET" | "HEAD" => get(request.context.database(db, Read).await?, request, id, name).await.map(Reply::from),
@@ -35,11 +34,10 @@ async fn get(database: Reader, request: Request, id: &str, name: &str) -> Result
     Ok(flatbed_documents::attachment(reader, &request)?)
 }
 
-/// The revision that an attachment is put to or taken from, and what else it has.
+/// The revision that an attachment is added to or removed from.
 struct Base {
     parent: Option<RevId>,
     body: Vec<u8>,
-    /// Names of all attachments.
     names: Vec<String>,
 }
 

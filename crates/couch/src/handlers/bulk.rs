@@ -1,4 +1,4 @@
-//! Many documents in one request.
+//! `_bulk_docs`, and helpers for JSON objects in bodies.
 
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Array, Limits, Value, name};
@@ -26,7 +26,6 @@ pub(crate) async fn json_body(request: &mut Request) -> Result<Body> {
     Ok(request.read_body().await?)
 }
 
-/// A JSON object's members.
 pub(crate) fn object<'b>(bytes: &'b [u8]) -> Result<Value<'b>> {
     match json::parse(bytes, &Limits::default()) {
         Ok(value @ Value::Object(_)) => Ok(value),
@@ -35,7 +34,6 @@ pub(crate) fn object<'b>(bytes: &'b [u8]) -> Result<Value<'b>> {
     }
 }
 
-/// Takes a member out of an object.
 pub(crate) fn take<'v>(value: Value<'v>, name: &str) -> Option<Value<'v>> {
     match value {
         Value::Object(members) => members.into_iter().find(|(found, _)| found == name).map(|(_, value)| value),
@@ -43,19 +41,16 @@ pub(crate) fn take<'v>(value: Value<'v>, name: &str) -> Option<Value<'v>> {
     }
 }
 
-/// Entries of a list that a request may have, where each is worked on by itself.
 pub(crate) const ENTRIES_MAX: usize = 100_000;
 
-/// 413 for a list of more than [`ENTRIES_MAX`].
 pub(crate) fn too_many(what: &str) -> Failure {
     let reason = format!("at most {ENTRIES_MAX} {what} in a request");
     Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
 }
 
-/// An edit and what became of it.
 type Written<'e> = (Edit<'e>, Outcome);
 
-/// Writes documents, local ones among them: these come last, and many of them go together, wherever they stand.
+/// Writes documents, then local documents in batches. Outcomes are in the order of the edits.
 async fn write<'e>(database: &Writer, edits: Vec<Edit<'e>>) -> Result<Vec<Written<'e>>> {
     if !edits.iter().any(|edit| DocumentId::of(&edit.id).is_local()) {
         let outcomes = database.bulk_update(&edits).await?;
@@ -72,7 +67,7 @@ async fn write<'e>(database: &Writer, edits: Vec<Edit<'e>>) -> Result<Vec<Writte
     Ok(written.into_iter().map(|(_, written)| written).collect())
 }
 
-/// In a partitioned database CouchDB refuses the whole request for an id that is illegal there.
+/// Refuses all edits if the database is partitioned and an id is illegal there, as CouchDB does.
 async fn check_ids(database: &Writer, edits: &[Edit<'_>]) -> Result<()> {
     if database.is_partitioned_known() == Some(false) {
         return Ok(());
@@ -85,7 +80,7 @@ async fn check_ids(database: &Writer, edits: &[Edit<'_>]) -> Result<()> {
     }
 }
 
-/// Who asks for all edits or none is told of each that it is not written: many of them take more than one transaction.
+/// Refuses `all_or_nothing`, because many edits need more than one transaction.
 fn no_transaction(edits: &[Edit<'_>]) -> Reply {
     let mut out = Vec::new();
     let mut rows = Array::new(&mut out);
@@ -108,7 +103,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         Some(Value::Bool(false)) => false,
         Some(_) => return Err(Failure::bad_request("`new_edits` parameter must be a boolean.")),
     };
-    // Of another replica's revisions it is not asked, as in CouchDB.
+    // As in CouchDB, replicated revisions ignore `all_or_nothing`.
     let all_or_nothing = new_edits && matches!(value.get("all_or_nothing"), Some(Value::Bool(true)));
     let docs = match take(value, "docs") {
         None => return Err(Failure::bad_request("POST body must include `docs` parameter.")),
@@ -136,11 +131,11 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
     database.enter(edits.iter().map(|edit| &edit.id))?;
     uploads.stage().await?;
     let outcomes = write(&database, edits).await?;
-    // What another replica sends may be known already, and its data with it.
+    // A replicated revision may be known already, and then its uploads are unused.
     if new_edits && outcomes.iter().all(|(_, outcome)| outcome.is_ok()) {
         uploads.taken();
     }
-    // CouchDB refuses the whole request for a stub that has nothing behind it.
+    // CouchDB refuses the whole request for a stub of a missing attachment.
     let missing_stub = |(_, outcome): &&Written<'_>| matches!(outcome, Err(Refusal::MissingStub { .. }));
     if let Some((_, Err(refusal))) = outcomes.iter().find(missing_stub) {
         return Err(refusal.clone().into());
@@ -148,7 +143,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
     let mut out = Vec::with_capacity(100 * outcomes.len() + 2);
     let mut rows = Array::new(&mut out);
     for (edit, outcome) in outcomes {
-        // Of what comes from another replica only failures are answered.
+        // For replicated revisions only failures are answered.
         if outcome.is_ok() && !new_edits {
             continue;
         }

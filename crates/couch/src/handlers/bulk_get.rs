@@ -21,24 +21,29 @@ use crate::request::{Body, Request};
 use crate::shown::show_of;
 use flatbed_documents::{self as attached, ATTS_SINCE_MAX, Part, Show, header_text, related};
 
-/// Documents that are asked for at once; the layer gives back as many as fit.
+/// The largest batch of documents in one read; the layer returns as many as fit.
 const READ_AT_ONCE: usize = 100;
 
-/// Answers up to about this long are not streamed.
+/// The approximate size in bytes from which an answer is streamed.
 const WHOLE_BYTES_MAX: usize = 256 * 1024;
 
-/// What one entry asks for. It may take many times what the entry does, and is made when its turn has come.
+/// A parsed entry. It may be many times larger than its JSON, so it is built when its turn comes.
 enum Wanted {
     Document {
         id: String,
         options: GetOptions,
-        /// What the entry itself says of attachments.
         show: Option<Arc<Show>>,
     },
-    /// The id and revision as far as there are any, and what is wrong.
-    Nonsense { id: Option<String>, rev: Option<String>, reason: &'static str },
-    /// No document can have this id.
-    Illegal { id: String, failure: Box<Failure> },
+    /// A malformed entry: its id and revision, if present, and the error.
+    Nonsense {
+        id: Option<String>,
+        rev: Option<String>,
+        reason: &'static str,
+    },
+    Illegal {
+        id: String,
+        failure: Box<Failure>,
+    },
 }
 
 impl Wanted {
@@ -70,10 +75,10 @@ impl Wanted {
         };
         let own = Some(since).filter(|since| !since.is_empty());
         let own = own.map(|since| Arc::new(Show { data: true, since: Some(since), encoding: show.encoding }));
-        // They tell which of the revisions that the client has is an ancestor.
+        // The client needs the revisions to tell which of its `atts_since` is an ancestor.
         let revs = revs || own.is_some();
         match doc.get("rev").map(Value::as_str) {
-            // Without a revision the leaves are meant, be they tombstones.
+            // Without a revision all leaves are returned, deleted ones too.
             None => {
                 let options = GetOptions { revs, tombstone: true, ..GetOptions::default() };
                 Wanted::Document { id, options, show: own }
@@ -89,7 +94,7 @@ impl Wanted {
     }
 }
 
-/// What an entry's id must be, as CouchDB checks it before all else of the entry.
+/// Checks an entry's id, before its other members as in CouchDB.
 fn check_id(id: &str, is_partitioned: bool) -> Result<()> {
     check_any_id(id)?;
     if is_partitioned && !DocumentId::of(id).is_local() {
@@ -118,7 +123,7 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
     let form = Form::of(&request)?;
     let database = request.context.database(name, Read).await?;
     database.exists().await?;
-    // It is asked for where it matters alone.
+    // Only partitioned databases have this rule, so the layer is asked only if an id could break it.
     let mut ids = docs.iter().filter_map(|doc| doc.get("id").and_then(Value::as_str));
     let is_partitioned = database.is_partitioned_known() != Some(false)
         && ids.any(|id| check_id(id, true).is_err())
@@ -131,7 +136,7 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
     let mut waiting = Vec::new();
     while waiting.is_empty() && out.len() < WHOLE_BYTES_MAX {
         let (texts, is_more) = walk.next().await?;
-        // Neither attachments nor large documents are gathered in memory.
+        // Large documents and attachments are streamed.
         let bytes = texts.iter().map(Text::bytes).sum::<usize>();
         let is_whole = walk.form.is_json() && out.len() + bytes <= WHOLE_BYTES_MAX;
         if !is_whole || texts.iter().any(|text| text.has_data(&walk.show)) {
@@ -166,7 +171,7 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
             if sender.flush().await.is_err() {
                 return;
             }
-            // Given up and waited for again, so that others have their turn.
+            // Released and acquired again, so that other requests get a turn.
             drop(room);
             room = match sender.page_room(&pages).await {
                 Ok(room) => room,
@@ -192,7 +197,7 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
         drop(room);
         match &walk.form {
             Form::Json => sender.buffer.extend_from_slice(b"]}\n"),
-            // CouchDB closes only what it has opened.
+            // CouchDB writes no closing boundary without parts.
             Form::Multipart { .. } if walk.docs.is_empty() => {}
             Form::Multipart { outer, .. } => sender.buffer.extend_from_slice(format!("\r\n--{outer}--\r\n").as_bytes()),
         }
@@ -201,10 +206,9 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
     Ok(reply)
 }
 
-/// The form of the answer.
 enum Form {
     Json,
-    /// Each revision is a part, `multipart/related` itself if it has attachments.
+    /// Each revision is a part, which is `multipart/related` if it has attachments.
     Multipart {
         kind: &'static str,
         outer: String,
@@ -212,7 +216,7 @@ enum Form {
 }
 
 impl Form {
-    /// JSON wins over the others, as in CouchDB.
+    /// Chooses the form. JSON takes precedence, as in CouchDB.
     fn of(request: &Request) -> Result<Form> {
         let takes = |kind: &str| accepts(&request.headers, kind);
         let kinds = ["multipart/mixed", "multipart/related"];
@@ -228,7 +232,6 @@ impl Form {
         matches!(self, Form::Json)
     }
 
-    /// What opens an entry.
     fn begin(&self, at: usize, id: Option<&str>, out: &mut Vec<u8>) {
         if self.is_json() {
             json_out::comma(at, out);
@@ -238,7 +241,6 @@ impl Form {
         }
     }
 
-    /// What closes it.
     fn end(&self, out: &mut Vec<u8>) {
         if self.is_json() {
             out.extend_from_slice(b"]}");
@@ -266,7 +268,7 @@ impl Form {
     fn missing(&self, id: &str, rev: Option<&RevId>, reason: NotFound, out: &mut Vec<u8>) {
         let failure = Failure::from(Refusal::DocumentNotFound(reason));
         match (self, rev) {
-            // CouchDB gives no id here.
+            // CouchDB omits the id here.
             (Form::Multipart { .. }, Some(rev)) => self.failure(out, |object| {
                 object.string(name!("rev"), &rev.to_string());
                 object.string(name!("error"), &failure.error).string(name!("reason"), &failure.reason);
@@ -279,14 +281,13 @@ impl Form {
     }
 }
 
-/// A piece of the answer.
 enum Text {
     Bytes(Vec<u8>),
     Document(Box<Document>, Option<Arc<Show>>),
 }
 
 impl Text {
-    /// Whether data of attachments may go with it, which is not gathered in memory.
+    /// Returns true if attachment data may be sent with it, which is streamed.
     fn has_data(&self, show: &Show) -> bool {
         match self {
             Text::Bytes(_) => false,
@@ -294,7 +295,6 @@ impl Text {
         }
     }
 
-    /// What it takes in memory.
     fn bytes(&self) -> usize {
         match self {
             Text::Bytes(bytes) => bytes.len(),
@@ -302,7 +302,7 @@ impl Text {
         }
     }
 
-    /// Writes what has no data of attachments.
+    /// Writes a piece without attachment data.
     fn write(&self, walk: &BulkGet, out: &mut Vec<u8>) {
         match self {
             Text::Bytes(bytes) => out.extend_from_slice(bytes),
@@ -344,11 +344,10 @@ impl Text {
     }
 }
 
-/// Gathers pieces.
 #[derive(Default)]
 struct Texts {
     pieces: Vec<Text>,
-    /// What comes after them.
+    /// Bytes after the last document.
     out: Vec<u8>,
 }
 
@@ -374,14 +373,13 @@ impl Texts {
     }
 }
 
-/// A `_bulk_get` under way.
 struct BulkGet {
     database: Reader,
-    /// `false` also where every id is one of a partition.
+    /// False if the database is not partitioned, or every id names a partition.
     is_partitioned: bool,
     docs: Vec<Value<'static>>,
     at: usize,
-    /// Of an entry that means several leaves, how many are written.
+    /// Leaves already written of an entry with several leaves.
     leaves: Option<usize>,
     show: Show,
     with_revisions: bool,
@@ -394,13 +392,13 @@ impl BulkGet {
         self.at == self.docs.len()
     }
 
-    /// The entries at hand, so many at most.
+    /// Parses up to `most` of the next entries.
     fn wanted(&self, most: usize) -> Vec<Wanted> {
         let docs = self.docs.iter().skip(self.at).take(most);
         docs.map(|doc| Wanted::new(doc, self)).collect()
     }
 
-    /// Reads some more; whether there is anything left behind it.
+    /// Reads the next pieces; false if they are the last.
     async fn next(&mut self) -> flatbed_layer::Result<(Vec<Text>, bool)> {
         let mut texts = Texts::default();
         match self.leaves {
@@ -436,7 +434,7 @@ impl BulkGet {
                     self.form.end(out);
                 }
                 Wanted::Document { id, options, show } => match found.next() {
-                    // What was too much for one read is asked for again.
+                    // The layer returned fewer documents than requested; the next round reads the rest.
                     None => break,
                     Some(got) => {
                         self.form.begin(self.at, Some(id), out);
@@ -457,7 +455,7 @@ impl BulkGet {
         Ok(())
     }
 
-    /// Some leaves of the entry at hand.
+    /// Reads the next leaves of the current entry.
     async fn next_leaves(&mut self, from: usize, texts: &mut Texts) -> flatbed_layer::Result<()> {
         let Some(Wanted::Document { id, options, show }) = self.wanted(1).pop() else { return Ok(()) };
         let revs = options.rev.clone().map_or(OpenRevs::All, |rev| OpenRevs::Some(vec![rev]));

@@ -27,30 +27,30 @@ use crate::shown::show_of;
 use crate::state::State;
 use flatbed_documents::{self as attached, Show};
 
-/// In a database that has channels this is no function of a design document.
+/// Sync Gateway's filter by channels. It is no design function in a database with channels.
 const BY_CHANNEL: &str = "sync_gateway/bychannel";
 
-/// Channels that a feed may be about. Each is a range of its own for whoever sees all.
+/// The largest number of channels in a filter; more are 400. Each is a range of its own for a reader with unrestricted
+/// access.
 const CHANNELS_MAX: usize = 1_000;
 
 /// The most fields in `fields` of a filter by selector; more are 400. Each row looks up each field.
 const FIELDS_MAX: usize = 1_000;
 
-/// Before the name of a selector index.
+/// Prefix of a filter that names a selector index.
 const INDEX: &str = "_index/";
 
-/// How a feed is shown.
 struct Shown {
     feed: Feed,
     include_docs: bool,
     show: Show,
     form: Form,
-    /// The fields of documents that rows show; `None`: all.
+    /// The fields of documents in the rows; `None`: all.
     fields: Option<Projection>,
 }
 
 pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> Result<Reply> {
-    // What the ids take is reckoned to the request for as long as the feed lasts.
+    // The memory of `doc_ids` is charged to the request until the feed ends.
     let mut memory = Memory::default();
     let posted = match request.method {
         Method::GET | Method::HEAD => Value::Null,
@@ -69,7 +69,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
             return Err(Failure::method("GET,POST,HEAD"));
         }
     };
-    // As in CouchDB, names of parameters are case-insensitive here, except those that only filters read.
+    // As in CouchDB, parameter names are case-insensitive here, except those that only filters read.
     let query = request.query.lowered();
     let feed = match query.get("feed") {
         Some("live") => Some(Feed::Continuous),
@@ -132,7 +132,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
         etag = Some(tag);
     }
     let pages = Pages::new(changes.has_documents());
-    // The first page is read before the answer begins: a database that is not there is a 404.
+    // Read before the answer begins, so that a missing database is a 404.
     let mut room = first_room(&pages).await?;
     let first = changes.next_page().await?;
     shrink(&mut room, bytes_of(&first));
@@ -154,20 +154,17 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     })
 }
 
-/// What a set takes in memory.
 fn bytes_of_ids(ids: &HashSet<String>) -> usize {
     const EACH: usize = size_of::<String>() + 1;
-    // What is allocated for a text is a multiple of 16.
+    // Allocations of strings are rounded up to 16 bytes.
     EACH * ids.capacity() / 7 * 8 + ids.iter().map(|id| id.len().next_multiple_of(16)).sum::<usize>()
 }
 
-/// What a page takes in memory.
 fn bytes_of(page: &ChangesPage) -> usize {
     let leaves = page.rows.iter().map(|row| row.leaves.len() * size_of::<RevId>()).sum::<usize>();
     leaves + page_bytes(page.rows.len(), page.rows.iter().filter_map(|row| row.doc.as_ref()))
 }
 
-/// Whether `style` asks for all leaves.
 fn all_leaves(query: &Query) -> Result<bool> {
     match query.get("style") {
         None | Some("" | "main_only") => Ok(false),
@@ -176,8 +173,8 @@ fn all_leaves(query: &Query) -> Result<bool> {
     }
 }
 
-/// Which documents the query names, and which of these pass, with arguments from there or from the posted object;
-/// functions of design documents come later. `query` has lower-case names, `given` the client's spelling.
+/// Parses the documents in scope and the filter, with arguments from the query or the posted object. `function` handles
+/// filters in design documents. `query` has lower-case names, `given` the client's spelling.
 async fn filter(
     context: &Context,
     database: &str,
@@ -227,7 +224,7 @@ fn fields(context: &Context, database: &str, query: &Query, posted: &Value<'_>) 
     Ok(fields.map(|fields| context.projection(database, fields)))
 }
 
-/// The function of a design document that `filter` names; `None` if it names none.
+/// Parses the name of a design document's function in `filter`, if it is one.
 fn function(request: &Request, filter: Option<&str>) -> Result<Option<FilterFunction>> {
     let (is_view, name) = match filter {
         Some("_view") => (true, request.query.get("view").unwrap_or_default()),
@@ -250,7 +247,6 @@ fn function(request: &Request, filter: Option<&str>) -> Result<Option<FilterFunc
     Ok(Some(FilterFunction { design: design.to_owned(), name: name.to_owned(), kind }))
 }
 
-/// The names of channels that the query has, with commas between.
 fn channels(query: &Query) -> Result<BTreeSet<String>> {
     let names = query.get("channels").unwrap_or_default();
     if names.is_empty() {
@@ -277,7 +273,6 @@ fn doc_ids(ids: Option<Value<'static>>) -> Result<Arc<HashSet<String>>> {
 }
 
 impl Shown {
-    /// How documents are shown, if they are.
     fn shows(&self) -> Option<&Show> {
         self.include_docs.then_some(&self.show)
     }
@@ -292,14 +287,13 @@ struct Writer {
     pages: Pages,
     rows: u64,
     heartbeats: Heartbeats,
-    /// Where it is one of those of strangers, which are bounded together.
+    /// The place of a non-administrator's feed among the bounded number of followers.
     following: Option<Following>,
-    /// Why the reader may not read on.
+    /// The reason why the reader lost its rights.
     lost: Option<Failure>,
     _memory: Memory,
 }
 
-/// What came of a wait, behind its heartbeats.
 enum Came {
     Shared(Vec<Arc<TailRow>>),
     Passed(Vec<ChangeRow>),
@@ -310,7 +304,7 @@ enum Came {
 type Written = std::result::Result<(), Interrupted>;
 
 impl Writer {
-    /// One JSON object: what is there, or for longpoll what comes first.
+    /// Writes a normal or longpoll feed: one JSON object.
     async fn list(&mut self, first: ChangesPage, mut room: PagePermit) -> Written {
         self.sender.buffer.extend_from_slice(b"{\"results\":[\n");
         let mut page = first;
@@ -320,7 +314,7 @@ impl Writer {
                 if !self.changes.goes_on() {
                     break;
                 }
-                // The client learns that it is connected, before it waits.
+                // Sends the head before the wait, so that the client sees the connection.
                 self.sender.flush().await?;
                 drop(room.take());
                 match self.wait().await? {
@@ -346,13 +340,13 @@ impl Writer {
         Ok(())
     }
 
-    /// A line a row, for as long as the client reads.
+    /// Writes a feed with one row per line until the client disconnects or a limit is reached.
     async fn lines(&mut self, first: ChangesPage, mut room: PagePermit) -> Written {
         let events = self.shown.feed == Feed::EventSource;
         let mut page = first;
         let mut begins = self.shown.feed.begins_with_newline();
         'pages: loop {
-            // Nothing of a page is kept while nothing happens.
+            // Frees the page's rows before the wait.
             self.rows(&std::mem::take(&mut page.rows)).await?;
             if page.at_end {
                 self.sender.flush().await?;
@@ -389,11 +383,11 @@ impl Writer {
         Ok(())
     }
 
-    /// The next page, and room for it, once that of the last is given back. A client that asked for heartbeats gets them also while
-    /// much is read that a filter does not pass, while others read, and while the storage does not answer.
+    /// Returns the next page with its memory reservation, after releasing the last one. Sends heartbeats while a filter
+    /// skips rows, while the feed waits for memory, and while the storage does not answer.
     async fn next_page(&mut self, room: PagePermit) -> std::result::Result<(PagePermit, ChangesPage), Interrupted> {
         let Writer { changes, pages, sender, shown, heartbeats, lost, .. } = self;
-        // A follower mostly waits, and has room for this only while it reads.
+        // A follower holds memory only while it reads.
         drop(room);
         let gone = sender.watch();
         let mut next = Box::pin(async {
@@ -404,11 +398,11 @@ impl Writer {
         });
         loop {
             tokio::select! {
-                // Pages that come at once must not keep it from being due.
+                // Heartbeats come first, so that ready pages do not starve them.
                 biased;
                 () = heartbeats.due() => {}
                 next = &mut next => return next,
-                // What a filter is at, it is at for the client.
+                // A filter may run long, so it stops when its client disconnects.
                 () = sender.closed() => return Err(Interrupted),
             }
             sender.says_nothing();
@@ -433,7 +427,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Rows that many followers are sent.
+    /// Writes rows that many followers share.
     async fn shared(&mut self, rows: Vec<Arc<TailRow>>) -> Written {
         self.judged().await?;
         let is_single = rows.len() == 1;
@@ -471,13 +465,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Says of the rows that follow when they were judged, and by what.
+    /// Tells the sender when and under which rules the next rows were judged.
     async fn judged(&mut self) -> Written {
         let (at, by) = self.changes.judged();
         Ok(self.sender.judged(at, by).await?)
     }
 
-    /// What stands before a row.
     fn begin_row(&mut self) {
         let out = &mut self.sender.buffer;
         match self.shown.feed {
@@ -487,7 +480,6 @@ impl Writer {
         }
     }
 
-    /// What stands behind a row.
     fn end_row(&mut self, place: &Place) {
         let out = &mut self.sender.buffer;
         match self.shown.feed {
@@ -506,10 +498,9 @@ impl Writer {
         json_out::number(pending, out);
     }
 
-    /// Waits for something new, sending heartbeats.
     async fn wait(&mut self) -> std::result::Result<Came, Interrupted> {
         loop {
-            // A client that does not read holds nothing that is read for it.
+            // A client that does not read must not hold rows in memory.
             self.sender.ready().await?;
             tokio::select! {
                 waited = self.changes.wait(&mut self.heartbeats) => match waited.map_err(|error| noted(&mut self.lost, error))? {
@@ -520,7 +511,7 @@ impl Writer {
                     Waited::Heartbeat => {}
                 },
                 () = self.sender.closed() => return Err(Interrupted),
-                // As at the end of its time: its client asks again, and may be refused then.
+                // Ends as a timeout does: the client reconnects and may be refused then.
                 () = gives_way(self.following.as_ref()) => return Ok(Came::Over),
             }
             self.sender.says_nothing();
@@ -537,7 +528,7 @@ async fn gives_way(following: Option<&Following>) {
     }
 }
 
-/// Why a feed is interrupted, with a note of it where its reader is to hear of that.
+/// Records the reason if the reader lost its rights, and returns the interruption.
 fn noted(lost: &mut Option<Failure>, error: FeedError) -> Interrupted {
     if error.is_refusal() {
         *lost = Some(error.into());
@@ -555,7 +546,7 @@ async fn write_row(
 ) -> Written {
     shared_row::open(row, place, &row.leaves, &mut sender.buffer);
     match (row.kind, shown.shows()) {
-        // Of one that is lost at most that it is.
+        // The stub of a lost document only says that it is lost.
         (RowKind::Lost | RowKind::Revoked, Some(_)) if let Some(document) = &row.doc => {
             sender.buffer.extend_from_slice(b",\"doc\":");
             json_out::document(document, &mut sender.buffer);

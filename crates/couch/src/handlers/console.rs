@@ -1,5 +1,5 @@
-//! `/_utils/`: the console, where Fauxton is with CouchDB. Its files have nothing of the server in them, so everyone gets them; who asks what from there
-//! is asked who they are as anywhere else.
+//! `/_utils/`: the console, in Fauxton's place. Its files contain no data, so anonymous clients get them; its requests
+//! to the API sign in as usual.
 
 use flatbed_http::Reply;
 use hyper::Method;

@@ -1,4 +1,4 @@
-//! The console's files, as answers.
+//! Serves the console's files.
 
 use bytes::Bytes;
 use flatbed_console::{CONTENT_SECURITY_POLICY, File, file};
@@ -13,29 +13,27 @@ const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-p
 
 const RESOURCE_POLICY: HeaderName = HeaderName::from_static("cross-origin-resource-policy");
 
-/// The path below which the console's files are served.
 const PLACE: &str = "/_utils";
 
-/// The file that a request names.
 pub(super) fn reply(request: &Request) -> Result<Reply> {
     let Some(path) = request.uri.path().strip_prefix(PLACE) else {
         return Err(Failure::not_found("missing"));
     };
     if path.is_empty() {
-        // Relative, as all addresses of the console: it may lie behind a prefix of a proxy.
+        // Relative, as all addresses of the console, because a proxy may add a prefix.
         let mut reply = Reply::json(StatusCode::MOVED_PERMANENTLY, Vec::new());
         reply.header(header::LOCATION, "_utils/");
         return Ok(reply);
     }
     let found = path.strip_prefix('/').and_then(file).ok_or_else(|| Failure::not_found("missing"))?;
     let mut reply = if request.accepts_cached(&found.etag) { Reply::not_modified(&found.etag) } else { whole(found) };
-    // Asked for again each time, and sent when it has changed: another version of the server has another one.
+    // Browsers revalidate, because another version of the server has other files.
     reply.header(header::CACHE_CONTROL, "no-cache");
     reply.header(header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY);
     reply.header(header::X_CONTENT_TYPE_OPTIONS, "nosniff");
     reply.header(header::X_FRAME_OPTIONS, "DENY");
     reply.header(header::REFERRER_POLICY, "no-referrer");
-    // A page that opened the console has no handle of it, and no page elsewhere loads its files.
+    // Isolates the console: its opener has no handle to it, and other sites cannot load its files.
     reply.header(OPENER_POLICY, "same-origin");
     reply.header(RESOURCE_POLICY, "same-origin");
     Ok(reply)

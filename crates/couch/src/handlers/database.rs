@@ -1,4 +1,4 @@
-//! `/{db}`: creation and deletion, its figures, and documents posted to it.
+//! `/{db}`: creates and deletes databases, shows their figures, and takes posted documents.
 
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Object, Value};
@@ -50,7 +50,7 @@ async fn create(mut request: Request, name: &str) -> Result<Reply> {
         Some("true") => true,
         Some(_) => return Err(Failure::bad_request("Invalid `partitioned` parameter")),
     };
-    // CouchDB's hint for the number of shards: stored and shown, without effect.
+    // CouchDB's number of shards: stored and shown, without effect.
     let hint = |name: &str| match query.get(name).map(str::parse::<u16>) {
         None => Ok(None),
         Some(Ok(hint @ 1..)) => Ok(Some(hint)),
@@ -79,8 +79,8 @@ async fn create(mut request: Request, name: &str) -> Result<Reply> {
     Ok(reply)
 }
 
-/// Whether a database is to have channels: `{"sync": "function (doc) {...}"}`, or `{"channels": true}`. What is no object
-/// says nothing, as in CouchDB.
+/// Parses the channel options of a new database: `{"sync": "function (doc) {...}"}` or `{"channels": true}`. A body
+/// that is no object is ignored, as in CouchDB.
 fn channels_of(body: &[u8]) -> Result<Option<ChannelsOptions>> {
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Ok(None);
@@ -123,7 +123,7 @@ pub(crate) fn info_text(name: &str, info: &DatabaseInfo) -> Vec<u8> {
     })
 }
 
-/// A document whose id may be in its body, or is made here.
+/// Creates a document with the id of its body or a generated one.
 async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> {
     if let Err(failure) = request.require_json() {
         request.skip_body().await;
@@ -138,7 +138,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     uploads.stage().await?;
     if edit.id.is_empty() {
         edit.id = state.uuids.next()?.into();
-        // As in CouchDB, `_rev` is ignored: no document has the generated id.
+        // As in CouchDB, `_rev` is ignored, because no document has the generated id.
         edit.parent = None;
     }
     if DocumentId::of(&edit.id).is_local() {
@@ -159,7 +159,7 @@ async fn post(state: &State, mut request: Request, name: &str) -> Result<Reply> 
     Ok(reply)
 }
 
-/// All writes are durable when they are answered: there is nothing left to do.
+/// Answers `_ensure_full_commit`. All answered writes are durable already.
 pub(crate) async fn ensure_full_commit(mut request: Request, name: &str) -> Result<Reply> {
     request.skip_body().await;
     if request.method != Method::POST {

@@ -1,4 +1,4 @@
-//! `_db_updates`: which databases come, go and change.
+//! `_db_updates`: creations, deletions and changes of databases.
 
 use flatbed_http::{Handshake, PagePermit, Pages, Reply, Sender, first_room, spawn};
 use flatbed_layer::json::Object;
@@ -18,7 +18,7 @@ use crate::reply::Interrupted;
 use crate::request::Request;
 use crate::state::State;
 
-/// Administrators only: the router has seen to it.
+/// Handles `_db_updates`. The router admits administrators only.
 pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Reply> {
     if !matches!(request.method, Method::GET | Method::HEAD) {
         request.skip_body().await;
@@ -54,7 +54,7 @@ pub(crate) async fn db_updates(state: &State, mut request: Request) -> Result<Re
     let room = first_room(&pages).await?;
     let first = updates.next_page().await?;
     if feed != Feed::Normal {
-        // An administrator's: its place is not bounded.
+        // Followers of administrators are not bounded.
         let _ = state.shell.follow(request.peer, true)?;
     }
     let (reply, sender) = feed.answer(etag.as_deref());
@@ -85,14 +85,14 @@ struct Writer {
     pages: Pages,
     rows: u64,
     watch: RightsWatch,
-    /// Why the reader may not read on.
+    /// The reason why the reader lost its rights.
     lost: Option<Failure>,
 }
 
 type Written = std::result::Result<(), Interrupted>;
 
 impl Writer {
-    /// One JSON object: what is there, or for longpoll what comes first.
+    /// Writes a normal or longpoll feed: one JSON object.
     async fn list(&mut self, first: DatabaseUpdatesPage, mut room: PagePermit) -> Written {
         self.sender.buffer.extend_from_slice(b"{\"results\":[\n");
         let mut page = first;
@@ -109,7 +109,7 @@ impl Writer {
             }
             if page.at_end {
                 let waits = self.feed == Feed::Longpoll && self.rows == 0 && !self.is_done();
-                // The client learns that it is connected, before it waits.
+                // Sends the head before the wait, so that the client sees the connection.
                 if !waits || !self.wait(&mut room).await? {
                     break;
                 }
@@ -122,7 +122,7 @@ impl Writer {
         Ok(())
     }
 
-    /// A line a row, for as long as the client reads.
+    /// Writes a feed with one row per line until the client disconnects.
     async fn lines(&mut self, first: DatabaseUpdatesPage, mut room: PagePermit) -> Written {
         let events = self.feed == Feed::EventSource;
         let mut page = first;
@@ -164,7 +164,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Nothing further can come.
+    /// Returns true if the feed must end.
     fn is_done(&self) -> bool {
         self.asked.descending || self.asked.limit.is_some_and(|limit| self.rows >= limit)
     }
@@ -176,8 +176,7 @@ impl Writer {
         Ok(self.updates.next_page().await?)
     }
 
-    /// Sends what there is and waits for more; false: nothing came in time, or the server stops. With heartbeats there is
-    /// no timeout.
+    /// Flushes and waits for more; false on timeout or shutdown. With heartbeats there is no timeout.
     async fn wait(&mut self, room: &mut PagePermit) -> std::result::Result<bool, Interrupted> {
         self.sender.flush().await?;
         drop(room.take());

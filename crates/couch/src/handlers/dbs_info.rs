@@ -64,18 +64,17 @@ fn keys_of<'b>(asked: &'b Value<'_>, most: usize) -> Result<Vec<&'b str>> {
     match asked.get("keys") {
         None => Err(Failure::bad_request("`keys` member must exist.")),
         Some(Value::Array(keys)) if keys.len() > most => Err(Failure::bad_request("too_many_keys")),
-        // What is no text is no database's name.
+        // A key that is no string names no database.
         Some(Value::Array(keys)) => Ok(keys.iter().map(|key| key.as_str().unwrap_or_default()).collect()),
         Some(_) => Err(Failure::bad_request("`keys` member must be an array.")),
     }
 }
 
-/// A database's figures as JSON.
 async fn row(context: &Context, name: &str) -> Result<Vec<u8>> {
     Ok(info_text(name, &context.database(name, Read).await?.info().await?))
 }
 
-/// CouchDB says of whatever it cannot tell that it is not there.
+/// Writes a row. Like CouchDB, reports every failure as `not_found`.
 fn write_row(name: &str, found: Result<Vec<u8>>, out: &mut Vec<u8>) {
     let mut object = Object::new(out);
     object.string("key", name);
@@ -91,7 +90,7 @@ async fn rows(context: &Context, names: &[String], sender: &mut Sender) -> std::
     let mut is_first = true;
     for name in names {
         let found = sender.unless_gone(row(context, name)).await?;
-        // One that was deleted meanwhile is not among them, nor is one that who asks may not read.
+        // Skips databases that were deleted meanwhile or that the client may not read.
         let Ok(found) = found else { continue };
         if !std::mem::take(&mut is_first) {
             sender.buffer.push(b',');

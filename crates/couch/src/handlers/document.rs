@@ -22,7 +22,7 @@ use crate::shown::show_of;
 use flatbed_documents::{self as attached, Form, Related, Shown, Written, attachment_edits, related};
 
 pub(crate) async fn document(mut request: Box<Request>, name: &str, id: &str) -> Result<Reply> {
-    // Each boxed by itself: what is between the shell and here would copy the largest for every request.
+    // Each future is boxed, because callers would copy the largest one for every request.
     match request.method.as_str() {
         "GET" | "HEAD" => Box::pin(get(&request, name, id)).await,
         "PUT" => Box::pin(put(*request, name, id)).await,
@@ -39,7 +39,7 @@ pub(crate) async fn document(mut request: Box<Request>, name: &str, id: &str) ->
     }
 }
 
-/// `_design%2Fx` is read as `_design/x`.
+/// Redirects `_design%2Fx` to `_design/x`.
 pub(crate) fn redirect_design(request: &Request) -> Option<Reply> {
     const ENCODED: &str = "_design%2f";
     let path = request.uri.path_and_query()?.as_str();
@@ -55,8 +55,8 @@ pub(crate) fn redirect_design(request: &Request) -> Option<Reply> {
     Some(reply)
 }
 
-/// What was read of a document. In a partitioned database one whose id names no partition is refused, as by who looks for
-/// its shard in CouchDB.
+/// Returns a read's result. In a partitioned database an id without a partition is 400, as in CouchDB, which finds no
+/// shard for it.
 async fn found<T>(database: &Reader, id: &str, read: flatbed_layer::Result<T>) -> Result<T> {
     let is_missing = matches!(read, Err(LayerError::Refused(Refusal::DocumentNotFound(_))));
     if is_missing && !id.contains(':') && !id.starts_with('_') && database.is_partitioned().await? {
@@ -82,14 +82,14 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
     if options.latest
         && let Some(rev) = options.rev.take()
     {
-        // CouchDB shows the latest revision of all, if it knows the one that is named.
+        // CouchDB returns the winner if it knows the named revision.
         let missing = database.missing_revs(&[(id.to_owned(), vec![rev])]).await?;
         if missing.iter().any(|(missing, _)| !missing.is_empty()) {
             return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
         }
         options.tombstone = true;
     }
-    // Most documents are small, and wait for no room.
+    // Small documents are read without waiting for memory.
     options.small_only = true;
     let mut room = None;
     let document = match database.get(id, &options).await {
@@ -97,7 +97,7 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
             room = first_room(&Pages::new(true)).await?;
             options.small_only = false;
             let document = found(&database, id, database.get(id, &options).await).await?;
-            // Twice: as it was read, and as text.
+            // Counted twice: the document and its JSON text.
             shrink(&mut room, 2 * page_bytes(1, std::iter::once(&document)));
             document
         }
@@ -149,11 +149,10 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
     Ok(reply)
 }
 
-/// What of a document a query asks for.
 pub(crate) fn options_of(query: &Query) -> Result<GetOptions> {
     let meta = query.switch("meta");
     let rev = query.get("rev").map(parse_rev).transpose()?;
-    // For a named revision CouchDB shows no conflicts.
+    // CouchDB shows no conflicts for a named revision.
     let tells_conflicts = rev.is_none();
     Ok(GetOptions {
         revs: query.switch("revs"),
@@ -167,10 +166,10 @@ pub(crate) fn options_of(query: &Query) -> Result<GetOptions> {
     })
 }
 
-/// Ancestors that are read of a `_revisions` member; older ones are beyond any limit.
+/// The most ancestors read from `_revisions`; older ones are beyond any limit.
 const REVISIONS_MAX: usize = REVS_LIMIT_MAX as usize;
 
-/// An edit from a JSON text; `id`: from the path. Its attachments are still to be uploaded.
+/// Parses an edit from JSON; `id` is the path's. The caller uploads the returned attachments.
 pub(crate) fn edit_of<'b>(
     bytes: &'b [u8],
     id: Option<&str>,
@@ -181,12 +180,12 @@ pub(crate) fn edit_of<'b>(
     edit_from(value, id, query.get("new_edits") != Some("false"), clock)
 }
 
-/// As [`edit_of`], where the client cannot bring a revision of another replica.
+/// Parses an edit as [`edit_of`] does, without replicated revisions.
 pub(crate) fn edit_of_client<'b>(bytes: &'b [u8], id: &str, clock: &Clock) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
     edit_of(bytes, Some(id), &Query::default(), clock)
 }
 
-/// As [`edit_of`], of a value that is parsed already.
+/// Parses an edit from a JSON value as [`edit_of`] does.
 pub(crate) fn edit_from<'b>(
     value: Value<'b>,
     id: Option<&str>,
@@ -196,8 +195,8 @@ pub(crate) fn edit_from<'b>(
     edit_of_parts(EditParts::from_json(value, clock)?, id, new_edits)
 }
 
-/// Reads the edit of a `PUT` from its body, and the revision from the query string and headers. With `new_edits=false` that
-/// revision is the one to store, unless the body names one.
+/// Parses the edit of a `PUT`, with the revision of the query string or headers. With `new_edits=false` that revision
+/// is stored, unless the body names one.
 pub(crate) fn edit_put<'b>(bytes: &'b [u8], id: &str, request: &Request) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
     let value = json::parse(bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
     let mut parts = EditParts::from_json(value, request.context.clock())?;
@@ -213,7 +212,8 @@ pub(crate) fn edit_put<'b>(bytes: &'b [u8], id: &str, request: &Request) -> Resu
     Ok((edit, written))
 }
 
-/// A document names another revision than the request's line, or, where that names none, than its headers.
+/// The refusal of a document whose revision differs from that of the query string or, without one there, of the
+/// headers.
 fn differing_revs(request: &Request) -> Failure {
     match request.query.get("rev").filter(|rev| !rev.is_empty()) {
         Some(_) => Failure::bad_request("Document rev from request body and query string have different values"),
@@ -234,7 +234,7 @@ fn edit_of_parts<'b>(
     let history = if new_edits { None } else { Some(history_of(&parts)?) };
     let parent = match (parts.rev, &parts.revisions) {
         _ if !new_edits => None,
-        // Ancestors that the client names are checked as one revision: the newest.
+        // CouchDB compares only the newest revision of `_revisions`.
         (None, Some(revisions)) => Some(newest_of(revisions)?),
         (rev, _) => rev,
     };
@@ -253,7 +253,6 @@ fn edit_of_parts<'b>(
     ))
 }
 
-/// Checks the id of a document or of a local document.
 pub(crate) fn check_any_id(id: &str) -> Result<()> {
     match DocumentId::of(id).local_name().filter(|local| !local.is_empty()) {
         Some(local) => flatbed_layer::check_local_id(local)?,
@@ -262,7 +261,7 @@ pub(crate) fn check_any_id(id: &str) -> Result<()> {
     Ok(())
 }
 
-/// The revision of a document from another replica, and its ancestors, newest first.
+/// Returns a replicated revision and its ancestors, newest first.
 fn history_of(parts: &EditParts<'_>) -> Result<Vec<RevId>> {
     match (&parts.revisions, &parts.rev) {
         (Some(revisions), _) => line_of(revisions),
@@ -273,7 +272,7 @@ fn history_of(parts: &EditParts<'_>) -> Result<Vec<RevId>> {
     }
 }
 
-/// The revisions of a `_revisions` member, newest first.
+/// Parses `_revisions`, newest first.
 fn line_of(revisions: &Value<'_>) -> Result<Vec<RevId>> {
     let invalid = || Failure::new(StatusCode::BAD_REQUEST, "doc_validation", "_revisions is not as CouchDB writes it");
     let start: u64 = match revisions.get("start") {
@@ -293,7 +292,7 @@ fn newest_of(revisions: &Value<'_>) -> Result<RevId> {
     line_of(revisions)?.into_iter().next().ok_or_else(|| Failure::bad_request("Invalid rev format"))
 }
 
-/// The revision that the request's line and headers name.
+/// Returns the revision that the query string or headers name.
 pub(crate) fn named_rev(request: &Request) -> Result<Option<RevId>> {
     let query = request.query.get("rev").filter(|rev| !rev.is_empty());
     let header = request.header(header::IF_MATCH).map(|tag| tag.trim().trim_matches('"')).filter(|tag| !tag.is_empty());
@@ -317,7 +316,7 @@ async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let mut uploads = Uploads::new(&request.context.database(name, Write).await?);
     edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
     uploads.stage().await?;
-    // Boxed: thousands may wait for a body, and have no room for what follows it.
+    // Boxed, because thousands of requests may wait for a body and must not reserve space for this future.
     let reply = Box::pin(write_put(&request, name, &edit)).await?;
     if edit.history.is_none() {
         uploads.taken();
@@ -325,7 +324,7 @@ async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     Ok(reply)
 }
 
-/// Puts the revision of the query string or headers into a client's edit.
+/// Sets an edit's parent to the revision of the query string or headers.
 pub(crate) fn name_parent(request: &Request, edit: &mut Edit<'_>) -> Result<()> {
     match (named_rev(request)?, &edit.parent) {
         (Some(named), Some(parent)) if named != *parent => return Err(differing_revs(request)),
@@ -335,7 +334,7 @@ pub(crate) fn name_parent(request: &Request, edit: &mut Edit<'_>) -> Result<()> 
     Ok(())
 }
 
-/// Writes what was put: as [`write_one`], with the document's place; 200 for a tombstone.
+/// Writes an edit as [`write_one`] does, with a `location` header. A deletion answers 200.
 pub(crate) async fn write_put(request: &Request, name: &str, edit: &Edit<'_>) -> Result<Reply> {
     let batch = request.query.get("batch") == Some("ok");
     let mut reply = write_one(&request.context.database(name, Write).await?, edit, batch).await?;
@@ -349,7 +348,7 @@ pub(crate) async fn write_put(request: &Request, name: &str, edit: &Edit<'_>) ->
     Ok(reply)
 }
 
-/// Writes an edit: 201 with its tag, 202 when the client asked for a batch (it is as durable all the same).
+/// Writes an edit and answers 201 with its `ETag`, or 202 if the client requested a batch, which is equally durable.
 pub(crate) async fn write_one(database: &Writer, edit: &Edit<'_>, batch: bool) -> Result<Reply> {
     let updated = database.update(edit).await?;
     if batch {
@@ -361,7 +360,6 @@ pub(crate) async fn write_one(database: &Writer, edit: &Edit<'_>, batch: bool) -
     Ok(written(&edit.id, &updated.rev))
 }
 
-/// The 201 reply for a written revision, with its `ETag`.
 fn written(id: &str, rev: &RevId) -> Reply {
     let mut out = Vec::with_capacity(100);
     json_out::written(id, rev, &mut out);
@@ -370,30 +368,24 @@ fn written(id: &str, rev: &RevId) -> Reply {
     reply
 }
 
-/// The target of a `COPY`.
 pub(crate) struct Destination {
-    /// A document's id, or that of a local document with `_local/` in front.
+    /// A document's id, with the prefix `_local/` for a local document.
     id: String,
-    /// The revision that the copy replaces.
     onto: Option<RevId>,
 }
 
-/// Whether a place is a whole address.
 fn is_absolute(place: &str) -> bool {
     let scheme = place.split_once("://").map(|(scheme, _)| scheme);
     scheme.is_some_and(|scheme| ["http", "https"].iter().any(|known| scheme.eq_ignore_ascii_case(known)))
 }
 
 impl Destination {
-    /// Reads the header `Destination`.
-    ///
-    /// # Errors
-    /// 400 without the header or with one that names no document.
+    /// Parses the header `Destination`; 400 if it is missing or names no document.
     pub(crate) fn of(request: &Request) -> Result<Destination> {
         let destination = request.headers.get("destination").and_then(|value| value.to_str().ok());
         let destination =
             destination.ok_or_else(|| Failure::bad_request("Destination header is mandatory for COPY."))?;
-        // It names a document of this database, and no other place.
+        // The target must be in this database.
         if is_absolute(destination) {
             return Err(Failure::bad_request("Destination URL must be relative."));
         }
@@ -404,7 +396,7 @@ impl Destination {
         Ok(Destination { id, onto })
     }
 
-    /// Writes the copy to this target. `body` is JSON text without braces. A local document has no attachments.
+    /// Writes the copy. `body` is JSON text without braces. Local documents have no attachments.
     pub(crate) async fn write(
         self,
         request: &Request,
@@ -428,7 +420,6 @@ impl Destination {
     }
 }
 
-/// Copies a revision to another id, or onto another document's revision: its body and its attachments.
 async fn copy(request: &Request, name: &str, id: &str) -> Result<Reply> {
     let destination = Destination::of(request)?;
     let database = request.context.database(name, Read).await?;
@@ -442,7 +433,7 @@ async fn copy(request: &Request, name: &str, id: &str) -> Result<Reply> {
 async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     request.skip_body().await;
     let parent = named_rev(&request)?;
-    // 404 comes before 409, as in CouchDB.
+    // As in CouchDB, 404 takes precedence over 409.
     let look = GetOptions { no_body: true, ..GetOptions::default() };
     let database = request.context.database(name, Read).await?;
     found(&database, id, database.get(id, &look).await).await?;

@@ -1,4 +1,4 @@
-//! What the feeds of a database and of the whole server are asked for in the same words.
+//! Parameters and forms that `_changes` and `_db_updates` share.
 
 use std::time::Duration;
 
@@ -12,17 +12,16 @@ use crate::metrics::FeedKind;
 use crate::query::Query;
 use crate::reply::Interrupted;
 
-/// Where a browser that connects again says where it was.
+/// The header with which a browser resumes an event source.
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
-/// What CouchDB's `limit` is where none is given. It shows by which rows carry their sequence.
+/// CouchDB's default `limit`, which determines the rows that carry their sequence.
 const LIMIT_WITHOUT: u64 = 1_000_000_000_000_000;
 
-/// How long a feed waits for something new, and between heartbeats, if it says nothing else, and at most (CouchDB's
-/// `changes_timeout`).
+/// The default and maximum of a feed's timeout and heartbeat interval (CouchDB's `changes_timeout`).
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// No heartbeat comes more often.
+/// The shortest heartbeat interval.
 const HEARTBEAT_MIN: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,12 +30,11 @@ pub(crate) enum Feed {
     Longpoll,
     Continuous,
     EventSource,
-    /// Not CouchDB's: its rows are those of a continuous feed.
+    /// Flatbed's extension, with the rows of a continuous feed.
     WebSocket,
 }
 
 impl Feed {
-    /// `None`: there is no such feed.
     pub(crate) fn named(name: Option<&str>) -> Option<Feed> {
         match name {
             None | Some("normal") => Some(Feed::Normal),
@@ -48,7 +46,7 @@ impl Feed {
         }
     }
 
-    /// The head of its answer, and where its rows are to be written. Only a feed that is read once has an `etag`.
+    /// Returns the reply's head and the sender of its rows. Only normal feeds have an `etag`.
     pub(crate) fn answer(self, etag: Option<&str>) -> (Reply, Sender) {
         let (mut reply, sender) = Reply::stream();
         if let Some(etag) = etag {
@@ -61,12 +59,13 @@ impl Feed {
         (reply, if self.is_list() { sender } else { sender.in_whole_pieces() })
     }
 
-    /// Whether its rows come as one JSON object; else as a line each.
+    /// Returns true for one JSON object, false for one line per row.
     pub(crate) fn is_list(self) -> bool {
         matches!(self, Feed::Normal | Feed::Longpoll)
     }
 
-    /// Whether the feed sends an empty line at once if it has no row yet, as in CouchDB, so that the client sees the connection.
+    /// Returns whether a feed without rows sends an empty line at once, as in CouchDB, so that the client sees the
+    /// connection.
     pub(crate) fn begins_with_newline(self) -> bool {
         matches!(self, Feed::Continuous | Feed::EventSource)
     }
@@ -81,7 +80,6 @@ impl Feed {
         }
     }
 
-    /// For how long it goes on.
     pub(crate) fn follow(self) -> Follow {
         match self {
             Feed::Normal => Follow::No,
@@ -90,7 +88,8 @@ impl Feed {
         }
     }
 
-    /// Ends a feed: as it should, or with why its reader may not read on. What fails otherwise is cut.
+    /// Ends a feed. If the reader lost its rights, sends the reason where the form allows it; other failures cut the
+    /// connection.
     pub(crate) async fn finish(
         self,
         mut sender: Sender,
@@ -109,7 +108,7 @@ impl Feed {
         }
     }
 
-    /// What tells its reader why it ends, where its rows come as lines; what is one JSON object is cut.
+    /// Returns the last row of a feed whose reader lost its rights. A feed that is one JSON object is cut instead.
     fn end(self, failure: &Failure) -> Option<Vec<u8>> {
         let text = failure.text();
         match self {
@@ -119,13 +118,12 @@ impl Feed {
         }
     }
 
-    /// What tells a waiting client that the connection lives.
     pub(crate) fn heartbeat(self) -> &'static [u8] {
         if self == Feed::EventSource { b"event: heartbeat\ndata: \n\n" } else { b"\n" }
     }
 }
 
-/// Of the two places that a feed is given the header counts for event sources alone, as in CouchDB.
+/// Parses the feed's start. The header counts for event sources only, as in CouchDB.
 pub(crate) fn since(feed: Feed, query: &Query, last_event_id: Option<&str>) -> Result<Since> {
     let last_event_id = last_event_id.filter(|_| feed == Feed::EventSource);
     let asked = last_event_id.or(query.get("last-event-id")).or(query.get("Last-Event-ID")).or(query.get("since"));
@@ -136,7 +134,6 @@ pub(crate) fn since(feed: Feed, query: &Query, last_event_id: Option<&str>) -> R
     })
 }
 
-/// `limit` and `timeout`.
 pub(crate) fn not_negative(query: &Query, name: &str) -> Result<Option<u64>> {
     whole_number(query, name, 0, |is_number| {
         let what = if is_number { "value" } else { "parameter" };
@@ -144,7 +141,7 @@ pub(crate) fn not_negative(query: &Query, name: &str) -> Result<Option<u64>> {
     })
 }
 
-/// How often a heartbeat is asked for; none: the feed ends when nothing comes in time.
+/// Parses the heartbeat interval. `None`: the feed ends at its timeout.
 pub(crate) fn heartbeat(query: &Query) -> Result<Option<Duration>> {
     if let Some("false" | "") = query.get("heartbeat") {
         return Ok(None);
@@ -159,8 +156,8 @@ pub(crate) fn heartbeat(query: &Query) -> Result<Option<Duration>> {
     Ok(asked.map(between_heartbeats))
 }
 
-/// Which rows carry their sequence: those at which what is left of the limit is a multiple of `seq_interval`, as in
-/// CouchDB. So with a limit of the interval or a multiple of it, the first of each batch does.
+/// Selects the rows that carry their sequence: those where the rest of the limit is a multiple of `seq_interval`, as in
+/// CouchDB. If the limit is a multiple of the interval, the first row of each batch does.
 #[derive(Debug)]
 pub(crate) struct SeqInterval {
     interval: u64,
@@ -173,7 +170,6 @@ impl SeqInterval {
         Ok(SeqInterval { interval, left: limit.unwrap_or(LIMIT_WITHOUT) })
     }
 
-    /// Whether the next row does.
     pub(crate) fn shows(&mut self) -> bool {
         let shows = self.left.is_multiple_of(self.interval);
         self.left = self.left.saturating_sub(1);
@@ -181,7 +177,7 @@ impl SeqInterval {
     }
 }
 
-/// A number of the query as CouchDB's feeds read it; `allowed` is the least one. Numbers beyond 64 bits are the largest.
+/// Parses a number as CouchDB's feeds do; `allowed` is the minimum. Numbers beyond 64 bits become the maximum.
 pub(super) fn whole_number(
     query: &Query,
     name: &str,
@@ -199,12 +195,12 @@ pub(super) fn whole_number(
     }
 }
 
-/// The bounds of how often a heartbeat comes.
+/// Converts a heartbeat interval, within its bounds.
 pub(super) fn between_heartbeats(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds).clamp(HEARTBEAT_MIN, WAIT_MAX)
 }
 
-/// `timeout` in milliseconds.
+/// Converts a timeout in milliseconds, within its bound.
 pub(crate) fn waits_for(milliseconds: Option<u64>) -> Duration {
     milliseconds.map_or(WAIT_MAX, |wait| Duration::from_millis(wait).min(WAIT_MAX))
 }

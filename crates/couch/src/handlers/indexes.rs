@@ -1,4 +1,4 @@
-//! Indexes of Mango: `_index` and what is beneath it.
+//! Mango indexes: `_index` and paths beneath it.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::handlers::mango::{answer, body_of};
 use crate::reply::ok;
 use crate::request::Request;
 
-/// Design documents that one `_bulk_delete` may name: each is changed by itself.
+/// The largest number of design documents in one `_bulk_delete`; each is one edit.
 const BULK_DELETE_MAX: usize = 1_000;
 
 pub(crate) async fn indexes(mut request: Request, name: &str) -> Result<Reply> {
@@ -37,7 +37,6 @@ pub(crate) async fn indexes(mut request: Request, name: &str) -> Result<Reply> {
     }
 }
 
-/// `_index/{ddoc}/{kind}/{name}`
 pub(crate) async fn index(mut request: Request, name: &str, ddoc: &str, kind: &str, index: &str) -> Result<Reply> {
     request.skip_body().await;
     if request.method != Method::DELETE {

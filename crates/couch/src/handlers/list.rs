@@ -1,8 +1,8 @@
-//! `/{db}/_design/{ddoc}/_list/{list}/{view}`: a function makes an answer of a view's rows.
+//! `/{db}/_design/{ddoc}/_list/{list}/{view}`: a function turns a view's rows into an answer.
 //!
-//! The view is asked as its own path would ask it, and the rows are taken from what it answers, as they come: what it
-//! refuses is refused in its words, and it waits where the list does, as the list waits for its client. As in CouchDB one key
-//! among `keys` stays one of several, and rows that say why there is nothing are written as others are.
+//! The list sends itself a request for the view and reads the rows from the streamed answer. Refusals of the view are
+//! passed on, and backpressure reaches from the client to the view. As in CouchDB, a single key in `keys` is looked up
+//! like several, and rows for missing values have another form.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ pub(crate) async fn list(
     rest: &[String],
 ) -> Result<TenantReply> {
     let is_head = request.method == Method::HEAD;
-    // As in CouchDB, an `OPTIONS` that is no CORS preflight is answered as `GET`.
+    // As in CouchDB, an `OPTIONS` that is no CORS preflight counts as `GET`.
     if !matches!(request.method, Method::GET | Method::HEAD | Method::POST | Method::OPTIONS) {
         request.skip_body().await;
         return Err(Failure::method("GET,POST,HEAD"));
@@ -85,14 +85,13 @@ pub(crate) async fn list(
     run.begin(is_head).await
 }
 
-/// A list under way, and the rows that it is made of.
 struct Run {
     list: List,
     rows: RowsText,
 }
 
 impl Run {
-    /// Runs it until it sends something. What fails before that is an answer of its own.
+    /// Runs the function until it sends text. A failure before that is a complete answer.
     async fn begin(mut self, is_head: bool) -> Result<TenantReply> {
         let mut started = Response::default();
         let mut has_begun = false;
@@ -125,8 +124,8 @@ impl Run {
         Ok(reply)
     }
 
-    /// Sends the rest of the answer. As in CouchDB, a failing function ends the answer with the text of its error. A failing read of rows
-    /// cuts the connection.
+    /// Sends the rest of the answer. As in CouchDB, a failing function ends the answer with its error text. A failing
+    /// read of rows cuts the connection.
     async fn go_on(mut self, mut part: ListPart, sender: &mut Sender) -> std::result::Result<(), Interrupted> {
         loop {
             sender.write(part.text.as_bytes()).await?;
@@ -158,7 +157,7 @@ fn broken_off(_: BrokenOff) -> Failure {
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", "the view's rows broke off")
 }
 
-/// What CouchDB answers where a list fails that has taken a row and sent nothing.
+/// Returns CouchDB's answer to a list that fails after it has read a row and before it has sent text.
 fn late(failure: &Failure, started: &Response) -> Result<TenantReply> {
     let text = error_text(failure);
     let (stream, mut sender) = Reply::stream();
@@ -170,7 +169,7 @@ fn late(failure: &Failure, started: &Response) -> Result<TenantReply> {
     Ok(reply)
 }
 
-/// Formats the error of a list whose answer has begun, as the last line of the answer.
+/// Formats the error of a list as the last line of its answer.
 fn error_text(failure: &Failure) -> Vec<u8> {
     let mut text = b"\n".to_vec();
     let mut object = Object::new(&mut text);

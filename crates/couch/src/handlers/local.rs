@@ -1,4 +1,4 @@
-//! `_local/...`.
+//! Local documents: `_local/...`.
 
 use flatbed_http::{Reply, Sender};
 use flatbed_layer::json::{self, Limits, Object, Value, name};
@@ -15,19 +15,19 @@ use crate::query::encode;
 use crate::reply::Interrupted;
 use crate::request::Request;
 
-/// Edits of local documents that are made ready before they are written.
+/// The largest batch of local edits.
 const EDITS_AT_ONCE: usize = 250;
 
-/// And the bytes of their bodies, about.
+/// The approximate bound of a batch's bodies, in bytes.
 const EDITS_BYTES: usize = 1_000_000;
 
-/// What has no id behind `_local` is asked for, by any method.
+/// Answers `_local` without an id, with any method.
 pub(crate) async fn no_id(mut request: Request) -> Result<Reply> {
     request.skip_body().await;
     Err(Failure::bad_request("Invalid _local document id."))
 }
 
-/// `/{db}/_local/{id}`; `id` is what stands behind `_local/`.
+/// Handles `/{db}/_local/{id}`; `id` is the path after `_local/`.
 pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     if id.is_empty() {
         return no_id(request).await;
@@ -87,7 +87,7 @@ async fn put(database: Writer, mut request: Request, name: &str, id: &str) -> Re
     Ok(reply)
 }
 
-/// Writes or deletes local documents that came among others; one outcome each, in order.
+/// Writes or deletes the local documents of a `_bulk_docs`, in batches. Returns one outcome per edit, in order.
 pub(crate) async fn edit(database: &Writer, edits: &[&Edit<'_>]) -> flatbed_layer::Result<Vec<Outcome>> {
     let mut outcomes: Vec<(usize, Outcome)> = Vec::with_capacity(edits.len());
     let mut rest = edits.iter().enumerate();
@@ -113,7 +113,6 @@ pub(crate) async fn edit(database: &Writer, edits: &[&Edit<'_>]) -> flatbed_laye
     Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
 }
 
-/// Writes or deletes one, as an edit.
 pub(crate) async fn edit_one(database: &Writer, edit: &Edit<'_>) -> flatbed_layer::Result<Updated> {
     let (rev, edit) = ready_edit(edit)?;
     match edit {
@@ -124,7 +123,7 @@ pub(crate) async fn edit_one(database: &Writer, edit: &Edit<'_>) -> flatbed_laye
     Ok(Updated { rev })
 }
 
-/// What an edit does to a local document, and the revision that it makes.
+/// Returns the new revision and the layer's edit.
 fn ready_edit(edit: &Edit<'_>) -> std::result::Result<(RevId, LocalEdit), Refusal> {
     let id = DocumentId::of(&edit.id).local_name().unwrap_or_default().to_owned();
     let named = edit.history.as_ref().and_then(|history| history.first()).or(edit.parent.as_ref());
@@ -137,19 +136,18 @@ fn ready_edit(edit: &Edit<'_>) -> std::result::Result<(RevId, LocalEdit), Refusa
     Ok((RevId::from_parts(0, &revision.to_string())?, edit))
 }
 
-/// An id with or without `_local/` in front, without it.
 pub(super) fn short(id: &str) -> &str {
     DocumentId::of(id).local_name().unwrap_or(id)
 }
 
-/// The number after the one in a revision `0-N`.
+/// Returns the next number after a revision `0-N`.
 fn next(rev: Option<&RevId>) -> std::result::Result<u64, Refusal> {
     let Some(rev) = rev else { return Ok(1) };
     let number = rev.hash_text().parse::<u64>().ok().filter(|_| rev.generation() == 0);
     number.and_then(|number| number.checked_add(1)).ok_or(Refusal::InvalidRevision)
 }
 
-/// An object's members as JSON text without braces.
+/// Formats an object's members as JSON text without braces.
 fn members(body: &Value<'_>) -> Vec<u8> {
     let mut text = Vec::new();
     json::write(body, &mut text);
@@ -171,7 +169,6 @@ pub(super) fn write(document: &LocalDocument, out: &mut Vec<u8>) {
     object.members(&document.body);
 }
 
-/// A document's row in a list.
 pub(super) fn write_row(document: &LocalDocument, include_docs: bool, out: &mut Vec<u8>) {
     let id = local_id(&document.id);
     let mut object = Object::new(out);
@@ -182,12 +179,11 @@ pub(super) fn write_row(document: &LocalDocument, include_docs: bool, out: &mut 
     }
 }
 
-/// The row of an id that is not there.
 pub(super) fn write_missing(key: &Value<'_>, out: &mut Vec<u8>) {
     Object::new(out).value(name!("key"), key).string(name!("error"), "not_found");
 }
 
-/// The row of what is asked for by its id: that of a local document, or that there is none.
+/// Looks up a local document by its id and writes its row, or that of a missing id.
 pub(super) async fn write_found(
     database: &Reader,
     key: &Value<'_>,

@@ -1,4 +1,4 @@
-//! `_local_docs`: local documents in a list.
+//! `_local_docs`: lists local documents.
 
 use flatbed_http::{Pages, Reply, Sender, spawn};
 use flatbed_layer::json::{Object, Value};
@@ -13,7 +13,6 @@ use crate::query::Query;
 use crate::reply::Interrupted;
 use crate::request::Request;
 
-/// What of the list is asked for.
 struct Selection {
     start: Option<String>,
     end: Option<String>,
@@ -23,9 +22,8 @@ struct Selection {
     limit: u64,
     include_docs: bool,
     update_seq: bool,
-    /// The ids that are asked for one by one, as JSON.
     keys: Option<Vec<Value<'static>>>,
-    /// Nothing can match.
+    /// True if no row can match.
     nothing: bool,
 }
 
@@ -68,7 +66,6 @@ impl Selection {
     }
 }
 
-/// `/{db}/_local_docs`
 pub(crate) async fn list(mut request: Request, name: &str) -> Result<Reply> {
     let (parameters, memory) = all_docs::parameters(&mut request).await?;
     let selection = Selection::new(parameters)?;
@@ -86,14 +83,13 @@ pub(crate) async fn list(mut request: Request, name: &str) -> Result<Reply> {
     Ok(reply)
 }
 
-/// `/{db}/_local_docs/queries`
 pub(crate) async fn queries(mut request: Request, name: &str) -> Result<Reply> {
     let (queries, memory) = queries_of(&mut request).await?;
     let parameters = std::mem::take(&mut request.query);
     Parameters::of_all(&parameters)?;
     for query in &queries {
         Selection::of_one(&parameters, query)?;
-        // The parameters may be long, and are read for each.
+        // Parsing copies the request's parameters, which may be long.
         tokio::task::yield_now().await;
     }
     let database = request.context.database(name, Read).await?;
@@ -107,7 +103,7 @@ pub(crate) async fn queries(mut request: Request, name: &str) -> Result<Reply> {
             if at > 0 {
                 sender.buffer.extend_from_slice(b",\r\n");
             }
-            // They were right before the answer began.
+            // All queries were checked before the answer began.
             let Ok(selection) = Selection::of_one(&parameters, query) else { return };
             if answer(&database, selection, &mut sender).await.is_err() {
                 return;
@@ -172,7 +168,7 @@ async fn walk(database: &Reader, selection: &Selection, sender: &mut Sender) -> 
 
 async fn by_keys(database: &Reader, keys: Vec<Value<'static>>, selection: &Selection, sender: &mut Sender) -> Written {
     let mut keys = page_of_keys(keys, selection.descending, selection.skip, selection.limit);
-    // Pages are of all keys, as in CouchDB.
+    // As in CouchDB, `skip` and `limit` count all keys.
     keys.retain(|key| key.as_str().is_some_and(|id| DocumentId::of(id).local_name().is_some()));
     for (at, key) in keys.iter().enumerate() {
         separate(at > 0, &mut sender.buffer);

@@ -1,4 +1,4 @@
-//! What keeps a database in order, and who may use it: `_purge`, `_compact`, `_security`, `_purged_infos_limit`.
+//! Maintenance of a database: `_purge`, `_compact`, `_security`, `_revs_limit` and index information.
 
 use flatbed_auth::security::Security;
 use flatbed_auth::users;
@@ -16,10 +16,10 @@ use crate::reply::ok;
 use crate::request::Request;
 use crate::state::State;
 
-/// Documents that one `_purge` may name, as in CouchDB.
+/// The largest number of documents in one `_purge`, as in CouchDB.
 const PURGES_MAX: usize = 100;
 
-/// Revisions that one `_purge` may name, as in CouchDB.
+/// The largest number of revisions in one `_purge`, as in CouchDB.
 const PURGED_REVISIONS_MAX: usize = 1_000;
 
 pub(crate) async fn purge(mut request: Request, name: &str) -> Result<Reply> {
@@ -87,7 +87,7 @@ pub(crate) async fn compact(mut request: Request, name: &str) -> Result<Reply> {
 pub(crate) async fn compact_views(mut request: Request, name: &str, design: &str) -> Result<Reply> {
     json_body(&mut request).await?;
     request.context.database(name, Maintain).await?.view_info(&design_id(design)).await?;
-    // Nothing of an index is left behind that a compaction would free.
+    // Indexes keep no garbage that a compaction could free.
     Ok(ok(StatusCode::ACCEPTED))
 }
 
@@ -100,7 +100,6 @@ pub(crate) async fn view_cleanup(mut request: Request, name: &str) -> Result<Rep
     Ok(ok(StatusCode::ACCEPTED))
 }
 
-/// What an index is like.
 pub(crate) async fn view_info(mut request: Request, name: &str, design: &str) -> Result<Reply> {
     if !matches!(request.method, Method::GET | Method::HEAD) {
         request.skip_body().await;
@@ -123,7 +122,7 @@ pub(crate) async fn view_info(mut request: Request, name: &str, design: &str) ->
         index.string("signature", &info.signature).number("purge_seq", info.purge_seq);
         index.string("language", &info.language).bool("compact_running", false);
         index.array("collator_versions").string(&collator_version());
-        // CouchDB has no bound that a document could pass.
+        // CouchDB has no such limit, so the member is absent by default.
         if info.documents_refused > 0 {
             index.number("documents_refused", info.documents_refused);
         }
@@ -152,7 +151,7 @@ pub(crate) async fn security(state: &State, mut request: Request, name: &str) ->
             let value = json::parse(&body.bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
             Security::parse(&value)?;
             if name == USERS {
-                // Not by administrators of the server, either.
+                // Applies to server administrators, too.
                 users::security_editable(state.service.configuration().now().auth.users_db_security_editable)?;
             }
             let mut text = Vec::new();

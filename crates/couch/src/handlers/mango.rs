@@ -15,7 +15,8 @@ use crate::reply::Interrupted;
 use crate::request::{Body, Memory, Request};
 use crate::state::State;
 
-/// `partition`: the path's. `_find` and `_explain` take the query string's, too, as in CouchDB.
+/// Handles the query endpoints. `partition` is the path's; `_find` and `_explain` also read it from the query string,
+/// as in CouchDB.
 pub(crate) async fn mango(
     state: &State,
     mut request: Request,
@@ -41,13 +42,12 @@ pub(crate) async fn mango(
     }
 }
 
-/// A request's body, and its memory.
 pub(crate) async fn body_of(request: &mut Request) -> Result<(Value<'static>, Memory)> {
     let Body { bytes, memory } = json_body(request).await?;
     Ok((object(&bytes)?.into_owned(), memory))
 }
 
-/// A query whose cost is counted as it grows.
+/// A running query that counts its cost.
 struct Running<'s> {
     query: Query,
     counted: ExecutionStats,
@@ -80,7 +80,7 @@ async fn find(state: &State, mut request: Request, name: &str, partition: Option
     let queries = state.queries.clone();
     let pages = Pages::new(true);
     let mut running = Running::new(query, &queries);
-    // What fails before the first documents are there is answered as a failure.
+    // Errors before the first documents answer with an error status.
     let (mut room, first) = loop {
         let room = first_room(&pages).await?;
         match running.next_page().await? {
@@ -121,7 +121,6 @@ async fn find(state: &State, mut request: Request, name: &str, partition: Option
     Ok(reply)
 }
 
-/// What a page takes until it is written.
 fn bytes_of(documents: &[Vec<u8>]) -> usize {
     CHUNK_BYTES + documents.iter().map(Vec::len).sum::<usize>()
 }
@@ -160,7 +159,6 @@ async fn count(state: &State, mut request: Request, name: &str, partition: Optio
     Ok(answer(&count_answer(&find, &index, count, &stats)))
 }
 
-/// 200 with JSON.
 pub(crate) fn answer(value: &Value<'_>) -> Reply {
     let mut text = Vec::new();
     json::write(value, &mut text);

@@ -1,4 +1,4 @@
-//! What each path does.
+//! The handlers of all paths.
 
 pub(crate) mod all_docs;
 pub(crate) mod answering;

@@ -1,4 +1,4 @@
-//! `/_node/{node}`: settings that change while the server runs, and figures.
+//! `/_node/{node}`: settings that change at run time, and figures.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::reply::ok;
 use crate::request::Request;
 use crate::state::State;
 
-/// Says whether a change outlives the process.
+/// The request header that says whether a change survives a restart.
 const PERSIST: HeaderName = HeaderName::from_static("x-couch-persist");
 
 pub(crate) async fn node(state: &State, mut request: Request, what: Node) -> Result<Reply> {
@@ -93,9 +93,8 @@ fn write_values(values: &BTreeMap<String, String>, mut object: Object<'_>) {
     object.end();
 }
 
-/// `/_node/_local/_config/{section}/{key}`
 async fn config_key(mut request: Request, section: &str, key: &str) -> Result<Reply> {
-    // As in CouchDB: the address of what a request is about stands in no body.
+    // As in CouchDB, no body contains the request's address.
     let changes = matches!(request.method, Method::PUT | Method::DELETE);
     if changes && request.headers.get(PERSIST).is_some_and(|persist| persist == "false") {
         request.skip_body().await;

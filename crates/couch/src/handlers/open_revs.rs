@@ -8,10 +8,9 @@ use flatbed_layer::{GetOptions, OpenRevs, Reader};
 use crate::error::{Failure, Result, parse_rev};
 use crate::multipart::new_boundary;
 
-/// Revisions that one `open_revs` may name.
+/// The largest number of revisions in one `open_revs`.
 const OPEN_REVS_MAX: usize = 1_000;
 
-/// What is asked for.
 pub(crate) struct Wanted<'a> {
     pub id: &'a str,
     /// `all`, or a list of revisions in JSON.
@@ -19,7 +18,7 @@ pub(crate) struct Wanted<'a> {
     pub options: GetOptions,
 }
 
-/// A list in parts, with boundaries of its own.
+/// Returns the multipart form with new boundaries.
 pub(crate) fn mixed() -> Result<Form> {
     Ok(Form::Mixed { outer: new_boundary()?, inner: new_boundary()? })
 }

@@ -1,4 +1,4 @@
-//! `/{db}/_partition/{partition}` and what is asked of a partition alone.
+//! `/{db}/_partition/{partition}` and the endpoints beneath it.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::request::Request;
 use crate::router::again;
 use crate::state::State;
 
-/// `of`: what is asked of it; `None`: its figures.
+/// Handles a partition's paths. `of`: the endpoint beneath it, or `None` for its figures.
 pub(crate) async fn partition(
     state: &Arc<State>,
     mut request: Request,
@@ -52,7 +52,7 @@ pub(crate) async fn partition(
         InDatabase::Queries(Listed::All) => {
             within(state, request, &partition, &format!("/{}/_all_docs/queries", encode(name))).await
         }
-        // Rules of a rewrite may lead here again, and whoever dispatches follows them without calling itself.
+        // A rewrite may lead here again, so the dispatcher runs it in its loop.
         InDatabase::Answering { kind: Answering::Rewrite, .. } => {
             request.skip_body().await;
             Err(Failure::not_found("missing"))
@@ -62,7 +62,7 @@ pub(crate) async fn partition(
             let path = parts.join("/");
             within(state, request, &partition, &format!("/{}/{path}", encode(name))).await
         }
-        // CouchDB has full-text search within a partition, too.
+        // CouchDB also has full-text search within a partition.
         InDatabase::Later(what @ ("_search" | "_nouveau"), _) => {
             request.skip_body().await;
             Err(Failure::not_implemented(what))
@@ -74,17 +74,14 @@ pub(crate) async fn partition(
     }
 }
 
-/// Returns the first document id without a partition. Ids that begin with an underscore need none: CouchDB finds their
-/// shards by the whole id.
+/// Returns the first document id without a partition. Ids with a leading underscore need none, because CouchDB finds
+/// their shards by the whole id.
 pub(crate) fn without_partition<'i>(mut ids: impl Iterator<Item = &'i str>) -> Option<&'i str> {
     ids.find(|id| !id.contains(':') && !id.starts_with('_'))
 }
 
-/// Refuses a whole request if [`without_partition`] found an `id` and the database is partitioned, as CouchDB does when it
-/// looks up the id's shard.
-///
-/// # Errors
-/// 400 `illegal_docid`; 404 if the database does not exist.
+/// Refuses a whole request if [`without_partition`] found an `id` and the database is partitioned, as CouchDB does when
+/// it looks up the id's shard.
 pub(crate) async fn refuse_in_partitioned(database: &Reader, id: Option<&str>) -> Result<()> {
     match id {
         Some(id) if database.is_partitioned_known() != Some(false) && database.is_partitioned().await? => {
@@ -94,10 +91,7 @@ pub(crate) async fn refuse_in_partitioned(database: &Reader, id: Option<&str>) -
     }
 }
 
-/// A partition can be asked for where there are some.
-///
-/// # Errors
-/// 400 for a database that has none; that the database is not there.
+/// Returns 400 if the database is not partitioned.
 pub(crate) async fn has_some(database: &Reader) -> Result<()> {
     match database.is_partitioned().await? {
         true => Ok(()),
@@ -105,7 +99,6 @@ pub(crate) async fn has_some(database: &Reader) -> Result<()> {
     }
 }
 
-/// What must hold before a partition is asked.
 async fn check(request: &Request, name: &str, partition: &str) -> Result<()> {
     if !request.context.database(name, Read).await?.is_partitioned().await? {
         return Err(not_partitioned());
@@ -119,7 +112,7 @@ async fn check(request: &Request, name: &str, partition: &str) -> Result<()> {
     }
 }
 
-/// Asks at the path that is not the partition's, with the partition as a parameter, as in CouchDB.
+/// Forwards the request to the path without the partition, which becomes a parameter, as in CouchDB.
 async fn within(state: &Arc<State>, mut request: Request, partition: &str, path: &str) -> Result<Reply> {
     let query = request.uri.query().map_or_else(String::new, |query| format!("{query}&"));
     let parameter = if request.query.get("partition").is_some() { String::new() } else { encode(partition) };

@@ -1,6 +1,6 @@
-//! `POST /{db}/{doc}` with `multipart/form-data`: how a browser's page uploads attachments. The fields are CouchDB's:
-//! `_attachments`, a file each time; and what they are added to, either `_doc`, a document's JSON, or `_rev`, the revision
-//! that is there. Fields of other names are passed over. Files are uploaded as they come, whatever the order.
+//! `POST /{db}/{doc}` with `multipart/form-data`: uploads of attachments from a web page. The fields are CouchDB's: one
+//! `_attachments` per file, and either `_doc` with a document's JSON or `_rev` with an existing revision. Other fields
+//! are ignored. Files are uploaded as they arrive, in any order.
 
 use flatbed_http::Reply;
 use flatbed_http::multipart::Parts;
@@ -18,15 +18,16 @@ use flatbed_documents::{DEFAULT_TYPE, attachment_edits, check_name};
 
 const KIND: &str = "multipart/form-data";
 
-/// Fields of a form: a revision's list of attachments cannot name more.
+/// The largest number of fields; a revision cannot have more attachments.
 const FIELDS_MAX: usize = 1_000;
 
-/// The field `_rev`, which is kept as long as the form takes.
+/// The largest `_rev` in bytes; it stays in memory until the form ends.
 const REV_BYTES_MAX: usize = 1_024;
 
 pub(crate) async fn post(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let done = post_form(&mut request, name, id).await;
-    // What is behind the last boundary, or behind what was refused; what did not come in time is not waited for again.
+    // Skips the rest of the body after the last boundary or after a refusal, but not after a timeout, which would wait
+    // a second time.
     if !done.as_ref().is_err_and(|failure| failure.status == StatusCode::REQUEST_TIMEOUT) {
         request.skip_body().await;
     }
@@ -65,7 +66,7 @@ async fn post_form(request: &mut Request, name: &str, id: &str) -> Result<Reply>
         }
         (None, None) => return Err(Failure::bad_request("The form needs a field _doc or a field _rev")),
     };
-    // New ones come first, as in CouchDB: the revision's hash depends on it.
+    // New attachments come first, as in CouchDB, because the order enters the revision's hash.
     edit.attachments.splice(0..0, form.files);
     uploads.stage().await?;
     let reply = write_one(&database, &edit, false).await?;
@@ -73,7 +74,8 @@ async fn post_form(request: &mut Request, name: &str, id: &str) -> Result<Reply>
     Ok(reply)
 }
 
-/// Only pages of this very server post forms: a browser would send a stranger's with its user's password.
+/// Checks that a page of this server sent the form. Browsers would send another site's form with the user's
+/// credentials.
 fn check_referer(request: &Request) -> Result<()> {
     let Some(referer) = request.header(header::REFERER) else {
         return Err(Failure::bad_request("Referer header required."));
@@ -88,7 +90,6 @@ fn check_referer(request: &Request) -> Result<()> {
     Err(Failure::bad_request("Referer header must match host."))
 }
 
-/// What a form has.
 #[derive(Default)]
 struct Form {
     document: Option<Body>,
@@ -108,7 +109,7 @@ impl Form {
             }
             let file = headers.disposition("filename");
             match (headers.disposition("name"), file) {
-                // Of two fields of one name the first counts, as in CouchDB.
+                // The first of repeated fields counts, as in CouchDB.
                 (Some("_doc"), _) if form.document.is_none() => form.document = Some(parts.text().await?),
                 (Some("_rev"), _) if form.rev.is_none() => {
                     let invalid = || Failure::bad_request("Invalid rev format");
@@ -116,7 +117,7 @@ impl Form {
                     form.rev = Some(String::from_utf8_lossy(&rev).into_owned());
                 }
                 (Some("_attachments"), Some(file)) => {
-                    // Without its parameters, as CouchDB keeps it.
+                    // Without parameters, as CouchDB stores it.
                     let kind = headers.get("content-type").and_then(|kind| kind.split(';').next()).map(str::trim);
                     let kind = kind.filter(|kind| !kind.is_empty()).unwrap_or(DEFAULT_TYPE).to_owned();
                     form.file(parts, uploads, file.to_owned(), kind).await?;
@@ -135,7 +136,7 @@ impl Form {
         content_type: String,
     ) -> Result<()> {
         if name.is_empty() {
-            // What a browser sends of a field in which no file was chosen.
+            // Browsers send an empty part for a field without a chosen file.
             let is_empty = parts.data().await?.is_none();
             return if is_empty { Ok(()) } else { Ok(check_name(&name)?) };
         }
@@ -153,12 +154,11 @@ impl Form {
     }
 }
 
-/// A revision that files are added to.
+/// The existing revision.
 struct There {
     rev: flatbed_layer::RevId,
     deleted: bool,
     text: Vec<u8>,
-    /// Of its attachments.
     names: Vec<String>,
 }
 

@@ -1,5 +1,5 @@
-//! `PUT /{db}/{doc}` with `multipart/related`: the document's JSON in the first part, then one part for the data of each
-//! attachment that the JSON says will follow. The data is uploaded as it comes.
+//! `PUT /{db}/{doc}` with `multipart/related`: the document's JSON is the first part, and each attachment that follows
+//! is one part. Data is uploaded as it arrives.
 
 use flatbed_http::Reply;
 use flatbed_http::multipart::Parts;
@@ -17,7 +17,8 @@ use flatbed_documents::{Source, Written, attachment_edits};
 
 pub(crate) async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let done = put_parts(&mut request, name, id).await;
-    // What is behind the last boundary, or behind what was refused; what did not come in time is not waited for again.
+    // Skips the rest of the body after the last boundary or after a refusal, but not after a timeout, which would wait
+    // a second time.
     if !done.as_ref().is_err_and(|failure| failure.status == StatusCode::REQUEST_TIMEOUT) {
         request.skip_body().await;
     }
@@ -49,18 +50,17 @@ async fn put_parts(request: &mut Request, name: &str, id: &str) -> Result<Reply>
     edit.attachments = attachment_edits(&mut uploads, written, found).await?;
     uploads.stage().await?;
     let reply = write_put(parts.request(), name, &edit).await?;
-    // A revision of another replica may be known already, and its data with it.
+    // A replicated revision may be known already, and then its uploads are unused.
     if edit.history.is_none() {
         uploads.taken();
     }
     Ok(reply)
 }
 
-/// The attachments whose data is to follow, in the order of the JSON, and what has come of them.
+/// The expected attachments, in the order of the JSON, and those already received.
 struct Followed {
-    /// Their names and places in the list of all.
+    /// Names and indexes in the list of all attachments.
     awaited: Vec<(String, usize)>,
-    /// Names of those that have come.
     come: Vec<String>,
     data: Vec<(String, Uploaded)>,
 }
@@ -72,8 +72,8 @@ impl Followed {
         Followed { awaited, come: Vec::new(), data: Vec::new() }
     }
 
-    /// Which attachment a part is. A file name decides if an attachment is called so; CouchDB goes by the order alone,
-    /// and so does this where the part has no name, or one that was written in another way than in the JSON.
+    /// Returns the index of a part's attachment. The part's file name decides if it matches one. Otherwise the order
+    /// decides, as it always does in CouchDB, because names may be encoded differently.
     fn place(&mut self, headers: &PartHeaders) -> Result<usize> {
         let surplus = || Failure::bad_request("The multipart body has a part that no attachment follows in");
         let file_name = headers.disposition("filename");

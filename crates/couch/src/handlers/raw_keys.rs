@@ -1,4 +1,4 @@
-//! `/{db}/_raw_keys`: under which keys a document lies, for who wants to see how it is stored. CouchDB has no such thing.
+//! `/{db}/_raw_keys`: the storage keys of a document, for inspection. Flatbed's extension.
 
 use flatbed_http::Reply;
 use flatbed_layer::json::Object;
@@ -8,7 +8,7 @@ use hyper::{Method, StatusCode};
 use crate::error::{Failure, Result};
 use crate::request::Request;
 
-/// The longest key that there is, in hexadecimal digits.
+/// The longest `after` in hexadecimal digits: FoundationDB's longest key.
 const DIGITS_MAX: usize = 20_000;
 
 pub(crate) async fn raw_keys(mut request: Request, name: &str) -> Result<Reply> {
@@ -21,7 +21,7 @@ pub(crate) async fn raw_keys(mut request: Request, name: &str) -> Result<Reply> 
         bytes_of(digits).ok_or_else(|| Failure::bad_request("`after` must be what an earlier page gave as `next`."))
     });
     let after = after.transpose()?;
-    // The right of who may take documents away without a trace: the server's administrators.
+    // The right to purge, which server administrators have.
     let page = request.context.database(name, Purge).await?.stored_keys(id, after.as_deref()).await?;
     let text = Object::text(|object| {
         let mut keys = object.array("keys");

@@ -1,4 +1,4 @@
-//! Which revisions a database has, and how many it keeps: `_revs_diff`, `_missing_revs`, `_revs_limit`.
+//! `_revs_diff`, `_missing_revs` and `_revs_limit`.
 
 use std::borrow::Cow;
 
@@ -15,10 +15,9 @@ use crate::json_out;
 use crate::reply::ok;
 use crate::request::Request;
 
-/// Documents that are looked up together.
+/// The largest batch of documents in one lookup.
 const DOCUMENTS_AT_ONCE: usize = 100;
 
-/// A document and revisions as a request names them.
 fn wanted((id, list): (Cow<'_, str>, Value<'_>)) -> Result<(String, Vec<RevId>)> {
     let invalid = || Failure::bad_request("The request body must be an object of arrays of revisions");
     let Value::Array(list) = list else { return Err(invalid()) };
@@ -26,8 +25,8 @@ fn wanted((id, list): (Cow<'_, str>, Value<'_>)) -> Result<(String, Vec<RevId>)>
     Ok((id.into_owned(), revs.collect::<Result<_>>()?))
 }
 
-/// Looks up what a request names, a part at a time: `each` gets a document's id, what it lacks, and what may be ancestors of
-/// that.
+/// Looks up the requested revisions in batches. Calls `each` with a document's id, its missing revisions and their
+/// possible ancestors.
 async fn look_up(request: &mut Request, name: &str, mut each: impl FnMut(&str, &[RevId], &[RevId])) -> Result<()> {
     let body = json_body(request).await?;
     let Value::Object(members) = object(&body.bytes)? else { return Err(Failure::invalid_json()) };

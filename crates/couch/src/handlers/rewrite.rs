@@ -1,10 +1,9 @@
-//! `/{db}/_design/{ddoc}/_rewrite/...`: a design document says where a request goes instead, with the rights of who makes
-//! it.
+//! `/{db}/_design/{ddoc}/_rewrite/...`: a design document redirects the request internally, with the client's rights.
 //!
-//! A function is a stranger's, and whoever follows a link may have more rights than it: so it sets no headers that say who
-//! asks and from where, and out of its database it may only lead to reads. Rules do not leave their database, unless
-//! the server's administrator sets `secure_rewrites = false`: then they may lead anywhere, with the client's method. Neither
-//! leads to what needs the server's administrator, whatever that setting: the router refuses it.
+//! The author of the design document may have fewer rights than the client. So a rewrite function cannot set headers
+//! that identify the client, and outside of its database it reaches only reads. Rules stay in their database unless a
+//! server administrator sets `secure_rewrites = false`; then they reach any path with the client's method. The router
+//! refuses targets that need a server administrator, with any setting.
 
 use bytes::Bytes;
 use flatbed_http::TenantReply;
@@ -25,14 +24,11 @@ use crate::response;
 use crate::rewriting::{insecure, joined, rewritten};
 use crate::state::State;
 
-/// How often a request is rewritten, as in CouchDB.
+/// The most rewrites of one request, as in CouchDB.
 const REWRITES_MAX: usize = 100;
 
-/// What becomes of a request.
 pub(crate) enum Rewritten {
-    /// It is answered.
     Answer(Box<TenantReply>),
-    /// It goes there.
     Request(Box<Request>),
 }
 
@@ -116,7 +112,7 @@ fn is_read(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
-/// Forwards a request to a path relative to its design document. `may_leave`: the path may lead out of the database.
+/// Rewrites a request to a path relative to its design document. `may_leave`: the path may leave the database.
 fn go(mut request: Request, place: &[String; 3], path: &str, may_leave: bool) -> Result<Rewritten> {
     let path = joined(place, path);
     let database = format!("/{}", encode(&place[0]));
@@ -131,7 +127,7 @@ fn go(mut request: Request, place: &[String; 3], path: &str, may_leave: bool) ->
     Ok(Rewritten::Request(Box::new(request)))
 }
 
-/// Gives a request another path, with its query.
+/// Replaces a request's path and query.
 pub(crate) fn go_to(request: &mut Request, path: &str) -> Result<()> {
     let path: PathAndQuery = path.parse().map_err(|_| wrong("bad path"))?;
     let mut parts = std::mem::take(&mut request.uri).into_parts();
@@ -145,7 +141,6 @@ fn wrong(reason: &str) -> Failure {
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "rewrite_error", reason)
 }
 
-/// What a function wants to become of a request.
 #[derive(Debug, Default, PartialEq)]
 struct Rewrite {
     code: Option<u16>,
@@ -157,7 +152,7 @@ struct Rewrite {
 }
 
 impl Rewrite {
-    /// Unknown members are passed over, as in CouchDB.
+    /// Parses the result. Unknown members are ignored, as in CouchDB.
     fn parse(text: &str) -> Result<Rewrite> {
         let mut rewrite = Rewrite::default();
         for (name, value) in members(text).ok_or_else(|| wrong("bad rewrite"))? {

@@ -1,4 +1,4 @@
-//! `_scheduler`: the replications, whichever server runs them.
+//! `_scheduler`: the replications of all servers.
 
 use std::collections::HashMap;
 
@@ -14,10 +14,9 @@ use crate::path::Scheduler;
 use crate::request::Request;
 use crate::state::State;
 
-/// Rows of a list where no limit is given, as in CouchDB.
+/// The default number of rows, as in CouchDB.
 const ROWS_DEFAULT: u64 = 100;
 
-/// What is beneath `_scheduler`.
 pub(crate) async fn scheduler(state: &State, request: &Request, what: &Scheduler) -> Result<Reply> {
     match what {
         Scheduler::Jobs => jobs(state, request, None).await,
@@ -30,7 +29,6 @@ pub(crate) async fn scheduler(state: &State, request: &Request, what: &Scheduler
     }
 }
 
-/// `_scheduler/jobs` and `_scheduler/jobs/{id}`.
 async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Reply> {
     only_get(request)?;
     let mut rows: Vec<(String, Vec<u8>)> = Vec::new();
@@ -45,7 +43,7 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
     for name in databases {
         for (doc_id, told) in &told_by_others(&request.context.database(&name, Read).await?).await? {
             let rev = state.replicator.followed_by(&name, doc_id).map(|followed| followed.rev.to_string());
-            // The state of another revision, or of a document that has ended, is stale.
+            // A report on another revision, or on a document whose replication has ended, is stale.
             if rev.as_deref() != told.get("rev").and_then(Value::as_str) {
                 continue;
             }
@@ -69,13 +67,12 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
     Ok(Reply::json(StatusCode::OK, out))
 }
 
-/// `_scheduler/docs` of all documents, of a database, and of one document.
 async fn docs(state: &State, request: &Request, name: &str, id: Option<&str>) -> Result<Reply> {
     only_get(request)?;
     let database = request.context.database(name, Read).await?;
     if name != REPLICATOR {
         database.exists().await?;
-        // An ordinary database starts no replications, whatever its name.
+        // A database that starts no replications is not listed, whatever its name.
         if !request.context.asks_for_replications(name).await? {
             return Err(Failure::not_found("missing"));
         }
@@ -108,7 +105,7 @@ async fn docs(state: &State, request: &Request, name: &str, id: Option<&str>) ->
     Ok(Reply::json(StatusCode::OK, out))
 }
 
-/// `{"total_rows":...,"offset":...,"NAME":[...]}`
+/// Formats `{"total_rows":...,"offset":...,"NAME":[...]}`.
 fn list<'r>(name: &str, total: usize, skip: usize, rows: impl Iterator<Item = &'r [u8]>) -> Vec<u8> {
     Object::text(|object| {
         object.number("total_rows", total as u64).number("offset", skip.min(total) as u64);
@@ -119,7 +116,7 @@ fn list<'r>(name: &str, total: usize, skip: usize, rows: impl Iterator<Item = &'
     })
 }
 
-/// The servers' reports on the replications that they run, by their documents: the leases' states.
+/// The servers' reports on running replications, from the leases, by document.
 type Told = HashMap<String, Value<'static>>;
 
 async fn told_by_others(database: &Reader) -> Result<Told> {
@@ -140,7 +137,6 @@ async fn told_by_others(database: &Reader) -> Result<Told> {
     }
 }
 
-/// One document's row.
 fn doc(state: &State, database: &str, description: &mut Description, told: &Told) -> Vec<u8> {
     let mut out = Vec::new();
     if description.end().is_none() {
@@ -167,7 +163,7 @@ fn doc(state: &State, database: &str, description: &mut Description, told: &Told
     out
 }
 
-/// A document that came to its end, or that nobody has looked at yet.
+/// Writes the row of a document whose replication has ended or has not been scheduled.
 fn ended(database: &str, description: &mut Description, out: &mut Vec<u8>) {
     let spec = description.spec();
     let noted = |name: &str| description.noted(name).unwrap_or_else(|| b"null".to_vec());
@@ -202,7 +198,6 @@ fn only_get(request: &Request) -> Result<()> {
     if matches!(request.method, Method::GET | Method::HEAD) { Ok(()) } else { Err(Failure::method("GET,HEAD")) }
 }
 
-/// `skip` and `limit` of a list.
 fn window(request: &Request) -> Result<(usize, usize)> {
     let number = |name: &str, default: u64| -> Result<usize> {
         Ok(usize::try_from(request.query.number(name)?.unwrap_or(default)).unwrap_or(usize::MAX))

@@ -1,4 +1,4 @@
-//! Paths of the server as a whole.
+//! Endpoints of the whole server.
 
 use std::num::IntErrorKind;
 
@@ -13,10 +13,10 @@ use crate::ids;
 use crate::request::Request;
 use crate::state::{COUCHDB_VERSION, State};
 
-/// Most ids that `_uuids` makes at once.
+/// The largest `count` of `_uuids`.
 const UUIDS_MAX: u64 = 1_000;
 
-/// Most names that are looked up one by one.
+/// The largest number of names that are looked up one by one.
 const NAMES_MAX: usize = 1_000;
 
 fn only_get(request: &Request, allow: &'static str) -> Result<()> {
@@ -43,7 +43,7 @@ pub(crate) async fn up(state: &State, request: &Request) -> Result<Reply> {
     Ok(state.health.up(&state.service).await)
 }
 
-/// The names of databases that a list is asked for, of whoever may know which there are.
+/// Returns the requested names of databases that the client may list.
 pub(crate) async fn names_of(request: &Request) -> Result<Vec<String>> {
     let query = &request.query;
     if let Some(keys) = query.json(&["keys"])? {
@@ -67,7 +67,7 @@ pub(crate) async fn names_of(request: &Request) -> Result<Vec<String>> {
     Ok(request.context.databases().await?.all_databases(&range).await?)
 }
 
-/// Those of some names that databases have, at most a thousand.
+/// Returns the names that databases have. At most [`NAMES_MAX`] may be requested.
 async fn names_among<'n>(request: &Request, names: impl Iterator<Item = &'n str>) -> Result<Vec<String>> {
     let (mut found, databases) = (Vec::new(), request.context.databases().await?);
     for name in names.take(NAMES_MAX) {
@@ -87,7 +87,7 @@ pub(crate) async fn all_dbs(request: &Request) -> Result<Reply> {
 }
 
 pub(crate) fn uuids(state: &State, request: &Request) -> Result<Reply> {
-    // CouchDB does not name HEAD here, and answers it.
+    // CouchDB answers HEAD but omits it from `Allow`.
     if !matches!(request.method, Method::GET | Method::HEAD) {
         return Err(Failure::method("GET"));
     }
@@ -117,7 +117,7 @@ pub(crate) fn uuids(state: &State, request: &Request) -> Result<Reply> {
     Ok(reply)
 }
 
-/// The type of the tasks that stand for queries of Mango which wait for an index.
+/// The type of tasks for Mango queries that wait for an index.
 const FIND_QUERY: &str = "find_query";
 
 pub(crate) async fn active_tasks(state: &State, request: &Request) -> Result<Reply> {
@@ -189,7 +189,7 @@ pub(crate) async fn active_tasks(state: &State, request: &Request) -> Result<Rep
         object.number("started_on", wait.since_ms / 1_000).number("updated_on", updated_ms / 1_000);
     }
     if others > 0 {
-        // Those of further views, together.
+        // One task for all views beyond the limit.
         tasks.object().string("type", "view_query").string("database", "").number("waiting_clients", others);
     }
     for job in state.replicator.here().iter().filter(|job| job.is_task()) {
@@ -199,7 +199,6 @@ pub(crate) async fn active_tasks(state: &State, request: &Request) -> Result<Rep
     Ok(Reply::json(StatusCode::OK, out))
 }
 
-/// How much of a task is done, in hundredths.
 fn progress_of(task: &ViewTask) -> u64 {
     hundredths(task.changes_done, task.total_changes)
 }

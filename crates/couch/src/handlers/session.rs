@@ -1,4 +1,4 @@
-//! `/_session`: who somebody is, and sessions by cookie.
+//! `/_session`: the client's identity, and cookie sessions.
 
 use flatbed_auth::session::{of_form, of_json};
 use flatbed_auth::{Credentials, Kind};
@@ -13,7 +13,7 @@ use crate::request::Request;
 use crate::router::claims;
 use crate::state::State;
 
-/// More is no name and password.
+/// The largest sign-in body in bytes.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
 pub(crate) async fn session(state: &State, mut request: Request) -> Result<Reply> {
@@ -34,7 +34,6 @@ pub(crate) async fn session(state: &State, mut request: Request) -> Result<Reply
     }
 }
 
-/// Who asks.
 fn show(state: &State, request: &Request) -> Result<Reply> {
     let principal = request.context.principal();
     let is_anonymous = principal.name.is_none() && !principal.is_admin;
@@ -55,12 +54,12 @@ fn show(state: &State, request: &Request) -> Result<Reply> {
     Ok(Reply::json(StatusCode::OK, out))
 }
 
-/// A name and a password for a cookie.
+/// Signs in with a name and a password and sets a cookie.
 async fn begin(state: &State, request: &mut Request) -> Result<Reply> {
     let credentials = credentials(state, request).await?;
     if state.service.is_open() {
-        // Whoever asks is an administrator, with any name and password or none, as by Basic: there is nothing to be signed.
-        // A replicator that finds no cookie goes on with what it has.
+        // Without administrators every client is one, with any name and password, as with Basic authentication. There
+        // is no session to sign, and a replicator without a cookie continues with its credentials.
         let out = Object::text(|object| {
             object.bool("ok", true).string_or_null("name", None);
             object.array("roles").strings(request.context.principal().roles.iter().map(String::as_str));
@@ -89,7 +88,6 @@ async fn begin(state: &State, request: &mut Request) -> Result<Reply> {
     }
 }
 
-/// What is sent, as JSON or as a form.
 async fn credentials(state: &State, request: &mut Request) -> Result<Credentials> {
     let kind = request.header(header::CONTENT_TYPE).unwrap_or_default().to_owned();
     let (is_form, is_json) =
@@ -109,14 +107,14 @@ async fn credentials(state: &State, request: &mut Request) -> Result<Credentials
     Ok(of_form(&form.all().collect::<Vec<_>>())?)
 }
 
-/// Sends the browser on to a path of this server, where the query names one.
+/// Redirects the browser to the path in `next`, if given.
 fn send_on(request: &Request, name: &str, reply: &mut Reply) -> Result<()> {
     let Some(path) = request.query.get(name) else { return Ok(()) };
     if !path.starts_with('/') {
         return Err(Failure::bad_request("path must begin with a /."));
     }
-    // As in CouchDB, characters stay as they were decoded, except those that a header or a URL cannot have: spaces, control
-    // characters and non-ASCII characters.
+    // As in CouchDB, decoded characters stay decoded, except spaces, control characters and non-ASCII characters, which
+    // headers and URLs cannot contain.
     let encoded: String = path
         .bytes()
         .map(|byte| match byte {

@@ -1,4 +1,4 @@
-//! What CouchDB's own tools call to find their feet: `_membership`, `_cluster_setup`, `_reshard`.
+//! Endpoints that CouchDB's setup tools call: `_membership`, `_cluster_setup`, `_reshard`.
 
 use flatbed_http::{Reply, ReplyBody};
 use flatbed_layer::json::{self, Limits, Object, Value};
@@ -13,10 +13,10 @@ use crate::path::Reshard;
 use crate::reply::ok;
 use crate::request::Request;
 
-/// Databases that a setup makes, unless it says which.
+/// The databases that a setup creates by default.
 const SYSTEM_DATABASES: [&str; 2] = [USERS, REPLICATOR];
 
-/// As many may be named.
+/// The largest number of databases in one setup.
 const DATABASES_MAX: usize = 100;
 
 pub(crate) async fn membership(mut request: Request) -> Result<Reply> {
@@ -32,7 +32,7 @@ pub(crate) async fn membership(mut request: Request) -> Result<Reply> {
     Ok(Reply::json(StatusCode::OK, text))
 }
 
-/// `/_cluster_setup`: of one node, whatever processes there are.
+/// Handles `/_cluster_setup` as a single node, whatever the number of processes.
 pub(crate) async fn cluster_setup(mut request: Request) -> Result<Reply> {
     match request.method {
         Method::GET | Method::HEAD => {
@@ -72,7 +72,7 @@ async fn set_up(request: &Request, setup: &Value<'_>) -> Result<Reply> {
     match text("action") {
         Some("enable_single_node") => {
             make(request, &databases).await?;
-            // Last: from then on who asked may be nobody.
+            // Last, because an anonymous client has no rights once an administrator exists.
             if let (Some(name), Some(password)) = (text("username"), text("password_hash").or(text("password"))) {
                 let server = request.context.server().await?;
                 let is_there = server.configuration().now().admins.contains_key(name);
@@ -129,7 +129,7 @@ async fn make(request: &Request, databases: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// `/_reshard`, of a server whose storage moves what grows by itself.
+/// Handles `/_reshard`. The storage splits data by itself, so there are no jobs.
 pub(crate) async fn reshard(mut request: Request, what: Reshard) -> Result<Reply> {
     request.skip_body().await;
     request.context.server().await?;
@@ -165,7 +165,7 @@ pub(crate) async fn reshard(mut request: Request, what: Reshard) -> Result<Reply
     Ok(Reply::json(StatusCode::OK, text))
 }
 
-/// `/favicon.ico`: browsers ask for it, and need not ask again.
+/// Answers `/favicon.ico` with an answer that browsers cache.
 pub(crate) async fn favicon(mut request: Request) -> Result<Reply> {
     request.skip_body().await;
     if !matches!(request.method, Method::GET | Method::HEAD) {

@@ -16,10 +16,8 @@ use members::{FIGURES, Kind, METHODS, STATUSES, Source, UNCOUNTED};
 mod distribution;
 mod members;
 
-/// A tree of figures.
 enum Tree {
     Below(BTreeMap<String, Tree>),
-    /// A value and its description.
     Leaf(Figure, &'static str),
 }
 
@@ -30,7 +28,7 @@ enum Figure {
 }
 
 impl Figure {
-    /// Reads the value from the metric families. `source`: `None` for metrics that Flatbed does not count.
+    /// Reads a value from the metric families. `source`: `None` for metrics that Flatbed does not count.
     fn read(families: &[Family], kind: Kind, source: Option<Source>) -> Figure {
         let number = || match source {
             None => 0,
@@ -98,7 +96,7 @@ impl Tree {
     }
 }
 
-/// All counts of a family with this value of a label.
+/// Returns the sum of a family's counts with this label value.
 fn with(families: &[Family], name: &str, label: &str, value: &str) -> u64 {
     families.iter().filter(|family| family.name == name).map(|family| family.with(label, value)).sum()
 }
@@ -126,7 +124,6 @@ fn tree(families: &[Family]) -> Tree {
     tree
 }
 
-/// `_stats`, or what is beneath `path` in it.
 pub(crate) fn stats(state: &State, path: &[String]) -> Result<Reply> {
     let tree = tree(&families(state));
     let found = tree.find(path).ok_or_else(|| Failure::not_found("missing"))?;
@@ -135,7 +132,6 @@ pub(crate) fn stats(state: &State, path: &[String]) -> Result<Reply> {
     Ok(Reply::json(StatusCode::OK, text))
 }
 
-/// `_system`
 pub(crate) fn system(state: &State) -> Reply {
     let families = families(state);
     let number = |value: &Value| match value {

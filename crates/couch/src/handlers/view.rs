@@ -19,18 +19,18 @@ use crate::request::{Body, Memory, Request};
 pub(crate) use parameters::{Parameters, Rows};
 pub(crate) use reading::{Asked, Page, Reading};
 
-/// Queries in one request.
+/// The largest number of queries in one request; more are 400.
 const QUERIES_MAX: usize = 1_000;
 
-/// A query looks for its view anew for so long while its design document is changed, each time before the first page could be
-/// read.
+/// Timeout of retries while the design document keeps changing before the first page.
 const LOOKS_FOR: Duration = Duration::from_secs(30);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
-/// A query that waits for its view is looked at this often: one that waits then gives its room for a page to others.
+/// Interval at which a query checks whether its view is being built. A query that waits for the build releases its
+/// memory.
 const READY_AT_ONCE: Duration = Duration::from_millis(250);
 
-/// `rest`: what stands behind `_view` in the path.
+/// Handles `_view` paths. `rest`: the path after `_view`.
 pub(crate) async fn view(mut request: Request, name: &str, design: &str, rest: &[String]) -> Result<Reply> {
     let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
     let is_read = matches!(request.method, Method::GET | Method::HEAD);
@@ -59,11 +59,10 @@ pub(crate) async fn view(mut request: Request, name: &str, design: &str, rest: &
     }
 }
 
-/// A view's database, design document and name.
 type Named<'n> = (&'n str, &'n str, &'n str);
 
-/// Opens a view. In CouchDB's order a missing database or design document is reported first, then wrong parameters, then a
-/// missing view.
+/// Opens a view. As in CouchDB, a missing database or design document is reported before wrong parameters, and these
+/// before a missing view.
 async fn open(
     database: &Reader,
     (_, design, view): Named<'_>,
@@ -103,7 +102,6 @@ async fn one(request: &Request, memory: Memory, named: Named<'_>, parameters: Re
     Ok(reply)
 }
 
-/// A query with its first page.
 struct Begun {
     asked: Asked,
     pages: Pages,
@@ -119,7 +117,7 @@ async fn begin(view: &View, asked: Asked, client: Option<&Client>) -> Result<Beg
     Ok(Begun { asked, pages, reading, first, room })
 }
 
-/// Begins a query of the view as its design document has it now.
+/// Begins a query with the design document's current definition.
 async fn begin_anew(
     database: &Reader,
     named: Named<'_>,
@@ -140,8 +138,8 @@ async fn begin_anew(
     }
 }
 
-/// Begins a query of the view as this process saw it last, so that it costs no transaction to look. The first page says if it
-/// is another one by now. `None`: it is to be looked at, be it only to say what is wrong.
+/// Begins a query with this process's cached definition, which saves a transaction. The first page detects a changed
+/// definition. `None`: the caller must read the definition, if only to report the error.
 async fn begin_known(
     database: &Reader,
     (_, design, view): Named<'_>,
@@ -177,10 +175,10 @@ async fn several(mut request: Request, named: Named<'_>) -> Result<Reply> {
     let mut views = Views { database, named, all: Vec::new() };
     let all = open(&views.database, named, ViewUpdate::False, refused).await?;
     let mut has_documents = false;
-    // All are looked at before the answer begins: CouchDB breaks it off in the middle.
+    // All queries are checked before the answer begins. CouchDB cuts the answer instead.
     for query in &queries {
         has_documents |= Asked::new(Parameters::of_one(&parameters, query)?, &all)?.has_documents();
-        // The parameters may be long, and are read for each.
+        // Parsing copies the request's parameters, which may be long.
         tokio::task::yield_now().await;
     }
     let pages = Pages::new(has_documents);
@@ -219,7 +217,7 @@ async fn several(mut request: Request, named: Named<'_>) -> Result<Reply> {
     Ok(reply)
 }
 
-/// A view, opened once for each way to have it up to date.
+/// A view, opened once per update mode.
 struct Views<'n> {
     database: Reader,
     named: Named<'n>,
@@ -227,7 +225,6 @@ struct Views<'n> {
 }
 
 impl Views<'_> {
-    /// Begins one of the queries.
     async fn begin(&mut self, parameters: Parameters, pages: &Pages) -> Result<(Asked, Reading, Page, PagePermit)> {
         let since = Instant::now();
         loop {
@@ -254,7 +251,6 @@ impl Views<'_> {
     }
 }
 
-/// Some work for a client, as long as it is there.
 async fn unless_gone<T>(client: Option<&Client>, work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::select! {
         biased;
@@ -263,7 +259,7 @@ async fn unless_gone<T>(client: Option<&Client>, work: impl Future<Output = Resu
     }
 }
 
-/// The first page of a query, with room for it. The view may have to be built before it: what waits for that holds no room.
+/// Reads the first page with its memory reservation. A query that waits for the view's build holds no memory.
 pub(crate) async fn first_page(view: &View, reading: &mut Reading, pages: &Pages) -> Result<(Page, PagePermit)> {
     let room = first_room(pages).await?;
     if let Some(page) = unless_waiting(reading.next_page(), || view.is_waiting()).await {
@@ -275,7 +271,8 @@ pub(crate) async fn first_page(view: &View, reading: &mut Reading, pages: &Pages
     held(reading.next_page().await?, room)
 }
 
-/// Some work, unless it is found waiting. What is slow is not broken off: it would be as slow again.
+/// Runs work, but gives up with `None` if it waits for a build. Slow work is not restarted, because it would be as slow
+/// again.
 async fn unless_waiting<T>(work: impl Future<Output = T>, is_waiting: impl Fn() -> bool) -> Option<T> {
     tokio::pin!(work);
     loop {
@@ -288,14 +285,13 @@ async fn unless_waiting<T>(work: impl Future<Output = T>, is_waiting: impl Fn() 
     }
 }
 
-/// There is a first page always.
+/// Charges the first page to its memory reservation; a query without rows has an empty page.
 fn held(page: Option<Page>, mut room: PagePermit) -> Result<(Page, PagePermit)> {
     let page = page.unwrap_or_default();
     shrink(&mut room, page.bytes());
     Ok((page, room))
 }
 
-/// What an answer is written with.
 struct Answer<'a> {
     database: &'a Reader,
     pages: &'a Pages,
@@ -303,7 +299,6 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// From the first page to the last.
     async fn write(
         &self,
         mut reading: Reading,

@@ -1,4 +1,4 @@
-//! `/_worker/_api`: the jobs of the changes worker and their queue. Administrators of the server only: the router has seen to it.
+//! `/_worker/_api`: the changes worker's jobs and their queue. The router admits server administrators only.
 
 use std::sync::Arc;
 
@@ -151,7 +151,7 @@ fn answer(value: Value) -> Result<Reply> {
     Ok(Reply::json(StatusCode::OK, value.to_string().into_bytes()))
 }
 
-/// The body as JSON; an empty one is an object. It is in the memory that comes with it.
+/// Parses the body as JSON; an empty body is an empty object. The memory reservation comes with it.
 async fn json_of(request: &mut Request) -> Result<(Value, Body)> {
     if request.header(header::CONTENT_TYPE).is_some()
         && let Err(failure) = request.require_json()
@@ -185,7 +185,7 @@ fn window_of(query: &Query) -> Result<Window> {
     Ok(Window { limit: query.number("limit")?, offset: query.number("offset")?.unwrap_or(0), sorted })
 }
 
-/// A line an entry, page by page.
+/// Streams the queue with one entry per line.
 async fn export(dispatcher: &Arc<Dispatcher>, mut export: Export) -> Result<Reply> {
     let mut lines = dispatcher.next_lines(&mut export).await?;
     let (mut reply, mut sender) = Reply::stream();
@@ -199,7 +199,7 @@ async fn export(dispatcher: &Arc<Dispatcher>, mut export: Export) -> Result<Repl
             lines = match dispatcher.next_lines(&mut export).await {
                 Ok(next) => next,
                 Err(error) => {
-                    // What is left out must be seen: the answer breaks off.
+                    // The answer is cut, so that a missing entry is noticed.
                     tracing::warn!(%error, "an export of the worker's queue broke off");
                     return;
                 }

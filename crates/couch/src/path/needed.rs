@@ -1,43 +1,40 @@
-//! Which right a request needs: the one table of it, by what its path names and its method.
+//! Maps a target and a method to the right that the request needs.
 //!
-//! As CouchDB has it (`chttpd_auth_request`); what differs: `design/http.md`. Handlers are given nothing without the right to
-//! it, either, and ask for it by the same names. What a request is refused with follows from the right: see
-//! [`authorize`](crate::router).
+//! The rules are CouchDB's (`chttpd_auth_request`); `design/http.md` lists the differences. Handlers request the same
+//! right again when they open a database. The right determines the refusal's text: see [`authorize`](crate::router).
 
 use flatbed_layer::{DatabaseKind, REPLICATOR, USERS, is_replicator_name};
 use hyper::Method;
 
 use super::{Answering, Endpoint, IdKind, InDatabase, Listed, Mango, Node, Scheduler, Target};
 
-/// The right that a request needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needed<'t> {
-    /// None: the server answers anyone.
+    /// No right: anonymous requests are allowed.
     Nothing,
-    /// That of anybody who has a name.
     User,
-    /// An administrator's of the server, or to see its figures alone.
+    /// A server administrator, or the right to read metrics.
     Metrics,
-    /// An administrator's of the server, or none where the settings show everyone which databases there are.
+    /// A server administrator, or everyone if the settings make the list of databases public.
     Databases,
-    /// An administrator's of the server.
     ServerAdmin,
-    /// A member's of the database.
     Member(&'t str),
-    /// The same, who sees all of it: in one with channels that is an administrator's.
+    /// A member with unrestricted access: in a database with channels an administrator of the database.
     Whole(&'t str),
-    /// An administrator's of the database, to set it up.
+    /// An administrator of the database, to configure it.
     Admin(&'t str),
-    /// The same, to keep it in order: who is a member is refused with other words.
+    /// An administrator of the database, for maintenance. Members get a different refusal.
     Maintainer(&'t str),
-    /// The same; for a member there is nothing there.
+    /// An administrator of the database. Members get 404.
     Hidden(&'t str),
-    /// An administrator of `_users`, to read its views: the refusal has its own message, and is 403 for anonymous clients, too.
+    /// An administrator of `_users`, to read its views. The refusal has its own message and is 403 for anonymous
+    /// clients, too.
     UserViews,
 }
 
 impl Target {
-    /// The name of the target's database if it may be a replicator database; the caller looks that up before [`Target::needs`].
+    /// Returns the database's name if it may be a replicator database. The caller looks that up before
+    /// [`Target::needs`].
     pub(crate) fn may_be_replicator(&self) -> Option<&str> {
         match self {
             Target::Database(name, _) => Some(name.text.as_str()).filter(|name| is_replicator_name(name)),
@@ -46,15 +43,15 @@ impl Target {
         }
     }
 
-    /// The right that a request with this method needs. `is_replicator`: whether the database of [`Target::may_be_replicator`]
-    /// is a replicator database.
+    /// Returns the right that a request with this method needs. `is_replicator`: true if the database of
+    /// [`Target::may_be_replicator`] is a replicator database.
     pub(crate) fn needs(&self, method: &Method, is_replicator: bool) -> Needed<'_> {
         match self {
             Target::Welcome | Target::Up | Target::Session | Target::Uuids | Target::Utils | Target::Favicon => {
                 Needed::Nothing
             }
             Target::Metrics | Target::Node(Node::Stats(_) | Node::System) => Needed::Metrics,
-            // What it reaches here it reaches with the rights of who asks.
+            // The replication runs with the rights of the requesting user.
             Target::Replicate => Needed::User,
             Target::AllDbs | Target::DbsInfo { .. } => Needed::Databases,
             Target::ActiveTasks
@@ -85,7 +82,7 @@ impl Target {
     }
 }
 
-/// What is needed in a database that there can be.
+/// Returns the right for a target in a database with a valid name.
 fn in_database<'t>(name: &'t str, is_replicator: bool, what: &InDatabase, method: &Method) -> Needed<'t> {
     let is_put = *method == Method::PUT;
     let shows_one_by_one = is_replicator || name == USERS;
@@ -107,10 +104,10 @@ fn in_database<'t>(name: &'t str, is_replicator: bool, what: &InDatabase, method
         InDatabase::View { .. } | InDatabase::Answering { kind: Answering::List, .. } if name == USERS => {
             Needed::UserViews
         }
-        // Who does not administer users, or replications, sees their documents one by one, as each shows itself; what has
-        // something of them otherwise, and whatever comes to be here, is for who does.
+        // Users without the right to administer `_users` or replications read single documents, which check the reader
+        // themselves. Everything else in these databases, including future endpoints, needs an administrator.
         _ if shows_one_by_one && !is_of_single_documents(what, method) => Needed::Admin(name),
-        // What has something of several documents in it, or of how the database is set up; and whatever comes to be here.
+        // Endpoints that show several documents or the database's configuration, and all future endpoints.
         InDatabase::Endpoint(
             Endpoint::DesignDocs | Endpoint::PurgedInfos | Endpoint::RevsLimit | Endpoint::Security,
         )
@@ -130,7 +127,7 @@ fn in_database<'t>(name: &'t str, is_replicator: bool, what: &InDatabase, method
         | InDatabase::View { .. }
         | InDatabase::DesignInfo { .. }
         | InDatabase::TempView => Needed::Whole(name),
-        // They are written by administrators alone, and refused to others in words of their own then.
+        // Only administrators write these; the write itself refuses others with a message of its own.
         InDatabase::Document { kind: IdKind::Design, .. } | InDatabase::Attachment { kind: IdKind::Design, .. }
             if !matches!(*method, Method::PUT | Method::DELETE) =>
         {
@@ -156,8 +153,8 @@ fn in_database<'t>(name: &'t str, is_replicator: bool, what: &InDatabase, method
     }
 }
 
-/// Whether members of `_users` and of replicator databases may make a request: one that reads through [`flatbed_layer::Seen`], or whose
-/// answer has nothing of documents.
+/// Returns whether members of `_users` and of replicator databases may make a request: it reads through
+/// [`flatbed_layer::Seen`], or its answer contains nothing of documents.
 fn is_of_single_documents(what: &InDatabase, method: &Method) -> bool {
     match what {
         InDatabase::Root => matches!(*method, Method::GET | Method::HEAD | Method::POST),

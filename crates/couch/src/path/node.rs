@@ -1,42 +1,36 @@
-//! Paths beneath `/_node`, and others by which CouchDB's own tools find their feet.
+//! Paths beneath `/_node` and `/_reshard`, which CouchDB's tools call.
 
 use flatbed_replicator::NODE;
 
 use super::NODE_HERE;
 
-/// What a CouchDB calls itself that was given no name: programs rely on it.
+/// The name of a CouchDB node without a configured name. Client programs rely on it.
 pub(super) const NODE_WITHOUT_NAME: &str = "nonode@nohost";
 
-/// Beneath `/_node/_local`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Node {
-    /// No node is named.
+    /// The path names no node.
     Incomplete,
-    /// Another node than the one that there is.
+    /// A node other than this one.
     Other(String),
-    /// The node itself.
     Name,
-    /// All settings.
     Config,
-    /// Settings are read again.
     Reload,
-    /// The settings of a section.
     Section(String),
-    /// One of them.
+    /// One setting: section and key.
     Key(String, String),
-    /// Counters, or those beneath a path.
+    /// All counters, or those beneath a path.
     Stats(Vec<String>),
-    /// The process.
+    /// Figures of the process.
     System,
-    /// What it is built on.
+    /// Versions of the libraries.
     Versions,
     Restart,
-    /// What there is not.
     Unknown,
 }
 
 impl Node {
-    /// `segments`: what stands behind `_node`.
+    /// `segments`: the path after `_node`.
     pub(super) fn of(segments: &[&str]) -> Node {
         match *segments {
             [] => Node::Incomplete,
@@ -55,18 +49,17 @@ impl Node {
     }
 }
 
-/// Beneath `/_reshard`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reshard {
     Summary,
     State,
     Jobs,
-    /// A job: there never is one.
+    /// A job. None ever exists.
     Job,
 }
 
 impl Reshard {
-    /// `segments`: what stands behind `_reshard`.
+    /// `segments`: the path after `_reshard`.
     pub(super) fn of(segments: &[&str]) -> Reshard {
         match segments {
             [] => Reshard::Summary,

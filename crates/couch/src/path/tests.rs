@@ -1,5 +1,4 @@
-//! What each path is, against a table that was written by the rules before there was a [`Target`]: three matches over the
-//! path's segments, one each for the label, the right and the handler.
+//! Compares each path's label, right and handler with a recorded table.
 
 use std::fmt::Write;
 
@@ -16,8 +15,8 @@ proptest::proptest! {
     }
 }
 
-/// A line a path: its segments (`%` stands for a slash within one), the label, what a stranger lacks who reads it and who
-/// puts to it, and the handler with what it is given.
+/// One line per path: its segments (`%` is a slash within a segment), the label, the right that an anonymous GET and
+/// PUT lack, and the handler with its arguments.
 const TABLE: &str = include_str!("paths.txt");
 
 fn lacks(target: &Target, method: &Method) -> &'static str {
@@ -34,7 +33,6 @@ fn lacks(target: &Target, method: &Method) -> &'static str {
     }
 }
 
-/// The handler by its name, and what it is given.
 fn handler(target: &Target) -> String {
     let listed = |listed: &Listed| if *listed == Listed::All { "all" } else { "design" };
     match target {
@@ -176,7 +174,6 @@ fn requests_that_change_something() {
     assert!(changes("/db/_design/d/_update/u", &Method::GET) && !changes("/db", &Method::GET));
 }
 
-/// A replicator database needs the same rights as `_replicator`.
 #[test]
 fn databases_that_ask_for_replications_have_one_table() {
     let lacks = |name: &str, rest: &str, method: &Method, is_replicator: bool| {
@@ -213,12 +210,14 @@ fn routes_are_numbered() {
     assert!(Route::ALL.iter().enumerate().all(|(at, route)| route.index() == at));
 }
 
-/// Who may ask for what: a line a form of path, a letter a method. `crates/couch/tests/it/rights.rs` asks a server for all of it.
+/// The table of rights: one line per form of path, one letter per method. `crates/couch/tests/it/rights.rs` sends all
+/// of these requests to a server.
 const RIGHTS: &str = include_str!("rights.txt");
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "COPY", "PATCH"];
 
-/// Every form that a path can have: a new variant does not compile without one, and its line in the table is missed.
+/// All forms of a path. A new variant does not compile without a form, and the test fails without its line in the
+/// table.
 macro_rules! forms {
     ($($form:literal: $pattern:pat,)+) => {
         fn form(target: &Target) -> &'static str {
@@ -352,7 +351,7 @@ fn the_table_of_rights_has_every_path_and_method() {
                 Needed::Metrics => "x",
                 Needed::Databases => "l",
                 Needed::ServerAdmin => "s",
-                // The document decides, and the rules of a database of the system.
+                // The document and the rules of system databases decide.
                 Needed::Member(_) | Needed::Whole(_) => "mdu",
                 Needed::Admin(_) => "au",
                 Needed::Maintainer(_) => "ku",

@@ -1,35 +1,24 @@
 //! Paths beneath `/_worker/_api`.
 
-/// What is beneath `/_worker/_api`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WorkerApi {
-    /// `jobs`
     Jobs,
     /// `jobs/{id}`; `jobs/test`, with POST, tries a mapping.
     Job(String),
-    /// `jobs/{id}/start`
     Start(String),
-    /// `jobs/{id}/stop`
     Stop(String),
-    /// `jobs/{id}/reset`
     Reset(String),
-    /// `leases`; with POST, all that a process holds.
+    /// `leases`; with POST, all leases of a process.
     Leases,
-    /// `leases/{job}`
     Lease(String),
-    /// `leases/{job}/take`
     TakeLease(String),
-    /// `leases/{job}/hold`
     HoldLease(String),
-    /// `leases/{job}/release`
     ReleaseLease(String),
     /// `dlq`, and beneath it.
     Queue(Queued),
-    /// Any other path.
     Unknown,
 }
 
-/// What is beneath `/_worker/_api/dlq`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Queued {
     List,
@@ -39,9 +28,7 @@ pub(crate) enum Queued {
     Export,
     Import,
     Retry,
-    /// `{id}`
     One(String),
-    /// `{id}/retry`
     RetryOne(String),
 }
 
@@ -72,7 +59,6 @@ impl WorkerApi {
         }
     }
 
-    /// What may be asked there, as `Allow` has it.
     pub(crate) fn methods(&self) -> &'static str {
         match self {
             WorkerApi::Job(id) if id == "test" => "GET,HEAD,POST",

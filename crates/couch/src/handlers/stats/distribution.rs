@@ -1,8 +1,8 @@
 //! A histogram in CouchDB's form: moments and percentiles in milliseconds.
 //!
-//! CouchDB samples the last seconds. Flatbed counts everything since the process began, with the precision of the buckets of
-//! `/metrics`: the mean is exact, percentiles are upper bounds of buckets, and other moments assume that each observation lies
-//! in the middle of its bucket.
+//! CouchDB samples the last seconds. Flatbed counts since the start of the process, with the precision of the buckets
+//! of `/metrics`: the mean is exact, percentiles are upper bounds of buckets, and other moments assume that each
+//! observation lies in the middle of its bucket.
 
 use flatbed_layer::json::{Array, Object};
 use flatbed_metrics::{BOUNDS_MICROSECONDS, Family, Value};
@@ -68,7 +68,6 @@ impl Distribution {
         reached.map_or(0.0, |(_, high, _)| high)
     }
 
-    /// Writes CouchDB's `value`.
     pub(super) fn write(&self, mut object: Object<'_>) {
         let count = self.count() as f64;
         let per = |sum: f64, of: f64| if of > 0.0 { sum / of } else { 0.0 };

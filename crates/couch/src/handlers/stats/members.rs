@@ -1,6 +1,5 @@
 //! The members of `_stats`: those of CouchDB 3.5, so that exporters find them, and the metric that each one shows.
 
-/// The type of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Counter,
@@ -8,7 +7,6 @@ pub(super) enum Kind {
     Histogram,
 }
 
-/// The metric that a member shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     /// The sum of all series of a family.
@@ -52,7 +50,8 @@ pub(super) const FIGURES: &[(&str, Kind, Source, &str)] = &[
     ("mango.unindexed_queries", Counter, Of("flatbed_queries", "index", "all_docs"), "queries without an index of their own"),
 ];
 
-/// Members that Flatbed does not count and shows as 0: a common path prefix, their type, and the last names of their paths.
+/// Members that Flatbed does not count and shows as 0: a common path prefix, their type, and the last names of their
+/// paths.
 #[rustfmt::skip]
 pub(super) const UNCOUNTED: &[(&str, Kind, &str)] = &[
     ("auto_purge", Counter, "start complete db_open purge"),

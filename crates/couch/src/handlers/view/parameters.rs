@@ -1,5 +1,5 @@
-//! The parameters of a query of a view: of the query string, of a body, of one among several queries; read and refused as
-//! CouchDB does, in its order.
+//! The parameters of a view query, from a query string, a body, or one of several queries. Parsed and refused as in
+//! CouchDB, in its order.
 
 use std::cmp::Ordering;
 
@@ -10,34 +10,30 @@ use crate::error::{Failure, Result};
 use crate::query::{Query, as_list, number};
 use crate::term::write_term;
 
-/// The largest `limit` of CouchDB's default configuration; a larger one is 400.
+/// CouchDB's default maximum of `limit`; larger ones are 400.
 const LIMIT_MAX: u64 = 0x07ff_ffff_ffff_ffff;
 
-/// What kind of rows a query reads.
+/// The kind of rows that a query reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rows {
-    /// What a map emitted.
     Mapped,
-    /// What a reduce makes of it.
     Reduced,
 }
 
-/// What one row of a reduced view stands for.
+/// The rows that one reduced row covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Grouping {
-    /// All rows.
     All,
-    /// Rows whose keys have so many first items in common; more than 0.
+    /// Rows whose keys share this many leading items; more than 0.
     Level(u64),
-    /// Rows of one key.
     Exact,
 }
 
-/// Parameters as they were given, each by itself right.
+/// Parsed parameters, each valid by itself.
 #[derive(Debug, Clone)]
 pub(crate) struct Parameters {
-    /// Any JSON; refused by [`check`](Parameters::check) if it is no array. One key among `keys` is `start` and `end`; it
-    /// stands here as well where all documents are asked for.
+    /// Any JSON; [`check`](Parameters::check) refuses it unless it is an array. A single key in `keys` becomes `start`
+    /// and `end`, and stays here only for `_all_docs`.
     pub keys: Option<Value<'static>>,
     pub start: Option<Value<'static>>,
     pub start_docid: Option<String>,
@@ -93,30 +89,30 @@ enum Given<'g> {
 }
 
 impl Parameters {
-    /// Of a query string. `keys` that are no JSON are refused before anything else, as `GET` does.
+    /// Parses a query string. Refuses `keys` that are not JSON first, as CouchDB does for `GET`.
     pub(crate) fn of_query(query: &Query) -> Result<Parameters> {
         query.first("keys").map(|text| parse(text).map(drop)).transpose()?;
         Parameters::of_all(query)
     }
 
-    /// As a list is asked, for which one key among `keys` is looked up as several are. What is no array is refused with the rest.
+    /// Parses a list's query string, where a single key in `keys` is looked up like several.
     pub(crate) fn of_list_query(query: &Query) -> Result<Parameters> {
         let keys = query.first("keys").map(parse).transpose()?;
         Parameters { keys, ..Parameters::default() }.and_query(query)
     }
 
-    /// The same of a body, and of the query string, which beats it.
+    /// Parses a list's body and query string. The query string takes precedence.
     pub(crate) fn of_list_body(body: &Value<'_>, query: &Query) -> Result<Parameters> {
         let keys = body.get("keys").map(|keys| keys.clone().into_owned());
         Parameters { keys, ..Parameters::default() }.and_members(body)?.and_query(query)
     }
 
-    /// Of a query string that several queries share.
+    /// Parses the query string that several queries share.
     pub(crate) fn of_all(query: &Query) -> Result<Parameters> {
         Parameters::default().and_query(query)
     }
 
-    /// Of a body and of the query string, which beats it.
+    /// Parses a body and the query string, which takes precedence.
     pub(crate) fn of_body(body: &Value<'_>, query: &Query) -> Result<Parameters> {
         if body.get("queries").is_some() {
             return Err(Failure::bad_request("The `queries` parameter is no longer supported at this endpoint"));
@@ -128,7 +124,7 @@ impl Parameters {
         Parameters::default().and_members(body)?.and_query(query)
     }
 
-    /// Of a query string that asks for all documents, where one key among `keys` is looked up as several are.
+    /// Parses a query string of `_all_docs`, where a single key in `keys` is looked up like several.
     pub(crate) fn of_documents_query(query: &Query) -> Result<Parameters> {
         let keys = query.first("keys").map(parse).transpose()?;
         match &keys {
@@ -137,20 +133,20 @@ impl Parameters {
         }
     }
 
-    /// Of a body that asks for all documents, as [`of_documents_query`](Parameters::of_documents_query), and of the query
-    /// string, which beats it.
+    /// Parses a body of `_all_docs` as [`of_documents_query`](Parameters::of_documents_query), and the query string,
+    /// which takes precedence.
     pub(crate) fn of_documents_body(body: &Value<'_>, query: &Query) -> Result<Parameters> {
         let keys = match body.get("keys") {
             None => None,
             Some(Value::Array(keys)) if keys.len() == 1 => Some(Value::Array(keys.clone()).into_owned()),
-            // They are set with the other members.
+            // Set with the other members below.
             Some(Value::Array(_)) => None,
             Some(_) => return Err(Failure::bad_request("`keys` body member must be an array.")),
         };
         Parameters { keys, ..Parameters::default() }.and_members(body)?.and_query(query)
     }
 
-    /// Of one among several queries, which beats what the query string says for all of them; grouping is its own matter.
+    /// Parses one of several queries, which takes precedence over the shared query string, except for grouping.
     pub(crate) fn of_one(query: &Query, one: &Value<'_>) -> Result<Parameters> {
         let all = Parameters::of_all(query)?;
         Parameters { keys: None, group: None, group_level: None, ..all }.and_members(one)
@@ -164,7 +160,7 @@ impl Parameters {
     }
 
     fn and_members(mut self, members: &Value<'_>) -> Result<Parameters> {
-        // CouchDB answers 500 with the name of one of its functions.
+        // CouchDB answers 500 with an internal function's name.
         let Value::Object(members) = members else { return Err(Failure::bad_request("a query must be an object")) };
         for (name, value) in members {
             self.set(name, Given::Json(value))?;
@@ -172,7 +168,7 @@ impl Parameters {
         Ok(self)
     }
 
-    /// Names that are not known are passed over, as in CouchDB.
+    /// Sets a parameter. Unknown names are ignored, as in CouchDB.
     fn set(&mut self, name: &str, value: Given<'_>) -> Result<()> {
         match name {
             "key" => {
@@ -199,14 +195,14 @@ impl Parameters {
             "inclusive_end" => self.inclusive_end = value.flag()?,
             "include_docs" => self.include_docs = value.flag()?,
             "conflicts" => self.conflicts = Some(value.flag()?),
-            // Once on, they stay on.
+            // As in CouchDB, a later `false` does not reset these.
             "attachments" => self.attachments |= value.flag()?,
             "att_encoding_info" => self.att_encoding_info |= value.flag()?,
             "reduce" => self.reduce = Some(value.flag()?),
             "group" => self.group = Some(value.flag()?),
             "group_level" => self.group_level = Some(value.number()?),
             "update_seq" => self.update_seq = value.flag()?,
-            // Rows come sorted either way.
+            // Rows are always sorted.
             "sorted" => drop(value.flag()?),
             "stale" => {
                 self.update = match value.text() {
@@ -223,7 +219,7 @@ impl Parameters {
                     _ => return Err(Failure::query("Invalid value for `update`.")),
                 }
             }
-            // Which replica of a shard answers is no matter here.
+            // Flatbed has no shard replicas to choose from.
             "stable" => match value.text() {
                 Some("true" | "false") => {}
                 _ => return Err(Failure::query("Invalid value for `stable`.")),
@@ -238,20 +234,16 @@ impl Parameters {
         Ok(())
     }
 
-    /// Which rows are read of a view that has a reduce, or has none.
+    /// Returns the kind of rows of a view with or without a reduce function.
     pub(crate) fn rows(&self, has_reduce: bool) -> Rows {
         if has_reduce && self.reduce != Some(false) { Rows::Reduced } else { Rows::Mapped }
     }
 
-    /// With the documents' other leaves.
     pub(crate) fn conflicts(&self) -> bool {
         self.conflicts == Some(true)
     }
 
-    /// Whether these parameters go together, and with such a view; how it is grouped.
-    ///
-    /// # Errors
-    /// 400 `query_parse_error`.
+    /// Checks that the parameters are consistent and fit the view. Returns the grouping.
     pub(crate) fn check(&self, rows: Rows) -> Result<Grouping> {
         let refuse = |reason: &str| Err(Failure::query(reason));
         let grouping = self.grouping()?;
@@ -293,16 +285,13 @@ impl Parameters {
         })
     }
 
-    /// Refuses a range that ends before it begins, in the view's order.
-    ///
-    /// # Errors
-    /// 400 `query_parse_error`.
+    /// Refuses a range whose end precedes its start in the view's order.
     pub(crate) fn check_range(&self, compare: impl Fn(&Value<'_>, &Value<'_>) -> Ordering) -> Result<()> {
         let (Some(start), Some(end)) = (&self.start, &self.end) else { return Ok(()) };
         if start == end {
             return Ok(());
         }
-        // Ids are bytes; behind all of them stands what no id begins with.
+        // Ids compare as bytes; 0xff is above all of them.
         let (first, last): (&[u8], &[u8]) = if self.descending { (&[0xff], &[]) } else { (&[], &[0xff]) };
         let start_docid = self.start_docid.as_ref().map_or(first, |id| id.as_bytes());
         let end_docid = self.end_docid.as_ref().map_or(last, |id| id.as_bytes());
@@ -325,13 +314,13 @@ impl Given<'_> {
         }
     }
 
-    /// The same in any case of its letters; JSON as such, or as a string.
+    /// Parses a boolean, case-insensitive, from JSON or a string.
     fn flag(self) -> Result<bool> {
         match self.text().map(str::to_ascii_lowercase).as_deref() {
             Some("true") => Ok(true),
             Some("false") => Ok(false),
             _ => {
-                // CouchDB reads a string of a body as it reads one of the query string.
+                // CouchDB formats a string of a body like one of the query string.
                 let printed = self.text().map_or_else(|| self.term(), as_list);
                 Err(Failure::query(format!("Invalid boolean parameter: {printed}")))
             }
@@ -341,7 +330,7 @@ impl Given<'_> {
     fn number(self) -> Result<u64> {
         match self {
             Given::Text(text) => number(text),
-            // In a body a number in quotes is a string.
+            // A quoted number in a body is a string.
             Given::Json(Value::Number(text)) if !text.contains(['.', 'e', 'E']) => match number(text) {
                 Err(_) => Err(Failure::query(format!("Invalid value for positive integer: {text}"))),
                 positive => positive,
@@ -360,7 +349,7 @@ impl Given<'_> {
         }
     }
 
-    /// A text, or `true` and `false` as words.
+    /// Returns a text, or `true` and `false` as words.
     fn text(&self) -> Option<&str> {
         match self {
             Given::Text(text) => Some(text),
@@ -370,7 +359,6 @@ impl Given<'_> {
         }
     }
 
-    /// As Erlang prints it.
     fn term(self) -> String {
         match self {
             Given::Text(text) => as_list(text),

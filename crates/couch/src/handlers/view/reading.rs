@@ -1,4 +1,4 @@
-//! What a query reads of a view, and its rows as CouchDB writes them.
+//! Reads a view's pages and writes rows in CouchDB's form.
 
 use std::cmp::Ordering;
 
@@ -16,10 +16,10 @@ use crate::handlers::view::parameters::{Grouping, Parameters, Rows};
 use crate::reply::{Interrupted, page_bytes};
 use flatbed_documents::{self as attached, Show};
 
-/// CouchDB's word for a reduction that grows: a row of the answer says so, where other failures are the whole answer's.
+/// CouchDB's error for a reduction that grows too much. It becomes a row of the answer; other failures fail the whole
+/// answer.
 const OVERFLOW: &str = "reduce_overflow_error";
 
-/// A query that can be answered.
 pub(crate) struct Asked {
     parameters: Parameters,
     grouping: Grouping,
@@ -28,9 +28,8 @@ pub(crate) struct Asked {
     is_of_list: bool,
 }
 
-/// A query under way.
 pub(crate) enum Reading {
-    /// `end`: of a page beyond the last row, what says where the rows of a partition end.
+    /// `end`: for a partition's page after the last row, the query that finds the end of the partition's rows.
     Mapped {
         rows: ViewRows,
         end: Option<Box<ViewRows>>,
@@ -38,16 +37,14 @@ pub(crate) enum Reading {
     Reduced(ReducedRows),
 }
 
-/// Some rows of it.
 pub(crate) enum Page {
-    /// With where the rows of a partition end, if there is none behind those that are passed over.
+    /// With the end of the partition's rows, if `skip` passes all of them.
     Mapped(ViewPage, Option<u64>),
     Reduced(ReducedPage),
 }
 
 impl Asked {
-    /// # Errors
-    /// 400: the parameters do not go together, or not with this view.
+    /// Checks the parameters; 400 if they are inconsistent or do not fit the view.
     pub(crate) fn new(parameters: Parameters, view: &View) -> Result<Asked> {
         let rows = parameters.rows(view.reduce_at().is_some());
         let grouping = parameters.check(rows)?;
@@ -65,7 +62,7 @@ impl Asked {
         Ok(Asked { parameters, grouping, rows, show, is_of_list: false })
     }
 
-    /// Whether a list asks, whose function gets rows that say why there is no value in another form.
+    /// Sets whether a list function reads the rows. Rows without a value then have another form.
     pub(crate) fn of_list(self, is_of_list: bool) -> Asked {
         Asked { is_of_list, ..self }
     }
@@ -74,13 +71,12 @@ impl Asked {
         self.parameters.include_docs
     }
 
-    /// Waits until the view is as fresh as asked, and reads nothing of it.
+    /// Waits until the view is as fresh as requested, without reading rows.
     pub(crate) async fn wait_for(view: &View) -> Result<()> {
         view.rows(ViewQuery { limit: Some(0), ..ViewQuery::default() }).next_page().await?;
         Ok(())
     }
 
-    /// Begins to read. Nothing is read yet.
     pub(crate) fn begin(&self, view: &View) -> Reading {
         let Parameters { descending, skip, limit, include_docs, .. } = self.parameters;
         let select = self.select();
@@ -111,13 +107,13 @@ impl Asked {
         let exclusive_end = !self.parameters.inclusive_end;
         match keys {
             Some(Value::Array(mut keys)) => {
-                // As in CouchDB the last key comes first.
+                // As in CouchDB, a descending query starts with the last key.
                 if self.parameters.descending {
                     keys.reverse();
                 }
                 Select::Keys { keys, start_docid, end_docid, exclusive_end }
             }
-            // A document bounds nothing where no key does.
+            // A document id without a key bounds nothing.
             _ => {
                 let (start_docid, end_docid) =
                     (start_docid.filter(|_| start.is_some()), end_docid.filter(|_| end.is_some()));
@@ -126,7 +122,7 @@ impl Asked {
         }
     }
 
-    /// What stands before the rows. `first`: the first page of them.
+    /// Writes the members before the rows. `first`: the first page.
     pub(crate) fn write_head(&self, first: &Page, out: &mut Vec<u8>) {
         let mut open = Object::new(out);
         if let Page::Mapped(page, end) = first {
@@ -141,7 +137,7 @@ impl Asked {
         open.leave_open();
     }
 
-    /// A page's rows; `is_first`: none was written yet.
+    /// Writes a page's rows; `is_first`: no row has been written yet.
     pub(crate) async fn write_page(
         &self,
         database: &Reader,
@@ -183,11 +179,10 @@ impl Asked {
         open.string(name!("id"), &row.id).raw(name!("key"), &row.key);
         open.leave_open();
         sender.buffer.extend_from_slice(b",\"value\":");
-        // Values may be as large as documents.
         sender.write(&row.value).await?;
         if self.parameters.include_docs {
             sender.buffer.extend_from_slice(b",\"doc\":");
-            // As in CouchDB what was asked for of attachments goes for the row's own document alone.
+            // As in CouchDB, attachment options apply only to the row's own document.
             let plain = Show::default();
             let show = if row.is_joined { &plain } else { &self.show };
             attached::send_or_null(database, row.doc.as_ref(), show, sender).await?;
@@ -197,7 +192,8 @@ impl Asked {
     }
 }
 
-/// No row of a range, read from its other end: what lies before that is behind the range. `None`: that end is not in the range.
+/// Returns the reversed range with a limit of 0. Its count of rows before the start is the count behind the original
+/// range. `None` if the range excludes its end.
 fn turned(select: &Select, descending: bool) -> Option<ViewQuery> {
     let Select::Range(ViewRange { start, start_docid, end, end_docid, exclusive_end: false }) = select.clone() else {
         return None;
@@ -224,8 +220,7 @@ fn write_reduced(row: &ReducedRow, is_of_list: bool, out: &mut Vec<u8>) {
 }
 
 impl Reading {
-    /// # Errors
-    /// Those of the view, and 500 for a reduction that cannot be made.
+    /// Reads the next page; 500 for a failed reduction.
     pub(crate) async fn next_page(&mut self) -> Result<Option<Page>> {
         match self {
             Reading::Mapped { rows, end } => {
@@ -259,7 +254,6 @@ impl Default for Page {
 }
 
 impl Page {
-    /// What it takes in memory.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Page::Mapped(page, _) => {
@@ -275,7 +269,7 @@ impl Page {
         }
     }
 
-    /// Up to where the view has changes.
+    /// Returns the sequence up to which the view is built.
     pub(crate) fn place(&self) -> Option<&Seq> {
         match self {
             Page::Mapped(page, _) => page.place.as_ref(),

@@ -1,4 +1,4 @@
-//! In the place of the console's files in a build without the feature `console`.
+//! Replaces the console's files in a build without the feature `console`.
 
 use flatbed_http::Reply;
 

@@ -2,7 +2,7 @@ use super::*;
 
 const RECORDED: &str = include_str!("../../../../../../tests/couchdb-answers/views.jsonl");
 
-/// The steps of a scenario: method, path, body; status and body of the answer.
+/// Returns the steps of a scenario: method, path, body; status and body of the answer.
 fn steps(scenario: &str) -> Vec<(String, String, Option<String>, u64, Value<'static>)> {
     let parse = |line: &'static str| json::parse(line.as_bytes(), &Limits::default()).unwrap();
     let mut scenarios = RECORDED.lines().map(parse);
@@ -23,7 +23,7 @@ fn steps(scenario: &str) -> Vec<(String, String, Option<String>, u64, Value<'sta
     steps
 }
 
-/// Enough of a view's order for what was recorded: null, numbers, strings, arrays of numbers.
+/// The part of a view's order that the recordings need: null, numbers, strings, arrays of numbers.
 fn compare(a: &Value<'_>, b: &Value<'_>) -> Ordering {
     let place = |value: &Value<'_>| match value {
         Value::Null => 0,
@@ -56,7 +56,7 @@ fn refused(method: &str, path: &str, body: Option<&str>, has_reduce: bool) -> Re
     Ok(parameters)
 }
 
-/// Each query of a scenario is refused with the recorded reason, or not.
+/// Checks that each query of a scenario is refused with the recorded reason, or accepted.
 fn replay(scenario: &str, reduces: &[&str], passed_over: &[&str]) {
     let mut count = 0;
     for (method, path, body, status, answer) in steps(scenario) {
@@ -84,7 +84,7 @@ fn replay(scenario: &str, reduces: &[&str], passed_over: &[&str]) {
 
 #[test]
 fn parameters_are_refused_as_recorded() {
-    // Of these the path is refused, the partition by the view; the media type is asked for before.
+    // Queries that other code refuses: the router the path, the view the partition, the shell the media type.
     let elsewhere = ["/m/", "zero", "none", "partition=", "queries"];
     replay("parameters that are refused", &["r"], &elsewhere);
     replay("ranges", &[], &[]);
