@@ -1,4 +1,4 @@
-//! Attachments in documents: as they come in JSON, and as documents go out with them.
+//! Attachments in JSON documents: parses those of requests and writes those of answers.
 
 use std::io::{BufRead, ErrorKind, Read};
 
@@ -14,46 +14,46 @@ use flatbed_service::{Uploads, json_out};
 use crate::error::{DocumentError, Result};
 use crate::interrupted::Interrupted;
 
-/// What an attachment is where nobody says.
+/// The media type of an attachment without one.
 pub const DEFAULT_TYPE: &str = "application/octet-stream";
 
-/// Bytes as base64.
+/// Encodes bytes as base64.
 pub fn base64(bytes: &[u8]) -> String {
     BASE64.encode(bytes)
 }
 
-/// What is decoded of base64 at a time; a multiple of four.
+/// The number of base64 digits decoded at a time; a multiple of four.
 const BASE64_PIECE: usize = 64 * 1024;
 
-/// An attachment as a document in JSON has it.
+/// A member of `_attachments`.
 pub struct Written<'v> {
-    /// Its name.
+    /// The attachment's name.
     pub name: String,
-    /// Its media type.
+    /// The media type.
     pub content_type: String,
-    /// The generation with which it came, if the client says so.
+    /// The revision's generation that added it, if given.
     pub revpos: Option<Revpos>,
-    /// `md5-...`, if the client says what it must be.
+    /// The expected digest, `md5-...`, if given.
     pub digest: Option<String>,
-    /// Its length, if the client says so: of the bytes as they come, or as they are compressed.
+    /// The expected length in bytes, if given; of the compressed bytes if they are compressed.
     pub length: Option<u64>,
-    /// The bytes come compressed.
+    /// True if the data is compressed with gzip.
     pub is_gzip: bool,
-    /// Where its data is.
+    /// The source of its data.
     pub source: Source<'v>,
 }
 
-/// Where the data of an attachment is.
+/// The source of an attachment's data.
 pub enum Source<'v> {
-    /// With the revision that is edited.
+    /// The existing attachment of the parent revision.
     Stub,
-    /// Base64.
+    /// Base64 in the document.
     Inline(std::borrow::Cow<'v, str>),
-    /// In a part of its own.
+    /// A part of a multipart body.
     Follows,
 }
 
-/// Checks the name of an attachment that is written at its own path, where it is never empty.
+/// Checks the name of an attachment in a path, where it is never empty.
 ///
 /// # Errors
 /// [`DocumentError::Malformed`].
@@ -64,8 +64,8 @@ pub fn check_name(name: &str) -> Result<()> {
     check_member(name)
 }
 
-/// Checks the name of an attachment in a document. It may be empty, as in CouchDB; CouchDB reserves names that begin with
-/// an underscore.
+/// Checks the name of an attachment in a document. As in CouchDB, it may be empty and must not begin with an
+/// underscore.
 fn check_member(name: &str) -> Result<()> {
     if name.starts_with('_') {
         let reason = format!("Attachment name '{name}' starts with prohibited character '_'");
@@ -74,13 +74,13 @@ fn check_member(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Takes `_attachments` apart.
+/// Parses `_attachments`.
 ///
 /// # Errors
 /// [`DocumentError`].
 pub fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>> {
     let Some(Value::Object(members)) = attachments else { return Ok(Vec::new()) };
-    // Before anything is done for each of what may be a million.
+    // Checks the sizes before parsing, because a document may list a million attachments.
     let kind = |value: &Value<'_>| value.get("content_type").and_then(Value::as_str).map_or(0, str::len);
     flatbed_layer::check_list(members.iter().map(|(name, value)| (name.len(), kind(value))))?;
     let mut list: Vec<Written<'_>> = Vec::with_capacity(members.len());
@@ -108,17 +108,17 @@ pub fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>> {
             }
         };
         let name = name.into_owned();
-        // Of two members of one name the last counts, as everywhere in JSON here.
+        // The last of repeated members counts, as everywhere in JSON.
         list.retain(|other| other.name != name);
         list.push(Written { name, content_type, revpos, digest, length, is_gzip, source });
     }
     Ok(list)
 }
 
-/// Up to here a floating point number tells each integer from the next.
+/// The largest floating point number up to which all integers are exact.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// Reads a `revpos`. As in CouchDB 1.0 is 1, and only an absent one says nothing: null does not.
+/// Parses a `revpos`. As in CouchDB, 1.0 equals 1, and null is invalid rather than absent.
 fn revpos(value: &Value<'_>) -> Revpos {
     let Value::Number(text) = value else { return Revpos::Impossible };
     if let Ok(generation) = text.parse() {
@@ -130,7 +130,6 @@ fn revpos(value: &Value<'_>) -> Revpos {
     }
 }
 
-/// Takes a member out of an object.
 fn take<'v>(value: Value<'v>, name: &str) -> Option<Value<'v>> {
     match value {
         Value::Object(members) => members.into_iter().find(|(found, _)| found == name).map(|(_, value)| value),
@@ -138,7 +137,7 @@ fn take<'v>(value: Value<'v>, name: &str) -> Option<Value<'v>> {
     }
 }
 
-/// Uploads what is inline, and makes the edit's list. What follows was uploaded by the caller.
+/// Uploads inline data and returns the edits of attachments. `followed` returns the data that the caller has uploaded.
 ///
 /// # Errors
 /// [`DocumentError`].
@@ -152,7 +151,8 @@ pub async fn attachment_edits(
         let edit = match source {
             Source::Stub => AttachmentEdit::Stub { revpos },
             Source::Inline(text) => {
-                // As documents go out: data without an encoding, and how long it is with it. It comes back as it went.
+                // CouchDB sends uncompressed data beside `encoding` and `encoded_length`, and clients send it back. The
+                // length tells whether the data is compressed.
                 let is_gzip = is_gzip && length.is_none_or(|length| length == decoded_length(&text));
                 let data = Box::pin(inline(uploads, &name, &content_type, is_gzip, &text)).await?;
                 AttachmentEdit::Data { content_type, revpos: revpos.and_then(Revpos::generation), data }
@@ -169,7 +169,7 @@ pub async fn attachment_edits(
     Ok(edits)
 }
 
-/// How many bytes base64 stands for.
+/// Returns the number of bytes that base64 decodes to.
 fn decoded_length(base64: &str) -> u64 {
     let digits = base64.bytes().filter(|byte| !byte.is_ascii_whitespace() && *byte != b'=').count();
     digits as u64 * 3 / 4
@@ -177,7 +177,7 @@ fn decoded_length(base64: &str) -> u64 {
 
 async fn inline(uploads: &mut Uploads, name: &str, kind: &str, is_gzip: bool, text: &str) -> Result<Uploaded> {
     let invalid = || DocumentError::malformed(format!("Invalid attachment data for {name}"));
-    // Some write base64 in lines.
+    // Some clients break base64 into lines.
     let clean: String;
     let text = if text.bytes().any(|byte| byte.is_ascii_whitespace()) {
         clean = text.split_ascii_whitespace().collect();
@@ -192,7 +192,7 @@ async fn inline(uploads: &mut Uploads, name: &str, kind: &str, is_gzip: bool, te
     Ok(uploads.finish(upload).await?)
 }
 
-/// Whether data is what the client said.
+/// Compares data with the expected digest and length.
 fn check(name: &str, data: &Uploaded, digest: Option<&str>, length: Option<u64>) -> Result<()> {
     if let Some(expected) = digest.and_then(|digest| digest.strip_prefix("md5-")) {
         let digests = [BASE64.encode(data.md5), BASE64.encode(data.sent_md5)];
@@ -207,22 +207,23 @@ fn check(name: &str, data: &Uploaded, digest: Option<&str>, length: Option<u64>)
     Ok(())
 }
 
-/// Revisions that one `atts_since` may name, as one `open_revs` may.
+/// The largest number of revisions in one `atts_since`.
 pub const ATTS_SINCE_MAX: usize = 1_000;
 
-/// How attachments are shown in documents.
+/// Options for attachments in documents.
 #[derive(Debug, Default)]
 pub struct Show {
-    /// With their data.
+    /// True to include data.
     pub data: bool,
-    /// Only of those that came after these revisions.
+    /// Includes data only of attachments newer than these revisions.
     pub since: Option<HashSet<RevId>>,
-    /// With their compression.
+    /// True to include the encoding and encoded length.
     pub encoding: bool,
 }
 
 impl Show {
-    /// The generation that the client has the attachments up to, as the document's revisions tell.
+    /// Returns the newest generation whose attachments the client has, according to `since` and the document's
+    /// ancestors.
     pub fn known_to(&self, document: &Document) -> u64 {
         if document.attachments.is_empty() {
             return 0;
@@ -231,32 +232,32 @@ impl Show {
         line.iter().find(|rev| since.contains(rev)).map_or(0, RevId::generation)
     }
 
-    /// Whether the data of an attachment is shown.
+    /// Returns whether an attachment's data is included.
     pub fn shows(&self, attachment: &Attachment, known_to: u64) -> bool {
         self.data && is_new(attachment, known_to)
     }
 }
 
-/// Whether a client that has the attachments up to generation `known_to` may lack this one. A `revpos` of 0 names no
-/// generation: CouchDB stores it for attachments that came without one.
+/// Returns whether a client with the attachments up to generation `known_to` may lack this one. CouchDB stores `revpos`
+/// 0 for attachments that came without one, so 0 is always new.
 pub(crate) fn is_new(attachment: &Attachment, known_to: u64) -> bool {
     attachment.revpos == 0 || attachment.revpos > known_to
 }
 
-/// A part of a document's text.
+/// A part of a document's JSON text.
 pub enum Part {
-    /// As it stands.
+    /// Literal bytes.
     Text(Vec<u8>),
-    /// The document's body, which is not copied.
+    /// The document's body, to avoid a copy.
     Body,
-    /// The data of the attachment at this place, as base64.
+    /// The data of the attachment at this index, as base64.
     Data(usize),
-    /// The data of the attachment at this place, as it is stored.
+    /// The data of the attachment at this index, as stored.
     Stored(usize),
 }
 
-/// A document up to its attachments, left open, behind what is in `out`; what comes next is to be written behind what is
-/// left there. Its revisions may have been read for another reason than to be shown.
+/// Writes a document up to its attachments, without the closing brace. Moves `out` to `parts` and leaves the rest in
+/// `out`. `with_revisions`: include `_revisions`, which may have been read for another purpose.
 pub(crate) fn open(document: &Document, with_revisions: bool, parts: &mut Vec<Part>, out: &mut Vec<u8>) {
     json_out::begin_document(document, out);
     parts.push(Part::Text(std::mem::take(out)));
@@ -264,7 +265,7 @@ pub(crate) fn open(document: &Document, with_revisions: bool, parts: &mut Vec<Pa
     json_out::go_on_with_document(document, with_revisions, out);
 }
 
-/// A document's text with its attachments, whose data is read when it is sent.
+/// Returns a document's text with its attachments, whose data is read while it is sent.
 pub fn parts(document: &Document, show: &Show, with_revisions: bool) -> Vec<Part> {
     let known_to = show.known_to(document);
     let (mut out, mut parts) = (Vec::new(), Vec::new());
@@ -293,7 +294,7 @@ pub fn parts(document: &Document, show: &Show, with_revisions: bool) -> Vec<Part
     parts
 }
 
-/// How long the text is.
+/// Returns the length of the text in bytes.
 pub fn length(document: &Document, parts: &[Part]) -> u64 {
     let attachment = |at: &usize| document.attachments.get(*at);
     let of = |part: &Part| match part {
@@ -305,8 +306,7 @@ pub fn length(document: &Document, parts: &[Part]) -> u64 {
     parts.iter().map(of).sum()
 }
 
-/// Sends a document's text; what it takes in memory beside the document does not depend on its size, nor on that of its
-/// attachments.
+/// Sends a document's text. Memory use does not depend on the size of the document's attachments.
 pub async fn send(
     database: &Reader,
     document: &Document,
@@ -333,7 +333,7 @@ pub async fn send(
     Ok(())
 }
 
-/// Sends a row's document; `null` where there is none.
+/// Sends a row's document, or `null` without one.
 pub async fn send_or_null(
     database: &Reader,
     document: Option<&Document>,
@@ -341,18 +341,18 @@ pub async fn send_or_null(
     sender: &mut Sender,
 ) -> std::result::Result<(), Interrupted> {
     match document {
-        // The common case goes without a list of parts.
+        // Fast path without a list of parts.
         Some(document) if document.attachments.is_empty() && document.body.len() <= CHUNK_BYTES => {
             json_out::document(document, &mut sender.buffer);
         }
-        // Boxed: it is rare, and its state would stand in that of every feed.
+        // Boxed, because it is rare and would enlarge the state of every feed.
         Some(document) => Box::pin(send(database, document, parts(document, show, true), sender)).await?,
         None => sender.buffer.extend_from_slice(b"null"),
     }
     Ok(())
 }
 
-/// An attachment's bytes as they are stored.
+/// Sends an attachment's stored bytes.
 async fn stored(
     database: &Reader,
     document: &Document,
@@ -366,7 +366,7 @@ async fn stored(
     Ok(())
 }
 
-/// An attachment's bytes, without an encoding, as base64.
+/// Sends an attachment's decompressed bytes as base64.
 async fn data(
     database: &Reader,
     document: &Document,
@@ -399,15 +399,17 @@ async fn base64_of(bytes: &[u8], sender: &mut Sender) -> std::result::Result<(),
     Ok(())
 }
 
-/// Stored bytes without their encoding, in pieces of [`CHUNK_BYTES`] at most, however much is to come of what is stored.
+/// Decompresses stored bytes in pieces of at most [`CHUNK_BYTES`], so that a small stored piece cannot expand in
+/// memory.
 pub(crate) enum Plain {
-    /// They have none.
+    /// Not compressed.
     Identity(Stored),
-    /// They are compressed.
+    /// Compressed with gzip.
     Gzip(Box<flate2::bufread::MultiGzDecoder<Stored>>),
 }
 
-/// What was read of the storage and is still to be taken. At its end it would block, until the data is complete.
+/// Bytes read from the storage and not yet consumed. At their end a read returns `WouldBlock` until the data is
+/// complete.
 #[derive(Default)]
 pub(crate) struct Stored {
     bytes: Vec<u8>,
@@ -438,7 +440,7 @@ impl BufRead for Stored {
 }
 
 impl Plain {
-    /// Nothing of them has come.
+    /// Creates a decoder without input.
     pub(crate) fn new(is_gzip: bool) -> Plain {
         match is_gzip {
             true => Plain::Gzip(Box::new(flate2::bufread::MultiGzDecoder::new(Stored::default()))),
@@ -446,7 +448,7 @@ impl Plain {
         }
     }
 
-    /// Takes more stored bytes, when nothing comes of what there was; `None`: there are no more.
+    /// Adds stored bytes after [`Plain::write_to`] has returned false; `None` marks the end.
     pub(crate) fn add(&mut self, bytes: Option<Vec<u8>>) {
         let stored = match self {
             Plain::Identity(stored) => stored,
@@ -456,7 +458,7 @@ impl Plain {
         *stored = Stored { bytes: bytes.unwrap_or_default(), taken: 0, is_complete };
     }
 
-    /// Writes more behind what is in `out`, up to a piece; false when all is written that comes of what was added.
+    /// Appends up to one piece to `out`. Returns false when it has consumed all added bytes.
     pub(crate) fn write_to(&mut self, out: &mut Vec<u8>) -> std::result::Result<bool, Interrupted> {
         let has = out.len();
         out.resize(has + CHUNK_BYTES, 0);
@@ -506,7 +508,7 @@ mod tests {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         encoder.write_all(&vec![0; 20_000_000]).unwrap();
         let stored = encoder.finish().unwrap();
-        // However it is cut, and with a member behind another.
+        // For each chunk size, with two gzip members.
         for cut in [1_000, 97, 1, stored.len()] {
             let twice = [stored.as_slice(), &stored].concat();
             let mut plain = Plain::new(true);
@@ -522,7 +524,7 @@ mod tests {
             }
             assert_eq!(total, 40_000_000, "{cut}");
         }
-        // What ends too early is no attachment.
+        // Truncated data is an error.
         let mut plain = Plain::new(true);
         plain.add(Some(stored[..stored.len() - 1].to_vec()));
         let mut out = Vec::new();

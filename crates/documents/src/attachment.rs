@@ -1,4 +1,4 @@
-//! An attachment's bytes as an answer.
+//! Answers with an attachment's bytes.
 
 use flatbed_http::{CHUNK_BYTES, Pages, Reply, Request, Sender, TenantReply, shrink, spawn};
 use flatbed_layer::AttachmentReader;
@@ -9,7 +9,7 @@ use crate::attached::Plain;
 use crate::error::{DocumentError, Result};
 use crate::interrupted::Interrupted;
 
-/// Whether an `Accept-Encoding` has gzip, and not to say that it is unwanted.
+/// Returns whether `Accept-Encoding` allows gzip.
 fn accepts_gzip(accepted: &str) -> bool {
     accepted.split(',').any(|entry| {
         let (coding, quality) = entry.split_once(';').unwrap_or((entry, ""));
@@ -18,11 +18,11 @@ fn accepts_gzip(accepted: &str) -> bool {
     })
 }
 
-/// The range of an attachment's bytes that is asked for, the last one included; `None`: all of it. As in CouchDB a range
-/// of all from the first byte on is no range, and one that ends before it begins cannot be satisfied.
+/// Parses a single byte range, end included. `None`: send everything. As in CouchDB, `0-` is no range, and a range that
+/// ends before it begins is not satisfiable.
 fn range(header: Option<&str>, length: u64) -> Result<Option<(u64, u64)>> {
     let Some(spec) = header.and_then(|header| header.trim().strip_prefix("bytes=")) else { return Ok(None) };
-    // Several ranges are answered with all of it.
+    // Several ranges are answered with the whole attachment.
     let Some((from, to)) = spec.split_once('-').filter(|_| !spec.contains(',')) else { return Ok(None) };
     let (from, to) = (from.trim(), to.trim());
     let end = length.saturating_sub(1);
@@ -39,8 +39,8 @@ fn range(header: Option<&str>, length: u64) -> Result<Option<(u64, u64)>> {
     Ok(Some((first, last)))
 }
 
-/// The answer to a `GET` or `HEAD` of an attachment: all of it or the range that is asked for, compressed as it is stored for
-/// who takes that.
+/// Answers a `GET` or `HEAD` of an attachment with all bytes or a range, compressed as stored if the client accepts
+/// that.
 ///
 /// # Errors
 /// [`DocumentError::Unsatisfiable`].
@@ -66,7 +66,7 @@ pub fn attachment(reader: AttachmentReader, request: &Request) -> Result<TenantR
         length = last - first + 1;
     }
     reply.header(header::CONTENT_LENGTH, &length.to_string());
-    // The client that wrote the attachment chose its type.
+    // The client that wrote the attachment chose its type, so the reply is sandboxed.
     reply.header(header::CONTENT_TYPE, &attachment.content_type);
     let reply = TenantReply::of_body(reply);
     if request.method == Method::HEAD {
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever is asked for, it lies within the attachment.
+        /// Any range lies within the attachment.
         #[test]
         fn ranges_lie_within(
             text in prop_oneof!["bytes=[0-9]{0,21}-[0-9]{0,21}", "[bytes=0-9, -]{0,20}"],

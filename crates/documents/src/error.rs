@@ -1,23 +1,23 @@
-//! What is wrong with a document's attachments.
+//! Errors of attachments.
 
 use flatbed_http::Refused;
 
-/// Why attachments cannot be taken.
+/// The reasons why attachments are refused.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum DocumentError {
-    /// They are not in the form that they should have.
+    /// Malformed attachments.
     #[error("{0}")]
     Malformed(String),
-    /// Data has another digest than was said.
+    /// The data does not match its digest.
     #[error("Possible message corruption.")]
     WrongDigest,
-    /// Of an attachment no such range of bytes is there.
+    /// The requested byte range does not exist.
     #[error("Requested range not satisfiable")]
     Unsatisfiable,
-    /// What the shell refuses.
+    /// A refusal of the shell.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// What the layer says.
+    /// An error of the layer.
     #[error(transparent)]
     Layer(#[from] flatbed_layer::Error),
 }
@@ -28,7 +28,7 @@ impl From<flatbed_layer::Refusal> for DocumentError {
     }
 }
 
-/// Result of taking attachments.
+/// The result of handling attachments.
 pub type Result<T> = std::result::Result<T, DocumentError>;
 
 impl DocumentError {

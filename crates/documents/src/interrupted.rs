@@ -1,16 +1,15 @@
-//! Streams of what is read of the storage: what their pages take, and that they break off.
+//! The memory of pages, and the interruption of streamed answers.
 
 use flatbed_http::CHUNK_BYTES;
 use flatbed_layer::Document;
 
-/// What a page takes once it is read, beside its documents' bodies: ids and revisions of so many rows.
+/// Returns the size of a page in bytes: its documents' bodies, and an estimate of ids and revisions per row.
 pub fn page_bytes<'d>(rows: usize, documents: impl Iterator<Item = &'d Document>) -> usize {
     const ROW_BYTES: usize = 1_024;
     CHUNK_BYTES + rows * ROW_BYTES + documents.map(|document| document.body.len()).sum::<usize>()
 }
 
-/// A stream cannot go on after its headers were sent: its task ends without its end, so that what came never looks
-/// complete.
+/// A failure after the headers were sent. The connection is cut, so that a partial answer never looks complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interrupted;
 
@@ -22,7 +21,7 @@ impl From<flatbed_http::Gone> for Interrupted {
 
 impl From<flatbed_layer::Error> for Interrupted {
     fn from(error: flatbed_layer::Error) -> Self {
-        // That a database is deleted under its readers is nothing to be warned of.
+        // Deletion of a database during a read is normal.
         if matches!(error, flatbed_layer::Error::DatabaseNotFound) {
             tracing::debug!(%error, "a stream broke off");
         } else {
@@ -36,7 +35,7 @@ impl From<flatbed_service::FeedError> for Interrupted {
     fn from(error: flatbed_service::FeedError) -> Self {
         match error {
             flatbed_service::FeedError::Layer(error) => error.into(),
-            // What a stranger's function fails with is no fault of the server's.
+            // A tenant's function may fail, which is no error of the server.
             error => {
                 tracing::debug!(%error, "a stream broke off");
                 Interrupted

@@ -1,6 +1,6 @@
-//! Documents as surfaces read and write them: attachments in their JSON and beside it, and what pages of them take in memory.
+//! Attachments for all surfaces: in a document's JSON, in multipart bodies, and as answers of their own.
 //!
-//! What a surface makes of it, its words for failures among them, is its own.
+//! Each surface maps [`DocumentError`] to its own words.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 

@@ -11,31 +11,31 @@ use crate::error::Result;
 use crate::interrupted::{Interrupted, page_bytes};
 use crate::related::related;
 
-/// How documents of a list are shown.
+/// The form of the documents in the list.
 pub struct Shown {
-    /// Their attachments.
+    /// The options for attachments.
     pub show: Show,
-    /// Whether they tell their ancestors.
+    /// True to include `_revisions`.
     pub with_revisions: bool,
     /// The form of the list.
     pub form: Form,
 }
 
-/// The form of the list.
+/// The form of a list of revisions.
 pub enum Form {
-    /// A list in JSON.
+    /// A JSON array.
     Json,
-    /// `multipart/mixed`, whose documents with attachments are `multipart/related`.
+    /// `multipart/mixed`, where documents with attachments are `multipart/related`.
     Mixed {
-        /// What parts the documents; nobody can have put it into one.
+        /// The random boundary between documents.
         outer: String,
-        /// What parts a document and its attachments.
+        /// The random boundary between a document and its attachments.
         inner: String,
     },
 }
 
 impl Form {
-    /// How the list begins.
+    /// Returns the start of the list.
     fn begin(&self) -> Vec<u8> {
         match self {
             Form::Json => b"[".to_vec(),
@@ -43,7 +43,7 @@ impl Form {
         }
     }
 
-    /// How it ends.
+    /// Returns the end of the list.
     fn end(&self) -> &'static [u8] {
         match self {
             Form::Json => b"]\n",
@@ -52,10 +52,10 @@ impl Form {
     }
 }
 
-/// Several revisions of a document.
+/// Streams several revisions of a document.
 ///
 /// # Errors
-/// That there is no such document, where all are asked for; 503 where there is no room; those of the layer.
+/// 404 if all revisions are requested and the document does not exist; 503 without memory; the layer's errors.
 pub async fn open_revs(database: Reader, id: &str, revs: OpenRevs, options: GetOptions, shown: Shown) -> Result<Reply> {
     let options = GetOptions { conflicts: false, deleted_conflicts: false, revs_info: false, rev: None, ..options };
     let pages = Pages::new(true);
@@ -110,7 +110,7 @@ fn bytes_of(found: &[std::result::Result<Document, RevId>]) -> usize {
     page_bytes(found.len(), found.iter().flatten())
 }
 
-/// The revision at this place of the list.
+/// Sends the revision at this index of the list.
 async fn one(
     database: &Reader,
     at: usize,
@@ -150,7 +150,7 @@ async fn one(
     Ok(sender.send_if_full().await?)
 }
 
-/// `{"missing":"..."}`
+/// Writes `{"missing":"..."}`.
 fn missing(rev: &RevId, out: &mut Vec<u8>) {
     json_out::rev(rev, Object::new(out).place(name!("missing")));
 }

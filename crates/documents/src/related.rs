@@ -1,4 +1,4 @@
-//! Documents as `multipart/related`: their JSON first, then the data of each attachment as it is stored.
+//! Documents as `multipart/related`: first their JSON, then each attachment's data as stored.
 
 use flatbed_layer::Document;
 use flatbed_layer::json::{Object, name};
@@ -6,16 +6,16 @@ use flatbed_service::json_out;
 
 use crate::attached::{Part, Show, is_new, open};
 
-/// A document with what of its attachments goes with it.
+/// A document and the attachments that are sent with it.
 pub struct Related {
-    /// What is to be sent, in order. Only the JSON, with no boundary around it, if no data goes with it.
+    /// The parts in order. Only the JSON without boundaries if there is no data.
     pub parts: Vec<Part>,
-    /// Whether there is data, and the whole is `multipart/related`.
+    /// True if there is data, so that the answer is `multipart/related`.
     pub has_data: bool,
 }
 
-/// Puts a document into CouchDB's form: `boundary` parts it, and attachments that `show` leaves out are stubs in its JSON.
-/// Whether `show` wants data at all is not asked.
+/// Builds CouchDB's form with a boundary. Attachments excluded by `show.since` are stubs in the JSON. Ignores
+/// `show.data`.
 pub fn related(document: &Document, show: &Show, with_revisions: bool, boundary: &str) -> Related {
     let known_to = show.known_to(document);
     let goes = |attachment: &&flatbed_layer::Attachment| is_new(attachment, known_to);
@@ -55,7 +55,7 @@ pub fn related(document: &Document, show: &Show, with_revisions: bool, boundary:
     Related { parts, has_data }
 }
 
-/// Text that cannot end a header or a quoted parameter before its time; as browsers write file names in forms.
+/// Escapes a text for a header or a quoted parameter, as browsers escape file names in forms.
 pub fn header_text(text: &str) -> String {
     text.chars()
         .map(|char| match char {

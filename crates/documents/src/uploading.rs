@@ -1,4 +1,4 @@
-//! Attachments on their way from a request into the storage.
+//! Uploads of attachments from a request's body.
 
 use bytes::Bytes;
 use flatbed_http::{Arriving, FREE_BYTES, UploadRoom};
@@ -7,7 +7,8 @@ use flatbed_service::Uploads;
 
 use crate::error::Result;
 
-/// An upload of what arrives. What is no longer than every body may be is kept until it is complete, and takes no room.
+/// An upload whose data arrives in pieces. Data up to [`FREE_BYTES`] stays in memory until it is complete and needs no
+/// upload room.
 pub struct Uploading {
     content_type: String,
     is_gzip: bool,
@@ -16,15 +17,15 @@ pub struct Uploading {
 }
 
 impl Uploading {
-    /// Nothing of it has come.
+    /// Creates an upload without data.
     pub fn new(content_type: &str, is_gzip: bool) -> Uploading {
         Uploading { content_type: content_type.to_owned(), is_gzip, beginning: Vec::new(), under_way: None }
     }
 
-    /// Takes more of it, waiting for room where it becomes long.
+    /// Adds a piece. Waits for upload room once the data exceeds [`FREE_BYTES`].
     ///
     /// # Errors
-    /// 503 where there is no room; those of the layer.
+    /// 503 without upload room; the layer's errors.
     pub async fn add(&mut self, piece: Bytes, arriving: &Arriving, uploads: &Uploads) -> Result<()> {
         if let Some((upload, _)) = &mut self.under_way {
             return Ok(upload.write(&piece).await?);
@@ -40,10 +41,10 @@ impl Uploading {
         Ok(())
     }
 
-    /// It is complete.
+    /// Completes the upload.
     ///
     /// # Errors
-    /// Those of the layer.
+    /// The layer's errors.
     pub async fn finish(self, uploads: &mut Uploads) -> Result<Uploaded> {
         let (upload, _room) = match self.under_way {
             Some((upload, room)) => (upload, Some(room)),
