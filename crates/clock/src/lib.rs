@@ -1,5 +1,5 @@
-//! The time of a process. A [`Clock`] is injected into every subsystem that has timeouts, leases, heartbeats, expiry or
-//! backoff; a test gives it a [`ManualClock`], which stands still until the test moves it.
+//! The clock of a process. A [`Clock`] is injected into every subsystem with timeouts, leases, heartbeats, expiry or
+//! backoff. Tests inject a [`ManualClock`], which they advance themselves.
 
 mod manual;
 
@@ -14,7 +14,7 @@ pub use manual::ManualClock;
 #[derive(Debug, Clone, Default)]
 pub struct Clock {
     source: Source,
-    /// How far the time since 1970 is ahead of the source's.
+    /// Milliseconds added to the source's time since 1970.
     skew_ms: i64,
 }
 
@@ -38,13 +38,13 @@ impl std::fmt::Display for TimedOut {
 impl std::error::Error for TimedOut {}
 
 impl Clock {
-    /// The machine's clock.
+    /// Returns the machine's clock.
     pub fn system() -> Clock {
         Clock::default()
     }
 
-    /// The same clock with a wrong time since 1970, ahead by milliseconds or, if they are negative, late. A test gives it to a
-    /// process whose machine's time is wrong; the monotonic time is that of the other clones.
+    /// Returns a clock whose time since 1970 is ahead by `by_ms` (behind if negative), for tests of processes with a
+    /// wrong time. The monotonic time stays that of the other clones.
     #[must_use]
     pub fn skewed(&self, by_ms: i64) -> Clock {
         Clock { source: self.source.clone(), skew_ms: self.skew_ms.saturating_add(by_ms) }

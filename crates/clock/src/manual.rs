@@ -1,4 +1,4 @@
-//! A clock that a test moves.
+//! A clock for tests, which they advance themselves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,10 +12,9 @@ use crate::{Clock, Source, TimedOut};
 /// The time since 1970 at which a manual clock begins.
 const UNIX_BEGIN: Duration = Duration::from_secs(1_700_000_000);
 
-/// A clock that stands still until it is moved. Clones move the same clock.
+/// A clock that stands still until a test advances it. Clones share the time.
 ///
-/// Two points in time that are asked for one after the other are a nanosecond apart, and never equal: some code tells by them
-/// which of two events came first.
+/// Consecutive calls of [`Clock::now`] return instants a nanosecond apart, because some code orders events by them.
 #[derive(Debug, Clone)]
 pub struct ManualClock(Arc<State>);
 
@@ -23,7 +22,7 @@ pub struct ManualClock(Arc<State>);
 pub(crate) struct State {
     begin: Instant,
     passed: watch::Sender<Duration>,
-    /// How often the time was asked for.
+    /// The number of times the clock was read.
     asked: AtomicU64,
     /// The futures that wait for the clock to move.
     waiting: AtomicUsize,
@@ -36,7 +35,7 @@ impl Default for ManualClock {
 }
 
 impl ManualClock {
-    /// A clock at 1,700,000,000 seconds after 1970.
+    /// Creates a clock at 1,700,000,000 seconds after 1970.
     pub fn new() -> ManualClock {
         let (passed, asked, waiting) = (watch::Sender::default(), AtomicU64::new(0), AtomicUsize::new(0));
         ManualClock(Arc::new(State { begin: Instant::now(), passed, asked, waiting }))
@@ -47,13 +46,13 @@ impl ManualClock {
         Clock { source: Source::Manual(Arc::clone(&self.0)), skew_ms: 0 }
     }
 
-    /// Moves the clock, and wakes what waits for that.
+    /// Advances the clock and wakes the futures whose deadline has passed.
     pub fn advance(&self, by: Duration) {
         self.0.passed.send_modify(|passed| *passed += by);
     }
 
-    /// Returns how many futures wait for the clock to move. A test that advances the clock past a sleep first waits until the
-    /// sleep has begun.
+    /// Returns the number of futures that wait for the clock. A test waits until a sleep has begun before it advances
+    /// the clock past it.
     pub fn waiting(&self) -> usize {
         self.0.waiting.load(Ordering::SeqCst)
     }
@@ -64,7 +63,7 @@ impl State {
         self.after(*self.passed.borrow())
     }
 
-    /// The next point in time where so much has passed.
+    /// Returns a unique instant at `passed` after the start.
     fn after(&self, passed: Duration) -> Instant {
         self.begin + passed + Duration::from_nanos(self.asked.fetch_add(1, Ordering::SeqCst))
     }
@@ -76,7 +75,7 @@ impl State {
     pub(crate) async fn sleep_until(&self, deadline: Instant) {
         let mut passed = self.passed.subscribe();
         let _waits = Waits::new(self);
-        // The sender is of this state, so it is not closed.
+        // `wait_for` fails only if the sender is dropped, and `self` owns it.
         let _ = passed.wait_for(|passed| self.after(*passed) >= deadline).await;
     }
 
@@ -93,7 +92,7 @@ impl State {
     }
 }
 
-/// Counts a future that waits.
+/// Counts a waiting future until it is dropped.
 struct Waits<'a>(&'a AtomicUsize);
 
 impl Waits<'_> {
@@ -154,7 +153,6 @@ mod tests {
         assert_eq!(clock.timeout_at(clock.now(), std::future::pending::<()>()).await, Err(TimedOut));
     }
 
-    /// Polls once.
     async fn poll_once<T>(mut future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
         std::future::poll_fn(|context| match future.as_mut().poll(context) {
             std::task::Poll::Ready(output) => std::task::Poll::Ready(Some(output)),

@@ -1,27 +1,28 @@
-//! The console: the files of `assets/`, in the binary. It is a page that uses the server's public API and nothing else, so this crate
-//! knows nothing of the server; what the pages do, and what each of their requests costs, stands in `design/console.md`. Pure.
+//! The files of the console in `assets/`, compiled into the binary. The console is a web page that uses only the
+//! server's public API, so this crate does not depend on the server. `design/console.md` describes its pages and the
+//! cost of their requests. Pure.
 #![warn(clippy::indexing_slicing)]
 
 use std::sync::LazyLock;
 
-/// What a browser may do with a page of the console: load scripts, styles and pictures of this origin, and talk to it. Nothing inline runs, no
-/// text becomes markup, nobody frames it, and what it loads cannot come from elsewhere.
+/// The content security policy of the console's page: scripts, styles, pictures and requests of its own origin only; no
+/// inline code, no markup from text, no framing.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
      connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// All files together have at most so many bytes.
+/// The largest total size of all files, in bytes.
 pub const BYTES_MAX: usize = 300_000;
 
 /// A file of the console.
 #[derive(Debug)]
 pub struct File {
-    /// Its path beneath `/_utils/`; empty for the page itself.
+    /// The path beneath `/_utils/`; empty for the page itself.
     pub path: &'static str,
-    /// Its media type, for `Content-Type`.
+    /// The media type.
     pub content_type: &'static str,
-    /// What is in it.
+    /// The content.
     pub bytes: &'static [u8],
-    /// A strong entity tag, with its quotes: another one for other contents.
+    /// A strong entity tag with its quotes, derived from the content.
     pub etag: String,
 }
 
@@ -77,17 +78,17 @@ static FILES: LazyLock<Vec<File>> = LazyLock::new(|| {
     files.into_iter().map(file).collect()
 });
 
-/// FNV-1a in 64 bits: it tells versions of a file from each other, and guards nothing.
+/// Hashes a file's content with 64-bit FNV-1a. It tells versions apart and is no protection.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// All files.
+/// Returns all files.
 pub fn files() -> &'static [File] {
     &FILES
 }
 
-/// The file of a path beneath `/_utils/`, as it stands in a URL; `None` if there is no such file.
+/// Returns the file with a path beneath `/_utils/`, as in the URL.
 pub fn file(path: &str) -> Option<&'static File> {
     FILES.iter().find(|file| file.path == path)
 }
@@ -161,7 +162,7 @@ mod tests {
             "indexedDB",
             "document.cookie",
         ];
-        // Where these are refused by name.
+        // `dom.js` names these to refuse them.
         let named = |path: &str, way: &str| path == "dom.js" && ["innerHTML", "outerHTML", "srcdoc"].contains(&way);
         for file in scripts() {
             for way in ways {

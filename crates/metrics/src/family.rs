@@ -1,34 +1,34 @@
-//! What was measured, as it was when it was read.
+//! Metric values at the time of a read.
 
 use std::borrow::Cow;
 
 /// Names and values of labels.
 pub type Labels = Vec<(&'static str, Cow<'static, str>)>;
 
-/// What a family's numbers mean.
+/// The type of a family's metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Never goes back while the process runs.
+    /// Never decreases while the process runs.
     Counter,
-    /// Goes up and down.
+    /// Increases and decreases.
     Gauge,
-    /// Counts by size, in seconds.
+    /// Counts of durations by bucket, in seconds.
     Histogram,
 }
 
 /// The value of a time series.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// A whole number.
+    /// An integer.
     Count(u64),
-    /// Any number.
+    /// A floating point number.
     Number(f64),
-    /// Counts by [`BOUNDS_MICROSECONDS`](crate::BOUNDS_MICROSECONDS), each without those of the buckets before it, and
-    /// the sum of all that was measured.
+    /// Counts by the buckets of [`BOUNDS_MICROSECONDS`](crate::BOUNDS_MICROSECONDS), not cumulative, and the sum of all
+    /// observations.
     Histogram {
-        /// The last one is that without a bound.
+        /// One count per bucket; the last bucket has no bound.
         buckets: Vec<u64>,
-        /// In seconds.
+        /// The sum in seconds.
         sum_seconds: f64,
     },
 }
@@ -36,36 +36,36 @@ pub enum Value {
 /// A time series.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// What tells it apart within its family.
+    /// Labels that identify the series in its family.
     pub labels: Labels,
-    /// Its value.
+    /// The current value.
     pub value: Value,
 }
 
-/// All time series of a name.
+/// All time series with a name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Family {
-    /// In snake case, with the program's prefix, without `_total`.
+    /// The name in snake case, with the program's prefix, without `_total`.
     pub name: &'static str,
-    /// One sentence.
+    /// The description, one sentence.
     pub help: &'static str,
-    /// What they are.
+    /// The metric type.
     pub kind: Kind,
-    /// The series.
+    /// The time series.
     pub samples: Vec<Sample>,
 }
 
-/// What a [`Family`] can be read from.
+/// A metric that can be read into a [`Family`].
 pub trait Measure {
-    /// What it is.
+    /// The metric's type.
     const KIND: Kind;
 
-    /// Adds what is measured now to `family`, under `labels`, which are left as they were.
+    /// Adds the current values to `family`, under `labels`, which are restored before return.
     fn measure(&self, labels: &mut Labels, family: &mut Family);
 }
 
-/// Families of which several have one name become one with the series of all, where the first of them stands. Labels must
-/// tell their series apart: see [`Family::labelled`].
+/// Merges families with the same name into the first of them. Labels must distinguish their series: see
+/// [`Family::labelled`].
 pub fn merged(families: Vec<Family>) -> Vec<Family> {
     let mut merged: Vec<Family> = Vec::with_capacity(families.len());
     for family in families {
@@ -78,7 +78,7 @@ pub fn merged(families: Vec<Family>) -> Vec<Family> {
 }
 
 impl Family {
-    /// The same with a label on each series.
+    /// Adds a label to each series.
     #[must_use]
     pub fn labelled(mut self, name: &'static str, value: &'static str) -> Family {
         for sample in &mut self.samples {
@@ -87,26 +87,26 @@ impl Family {
         self
     }
 
-    /// One without series yet.
+    /// Creates a family without series.
     pub fn new(name: &'static str, help: &'static str, kind: Kind) -> Family {
         Family { name, help, kind, samples: Vec::new() }
     }
 
-    /// What `measured` holds now.
+    /// Reads a metric into a family.
     pub fn of<M: Measure>(name: &'static str, help: &'static str, measured: &M) -> Family {
         let mut family = Family::new(name, help, M::KIND);
         measured.measure(&mut Labels::new(), &mut family);
         family
     }
 
-    /// A number that is read elsewhere.
+    /// Creates a gauge with one value.
     pub fn gauge(name: &'static str, help: &'static str, value: f64) -> Family {
         let mut family = Family::new(name, help, Kind::Gauge);
         family.push(&[], Value::Number(value));
         family
     }
 
-    /// A count that is kept elsewhere.
+    /// Creates a counter with one value.
     pub fn counter(name: &'static str, help: &'static str, value: u64) -> Family {
         let mut family = Family::new(name, help, Kind::Counter);
         family.push(&[], Value::Count(value));
@@ -118,19 +118,19 @@ impl Family {
         self.samples.push(Sample { labels: labels.to_vec(), value });
     }
 
-    /// The sum of all series, a histogram's being its count; rounded down.
+    /// Returns the sum of all series, rounded down; a histogram counts its observations.
     pub fn total(&self) -> u64 {
         self.samples.iter().map(Sample::count).sum()
     }
 
-    /// As [`Family::total`], of the series that have this value of a label.
+    /// Returns the sum of the series with this label value.
     pub fn with(&self, label: &str, value: &str) -> u64 {
         let has = |sample: &&Sample| sample.labels.iter().any(|(name, of)| *name == label && of == value);
         self.samples.iter().filter(has).map(Sample::count).sum()
     }
 }
 
-/// The sum of a family's series, 0 if there is none of that name. For tests.
+/// Returns the sum of the series of all families with this name, for tests.
 pub fn total(families: &[Family], name: &str) -> u64 {
     families.iter().filter(|family| family.name == name).map(Family::total).sum()
 }

@@ -1,19 +1,19 @@
-//! How long things took.
+//! Histograms of durations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::family::{Family, Kind, Labels, Measure, Value};
 
-/// Upper bounds of a histogram's buckets, in microseconds; there is one more bucket without a bound. From what a read of
-/// the embedded engine takes to where every request's transaction is given up.
+/// Upper bounds of a histogram's buckets, in microseconds; one more bucket has no bound. They range from a read of the
+/// embedded engine to the timeout of transactions.
 pub const BOUNDS_MICROSECONDS: [u64; 17] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000, 10_000_000, 30_000_000,
 ];
 
-/// Durations, counted in buckets with [`BOUNDS_MICROSECONDS`]. The count is the sum of the buckets, so that what is read
-/// while others measure is always one that could have been.
+/// Durations in buckets with [`BOUNDS_MICROSECONDS`]. The count is the sum of the buckets, so a concurrent read is
+/// always consistent.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [AtomicU64; BOUNDS_MICROSECONDS.len()],
@@ -22,7 +22,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Something took so long.
+    /// Counts a duration.
     pub fn observe(&self, duration: Duration) {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let at = BOUNDS_MICROSECONDS.partition_point(|bound| bound * 1_000 < nanoseconds);
@@ -30,7 +30,7 @@ impl Histogram {
         self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// How many there were.
+    /// Returns the number of observations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().chain([&self.beyond]).map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
@@ -39,7 +39,7 @@ impl Histogram {
 impl Measure for Histogram {
     const KIND: Kind = Kind::Histogram;
 
-    /// With labels it appears with the first observation: most routes never meet most methods.
+    /// A labelled histogram appears after its first observation, because most routes never see most methods.
     fn measure(&self, labels: &mut Labels, family: &mut Family) {
         let buckets: Vec<u64> =
             self.buckets.iter().chain([&self.beyond]).map(|bucket| bucket.load(Ordering::Relaxed)).collect();

@@ -1,23 +1,23 @@
-//! Counts by numbers that are not known beforehand.
+//! Counters by a number that is not known at compile time.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::family::{Family, Kind, Labels, Measure, Value};
 
-/// What the numbers of a [`Keyed`] are.
+/// The kind of number of a [`Keyed`].
 pub trait Key {
     /// The label's name.
     const NAME: &'static str;
-    /// How many different numbers are kept apart; all further ones are counted together as `other`.
+    /// The largest number of distinct values; further ones count as `other`.
     const COUNT_MAX: usize;
 }
 
-/// Counts by a number, such as an error's code: each that was met has a count, up to a bounded count of them. A number
-/// takes the first free place and keeps it, so that counting walks over as few places as there are numbers.
+/// Counters by a number such as an error code, with a bounded number of series. A number takes the first free slot and
+/// keeps it, so a lookup scans at most as many slots as there are numbers.
 #[derive(Debug)]
 pub struct Keyed<K> {
-    // No number is 0: that is a free place.
+    // Zero marks a free slot.
     places: Box<[(AtomicI32, AtomicU64)]>,
     other: AtomicU64,
     key: PhantomData<K>,
@@ -31,12 +31,12 @@ impl<K: Key> Default for Keyed<K> {
 }
 
 impl<K: Key> Keyed<K> {
-    /// One more of `number`; 0 counts as `other`.
+    /// Counts `number`; 0 counts as `other`.
     pub fn count(&self, number: i32) {
         self.place(number).unwrap_or(&self.other).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many there were of `number`.
+    /// Returns the count of `number`.
     pub fn get(&self, number: i32) -> u64 {
         let found = self.places.iter().find(|(key, _)| number != 0 && key.load(Ordering::Relaxed) == number);
         found.map_or(0, |(_, count)| count.load(Ordering::Relaxed))
@@ -48,7 +48,7 @@ impl<K: Key> Keyed<K> {
         }
         self.places.iter().find_map(|(key, count)| {
             let found = match key.load(Ordering::Relaxed) {
-                // Another thread may take the place for the same number at this moment, or for another one.
+                // Another thread may take the slot concurrently, for the same number or another.
                 0 => key.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed).unwrap_or_else(|now| now),
                 taken => taken,
             };

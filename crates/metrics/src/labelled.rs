@@ -1,24 +1,24 @@
-//! Metrics by an enum.
+//! Metrics with a label whose values are an enum.
 
 use std::marker::PhantomData;
 
 use crate::family::{Family, Kind, Labels, Measure};
 
-/// An enum whose variants are a label's values; [`labels!`](crate::labels) makes one.
+/// An enum whose variants are a label's values. [`labels!`](crate::labels) defines one.
 pub trait Label: Copy + 'static {
     /// The label's name.
     const NAME: &'static str;
-    /// All variants, in their order.
+    /// All variants in order.
     const ALL: &'static [Self];
 
-    /// Where the variant is in [`Label::ALL`].
+    /// Returns the variant's index in [`Label::ALL`].
     fn index(self) -> usize;
 
-    /// What is written.
+    /// Returns the label's value.
     fn value(self) -> &'static str;
 }
 
-/// One metric for each value of a label, all of them there from the beginning.
+/// One metric per label value. All exist from the start.
 #[derive(Debug)]
 pub struct Labelled<L, M> {
     each: Box<[M]>,
@@ -32,9 +32,9 @@ impl<L: Label, M: Default> Default for Labelled<L, M> {
 }
 
 impl<L: Label, M> Labelled<L, M> {
-    /// That of a value.
+    /// Returns the metric of a label value.
     pub fn of(&self, label: L) -> &M {
-        // Made with one metric for each of the enum's variants.
+        // `each` has one metric per variant.
         &self.each[label.index()]
     }
 }

@@ -1,12 +1,11 @@
-//! Counters, gauges and histograms, and all of them as Prometheus' text.
+//! Counters, gauges and histograms, and their export in Prometheus' text format.
 //!
-//! Whoever measures holds a struct made by [`metrics!`], one field a family, and calls its fields; nothing is registered
-//! anywhere and nothing is process-wide. Measuring is one or two relaxed atomic additions: no lock, no allocation, no
-//! look-up by name. (`prometheus-client`, the crate closest to this, takes a mutex for each observation of a histogram
-//! and a lock around a hash map for each set of labels.) Labels are enums made by [`labels!`], or numbers of which a
-//! bounded count is kept apart ([`Keyed`]), so that nothing from outside makes a new time series.
+//! A part of the program owns a struct defined by [`metrics!`], with one field per family. There is no registry and no
+//! process-wide state. An update is one or two relaxed atomic additions, without lock, allocation or lookup by name;
+//! `prometheus-client` takes a mutex per histogram observation and a lock per label lookup. Labels are enums defined by
+//! [`labels!`] or a bounded set of numbers ([`Keyed`]), so input cannot create time series.
 //!
-//! Reading is rare and may cost: [`Family`] is a family as it was when it was read, and [`text()`] writes families.
+//! A read is rare and may be slow: [`Family`] holds the values of a read, and [`text()`] formats families.
 #![forbid(unsafe_code)]
 
 mod family;
@@ -23,11 +22,11 @@ pub use labelled::{Label, Labelled};
 pub use numbers::{Counter, Gauge, Held};
 pub use text::text;
 
-/// Makes a struct of metrics: `field: Type = "What it is."` for each family, which is called `flatbed_` and the field's
+/// Defines a struct of metrics: `field: Type = "Description."` per family, whose name is `flatbed_` and the field's
 /// name. Types are [`Counter`], [`Gauge`], [`Histogram`], [`Keyed`] and [`Labelled`] of these. Durations are in seconds
-/// and end in `_seconds`; `_total` is added to counters when they are written.
+/// and their names end in `_seconds`. The export appends `_total` to counters.
 ///
-/// The struct has `Default`, and `families()` for what it holds now.
+/// The struct implements `Default` and has `families()`, which reads all metrics.
 #[macro_export]
 macro_rules! metrics {
     ($(#[$meta:meta])* $vis:vis struct $name:ident { $($field:ident: $kind:ty = $help:literal,)* }) => {
@@ -36,7 +35,7 @@ macro_rules! metrics {
         $vis struct $name { $(#[doc = $help] $vis $field: $kind,)* }
 
         impl $name {
-            /// What is measured now, in the order of the fields.
+            /// Reads all metrics, in the order of the fields.
             $vis fn families(&self) -> Vec<$crate::Family> {
                 vec![$($crate::Family::of(concat!("flatbed_", stringify!($field)), $help, &self.$field),)*]
             }
@@ -44,7 +43,7 @@ macro_rules! metrics {
     };
 }
 
-/// Makes an enum that is a label: `enum Name: "label" { Variant = "value", ... }`.
+/// Defines an enum of label values: `enum Name: "label" { Variant = "value", ... }`.
 #[macro_export]
 macro_rules! labels {
     ($(#[$meta:meta])* $vis:vis enum $name:ident: $label:literal {

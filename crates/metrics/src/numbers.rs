@@ -1,21 +1,21 @@
-//! Single numbers.
+//! Counters and gauges.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use crate::family::{Family, Kind, Labels, Measure, Value};
 
-/// Counts what happened; it never goes back.
+/// A counter, which never decreases.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// So many more.
+    /// Adds to the counter.
     pub fn add(&self, by: u64) {
         self.0.fetch_add(by, Ordering::Relaxed);
     }
 
-    /// How many there were.
+    /// Returns the count.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -29,32 +29,32 @@ impl Measure for Counter {
     }
 }
 
-/// How many there are now. Clones are the same gauge.
+/// A gauge. Clones share the value.
 #[derive(Debug, Clone, Default)]
 pub struct Gauge(Arc<AtomicI64>);
 
 impl Gauge {
-    /// So many more, or fewer.
+    /// Adds to the gauge; negative values subtract.
     pub fn add(&self, by: i64) {
         self.0.fetch_add(by, Ordering::Relaxed);
     }
 
-    /// It is so many.
+    /// Sets the value.
     pub fn set(&self, value: i64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// How many there are.
+    /// Returns the value.
     pub fn get(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// One more, until the answer is dropped.
+    /// Adds one until the returned guard is dropped.
     pub fn hold(&self) -> Held {
         self.hold_many(1)
     }
 
-    /// So many more, until the answer is dropped.
+    /// Adds `count` until the returned guard is dropped.
     pub fn hold_many(&self, count: i64) -> Held {
         self.add(count);
         Held { gauge: self.clone(), count }
@@ -69,7 +69,7 @@ impl Measure for Gauge {
     }
 }
 
-/// Counted in a [`Gauge`] until it is dropped.
+/// A guard that subtracts its count from a [`Gauge`] when dropped.
 #[derive(Debug)]
 pub struct Held {
     gauge: Gauge,

@@ -1,4 +1,4 @@
-//! Prometheus' text form, version 0.0.4
+//! Prometheus' text format, version 0.0.4
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format>).
 
 use std::fmt::Write;
@@ -6,8 +6,8 @@ use std::fmt::Write;
 use crate::family::{Family, Kind, Labels, Value};
 use crate::histogram::BOUNDS_MICROSECONDS;
 
-/// All families as text, to be answered as `text/plain; version=0.0.4`. Each family stands once: of several with one name
-/// the first one's help and kind count, and the series of all of them. A family without series is left out.
+/// Formats families as `text/plain; version=0.0.4`. Families with the same name are merged under the first one's help
+/// and type. Families without series are omitted.
 pub fn text(families: &[Family]) -> String {
     let mut out = String::with_capacity(64 * 1024);
     for (at, family) in families.iter().enumerate() {
@@ -58,7 +58,6 @@ fn line(name: &str, labels: &Labels, bound: Option<&str>, value: &str, out: &mut
     let all = labels.iter().map(|(name, value)| (*name, &**value)).chain(bound.map(|bound| ("le", bound)));
     let mut separator = '{';
     for (name, value) in all {
-        // Writing to a String does not fail.
         let _ = write!(out, "{separator}{name}=\"");
         escape(value, true, out);
         out.push('"');
@@ -70,7 +69,7 @@ fn line(name: &str, labels: &Labels, bound: Option<&str>, value: &str, out: &mut
     let _ = writeln!(out, " {value}");
 }
 
-/// As Go reads it, with Prometheus' words for what is infinite; both write NaN as Rust does.
+/// Formats a number as Go parses it, with Prometheus' names for infinities. Rust and Go both write NaN.
 fn decimal(number: f64) -> String {
     match number {
         f64::INFINITY => "+Inf".to_owned(),
