@@ -15,40 +15,40 @@ use crate::request::{Request, object, take};
 use crate::session;
 use crate::state::Gateway;
 
-/// Documents that are looked up at once by their ids; the layer gives back as many as fit.
+/// The largest batch of ids in one lookup; the layer returns as many as fit.
 const KEYS_AT_ONCE: usize = 100;
 
-/// Documents whose revisions are looked up at once: there may be thousands of each.
+/// The largest batch of documents in one lookup of revisions; a document may have thousands.
 const REVISIONS_AT_ONCE: usize = 20;
 
-/// Documents of which it is looked up at once what was said of them.
+/// The largest batch of documents in one lookup of routings.
 const ROUTINGS_AT_ONCE: usize = 100;
 
-/// Ids that a request may ask for.
+/// The largest number of ids in a request; more are 413.
 const KEYS_MAX: usize = 100_000;
 
-/// What is asked for.
+/// The parsed parameters.
 struct Selection {
     walk: AllDocsQuery,
     keys: Option<Vec<String>>,
     told: Told,
-    /// Documents come with their revisions' ids.
+    /// True to include the revision ids of documents.
     revs: bool,
 }
 
-/// What rows tell of their documents beside revisions.
+/// The routing members of rows.
 struct Told {
     channels: bool,
     access: bool,
     update_seq: bool,
-    /// Who looks that up for a user, of rows that the user has been shown.
+    /// For a user: a reader with unrestricted access, which looks up only the rows that the user may see.
     by: Option<Reader>,
-    /// Of the channels, those alone that are had: others' names are not a user's to know.
+    /// For a user: the channels that the user has. Names of other channels are secret.
     only: Option<Held>,
 }
 
 impl Told {
-    /// Looks up what rows are to tell; of those that have not been there all along nothing.
+    /// Looks up the routings of rows. A document without one is absent from the result.
     async fn look_up<'r>(
         &self,
         database: &Reader,
@@ -97,7 +97,7 @@ pub(crate) async fn all_docs(state: &Gateway, mut request: Request, name: &str) 
     let is_admin = request.context.principal().is_admin;
     let told = Told {
         channels: query.flag("channels"),
-        // Whom documents let in is for administrators; others' parameter means nothing.
+        // Grants are visible to administrators only, so the parameter of others is ignored.
         access: query.flag("access") && is_admin,
         update_seq: query.flag("update_seq"),
         by: match is_admin {
@@ -152,7 +152,7 @@ async fn write(
             let found = database.all_docs_keys(chunk, include_docs, Conflicts::No).await?;
             shrink(&mut room, page_bytes(found.len(), found.iter().flatten().filter_map(|row| row.doc.as_ref())));
             let told = selection.told.look_up(database, found.iter().flatten()).await?;
-            // What was too much for one read is asked for again.
+            // The layer returned fewer rows than requested; the next round reads the rest.
             let count = found.len().max(1);
             for (key, row) in chunk.iter().zip(found) {
                 let mut row = row.filter(|row| !row.deleted);
@@ -187,7 +187,7 @@ async fn write(
                 for row in some {
                     separator(&mut rows, &mut sender.buffer);
                     write_row(row, &selection.told, told.get(&row.id), sender);
-                    // They may be more than the document.
+                    // Frees the revisions, which may be larger than the document.
                     row.doc = None;
                     sender.send_if_full().await?;
                 }
@@ -202,7 +202,7 @@ async fn write(
     Ok(())
 }
 
-/// Looks up the ids of the revisions of rows' documents.
+/// Reads the revision ids of the rows' documents.
 async fn add_revisions(database: &Reader, rows: &mut [AllDocsRow]) -> flatbed_layer::Result<()> {
     let mut rest = rows;
     while !rest.is_empty() {
@@ -211,7 +211,7 @@ async fn add_revisions(database: &Reader, rows: &mut [AllDocsRow]) -> flatbed_la
             (row.id.clone(), options)
         });
         let found = database.get_many(&asked.collect::<Vec<_>>()).await?;
-        // What was too much for one read is asked for again.
+        // The layer returned fewer documents than requested; the next round reads the rest.
         let count = found.len().clamp(1, rest.len());
         for (row, found) in rest.iter_mut().zip(found) {
             if let (Some(doc), Got::Document(found)) = (&mut row.doc, found) {
@@ -233,7 +233,7 @@ fn separator(rows: &mut u64, out: &mut Vec<u8>) {
 }
 
 fn write_row(row: &AllDocsRow, told: &Told, routing: Option<&DocumentRouting>, sender: &mut Sender) {
-    // Says nothing of another revision than the row's.
+    // The document may have changed after the row was read.
     let routing = routing.filter(|routing| routing.rev == row.rev);
     let mut open = Object::new(&mut sender.buffer);
     open.string(name!("key"), &row.id).string(name!("id"), &row.id);
@@ -259,14 +259,14 @@ fn write_row(row: &AllDocsRow, told: &Told, routing: Option<&DocumentRouting>, s
     }
 }
 
-/// Who is given channels and roles, with these.
+/// Writes the channels and roles granted to each user and role.
 pub(crate) fn write_access(grants: &BTreeSet<Grant>, value: &mut Object<'_>) {
     let mut given: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for Grant { to, what } in grants {
         let (to, what) = match (to, what) {
             (Grantee::User(name), Given::Channel(channel)) => (name.clone(), channel),
             (Grantee::Role(name), Given::Channel(channel)) => (format!("{ROLE_PREFIX}{name}"), channel),
-            // So a user is written who is put in a role.
+            // Sync Gateway writes a user's role grant under the user's name with the role prefix.
             (Grantee::User(name) | Grantee::Role(name), Given::Role(role)) => (format!("{ROLE_PREFIX}{name}"), role),
         };
         given.entry(to).or_default().push(what);

@@ -12,10 +12,9 @@ use crate::error::{Failure, Result};
 use crate::reply::{failed, plain};
 use crate::request::Request;
 
-/// Of what is shown rather than saved: no scripts.
+/// Media types without scripts. Others are sent for download only.
 const SAFE_TYPES: &[&str] = &["text/plain", "image/png", "image/jpeg", "image/gif", "image/webp"];
 
-/// `name` may have slashes.
 pub(crate) async fn attachment(mut request: Request, db: &str, id: &str, name: &str) -> Result<Reply> {
     if let Err(refusal) = flatbed_layer::check_document_id(id) {
         request.skip_body().await;
@@ -40,7 +39,7 @@ async fn get(request: Request, db: &str, id: &str, name: &str) -> Result<Reply> 
     match flatbed_documents::attachment(reader, &request).map_err(Failure::from) {
         Ok(reply) => {
             let mut reply = plain(reply.into());
-            // Administrators look at what anybody wrote.
+            // Any user may have written the attachment, so administrators always download it.
             if !is_safe || request.context.principal().is_admin {
                 reply.header(header::CONTENT_DISPOSITION, "attachment");
             }
@@ -55,11 +54,11 @@ async fn get(request: Request, db: &str, id: &str, name: &str) -> Result<Reply> 
     }
 }
 
-/// The revision that an attachment is put to, and what else it has.
+/// The revision that an attachment is added to.
 struct Base {
     parent: Option<RevId>,
     body: Vec<u8>,
-    /// Names of all attachments.
+    /// The names of its attachments.
     names: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Documents as they come in.
+//! Parses documents of requests.
 
 use flatbed_channels::Expiry;
 use flatbed_clock::Clock;
@@ -9,14 +9,13 @@ use hyper::StatusCode;
 
 use crate::error::{Failure, Result};
 
-/// Ancestors that are read of a `_revisions` member; older ones are beyond any limit.
+/// The most ancestors read from `_revisions`; older ones are beyond any limit.
 const REVISIONS_MAX: usize = REVS_LIMIT_MAX as usize;
 
-/// An edit from a document, with its attachments, which are still to be uploaded; `id`: from the path, then what it says itself does
-/// not count.
+/// Parses an edit and its attachments, which the caller uploads. `id` of the path overrides the document's `_id`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// 400 for a malformed document.
 pub(crate) fn edit_of<'b>(
     value: Value<'b>,
     id: Option<&str>,
@@ -54,10 +53,9 @@ pub(crate) fn edit_of<'b>(
     Ok((edit, written))
 }
 
-/// Checks the id of a document that did not come by its path.
+/// Checks the id of a document's `_id`.
 ///
 /// # Errors
-/// 400.
 pub(crate) fn check_id(id: &str) -> Result<()> {
     match DocumentId::of(id).local_name().filter(|local| !local.is_empty()) {
         Some(local) => flatbed_layer::check_local_id(local)?,
@@ -70,7 +68,7 @@ fn bad_revisions() -> Failure {
     Failure::bad_request("Bad _revisions")
 }
 
-/// The revision of a document from another replica, and its ancestors, newest first.
+/// Returns a replicated revision and its ancestors, newest first.
 fn history_of(parts: &EditParts<'_>) -> Result<Vec<RevId>> {
     match (&parts.revisions, &parts.rev) {
         (Some(revisions), _) => line_of(revisions),
@@ -79,7 +77,7 @@ fn history_of(parts: &EditParts<'_>) -> Result<Vec<RevId>> {
     }
 }
 
-/// The revisions of a `_revisions` member, newest first.
+/// Parses `_revisions`, newest first.
 fn line_of(revisions: &Value<'_>) -> Result<Vec<RevId>> {
     let start: u64 = match revisions.get("start") {
         Some(Value::Number(start)) => start.parse().map_err(|_| bad_revisions())?,
@@ -94,10 +92,10 @@ fn line_of(revisions: &Value<'_>) -> Result<Vec<RevId>> {
     if line.is_empty() { Err(bad_revisions()) } else { Ok(line) }
 }
 
-/// 32 random hexadecimal digits, for a document that comes without an id.
+/// Returns 32 random hexadecimal digits.
 ///
 /// # Errors
-/// 503 where there is no randomness.
+/// 503 without randomness.
 pub(crate) fn new_id() -> Result<String> {
     let mut bytes = [0; 16];
     let failed = |_| Failure::new(StatusCode::SERVICE_UNAVAILABLE, "no randomness");

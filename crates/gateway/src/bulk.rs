@@ -1,4 +1,4 @@
-//! Many documents in one request.
+//! Requests with many documents: `_bulk_docs`, `_revs_diff`, `_purge`.
 
 use std::borrow::Cow;
 
@@ -16,13 +16,13 @@ use crate::local;
 use crate::reply::{json, uncached};
 use crate::request::{Request, object, take};
 
-/// Entries of a list that a request may have.
+/// The largest number of entries in a request's list.
 pub(crate) const ENTRIES_MAX: usize = 100_000;
 
-/// Documents that are looked up together.
+/// The largest batch of documents in one lookup.
 const DOCUMENTS_AT_ONCE: usize = 100;
 
-/// What a document of a request is to become.
+/// A parsed entry of `_bulk_docs`.
 enum Wanted<'e> {
     Edit(Box<(Edit<'e>, Vec<Written<'e>>)>),
     Local(Box<Edit<'e>>),
@@ -37,7 +37,7 @@ fn wanted<'e>(doc: Value<'e>, new_edits: bool, clock: &Clock) -> Result<Wanted<'
     let Value::Object(mut members) = doc else {
         return Err(Failure::bad_request("Document body must be JSON"));
     };
-    // As recorded: what is no text is no id, and one is made.
+    // As recorded from Sync Gateway, an `_id` that is no string is ignored and a new id is generated.
     members.retain(|(name, value)| name != "_id" || matches!(value, Value::String(_)));
     let doc = Value::Object(members);
     let id = doc.get("_id").and_then(Value::as_str).filter(|id| !id.is_empty()).map(str::to_owned);
@@ -96,14 +96,14 @@ pub(crate) async fn bulk_docs(mut request: Request, name: &str) -> Result<Reply>
     uploads.stage().await?;
     database.enter(edits.iter().map(|edit| &edit.id))?;
     let outcomes = database.bulk_update(&edits).await?;
-    // What another replica sends may be known already, and its data with it.
+    // A replicated revision may be known already, and then its uploads are unused.
     if new_edits && outcomes.iter().all(|outcome| outcome.is_ok()) {
         uploads.taken();
     }
     let mut done = edits.iter().zip(outcomes);
     let mut out = Vec::with_capacity(100 * rest.len() + 2);
     let mut rows = Array::new(&mut out);
-    // As recorded: local documents come last.
+    // As recorded from Sync Gateway, local documents come last.
     let (locals, others): (Vec<_>, Vec<_>) =
         rest.into_iter().partition(|other| matches!(other, Some(Wanted::Local(_))));
     for other in others.into_iter().chain(locals) {
@@ -144,7 +144,7 @@ pub(crate) async fn bulk_docs(mut request: Request, name: &str) -> Result<Reply>
     Ok(json(StatusCode::CREATED, out))
 }
 
-/// A document and revisions as a request names them; what is no revision's name stands for a missing one.
+/// Parses a document's id and revisions.
 fn named((id, list): (Cow<'_, str>, Value<'_>)) -> Result<(String, Vec<RevId>)> {
     let invalid = || Failure::bad_request("Bad JSON: the body must be an object of lists of revisions");
     let Value::Array(list) = list else { return Err(invalid()) };
@@ -188,8 +188,7 @@ pub(crate) async fn revs_diff(mut request: Request, name: &str) -> Result<Reply>
     Ok(reply)
 }
 
-/// Removes documents, all revisions of each, without a trace: `{"id":["*"],...}`. What asks for less than all of a document is passed
-/// over.
+/// Purges all revisions of documents: `{"id":["*"],...}`. Entries for single revisions are ignored.
 pub(crate) async fn purge(mut request: Request, name: &str) -> Result<Reply> {
     let body = request.body().await?;
     let Ok(Value::Object(members)) = object(&body.bytes) else {
@@ -217,10 +216,10 @@ pub(crate) async fn purge(mut request: Request, name: &str) -> Result<Reply> {
     Ok(uncached(json(StatusCode::OK, out)))
 }
 
-/// How often leaves that came meanwhile are purged, too.
+/// The number of retries for leaves added concurrently.
 const PURGES_MAX: usize = 10;
 
-/// Whether there was such a document.
+/// Purges a document and returns whether it existed.
 async fn purge_all(database: &flatbed_service::Purging, id: &str) -> Result<bool> {
     let mut was_there = false;
     for _ in 0..PURGES_MAX {

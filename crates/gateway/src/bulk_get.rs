@@ -1,4 +1,4 @@
-//! `_bulk_get`: revisions of many documents, as `multipart/mixed` alone.
+//! `_bulk_get`: revisions of many documents, always as `multipart/mixed`.
 
 use std::collections::HashSet;
 
@@ -15,22 +15,22 @@ use crate::error::{Failure, Result};
 use crate::reply::{self, Interrupted, page_bytes};
 use crate::request::{Request, object, take};
 
-/// Documents that are asked for at once; the layer gives back as many as fit.
+/// The largest batch of documents in one read; the layer returns as many as fit.
 const READ_AT_ONCE: usize = 100;
 
-/// What one entry asks for. It may take many times what the entry does, and is made when its turn has come.
+/// A parsed entry. It may be many times larger than its JSON, so it is built when its turn comes.
 enum Wanted {
     Document {
         id: String,
         options: GetOptions,
         show: Show,
     },
-    /// What it says that is no document's, as far as it is text.
+    /// An entry with a malformed id, revision or `atts_since`.
     Nonsense {
         id: String,
         rev: Option<String>,
     },
-    /// What is no revision's name stands for a missing one.
+    /// An entry whose `rev` is no revision id, which counts as a missing revision.
     Nothing {
         id: String,
         rev: String,
@@ -58,7 +58,7 @@ impl Wanted {
             Some((_, Ok(rev))) => Some(rev),
             Some((rev, Err(_))) => return Wanted::Nothing { id: id.to_owned(), rev: rev.to_owned() },
         };
-        // They tell which of the revisions that the client has is an ancestor.
+        // The client needs the revisions to tell which of its `atts_since` is an ancestor.
         let revs = revs || since.is_some();
         let options = GetOptions { rev, revs, ..GetOptions::default() };
         Wanted::Document { id: id.to_owned(), options, show: Show { data, since, ..Show::default() } }
@@ -93,13 +93,13 @@ pub(crate) async fn bulk_get(mut request: Request, db: &str) -> Result<Reply> {
     Ok(reply)
 }
 
-/// A `_bulk_get` under way.
+/// The state of a `_bulk_get`.
 struct BulkGet {
     database: Reader,
     docs: Vec<Value<'static>>,
     revs: bool,
     data: bool,
-    /// What parts the documents; nobody can have put it into one.
+    /// The random boundary between documents.
     outer: String,
     _memory: Memory,
 }
@@ -134,11 +134,11 @@ impl BulkGet {
                     Wanted::Document { id, options, show } => {
                         let rev = options.rev.map(|rev| rev.to_string());
                         match found.next() {
-                            // What was too much for one read is asked for again.
+                            // The layer returned fewer documents than requested; the next round reads the rest.
                             None => break,
                             Some(Got::Document(document)) => self.document(&document, &show, sender).await?,
                             Some(Got::Missing(reason)) => self.missing(&id, rev.as_deref(), reason, sender),
-                            // Neither the winner nor one revision is several.
+                            // Impossible: the request names one revision or the winner.
                             Some(Got::Several) => self.missing(&id, rev.as_deref(), NotFound::Missing, sender),
                         }
                     }

@@ -1,7 +1,8 @@
 //! `_changes`, in all its forms.
 //!
-//! Over a WebSocket (`feed=websocket`) the client says first what it wants, as the body of a `POST` would. Rows come as arrays in JSON, an
-//! empty one when there is nothing left to read, and heartbeats as empty messages, as Sync Gateway has it.
+//! With `feed=websocket` the client first sends its options as a message, in the form of a `POST` body. As in Sync
+//! Gateway, rows are sent as JSON arrays, an empty array says that the client is caught up, and heartbeats are empty
+//! messages.
 
 mod asked;
 
@@ -23,13 +24,13 @@ use crate::request::Request;
 use crate::session::name_of;
 use crate::state::Gateway;
 
-/// What a client may say over a WebSocket before it is sent anything.
+/// The largest options message in bytes.
 const OPTIONS_BYTES_MAX: usize = FREE_BYTES;
 
-/// For it to do so.
+/// Timeout of the options message.
 const OPTIONS_MAX: Duration = Duration::from_secs(10);
 
-/// What a page takes in memory.
+/// Returns the size of a page in memory, in bytes.
 pub(crate) fn bytes_of(page: &ChangesPage) -> usize {
     let leaves = page.rows.iter().map(|row| row.leaves.len() * size_of::<RevId>()).sum::<usize>();
     leaves + page_bytes(page.rows.len(), page.rows.iter().filter_map(|row| row.doc.as_ref()))
@@ -67,18 +68,17 @@ pub(crate) async fn changes(state: &Gateway, mut request: Request, name: &str) -
     Ok(reply)
 }
 
-/// Whether somebody asks of whom it is known who they are, be it a user of this database alone.
+/// Returns whether the client is signed in, as an account of the server or a user of the database.
 fn has_name(request: &Request) -> bool {
     request.context.principal().is_admin || name_of(request.context.standing()).is_some()
 }
 
-/// `feed=websocket`. What of it can be refused is refused before the connection becomes a WebSocket, the rest with the words that it is
-/// closed with.
+/// Handles `feed=websocket`. Checks what it can before the handshake; later errors become the close reason.
 async fn over_websocket(state: &Gateway, mut request: Request, name: &str) -> Result<Reply> {
     let handshake = Handshake::of(&state.shell.cors(), &mut request)?;
     request.context.database(name, Read).await?.exists().await?;
     let following = state.shell.follow(request.peer, has_name(&request))?;
-    // For as long as the message comes, and is read.
+    // Reserved until the message is parsed.
     let memory = request.body.room_for(message_room(OPTIONS_BYTES_MAX))?;
     let (reply, opening) = handshake.open();
     let name = name.to_owned();
@@ -101,7 +101,7 @@ async fn over_websocket(state: &Gateway, mut request: Request, name: &str) -> Re
                 let (lines, sender) = reply::stream();
                 let sending = spawn(async move { begun.write(sender, following).await });
                 socket.send(lines, Heartbeat::Message).await;
-                // It ends with its reader, who is gone.
+                // The feed ends when its client disconnects.
                 let _ = sending.await;
             }
             Err(failure) => socket.refuse(&failure.reason).await,
@@ -110,7 +110,7 @@ async fn over_websocket(state: &Gateway, mut request: Request, name: &str) -> Re
     Ok(reply)
 }
 
-/// A feed whose first page is there.
+/// A feed with its first page.
 struct Begun {
     form: Form,
     feed: Feed,
@@ -124,7 +124,7 @@ struct Begun {
 }
 
 impl Begun {
-    /// Begins a feed and reads its first page, before the answer begins: a database that is not there is a 404.
+    /// Reads the first page before the answer begins, so that a missing database is a 404.
     async fn new(request: &Request, name: &str, asked: Asked, mut memory: Memory) -> Result<Begun> {
         let Asked { form, since, limit, all_leaves, include_docs, active_only, revocations, scope, timeout, heartbeat } =
             asked;
@@ -161,7 +161,6 @@ impl Begun {
         Ok(Begun { form, feed, pages, room, first, left, last_seq, heartbeats, memory })
     }
 
-    /// Sends it.
     async fn write(self, sender: Sender, following: Option<Following>) {
         let Begun { form, feed, pages, room, first, left, last_seq, heartbeats, memory } = self;
         let mut writer = Writer {
@@ -190,31 +189,31 @@ impl Begun {
 struct Writer {
     feed: Feed,
     form: Form,
-    /// How many rows may come.
+    /// The rest of the limit, in rows.
     left: u64,
     sender: Sender,
     pages: Pages,
     rows: u64,
-    /// Its reader knows that there was nothing left.
+    /// True if the client has been told that it is caught up.
     is_caught_up: bool,
-    /// Of the last row, or where the feed began.
+    /// The sequence of the last row, or of the feed's start.
     last_seq: String,
     heartbeats: Heartbeats,
-    /// Where it is one of those of strangers, which are bounded together.
+    /// The place of an anonymous client's feed among the bounded number of followers.
     following: Option<Following>,
-    /// Why nothing more is read, where that is not the client's.
+    /// The reason why the reader lost its rights.
     lost: Option<String>,
     _memory: Memory,
 }
 
-/// What came of a wait, behind its heartbeats.
+/// The result of a wait.
 enum Came {
     Rows(Vec<ChangeRow>),
     ReadOn,
     Over,
 }
 
-/// What is behind the end of what there was.
+/// The result of following after the last page.
 enum More {
     Pages,
     Nothing,
@@ -253,7 +252,7 @@ impl Writer {
         }
     }
 
-    /// Sends what comes behind the last page, until there are pages again.
+    /// Follows until there are pages to read or the feed ends.
     async fn until_more(&mut self, room: &mut PagePermit) -> std::result::Result<More, Interrupted> {
         loop {
             if self.left == 0 || !self.feed.goes_on() || (self.form == Form::Longpoll && self.rows > 0) {
@@ -263,7 +262,7 @@ impl Writer {
                 self.sender.buffer.extend_from_slice(b"[]\n");
                 self.is_caught_up = true;
             }
-            // The client learns that it is connected, before it waits.
+            // Sends the head before the wait, so that the client sees the connection.
             self.sender.flush().await?;
             drop(room.take());
             match self.wait().await? {
@@ -274,7 +273,7 @@ impl Writer {
         }
     }
 
-    /// The next page, and room for it, once that of the last is given back.
+    /// Returns the next page with its memory reservation, after releasing the last one.
     async fn next_page(&mut self, room: PagePermit) -> std::result::Result<(PagePermit, ChangesPage), Interrupted> {
         drop(room);
         let Writer { feed, pages, sender, heartbeats, form, lost, .. } = self;
@@ -299,10 +298,10 @@ impl Writer {
         }
     }
 
-    /// Waits for something new, sending heartbeats.
+    /// Waits for new rows, sending heartbeats.
     async fn wait(&mut self) -> std::result::Result<Came, Interrupted> {
         loop {
-            // A client that does not read holds nothing that is read for it.
+            // A client that does not read must not hold rows in memory.
             self.sender.ready().await?;
             tokio::select! {
                 waited = self.feed.wait(&mut self.heartbeats) => match waited.map_err(|error| noted(&mut self.lost, error))? {
@@ -315,7 +314,7 @@ impl Writer {
                     Waited::Heartbeat => {}
                 },
                 () = self.sender.closed() => return Err(Interrupted),
-                // As at the end of its time: its client asks again, and may be refused then.
+                // Ends as a timeout does: the client reconnects and may be refused then.
                 () = gives_way(self.following.as_ref()) => return Ok(Came::Over),
             }
             self.sender.says_nothing();
@@ -327,10 +326,10 @@ impl Writer {
     async fn rows(&mut self, rows: &[ChangeRow]) -> Written {
         let (at, by) = self.feed.judged();
         self.sender.judged(at, by).await?;
-        // A message of a WebSocket is an array of rows, of as much as is sent at once.
+        // A WebSocket message is an array of the rows that are sent at once.
         let mut is_open = false;
         for row in rows {
-            // Design documents are no documents here.
+            // Sync Gateway does not list design documents.
             let is_hidden = row.id.starts_with('_') && row.kind != RowKind::User;
             if is_hidden {
                 continue;
@@ -372,7 +371,7 @@ impl Writer {
     }
 }
 
-/// What a feed broke off for, where that is something to be told.
+/// Records the reason if the reader lost its rights, and returns the interruption.
 fn noted(lost: &mut Option<String>, error: FeedError) -> Interrupted {
     if error.is_refusal() {
         *lost = Some(Failure::from(error).reason);

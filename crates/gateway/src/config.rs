@@ -1,4 +1,4 @@
-//! What a database's configuration says: of a new one, and later by `_config`.
+//! Parses a database's configuration, at creation and in `_config`.
 
 use flatbed_channels::{Kind, Request as Asked};
 use flatbed_http::{Reply, TenantReply};
@@ -12,13 +12,13 @@ use crate::principals::{must_have_channels, put};
 use crate::reply::{self, empty};
 use crate::request::{Request, object};
 
-/// The function of a database that has been given none.
+/// The default sync function.
 const DEFAULT_FUNCTION: &str = "function(doc){channel(doc.channels);}";
 
-/// Users and roles of a configuration, each.
+/// The largest number of users and of roles in a configuration.
 const PRINCIPALS_MAX: usize = 100;
 
-/// Members that a configuration may have and that mean nothing here: they are of a bucket, or of how Sync Gateway works within.
+/// Members that are accepted and ignored, because they concern Couchbase buckets or Sync Gateway's internals.
 const PASSED_OVER: &[&str] = &[
     "name",
     "server",
@@ -53,7 +53,7 @@ const PASSED_OVER: &[&str] = &[
     "cacertpath",
 ];
 
-/// Those that would change what it does, and are not heeded: it is refused rather than made otherwise than was asked.
+/// Members that would change behaviour and are not supported. A configuration with one is refused.
 const NOT_YET: &[&str] = &[
     "allow_conflicts",
     "allow_empty_password",
@@ -69,13 +69,13 @@ const NOT_YET: &[&str] = &[
     "event_handlers",
 ];
 
-/// What is heeded of a configuration.
+/// The supported part of a configuration.
 #[derive(Debug, Default, PartialEq)]
 struct Configuration {
     sync: Option<String>,
     revs_limit: Option<u64>,
     offline: Option<bool>,
-    /// Names and bodies.
+    /// Names and JSON bodies.
     users: Vec<(String, Vec<u8>)>,
     roles: Vec<(String, Vec<u8>)>,
 }
@@ -121,7 +121,7 @@ fn principals(members: Vec<(std::borrow::Cow<'_, str>, Value<'_>)>) -> Result<Ve
     Ok(members.into_iter().map(|(name, value)| (name.into_owned(), text(&value))).collect())
 }
 
-/// Makes a database that has channels.
+/// Creates a database with channels.
 pub(crate) async fn create(mut request: Request, name: &str) -> Result<Reply> {
     let body = request.body().await?;
     let Configuration { sync, revs_limit, offline, users, roles } = Configuration::parse(&body.bytes)?;
@@ -153,7 +153,7 @@ pub(crate) async fn create(mut request: Request, name: &str) -> Result<Reply> {
     Ok(empty(StatusCode::CREATED))
 }
 
-/// `_config`: of what it says the sync function and `revs_limit` hold from now on.
+/// Handles `_config`: applies the sync function and `revs_limit`.
 pub(crate) async fn config(mut request: Request, name: &str) -> Result<Reply> {
     let database = request.context.database(name, Administer).await?;
     if request.method == Method::PUT {
@@ -187,7 +187,7 @@ pub(crate) async fn config(mut request: Request, name: &str) -> Result<Reply> {
     Ok(reply::json(StatusCode::OK, text))
 }
 
-/// `_config/sync`: the function alone, as it stands. `DELETE`: documents' own members `channels` say where they are.
+/// Handles `_config/sync`, the function's source. `DELETE` restores the default function.
 pub(crate) async fn sync(mut request: Request, name: &str) -> Result<Reply> {
     let database = request.context.database(name, Administer).await?;
     match request.method {

@@ -1,4 +1,4 @@
-//! `/{db}/`: creation and deletion, its information, and documents posted to it.
+//! `/{db}/`: creates and deletes databases, shows their information, and takes posted documents.
 
 use flatbed_http::Reply;
 use flatbed_layer::json::Object;
@@ -13,10 +13,9 @@ use crate::request::Request;
 use crate::state::Gateway;
 use crate::{config, document};
 
-/// Names in a list of databases that are read at once.
+/// The largest batch of names in one read.
 const NAMES_AT_ONCE: usize = 1_000;
 
-/// `GET /`
 pub(crate) fn welcome(state: &Gateway) -> Reply {
     let text = Object::text(|object| {
         let version = format!("Flatbed/{}", state.version);
@@ -30,7 +29,7 @@ pub(crate) fn welcome(state: &Gateway) -> Reply {
     json(StatusCode::OK, text)
 }
 
-/// `GET /_all_dbs`, those alone that have paths here.
+/// Lists the databases that this surface serves.
 pub(crate) async fn all(request: &Request) -> Result<Reply> {
     let databases = request.context.databases().await?;
     let mut range = NameRange { limit: Some(NAMES_AT_ONCE), ..NameRange::default() };
@@ -49,10 +48,10 @@ pub(crate) async fn all(request: &Request) -> Result<Reply> {
     Ok(json(StatusCode::OK, out))
 }
 
-/// A database that users may know of: one that has channels. Whether there is another of the name is not theirs to know.
+/// Checks that users may see a database: it has channels. Users cannot tell other databases from missing ones.
 ///
 /// # Errors
-/// 404, and those of the storage.
+/// 404, and the storage's errors.
 pub(crate) async fn must_be_public(service: &Service, name: &str) -> Result<()> {
     let context = service.context(Standing::of_server());
     let has_channels = match context.database(name, Read).await?.has_channels().await {
@@ -62,11 +61,11 @@ pub(crate) async fn must_be_public(service: &Service, name: &str) -> Result<()> 
     if has_channels { Ok(()) } else { Err(Failure::no_database(name)) }
 }
 
-/// That a database is not closed to who asks for something of it. Where it is offline, that is all at both ports but what tells so and what
-/// brings it back; where a resync goes on that wants to be alone, users are kept out.
+/// Checks that a database is open. An offline database answers only reads of its information and the administrators'
+/// requests that configure it or bring it online. During an exclusive resync users are refused.
 ///
 /// # Errors
-/// 503, and those of the storage.
+/// 503, and the storage's errors.
 pub(crate) async fn must_be_open(state: &Gateway, name: &str, of: &Of, method: &Method) -> Result<()> {
     let Closed { is_resyncing, is_offline } = state.service.closed(name).await?;
     let tells = *of == Of::Root && method.is_safe();
@@ -82,7 +81,7 @@ pub(crate) async fn must_be_open(state: &Gateway, name: &str, of: &Of, method: &
     if is_closed { Err(Failure::closed()) } else { Ok(()) }
 }
 
-/// `_offline` and `_online`. What a body asks for of the latter, to wait, is passed over: it is online when this is answered.
+/// Handles `_offline` and `_online`. A requested delay is ignored: the change is complete when it is answered.
 pub(crate) async fn set_offline(mut request: Request, name: &str, is_offline: bool) -> Result<Reply> {
     request.skip_body().await;
     request.context.database(name, Administer).await?.set_offline(is_offline).await?;
@@ -118,7 +117,7 @@ pub(crate) async fn root(state: &Gateway, mut request: Request, name: &str) -> R
 
 fn info_text(name: &str, info: &DatabaseInfo, is_offline: bool) -> Vec<u8> {
     Object::text(|object| {
-        // An answer about one that is offline has no sequence.
+        // As recorded, an offline database shows no sequence.
         let seq = if is_offline { "0".to_owned() } else { info.update_seq.to_string() };
         object.string("db_name", name).string("update_seq", &seq).string("committed_update_seq", &seq);
         object.number("instance_start_time", info.created_at_ms.saturating_mul(1_000));
@@ -127,7 +126,7 @@ fn info_text(name: &str, info: &DatabaseInfo, is_offline: bool) -> Vec<u8> {
     })
 }
 
-/// All writes are durable when they are answered: there is nothing left to do.
+/// Answers `_ensure_full_commit`. All answered writes are durable already.
 pub(crate) async fn ensure_full_commit(mut request: Request, name: &str) -> Result<Reply> {
     request.skip_body().await;
     let info = request.context.database(name, Read).await?.info().await?;
@@ -137,7 +136,7 @@ pub(crate) async fn ensure_full_commit(mut request: Request, name: &str) -> Resu
     Ok(json(StatusCode::CREATED, text))
 }
 
-/// Asks for bodies of superseded revisions to be dropped, in the background: how many there are is not known when it is answered.
+/// Starts the removal of superseded revisions' bodies in the background, so the answer has no count.
 pub(crate) async fn compact(mut request: Request, name: &str) -> Result<Reply> {
     request.skip_body().await;
     request.context.database(name, Maintain).await?.compact().await?;

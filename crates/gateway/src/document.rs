@@ -26,7 +26,7 @@ pub(crate) async fn document(state: &Gateway, mut request: Request, name: &str, 
     }
 }
 
-/// Whether the client takes JSON.
+/// Returns whether the client accepts JSON.
 fn accepts_json(request: &Request) -> bool {
     let Some(accept) = request.header(header::ACCEPT) else { return true };
     let kinds = accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
@@ -50,7 +50,7 @@ async fn get(state: &Gateway, request: Request, name: &str, id: &str) -> Result<
         return Ok(reply::plain(Box::pin(open_revs(database, id, revs_of, options, shown)).await?));
     }
     let rev = match query.get("rev") {
-        // What is no revision's name stands for a missing one.
+        // Anything that is no revision id counts as a missing revision.
         Some(rev) => Some(rev.parse::<RevId>().map_err(|_| missing())?),
         None => None,
     };
@@ -94,7 +94,7 @@ async fn get(state: &Gateway, request: Request, name: &str, id: &str) -> Result<
     Ok(reply)
 }
 
-/// Adds to a document that was seen when it ends: `_exp`, as a date.
+/// Adds `_exp`, the expiry date, to a document that the client may read.
 async fn show_end(state: &Gateway, name: &str, document: &mut Document) -> Result<()> {
     let database = state.service.context(Standing::of_server()).database(name, Read).await?;
     let found = database.routings(std::slice::from_ref(&document.id)).await?.into_iter().next().flatten();
@@ -111,10 +111,10 @@ async fn show_end(state: &Gateway, name: &str, document: &mut Document) -> Resul
     Ok(())
 }
 
-/// Revisions that one `open_revs` may name.
+/// The largest number of revisions in one `open_revs`.
 const OPEN_REVS_MAX: usize = 1_000;
 
-/// The revisions that `open_revs` names.
+/// Parses `open_revs`.
 fn revs_of(wanted: &str) -> Result<OpenRevs> {
     if wanted == "all" {
         return Ok(OpenRevs::All);
@@ -132,7 +132,7 @@ fn not_acceptable() -> Failure {
     Failure::new(StatusCode::NOT_ACCEPTABLE, "only application/json available")
 }
 
-/// The revision that the request's line and headers name.
+/// Returns the revision that the query string or headers name.
 pub(crate) fn named_rev(request: &Request) -> Result<Option<RevId>> {
     let header = request.header(header::IF_MATCH).map(|tag| tag.trim().trim_matches('"')).filter(|tag| !tag.is_empty());
     let rev = request.query.get("rev").or(header).map(str::parse::<RevId>).transpose();
@@ -163,7 +163,7 @@ async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     Ok(write(&request, name, &edit).await?.1)
 }
 
-/// A document whose id may be in its body, or is made here.
+/// Creates a document with the id of its body or a generated one.
 pub(crate) async fn post(mut request: Request, name: &str) -> Result<Reply> {
     let body = request.json().await?;
     let (mut edit, written) = edit_of(object(&body.bytes)?, None, true, request.context.clock())?;
@@ -180,7 +180,7 @@ pub(crate) async fn post(mut request: Request, name: &str) -> Result<Reply> {
     Ok(reply)
 }
 
-/// The same with attachments, which are uploaded before.
+/// Uploads the attachments and writes the edit.
 async fn upload_and_write(
     request: &Request,
     name: &str,
@@ -192,14 +192,14 @@ async fn upload_and_write(
     edit.attachments = attachment_edits(&mut uploads, written, |_| None).await?;
     uploads.stage().await?;
     let done = write(request, name, edit).await?;
-    // What another replica sends may be known already, and its data with it.
+    // A replicated revision may be known already, and then its uploads are unused.
     if edit.history.is_none() {
         uploads.taken();
     }
     Ok(done)
 }
 
-/// Writes an edit: `{"id","ok","rev"}`.
+/// Writes an edit and answers `{"id","ok","rev"}`.
 pub(crate) async fn write(request: &Request, name: &str, edit: &Edit<'_>) -> Result<(RevId, Reply)> {
     let names_parent = edit.parent.is_some() || edit.history.is_some();
     let database = request.context.database(name, Write).await?;

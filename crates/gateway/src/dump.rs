@@ -1,4 +1,4 @@
-//! `_dumpchannel/{channel}`: the documents of a channel, and those that have left it, as a page for people.
+//! `_dumpchannel/{channel}`: an HTML page with the documents in a channel and those that have left it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,14 +80,14 @@ pub(crate) async fn channel(request: Request, db: &str, channel: &str) -> Result
     Ok(TenantReply::of_body(reply).into())
 }
 
-/// A row; in its flags 1 is a tombstone, 2 (two digits, binary) what has left the channel.
+/// Formats a row. Flags: bit 0 is a tombstone, bit 1 (shown as binary digits) a document that has left the channel.
 fn line(row: &ChangeRow) -> String {
     let flags = u8::from(row.deleted) | u8::from(!row.removed.is_empty()) << 1;
     let (seq, id, rev) = (row.place().to_string(), escaped(&row.id), escaped(&row.rev.to_string()));
     format!("\t<tr><td>{seq}</td><td>{id}</td><td>{rev}</td><td>{flags:08b}</td></tr>\n")
 }
 
-/// Text that is nothing but text in HTML.
+/// Escapes text for HTML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;").replace('\'', "&#39;")
 }

@@ -1,4 +1,4 @@
-//! The one place where what went wrong becomes a status and Sync Gateway's `{"error","reason"}`.
+//! Maps every failure to a status and Sync Gateway's `{"error","reason"}`. No other module does.
 
 use flatbed_documents::DocumentError;
 use flatbed_http::Refused;
@@ -10,77 +10,72 @@ use hyper::StatusCode;
 /// FoundationDB's `transaction_too_large`.
 const TRANSACTION_TOO_LARGE: i32 = 2101;
 
-/// What a handler answers instead of a reply.
+/// A failed request, as the client sees it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{status}: {reason}")]
 pub(crate) struct Failure {
     /// 4xx or 5xx.
     pub status: StatusCode,
-    /// For people.
+    /// The explanation for people.
     pub reason: String,
-    /// The methods of an `allow` header, with 405.
+    /// The value of the `allow` header of a 405.
     pub allow: Option<&'static str>,
-    /// Whether it asks for a name and a password.
+    /// True to send a challenge for a name and a password.
     pub asks: bool,
-    /// When to ask again, where that is known.
+    /// Seconds after which a retry may succeed; sent as `retry-after`.
     pub retry_after_seconds: Option<u32>,
 }
 
-/// Result of a handler.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// Any failure.
     pub(crate) fn new(status: StatusCode, reason: impl Into<String>) -> Failure {
         Failure { status, reason: reason.into(), allow: None, asks: false, retry_after_seconds: None }
     }
 
-    /// 400
     pub(crate) fn bad_request(reason: impl Into<String>) -> Failure {
         Failure::new(StatusCode::BAD_REQUEST, reason)
     }
 
-    /// 404
     pub(crate) fn not_found(reason: impl Into<String>) -> Failure {
         Failure::new(StatusCode::NOT_FOUND, reason)
     }
 
-    /// 404 for a path that is nothing.
+    /// 404 for an unknown path.
     pub(crate) fn unknown() -> Failure {
         Failure::not_found("unknown URL")
     }
 
-    /// 404 for a database.
+    /// 404 for a missing database.
     pub(crate) fn no_database(name: &str) -> Failure {
         Failure::not_found(format!("no such database \"{name}\""))
     }
 
-    /// 405 with the methods that there are, such as `GET, HEAD`.
+    /// 405; `allow` lists the allowed methods, such as `GET, HEAD`.
     pub(crate) fn method(allow: &'static str) -> Failure {
         Failure { allow: Some(allow), ..Failure::new(StatusCode::METHOD_NOT_ALLOWED, "") }
     }
 
-    /// 409
     pub(crate) fn conflict(reason: impl Into<String>) -> Failure {
         Failure::new(StatusCode::CONFLICT, reason)
     }
 
-    /// 401 for who has not said who they are and must.
+    /// 401 for an anonymous client.
     pub(crate) fn login_required() -> Failure {
         Failure { asks: true, ..Failure::new(StatusCode::UNAUTHORIZED, "Login required") }
     }
 
-    /// 503 for who is kept out of a database for a while.
+    /// 503 for a database that is closed for a while.
     pub(crate) fn closed() -> Failure {
         Failure::new(StatusCode::SERVICE_UNAVAILABLE, "DB is currently under maintenance")
     }
 
-    /// 501: Sync Gateway has it, this version does not.
+    /// 501 for a feature that Sync Gateway has and this version lacks.
     pub(crate) fn not_implemented(what: &str) -> Failure {
         Failure::new(StatusCode::NOT_IMPLEMENTED, format!("{what}: not in this version of Flatbed"))
     }
 
-    /// The word of a whole answer.
+    /// Returns the error word of an answer.
     pub(crate) fn error(&self) -> &'static str {
         match self.status {
             StatusCode::NOT_FOUND => "not_found",
@@ -90,7 +85,7 @@ impl Failure {
         }
     }
 
-    /// The word of one row of an answer, or the number of the status where there is none.
+    /// Returns the error word of a row, or the status number if there is none.
     pub(crate) fn row_error(&self) -> String {
         match self.status {
             StatusCode::BAD_REQUEST => "bad_request",
@@ -113,7 +108,7 @@ impl Failure {
         })
     }
 
-    /// Of a write of what was said to be new, or to follow a revision.
+    /// Maps a failed write. `names_parent`: the edit named a parent revision.
     pub(crate) fn of_write(error: LayerError, names_parent: bool) -> Failure {
         match error {
             LayerError::Refused(refusal) => Failure::of_refused_write(refusal, names_parent),
@@ -121,7 +116,7 @@ impl Failure {
         }
     }
 
-    /// The same of a write that was refused.
+    /// Maps a refused write as [`Failure::of_write`] does.
     pub(crate) fn of_refused_write(refusal: Refusal, names_parent: bool) -> Failure {
         match refusal {
             Refusal::Conflict if !names_parent => Failure::conflict("Document exists"),
@@ -187,7 +182,7 @@ impl From<FeedError> for Failure {
         match error {
             FeedError::Layer(error) => error.into(),
             FeedError::Lost(refused) => refused.into(),
-            // No feed of this surface has a filter of its own.
+            // Feeds of this surface have no filter functions.
             FeedError::Function(_) | FeedError::Selector(_) | FeedError::MissingMember(_) => internal(&error),
         }
     }
@@ -254,17 +249,17 @@ impl From<Refusal> for Failure {
             Refusal::NotJudged { because: NotJudged::TooMany, .. } => {
                 Failure::new(StatusCode::TOO_MANY_REQUESTS, reason)
             }
-            // What a function says when it fails is nobody's but its author's, who has `_sync` to ask it.
+            // The sync function's error text is for its author, who can test the function with `_sync`.
             Refusal::NotJudged { .. } => {
                 Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "Exception in JS sync function")
             }
-            // Asked for by this program alone.
+            // Only the server's own calls cause these refusals.
             other => internal(&other),
         }
     }
 }
 
-/// What is wrong inside is logged, and the client does not see it.
+/// Logs an internal error, which the client does not see.
 fn internal(error: &(dyn std::error::Error + 'static)) -> Failure {
     tracing::error!(error, "internal error");
     Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "see the server's log")

@@ -1,11 +1,11 @@
 //! Sync Gateway's REST API on the document layer: two surfaces of the shell `flatbed-http`, one for users and one for
 //! administrators.
 //!
-//! Requests are taken apart here and handed to [`flatbed_layer`] through `flatbed-service`; what comes of them is written in
-//! Sync Gateway's words. CouchDB's surface serves the same databases, users and rights in its own. What is answered
-//! differently on purpose, and what is not there yet: `design/channels.md`.
+//! This crate parses requests, calls [`flatbed_layer`] through `flatbed-service`, and writes answers in Sync Gateway's
+//! words. CouchDB's surface serves the same databases, users and rights. `design/channels.md` lists deliberate
+//! differences and missing features.
 #![forbid(unsafe_code)]
-// Futures of the layer lie deep within those of handlers.
+// The layer's futures are deeply nested in those of handlers.
 #![recursion_limit = "256"]
 #![warn(clippy::indexing_slicing)]
 

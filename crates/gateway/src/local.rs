@@ -10,7 +10,7 @@ use crate::error::{Failure, Result};
 use crate::reply::{empty, json as reply_json};
 use crate::request::{Request, object};
 
-/// `{"id","ok","rev"}`
+/// Formats `{"id","ok","rev"}`.
 pub(crate) fn written(status: StatusCode, id: &str, rev: &str) -> Reply {
     let text = Object::text(|object| {
         object.string("id", id).bool("ok", true).string("rev", rev);
@@ -22,7 +22,7 @@ fn conflict() -> Failure {
     Failure::conflict("Document update conflict")
 }
 
-/// `id` is what stands behind `_local/`.
+/// Handles `/{db}/_local/{id}`; `id` is the path after `_local/`.
 pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     if let Err(refusal) = check_local_id(id) {
         request.skip_body().await;
@@ -60,7 +60,7 @@ pub(crate) async fn document(mut request: Request, name: &str, id: &str) -> Resu
     }
 }
 
-/// Whether a revision is the one that there is.
+/// Returns whether a revision matches the stored one.
 fn is_of(rev: Option<&RevId>, revision: u64) -> bool {
     rev.is_some_and(|rev| rev.to_string() == format!("0-{revision}"))
 }
@@ -72,7 +72,7 @@ async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     Ok(written(StatusCode::CREATED, &local_id(id), &format!("0-{}", document.revision)))
 }
 
-/// Writes one upon the revision that it names.
+/// Writes a local document if the named revision is current.
 pub(crate) async fn write(
     request: &Request,
     name: &str,

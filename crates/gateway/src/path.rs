@@ -1,29 +1,27 @@
-//! What paths name, and which methods that has.
+//! Parses paths and lists their methods.
 
 use hyper::Method;
 
 use crate::query::decode;
 use crate::route::Route;
 
-/// What a request's path names.
+/// A parsed path.
 #[derive(Debug)]
 pub struct Path(pub(crate) Target);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// `/`
     Welcome,
-    /// `/_all_dbs`
     AllDatabases,
-    /// What is in a database, or itself.
+    /// A database, or a resource in it.
     Database(String, Of),
-    /// It is elsewhere.
+    /// A redirect to this location.
     Moved(String),
-    /// Nothing.
+    /// An unknown path.
     Unknown,
 }
 
-/// What is in a database.
+/// A resource in a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Of {
     Root,
@@ -35,12 +33,12 @@ pub(crate) enum Of {
     EnsureFullCommit,
     Session,
     Local(String),
-    /// The whole id.
+    /// The complete id.
     Design(String),
     View,
     Document(String),
     Attachment(String, String),
-    /// Of administrators alone, as all below.
+    /// Administrators only, as are all below.
     Administration(Administration),
 }
 
@@ -73,19 +71,19 @@ pub(crate) enum Administration {
     DryRun,
 }
 
-/// A name in a path; a slash stays encoded in those of users and roles.
+/// Decodes the name of a user or role, whose slashes are encoded.
 fn principal(text: &str) -> Option<String> {
     let parts: Option<Vec<String>> = text.split("%2F").map(|part| decode(part, false)).collect();
     Some(parts?.join("%2F"))
 }
 
 impl Target {
-    /// Reads a path as it was sent.
+    /// Parses an encoded path.
     pub(crate) fn parse(path: &str, is_for_administrators: bool) -> Target {
         Target::read(path, is_for_administrators).unwrap_or(Target::Unknown)
     }
 
-    /// `None`: it is nothing.
+    /// Parses a path, or returns `None` if it is unknown.
     fn read(path: &str, is_for_administrators: bool) -> Option<Target> {
         let rest = path.strip_prefix('/')?;
         let (first, rest) = match rest.split_once('/') {
@@ -97,7 +95,7 @@ impl Target {
             ("_all_dbs", None) if is_for_administrators => return Some(Target::AllDatabases),
             _ => {}
         }
-        // Databases of the server's own are not served here, whatever they are called elsewhere.
+        // The server's own databases are not served here.
         let name = decode(first, false).filter(|name| name.starts_with(|first: char| first.is_ascii_alphanumeric()))?;
         let Some(rest) = rest else { return Some(Target::Moved(format!("/{first}/"))) };
         if rest.starts_with('/') {
@@ -117,7 +115,7 @@ impl Target {
         Some(Target::Database(name, of))
     }
 
-    /// What it is counted as.
+    /// Returns the label in metrics and traces.
     pub(crate) fn route(&self) -> Route {
         match self {
             Target::Welcome => Route::Welcome,
@@ -150,13 +148,13 @@ impl Target {
         }
     }
 
-    /// Whether a request with this method changes nothing. A `POST` may be a query.
+    /// Returns whether a request with this method only reads. A `POST` may be a query.
     pub(crate) fn only_reads(&self, method: &Method) -> bool {
         let is_read = matches!(self, Target::Database(_, Of::Changes | Of::AllDocs | Of::BulkGet | Of::RevsDiff));
         method.is_safe() || (is_read && *method == Method::POST)
     }
 
-    /// The methods that it has, as an `allow` header lists them. `None`: it is nothing that has any.
+    /// Returns the value of the `allow` header; `None` for an unknown path.
     pub(crate) fn methods(&self, is_for_administrators: bool) -> Option<&'static str> {
         Some(match self {
             Target::Welcome | Target::AllDatabases => "GET, HEAD",
@@ -350,7 +348,7 @@ mod tests {
         for (path, to) in [("/db", "/db/"), ("/%64b", "/%64b/"), ("/db/a/", "/db/a"), ("/db/_user", "/db/_user/")] {
             assert_eq!(moved(path).as_deref(), Some(to));
         }
-        // Nobody is sent to another server.
+        // Redirects never leave this server.
         for path in ["//evil.example", "//evil.example/", "/\\evil.example", "/%2Fevil.example", "/%5Cevil.example"] {
             assert_eq!(moved(path), None, "{path}");
         }
@@ -363,7 +361,7 @@ mod tests {
             target.route();
             target.methods(admin);
             if let Target::Moved(to) = target {
-                // A second slash, of either kind, would make a server's name of what follows.
+                // `//` or `/\` would start a host name.
                 prop_assert!(to.starts_with('/') && !to[1..].starts_with(['/', '\\']), "{to}");
                 prop_assert_ne!(Target::parse(&to, admin).route(), Route::Nothing, "{}", to);
             }

@@ -1,4 +1,4 @@
-//! `_user/` and `_role/`: the users and roles of a database, for administrators.
+//! `_user/` and `_role/`: administers a database's users and roles.
 
 use flatbed_channels::{
     GUEST, InvalidPrincipal, Kind, PrincipalShown, PrincipalUpdate, Request as Asked, Role, User, UserShown,
@@ -14,7 +14,7 @@ use crate::error::{Failure, Result};
 use crate::reply::{self, empty};
 use crate::request::Request;
 
-/// Names in a list, and the time that they take, have a bound: who has more looks them up one by one.
+/// The largest number of names in a list, which bounds its time.
 const NAMES_MAX: usize = 100_000;
 
 impl From<InvalidPrincipal> for Failure {
@@ -24,7 +24,7 @@ impl From<InvalidPrincipal> for Failure {
     }
 }
 
-/// `_user/` and `_role/`
+/// Handles `_user/` and `_role/`.
 pub(crate) async fn all(mut request: Request, name: &str, kind: Kind) -> Result<Reply> {
     let database = request.context.database(name, Administer).await?;
     if request.method == Method::POST {
@@ -49,7 +49,7 @@ pub(crate) async fn all(mut request: Request, name: &str, kind: Kind) -> Result<
     Ok(reply::json(StatusCode::OK, out))
 }
 
-/// A database without channels has no users.
+/// Checks that the database has channels; others have no users.
 pub(crate) async fn must_have_channels(database: &Administration) -> Result<()> {
     if database.has_channels().await? {
         return Ok(());
@@ -57,12 +57,12 @@ pub(crate) async fn must_have_channels(database: &Administration) -> Result<()> 
     Err(Failure::bad_request("The database has no channels: PUT its _config/sync"))
 }
 
-/// What it is called within.
+/// Maps `GUEST` to its internal name, the empty one.
 fn inner(name: &str, kind: Kind) -> &str {
     if kind == Kind::User && name == GUEST { "" } else { name }
 }
 
-/// `_user/{name}` and `_role/{name}`
+/// Handles `_user/{name}` and `_role/{name}`.
 pub(crate) async fn one(mut request: Request, db: &str, kind: Kind, name: &str) -> Result<Reply> {
     let database = request.context.database(db, Administer).await?;
     match request.method {
@@ -103,7 +103,7 @@ pub(crate) async fn one(mut request: Request, db: &str, kind: Kind, name: &str) 
     }
 }
 
-/// A guest of whom nobody has said anything.
+/// Returns the guest's JSON if it has never been configured.
 fn no_guest() -> Vec<u8> {
     json::Object::text(|object| {
         object.string("name", GUEST);
@@ -125,7 +125,7 @@ fn text(found: &PrincipalFound, kind: Kind) -> Vec<u8> {
     .text()
 }
 
-/// Makes one, or changes it.
+/// Creates or changes a user or role.
 pub(crate) async fn put(
     request: &Request,
     database: &Administration,
@@ -163,7 +163,7 @@ pub(crate) async fn put(
                 }
                 (Some(password), false) => Some(SignsIn::Password(request.context.hash_password(&password).await?)),
                 (None, true) => Some(SignsIn::Account),
-                // The guest signs in with nothing.
+                // The guest signs in without credentials.
                 (None, false) if name.is_empty() => Some(SignsIn::Not),
                 (None, false) => None,
             };
@@ -178,7 +178,7 @@ pub(crate) async fn put(
     }
 }
 
-/// `_user/{name}/_channels`: what a user has and since when, in whatever ways, and the roles that they are in.
+/// Handles `_user/{name}/_channels`: the user's channels with their sequences, and roles.
 pub(crate) async fn channels(request: Request, db: &str, name: &str) -> Result<Reply> {
     let database = request.context.database(db, Administer).await?;
     must_have_channels(&database).await?;

@@ -1,13 +1,13 @@
-//! Parameters of a query, and what stands encoded in a path.
+//! Decodes query strings and path segments.
 
 use flatbed_layer::json::{self, Limits, Value};
 
 use crate::error::{Failure, Result};
 
-/// More parameters are refused.
+/// The largest number of parameters; more are refused.
 const PARAMETERS_MAX: usize = 100;
 
-/// A text with `%xx` decoded; of a query, `+` as a space. `None`: it is no UTF-8, or a `%` stands by itself.
+/// Decodes `%xx` and, in a query, `+`. `None` for invalid UTF-8 or an incomplete `%`.
 pub(crate) fn decode(text: &str, is_query: bool) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();
@@ -25,7 +25,7 @@ pub(crate) fn decode(text: &str, is_query: bool) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The parameters of a query string. Of several of one name the first counts; what cannot be decoded is left out.
+/// The parameters of a query string. The first of repeated names counts; parameters that cannot be decoded are ignored.
 #[derive(Debug, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
 
@@ -44,29 +44,29 @@ impl Query {
         Ok(Query(parameters))
     }
 
-    /// Without those of which something is said elsewhere.
+    /// Removes the parameters for which `is_said` returns true.
     pub(crate) fn without(mut self, is_said: impl Fn(&str) -> bool) -> Query {
         self.0.retain(|(name, _)| !is_said(name));
         self
     }
 
-    /// A parameter that is not empty.
+    /// Returns a parameter that is not empty.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|(found, _)| found == name);
         found.map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     }
 
-    /// Whether it is said to be so.
+    /// Returns whether a parameter is true.
     pub(crate) fn flag(&self, name: &str) -> bool {
         self.get(name) == Some("true")
     }
 
-    /// A number; what is no number does not count.
+    /// Returns a number. Other values count as absent.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.get(name)?.parse().ok()
     }
 
-    /// A string in JSON, or just as it stands.
+    /// Returns a JSON string, or the raw text.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         let text = self.get(name)?;
         match json::parse(text.as_bytes(), &Limits::default()) {

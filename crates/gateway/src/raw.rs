@@ -1,4 +1,4 @@
-//! What administrators see of a document beside its text: its tree of revisions, the channels that it is in.
+//! Inspection of a document by administrators: its revision tree, channels and grants.
 
 use std::collections::BTreeSet;
 
@@ -18,14 +18,14 @@ use crate::read;
 use crate::reply::{empty, json};
 use crate::request::Request;
 
-/// Edges of a tree that is shown.
+/// The largest number of edges in a shown tree; more are 413.
 const EDGES_MAX: usize = 100_000;
 
 fn missing() -> Failure {
     Refusal::DocumentNotFound(NotFound::Missing).into()
 }
 
-/// `_revtree/{id}`: a graph of the revisions, in the language of Graphviz.
+/// Handles `_revtree/{id}`: the revision tree in Graphviz' language.
 pub(crate) async fn rev_tree(request: Request, name: &str, id: &str) -> Result<Reply> {
     let accept = request.header(header::ACCEPT).unwrap_or("*/*");
     let mut kinds = accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
@@ -64,7 +64,7 @@ pub(crate) async fn rev_tree(request: Request, name: &str, id: &str) -> Result<R
     }
     let mut text = "digraph graphname{".to_owned();
     for (parent, child) in &edges {
-        // Those of other replicas may be any text.
+        // Replicated revision ids may contain any text.
         let quoted = |rev: &RevId| rev.to_string().replace('\\', "\\\\").replace('"', "\\\"");
         text.push_str(&format!("\"{}\" -> \"{}\"; ", quoted(parent), quoted(child)));
     }
@@ -75,13 +75,13 @@ pub(crate) async fn rev_tree(request: Request, name: &str, id: &str) -> Result<R
     Ok(TenantReply::of_body(Reply { held: room, ..reply }).into())
 }
 
-/// The name of who has written a revision, of what is noted of them: behind it stands since when a user's name has been theirs.
+/// Returns a revision's author without the suffix that dates a user's name.
 fn name_of(writer: &str) -> &str {
     let user = writer.rsplit_once(':').map(|(user, _)| user);
     user.filter(|user| !user.is_empty() && !user.contains(':')).unwrap_or(writer)
 }
 
-/// `_raw/{id}/_channels`: the winner, the channels that it is in, and whom it lets in.
+/// Handles `_raw/{id}/_channels`: the winner, its channels and its grants.
 pub(crate) async fn channels(request: Request, name: &str, id: &str) -> Result<Reply> {
     flatbed_layer::check_document_id(id)?;
     let database = request.context.database(name, Administer).await?;
@@ -103,13 +103,13 @@ pub(crate) async fn channels(request: Request, name: &str, id: &str) -> Result<R
     Ok(json(StatusCode::OK, text))
 }
 
-/// What stands in the place of what somebody has chosen. As Sync Gateway makes it: SHA-1 of the salt and the name, in hexadecimal digits.
+/// Hashes a name as Sync Gateway does for redaction: SHA-1 of salt and name, in hexadecimal digits.
 fn hash_of(name: &str, salt: &str) -> String {
     let digest = Sha1::new().chain_update(salt).chain_update(name).finalize();
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A revision as it is shown: a replica may have chosen any text for what stands behind its generation.
+/// Hashes the text of a revision id that a replica chose; MD5 hashes stay.
 fn redacted_rev(rev: &RevId, salt: &str) -> String {
     match rev.hash() {
         Hash::Md5(_) => rev.to_string(),
@@ -117,7 +117,7 @@ fn redacted_rev(rev: &RevId, salt: &str) -> String {
     }
 }
 
-/// What was said of a document, with hashes in the place of all names: of channels, users and roles.
+/// Replaces the names of channels, users and roles with hashes.
 fn redacted(verdict: &Verdict, salt: &str) -> Verdict {
     let hash = |name: &str| hash_of(name, salt);
     let grant = |Grant { to, what }: &Grant| Grant {
@@ -138,9 +138,9 @@ fn redacted(verdict: &Verdict, salt: &str) -> Verdict {
     }
 }
 
-/// `_raw/{id}`: the winner, be it a tombstone, and beside its members as `_sync` what is kept of it. Another shape than the recorded one,
-/// which was how a bucket keeps it: here it is where the document stands, its revisions, its channels and whom it lets in. With `redact=true`
-/// nothing is shown that somebody has chosen: for who passes it on.
+/// Handles `_raw/{id}`: the winner, which may be a tombstone, with a member `_sync`. Sync Gateway shows its storage
+/// format there; this server shows the revision, sequence, channels and grants. With `redact=true` all text chosen by
+/// users is hashed, so that the answer can be passed on.
 pub(crate) async fn raw(request: Request, name: &str, id: &str) -> Result<Reply> {
     let query = &request.query;
     let is_redacted = query.flag("redact");
@@ -151,7 +151,7 @@ pub(crate) async fn raw(request: Request, name: &str, id: &str) -> Result<Reply>
     let include_doc = !is_redacted && query.get("include_doc") != Some("false");
     let salt = match (is_redacted, query.get("salt")) {
         (true, Some(salt)) => Some(salt.to_owned()),
-        // Nobody can find out what was hashed by trying names.
+        // A random salt prevents guessing of hashed names.
         (true, None) => Some(new_id()?),
         (false, _) => None,
     };
@@ -179,7 +179,7 @@ pub(crate) async fn raw(request: Request, name: &str, id: &str) -> Result<Reply>
                 Part::Data(_) | Part::Stored(_) => {}
             }
         }
-        // It goes on.
+        // Removes the closing brace, because `_sync` follows.
         if out.last() == Some(&b'}') {
             out.pop();
         }

@@ -7,38 +7,38 @@ use hyper::{Method, StatusCode};
 
 use crate::error::Failure;
 
-/// What users are asked for who have not said who they are.
+/// The challenge sent to anonymous clients.
 const CHALLENGE: &str = "Basic realm=\"Couchbase Sync Gateway\"";
 
-/// An answer without a body.
+/// Returns an answer without a body.
 pub(crate) fn empty(status: StatusCode) -> Reply {
     Reply { status, headers: HeaderMap::new(), body: ReplyBody::Full(None), held: None }
 }
 
-/// JSON.
+/// Returns a JSON answer.
 pub(crate) fn json(status: StatusCode, text: Vec<u8>) -> Reply {
     plain(Reply::json(status, text))
 }
 
-/// JSON in pieces.
+/// Returns a streamed JSON answer.
 pub(crate) fn stream() -> (Reply, Sender) {
     let (reply, sender) = Reply::stream();
     (plain(reply), sender)
 }
 
-/// The same without what CouchDB says of caches.
+/// Removes CouchDB's cache headers.
 pub(crate) fn plain(mut reply: Reply) -> Reply {
     reply.headers.remove(header::CACHE_CONTROL);
     reply
 }
 
-/// What no cache keeps.
+/// Adds headers that forbid caching.
 pub(crate) fn uncached(mut reply: Reply) -> Reply {
     reply.header(header::CACHE_CONTROL, "private, max-age=0, no-cache, no-store");
     reply
 }
 
-/// That the place is another one; `location` begins with one slash.
+/// Redirects to `location`, which begins with one slash.
 pub(crate) fn moved(location: &str, method: &Method) -> Reply {
     let mut reply = empty(StatusCode::MOVED_PERMANENTLY);
     reply.header(header::LOCATION, location);
@@ -50,7 +50,7 @@ pub(crate) fn moved(location: &str, method: &Method) -> Reply {
     reply
 }
 
-/// The answer to a failure.
+/// Converts a failure to its answer.
 pub(crate) fn failed(failure: &Failure) -> Reply {
     let mut reply = json(failure.status, failure.text());
     if let Some(allow) = failure.allow {

@@ -1,4 +1,4 @@
-//! What a handler is given.
+//! The input of a handler.
 
 use std::ops::{Deref, DerefMut};
 
@@ -10,11 +10,11 @@ use hyper::{StatusCode, header};
 use crate::error::{Failure, Result};
 use crate::query::Query;
 
-/// A request, and who makes it.
+/// A request and its principal.
 pub(crate) struct Request {
     of: flatbed_http::Request,
     pub query: Query,
-    /// Who asks, and the only way to what they have a right to.
+    /// The principal, and the only access to databases.
     pub context: Context,
 }
 
@@ -23,16 +23,16 @@ impl Request {
         Request { of, query, context }
     }
 
-    /// The body, which is said to be JSON or not said to be anything.
+    /// Reads a body whose content type is JSON or absent.
     ///
     /// # Errors
-    /// 415, and those of reading it.
+    /// 415, and the errors of reading.
     pub(crate) async fn json(&mut self) -> Result<Body> {
         self.check_json().await?;
         self.body().await
     }
 
-    /// That the body is said to be JSON, or not said to be anything.
+    /// Checks that the content type is JSON or absent.
     ///
     /// # Errors
     /// 415.
@@ -48,10 +48,10 @@ impl Request {
         Ok(())
     }
 
-    /// The body, whatever it is said to be.
+    /// Reads the body with any content type.
     ///
     /// # Errors
-    /// 415 for what is compressed in another way than it may be, and those of reading it.
+    /// 415 for an unsupported content encoding, and the errors of reading.
     pub(crate) async fn body(&mut self) -> Result<Body> {
         match self.header(header::CONTENT_ENCODING).map(str::trim) {
             None | Some("" | "identity" | "gzip") => Ok(self.read_body().await?),
@@ -64,7 +64,7 @@ impl Request {
     }
 }
 
-/// A text as a JSON object.
+/// Parses a JSON object.
 ///
 /// # Errors
 /// 400 `Bad JSON`.
@@ -76,7 +76,6 @@ pub(crate) fn object(text: &[u8]) -> Result<Value<'_>> {
     }
 }
 
-/// Takes a member out of an object.
 pub(crate) fn take<'v>(value: Value<'v>, name: &str) -> Option<Value<'v>> {
     match value {
         Value::Object(members) => members.into_iter().rev().find(|(found, _)| found == name).map(|(_, value)| value),

@@ -1,5 +1,4 @@
-//! `_resync`, which brings documents to where the sync function puts them, and `_sync`, which asks the function about a document that is
-//! not written.
+//! `_resync` re-runs the sync function on all documents; `_sync` runs it on a document without writing.
 
 use std::sync::Arc;
 
@@ -17,11 +16,12 @@ use crate::principals::must_have_channels;
 use crate::reply::json;
 use crate::request::{Request, object};
 
-/// An id for a document that comes without one: nothing is written.
+/// The id of a document without one. `_sync` writes nothing, so it need not be unique.
 const NO_ID: &str = "id";
 
-/// `_resync`: `GET` says how far it has come, `POST` begins it (`action=start`, or nothing) or stops it (`action=stop`). It goes on in the
-/// background, while the database is read and written; with `exclusive=true` by its administrators alone.
+/// Handles `_resync`: `GET` shows the progress, `POST` starts it (`action=start`, the default) or stops it
+/// (`action=stop`). It runs in the background; with `exclusive=true` only administrators can use the database
+/// meanwhile.
 pub(crate) async fn resync(mut request: Request, db: &str) -> Result<Reply> {
     let database = request.context.database(db, Administer).await?;
     request.skip_body().await;
@@ -60,8 +60,8 @@ async fn state(database: &Administration) -> Result<Reply> {
     Ok(json(StatusCode::OK, text))
 }
 
-/// `_sync`: what the function would say of a document if an administrator wrote it, or by `user=NAME` that user: its channels, its
-/// grants and its end, or as `exception` what it is refused with.
+/// Handles `_sync`: returns the channels, grants and expiry that the function would assign if an administrator (or
+/// `user=NAME`) wrote the document, or its refusal as `exception`.
 pub(crate) async fn dry_run(mut request: Request, db: &str) -> Result<Reply> {
     let database = request.context.database(db, Administer).await?;
     let asker = match request.query.get("user") {
@@ -71,12 +71,12 @@ pub(crate) async fn dry_run(mut request: Request, db: &str) -> Result<Reply> {
     };
     let body = request.json().await?;
     must_have_channels(&database).await?;
-    // Attachments would be uploaded, and are nothing to the function but names.
+    // The function sees only the names of attachments, so they are not uploaded.
     let (mut edit, _) = edit_of(object(&body.bytes)?, None, true, request.context.clock())?;
     if edit.id.is_empty() {
         edit.id = NO_ID.into();
     }
-    // The others are no business of the function's.
+    // The function does not run for other ids.
     if edit.id.starts_with('_') {
         return Err(Failure::bad_request("Invalid doc ID"));
     }
@@ -101,7 +101,7 @@ fn routed(verdict: &Verdict) -> Vec<u8> {
         Grantee::User(name) => name.clone(),
         Grantee::Role(name) => format!("{ROLE_PREFIX}{name}"),
     };
-    // They are in the order of whom they are to.
+    // Grants are sorted by grantee.
     let given = |object: &mut Object<'_>, name: &'static str, what: &dyn Fn(&Given) -> Option<String>| {
         let mut grants = std::collections::BTreeMap::<String, Vec<String>>::new();
         for Grant { to: grantee, what: given } in &verdict.grants {

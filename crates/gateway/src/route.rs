@@ -1,4 +1,4 @@
-//! What requests are distinguished by in metrics and traces: never by the name of a database, document or user.
+//! Labels of requests in metrics and traces, without names of databases, documents or users.
 
 flatbed_metrics::labels! {
     /// A family of paths.
@@ -19,7 +19,7 @@ flatbed_metrics::labels! {
         Changes = "/{db}/_changes",
         /// `/{db}/_revs_diff`
         RevsDiff = "/{db}/_revs_diff",
-        /// `/{db}/_session`, and those below it and below a user
+        /// `/{db}/_session`, and the sessions beneath it and beneath users
         Session = "/{db}/_session",
         /// `/{db}/_user/{name}` and `/{db}/_role/{name}`
         Principal = "/{db}/_user/{name}",
@@ -29,11 +29,11 @@ flatbed_metrics::labels! {
         Document = "/{db}/{id}",
         /// `/{db}/{id}/{attachment}`
         Attachment = "/{db}/{id}/{attachment}",
-        /// What is for administrators beside these.
+        /// All other administrators' paths.
         Administration = "/{db}/_{administration}",
-        /// What is nothing, or elsewhere.
+        /// Unknown paths and redirects.
         Nothing = "(nothing)",
-        /// A preflight request.
+        /// A CORS preflight.
         Preflight = "(preflight)",
     }
 }

@@ -1,4 +1,4 @@
-//! `_session`: who somebody is, and sessions of users.
+//! `_session`: the client's identity, and sessions of users.
 
 use std::time::Duration;
 
@@ -17,34 +17,34 @@ use crate::reply::{empty, json};
 use crate::request::{Request, object};
 use crate::state::Gateway;
 
-/// The cookie's name.
 const COOKIE: &str = "SyncGatewaySession";
 
-/// How long a session goes on that does not say so.
+/// The default lifetime of a session.
 const LASTS: Duration = Duration::from_secs(24 * 3_600);
 
-/// More is no name and password.
+/// The largest sign-in body in bytes.
 const BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// For it to come: anybody may send one.
+/// Timeout of the sign-in body, which needs no credentials.
 const BODY_MAX: Duration = Duration::from_secs(30);
 
-/// The value of the session's cookie.
+/// Returns the value of the session cookie.
 fn id_in(cookies: Option<&str>) -> Option<&str> {
     let pairs = cookies?.split(';').filter_map(|pair| pair.trim().split_once('='));
     pairs.filter(|(name, _)| *name == COOKIE).map(|(_, value)| value).next()
 }
 
-/// The value of a `set-cookie` header. Clients do not read the cookie from scripts, and pages of other sites get no leave by CORS here.
+/// Returns the value of a `set-cookie` header. The cookie is hidden from scripts, and CORS gives other sites no access
+/// here.
 fn cookie(database: &str, id: &str, ends_at_ms: u64) -> String {
     format!("{COOKIE}={id}; Path=/{database}; Expires={}; HttpOnly; SameSite=Lax", http_date(ends_at_ms / 1_000))
 }
 
-/// A date as cookies have it.
+/// Formats a date for a cookie.
 fn http_date(seconds: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    // `YYYY-MM-DDThh:mm:ssZ`
+    // Formatted as `YYYY-MM-DDThh:mm:ssZ`.
     let date = Expiry::At(seconds).shown().unwrap_or_default();
     let part = |from: usize, to: usize| date.get(from..to).unwrap_or_default();
     let month = part(5, 7).parse::<usize>().ok().and_then(|month| MONTHS.get(month.checked_sub(1)?));
@@ -53,16 +53,16 @@ fn http_date(seconds: u64) -> String {
     format!("{day}, {} {month} {} {} GMT", part(8, 10), part(0, 4), part(11, 19))
 }
 
-/// Who makes a request at the users' port, and a cookie for the answer where the session goes on.
+/// The client's standing at the users' port, and the cookie of a prolonged session.
 pub(crate) struct SignedIn {
     pub standing: Standing,
     pub set_cookie: Option<String>,
 }
 
-/// Finds out who makes a request.
+/// Identifies the client.
 ///
 /// # Errors
-/// 401 in several words.
+/// 401 with several reasons.
 pub(crate) async fn sign_in(
     gateway: &Gateway,
     request: &flatbed_http::Request,
@@ -77,7 +77,7 @@ pub(crate) async fn sign_in(
             let set_cookie = session.zip(prolonged_until_ms).map(|(id, ends)| cookie(database, id, ends));
             Ok(SignedIn { standing, set_cookie })
         }
-        // Who asks who they are may be nobody.
+        // `GET _session` may be anonymous.
         Err(UserSignInError::LoginRequired | UserSignInError::SessionInvalid) if is_session => {
             Ok(SignedIn { standing: Standing::anonymous(), set_cookie: None })
         }
@@ -95,7 +95,7 @@ impl From<UserSignInError> for Failure {
     }
 }
 
-/// The name of who has signed in, as a principal of the database; `None`: nobody in particular.
+/// Returns the name of the signed-in user; `None` if anonymous or guest.
 pub(crate) fn name_of(standing: &Standing) -> Option<&str> {
     match standing.rests_on() {
         RestsOn::Principal { name, .. } => Some(&**name).filter(|name| !name.is_empty()),
@@ -103,7 +103,7 @@ pub(crate) fn name_of(standing: &Standing) -> Option<&str> {
     }
 }
 
-/// Whom the log and limits know as who asks.
+/// Returns the user's name for the log and for limits.
 pub(crate) fn user_of(standing: &Standing, database: &str) -> Option<String> {
     match standing.rests_on() {
         RestsOn::Principal { name, .. } if name.is_empty() => None,
@@ -112,7 +112,7 @@ pub(crate) fn user_of(standing: &Standing, database: &str) -> Option<String> {
     }
 }
 
-/// Who somebody is: `None` is nobody. The channels are those that are not a role's.
+/// Formats the answer about a user; `None` is anonymous. Channels that the user has through a role are omitted.
 async fn text(gateway: &Gateway, database: &str, name: Option<&str>, is_guest: bool) -> Result<Vec<u8>> {
     let context = gateway.service.context(Standing::of_server());
     let of = context.database(database, Administer).await?;
@@ -136,10 +136,10 @@ async fn text(gateway: &Gateway, database: &str, name: Option<&str>, is_guest: b
     }))
 }
 
-/// What a user of the database has, or the guest; nothing of who is neither, as accounts of the server are.
+/// Returns the channels of the user or guest. Accounts of the server have none.
 ///
 /// # Errors
-/// Those of the storage.
+/// The storage's errors.
 pub(crate) async fn held(gateway: &Gateway, request: &Request, database: &str) -> Result<Held> {
     let RestsOn::Principal { name, .. } = request.context.standing().rests_on() else { return Ok(Held::default()) };
     let of = gateway.service.context(Standing::of_server()).database(database, Administer).await?;
@@ -147,7 +147,7 @@ pub(crate) async fn held(gateway: &Gateway, request: &Request, database: &str) -
     Ok(found.map(|found| found.held).unwrap_or_default())
 }
 
-/// What everybody may know.
+/// Returns the answer about an anonymous client.
 pub(crate) fn nobody() -> Reply {
     let text = Object::text(|object| {
         object.array("authentication_handlers").string("default").string("cookie");
@@ -159,7 +159,7 @@ pub(crate) fn nobody() -> Reply {
     json(StatusCode::OK, text)
 }
 
-/// At the users' port.
+/// Handles `_session` at the users' port.
 pub(crate) async fn of_users(gateway: &Gateway, mut request: Request, database: &str) -> Result<Reply> {
     let standing = request.context.standing().clone();
     let name = name_of(&standing).map(str::to_owned);
@@ -182,7 +182,7 @@ pub(crate) async fn of_users(gateway: &Gateway, mut request: Request, database: 
     }
 }
 
-/// A name and a password for a session; who has signed in already needs none.
+/// Begins a session for a name and password, or for the signed-in user.
 async fn begin(gateway: &Gateway, request: &mut Request, database: &str, own: Option<String>) -> Result<Reply> {
     request.check_json().await?;
     let body = request.read_small_body(BODY_BYTES_MAX, BODY_MAX).await?;
@@ -221,7 +221,7 @@ async fn begin(gateway: &Gateway, request: &mut Request, database: &str, own: Op
     Ok(reply)
 }
 
-/// `POST _session` at the administrators' port: a session for somebody else.
+/// Handles `POST _session` at the administrators' port: begins a session for any user.
 pub(crate) async fn begin_for(mut request: Request, database: &str) -> Result<Reply> {
     let body = request.json().await?;
     let value = object(&body.bytes)?;
@@ -251,7 +251,7 @@ pub(crate) async fn begin_for(mut request: Request, database: &str) -> Result<Re
     Ok(json(StatusCode::OK, text))
 }
 
-/// `_session/{id}` at the administrators' port, and that of one user.
+/// Handles `_session/{id}` at the administrators' port, and beneath a user.
 pub(crate) async fn one(
     gateway: &Gateway,
     mut request: Request,
@@ -270,7 +270,7 @@ pub(crate) async fn one(
     Ok(json(StatusCode::OK, text(gateway, database, Some(&name), false).await?))
 }
 
-/// `_user/{name}/_session` at the administrators' port: all of one user end.
+/// Handles `_user/{name}/_session` at the administrators' port: ends all of a user's sessions.
 pub(crate) async fn end_all(mut request: Request, database: &str, name: &str) -> Result<Reply> {
     request.skip_body().await;
     let database = request.context.database(database, Administer).await?;

@@ -1,4 +1,4 @@
-//! The two surfaces: what their handlers share.
+//! The state that handlers of both surfaces share.
 
 use std::sync::Arc;
 
@@ -7,29 +7,28 @@ use flatbed_service::Service;
 
 use crate::route::Route;
 
-/// Whom a surface serves.
+/// The clients that a surface serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Port {
-    /// Users, and who is nobody.
+    /// Users and anonymous clients.
     Public,
-    /// Whoever can connect, as an administrator of the server: nobody is asked for a password. It belongs behind a listener
-    /// that nobody else reaches.
+    /// Every client, as a server administrator without a password. The listener must be unreachable for others.
     Administrators {
-        /// Whether it may listen on other addresses than those of this machine.
+        /// True if it may listen on addresses other than this machine's.
         anywhere: bool,
     },
 }
 
-/// How a surface is set up.
+/// Options of a surface.
 #[derive(Debug, Clone)]
 pub struct GatewayOptions {
-    /// Whom it serves.
+    /// The clients that it serves.
     pub port: Port,
     /// This program's version.
     pub version: String,
 }
 
-/// One of the surfaces. Whoever puts a program together makes its parts.
+/// One of the surfaces. The caller assembles its parts.
 pub struct Gateway {
     pub(crate) port: Port,
     pub(crate) version: String,
@@ -38,12 +37,12 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// A surface of what `service` serves.
+    /// Creates a surface on `service`.
     pub fn new(options: GatewayOptions, service: Service, shell: Arc<Shell<Route>>) -> Gateway {
         Gateway { port: options.port, version: options.version, service, shell }
     }
 
-    /// Whether it is that of administrators.
+    /// Returns whether it serves administrators.
     pub(crate) fn is_for_administrators(&self) -> bool {
         matches!(self.port, Port::Administrators { .. })
     }

@@ -1,4 +1,4 @@
-//! From a request to its handler, and from the handler's result to the answer.
+//! Dispatches a request to its handler and converts the result to an answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Surface for Gateway {
         (Path(target), route)
     }
 
-    /// Then it listens on addresses of this machine alone, and takes no names but this machine's.
+    /// An open surface listens on this machine's addresses and accepts this machine's host names only.
     fn is_open(&self) -> bool {
         matches!(self.port, Port::Administrators { anywhere: false })
     }
@@ -46,8 +46,8 @@ impl Surface for Gateway {
         !target.only_reads(method)
     }
 
-    /// Every request: at the administrators' port there is nothing by which a page's could be told from one of an administrator, and
-    /// at the other one its cookie may be one of ours.
+    /// Returns true, so that the shell checks every request's origin. The administrators' port has no credentials that
+    /// tell an administrator from a web page; at the users' port the browser may send the session cookie.
     fn begins_session(_target: &Path) -> bool {
         true
     }
@@ -97,7 +97,7 @@ impl Gateway {
             request.skip_body().await;
             return Err(Failure::method(methods));
         }
-        // Nothing within this process asks here, so nobody is let in for being that.
+        // No part of this process sends requests to this surface, so they get no rights.
         if origin.is_inside {
             return Err(Failure::login_required());
         }
@@ -143,7 +143,7 @@ impl Gateway {
         Ok((reply, user))
     }
 
-    /// Who asks for something of a database at the users' port, of which they may know.
+    /// Identifies a client at the users' port, after checking that users may see the database.
     async fn user(&self, request: &flatbed_http::Request, name: &str, of: &Of) -> Result<SignedIn> {
         let is_ordinary = DatabaseKind::of(name) == DatabaseKind::Ordinary;
         let found = match is_ordinary {
@@ -161,22 +161,23 @@ impl Gateway {
     }
 }
 
-/// For feeds that say why they end.
+/// Grace period for feeds to send the reason of their end.
 const CUT_AFTER: Duration = Duration::from_millis(250);
 
-/// What is asked before a piece of an answer is sent, and since when it can tell.
+/// Returns the check that runs before each part of an answer, and the time since when it is valid.
 fn rechecked(parts: PartsWatch) -> (Recheck, Instant) {
     let since = parts.since();
     (Box::new(move |judged_by| Box::pin(parts.is_whole(judged_by))), since)
 }
 
-/// Resolves when an answer may not go on.
+/// Resolves when the reader has lost its rights.
 async fn cut(mut watch: RightsWatch) {
     watch.lost().await;
     tokio::time::sleep(CUT_AFTER).await;
 }
 
-/// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.
+/// Runs the handler. A writing request continues when its client disconnects, so that a commit in flight is not
+/// dropped.
 async fn run(state: &Arc<Gateway>, mut request: Box<Request>, target: Target) -> Result<Reply> {
     if target.only_reads(&request.method) {
         return dispatch(state, request, target).await;
@@ -196,7 +197,8 @@ async fn dispatch(state: &Arc<Gateway>, mut request: Box<Request>, target: Targe
         Target::Moved(_) | Target::Unknown => return Err(Failure::unknown()),
     };
     let name = name.as_str();
-    // The name begins with a letter, so it is none of the server's own databases; but it may be a replicator database.
+    // The name begins with a letter or digit, so it is none of the server's own databases, but it may be a replicator
+    // database.
     let is_systems = DatabaseKind::of(name) != DatabaseKind::Ordinary
         || is_replicator_name(name) && request.context.asks_for_replications(name).await?;
     if is_systems {
@@ -213,7 +215,8 @@ async fn dispatch(state: &Arc<Gateway>, mut request: Box<Request>, target: Targe
     })
 }
 
-/// What users have a way to. The handlers are those of administrators: what is seen, and what may be written, is said by who asks.
+/// Dispatches at the users' port. Both ports share handlers; the principal determines which documents are visible and
+/// writable.
 async fn users(state: &Arc<Gateway>, mut request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
     match of {
         Of::Session => Box::pin(session::of_users(state, *request, name)).await,
@@ -236,7 +239,7 @@ async fn administrators(state: &Arc<Gateway>, mut request: Box<Request>, name: &
             request.context.database(name, flatbed_service::Read).await?.exists().await?;
             Ok(session::nobody())
         }
-        // Design documents belong to CouchDB's port: here nothing is there.
+        // Design documents are served by CouchDB's surface only.
         Of::Design(_) | Of::View if request.method.is_safe() => {
             request.context.database(name, flatbed_service::Read).await?.exists().await?;
             Err(Failure::not_found("missing"))
@@ -250,7 +253,7 @@ async fn administrators(state: &Arc<Gateway>, mut request: Box<Request>, name: &
     }
 }
 
-/// What both ports have.
+/// Dispatches the paths that both ports have.
 async fn documents(state: &Arc<Gateway>, request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
     match of {
         Of::Root => Box::pin(database::root(state, *request, name)).await,
@@ -263,7 +266,7 @@ async fn documents(state: &Arc<Gateway>, request: Box<Request>, name: &str, of: 
         Of::Document(id) => Box::pin(document::document(state, *request, name, &id)).await,
         Of::Attachment(id, file) => Box::pin(attachment::attachment(*request, name, &id, &file)).await,
         Of::BulkGet => Box::pin(bulk_get::bulk_get(*request, name)).await,
-        // Each port has its own of these.
+        // Each port dispatches these itself.
         Of::Session | Of::Design(_) | Of::View | Of::Administration(_) => Err(Failure::unknown()),
     }
 }

@@ -1,4 +1,4 @@
-//! What a feed is asked for: in its query, in its body, in the first message of a WebSocket.
+//! Parses a feed's parameters from the query, the body, or the first message of a WebSocket.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -11,17 +11,18 @@ use flatbed_service::Follow;
 use crate::error::{Failure, Result};
 use crate::query::Query;
 
-/// For how long a feed waits where it does not say, and at most.
+/// The default timeout.
 const WAIT: Duration = Duration::from_secs(300);
 const WAIT_MAX: Duration = Duration::from_secs(900);
 
-/// No heartbeat comes more often.
+/// The shortest heartbeat interval.
 const HEARTBEAT_MIN: Duration = Duration::from_secs(25);
 
-/// Ids that a feed may be about.
+/// The largest number of ids in a filter; more are refused.
 const IDS_MAX: usize = 100_000;
 
-/// Channels that a feed may be about. Each is a range of its own for whoever sees all.
+/// The largest number of channels in a filter; more are refused. Each is a range of its own for a reader with
+/// unrestricted access.
 const CHANNELS_MAX: usize = 1_000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +44,7 @@ impl Form {
         }
     }
 
-    /// Whether rows come as one JSON object.
+    /// Returns true for one JSON object, false for rows one by one.
     pub(super) fn is_list(self) -> bool {
         matches!(self, Form::Normal | Form::Longpoll)
     }
@@ -57,7 +58,7 @@ impl Form {
     }
 }
 
-/// What a feed is asked for, in its query or in its body. Of both the query counts.
+/// The parameters of a feed. The query takes precedence over the body.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) form: Form,
@@ -72,7 +73,7 @@ pub(super) struct Asked {
     pub(super) heartbeat: Option<Duration>,
 }
 
-/// Where a feed begins.
+/// Parses the feed's start.
 fn since(text: &str) -> Result<Since> {
     match text.trim_matches('"') {
         "" | "0" => Ok(Since::Beginning),
@@ -140,13 +141,13 @@ impl Asked {
         })
     }
 
-    /// What the message says that a client begins a WebSocket with, and the query where that says nothing. Channels need no filter there:
-    /// they are one.
+    /// Parses the first message of a WebSocket, which takes precedence over the query. `channels` needs no `filter`
+    /// there.
     pub(super) fn of_message(query: Query, message: &Value<'_>) -> Result<Asked> {
         let Value::Object(members) = message else {
             return Err(Failure::bad_request("Invalid JSON: it is no object"));
         };
-        // What kind of feed it is has been said.
+        // The form is already fixed.
         let is_nothing = |value: &Value<'_>| *value == Value::Null || value.as_str().is_some_and(str::is_empty);
         let is_said = |name: &str| name != "feed" && message.get(name).is_some_and(|value| !is_nothing(value));
         let has_channels = message.get("channels").and_then(Value::as_str).is_some_and(|names| !names.is_empty());
@@ -160,7 +161,7 @@ impl Asked {
     }
 }
 
-/// The channels of a filter.
+/// Parses the channels of a filter.
 fn by_channel(channels: Option<&str>) -> Result<BTreeSet<String>> {
     let channels = channels.ok_or_else(|| Failure::bad_request("Missing 'channels' filter parameter"))?;
     let mut named = BTreeSet::new();
@@ -183,7 +184,7 @@ fn doc_ids(query: &Query, posted: &Value<'_>) -> Result<Arc<HashSet<String>>> {
                 read = list;
                 &read
             }
-            // Not as JSON: with commas between them.
+            // Comma-separated instead of JSON.
             Err(_) => {
                 let ids: HashSet<String> = text.split(',').map(str::to_owned).collect();
                 return Ok(Arc::new(ids));
@@ -203,7 +204,7 @@ fn doc_ids(query: &Query, posted: &Value<'_>) -> Result<Arc<HashSet<String>>> {
     Ok(Arc::new(ids.ok_or_else(missing)?))
 }
 
-/// What a set takes in memory.
+/// Returns the size of a set in memory, in bytes.
 pub(super) fn bytes_of_ids(ids: &HashSet<String>) -> usize {
     const EACH: usize = size_of::<String>() + 1;
     EACH * ids.capacity() / 7 * 8 + ids.iter().map(|id| id.len().next_multiple_of(16)).sum::<usize>()
