@@ -192,7 +192,6 @@ async fn inline(uploads: &mut Uploads, name: &str, kind: &str, is_gzip: bool, te
     Ok(uploads.finish(upload).await?)
 }
 
-/// Compares data with the expected digest and length.
 fn check(name: &str, data: &Uploaded, digest: Option<&str>, length: Option<u64>) -> Result<()> {
     if let Some(expected) = digest.and_then(|digest| digest.strip_prefix("md5-")) {
         let digests = [BASE64.encode(data.md5), BASE64.encode(data.sent_md5)];

@@ -35,7 +35,6 @@ pub enum Form {
 }
 
 impl Form {
-    /// Returns the start of the list.
     fn begin(&self) -> Vec<u8> {
         match self {
             Form::Json => b"[".to_vec(),
@@ -43,7 +42,6 @@ impl Form {
         }
     }
 
-    /// Returns the end of the list.
     fn end(&self) -> &'static [u8] {
         match self {
             Form::Json => b"]\n",

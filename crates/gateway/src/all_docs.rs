@@ -27,7 +27,6 @@ const ROUTINGS_AT_ONCE: usize = 100;
 /// The largest number of ids in a request; more are 413.
 const KEYS_MAX: usize = 100_000;
 
-/// The parsed parameters.
 struct Selection {
     walk: AllDocsQuery,
     keys: Option<Vec<String>>,

@@ -58,7 +58,6 @@ async fn get(request: Request, db: &str, id: &str, name: &str) -> Result<Reply> 
 struct Base {
     parent: Option<RevId>,
     body: Vec<u8>,
-    /// The names of its attachments.
     names: Vec<String>,
 }
 

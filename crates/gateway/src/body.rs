@@ -13,9 +13,6 @@ use crate::error::{Failure, Result};
 const REVISIONS_MAX: usize = REVS_LIMIT_MAX as usize;
 
 /// Parses an edit and its attachments, which the caller uploads. `id` of the path overrides the document's `_id`.
-///
-/// # Errors
-/// 400 for a malformed document.
 pub(crate) fn edit_of<'b>(
     value: Value<'b>,
     id: Option<&str>,
@@ -53,9 +50,7 @@ pub(crate) fn edit_of<'b>(
     Ok((edit, written))
 }
 
-/// Checks the id of a document's `_id`.
-///
-/// # Errors
+/// Returns 400 for an illegal `_id`.
 pub(crate) fn check_id(id: &str) -> Result<()> {
     match DocumentId::of(id).local_name().filter(|local| !local.is_empty()) {
         Some(local) => flatbed_layer::check_local_id(local)?,
@@ -93,9 +88,6 @@ fn line_of(revisions: &Value<'_>) -> Result<Vec<RevId>> {
 }
 
 /// Returns 32 random hexadecimal digits.
-///
-/// # Errors
-/// 503 without randomness.
 pub(crate) fn new_id() -> Result<String> {
     let mut bytes = [0; 16];
     let failed = |_| Failure::new(StatusCode::SERVICE_UNAVAILABLE, "no randomness");

@@ -16,7 +16,6 @@ use crate::local;
 use crate::reply::{json, uncached};
 use crate::request::{Request, object, take};
 
-/// The largest number of entries in a request's list.
 pub(crate) const ENTRIES_MAX: usize = 100_000;
 
 /// The largest batch of documents in one lookup.

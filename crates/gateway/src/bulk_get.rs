@@ -93,7 +93,6 @@ pub(crate) async fn bulk_get(mut request: Request, db: &str) -> Result<Reply> {
     Ok(reply)
 }
 
-/// The state of a `_bulk_get`.
 struct BulkGet {
     database: Reader,
     docs: Vec<Value<'static>>,

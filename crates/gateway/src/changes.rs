@@ -30,7 +30,6 @@ const OPTIONS_BYTES_MAX: usize = FREE_BYTES;
 /// Timeout of the options message.
 const OPTIONS_MAX: Duration = Duration::from_secs(10);
 
-/// Returns the size of a page in memory, in bytes.
 pub(crate) fn bytes_of(page: &ChangesPage) -> usize {
     let leaves = page.rows.iter().map(|row| row.leaves.len() * size_of::<RevId>()).sum::<usize>();
     leaves + page_bytes(page.rows.len(), page.rows.iter().filter_map(|row| row.doc.as_ref()))
@@ -206,14 +205,12 @@ struct Writer {
     _memory: Memory,
 }
 
-/// The result of a wait.
 enum Came {
     Rows(Vec<ChangeRow>),
     ReadOn,
     Over,
 }
 
-/// The result of following after the last page.
 enum More {
     Pages,
     Nothing,
@@ -298,7 +295,6 @@ impl Writer {
         }
     }
 
-    /// Waits for new rows, sending heartbeats.
     async fn wait(&mut self) -> std::result::Result<Came, Interrupted> {
         loop {
             // A client that does not read must not hold rows in memory.

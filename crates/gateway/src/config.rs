@@ -121,7 +121,6 @@ fn principals(members: Vec<(std::borrow::Cow<'_, str>, Value<'_>)>) -> Result<Ve
     Ok(members.into_iter().map(|(name, value)| (name.into_owned(), text(&value))).collect())
 }
 
-/// Creates a database with channels.
 pub(crate) async fn create(mut request: Request, name: &str) -> Result<Reply> {
     let body = request.body().await?;
     let Configuration { sync, revs_limit, offline, users, roles } = Configuration::parse(&body.bytes)?;

@@ -48,10 +48,8 @@ pub(crate) async fn all(request: &Request) -> Result<Reply> {
     Ok(json(StatusCode::OK, out))
 }
 
-/// Checks that users may see a database: it has channels. Users cannot tell other databases from missing ones.
-///
-/// # Errors
-/// 404, and the storage's errors.
+/// Returns 404 unless users may see a database, which must have channels. Users cannot tell other databases from
+/// missing ones.
 pub(crate) async fn must_be_public(service: &Service, name: &str) -> Result<()> {
     let context = service.context(Standing::of_server());
     let has_channels = match context.database(name, Read).await?.has_channels().await {
@@ -61,11 +59,8 @@ pub(crate) async fn must_be_public(service: &Service, name: &str) -> Result<()> 
     if has_channels { Ok(()) } else { Err(Failure::no_database(name)) }
 }
 
-/// Checks that a database is open. An offline database answers only reads of its information and the administrators'
-/// requests that configure it or bring it online. During an exclusive resync users are refused.
-///
-/// # Errors
-/// 503, and the storage's errors.
+/// Returns 503 unless a database is open. An offline database answers only reads of its information and the
+/// administrators' requests that configure it or bring it online. During an exclusive resync users are refused.
 pub(crate) async fn must_be_open(state: &Gateway, name: &str, of: &Of, method: &Method) -> Result<()> {
     let Closed { is_resyncing, is_offline } = state.service.closed(name).await?;
     let tells = *of == Of::Root && method.is_safe();

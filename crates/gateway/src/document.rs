@@ -26,7 +26,6 @@ pub(crate) async fn document(state: &Gateway, mut request: Request, name: &str, 
     }
 }
 
-/// Returns whether the client accepts JSON.
 fn accepts_json(request: &Request) -> bool {
     let Some(accept) = request.header(header::ACCEPT) else { return true };
     let kinds = accept.split(',').map(|kind| kind.split(';').next().unwrap_or_default().trim());
@@ -114,7 +113,6 @@ async fn show_end(state: &Gateway, name: &str, document: &mut Document) -> Resul
 /// The largest number of revisions in one `open_revs`.
 const OPEN_REVS_MAX: usize = 1_000;
 
-/// Parses `open_revs`.
 fn revs_of(wanted: &str) -> Result<OpenRevs> {
     if wanted == "all" {
         return Ok(OpenRevs::All);

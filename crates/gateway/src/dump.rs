@@ -87,7 +87,6 @@ fn line(row: &ChangeRow) -> String {
     format!("\t<tr><td>{seq}</td><td>{id}</td><td>{rev}</td><td>{flags:08b}</td></tr>\n")
 }
 
-/// Escapes text for HTML.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;").replace('\'', "&#39;")
 }

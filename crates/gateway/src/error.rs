@@ -14,9 +14,7 @@ const TRANSACTION_TOO_LARGE: i32 = 2101;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{status}: {reason}")]
 pub(crate) struct Failure {
-    /// 4xx or 5xx.
     pub status: StatusCode,
-    /// The explanation for people.
     pub reason: String,
     /// The value of the `allow` header of a 405.
     pub allow: Option<&'static str>,
@@ -41,12 +39,10 @@ impl Failure {
         Failure::new(StatusCode::NOT_FOUND, reason)
     }
 
-    /// 404 for an unknown path.
     pub(crate) fn unknown() -> Failure {
         Failure::not_found("unknown URL")
     }
 
-    /// 404 for a missing database.
     pub(crate) fn no_database(name: &str) -> Failure {
         Failure::not_found(format!("no such database \"{name}\""))
     }
@@ -60,7 +56,6 @@ impl Failure {
         Failure::new(StatusCode::CONFLICT, reason)
     }
 
-    /// 401 for an anonymous client.
     pub(crate) fn login_required() -> Failure {
         Failure { asks: true, ..Failure::new(StatusCode::UNAUTHORIZED, "Login required") }
     }

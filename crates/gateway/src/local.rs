@@ -10,7 +10,6 @@ use crate::error::{Failure, Result};
 use crate::reply::{empty, json as reply_json};
 use crate::request::{Request, object};
 
-/// Formats `{"id","ok","rev"}`.
 pub(crate) fn written(status: StatusCode, id: &str, rev: &str) -> Reply {
     let text = Object::text(|object| {
         object.string("id", id).bool("ok", true).string("rev", rev);

@@ -21,7 +21,6 @@ pub(crate) enum Target {
     Unknown,
 }
 
-/// A resource in a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Of {
     Root,
@@ -115,7 +114,6 @@ impl Target {
         Some(Target::Database(name, of))
     }
 
-    /// Returns the label in metrics and traces.
     pub(crate) fn route(&self) -> Route {
         match self {
             Target::Welcome => Route::Welcome,

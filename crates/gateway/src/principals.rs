@@ -24,7 +24,6 @@ impl From<InvalidPrincipal> for Failure {
     }
 }
 
-/// Handles `_user/` and `_role/`.
 pub(crate) async fn all(mut request: Request, name: &str, kind: Kind) -> Result<Reply> {
     let database = request.context.database(name, Administer).await?;
     if request.method == Method::POST {

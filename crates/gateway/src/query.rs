@@ -61,7 +61,6 @@ impl Query {
         self.get(name) == Some("true")
     }
 
-    /// Returns a number. Other values count as absent.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.get(name)?.parse().ok()
     }

@@ -6,10 +6,7 @@ use flatbed_layer::{Document, Error as LayerError, GetOptions, Reader, Refusal};
 use crate::error::Result;
 use crate::reply::page_bytes;
 
-/// Reads a document, with a memory reservation if it is large.
-///
-/// # Errors
-/// The errors of [`Reader::get`]; 503 without memory.
+/// Reads a document, with a memory reservation if it is large; 503 without memory.
 pub(crate) async fn document(database: &Reader, id: &str, mut options: GetOptions) -> Result<(Document, PagePermit)> {
     // Small documents are read without waiting for memory.
     options.small_only = true;

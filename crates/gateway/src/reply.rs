@@ -10,12 +10,10 @@ use crate::error::Failure;
 /// The challenge sent to anonymous clients.
 const CHALLENGE: &str = "Basic realm=\"Couchbase Sync Gateway\"";
 
-/// Returns an answer without a body.
 pub(crate) fn empty(status: StatusCode) -> Reply {
     Reply { status, headers: HeaderMap::new(), body: ReplyBody::Full(None), held: None }
 }
 
-/// Returns a JSON answer.
 pub(crate) fn json(status: StatusCode, text: Vec<u8>) -> Reply {
     plain(Reply::json(status, text))
 }
@@ -50,7 +48,6 @@ pub(crate) fn moved(location: &str, method: &Method) -> Reply {
     reply
 }
 
-/// Converts a failure to its answer.
 pub(crate) fn failed(failure: &Failure) -> Reply {
     let mut reply = json(failure.status, failure.text());
     if let Some(allow) = failure.allow {

@@ -10,7 +10,6 @@ use hyper::{StatusCode, header};
 use crate::error::{Failure, Result};
 use crate::query::Query;
 
-/// A request and its principal.
 pub(crate) struct Request {
     of: flatbed_http::Request,
     pub query: Query,
@@ -23,19 +22,13 @@ impl Request {
         Request { of, query, context }
     }
 
-    /// Reads a body whose content type is JSON or absent.
-    ///
-    /// # Errors
-    /// 415, and the errors of reading.
+    /// Reads a body whose content type is JSON or absent; 415 otherwise.
     pub(crate) async fn json(&mut self) -> Result<Body> {
         self.check_json().await?;
         self.body().await
     }
 
-    /// Checks that the content type is JSON or absent.
-    ///
-    /// # Errors
-    /// 415.
+    /// Returns 415 unless the content type is JSON or absent.
     pub(crate) async fn check_json(&mut self) -> Result<()> {
         let kind = self.header(header::CONTENT_TYPE).unwrap_or_default();
         let (kind, _) = kind.split_once(';').unwrap_or((kind, ""));
@@ -48,10 +41,7 @@ impl Request {
         Ok(())
     }
 
-    /// Reads the body with any content type.
-    ///
-    /// # Errors
-    /// 415 for an unsupported content encoding, and the errors of reading.
+    /// Reads the body with any content type; 415 for an unsupported content encoding.
     pub(crate) async fn body(&mut self) -> Result<Body> {
         match self.header(header::CONTENT_ENCODING).map(str::trim) {
             None | Some("" | "identity" | "gzip") => Ok(self.read_body().await?),
@@ -64,10 +54,7 @@ impl Request {
     }
 }
 
-/// Parses a JSON object.
-///
-/// # Errors
-/// 400 `Bad JSON`.
+/// Parses a JSON object; 400 `Bad JSON` otherwise.
 pub(crate) fn object(text: &[u8]) -> Result<Value<'_>> {
     match json::parse(text, &Limits::default()) {
         Ok(value @ Value::Object(_)) => Ok(value),

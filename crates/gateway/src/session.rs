@@ -40,7 +40,6 @@ fn cookie(database: &str, id: &str, ends_at_ms: u64) -> String {
     format!("{COOKIE}={id}; Path=/{database}; Expires={}; HttpOnly; SameSite=Lax", http_date(ends_at_ms / 1_000))
 }
 
-/// Formats a date for a cookie.
 fn http_date(seconds: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -60,9 +59,6 @@ pub(crate) struct SignedIn {
 }
 
 /// Identifies the client.
-///
-/// # Errors
-/// 401 with several reasons.
 pub(crate) async fn sign_in(
     gateway: &Gateway,
     request: &flatbed_http::Request,
@@ -137,9 +133,6 @@ async fn text(gateway: &Gateway, database: &str, name: Option<&str>, is_guest: b
 }
 
 /// Returns the channels of the user or guest. Accounts of the server have none.
-///
-/// # Errors
-/// The storage's errors.
 pub(crate) async fn held(gateway: &Gateway, request: &Request, database: &str) -> Result<Held> {
     let RestsOn::Principal { name, .. } = request.context.standing().rests_on() else { return Ok(Held::default()) };
     let of = gateway.service.context(Standing::of_server()).database(database, Administer).await?;

@@ -42,7 +42,6 @@ impl Gateway {
         Gateway { port: options.port, version: options.version, service, shell }
     }
 
-    /// Returns whether it serves administrators.
     pub(crate) fn is_for_administrators(&self) -> bool {
         matches!(self.port, Port::Administrators { .. })
     }

@@ -73,7 +73,6 @@ pub(super) struct Asked {
     pub(super) heartbeat: Option<Duration>,
 }
 
-/// Parses the feed's start.
 fn since(text: &str) -> Result<Since> {
     match text.trim_matches('"') {
         "" | "0" => Ok(Since::Beginning),
@@ -161,7 +160,6 @@ impl Asked {
     }
 }
 
-/// Parses the channels of a filter.
 fn by_channel(channels: Option<&str>) -> Result<BTreeSet<String>> {
     let channels = channels.ok_or_else(|| Failure::bad_request("Missing 'channels' filter parameter"))?;
     let mut named = BTreeSet::new();
@@ -204,7 +202,6 @@ fn doc_ids(query: &Query, posted: &Value<'_>) -> Result<Arc<HashSet<String>>> {
     Ok(Arc::new(ids.ok_or_else(missing)?))
 }
 
-/// Returns the size of a set in memory, in bytes.
 pub(super) fn bytes_of_ids(ids: &HashSet<String>) -> usize {
     const EACH: usize = size_of::<String>() + 1;
     EACH * ids.capacity() / 7 * 8 + ids.iter().map(|id| id.len().next_multiple_of(16)).sum::<usize>()
