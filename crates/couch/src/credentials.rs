@@ -49,7 +49,7 @@ pub(crate) fn is_credential(name: &HeaderName, of_proxy: &[String]) -> bool {
 }
 
 /// Returns whether a header identifies the client or its address.
-pub(crate) fn says_who(name: &HeaderName, of_proxy: &[String]) -> bool {
+pub(crate) fn identifies_client(name: &HeaderName, of_proxy: &[String]) -> bool {
     let is_place = [header::HOST, header::ORIGIN, header::REFERER, header::FORWARDED].contains(name);
     let text = name.as_str();
     is_place
@@ -97,8 +97,8 @@ mod tests {
         for name in
             ["host", "origin", "referer", "forwarded", "x-forwarded-for", "x-real-ip", "sec-fetch-site", "cookie"]
         {
-            assert!(says_who(&HeaderName::from_static(name), &[]), "{name}");
+            assert!(identifies_client(&HeaderName::from_static(name), &[]), "{name}");
         }
-        assert!(!says_who(&HeaderName::from_static("accept"), &[]));
+        assert!(!identifies_client(&HeaderName::from_static("accept"), &[]));
     }
 }

@@ -90,11 +90,11 @@ impl Counts for Follower {
 }
 
 /// A source of metric families outside of this crate.
-type Asked = Arc<dyn Fn() -> Vec<Family> + Send + Sync>;
+type FamilySource = Arc<dyn Fn() -> Vec<Family> + Send + Sync>;
 
 /// Further sources of `/metrics`, such as the storage and the process; none by default.
 #[derive(Clone, Default)]
-pub struct FiguresElsewhere(Vec<Asked>);
+pub struct FiguresElsewhere(Vec<FamilySource>);
 
 impl FiguresElsewhere {
     /// Adds a source that each export calls. It must not block.

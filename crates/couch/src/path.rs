@@ -13,7 +13,7 @@ use crate::route::Route;
 use node::NODE_WITHOUT_NAME;
 pub(crate) use node::{Node, Reshard};
 #[cfg(feature = "worker")]
-pub(crate) use worker::Queued;
+pub(crate) use worker::QueuePath;
 pub(crate) use worker::WorkerApi;
 
 /// CouchDB's name for the node that receives the request.
@@ -82,7 +82,7 @@ pub(crate) enum InDatabase {
     Root,
     /// `/{db}/_changes` and other fixed names.
     Endpoint(Endpoint),
-    Queries(Listed),
+    Queries(DocumentListing),
     LocalQueries,
     Mango(Mango),
     /// A partition, or the resource `of` restricted to it.
@@ -109,9 +109,9 @@ pub(crate) enum InDatabase {
     /// An attachment of a local document, which cannot exist.
     LocalAttachment,
     /// A call of a show, list, update or rewrite function; `rest` is the path after `_show` etc.
-    Answering {
+    DesignCall {
         design: String,
-        kind: Answering,
+        kind: DesignCall,
         rest: Vec<String>,
     },
     /// The views of a design document; `rest` is the path after `_view`.
@@ -152,7 +152,7 @@ pub(crate) enum Mango {
 
 /// The kinds of design functions that answer requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answering {
+pub(crate) enum DesignCall {
     Show,
     List,
     Update,
@@ -160,7 +160,7 @@ pub(crate) enum Answering {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Listed {
+pub(crate) enum DocumentListing {
     All,
     Design,
 }
@@ -333,8 +333,8 @@ impl InDatabase {
     fn of(segments: &[&str]) -> InDatabase {
         match *segments {
             [] => InDatabase::Root,
-            ["_all_docs", "queries"] => InDatabase::Queries(Listed::All),
-            ["_design_docs", "queries"] => InDatabase::Queries(Listed::Design),
+            ["_all_docs", "queries"] => InDatabase::Queries(DocumentListing::All),
+            ["_design_docs", "queries"] => InDatabase::Queries(DocumentListing::Design),
             ["_local_docs", "queries"] => InDatabase::LocalQueries,
             [LOCAL, id] => InDatabase::Local { id: id.to_owned() },
             [LOCAL, _, ..] => InDatabase::LocalAttachment,
@@ -360,7 +360,7 @@ impl InDatabase {
             [DESIGN, id] => InDatabase::Document { id: design_id(id), kind: IdKind::Design },
             [DESIGN, design, kind @ ("_show" | "_list" | "_update" | "_rewrite"), ref rest @ ..] => {
                 let rest = rest.iter().map(|&segment| segment.to_owned()).collect();
-                InDatabase::Answering { design: design.to_owned(), kind: Answering::of(kind), rest }
+                InDatabase::DesignCall { design: design.to_owned(), kind: DesignCall::of(kind), rest }
             }
             [DESIGN, design, "_view", ref rest @ ..] => {
                 let rest = rest.iter().map(|&segment| segment.to_owned()).collect();
@@ -391,7 +391,7 @@ impl InDatabase {
     /// Returns whether an update function is called, in a partition or not.
     fn is_update(&self) -> bool {
         match self {
-            InDatabase::Answering { kind, .. } => matches!(kind, Answering::Update),
+            InDatabase::DesignCall { kind, .. } => matches!(kind, DesignCall::Update),
             InDatabase::Partition { of: Some(of), .. } => of.is_update(),
             _ => false,
         }
@@ -411,7 +411,7 @@ impl InDatabase {
                     | Endpoint::MissingRevs
             ),
             InDatabase::Queries(_) | InDatabase::LocalQueries | InDatabase::View { .. } => true,
-            InDatabase::Answering { kind, .. } => matches!(kind, Answering::Show | Answering::List),
+            InDatabase::DesignCall { kind, .. } => matches!(kind, DesignCall::Show | DesignCall::List),
             InDatabase::Partition { of: Some(of), .. } => of.is_read_by_post(),
             _ => self.is_query(),
         }
@@ -429,8 +429,8 @@ impl InDatabase {
         match self {
             InDatabase::Root => Route::Database,
             InDatabase::Endpoint(endpoint) => endpoint.route(),
-            InDatabase::Queries(Listed::All) => Route::AllDocs,
-            InDatabase::Queries(Listed::Design) => Route::DesignDocs,
+            InDatabase::Queries(DocumentListing::All) => Route::AllDocs,
+            InDatabase::Queries(DocumentListing::Design) => Route::DesignDocs,
             InDatabase::LocalQueries => Route::LocalDocs,
             InDatabase::Mango(what) => what.route(),
             InDatabase::Later(_, route) => *route,
@@ -439,7 +439,7 @@ impl InDatabase {
             InDatabase::Document { kind, .. } => kind.route(Route::Document, Route::DesignDocument),
             InDatabase::Attachment { kind, .. } => kind.route(Route::Attachment, Route::DesignAttachment),
             InDatabase::Local { .. } | InDatabase::LocalAttachment => Route::LocalDocument,
-            InDatabase::Answering { .. } => Route::DesignFunction,
+            InDatabase::DesignCall { .. } => Route::DesignFunction,
             InDatabase::View { .. } => Route::View,
             InDatabase::DesignInfo { .. } => Route::DesignInfo,
             InDatabase::CompactViews { .. } => Route::Compact,
@@ -449,13 +449,13 @@ impl InDatabase {
     }
 }
 
-impl Answering {
-    fn of(kind: &str) -> Answering {
+impl DesignCall {
+    fn of(kind: &str) -> DesignCall {
         match kind {
-            "_show" => Answering::Show,
-            "_list" => Answering::List,
-            "_update" => Answering::Update,
-            _ => Answering::Rewrite,
+            "_show" => DesignCall::Show,
+            "_list" => DesignCall::List,
+            "_update" => DesignCall::Update,
+            _ => DesignCall::Rewrite,
         }
     }
 }
@@ -556,4 +556,4 @@ mod node;
 mod tests;
 mod worker;
 
-pub(crate) use needed::Needed;
+pub(crate) use needed::RequiredRight;

@@ -13,20 +13,20 @@ const JSON_PARAMETERS: [&str; 4] = ["key", "startkey", "endkey", "descending"];
 
 /// The members of the request object that only show, list, update and rewrite functions get.
 #[derive(Debug, Default)]
-pub(crate) struct Told<'t> {
+pub(crate) struct FunctionInput<'t> {
     pub id: Option<&'t str>,
     /// A new random id.
     pub uuid: Option<&'t str>,
     /// The database's figures as JSON, as in `GET /{db}`.
     pub info: Option<&'t [u8]>,
-    pub body: ToldBody<'t>,
+    pub body: FunctionBody<'t>,
 }
 
 /// The request's body, as a function sees it.
 #[derive(Debug, Default)]
-pub(crate) enum ToldBody<'t> {
+pub(crate) enum FunctionBody<'t> {
     #[default]
-    Untold,
+    Hidden,
     None,
     Text(&'t [u8]),
     /// The body's text, which is JSON; the function gets the parsed value.
@@ -35,13 +35,13 @@ pub(crate) enum ToldBody<'t> {
 
 /// Writes the request object as JSON text, without credentials. The caller appends the user context and the database's
 /// `_security`.
-pub(crate) fn request_object(request: &Request, told: &Told<'_>) -> Vec<u8> {
+pub(crate) fn request_object(request: &Request, input: &FunctionInput<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     let mut object = Object::new(&mut out);
     let raw = request.uri.path_and_query().map_or("/", |path| path.as_str());
     // CouchDB does not tell functions of HEAD.
     let method = if request.method == Method::HEAD { "GET" } else { request.method.as_str() };
-    object.string_or_null("id", told.id).string("method", method).string("raw_path", raw);
+    object.string_or_null("id", input.id).string("method", method).string("raw_path", raw);
     let path = request.uri.path();
     for (name, path) in [("requested_path", request.requested_path.as_deref().unwrap_or(path)), ("path", path)] {
         let parts = path.split('/').filter(|part| !part.is_empty());
@@ -50,16 +50,16 @@ pub(crate) fn request_object(request: &Request, told: &Told<'_>) -> Vec<u8> {
     }
     query(request, object.object("query"));
     headers(request, object.object("headers"));
-    if let Some(uuid) = told.uuid {
+    if let Some(uuid) = input.uuid {
         object.string("uuid", uuid);
     }
-    if let Some(info) = told.info {
+    if let Some(info) = input.info {
         object.raw("info", info);
     }
     let mut form = object.object("form");
     let is_form =
         request.header(CONTENT_TYPE).is_some_and(|kind| kind.starts_with("application/x-www-form-urlencoded"));
-    if let ToldBody::Text(body) = told.body
+    if let FunctionBody::Text(body) = input.body
         && is_form
         && matches!(request.method, Method::POST | Method::PUT)
     {
@@ -72,12 +72,12 @@ pub(crate) fn request_object(request: &Request, told: &Told<'_>) -> Vec<u8> {
         }
     }
     form.end();
-    match told.body {
-        ToldBody::Untold => {}
+    match input.body {
+        FunctionBody::Hidden => {}
         // CouchDB's value.
-        ToldBody::None => drop(object.string("body", "undefined")),
-        ToldBody::Text(text) => drop(object.string("body", &String::from_utf8_lossy(text))),
-        ToldBody::Json(text) => drop(object.raw("body", text)),
+        FunctionBody::None => drop(object.string("body", "undefined")),
+        FunctionBody::Text(text) => drop(object.string("body", &String::from_utf8_lossy(text))),
+        FunctionBody::Json(text) => drop(object.raw("body", text)),
     }
     object.string("peer", &peer(request)).raw("cookie", b"{}");
     object.end();
@@ -127,8 +127,8 @@ mod tests {
 
     #[test]
     fn names_of_headers_are_couchdbs() {
-        for (name, told) in [("accept", "Accept"), ("content-type", "Content-Type"), ("x-my-own", "X-My-Own")] {
-            assert_eq!(capitalized(name), told);
+        for (name, expected) in [("accept", "Accept"), ("content-type", "Content-Type"), ("x-my-own", "X-My-Own")] {
+            assert_eq!(capitalized(name), expected);
         }
     }
 }

@@ -19,13 +19,13 @@ use hyper::{Method, StatusCode};
 use tokio::time::Instant;
 
 use crate::error::{Failure, Result};
-use crate::handlers::rewrite::Rewritten;
+use crate::handlers::rewrite::RewriteOutcome;
 use crate::handlers::{
     all_docs, answering, attachment, bulk, bulk_get, changes, console, database, db_updates, dbs_info, document, list,
     local, local_docs, maintenance, mango, node, partition, purged_infos, raw_keys, replicate, revisions, rewrite,
     scheduler, server, session, setup, view, worker,
 };
-use crate::path::{Answering, Endpoint, IdKind, InDatabase, Listed, Needed, Path, Target};
+use crate::path::{DesignCall, DocumentListing, Endpoint, IdKind, InDatabase, Path, RequiredRight, Target};
 use crate::query::Query;
 use crate::reply::failed;
 use crate::request::Request;
@@ -90,13 +90,13 @@ impl Surface for State {
         let peer = request.peer;
         let handled = async {
             let standing = if origin.is_inside {
-                inside(self, &origin).await?
+                owner_standing(self, &origin).await?
             } else {
                 let settings = self.service.configuration().now();
                 let claims = claims(&request, &settings.auth);
                 let identified = self.service.identify(&claims);
                 let Identified { standing, set_cookie: renewed } = match &target {
-                    Ok(Target::Up | Target::Welcome) => identified_at_once(identified).await?,
+                    Ok(Target::Up | Target::Welcome) => identify_within_timeout(identified).await?,
                     _ => identified.await?,
                 };
                 set_cookie = renewed;
@@ -141,7 +141,7 @@ impl Surface for State {
 }
 
 /// Returns the current standing of the user on whose behalf a replication runs.
-async fn inside(state: &State, origin: &Origin<'_>) -> Result<Standing> {
+async fn owner_standing(state: &State, origin: &Origin<'_>) -> Result<Standing> {
     let gone =
         || Failure::new(StatusCode::UNAUTHORIZED, "unauthorized", "The owner of this replication no longer exists.");
     let owner = origin.on_behalf.and_then(OnBehalf::whom::<Owner>).ok_or_else(gone)?;
@@ -149,7 +149,7 @@ async fn inside(state: &State, origin: &Origin<'_>) -> Result<Standing> {
 }
 
 /// Signs in the client, with a timeout for `/_up`: it answers even if the storage cannot identify the client.
-async fn identified_at_once(
+async fn identify_within_timeout(
     identified: impl Future<Output = std::result::Result<Identified, SignInError>>,
 ) -> std::result::Result<Identified, SignInError> {
     let anonymous = || Ok(Identified { standing: Standing::anonymous(), set_cookie: None });
@@ -206,7 +206,7 @@ async fn run(state: &Arc<State>, mut request: Box<Request>, target: Target) -> R
 }
 
 /// Runs a rewritten request, whose target needs its own right.
-pub(crate) fn again(
+pub(crate) fn redispatch(
     state: &Arc<State>,
     request: Request,
     target: Target,
@@ -215,12 +215,12 @@ pub(crate) fn again(
 }
 
 async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Target) -> Result<Reply> {
-    if let Err(failure) = wants_a_name(state, &request, &target) {
+    if let Err(failure) = refuse_anonymous(state, &request, &target) {
         request.skip_body().await;
         return Err(failure);
     }
     loop {
-        if let Err(failure) = may(&request, &target).await {
+        if let Err(failure) = check_access(&request, &target).await {
             request.skip_body().await;
             return Err(failure);
         }
@@ -231,13 +231,13 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
             }
             target = *plain;
         }
-        let Target::Database(name, InDatabase::Answering { design, kind: Answering::Rewrite, rest }) = &target else {
+        let Target::Database(name, InDatabase::DesignCall { design, kind: DesignCall::Rewrite, rest }) = &target else {
             return handle(state, request, target).await;
         };
         // A loop instead of a recursion: a request may be rewritten a hundred times.
         match Box::pin(rewrite::rewrite(state, *request, &name.text, design, rest)).await? {
-            Rewritten::Answer(reply) => return Ok((*reply).into()),
-            Rewritten::Request(next) => request = next,
+            RewriteOutcome::Answer(reply) => return Ok((*reply).into()),
+            RewriteOutcome::Request(next) => request = next,
         }
         target = Target::parse(request.uri.path())?;
         // A form on another site could sign its user in under another name, so only requests to `_session` itself are
@@ -251,7 +251,7 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
             return Err(Refused::foreign().into());
         }
         if request.client.is_none() && !matches!(request.method, Method::GET | Method::HEAD) {
-            return again(state, *request, target).await;
+            return redispatch(state, *request, target).await;
         }
     }
 }
@@ -279,7 +279,7 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
         Target::Reshard(what) => return Box::pin(setup::reshard(*request, what)).await,
         Target::Utils => return Box::pin(console::console(state, *request)).await,
         Target::Favicon => return Box::pin(setup::favicon(*request)).await,
-        Target::Later(what, _) => return later(&mut request, what).await,
+        Target::Later(what, _) => return not_implemented(&mut request, what).await,
         Target::EncodedDesign(target) => return Box::pin(handle(state, request, *target)).await,
     };
     let name = name.as_str();
@@ -301,14 +301,14 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
         InDatabase::Partition { partition: of, of: what } => {
             return Box::pin(partition::partition(state, *request, name, of, what.map(|what| *what))).await;
         }
-        InDatabase::Answering { design, kind, rest } => {
+        InDatabase::DesignCall { design, kind, rest } => {
             // The type [`TenantReply`] makes the shell sandbox the answer.
             let reply: Result<TenantReply> = match kind {
-                Answering::Show => Box::pin(answering::show(state, *request, name, &design, &rest)).await,
-                Answering::Update => Box::pin(answering::update(state, *request, name, &design, &rest)).await,
-                Answering::List => Box::pin(list::list(state, *request, name, &design, &rest)).await,
+                DesignCall::Show => Box::pin(answering::show(state, *request, name, &design, &rest)).await,
+                DesignCall::Update => Box::pin(answering::update(state, *request, name, &design, &rest)).await,
+                DesignCall::List => Box::pin(list::list(state, *request, name, &design, &rest)).await,
                 // The dispatcher handles rewrites.
-                Answering::Rewrite => Err(Failure::not_found("missing")),
+                DesignCall::Rewrite => Err(Failure::not_found("missing")),
             };
             return reply.map(Reply::from);
         }
@@ -330,12 +330,12 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
             return Err(Failure::new(StatusCode::GONE, "gone", reason));
         }
         InDatabase::Mango(what) => return Box::pin(mango::mango(state, *request, name, what, None)).await,
-        InDatabase::Later(what, _) => return later(&mut request, what).await,
+        InDatabase::Later(what, _) => return not_implemented(&mut request, what).await,
     };
     match endpoint {
         Endpoint::LocalDocs => Box::pin(local_docs::list(*request, name)).await,
-        Endpoint::AllDocs => Box::pin(all_docs::all_docs(*request, name, Listed::All)).await,
-        Endpoint::DesignDocs => Box::pin(all_docs::all_docs(*request, name, Listed::Design)).await,
+        Endpoint::AllDocs => Box::pin(all_docs::all_docs(*request, name, DocumentListing::All)).await,
+        Endpoint::DesignDocs => Box::pin(all_docs::all_docs(*request, name, DocumentListing::Design)).await,
         Endpoint::BulkDocs => Box::pin(bulk::bulk_docs(state, *request, name)).await,
         Endpoint::BulkGet => Box::pin(bulk_get::bulk_get(*request, name)).await,
         Endpoint::Changes => Box::pin(changes::changes(state, *request, name)).await,
@@ -355,7 +355,7 @@ async fn handle(state: &Arc<State>, mut request: Box<Request>, target: Target) -
 /// Refuses a request without the right that its path needs, before a handler parses it. Also refuses a rewrite to a
 /// replication or to a target that needs a server administrator, and an update function that would begin a replication.
 /// Handlers check the right a second time when they open a database.
-async fn may(request: &Request, target: &Target) -> Result<()> {
+async fn check_access(request: &Request, target: &Target) -> Result<()> {
     let (needed, is_replicator) = match target.may_be_replicator() {
         None => (target.needs(&request.method, false), false),
         Some(name) => {
@@ -364,7 +364,7 @@ async fn may(request: &Request, target: &Target) -> Result<()> {
             // If the needed right depends on it, the check would tell an ordinary database from a missing one, which
             // counts as a replicator database.
             if !request.context.principal().is_admin && needed != target.needs(&request.method, !is_replicator) {
-                authorize(Needed::Member(name), &request.context).await?;
+                authorize(RequiredRight::Member(name), &request.context).await?;
             }
             (needed, is_replicator)
         }
@@ -377,7 +377,7 @@ async fn may(request: &Request, target: &Target) -> Result<()> {
         _ => is_replicator,
     };
     let begins_replication = is_for_replications && target.changes(&request.method);
-    if request.rewrites > 0 && (needed == Needed::ServerAdmin || begins_replication) {
+    if request.rewrites > 0 && (needed == RequiredRight::ServerAdmin || begins_replication) {
         return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", BEYOND_REWRITES));
     }
     if begins_replication && target.is_update() {
@@ -386,30 +386,30 @@ async fn may(request: &Request, target: &Target) -> Result<()> {
     Ok(())
 }
 
-async fn authorize(needed: Needed<'_>, context: &Context) -> Result<()> {
+async fn authorize(needed: RequiredRight<'_>, context: &Context) -> Result<()> {
     match needed {
-        Needed::Nothing => {}
-        Needed::User => {
+        RequiredRight::Nothing => {}
+        RequiredRight::User => {
             let principal = context.principal();
             if principal.name.is_none() && !principal.is_admin {
                 return Err(Failure::unauthorized("You are not an authenticated user"));
             }
         }
-        Needed::Metrics => context.metrics().await?,
-        Needed::Databases => drop(context.databases().await?),
-        Needed::ServerAdmin => drop(context.server().await?),
-        Needed::Member(name) => drop(context.database(name, Read).await?),
-        Needed::Whole(name) => drop(context.database(name, ReadWhole).await?),
-        Needed::Admin(name) => drop(context.database(name, Administer).await?),
-        Needed::Maintainer(name) => drop(context.database(name, Maintain).await?),
-        Needed::UserViews => {
+        RequiredRight::Metrics => context.metrics().await?,
+        RequiredRight::Databases => drop(context.databases().await?),
+        RequiredRight::ServerAdmin => drop(context.server().await?),
+        RequiredRight::Member(name) => drop(context.database(name, Read).await?),
+        RequiredRight::Whole(name) => drop(context.database(name, ReadWhole).await?),
+        RequiredRight::Admin(name) => drop(context.database(name, Administer).await?),
+        RequiredRight::Maintainer(name) => drop(context.database(name, Maintain).await?),
+        RequiredRight::UserViews => {
             drop(context.database(USERS, Read).await?);
             if let Err(Denied::Refused(_)) = context.database(USERS, Administer).await {
                 let reason = "Only administrators can view design docs in the users database.";
                 return Err(Failure::new(StatusCode::FORBIDDEN, "forbidden", reason));
             }
         }
-        Needed::Hidden(name) => {
+        RequiredRight::Hidden(name) => {
             drop(context.database(name, Read).await?);
             if let Err(Denied::Refused(_)) = context.database(name, Administer).await {
                 return Err(Failure::not_found("missing"));
@@ -420,7 +420,7 @@ async fn authorize(needed: Needed<'_>, context: &Context) -> Result<()> {
 }
 
 /// Refuses anonymous requests with `require_valid_user`. Signing in remains possible.
-fn wants_a_name(state: &State, request: &Request, target: &Target) -> Result<()> {
+fn refuse_anonymous(state: &State, request: &Request, target: &Target) -> Result<()> {
     let principal = request.context.principal();
     if principal.name.is_some() || principal.is_admin {
         return Ok(());
@@ -437,7 +437,7 @@ fn wants_a_name(state: &State, request: &Request, target: &Target) -> Result<()>
     if is_wanted { Err(Failure::unauthorized("Authentication required.")) } else { Ok(()) }
 }
 
-async fn later(request: &mut Request, what: &str) -> Result<Reply> {
+async fn not_implemented(request: &mut Request, what: &str) -> Result<Reply> {
     request.skip_body().await;
     Err(Failure::not_implemented(what))
 }

@@ -17,12 +17,12 @@ pub(crate) struct BrokenOff;
 
 pub(crate) struct RowsText {
     body: ReplyBody,
-    text: Taken,
+    text: RowScanner,
 }
 
 /// The received text that is not yet consumed.
 #[derive(Default)]
-struct Taken {
+struct RowScanner {
     bytes: Vec<u8>,
     /// The start of the unconsumed rows, and the end of the scanned bytes.
     begin: usize,
@@ -37,7 +37,7 @@ struct Taken {
 
 impl RowsText {
     pub(crate) fn new(body: ReplyBody) -> RowsText {
-        RowsText { body, text: Taken::default() }
+        RowsText { body, text: RowScanner::default() }
     }
 
     /// Returns the members before the rows as a JSON object.
@@ -55,7 +55,7 @@ impl RowsText {
     /// Returns more rows as a JSON array, or `None` at the end. Call [`RowsText::head`] first.
     pub(crate) async fn next_page(&mut self) -> Result<Option<String>, BrokenOff> {
         loop {
-            self.text.look();
+            self.text.scan();
             if let Some(page) = self.text.page() {
                 return String::from_utf8(page).map(Some).map_err(|_| BrokenOff);
             }
@@ -84,7 +84,7 @@ impl RowsText {
     }
 }
 
-impl Taken {
+impl RowScanner {
     fn head(&mut self) -> Option<String> {
         const ROWS: &[u8] = b"\"rows\":[";
         let at = self.bytes.windows(ROWS.len()).position(|found| found == ROWS)?;
@@ -96,7 +96,7 @@ impl Taken {
     }
 
     /// Scans for the ends of rows until a page is full.
-    fn look(&mut self) {
+    fn scan(&mut self) {
         while !self.is_over && self.end - self.begin < PAGE_BYTES {
             let Some(byte) = self.bytes.get(self.at) else { return };
             self.at += 1;
@@ -145,20 +145,20 @@ mod tests {
     fn rows_are_found_in_pieces() {
         let text = format!("{{\"total_rows\":4,\"offset\":0,\"rows\":[\r\n{}\r\n]}}\n", ROWS.join(",\r\n"));
         for size in [1, 2, 3, 7, 1_000] {
-            let (mut taken, mut head, mut found) = (Taken::default(), None, String::new());
+            let (mut taken, mut head, mut found) = (RowScanner::default(), None, String::new());
             for piece in text.as_bytes().chunks(size) {
                 taken.bytes.extend_from_slice(piece);
                 if head.is_none() {
                     head = taken.head();
                 }
                 if head.is_some() {
-                    taken.look();
+                    taken.scan();
                     while let Some(page) = taken.page() {
                         let page = String::from_utf8(page).unwrap();
                         assert!(serde_json::from_str::<serde_json::Value>(&page).is_ok(), "{page}");
                         found.push_str(page.trim_start_matches('[').trim_end_matches(']'));
                         found.push(';');
-                        taken.look();
+                        taken.scan();
                     }
                 }
             }
@@ -170,9 +170,9 @@ mod tests {
 
     #[test]
     fn heads_without_members() {
-        let mut taken = Taken { bytes: b"{\"rows\":[\r\n\r\n]}\n".to_vec(), ..Taken::default() };
+        let mut taken = RowScanner { bytes: b"{\"rows\":[\r\n\r\n]}\n".to_vec(), ..RowScanner::default() };
         assert_eq!(taken.head().as_deref(), Some("{}"));
-        taken.look();
+        taken.scan();
         assert!(taken.is_over && taken.page().is_none());
     }
 
@@ -180,11 +180,11 @@ mod tests {
     fn pages_are_bounded() {
         let row = format!("{{\"v\":\"{}\"}}", "x".repeat(1_000));
         let text = format!("{{\"rows\":[{}]}}", vec![row.as_str(); 1_000].join(","));
-        let mut taken = Taken { bytes: text.into_bytes(), ..Taken::default() };
+        let mut taken = RowScanner { bytes: text.into_bytes(), ..RowScanner::default() };
         taken.head().unwrap();
         let mut pages = 0;
         loop {
-            taken.look();
+            taken.scan();
             let Some(page) = taken.page() else { break };
             assert!(page.len() < PAGE_BYTES + 2_000);
             pages += 1;

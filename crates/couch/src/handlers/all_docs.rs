@@ -12,7 +12,7 @@ use crate::handlers::local;
 use crate::handlers::partition;
 use crate::handlers::view::{Parameters, Rows};
 use crate::json_out;
-use crate::path::Listed;
+use crate::path::DocumentListing;
 use crate::query::Query;
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Body, Memory, Request};
@@ -35,7 +35,7 @@ struct Selection {
     update_seq: bool,
     /// True if no row can match.
     nothing: bool,
-    documents: Listed,
+    documents: DocumentListing,
     show: Show,
     is_of_list: bool,
 }
@@ -84,7 +84,7 @@ pub(super) async fn queries_of(request: &mut Request) -> Result<(Vec<Value<'stat
     Ok((queries, memory))
 }
 
-pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
+pub(crate) async fn all_docs(mut request: Request, name: &str, documents: DocumentListing) -> Result<Reply> {
     let (parameters, memory) = parameters(&mut request).await?;
     let mut selection = Selection::new(parameters, &request.query, documents)?;
     selection.is_of_list = request.is_of_list;
@@ -106,7 +106,7 @@ pub(crate) async fn all_docs(mut request: Request, name: &str, documents: Listed
     Ok(reply)
 }
 
-pub(crate) async fn queries(mut request: Request, name: &str, documents: Listed) -> Result<Reply> {
+pub(crate) async fn queries(mut request: Request, name: &str, documents: DocumentListing) -> Result<Reply> {
     let (queries, memory) = queries_of(&mut request).await?;
     let parameters = std::mem::take(&mut request.query);
     Parameters::of_all(&parameters)?;
@@ -170,11 +170,11 @@ impl Bound {
 }
 
 impl Selection {
-    fn of_one(query: &Query, one: &Value<'_>, documents: Listed) -> Result<Selection> {
+    fn of_one(query: &Query, one: &Value<'_>, documents: DocumentListing) -> Result<Selection> {
         Selection::new(Parameters::of_one(query, one)?, query, documents)
     }
 
-    fn new(parameters: Parameters, query: &Query, documents: Listed) -> Result<Selection> {
+    fn new(parameters: Parameters, query: &Query, documents: DocumentListing) -> Result<Selection> {
         parameters.check(Rows::Mapped)?;
         let conflicts = parameters.conflicts();
         let Parameters { start, start_docid, end, end_docid, descending, skip, limit, include_docs, partition, .. } =
@@ -197,7 +197,7 @@ impl Selection {
             skip,
             limit,
         };
-        if documents == Listed::Design {
+        if documents == DocumentListing::Design {
             only_design(&mut walk);
         }
         let keys = match parameters.keys {
@@ -237,8 +237,8 @@ async fn write(
     let descending = selection.walk.descending;
     let mut walk = database.all_docs(selection.walk.clone());
     let total = match selection.documents {
-        Listed::All => walk.total_rows().await?,
-        Listed::Design => Some(match *design_documents {
+        DocumentListing::All => walk.total_rows().await?,
+        DocumentListing::Design => Some(match *design_documents {
             Some(count) => count,
             None => {
                 let all = count_design_documents(database, AllDocsQuery::default());
@@ -251,16 +251,18 @@ async fn write(
     let mut first = None;
     let before = match (&selection.walk.start, selection.documents) {
         _ if keys.is_some() || total.is_none() => None,
-        (_, Listed::All) if selection.walk.partition.is_some() => sender.unless_gone(walk.rows_before()).await??,
+        (_, DocumentListing::All) if selection.walk.partition.is_some() => {
+            sender.unless_gone(walk.rows_before()).await??
+        }
         (None, _) => Some(0),
-        (start, Listed::Design) => {
+        (start, DocumentListing::Design) => {
             let before =
                 AllDocsQuery { end: start.clone(), exclusive_end: true, descending, ..AllDocsQuery::default() };
             Some(sender.unless_gone(count_design_documents(database, before)).await??)
         }
         // `offset` needs a count of the rows before the range. It runs beside the first page, and the database is
         // small.
-        (Some(_), Listed::All) if total.is_some_and(|total| total < COUNTED_MAX) && !selection.nothing => {
+        (Some(_), DocumentListing::All) if total.is_some_and(|total| total < COUNTED_MAX) && !selection.nothing => {
             let room = sender.page_room(pages).await?;
             let counted = database.all_docs(selection.walk.clone());
             let both = async { tokio::try_join!(counted.rows_before(), walk.next_page()) };
@@ -268,14 +270,14 @@ async fn write(
             first = Some((page, room));
             before
         }
-        (Some(_), Listed::All) => None,
+        (Some(_), DocumentListing::All) => None,
     };
     let offset = before.zip(total).map(|(before, total)| before.saturating_add(skip).min(total));
     head(total, offset, update_seq, &mut sender.buffer);
     let mut rows = 0;
     if let Some(keys) = keys {
         let mut keys = page_of_keys(keys, descending, skip, limit.unwrap_or(u64::MAX));
-        if selection.documents == Listed::Design {
+        if selection.documents == DocumentListing::Design {
             keys.retain(|key| key.as_str().is_some_and(|id| DocumentId::of(id).is_design()));
         }
         let mut rest = keys.as_slice();

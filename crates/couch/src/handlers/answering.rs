@@ -15,7 +15,7 @@ use crate::handlers::local;
 use crate::query::{Query, encode};
 use crate::reply::page_bytes;
 use crate::request::{Body, Request};
-use crate::request_object::{Told, ToldBody, request_object};
+use crate::request_object::{FunctionBody, FunctionInput, request_object};
 use crate::response;
 use crate::state::State;
 use flatbed_documents::attachment_edits;
@@ -42,18 +42,18 @@ pub(crate) async fn show(
     let database = request.context.database(name, Read).await?;
     let functions = request.context.design_functions(&database, design).await?;
     let id = id_of(id);
-    let Found { document, room } = find(&database, id.as_deref()).await?;
+    let FunctionDocument { document, room } = read_document(&database, id.as_deref()).await?;
     let tag = tag(&request, functions.rev(), document.as_ref());
     if request.accepts_cached(&tag) {
         return Ok(TenantReply::new(Reply::not_modified(&tag), &HeaderMap::new()));
     }
-    let object = object(state, &request, &database, id.as_deref(), told(body.as_ref())).await?;
+    let object = object(state, &request, &database, id.as_deref(), function_body(body.as_ref())).await?;
     let answer = functions.show(show, document.as_ref(), &object).await?;
     let mut reply = response::whole(answer, StatusCode::OK)?;
     reply.header(header::ETAG, &tag);
     reply.header(header::VARY, "Accept");
     drop((document, room));
-    held(state, reply).await
+    reserve_memory(state, reply).await
 }
 
 /// Handles `/{db}/_design/{ddoc}/_update/{update}` with an optional document id. Writes the function's document as if
@@ -70,13 +70,13 @@ pub(crate) async fn update(
     let database = request.context.database(name, Write).await?;
     let functions = request.context.design_functions(&database, design).await?;
     let id = id_of(id);
-    let Found { document, room } = find(&database, id.as_deref()).await?;
-    let object = object(state, &request, &database, id.as_deref(), told(body.as_ref())).await?;
+    let FunctionDocument { document, room } = read_document(&database, id.as_deref()).await?;
+    let object = object(state, &request, &database, id.as_deref(), function_body(body.as_ref())).await?;
     let (written, answer) = functions.update(update, document.as_ref(), &object).await?;
     drop((document, object, body, functions));
     let Some(text) = written else {
         drop(room);
-        return held(state, response::whole(answer, StatusCode::OK)?).await;
+        return reserve_memory(state, response::whole(answer, StatusCode::OK)?).await;
     };
     // Checks the reply before the write, because a refused reply must not write.
     let mut reply = response::whole(answer, StatusCode::CREATED)?;
@@ -96,7 +96,7 @@ pub(crate) async fn update(
     };
     reply.header(NEW_REV, &rev.to_string());
     reply.header(ID, &encode(&edit.id));
-    held(state, reply).await
+    reserve_memory(state, reply).await
 }
 
 pub(crate) async fn invalid_path(request: &mut Request, error: &'static str) -> Failure {
@@ -120,8 +120,8 @@ pub(crate) async fn body_of(request: &mut Request) -> Result<Option<Body>> {
     Ok(Some(body).filter(|body| has_length || !body.bytes.is_empty()))
 }
 
-pub(crate) fn told(body: Option<&Body>) -> ToldBody<'_> {
-    body.map_or(ToldBody::None, |body| ToldBody::Text(&body.bytes))
+pub(crate) fn function_body(body: Option<&Body>) -> FunctionBody<'_> {
+    body.map_or(FunctionBody::None, |body| FunctionBody::Text(&body.bytes))
 }
 
 pub(crate) async fn object(
@@ -129,24 +129,24 @@ pub(crate) async fn object(
     request: &Request,
     database: &Reader,
     id: Option<&str>,
-    body: ToldBody<'_>,
+    body: FunctionBody<'_>,
 ) -> Result<String> {
     let info = info_text(database.name(), &database.info().await?);
     let uuid = state.uuids.next()?;
-    let told = Told { id, uuid: Some(&uuid), info: Some(&info), body };
-    Ok(request.context.request_object(request_object(request, &told), database).await?)
+    let input = FunctionInput { id, uuid: Some(&uuid), info: Some(&info), body };
+    Ok(request.context.request_object(request_object(request, &input), database).await?)
 }
 
-struct Found {
+struct FunctionDocument {
     document: Option<Document>,
     room: PagePermit,
 }
 
 /// Reads a function's document; `None` if it is missing or deleted.
-async fn find(database: &Reader, id: Option<&str>) -> Result<Found> {
+async fn read_document(database: &Reader, id: Option<&str>) -> Result<FunctionDocument> {
     let Some(id) = id else {
         database.exists().await?;
-        return Ok(Found { document: None, room: None });
+        return Ok(FunctionDocument { document: None, room: None });
     };
     // Small documents are read without waiting for memory.
     let mut options = GetOptions { revs: true, conflicts: true, small_only: true, ..GetOptions::default() };
@@ -169,11 +169,11 @@ async fn find(database: &Reader, id: Option<&str>) -> Result<Found> {
         Err(LayerError::Refused(Refusal::DocumentNotFound(_))) => None,
         Err(error) => return Err(error.into()),
     };
-    Ok(Found { document, room })
+    Ok(FunctionDocument { document, room })
 }
 
 /// Attaches a memory reservation to a reply. Large replies wait for memory; if too many wait, answers 503.
-pub(crate) async fn held(state: &State, mut reply: TenantReply) -> Result<TenantReply> {
+pub(crate) async fn reserve_memory(state: &State, mut reply: TenantReply) -> Result<TenantReply> {
     let bytes = reply.whole_bytes();
     if bytes > SMALL_BYTES {
         let busy = |_| {

@@ -48,10 +48,10 @@ pub(crate) fn too_many(what: &str) -> Failure {
     Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
 }
 
-type Written<'e> = (Edit<'e>, Outcome);
+type EditOutcome<'e> = (Edit<'e>, Outcome);
 
 /// Writes documents, then local documents in batches. Outcomes are in the order of the edits.
-async fn write<'e>(database: &Writer, edits: Vec<Edit<'e>>) -> Result<Vec<Written<'e>>> {
+async fn write<'e>(database: &Writer, edits: Vec<Edit<'e>>) -> Result<Vec<EditOutcome<'e>>> {
     if !edits.iter().any(|edit| DocumentId::of(&edit.id).is_local()) {
         let outcomes = database.bulk_update(&edits).await?;
         return Ok(edits.into_iter().zip(outcomes).collect());
@@ -60,7 +60,7 @@ async fn write<'e>(database: &Writer, edits: Vec<Edit<'e>>) -> Result<Vec<Writte
     let (locals, others): (Vec<_>, Vec<_>) = edits.into_iter().enumerate().partition(is_local);
     let (places, others): (Vec<usize>, Vec<Edit<'e>>) = others.into_iter().unzip();
     let outcomes = database.bulk_update(&others).await?;
-    let mut written: Vec<(usize, Written<'e>)> = places.into_iter().zip(others.into_iter().zip(outcomes)).collect();
+    let mut written: Vec<(usize, EditOutcome<'e>)> = places.into_iter().zip(others.into_iter().zip(outcomes)).collect();
     let outcomes = local::edit(database, &locals.iter().map(|(_, edit)| edit).collect::<Vec<_>>()).await?;
     written.extend(locals.into_iter().zip(outcomes).map(|((place, edit), outcome)| (place, (edit, outcome))));
     written.sort_unstable_by_key(|(place, _)| *place);
@@ -136,7 +136,7 @@ pub(crate) async fn bulk_docs(state: &State, mut request: Request, name: &str) -
         uploads.taken();
     }
     // CouchDB refuses the whole request for a stub of a missing attachment.
-    let missing_stub = |(_, outcome): &&Written<'_>| matches!(outcome, Err(Refusal::MissingStub { .. }));
+    let missing_stub = |(_, outcome): &&EditOutcome<'_>| matches!(outcome, Err(Refusal::MissingStub { .. }));
     if let Some((_, Err(refusal))) = outcomes.iter().find(missing_stub) {
         return Err(refusal.clone().into());
     }

@@ -28,14 +28,14 @@ const READ_AT_ONCE: usize = 100;
 const WHOLE_BYTES_MAX: usize = 256 * 1024;
 
 /// A parsed entry. It may be many times larger than its JSON, so it is built when its turn comes.
-enum Wanted {
+enum BulkGetEntry {
     Document {
         id: String,
         options: GetOptions,
         show: Option<Arc<Show>>,
     },
     /// A malformed entry: its id and revision, if present, and the error.
-    Nonsense {
+    Malformed {
         id: Option<String>,
         rev: Option<String>,
         reason: &'static str,
@@ -46,32 +46,32 @@ enum Wanted {
     },
 }
 
-impl Wanted {
-    fn new(doc: &Value<'_>, walk: &BulkGet) -> Wanted {
+impl BulkGetEntry {
+    fn new(doc: &Value<'_>, walk: &BulkGet) -> BulkGetEntry {
         let BulkGet { with_revisions: revs, latest, ref show, is_partitioned, .. } = *walk;
         let Some(id) = doc.get("id").and_then(Value::as_str) else {
-            return Wanted::Nonsense { id: None, rev: None, reason: "document must be a JSON object" };
+            return BulkGetEntry::Malformed { id: None, rev: None, reason: "document must be a JSON object" };
         };
         let id = id.to_owned();
         if let Err(failure) = check_id(&id, is_partitioned) {
-            return Wanted::Illegal { id, failure: Box::new(failure) };
+            return BulkGetEntry::Illegal { id, failure: Box::new(failure) };
         }
         let since = match doc.get("atts_since") {
             None => Some(HashSet::new()),
             Some(Value::Array(revs)) if revs.len() > ATTS_SINCE_MAX => {
                 let reason = "atts_since has too many revisions";
-                return Wanted::Nonsense { id: Some(id), rev: None, reason };
+                return BulkGetEntry::Malformed { id: Some(id), rev: None, reason };
             }
             Some(Value::Array(revs)) => {
                 revs.iter().map(|rev| rev.as_str()?.parse().ok()).collect::<Option<HashSet<RevId>>>()
             }
             Some(_) => {
                 let reason = "att_since value must be array of revs.";
-                return Wanted::Nonsense { id: Some(id), rev: None, reason };
+                return BulkGetEntry::Malformed { id: Some(id), rev: None, reason };
             }
         };
         let Some(since) = since else {
-            return Wanted::Nonsense { id: Some(id), rev: None, reason: "Invalid rev format" };
+            return BulkGetEntry::Malformed { id: Some(id), rev: None, reason: "Invalid rev format" };
         };
         let own = Some(since).filter(|since| !since.is_empty());
         let own = own.map(|since| Arc::new(Show { data: true, since: Some(since), encoding: show.encoding }));
@@ -81,14 +81,16 @@ impl Wanted {
             // Without a revision all leaves are returned, deleted ones too.
             None => {
                 let options = GetOptions { revs, tombstone: true, ..GetOptions::default() };
-                Wanted::Document { id, options, show: own }
+                BulkGetEntry::Document { id, options, show: own }
             }
             Some(rev) => match rev.map(str::parse) {
                 Some(Ok(rev)) => {
                     let options = GetOptions { rev: Some(rev), revs, latest, ..GetOptions::default() };
-                    Wanted::Document { id, options, show: own }
+                    BulkGetEntry::Document { id, options, show: own }
                 }
-                _ => Wanted::Nonsense { id: Some(id), rev: rev.map(str::to_owned), reason: "Invalid rev format" },
+                _ => {
+                    BulkGetEntry::Malformed { id: Some(id), rev: rev.map(str::to_owned), reason: "Invalid rev format" }
+                }
             },
         }
     }
@@ -393,9 +395,9 @@ impl BulkGet {
     }
 
     /// Parses up to `most` of the next entries.
-    fn wanted(&self, most: usize) -> Vec<Wanted> {
+    fn wanted(&self, most: usize) -> Vec<BulkGetEntry> {
         let docs = self.docs.iter().skip(self.at).take(most);
-        docs.map(|doc| Wanted::new(doc, self)).collect()
+        docs.map(|doc| BulkGetEntry::new(doc, self)).collect()
     }
 
     /// Reads the next pieces; false if they are the last.
@@ -414,8 +416,8 @@ impl BulkGet {
         let requests: Vec<(String, GetOptions)> = chunk
             .iter()
             .filter_map(|wanted| match wanted {
-                Wanted::Document { id, options, .. } => Some((id.clone(), options.clone())),
-                Wanted::Nonsense { .. } | Wanted::Illegal { .. } => None,
+                BulkGetEntry::Document { id, options, .. } => Some((id.clone(), options.clone())),
+                BulkGetEntry::Malformed { .. } | BulkGetEntry::Illegal { .. } => None,
             })
             .collect();
         let found = if requests.is_empty() { Vec::new() } else { self.database.get_many(&requests).await? };
@@ -423,17 +425,17 @@ impl BulkGet {
         for wanted in &chunk {
             let out = &mut texts.out;
             match wanted {
-                Wanted::Nonsense { id, rev, reason } => {
+                BulkGetEntry::Malformed { id, rev, reason } => {
                     self.form.begin(self.at, id.as_deref(), out);
                     self.form.failed(id.as_deref(), rev.as_deref(), "bad_request", reason, out);
                     self.form.end(out);
                 }
-                Wanted::Illegal { id, failure } => {
+                BulkGetEntry::Illegal { id, failure } => {
                     self.form.begin(self.at, Some(id), out);
                     self.form.failed(Some(id), None, &failure.error, &failure.reason, out);
                     self.form.end(out);
                 }
-                Wanted::Document { id, options, show } => match found.next() {
+                BulkGetEntry::Document { id, options, show } => match found.next() {
                     // The layer returned fewer documents than requested; the next round reads the rest.
                     None => break,
                     Some(got) => {
@@ -457,7 +459,7 @@ impl BulkGet {
 
     /// Reads the next leaves of the current entry.
     async fn next_leaves(&mut self, from: usize, texts: &mut Texts) -> flatbed_layer::Result<()> {
-        let Some(Wanted::Document { id, options, show }) = self.wanted(1).pop() else { return Ok(()) };
+        let Some(BulkGetEntry::Document { id, options, show }) = self.wanted(1).pop() else { return Ok(()) };
         let revs = options.rev.clone().map_or(OpenRevs::All, |rev| OpenRevs::Some(vec![rev]));
         let (found, count) = self.database.open_revs(&id, &revs, from, true, &options).await?;
         let is_empty = found.is_empty();

@@ -21,7 +21,7 @@ use crate::json_out;
 use crate::query::Query;
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Memory, Request};
-use crate::request_object::{Told, request_object};
+use crate::request_object::{FunctionInput, request_object};
 use crate::shared_row::{self, Form};
 use crate::shown::show_of;
 use crate::state::State;
@@ -242,7 +242,7 @@ fn function(request: &Request, filter: Option<&str>) -> Result<Option<FilterFunc
     let kind = if is_view {
         FilterKind::View
     } else {
-        FilterKind::Filter { request: request_object(request, &Told::default()) }
+        FilterKind::Filter { request: request_object(request, &FunctionInput::default()) }
     };
     Ok(Some(FilterFunction { design: design.to_owned(), name: name.to_owned(), kind }))
 }
@@ -294,18 +294,18 @@ struct Writer {
     _memory: Memory,
 }
 
-enum Came {
+enum WaitOutcome {
     Shared(Vec<Arc<TailRow>>),
     Passed(Vec<ChangeRow>),
     ReadOn,
     Over,
 }
 
-type Written = std::result::Result<(), Interrupted>;
+type WriteResult = std::result::Result<(), Interrupted>;
 
 impl Writer {
     /// Writes a normal or longpoll feed: one JSON object.
-    async fn list(&mut self, first: ChangesPage, mut room: PagePermit) -> Written {
+    async fn list(&mut self, first: ChangesPage, mut room: PagePermit) -> WriteResult {
         self.sender.buffer.extend_from_slice(b"{\"results\":[\n");
         let mut page = first;
         loop {
@@ -318,16 +318,16 @@ impl Writer {
                 self.sender.flush().await?;
                 drop(room.take());
                 match self.wait().await? {
-                    Came::Shared(rows) => {
+                    WaitOutcome::Shared(rows) => {
                         self.shared(rows).await?;
                         break;
                     }
-                    Came::Passed(rows) => {
+                    WaitOutcome::Passed(rows) => {
                         self.rows(&rows).await?;
                         break;
                     }
-                    Came::ReadOn => {}
-                    Came::Over => break,
+                    WaitOutcome::ReadOn => {}
+                    WaitOutcome::Over => break,
                 }
             }
             (room, page) = self.next_page(room).await?;
@@ -341,7 +341,7 @@ impl Writer {
     }
 
     /// Writes a feed with one row per line until the client disconnects or a limit is reached.
-    async fn lines(&mut self, first: ChangesPage, mut room: PagePermit) -> Written {
+    async fn lines(&mut self, first: ChangesPage, mut room: PagePermit) -> WriteResult {
         let events = self.shown.feed == Feed::EventSource;
         let mut page = first;
         let mut begins = self.shown.feed.begins_with_newline();
@@ -361,13 +361,13 @@ impl Writer {
                         break 'pages;
                     }
                     match self.wait().await? {
-                        Came::Shared(rows) => self.shared(rows).await?,
-                        Came::Passed(rows) => {
+                        WaitOutcome::Shared(rows) => self.shared(rows).await?,
+                        WaitOutcome::Passed(rows) => {
                             self.rows(&rows).await?;
                             self.sender.flush().await?;
                         }
-                        Came::ReadOn => break,
-                        Came::Over => break 'pages,
+                        WaitOutcome::ReadOn => break,
+                        WaitOutcome::Over => break 'pages,
                     }
                 }
             }
@@ -412,7 +412,7 @@ impl Writer {
         }
     }
 
-    async fn rows(&mut self, rows: &[ChangeRow]) -> Written {
+    async fn rows(&mut self, rows: &[ChangeRow]) -> WriteResult {
         self.judged().await?;
         for row in rows {
             self.rows += 1;
@@ -428,7 +428,7 @@ impl Writer {
     }
 
     /// Writes rows that many followers share.
-    async fn shared(&mut self, rows: Vec<Arc<TailRow>>) -> Written {
+    async fn shared(&mut self, rows: Vec<Arc<TailRow>>) -> WriteResult {
         self.judged().await?;
         let is_single = rows.len() == 1;
         for row in rows {
@@ -466,7 +466,7 @@ impl Writer {
     }
 
     /// Tells the sender when and under which rules the next rows were judged.
-    async fn judged(&mut self) -> Written {
+    async fn judged(&mut self) -> WriteResult {
         let (at, by) = self.changes.judged();
         Ok(self.sender.judged(at, by).await?)
     }
@@ -498,21 +498,21 @@ impl Writer {
         json_out::number(pending, out);
     }
 
-    async fn wait(&mut self) -> std::result::Result<Came, Interrupted> {
+    async fn wait(&mut self) -> std::result::Result<WaitOutcome, Interrupted> {
         loop {
             // A client that does not read must not hold rows in memory.
             self.sender.ready().await?;
             tokio::select! {
                 waited = self.changes.wait(&mut self.heartbeats) => match waited.map_err(|error| noted(&mut self.lost, error))? {
-                    Waited::Shared(rows) => return Ok(Came::Shared(rows)),
-                    Waited::Passed(rows) => return Ok(Came::Passed(rows)),
-                    Waited::ReadOn => return Ok(Came::ReadOn),
-                    Waited::Over => return Ok(Came::Over),
+                    Waited::Shared(rows) => return Ok(WaitOutcome::Shared(rows)),
+                    Waited::Passed(rows) => return Ok(WaitOutcome::Passed(rows)),
+                    Waited::ReadOn => return Ok(WaitOutcome::ReadOn),
+                    Waited::Over => return Ok(WaitOutcome::Over),
                     Waited::Heartbeat => {}
                 },
                 () = self.sender.closed() => return Err(Interrupted),
                 // Ends as a timeout does: the client reconnects and may be refused then.
-                () = gives_way(self.following.as_ref()) => return Ok(Came::Over),
+                () = gives_way(self.following.as_ref()) => return Ok(WaitOutcome::Over),
             }
             self.sender.says_nothing();
             self.sender.buffer.extend_from_slice(self.shown.feed.heartbeat());
@@ -543,7 +543,7 @@ async fn write_row(
     place: Option<&Place>,
     shown: &Shown,
     sender: &mut Sender,
-) -> Written {
+) -> WriteResult {
     shared_row::open(row, place, &row.leaves, &mut sender.buffer);
     match (row.kind, shown.shows()) {
         // The stub of a lost document only says that it is lost.

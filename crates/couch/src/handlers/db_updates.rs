@@ -89,11 +89,11 @@ struct Writer {
     lost: Option<Failure>,
 }
 
-type Written = std::result::Result<(), Interrupted>;
+type WriteResult = std::result::Result<(), Interrupted>;
 
 impl Writer {
     /// Writes a normal or longpoll feed: one JSON object.
-    async fn list(&mut self, first: DatabaseUpdatesPage, mut room: PagePermit) -> Written {
+    async fn list(&mut self, first: DatabaseUpdatesPage, mut room: PagePermit) -> WriteResult {
         self.sender.buffer.extend_from_slice(b"{\"results\":[\n");
         let mut page = first;
         loop {
@@ -123,7 +123,7 @@ impl Writer {
     }
 
     /// Writes a feed with one row per line until the client disconnects.
-    async fn lines(&mut self, first: DatabaseUpdatesPage, mut room: PagePermit) -> Written {
+    async fn lines(&mut self, first: DatabaseUpdatesPage, mut room: PagePermit) -> WriteResult {
         let events = self.feed == Feed::EventSource;
         let mut page = first;
         let mut begins = self.feed.begins_with_newline();

@@ -75,7 +75,7 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
     if let Some(open_revs) = query.get("open_revs") {
         refuse_in_partitioned(&database, without_partition(std::iter::once(id))).await?;
         let form = if accepts(&request.headers, "multipart/mixed") { open_revs::mixed()? } else { Form::Json };
-        let wanted = open_revs::Wanted { id, revs: open_revs, options };
+        let wanted = open_revs::OpenRevsRequest { id, revs: open_revs, options };
         let shown = Shown { show, with_revisions, form };
         return Box::pin(open_revs::open_revs(database, wanted, shown)).await;
     }

@@ -14,16 +14,16 @@ use flatbed_service::{AnswerError, Read};
 use hyper::{HeaderMap, Method, StatusCode};
 
 use crate::error::{Failure, Result};
-use crate::handlers::answering::{invalid_path, object, told};
+use crate::handlers::answering::{function_body, invalid_path, object};
 use crate::handlers::bulk;
 use crate::handlers::rewrite::go_to;
 use crate::path::Target;
 use crate::query::encode;
 use crate::reply::Interrupted;
 use crate::request::Request;
-use crate::request_object::ToldBody;
+use crate::request_object::FunctionBody;
 use crate::response;
-use crate::router::again;
+use crate::router::redispatch;
 use crate::rows_text::{BrokenOff, RowsText};
 use crate::state::State;
 
@@ -56,7 +56,7 @@ pub(crate) async fn list(
     let database = request.context.database(name, Read).await?;
     let functions = request.context.design_functions(&database, design).await?;
     functions.find("lists", list).await?;
-    let posted = body.as_ref().map_or_else(|| told(None), |body| ToldBody::Json(&body.bytes));
+    let posted = body.as_ref().map_or_else(|| function_body(None), |body| FunctionBody::Json(&body.bytes));
     let object = object(state, &request, &database, None, posted).await?;
     let path = if view == "_all_docs" {
         format!("/{}/_all_docs", encode(name))
@@ -74,23 +74,23 @@ pub(crate) async fn list(
         None => request.method = Method::GET,
     }
     let target = Target::parse(request.uri.path())?;
-    let answer = again(state, request, target).await?;
+    let answer = redispatch(state, request, target).await?;
     if answer.status != StatusCode::OK {
         return Ok(TenantReply::new(answer, &HeaderMap::new()));
     }
     let mut rows = RowsText::new(answer.body);
     let head = rows.head().await.map_err(broken_off)?;
-    let run = Run { list: functions.list(list, &head, &object), rows };
+    let run = ListRun { list: functions.list(list, &head, &object), rows };
     drop((head, object, functions));
     run.begin(is_head).await
 }
 
-struct Run {
+struct ListRun {
     list: List,
     rows: RowsText,
 }
 
-impl Run {
+impl ListRun {
     /// Runs the function until it sends text. A failure before that is a complete answer.
     async fn begin(mut self, is_head: bool) -> Result<TenantReply> {
         let mut started = Response::default();

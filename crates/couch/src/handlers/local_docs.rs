@@ -115,9 +115,9 @@ pub(crate) async fn queries(mut request: Request, name: &str) -> Result<Reply> {
     Ok(reply)
 }
 
-type Written = std::result::Result<(), Interrupted>;
+type WriteResult = std::result::Result<(), Interrupted>;
 
-async fn answer(database: &Reader, mut selection: Selection, sender: &mut Sender) -> Written {
+async fn answer(database: &Reader, mut selection: Selection, sender: &mut Sender) -> WriteResult {
     let update_seq = if selection.update_seq { Some(database.update_seq().await?) } else { None };
     head(update_seq, &mut sender.buffer);
     match selection.keys.take() {
@@ -139,7 +139,7 @@ fn head(update_seq: Option<Seq>, out: &mut Vec<u8>) {
     open.leave_open();
 }
 
-async fn walk(database: &Reader, selection: &Selection, sender: &mut Sender) -> Written {
+async fn walk(database: &Reader, selection: &Selection, sender: &mut Sender) -> WriteResult {
     let mut from = selection.start.clone().map(|start| (start, true));
     let (mut skip, mut written) = (selection.skip, 0);
     loop {
@@ -166,7 +166,12 @@ async fn walk(database: &Reader, selection: &Selection, sender: &mut Sender) -> 
     }
 }
 
-async fn by_keys(database: &Reader, keys: Vec<Value<'static>>, selection: &Selection, sender: &mut Sender) -> Written {
+async fn by_keys(
+    database: &Reader,
+    keys: Vec<Value<'static>>,
+    selection: &Selection,
+    sender: &mut Sender,
+) -> WriteResult {
     let mut keys = page_of_keys(keys, selection.descending, selection.skip, selection.limit);
     // As in CouchDB, `skip` and `limit` count all keys.
     keys.retain(|key| key.as_str().is_some_and(|id| DocumentId::of(id).local_name().is_some()));

@@ -48,18 +48,18 @@ pub(crate) async fn body_of(request: &mut Request) -> Result<(Value<'static>, Me
 }
 
 /// A running query that counts its cost.
-struct Running<'s> {
+struct RunningQuery<'s> {
     query: Query,
     counted: ExecutionStats,
     index: QueryIndex,
     queries: &'s Queries,
 }
 
-impl<'s> Running<'s> {
-    fn new(query: Query, queries: &'s Queries) -> Running<'s> {
+impl<'s> RunningQuery<'s> {
+    fn new(query: Query, queries: &'s Queries) -> RunningQuery<'s> {
         let index = QueryIndex::of(query.index());
         queries.begin(index);
-        Running { query, counted: ExecutionStats::default(), index, queries }
+        RunningQuery { query, counted: ExecutionStats::default(), index, queries }
     }
 
     async fn next_page(&mut self) -> std::result::Result<Option<Vec<Vec<u8>>>, QueryError> {
@@ -79,7 +79,7 @@ async fn find(state: &State, mut request: Request, name: &str, partition: Option
     let query = request.context.query(&database, find).await?;
     let queries = state.queries.clone();
     let pages = Pages::new(true);
-    let mut running = Running::new(query, &queries);
+    let mut running = RunningQuery::new(query, &queries);
     // Errors before the first documents answer with an error status.
     let (mut room, first) = loop {
         let room = first_room(&pages).await?;
@@ -89,11 +89,11 @@ async fn find(state: &State, mut request: Request, name: &str, partition: Option
         }
     };
     shrink(&mut room, bytes_of(first.as_deref().unwrap_or_default()));
-    let Running { query, counted, index, .. } = running;
+    let RunningQuery { query, counted, index, .. } = running;
     let (reply, mut sender) = Reply::stream();
     spawn(async move {
         let _memory = memory;
-        let mut running = Running { query, counted, index, queries: &queries };
+        let mut running = RunningQuery { query, counted, index, queries: &queries };
         let written = async {
             let mut page = first;
             let mut at = 0;

@@ -11,7 +11,7 @@ use crate::multipart::new_boundary;
 /// The largest number of revisions in one `open_revs`.
 const OPEN_REVS_MAX: usize = 1_000;
 
-pub(crate) struct Wanted<'a> {
+pub(crate) struct OpenRevsRequest<'a> {
     pub id: &'a str,
     /// `all`, or a list of revisions in JSON.
     pub revs: &'a str,
@@ -36,7 +36,7 @@ fn revs_of(wanted: &str) -> Result<OpenRevs> {
     Ok(OpenRevs::Some(list.iter().map(rev).collect::<Result<_>>()?))
 }
 
-pub(crate) async fn open_revs(database: Reader, wanted: Wanted<'_>, shown: Shown) -> Result<Reply> {
-    let Wanted { id, revs, options } = wanted;
+pub(crate) async fn open_revs(database: Reader, wanted: OpenRevsRequest<'_>, shown: Shown) -> Result<Reply> {
+    let OpenRevsRequest { id, revs, options } = wanted;
     Ok(flatbed_documents::open_revs(database, id, revs_of(revs)?, options, shown).await?)
 }

@@ -11,10 +11,10 @@ use hyper::{Method, StatusCode};
 use crate::error::{Failure, Result};
 use crate::handlers::mango;
 use crate::handlers::rewrite::go_to;
-use crate::path::{Answering, Endpoint, InDatabase, Listed, Target};
+use crate::path::{DesignCall, DocumentListing, Endpoint, InDatabase, Target};
 use crate::query::encode;
 use crate::request::Request;
-use crate::router::again;
+use crate::router::redispatch;
 use crate::state::State;
 
 /// Handles a partition's paths. `of`: the endpoint beneath it, or `None` for its figures.
@@ -49,15 +49,15 @@ pub(crate) async fn partition(
         InDatabase::Endpoint(Endpoint::AllDocs) => {
             within(state, request, &partition, &format!("/{}/_all_docs", encode(name))).await
         }
-        InDatabase::Queries(Listed::All) => {
+        InDatabase::Queries(DocumentListing::All) => {
             within(state, request, &partition, &format!("/{}/_all_docs/queries", encode(name))).await
         }
         // A rewrite may lead here again, so the dispatcher runs it in its loop.
-        InDatabase::Answering { kind: Answering::Rewrite, .. } => {
+        InDatabase::DesignCall { kind: DesignCall::Rewrite, .. } => {
             request.skip_body().await;
             Err(Failure::not_found("missing"))
         }
-        InDatabase::View { .. } | InDatabase::DesignInfo { .. } | InDatabase::Answering { .. } => {
+        InDatabase::View { .. } | InDatabase::DesignInfo { .. } | InDatabase::DesignCall { .. } => {
             let parts: Vec<&str> = request.uri.path().split('/').filter(|part| !part.is_empty()).skip(3).collect();
             let path = parts.join("/");
             within(state, request, &partition, &format!("/{}/{path}", encode(name))).await
@@ -120,7 +120,7 @@ async fn within(state: &Arc<State>, mut request: Request, partition: &str, path:
         if parameter.is_empty() { format!("{path}?{query}") } else { format!("{path}?{query}partition={parameter}") };
     go_to(&mut request, &path)?;
     let target = Target::parse(request.uri.path())?;
-    again(state, request, target).await
+    redispatch(state, request, target).await
 }
 
 async fn info(request: &Request, name: &str, partition: &str) -> Result<Reply> {

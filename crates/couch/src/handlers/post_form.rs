@@ -155,17 +155,17 @@ impl Form {
 }
 
 /// The existing revision.
-struct There {
+struct BaseRevision {
     rev: flatbed_layer::RevId,
     deleted: bool,
     text: Vec<u8>,
     names: Vec<String>,
 }
 
-async fn of_revision(database: &Reader, id: &str, rev: flatbed_layer::RevId) -> Result<There> {
+async fn of_revision(database: &Reader, id: &str, rev: flatbed_layer::RevId) -> Result<BaseRevision> {
     let options = GetOptions { rev: Some(rev), tombstone: true, ..GetOptions::default() };
     let document = database.get(id, &options).await?;
-    Ok(There {
+    Ok(BaseRevision {
         rev: document.rev,
         deleted: document.deleted,
         text: [b"{", document.body.as_slice(), b"}"].concat(),

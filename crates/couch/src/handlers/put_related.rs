@@ -35,7 +35,7 @@ async fn put_parts(request: &mut Request, name: &str, id: &str) -> Result<Reply>
     let body = parts.text().await?;
     let (mut edit, written) = edit_put(&body.bytes, id, parts.request())?;
     let mut uploads = Uploads::new(&parts.request().context.database(name, Write).await?);
-    let mut followed = Followed::new(&written);
+    let mut followed = ExpectedAttachments::new(&written);
     while let Some(headers) = parts.part().await? {
         let at = followed.place(&headers)?;
         let Some(awaited) = written.get(at) else { break };
@@ -58,18 +58,18 @@ async fn put_parts(request: &mut Request, name: &str, id: &str) -> Result<Reply>
 }
 
 /// The expected attachments, in the order of the JSON, and those already received.
-struct Followed {
+struct ExpectedAttachments {
     /// Names and indexes in the list of all attachments.
     awaited: Vec<(String, usize)>,
     come: Vec<String>,
     data: Vec<(String, Uploaded)>,
 }
 
-impl Followed {
-    fn new(written: &[Written<'_>]) -> Followed {
+impl ExpectedAttachments {
+    fn new(written: &[Written<'_>]) -> ExpectedAttachments {
         let follows = written.iter().enumerate().filter(|(_, attachment)| matches!(attachment.source, Source::Follows));
         let awaited = follows.map(|(at, attachment)| (attachment.name.clone(), at)).collect();
-        Followed { awaited, come: Vec::new(), data: Vec::new() }
+        ExpectedAttachments { awaited, come: Vec::new(), data: Vec::new() }
     }
 
     /// Returns the index of a part's attachment. The part's file name decides if it matches one. Otherwise the order

@@ -14,12 +14,12 @@ use flatbed_service::{AnswerError, DesignFunctions, Read, Rewrites};
 use hyper::http::uri::PathAndQuery;
 use hyper::{Method, StatusCode, Uri};
 
-use crate::credentials::says_who;
+use crate::credentials::identifies_client;
 use crate::error::{Failure, Result};
-use crate::handlers::answering::{body_of, held, invalid_path, told};
+use crate::handlers::answering::{body_of, function_body, invalid_path, reserve_memory};
 use crate::query::{Query, encode};
 use crate::request::Request;
-use crate::request_object::{Told, request_object};
+use crate::request_object::{FunctionInput, request_object};
 use crate::response;
 use crate::rewriting::{insecure, joined, rewritten};
 use crate::state::State;
@@ -27,7 +27,7 @@ use crate::state::State;
 /// The most rewrites of one request, as in CouchDB.
 const REWRITES_MAX: usize = 100;
 
-pub(crate) enum Rewritten {
+pub(crate) enum RewriteOutcome {
     Answer(Box<TenantReply>),
     Request(Box<Request>),
 }
@@ -38,7 +38,7 @@ pub(crate) async fn rewrite(
     name: &str,
     design: &str,
     rest: &[String],
-) -> Result<Rewritten> {
+) -> Result<RewriteOutcome> {
     request.rewrites += 1;
     if request.rewrites > REWRITES_MAX {
         request.skip_body().await;
@@ -66,9 +66,10 @@ async fn function(
     functions: &DesignFunctions,
     database: &Reader,
     place: &[String; 3],
-) -> Result<Rewritten> {
+) -> Result<RewriteOutcome> {
     let body = body_of(&mut request).await?;
-    let object = request_object(&request, &Told { body: told(body.as_ref()), ..Told::default() });
+    let object =
+        request_object(&request, &FunctionInput { body: function_body(body.as_ref()), ..FunctionInput::default() });
     let object = request.context.request_object(object, database).await?;
     let answer = functions.rewrite(&object, &mut request.rewrite_time).await?;
     drop(object);
@@ -78,8 +79,8 @@ async fn function(
     let Rewrite { code, method, path, query, headers, body: made } = Rewrite::parse(&answer)?;
     if let Some(code) = code {
         let body = made.map(Bytes::from).or(body.map(|body| body.bytes)).filter(|body| !body.is_empty());
-        let reply = held(state, response::rewritten(code, &headers, body)?).await?;
-        return Ok(Rewritten::Answer(Box::new(reply)));
+        let reply = reserve_memory(state, response::rewritten(code, &headers, body)?).await?;
+        return Ok(RewriteOutcome::Answer(Box::new(reply)));
     }
     let path = path.ok_or_else(|| wrong("Rewrite result must produce a new path."))?;
     let query =
@@ -92,7 +93,7 @@ async fn function(
     }
     let of_proxy = request.context.proxy_headers();
     for (name, value) in response::request_headers(&headers)?.iter() {
-        if !says_who(name, &of_proxy) {
+        if !identifies_client(name, &of_proxy) {
             request.headers.insert(name, value.clone());
         }
     }
@@ -113,7 +114,7 @@ fn is_read(method: &Method) -> bool {
 }
 
 /// Rewrites a request to a path relative to its design document. `may_leave`: the path may leave the database.
-fn go(mut request: Request, place: &[String; 3], path: &str, may_leave: bool) -> Result<Rewritten> {
+fn go(mut request: Request, place: &[String; 3], path: &str, may_leave: bool) -> Result<RewriteOutcome> {
     let path = joined(place, path);
     let database = format!("/{}", encode(&place[0]));
     let is_within = path.strip_prefix(&database).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']));
@@ -124,7 +125,7 @@ fn go(mut request: Request, place: &[String; 3], path: &str, may_leave: bool) ->
         request.requested_path = Some(request.uri.path().to_owned());
     }
     go_to(&mut request, &path)?;
-    Ok(Rewritten::Request(Box::new(request)))
+    Ok(RewriteOutcome::Request(Box::new(request)))
 }
 
 /// Replaces a request's path and query.

@@ -41,13 +41,13 @@ async fn jobs(state: &State, request: &Request, id: Option<&str>) -> Result<Repl
     let mut databases = request.context.server().await?.replicator_databases().await?;
     databases.push(REPLICATOR.into());
     for name in databases {
-        for (doc_id, told) in &told_by_others(&request.context.database(&name, Read).await?).await? {
+        for (doc_id, report) in &reports_of(&request.context.database(&name, Read).await?).await? {
             let rev = state.replicator.followed_by(&name, doc_id).map(|followed| followed.rev.to_string());
             // A report on another revision, or on a document whose replication has ended, is stale.
-            if rev.as_deref() != told.get("rev").and_then(Value::as_str) {
+            if rev.as_deref() != report.get("rev").and_then(Value::as_str) {
                 continue;
             }
-            let Some(job) = told.get("job") else { continue };
+            let Some(job) = report.get("job") else { continue };
             let Some(id) = job.get("id").and_then(Value::as_str) else { continue };
             if here.iter().any(|job| job.id == id) {
                 continue;
@@ -77,11 +77,11 @@ async fn docs(state: &State, request: &Request, name: &str, id: Option<&str>) ->
             return Err(Failure::not_found("missing"));
         }
     }
-    let told = told_by_others(&database).await?;
+    let reports = reports_of(&database).await?;
     if let Some(id) = id {
         let document = database.get(id, &Default::default()).await?;
         let mut description = Description::read(&document).ok_or_else(|| Failure::not_found("missing"))?;
-        return Ok(Reply::json(StatusCode::OK, doc(state, name, &mut description, &told)));
+        return Ok(Reply::json(StatusCode::OK, doc(state, name, &mut description, &reports)));
     }
     let (skip, limit) = window(request)?;
     let mut rows = Vec::new();
@@ -96,7 +96,7 @@ async fn docs(state: &State, request: &Request, name: &str, id: Option<&str>) ->
         for row in &page {
             let Some(mut description) = row.doc.as_ref().and_then(Description::read) else { continue };
             if total >= skip && rows.len() < limit {
-                rows.push(doc(state, name, &mut description, &told));
+                rows.push(doc(state, name, &mut description, &reports));
             }
             total += 1;
         }
@@ -117,27 +117,27 @@ fn list<'r>(name: &str, total: usize, skip: usize, rows: impl Iterator<Item = &'
 }
 
 /// The servers' reports on running replications, from the leases, by document.
-type Told = HashMap<String, Value<'static>>;
+type Reports = HashMap<String, Value<'static>>;
 
-async fn told_by_others(database: &Reader) -> Result<Told> {
-    let mut told = HashMap::new();
+async fn reports_of(database: &Reader) -> Result<Reports> {
+    let mut reports = HashMap::new();
     let mut after: Option<String> = None;
     loop {
         let page = match database.leases(after.as_deref()).await {
-            Err(LayerError::DatabaseNotFound) => return Ok(told),
+            Err(LayerError::DatabaseNotFound) => return Ok(reports),
             page => page?,
         };
-        let Some((last, _)) = page.last() else { return Ok(told) };
+        let Some((last, _)) = page.last() else { return Ok(reports) };
         after = Some(last.clone());
         for (id, lease) in page {
             if let Ok(value) = json::parse(&lease.state, &Limits::default()) {
-                told.insert(id, value.into_owned());
+                reports.insert(id, value.into_owned());
             }
         }
     }
 }
 
-fn doc(state: &State, database: &str, description: &mut Description, told: &Told) -> Vec<u8> {
+fn doc(state: &State, database: &str, description: &mut Description, reports: &Reports) -> Vec<u8> {
     let mut out = Vec::new();
     if description.end().is_none() {
         let followed = state.replicator.followed_by(database, &description.id);
@@ -149,7 +149,7 @@ fn doc(state: &State, database: &str, description: &mut Description, told: &Told
         }
         let of_revision =
             |value: &Value<'_>| value.get("rev").and_then(Value::as_str) == Some(description.rev.to_string().as_str());
-        if let Some(value) = told.get(&description.id).filter(|value| of_revision(value))
+        if let Some(value) = reports.get(&description.id).filter(|value| of_revision(value))
             && let Some(row) = value.get("doc")
         {
             return text_of(row);

@@ -17,7 +17,7 @@ use crate::reply::Interrupted;
 use crate::request::{Body, Memory, Request};
 
 pub(crate) use parameters::{Parameters, Rows};
-pub(crate) use reading::{Asked, Page, Reading};
+pub(crate) use reading::{CheckedQuery, Page, Reading};
 
 /// The largest number of queries in one request; more are 400.
 const QUERIES_MAX: usize = 1_000;
@@ -59,13 +59,13 @@ pub(crate) async fn view(mut request: Request, name: &str, design: &str, rest: &
     }
 }
 
-type Named<'n> = (&'n str, &'n str, &'n str);
+type ViewName<'n> = (&'n str, &'n str, &'n str);
 
 /// Opens a view. As in CouchDB, a missing database or design document is reported before wrong parameters, and these
 /// before a missing view.
 async fn open(
     database: &Reader,
-    (_, design, view): Named<'_>,
+    (_, design, view): ViewName<'_>,
     update: ViewUpdate,
     parameters: Result<()>,
 ) -> Result<View> {
@@ -79,14 +79,14 @@ async fn open(
     }
 }
 
-async fn one(request: &Request, memory: Memory, named: Named<'_>, parameters: Result<Parameters>) -> Result<Reply> {
+async fn one(request: &Request, memory: Memory, named: ViewName<'_>, parameters: Result<Parameters>) -> Result<Reply> {
     let database = request.context.database(named.0, Read).await?;
     let (parameters, refused) = match parameters {
         Ok(parameters) => (parameters, Ok(())),
         Err(failure) => (Parameters::default(), Err(failure)),
     };
     let known = if refused.is_ok() { begin_known(&database, named, &parameters, request).await? } else { None };
-    let Begun { asked, pages, reading, first, room } = match known {
+    let StartedQuery { asked, pages, reading, first, room } = match known {
         Some(begun) => begun,
         None => begin_anew(&database, named, parameters, refused, request).await?,
     };
@@ -102,33 +102,33 @@ async fn one(request: &Request, memory: Memory, named: Named<'_>, parameters: Re
     Ok(reply)
 }
 
-struct Begun {
-    asked: Asked,
+struct StartedQuery {
+    asked: CheckedQuery,
     pages: Pages,
     reading: Reading,
     first: Page,
     room: PagePermit,
 }
 
-async fn begin(view: &View, asked: Asked, client: Option<&Client>) -> Result<Begun> {
+async fn begin(view: &View, asked: CheckedQuery, client: Option<&Client>) -> Result<StartedQuery> {
     let pages = Pages::new(asked.has_documents());
     let mut reading = asked.begin(view);
     let (first, room) = unless_gone(client, first_page(view, &mut reading, &pages)).await?;
-    Ok(Begun { asked, pages, reading, first, room })
+    Ok(StartedQuery { asked, pages, reading, first, room })
 }
 
 /// Begins a query with the design document's current definition.
 async fn begin_anew(
     database: &Reader,
-    named: Named<'_>,
+    named: ViewName<'_>,
     parameters: Parameters,
     mut refused: Result<()>,
     request: &Request,
-) -> Result<Begun> {
+) -> Result<StartedQuery> {
     let since = Instant::now();
     loop {
         let view = open(database, named, parameters.update, std::mem::replace(&mut refused, Ok(()))).await?;
-        let asked = Asked::new(parameters.clone(), &view)?.of_list(request.is_of_list);
+        let asked = CheckedQuery::new(parameters.clone(), &view)?.of_list(request.is_of_list);
         match begin(&view, asked, request.client.as_ref()).await {
             Err(failure) if failure.status == StatusCode::NOT_FOUND && since.elapsed() < LOOKS_FOR => {
                 tokio::time::sleep(BETWEEN_LOOKS).await;
@@ -142,19 +142,19 @@ async fn begin_anew(
 /// definition. `None`: the caller must read the definition, if only to report the error.
 async fn begin_known(
     database: &Reader,
-    (_, design, view): Named<'_>,
+    (_, design, view): ViewName<'_>,
     parameters: &Parameters,
     request: &Request,
-) -> Result<Option<Begun>> {
+) -> Result<Option<StartedQuery>> {
     let Some(view) = database.view_known(&design_id(design), view, parameters.update) else { return Ok(None) };
-    let Ok(asked) = Asked::new(parameters.clone(), &view) else { return Ok(None) };
+    let Ok(asked) = CheckedQuery::new(parameters.clone(), &view) else { return Ok(None) };
     match begin(&view, asked.of_list(request.is_of_list), request.client.as_ref()).await {
         Err(failure) if failure.status == StatusCode::NOT_FOUND => Ok(None),
         begun => begun.map(Some),
     }
 }
 
-async fn several(mut request: Request, named: Named<'_>) -> Result<Reply> {
+async fn several(mut request: Request, named: ViewName<'_>) -> Result<Reply> {
     let (name, design, view) = named;
     let Body { bytes, memory } = json_body(&mut request).await?;
     let queries = object(&bytes).and_then(|body| match take(body.into_owned(), "queries") {
@@ -177,7 +177,7 @@ async fn several(mut request: Request, named: Named<'_>) -> Result<Reply> {
     let mut has_documents = false;
     // All queries are checked before the answer begins. CouchDB cuts the answer instead.
     for query in &queries {
-        has_documents |= Asked::new(Parameters::of_one(&parameters, query)?, &all)?.has_documents();
+        has_documents |= CheckedQuery::new(Parameters::of_one(&parameters, query)?, &all)?.has_documents();
         // Parsing copies the request's parameters, which may be long.
         tokio::task::yield_now().await;
     }
@@ -220,16 +220,20 @@ async fn several(mut request: Request, named: Named<'_>) -> Result<Reply> {
 /// A view, opened once per update mode.
 struct Views<'n> {
     database: Reader,
-    named: Named<'n>,
+    named: ViewName<'n>,
     all: Vec<(ViewUpdate, View)>,
 }
 
 impl Views<'_> {
-    async fn begin(&mut self, parameters: Parameters, pages: &Pages) -> Result<(Asked, Reading, Page, PagePermit)> {
+    async fn begin(
+        &mut self,
+        parameters: Parameters,
+        pages: &Pages,
+    ) -> Result<(CheckedQuery, Reading, Page, PagePermit)> {
         let since = Instant::now();
         loop {
             let view = self.get(parameters.update).await?;
-            let asked = Asked::new(parameters.clone(), &view)?;
+            let asked = CheckedQuery::new(parameters.clone(), &view)?;
             let mut reading = asked.begin(&view);
             match first_page(&view, &mut reading, pages).await {
                 Err(failure) if failure.status == StatusCode::NOT_FOUND && since.elapsed() < LOOKS_FOR => {
@@ -266,7 +270,7 @@ pub(crate) async fn first_page(view: &View, reading: &mut Reading, pages: &Pages
         return held(page?, room);
     }
     drop(room);
-    Asked::wait_for(view).await?;
+    CheckedQuery::wait_for(view).await?;
     let room = first_room(pages).await?;
     held(reading.next_page().await?, room)
 }
@@ -295,7 +299,7 @@ fn held(page: Option<Page>, mut room: PagePermit) -> Result<(Page, PagePermit)> 
 struct Answer<'a> {
     database: &'a Reader,
     pages: &'a Pages,
-    asked: &'a Asked,
+    asked: &'a CheckedQuery,
 }
 
 impl Answer<'_> {

@@ -8,7 +8,7 @@ use hyper::{Method, StatusCode, header};
 use serde_json::Value;
 
 use crate::error::{Failure, Result};
-use crate::path::{Queued, WorkerApi};
+use crate::path::{QueuePath, WorkerApi};
 use crate::query::Query;
 use crate::request::{Body, Request};
 use crate::state::State;
@@ -91,10 +91,10 @@ pub(crate) async fn worker(state: &State, mut request: Request, what: WorkerApi)
     }
 }
 
-async fn queue(dispatcher: &Arc<Dispatcher>, mut request: Request, what: Queued) -> Result<Reply> {
+async fn queue(dispatcher: &Arc<Dispatcher>, mut request: Request, what: QueuePath) -> Result<Reply> {
     let (filter, window) = (filter_of(&request.query)?, window_of(&request.query)?);
     match what {
-        Queued::List if request.method == Method::DELETE => {
+        QueuePath::List if request.method == Method::DELETE => {
             request.skip_body().await;
             if filter.is_empty() && request.query.get("all") != Some("true") {
                 let reason = "Say which entries are to go, or all=true.";
@@ -102,17 +102,17 @@ async fn queue(dispatcher: &Arc<Dispatcher>, mut request: Request, what: Queued)
             }
             answer(dispatcher.clear_entries(&filter).await?)
         }
-        Queued::List => answer(dispatcher.list_entries(&filter, &window).await?),
-        Queued::Count => answer(dispatcher.count_entries(&filter).await?),
-        Queued::Stats => answer(dispatcher.entry_stats().await?),
-        Queued::Explain => answer(dispatcher.explain_entries(&filter, &window).await?),
-        Queued::Export => export(dispatcher, dispatcher.export_entries(filter)).await,
-        Queued::Import => {
+        QueuePath::List => answer(dispatcher.list_entries(&filter, &window).await?),
+        QueuePath::Count => answer(dispatcher.count_entries(&filter).await?),
+        QueuePath::Stats => answer(dispatcher.entry_stats().await?),
+        QueuePath::Explain => answer(dispatcher.explain_entries(&filter, &window).await?),
+        QueuePath::Export => export(dispatcher, dispatcher.export_entries(filter)).await,
+        QueuePath::Import => {
             let body = request.read_body().await?;
             let text = std::str::from_utf8(&body.bytes).map_err(|_| Failure::bad_request("The body is no UTF-8."))?;
             answer(dispatcher.import_entries(filter.job.as_deref(), text).await?)
         }
-        Queued::Retry => {
+        QueuePath::Retry => {
             let (body, _memory) = json_of(&mut request).await?;
             let text = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
             let number = |name: &str| body.get(name).and_then(Value::as_u64);
@@ -128,12 +128,12 @@ async fn queue(dispatcher: &Arc<Dispatcher>, mut request: Request, what: Queued)
             let done = dispatcher.retry_entries(&filter, per_second).await?;
             Ok(Reply::json(StatusCode::ACCEPTED, done.to_string().into_bytes()))
         }
-        Queued::RetryOne(id) => {
+        QueuePath::RetryOne(id) => {
             request.skip_body().await;
             let (status, done) = dispatcher.retry_entry(&id, request.query.number("wait")?).await?;
             Ok(Reply::json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), done.to_string().into_bytes()))
         }
-        Queued::One(id) => match request.method {
+        QueuePath::One(id) => match request.method {
             Method::PUT => {
                 let (body, _memory) = json_of(&mut request).await?;
                 answer(dispatcher.edit_entry(&id, &body).await?)

@@ -6,10 +6,10 @@
 use flatbed_layer::{DatabaseKind, REPLICATOR, USERS, is_replicator_name};
 use hyper::Method;
 
-use super::{Answering, Endpoint, IdKind, InDatabase, Listed, Mango, Node, Scheduler, Target};
+use super::{DesignCall, DocumentListing, Endpoint, IdKind, InDatabase, Mango, Node, Scheduler, Target};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Needed<'t> {
+pub(crate) enum RequiredRight<'t> {
     /// No right: anonymous requests are allowed.
     Nothing,
     User,
@@ -45,15 +45,15 @@ impl Target {
 
     /// Returns the right that a request with this method needs. `is_replicator`: true if the database of
     /// [`Target::may_be_replicator`] is a replicator database.
-    pub(crate) fn needs(&self, method: &Method, is_replicator: bool) -> Needed<'_> {
+    pub(crate) fn needs(&self, method: &Method, is_replicator: bool) -> RequiredRight<'_> {
         match self {
             Target::Welcome | Target::Up | Target::Session | Target::Uuids | Target::Utils | Target::Favicon => {
-                Needed::Nothing
+                RequiredRight::Nothing
             }
-            Target::Metrics | Target::Node(Node::Stats(_) | Node::System) => Needed::Metrics,
+            Target::Metrics | Target::Node(Node::Stats(_) | Node::System) => RequiredRight::Metrics,
             // The replication runs with the rights of the requesting user.
-            Target::Replicate => Needed::User,
-            Target::AllDbs | Target::DbsInfo { .. } => Needed::Databases,
+            Target::Replicate => RequiredRight::User,
+            Target::AllDbs | Target::DbsInfo { .. } => RequiredRight::Databases,
             Target::ActiveTasks
             | Target::DbUpdates
             | Target::Scheduler(
@@ -70,12 +70,12 @@ impl Target {
             | Target::Membership
             | Target::ClusterSetup
             | Target::Reshard(_)
-            | Target::Later(..) => Needed::ServerAdmin,
+            | Target::Later(..) => RequiredRight::ServerAdmin,
             Target::Database(name, what) => match (name.kind, name.text.as_str()) {
                 (DatabaseKind::Ordinary, name) | (DatabaseKind::System, name @ (USERS | REPLICATOR)) => {
                     in_database(name, is_replicator || name == REPLICATOR, what, method)
                 }
-                (DatabaseKind::System | DatabaseKind::Reserved, _) => Needed::ServerAdmin,
+                (DatabaseKind::System | DatabaseKind::Reserved, _) => RequiredRight::ServerAdmin,
             },
             Target::EncodedDesign(target) => target.needs(method, is_replicator),
         }
@@ -83,35 +83,37 @@ impl Target {
 }
 
 /// Returns the right for a target in a database with a valid name.
-fn in_database<'t>(name: &'t str, is_replicator: bool, what: &InDatabase, method: &Method) -> Needed<'t> {
+fn in_database<'t>(name: &'t str, is_replicator: bool, what: &InDatabase, method: &Method) -> RequiredRight<'t> {
     let is_put = *method == Method::PUT;
     let shows_one_by_one = is_replicator || name == USERS;
     match what {
-        InDatabase::Root if is_put || *method == Method::DELETE => Needed::ServerAdmin,
-        InDatabase::Endpoint(Endpoint::Purge | Endpoint::PurgedInfosLimit | Endpoint::RawKeys) => Needed::ServerAdmin,
-        InDatabase::Endpoint(Endpoint::Compact) | InDatabase::CompactViews { .. } | InDatabase::ViewCleanup => {
-            Needed::Maintainer(name)
+        InDatabase::Root if is_put || *method == Method::DELETE => RequiredRight::ServerAdmin,
+        InDatabase::Endpoint(Endpoint::Purge | Endpoint::PurgedInfosLimit | Endpoint::RawKeys) => {
+            RequiredRight::ServerAdmin
         }
-        InDatabase::Endpoint(Endpoint::Security | Endpoint::RevsLimit) if is_put => Needed::Admin(name),
-        InDatabase::Later("_sync_shards", _) => Needed::ServerAdmin,
-        InDatabase::Local { .. } if name == USERS => Needed::Hidden(name),
+        InDatabase::Endpoint(Endpoint::Compact) | InDatabase::CompactViews { .. } | InDatabase::ViewCleanup => {
+            RequiredRight::Maintainer(name)
+        }
+        InDatabase::Endpoint(Endpoint::Security | Endpoint::RevsLimit) if is_put => RequiredRight::Admin(name),
+        InDatabase::Later("_sync_shards", _) => RequiredRight::ServerAdmin,
+        InDatabase::Local { .. } if name == USERS => RequiredRight::Hidden(name),
         // The right to write documents in these databases does not include the right to list them.
-        InDatabase::Endpoint(Endpoint::AllDocs | Endpoint::Changes) | InDatabase::Queries(Listed::All)
+        InDatabase::Endpoint(Endpoint::AllDocs | Endpoint::Changes) | InDatabase::Queries(DocumentListing::All)
             if shows_one_by_one =>
         {
-            Needed::ServerAdmin
+            RequiredRight::ServerAdmin
         }
-        InDatabase::View { .. } | InDatabase::Answering { kind: Answering::List, .. } if name == USERS => {
-            Needed::UserViews
+        InDatabase::View { .. } | InDatabase::DesignCall { kind: DesignCall::List, .. } if name == USERS => {
+            RequiredRight::UserViews
         }
         // Users without the right to administer `_users` or replications read single documents, which check the reader
         // themselves. Everything else in these databases, including future endpoints, needs an administrator.
-        _ if shows_one_by_one && !is_of_single_documents(what, method) => Needed::Admin(name),
+        _ if shows_one_by_one && !is_of_single_documents(what, method) => RequiredRight::Admin(name),
         // Endpoints that show several documents or the database's configuration, and all future endpoints.
         InDatabase::Endpoint(
             Endpoint::DesignDocs | Endpoint::PurgedInfos | Endpoint::RevsLimit | Endpoint::Security,
         )
-        | InDatabase::Queries(Listed::Design)
+        | InDatabase::Queries(DocumentListing::Design)
         | InDatabase::Mango(
             Mango::Find
             | Mango::Explain
@@ -123,15 +125,15 @@ fn in_database<'t>(name: &'t str, is_replicator: bool, what: &InDatabase, method
         )
         | InDatabase::Partition { .. }
         | InDatabase::Later(..)
-        | InDatabase::Answering { .. }
+        | InDatabase::DesignCall { .. }
         | InDatabase::View { .. }
         | InDatabase::DesignInfo { .. }
-        | InDatabase::TempView => Needed::Whole(name),
+        | InDatabase::TempView => RequiredRight::Whole(name),
         // Only administrators write these; the write itself refuses others with a message of its own.
         InDatabase::Document { kind: IdKind::Design, .. } | InDatabase::Attachment { kind: IdKind::Design, .. }
             if !matches!(*method, Method::PUT | Method::DELETE) =>
         {
-            Needed::Whole(name)
+            RequiredRight::Whole(name)
         }
         InDatabase::Root
         | InDatabase::Endpoint(
@@ -144,12 +146,12 @@ fn in_database<'t>(name: &'t str, is_replicator: bool, what: &InDatabase, method
             | Endpoint::MissingRevs
             | Endpoint::EnsureFullCommit,
         )
-        | InDatabase::Queries(Listed::All)
+        | InDatabase::Queries(DocumentListing::All)
         | InDatabase::LocalQueries
         | InDatabase::Document { .. }
         | InDatabase::Attachment { .. }
         | InDatabase::Local { .. }
-        | InDatabase::LocalAttachment => Needed::Member(name),
+        | InDatabase::LocalAttachment => RequiredRight::Member(name),
     }
 }
 

@@ -21,20 +21,20 @@ const TABLE: &str = include_str!("paths.txt");
 
 fn lacks(target: &Target, method: &Method) -> &'static str {
     match target.needs(method, false) {
-        Needed::Nothing => "-",
-        Needed::User => "a name",
-        Needed::Metrics => "metrics",
-        Needed::Databases | Needed::ServerAdmin => "server",
-        Needed::Member(_) | Needed::Whole(_) => "db",
-        Needed::Admin(_) => "db admin",
-        Needed::Maintainer(_) => "maintainer",
-        Needed::Hidden(_) => "hidden",
-        Needed::UserViews => "user views",
+        RequiredRight::Nothing => "-",
+        RequiredRight::User => "a name",
+        RequiredRight::Metrics => "metrics",
+        RequiredRight::Databases | RequiredRight::ServerAdmin => "server",
+        RequiredRight::Member(_) | RequiredRight::Whole(_) => "db",
+        RequiredRight::Admin(_) => "db admin",
+        RequiredRight::Maintainer(_) => "maintainer",
+        RequiredRight::Hidden(_) => "hidden",
+        RequiredRight::UserViews => "user views",
     }
 }
 
 fn handler(target: &Target) -> String {
-    let listed = |listed: &Listed| if *listed == Listed::All { "all" } else { "design" };
+    let listed = |listed: &DocumentListing| if *listed == DocumentListing::All { "all" } else { "design" };
     match target {
         Target::Welcome => "welcome".into(),
         Target::Up => "up".into(),
@@ -78,7 +78,7 @@ fn handler(target: &Target) -> String {
                 InDatabase::Local { id } => format!("local {name} {id}"),
                 InDatabase::LocalAttachment => "no attachments".into(),
                 InDatabase::Partition { partition, of } => format!("partition {name} {partition:?} {of:?}"),
-                InDatabase::Answering { design, kind, rest } => {
+                InDatabase::DesignCall { design, kind, rest } => {
                     format!("{kind:?} {name} {design} {}", rest.join(" "))
                 }
                 InDatabase::View { design, rest } => format!("view {name} {design} {}", rest.join(" ")),
@@ -180,11 +180,11 @@ fn databases_that_ask_for_replications_have_one_table() {
         let rest = rest.split_whitespace().map(|segment| segment.replace('%', "/"));
         let target = Target::of(std::iter::once(name.to_owned()).chain(rest).collect());
         match target.needs(method, is_replicator) {
-            Needed::Member(_) => "member",
-            Needed::Whole(_) => "whole",
-            Needed::Admin(_) => "admin",
-            Needed::Maintainer(_) => "maintainer",
-            Needed::ServerAdmin => "server",
+            RequiredRight::Member(_) => "member",
+            RequiredRight::Whole(_) => "whole",
+            RequiredRight::Admin(_) => "admin",
+            RequiredRight::Maintainer(_) => "maintainer",
+            RequiredRight::ServerAdmin => "server",
             other => panic!("{other:?}"),
         }
     };
@@ -256,15 +256,15 @@ forms! {
     "worker lease take": Target::Worker(WorkerApi::TakeLease(_)),
     "worker lease hold": Target::Worker(WorkerApi::HoldLease(_)),
     "worker lease release": Target::Worker(WorkerApi::ReleaseLease(_)),
-    "worker dlq": Target::Worker(WorkerApi::Queue(Queued::List)),
-    "worker count": Target::Worker(WorkerApi::Queue(Queued::Count)),
-    "worker stats": Target::Worker(WorkerApi::Queue(Queued::Stats)),
-    "worker explain": Target::Worker(WorkerApi::Queue(Queued::Explain)),
-    "worker export": Target::Worker(WorkerApi::Queue(Queued::Export)),
-    "worker import": Target::Worker(WorkerApi::Queue(Queued::Import)),
-    "worker retry": Target::Worker(WorkerApi::Queue(Queued::Retry)),
-    "worker entry": Target::Worker(WorkerApi::Queue(Queued::One(_))),
-    "worker entry retry": Target::Worker(WorkerApi::Queue(Queued::RetryOne(_))),
+    "worker dlq": Target::Worker(WorkerApi::Queue(QueuePath::List)),
+    "worker count": Target::Worker(WorkerApi::Queue(QueuePath::Count)),
+    "worker stats": Target::Worker(WorkerApi::Queue(QueuePath::Stats)),
+    "worker explain": Target::Worker(WorkerApi::Queue(QueuePath::Explain)),
+    "worker export": Target::Worker(WorkerApi::Queue(QueuePath::Export)),
+    "worker import": Target::Worker(WorkerApi::Queue(QueuePath::Import)),
+    "worker retry": Target::Worker(WorkerApi::Queue(QueuePath::Retry)),
+    "worker entry": Target::Worker(WorkerApi::Queue(QueuePath::One(_))),
+    "worker entry retry": Target::Worker(WorkerApi::Queue(QueuePath::RetryOne(_))),
     "worker": Target::Worker(WorkerApi::Unknown),
     "metrics": Target::Metrics,
     "dbs_info": Target::DbsInfo { .. },
@@ -295,8 +295,8 @@ forms! {
     "_purged_infos_limit": Target::Database(_, InDatabase::Endpoint(Endpoint::PurgedInfosLimit)),
     "_raw_keys": Target::Database(_, InDatabase::Endpoint(Endpoint::RawKeys)),
     "_security": Target::Database(_, InDatabase::Endpoint(Endpoint::Security)),
-    "all queries": Target::Database(_, InDatabase::Queries(Listed::All)),
-    "design queries": Target::Database(_, InDatabase::Queries(Listed::Design)),
+    "all queries": Target::Database(_, InDatabase::Queries(DocumentListing::All)),
+    "design queries": Target::Database(_, InDatabase::Queries(DocumentListing::Design)),
     "local queries": Target::Database(_, InDatabase::LocalQueries),
     "_find": Target::Database(_, InDatabase::Mango(Mango::Find)),
     "_explain": Target::Database(_, InDatabase::Mango(Mango::Explain)),
@@ -323,10 +323,10 @@ forms! {
     ),
     "local": Target::Database(_, InDatabase::Local { .. }),
     "local attachment": Target::Database(_, InDatabase::LocalAttachment),
-    "show": Target::Database(_, InDatabase::Answering { kind: Answering::Show, .. }),
-    "list": Target::Database(_, InDatabase::Answering { kind: Answering::List, .. }),
-    "update": Target::Database(_, InDatabase::Answering { kind: Answering::Update, .. }),
-    "rewrite": Target::Database(_, InDatabase::Answering { kind: Answering::Rewrite, .. }),
+    "show": Target::Database(_, InDatabase::DesignCall { kind: DesignCall::Show, .. }),
+    "list": Target::Database(_, InDatabase::DesignCall { kind: DesignCall::List, .. }),
+    "update": Target::Database(_, InDatabase::DesignCall { kind: DesignCall::Update, .. }),
+    "rewrite": Target::Database(_, InDatabase::DesignCall { kind: DesignCall::Rewrite, .. }),
     "view": Target::Database(_, InDatabase::View { .. }),
     "info": Target::Database(_, InDatabase::DesignInfo { is_longer: false, .. }),
     "behind info": Target::Database(_, InDatabase::DesignInfo { is_longer: true, .. }),
@@ -346,16 +346,16 @@ fn the_table_of_rights_has_every_path_and_method() {
         assert_eq!(columns[1].len(), METHODS.len(), "{line}");
         for (letter, method) in columns[1].chars().zip(METHODS) {
             let needed = match target.needs(&Method::from_bytes(method.as_bytes()).unwrap(), false) {
-                Needed::Nothing => "-",
-                Needed::User => "n",
-                Needed::Metrics => "x",
-                Needed::Databases => "l",
-                Needed::ServerAdmin => "s",
+                RequiredRight::Nothing => "-",
+                RequiredRight::User => "n",
+                RequiredRight::Metrics => "x",
+                RequiredRight::Databases => "l",
+                RequiredRight::ServerAdmin => "s",
                 // The document and the rules of system databases decide.
-                Needed::Member(_) | Needed::Whole(_) => "mdu",
-                Needed::Admin(_) => "au",
-                Needed::Maintainer(_) => "ku",
-                Needed::Hidden(_) | Needed::UserViews => "u",
+                RequiredRight::Member(_) | RequiredRight::Whole(_) => "mdu",
+                RequiredRight::Admin(_) => "au",
+                RequiredRight::Maintainer(_) => "ku",
+                RequiredRight::Hidden(_) | RequiredRight::UserViews => "u",
             };
             assert!(needed.contains(letter), "{method} {line}: {needed}");
         }

@@ -15,12 +15,12 @@ pub(crate) enum WorkerApi {
     HoldLease(String),
     ReleaseLease(String),
     /// `dlq`, and beneath it.
-    Queue(Queued),
+    Queue(QueuePath),
     Unknown,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Queued {
+pub(crate) enum QueuePath {
     List,
     Count,
     Stats,
@@ -46,15 +46,15 @@ impl WorkerApi {
             ["leases", id, "take"] => WorkerApi::TakeLease(text(id)),
             ["leases", id, "hold"] => WorkerApi::HoldLease(text(id)),
             ["leases", id, "release"] => WorkerApi::ReleaseLease(text(id)),
-            ["dlq"] => WorkerApi::Queue(Queued::List),
-            ["dlq", "count"] => WorkerApi::Queue(Queued::Count),
-            ["dlq", "stats"] => WorkerApi::Queue(Queued::Stats),
-            ["dlq", "explain"] => WorkerApi::Queue(Queued::Explain),
-            ["dlq", "export"] => WorkerApi::Queue(Queued::Export),
-            ["dlq", "import"] => WorkerApi::Queue(Queued::Import),
-            ["dlq", "retry"] => WorkerApi::Queue(Queued::Retry),
-            ["dlq", id] => WorkerApi::Queue(Queued::One(text(id))),
-            ["dlq", id, "retry"] => WorkerApi::Queue(Queued::RetryOne(text(id))),
+            ["dlq"] => WorkerApi::Queue(QueuePath::List),
+            ["dlq", "count"] => WorkerApi::Queue(QueuePath::Count),
+            ["dlq", "stats"] => WorkerApi::Queue(QueuePath::Stats),
+            ["dlq", "explain"] => WorkerApi::Queue(QueuePath::Explain),
+            ["dlq", "export"] => WorkerApi::Queue(QueuePath::Export),
+            ["dlq", "import"] => WorkerApi::Queue(QueuePath::Import),
+            ["dlq", "retry"] => WorkerApi::Queue(QueuePath::Retry),
+            ["dlq", id] => WorkerApi::Queue(QueuePath::One(text(id))),
+            ["dlq", id, "retry"] => WorkerApi::Queue(QueuePath::RetryOne(text(id))),
             _ => WorkerApi::Unknown,
         }
     }
@@ -68,10 +68,10 @@ impl WorkerApi {
             WorkerApi::TakeLease(_) | WorkerApi::HoldLease(_) | WorkerApi::ReleaseLease(_) => "POST",
             WorkerApi::Lease(_) => "DELETE",
             WorkerApi::Queue(queued) => match queued {
-                Queued::List => "GET,HEAD,DELETE",
-                Queued::Count | Queued::Stats | Queued::Explain | Queued::Export => "GET,HEAD",
-                Queued::Import | Queued::Retry | Queued::RetryOne(_) => "POST",
-                Queued::One(_) => "GET,HEAD,PUT,DELETE",
+                QueuePath::List => "GET,HEAD,DELETE",
+                QueuePath::Count | QueuePath::Stats | QueuePath::Explain | QueuePath::Export => "GET,HEAD",
+                QueuePath::Import | QueuePath::Retry | QueuePath::RetryOne(_) => "POST",
+                QueuePath::One(_) => "GET,HEAD,PUT,DELETE",
             },
             WorkerApi::Unknown => "GET,HEAD,POST,PUT,DELETE",
         }

@@ -83,7 +83,7 @@ impl Default for Parameters {
 
 /// A parameter's value: text of a query string, or JSON of a body.
 #[derive(Clone, Copy)]
-enum Given<'g> {
+enum ParameterValue<'g> {
     Text(&'g str),
     Json(&'g Value<'g>),
 }
@@ -154,7 +154,7 @@ impl Parameters {
 
     fn and_query(mut self, query: &Query) -> Result<Parameters> {
         for (name, value) in query.all() {
-            self.set(name, Given::Text(value))?;
+            self.set(name, ParameterValue::Text(value))?;
         }
         Ok(self)
     }
@@ -163,13 +163,13 @@ impl Parameters {
         // CouchDB answers 500 with an internal function's name.
         let Value::Object(members) = members else { return Err(Failure::bad_request("a query must be an object")) };
         for (name, value) in members {
-            self.set(name, Given::Json(value))?;
+            self.set(name, ParameterValue::Json(value))?;
         }
         Ok(self)
     }
 
     /// Sets a parameter. Unknown names are ignored, as in CouchDB.
-    fn set(&mut self, name: &str, value: Given<'_>) -> Result<()> {
+    fn set(&mut self, name: &str, value: ParameterValue<'_>) -> Result<()> {
         match name {
             "key" => {
                 let key = value.json()?;
@@ -306,11 +306,11 @@ impl Parameters {
     }
 }
 
-impl Given<'_> {
+impl ParameterValue<'_> {
     fn json(self) -> Result<Value<'static>> {
         match self {
-            Given::Text(text) => parse(text),
-            Given::Json(value) => Ok(value.clone().into_owned()),
+            ParameterValue::Text(text) => parse(text),
+            ParameterValue::Json(value) => Ok(value.clone().into_owned()),
         }
     }
 
@@ -329,40 +329,40 @@ impl Given<'_> {
 
     fn number(self) -> Result<u64> {
         match self {
-            Given::Text(text) => number(text),
+            ParameterValue::Text(text) => number(text),
             // A quoted number in a body is a string.
-            Given::Json(Value::Number(text)) if !text.contains(['.', 'e', 'E']) => match number(text) {
+            ParameterValue::Json(Value::Number(text)) if !text.contains(['.', 'e', 'E']) => match number(text) {
                 Err(_) => Err(Failure::query(format!("Invalid value for positive integer: {text}"))),
                 positive => positive,
             },
-            Given::Json(_) => Err(Failure::query(format!("Invalid value for integer: {}", self.term()))),
+            ParameterValue::Json(_) => Err(Failure::query(format!("Invalid value for integer: {}", self.term()))),
         }
     }
 
     fn id(self, name: &str) -> Result<String> {
         match self {
-            Given::Text(text) => Ok(text.to_owned()),
-            Given::Json(Value::String(text) | Value::Number(text)) => Ok(text.clone().into_owned()),
-            Given::Json(Value::Null) => Ok("null".to_owned()),
-            Given::Json(Value::Bool(value)) => Ok(value.to_string()),
-            Given::Json(_) => Err(Failure::query(format!("`{name}` must be a string."))),
+            ParameterValue::Text(text) => Ok(text.to_owned()),
+            ParameterValue::Json(Value::String(text) | Value::Number(text)) => Ok(text.clone().into_owned()),
+            ParameterValue::Json(Value::Null) => Ok("null".to_owned()),
+            ParameterValue::Json(Value::Bool(value)) => Ok(value.to_string()),
+            ParameterValue::Json(_) => Err(Failure::query(format!("`{name}` must be a string."))),
         }
     }
 
     /// Returns a text, or `true` and `false` as words.
     fn text(&self) -> Option<&str> {
         match self {
-            Given::Text(text) => Some(text),
-            Given::Json(Value::String(text)) => Some(text),
-            Given::Json(Value::Bool(value)) => Some(if *value { "true" } else { "false" }),
-            Given::Json(_) => None,
+            ParameterValue::Text(text) => Some(text),
+            ParameterValue::Json(Value::String(text)) => Some(text),
+            ParameterValue::Json(Value::Bool(value)) => Some(if *value { "true" } else { "false" }),
+            ParameterValue::Json(_) => None,
         }
     }
 
     fn term(self) -> String {
         match self {
-            Given::Text(text) => as_list(text),
-            Given::Json(value) => {
+            ParameterValue::Text(text) => as_list(text),
+            ParameterValue::Json(value) => {
                 let mut out = String::new();
                 write_term(value, &mut out);
                 out

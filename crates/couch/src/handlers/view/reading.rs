@@ -20,7 +20,7 @@ use flatbed_documents::{self as attached, Show};
 /// answer.
 const OVERFLOW: &str = "reduce_overflow_error";
 
-pub(crate) struct Asked {
+pub(crate) struct CheckedQuery {
     parameters: Parameters,
     grouping: Grouping,
     rows: Rows,
@@ -43,9 +43,9 @@ pub(crate) enum Page {
     Reduced(ReducedPage),
 }
 
-impl Asked {
+impl CheckedQuery {
     /// Checks the parameters; 400 if they are inconsistent or do not fit the view.
-    pub(crate) fn new(parameters: Parameters, view: &View) -> Result<Asked> {
+    pub(crate) fn new(parameters: Parameters, view: &View) -> Result<CheckedQuery> {
         let rows = parameters.rows(view.reduce_at().is_some());
         let grouping = parameters.check(rows)?;
         match (view.definition().options.partitioned, &parameters.partition) {
@@ -59,12 +59,12 @@ impl Asked {
         }
         parameters.check_range(|a, b| view.tree().map_or(Ordering::Equal, |tree| tree.compare(a, b)))?;
         let show = Show { data: parameters.attachments, encoding: parameters.att_encoding_info, since: None };
-        Ok(Asked { parameters, grouping, rows, show, is_of_list: false })
+        Ok(CheckedQuery { parameters, grouping, rows, show, is_of_list: false })
     }
 
     /// Sets whether a list function reads the rows. Rows without a value then have another form.
-    pub(crate) fn of_list(self, is_of_list: bool) -> Asked {
-        Asked { is_of_list, ..self }
+    pub(crate) fn of_list(self, is_of_list: bool) -> CheckedQuery {
+        CheckedQuery { is_of_list, ..self }
     }
 
     pub(crate) fn has_documents(&self) -> bool {
