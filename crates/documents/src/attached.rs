@@ -26,7 +26,7 @@ pub fn base64(bytes: &[u8]) -> String {
 const BASE64_PIECE: usize = 64 * 1024;
 
 /// A member of `_attachments`.
-pub struct Written<'v> {
+pub struct AttachmentMember<'v> {
     /// The attachment's name.
     pub name: String,
     /// The media type.
@@ -78,12 +78,12 @@ fn check_member(name: &str) -> Result<()> {
 ///
 /// # Errors
 /// [`DocumentError`].
-pub fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>> {
+pub fn parse_attachments(attachments: Option<Value<'_>>) -> Result<Vec<AttachmentMember<'_>>> {
     let Some(Value::Object(members)) = attachments else { return Ok(Vec::new()) };
     // Checks the sizes before parsing, because a document may list a million attachments.
     let kind = |value: &Value<'_>| value.get("content_type").and_then(Value::as_str).map_or(0, str::len);
     flatbed_layer::check_list(members.iter().map(|(name, value)| (name.len(), kind(value))))?;
-    let mut list: Vec<Written<'_>> = Vec::with_capacity(members.len());
+    let mut list: Vec<AttachmentMember<'_>> = Vec::with_capacity(members.len());
     for (name, value) in members {
         check_member(&name)?;
         let invalid = || DocumentError::malformed(format!("Invalid attachment data for {name}"));
@@ -110,7 +110,7 @@ pub fn written(attachments: Option<Value<'_>>) -> Result<Vec<Written<'_>>> {
         let name = name.into_owned();
         // The last of repeated members counts, as everywhere in JSON.
         list.retain(|other| other.name != name);
-        list.push(Written { name, content_type, revpos, digest, length, is_gzip, source });
+        list.push(AttachmentMember { name, content_type, revpos, digest, length, is_gzip, source });
     }
     Ok(list)
 }
@@ -143,11 +143,11 @@ fn take<'v>(value: Value<'v>, name: &str) -> Option<Value<'v>> {
 /// [`DocumentError`].
 pub async fn attachment_edits(
     uploads: &mut Uploads,
-    written: Vec<Written<'_>>,
+    written: Vec<AttachmentMember<'_>>,
     mut followed: impl FnMut(&str) -> Option<Uploaded>,
 ) -> Result<Vec<(String, AttachmentEdit)>> {
     let mut edits = Vec::with_capacity(written.len());
-    for Written { name, content_type, revpos, digest, length, is_gzip, source } in written {
+    for AttachmentMember { name, content_type, revpos, digest, length, is_gzip, source } in written {
         let edit = match source {
             Source::Stub => AttachmentEdit::Stub { revpos },
             Source::Inline(text) => {
@@ -498,7 +498,7 @@ mod tests {
         for (members, revpos) in [("", None), (r#","revpos":null"#, Some(Revpos::Impossible))] {
             let text = format!(r#"{{"x":{{"stub":true{members}}}}}"#);
             let list = flatbed_layer::json::parse(text.as_bytes(), &Default::default()).unwrap();
-            assert_eq!(written(Some(list)).unwrap()[0].revpos, revpos, "{text}");
+            assert_eq!(parse_attachments(Some(list)).unwrap()[0].revpos, revpos, "{text}");
         }
     }
 

@@ -13,8 +13,8 @@ mod related;
 mod uploading;
 
 pub use attached::{
-    ATTS_SINCE_MAX, DEFAULT_TYPE, Part, Show, Source, Written, attachment_edits, base64, check_name, length, parts,
-    send, send_or_null, written,
+    ATTS_SINCE_MAX, AttachmentMember, DEFAULT_TYPE, Part, Show, Source, attachment_edits, base64, check_name, length,
+    parse_attachments, parts, send, send_or_null,
 };
 pub use attachment::attachment;
 pub use error::{DocumentError, Result};

@@ -30,13 +30,13 @@ const KEYS_MAX: usize = 100_000;
 struct Selection {
     walk: AllDocsQuery,
     keys: Option<Vec<String>>,
-    told: Told,
+    told: RoutingOptions,
     /// True to include the revision ids of documents.
     revs: bool,
 }
 
 /// The routing members of rows.
-struct Told {
+struct RoutingOptions {
     channels: bool,
     access: bool,
     update_seq: bool,
@@ -46,7 +46,7 @@ struct Told {
     only: Option<Held>,
 }
 
-impl Told {
+impl RoutingOptions {
     /// Looks up the routings of rows. A document without one is absent from the result.
     async fn look_up<'r>(
         &self,
@@ -94,7 +94,7 @@ pub(crate) async fn all_docs(state: &Gateway, mut request: Request, name: &str) 
     };
     let query = &request.query;
     let is_admin = request.context.principal().is_admin;
-    let told = Told {
+    let told = RoutingOptions {
         channels: query.flag("channels"),
         // Grants are visible to administrators only, so the parameter of others is ignored.
         access: query.flag("access") && is_admin,
@@ -106,7 +106,7 @@ pub(crate) async fn all_docs(state: &Gateway, mut request: Request, name: &str) 
         only: if is_admin || !query.flag("channels") {
             None
         } else {
-            Some(session::held(state, &request, name).await?)
+            Some(session::channels_of(state, &request, name).await?)
         },
     };
     let walk = AllDocsQuery {
@@ -231,7 +231,7 @@ fn separator(rows: &mut u64, out: &mut Vec<u8>) {
     *rows += 1;
 }
 
-fn write_row(row: &AllDocsRow, told: &Told, routing: Option<&DocumentRouting>, sender: &mut Sender) {
+fn write_row(row: &AllDocsRow, told: &RoutingOptions, routing: Option<&DocumentRouting>, sender: &mut Sender) {
     // The document may have changed after the row was read.
     let routing = routing.filter(|routing| routing.rev == row.rev);
     let mut open = Object::new(&mut sender.buffer);

@@ -2,7 +2,7 @@
 
 use flatbed_channels::Expiry;
 use flatbed_clock::Clock;
-use flatbed_documents::Written;
+use flatbed_documents::AttachmentMember;
 use flatbed_layer::json::Value;
 use flatbed_layer::{DocumentId, Edit, EditParts, REVS_LIMIT_MAX, RevId};
 use hyper::StatusCode;
@@ -18,7 +18,7 @@ pub(crate) fn edit_of<'b>(
     id: Option<&str>,
     new_edits: bool,
     clock: &Clock,
-) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+) -> Result<(Edit<'b>, Vec<AttachmentMember<'b>>)> {
     if value.get("_removed").is_some_and(|removed| *removed != Value::Bool(false)) {
         return Err(Failure::not_found("Document revision is not accessible"));
     }
@@ -30,7 +30,7 @@ pub(crate) fn edit_of<'b>(
         return Err(bad_revisions());
     }
     let mut parts = EditParts::from_json(value, clock)?;
-    let written = flatbed_documents::written(parts.attachments.take())?;
+    let written = flatbed_documents::parse_attachments(parts.attachments.take())?;
     let history = if new_edits { None } else { Some(history_of(&parts)?) };
     let parent = parts.rev.filter(|_| new_edits);
     let id = match (id, parts.id) {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use flatbed_clock::Clock;
-use flatbed_documents::{DocumentError, Written, attachment_edits};
+use flatbed_documents::{AttachmentMember, DocumentError, attachment_edits};
 use flatbed_http::Reply;
 use flatbed_layer::json::{Array, Object, Value};
 use flatbed_layer::{DocumentId, Edit, Refusal, RevId};
@@ -22,17 +22,17 @@ pub(crate) const ENTRIES_MAX: usize = 100_000;
 const DOCUMENTS_AT_ONCE: usize = 100;
 
 /// A parsed entry of `_bulk_docs`.
-enum Wanted<'e> {
-    Edit(Box<(Edit<'e>, Vec<Written<'e>>)>),
+enum BulkEntry<'e> {
+    Edit(Box<(Edit<'e>, Vec<AttachmentMember<'e>>)>),
     Local(Box<Edit<'e>>),
-    Nothing { id: Option<String>, failure: Failure },
+    Invalid { id: Option<String>, failure: Failure },
 }
 
 pub(crate) fn too_many() -> Failure {
     Failure::new(StatusCode::PAYLOAD_TOO_LARGE, format!("at most {ENTRIES_MAX} entries in a request"))
 }
 
-fn wanted<'e>(doc: Value<'e>, new_edits: bool, clock: &Clock) -> Result<Wanted<'e>> {
+fn wanted<'e>(doc: Value<'e>, new_edits: bool, clock: &Clock) -> Result<BulkEntry<'e>> {
     let Value::Object(mut members) = doc else {
         return Err(Failure::bad_request("Document body must be JSON"));
     };
@@ -51,9 +51,9 @@ fn wanted<'e>(doc: Value<'e>, new_edits: bool, clock: &Clock) -> Result<Wanted<'
         Ok((edit, written))
     });
     Ok(match made {
-        Ok((edit, _)) if DocumentId::of(&edit.id).is_local() => Wanted::Local(Box::new(edit)),
-        Ok(made) => Wanted::Edit(Box::new(made)),
-        Err(failure) => Wanted::Nothing { id, failure },
+        Ok((edit, _)) if DocumentId::of(&edit.id).is_local() => BulkEntry::Local(Box::new(edit)),
+        Ok(made) => BulkEntry::Edit(Box::new(made)),
+        Err(failure) => BulkEntry::Invalid { id, failure },
     })
 }
 
@@ -69,13 +69,13 @@ pub(crate) async fn bulk_docs(mut request: Request, name: &str) -> Result<Reply>
     }
     let clock = request.context.clock();
     let wanted = docs.into_iter().map(|doc| wanted(doc, new_edits, clock));
-    let wanted: Vec<Wanted<'_>> = wanted.collect::<Result<_>>()?;
+    let wanted: Vec<BulkEntry<'_>> = wanted.collect::<Result<_>>()?;
     let database = request.context.database(name, Write).await?;
     let mut uploads = Uploads::new(&database);
     let (mut edits, mut rest) = (Vec::new(), Vec::with_capacity(wanted.len()));
     for wanted in wanted {
         rest.push(match wanted {
-            Wanted::Edit(made) => {
+            BulkEntry::Edit(made) => {
                 let (mut edit, written) = *made;
                 match attachment_edits(&mut uploads, written, |_| None).await {
                     Ok(attachments) => {
@@ -84,7 +84,7 @@ pub(crate) async fn bulk_docs(mut request: Request, name: &str) -> Result<Reply>
                         None
                     }
                     Err(error @ DocumentError::Malformed(_)) => {
-                        Some(Wanted::Nothing { id: Some(edit.id.into_owned()), failure: error.into() })
+                        Some(BulkEntry::Invalid { id: Some(edit.id.into_owned()), failure: error.into() })
                     }
                     Err(error) => return Err(error.into()),
                 }
@@ -104,7 +104,7 @@ pub(crate) async fn bulk_docs(mut request: Request, name: &str) -> Result<Reply>
     let mut rows = Array::new(&mut out);
     // As recorded from Sync Gateway, local documents come last.
     let (locals, others): (Vec<_>, Vec<_>) =
-        rest.into_iter().partition(|other| matches!(other, Some(Wanted::Local(_))));
+        rest.into_iter().partition(|other| matches!(other, Some(BulkEntry::Local(_))));
     for other in others.into_iter().chain(locals) {
         let (id, outcome) = match other {
             None => match done.next() {
@@ -116,14 +116,14 @@ pub(crate) async fn bulk_docs(mut request: Request, name: &str) -> Result<Reply>
                 }
                 None => break,
             },
-            Some(Wanted::Local(edit)) => {
+            Some(BulkEntry::Local(edit)) => {
                 let Edit { id, parent, body, .. } = *edit;
                 let short = DocumentId::of(&id).local_name().unwrap_or_default().to_owned();
                 let written = Box::pin(local::write(&request, name, &short, parent, body)).await;
                 (Some(id.into_owned()), written.map(|document| format!("0-{}", document.revision)))
             }
-            Some(Wanted::Nothing { id, failure }) => (id, Err(failure)),
-            Some(Wanted::Edit(_)) => continue,
+            Some(BulkEntry::Invalid { id, failure }) => (id, Err(failure)),
+            Some(BulkEntry::Edit(_)) => continue,
         };
         let mut row = rows.object();
         match outcome {

@@ -19,29 +19,30 @@ use crate::request::{Request, object, take};
 const READ_AT_ONCE: usize = 100;
 
 /// A parsed entry. It may be many times larger than its JSON, so it is built when its turn comes.
-enum Wanted {
+enum BulkGetEntry {
     Document {
         id: String,
         options: GetOptions,
         show: Show,
     },
     /// An entry with a malformed id, revision or `atts_since`.
-    Nonsense {
+    Malformed {
         id: String,
         rev: Option<String>,
     },
     /// An entry whose `rev` is no revision id, which counts as a missing revision.
-    Nothing {
+    Missing {
         id: String,
         rev: String,
     },
 }
 
-impl Wanted {
-    fn new(doc: &Value<'_>, revs: bool, data: bool) -> Wanted {
+impl BulkGetEntry {
+    fn new(doc: &Value<'_>, revs: bool, data: bool) -> BulkGetEntry {
         let text = |name| doc.get(name).and_then(Value::as_str).filter(|text: &&str| !text.is_empty());
         let (id, rev) = (text("id"), text("rev"));
-        let nonsense = || Wanted::Nonsense { id: id.unwrap_or_default().to_owned(), rev: rev.map(str::to_owned) };
+        let nonsense =
+            || BulkGetEntry::Malformed { id: id.unwrap_or_default().to_owned(), rev: rev.map(str::to_owned) };
         let Some(id) = id.filter(|id| flatbed_layer::check_document_id(id).is_ok()) else { return nonsense() };
         if rev.is_none() && !matches!(doc.get("rev"), None | Some(Value::Null)) {
             return nonsense();
@@ -56,12 +57,12 @@ impl Wanted {
         let rev = match rev.map(|rev| (rev, rev.parse::<RevId>())) {
             None => None,
             Some((_, Ok(rev))) => Some(rev),
-            Some((rev, Err(_))) => return Wanted::Nothing { id: id.to_owned(), rev: rev.to_owned() },
+            Some((rev, Err(_))) => return BulkGetEntry::Missing { id: id.to_owned(), rev: rev.to_owned() },
         };
         // The client needs the revisions to tell which of its `atts_since` is an ancestor.
         let revs = revs || since.is_some();
         let options = GetOptions { rev, revs, ..GetOptions::default() };
-        Wanted::Document { id: id.to_owned(), options, show: Show { data, since, ..Show::default() } }
+        BulkGetEntry::Document { id: id.to_owned(), options, show: Show { data, since, ..Show::default() } }
     }
 }
 
@@ -110,10 +111,11 @@ impl BulkGet {
         while !rest.is_empty() {
             let mut room = sender.page_room(&pages).await?;
             let part = rest.get(..READ_AT_ONCE).unwrap_or(rest);
-            let wanted: Vec<Wanted> = part.iter().map(|doc| Wanted::new(doc, self.revs, self.data)).collect();
+            let wanted: Vec<BulkGetEntry> =
+                part.iter().map(|doc| BulkGetEntry::new(doc, self.revs, self.data)).collect();
             let requests = wanted.iter().filter_map(|wanted| match wanted {
-                Wanted::Document { id, options, .. } => Some((id.clone(), options.clone())),
-                Wanted::Nonsense { .. } | Wanted::Nothing { .. } => None,
+                BulkGetEntry::Document { id, options, .. } => Some((id.clone(), options.clone())),
+                BulkGetEntry::Malformed { .. } | BulkGetEntry::Missing { .. } => None,
             });
             let requests: Vec<(String, GetOptions)> = requests.collect();
             let found = if requests.is_empty() { Vec::new() } else { self.database.get_many(&requests).await? };
@@ -125,12 +127,12 @@ impl BulkGet {
             let (mut found, mut done) = (found.into_iter(), 0);
             for wanted in wanted {
                 match wanted {
-                    Wanted::Nonsense { id, rev } => {
+                    BulkGetEntry::Malformed { id, rev } => {
                         let failure = Failure::bad_request("Invalid doc/rev ID in _bulk_get");
                         self.failed(&id, rev.as_deref(), &failure, sender);
                     }
-                    Wanted::Nothing { id, rev } => self.missing(&id, Some(&rev), NotFound::Missing, sender),
-                    Wanted::Document { id, options, show } => {
+                    BulkGetEntry::Missing { id, rev } => self.missing(&id, Some(&rev), NotFound::Missing, sender),
+                    BulkGetEntry::Document { id, options, show } => {
                         let rev = options.rev.map(|rev| rev.to_string());
                         match found.next() {
                             // The layer returned fewer documents than requested; the next round reads the rest.

@@ -17,7 +17,7 @@ use flatbed_layer::{ChangeRow, ChangesPage, Documents, RevId, RowKind, Scope, Si
 use flatbed_service::{Feed, FeedError, FeedQuery, Filter, Heartbeats, Read, Waited, json_out};
 use hyper::{Method, header};
 
-use self::asked::{Asked, Form, bytes_of_ids};
+use self::asked::{FeedParameters, Form, bytes_of_ids};
 use crate::error::{Failure, Result};
 use crate::reply::{self, Interrupted, page_bytes, uncached};
 use crate::request::Request;
@@ -49,13 +49,13 @@ pub(crate) async fn changes(state: &Gateway, mut request: Request, name: &str) -
     } else {
         Value::Null
     };
-    let asked = Asked::new(&request.query, &posted)?;
+    let asked = FeedParameters::new(&request.query, &posted)?;
     drop(posted);
     if asked.form == Form::WebSocket {
         return Box::pin(over_websocket(state, request, name)).await;
     }
     let (reply, sender) = reply::stream();
-    let begun = Begun::new(&request, name, asked, memory).await?;
+    let begun = StartedFeed::new(&request, name, asked, memory).await?;
     let has_name = has_name(&request);
     let following = if begun.feed.goes_on() { state.shell.follow(request.peer, has_name)? } else { None };
     let mut reply = uncached(reply);
@@ -91,8 +91,8 @@ async fn over_websocket(state: &Gateway, mut request: Request, name: &str) -> Re
         let begun = async {
             let parsed = json::parse(&message, &Limits::default());
             let message = parsed.map_err(|error| Failure::bad_request(format!("Invalid JSON: {error}")))?;
-            let asked = Asked::of_message(std::mem::take(&mut request.query), &message)?;
-            Begun::new(&request, &name, asked, Memory::default()).await
+            let asked = FeedParameters::of_message(std::mem::take(&mut request.query), &message)?;
+            StartedFeed::new(&request, &name, asked, Memory::default()).await
         };
         match Box::pin(begun).await {
             Ok(begun) => {
@@ -110,7 +110,7 @@ async fn over_websocket(state: &Gateway, mut request: Request, name: &str) -> Re
 }
 
 /// A feed with its first page.
-struct Begun {
+struct StartedFeed {
     form: Form,
     feed: Feed,
     pages: Pages,
@@ -122,11 +122,21 @@ struct Begun {
     memory: Memory,
 }
 
-impl Begun {
+impl StartedFeed {
     /// Reads the first page before the answer begins, so that a missing database is a 404.
-    async fn new(request: &Request, name: &str, asked: Asked, mut memory: Memory) -> Result<Begun> {
-        let Asked { form, since, limit, all_leaves, include_docs, active_only, revocations, scope, timeout, heartbeat } =
-            asked;
+    async fn new(request: &Request, name: &str, asked: FeedParameters, mut memory: Memory) -> Result<StartedFeed> {
+        let FeedParameters {
+            form,
+            since,
+            limit,
+            all_leaves,
+            include_docs,
+            active_only,
+            revocations,
+            scope,
+            timeout,
+            heartbeat,
+        } = asked;
         if let Scope::Ids(ids) = &scope {
             memory = memory.keep(&request.memory, bytes_of_ids(ids))?;
         }
@@ -157,11 +167,11 @@ impl Begun {
         shrink(&mut room, bytes_of(&first));
         let left = limit.unwrap_or(u64::MAX);
         let heartbeats = Heartbeats::new(heartbeat, request.context.clock());
-        Ok(Begun { form, feed, pages, room, first, left, last_seq, heartbeats, memory })
+        Ok(StartedFeed { form, feed, pages, room, first, left, last_seq, heartbeats, memory })
     }
 
     async fn write(self, sender: Sender, following: Option<Following>) {
-        let Begun { form, feed, pages, room, first, left, last_seq, heartbeats, memory } = self;
+        let StartedFeed { form, feed, pages, room, first, left, last_seq, heartbeats, memory } = self;
         let mut writer = Writer {
             feed,
             form,
@@ -205,7 +215,7 @@ struct Writer {
     _memory: Memory,
 }
 
-enum Came {
+enum WaitOutcome {
     Rows(Vec<ChangeRow>),
     ReadOn,
     Over,
@@ -216,10 +226,10 @@ enum More {
     Nothing,
 }
 
-type Written = std::result::Result<(), Interrupted>;
+type WriteResult = std::result::Result<(), Interrupted>;
 
 impl Writer {
-    async fn write(&mut self, first: ChangesPage, room: PagePermit) -> Written {
+    async fn write(&mut self, first: ChangesPage, room: PagePermit) -> WriteResult {
         let is_list = self.form.is_list();
         if is_list {
             self.sender.buffer.extend_from_slice(b"{\"results\":[");
@@ -233,7 +243,7 @@ impl Writer {
         Ok(())
     }
 
-    async fn all_rows(&mut self, mut page: ChangesPage, mut room: PagePermit) -> Written {
+    async fn all_rows(&mut self, mut page: ChangesPage, mut room: PagePermit) -> WriteResult {
         loop {
             self.rows(&std::mem::take(&mut page.rows)).await?;
             if page.at_end {
@@ -263,9 +273,9 @@ impl Writer {
             self.sender.flush().await?;
             drop(room.take());
             match self.wait().await? {
-                Came::Rows(rows) => self.rows(&rows).await?,
-                Came::ReadOn => return Ok(More::Pages),
-                Came::Over => return Ok(More::Nothing),
+                WaitOutcome::Rows(rows) => self.rows(&rows).await?,
+                WaitOutcome::ReadOn => return Ok(More::Pages),
+                WaitOutcome::Over => return Ok(More::Nothing),
             }
         }
     }
@@ -295,23 +305,23 @@ impl Writer {
         }
     }
 
-    async fn wait(&mut self) -> std::result::Result<Came, Interrupted> {
+    async fn wait(&mut self) -> std::result::Result<WaitOutcome, Interrupted> {
         loop {
             // A client that does not read must not hold rows in memory.
             self.sender.ready().await?;
             tokio::select! {
                 waited = self.feed.wait(&mut self.heartbeats) => match waited.map_err(|error| noted(&mut self.lost, error))? {
                     Waited::Shared(rows) => {
-                        return Ok(Came::Rows(rows.iter().map(|row| self.feed.shown(row)).collect()));
+                        return Ok(WaitOutcome::Rows(rows.iter().map(|row| self.feed.shown(row)).collect()));
                     }
-                    Waited::Passed(rows) => return Ok(Came::Rows(rows)),
-                    Waited::ReadOn => return Ok(Came::ReadOn),
-                    Waited::Over => return Ok(Came::Over),
+                    Waited::Passed(rows) => return Ok(WaitOutcome::Rows(rows)),
+                    Waited::ReadOn => return Ok(WaitOutcome::ReadOn),
+                    Waited::Over => return Ok(WaitOutcome::Over),
                     Waited::Heartbeat => {}
                 },
                 () = self.sender.closed() => return Err(Interrupted),
                 // Ends as a timeout does: the client reconnects and may be refused then.
-                () = gives_way(self.following.as_ref()) => return Ok(Came::Over),
+                () = gives_way(self.following.as_ref()) => return Ok(WaitOutcome::Over),
             }
             self.sender.says_nothing();
             self.sender.buffer.push(b'\n');
@@ -319,7 +329,7 @@ impl Writer {
         }
     }
 
-    async fn rows(&mut self, rows: &[ChangeRow]) -> Written {
+    async fn rows(&mut self, rows: &[ChangeRow]) -> WriteResult {
         let (at, by) = self.feed.judged();
         self.sender.judged(at, by).await?;
         // A WebSocket message is an array of the rows that are sent at once.

@@ -7,7 +7,7 @@ use flatbed_service::{Administer, Maintain, Own, Read, Service, Standing};
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
-use crate::path::{Administration, Of};
+use crate::path::{Administration, Resource};
 use crate::reply::{empty, json};
 use crate::request::Request;
 use crate::state::Gateway;
@@ -61,15 +61,17 @@ pub(crate) async fn must_be_public(service: &Service, name: &str) -> Result<()> 
 
 /// Returns 503 unless a database is open. An offline database answers only reads of its information and the
 /// administrators' requests that configure it or bring it online. During an exclusive resync users are refused.
-pub(crate) async fn must_be_open(state: &Gateway, name: &str, of: &Of, method: &Method) -> Result<()> {
+pub(crate) async fn must_be_open(state: &Gateway, name: &str, of: &Resource, method: &Method) -> Result<()> {
     let Closed { is_resyncing, is_offline } = state.service.closed(name).await?;
-    let tells = *of == Of::Root && method.is_safe();
+    let tells = *of == Resource::Root && method.is_safe();
     let is_closed = match (state.is_for_administrators(), of) {
-        (true, Of::Administration(Administration::Offline | Administration::Online | Administration::Resync)) => false,
-        (true, Of::Administration(Administration::Config | Administration::ConfigSync)) => {
+        (true, Resource::Administration(Administration::Offline | Administration::Online | Administration::Resync)) => {
+            false
+        }
+        (true, Resource::Administration(Administration::Config | Administration::ConfigSync)) => {
             is_offline && method != Method::PUT
         }
-        (true, Of::Root) => is_offline && method == Method::POST,
+        (true, Resource::Root) => is_offline && method == Method::POST,
         (true, _) => is_offline,
         (false, _) => is_resyncing && !is_offline || is_offline && !tells,
     };

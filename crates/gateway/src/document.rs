@@ -1,7 +1,7 @@
 //! `/{db}/{id}`
 
 use flatbed_channels::Expiry;
-use flatbed_documents::{Form, Show, Shown, Written, attachment_edits, open_revs, parts};
+use flatbed_documents::{AttachmentMember, Form, Show, Shown, attachment_edits, open_revs, parts};
 use flatbed_http::{Reply, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{Document, DocumentId, Edit, GetOptions, NotFound, OpenRevs, Refusal, RevId};
@@ -183,7 +183,7 @@ async fn upload_and_write(
     request: &Request,
     name: &str,
     edit: &mut Edit<'_>,
-    written: Vec<Written<'_>>,
+    written: Vec<AttachmentMember<'_>>,
 ) -> Result<(RevId, Reply)> {
     let database = request.context.database(name, Write).await?;
     let mut uploads = Uploads::new(&database);

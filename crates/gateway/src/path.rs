@@ -14,7 +14,7 @@ pub(crate) enum Target {
     Welcome,
     AllDatabases,
     /// A database, or a resource in it.
-    Database(String, Of),
+    Database(String, Resource),
     /// A redirect to this location.
     Moved(String),
     /// An unknown path.
@@ -22,7 +22,7 @@ pub(crate) enum Target {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum Resource {
     Root,
     AllDocs,
     BulkDocs,
@@ -106,11 +106,11 @@ impl Target {
         }
         let is_list = rest.is_empty() || (is_for_administrators && matches!(rest, "_user/" | "_role/"));
         if let (false, Some(without)) = (is_list, rest.strip_suffix('/')) {
-            let is_there = Of::read(without).is_some();
+            let is_there = Resource::read(without).is_some();
             return if is_there { moved(without) } else { None };
         }
         let of = if is_for_administrators { Administration::read(rest) } else { None };
-        let of = of.map(Of::Administration).map_or_else(|| Of::read(rest), Some)?;
+        let of = of.map(Resource::Administration).map_or_else(|| Resource::read(rest), Some)?;
         Some(Target::Database(name, of))
     }
 
@@ -120,18 +120,18 @@ impl Target {
             Target::AllDatabases => Route::AllDatabases,
             Target::Moved(_) | Target::Unknown => Route::Nothing,
             Target::Database(_, of) => match of {
-                Of::Root => Route::Database,
-                Of::AllDocs => Route::AllDocs,
-                Of::BulkDocs => Route::BulkDocs,
-                Of::BulkGet => Route::BulkGet,
-                Of::Changes => Route::Changes,
-                Of::RevsDiff => Route::RevsDiff,
-                Of::EnsureFullCommit => Route::Database,
-                Of::Session => Route::Session,
-                Of::Local(_) => Route::Local,
-                Of::Design(_) | Of::View | Of::Document(_) => Route::Document,
-                Of::Attachment(..) => Route::Attachment,
-                Of::Administration(of) => match of {
+                Resource::Root => Route::Database,
+                Resource::AllDocs => Route::AllDocs,
+                Resource::BulkDocs => Route::BulkDocs,
+                Resource::BulkGet => Route::BulkGet,
+                Resource::Changes => Route::Changes,
+                Resource::RevsDiff => Route::RevsDiff,
+                Resource::EnsureFullCommit => Route::Database,
+                Resource::Session => Route::Session,
+                Resource::Local(_) => Route::Local,
+                Resource::Design(_) | Resource::View | Resource::Document(_) => Route::Document,
+                Resource::Attachment(..) => Route::Attachment,
+                Resource::Administration(of) => match of {
                     Administration::Users
                     | Administration::User(_)
                     | Administration::UserChannels(_)
@@ -148,7 +148,10 @@ impl Target {
 
     /// Returns whether a request with this method only reads. A `POST` may be a query.
     pub(crate) fn only_reads(&self, method: &Method) -> bool {
-        let is_read = matches!(self, Target::Database(_, Of::Changes | Of::AllDocs | Of::BulkGet | Of::RevsDiff));
+        let is_read = matches!(
+            self,
+            Target::Database(_, Resource::Changes | Resource::AllDocs | Resource::BulkGet | Resource::RevsDiff)
+        );
         method.is_safe() || (is_read && *method == Method::POST)
     }
 
@@ -158,16 +161,16 @@ impl Target {
             Target::Welcome | Target::AllDatabases => "GET, HEAD",
             Target::Moved(_) | Target::Unknown => return None,
             Target::Database(_, of) => match of {
-                Of::Root if is_for_administrators => "GET, HEAD, POST, PUT, DELETE",
-                Of::Root => "GET, HEAD, POST, PUT",
-                Of::AllDocs | Of::Changes => "GET, HEAD, POST",
-                Of::BulkDocs | Of::BulkGet | Of::RevsDiff | Of::EnsureFullCommit => "POST",
-                Of::Session if is_for_administrators => "GET, HEAD, POST",
-                Of::Session => "GET, HEAD, POST, DELETE",
-                Of::Local(_) | Of::Design(_) | Of::Document(_) => "GET, HEAD, PUT, DELETE",
-                Of::View => "GET, HEAD",
-                Of::Attachment(..) => "GET, HEAD, PUT",
-                Of::Administration(of) => match of {
+                Resource::Root if is_for_administrators => "GET, HEAD, POST, PUT, DELETE",
+                Resource::Root => "GET, HEAD, POST, PUT",
+                Resource::AllDocs | Resource::Changes => "GET, HEAD, POST",
+                Resource::BulkDocs | Resource::BulkGet | Resource::RevsDiff | Resource::EnsureFullCommit => "POST",
+                Resource::Session if is_for_administrators => "GET, HEAD, POST",
+                Resource::Session => "GET, HEAD, POST, DELETE",
+                Resource::Local(_) | Resource::Design(_) | Resource::Document(_) => "GET, HEAD, PUT, DELETE",
+                Resource::View => "GET, HEAD",
+                Resource::Attachment(..) => "GET, HEAD, PUT",
+                Resource::Administration(of) => match of {
                     Administration::Users | Administration::Roles => "GET, HEAD, POST",
                     Administration::User(_) | Administration::Role(_) | Administration::ConfigSync => {
                         "GET, HEAD, PUT, DELETE"
@@ -198,25 +201,25 @@ impl Target {
     }
 }
 
-impl Of {
-    fn read(rest: &str) -> Option<Of> {
+impl Resource {
+    fn read(rest: &str) -> Option<Resource> {
         Some(match rest {
-            "" => Of::Root,
-            "_all_docs" => Of::AllDocs,
-            "_bulk_docs" => Of::BulkDocs,
-            "_bulk_get" => Of::BulkGet,
-            "_changes" => Of::Changes,
-            "_revs_diff" => Of::RevsDiff,
-            "_ensure_full_commit" => Of::EnsureFullCommit,
-            "_session" => Of::Session,
+            "" => Resource::Root,
+            "_all_docs" => Resource::AllDocs,
+            "_bulk_docs" => Resource::BulkDocs,
+            "_bulk_get" => Resource::BulkGet,
+            "_changes" => Resource::Changes,
+            "_revs_diff" => Resource::RevsDiff,
+            "_ensure_full_commit" => Resource::EnsureFullCommit,
+            "_session" => Resource::Session,
             _ => {
                 if let Some(id) = rest.strip_prefix("_local/") {
-                    return Some(Of::Local(decode(id, false)?));
+                    return Some(Resource::Local(decode(id, false)?));
                 }
                 if let Some(name) = rest.strip_prefix("_design/") {
                     return Some(match name.split_once('/') {
-                        None => Of::Design(format!("_design/{}", decode(name, false)?)),
-                        Some((_, rest)) if rest.starts_with("_view/") => Of::View,
+                        None => Resource::Design(format!("_design/{}", decode(name, false)?)),
+                        Some((_, rest)) if rest.starts_with("_view/") => Resource::View,
                         Some(_) => return None,
                     });
                 }
@@ -226,8 +229,8 @@ impl Of {
                 };
                 let id = decode(id, false).filter(|id| !id.is_empty() && !id.starts_with('_'))?;
                 match attachment {
-                    None => Of::Document(id),
-                    Some(name) => Of::Attachment(id, decode(name, false)?),
+                    None => Resource::Document(id),
+                    Some(name) => Resource::Attachment(id, decode(name, false)?),
                 }
             }
         })
@@ -283,7 +286,7 @@ mod tests {
 
     use super::*;
 
-    fn of(path: &str, is_for_administrators: bool) -> Option<Of> {
+    fn of(path: &str, is_for_administrators: bool) -> Option<Resource> {
         match Target::parse(path, is_for_administrators) {
             Target::Database(name, of) if name == "db" => Some(of),
             _ => None,
@@ -303,17 +306,17 @@ mod tests {
 
     #[test]
     fn paths() {
-        let id = |id: &str| Some(Of::Document(id.to_owned()));
+        let id = |id: &str| Some(Resource::Document(id.to_owned()));
         for (path, wanted) in [
-            ("/db/", Some(Of::Root)),
+            ("/db/", Some(Resource::Root)),
             ("/db/a", id("a")),
             ("/db/with%2Fslash", id("with/slash")),
             ("/db/plus+sign", id("plus+sign")),
-            ("/db/a/b/c", Some(Of::Attachment("a".to_owned(), "b/c".to_owned()))),
-            ("/db/_local/x", Some(Of::Local("x".to_owned()))),
-            ("/db/_design/x", Some(Of::Design("_design/x".to_owned()))),
-            ("/db/_design/x/_view/y", Some(Of::View)),
-            ("/db/_changes", Some(Of::Changes)),
+            ("/db/a/b/c", Some(Resource::Attachment("a".to_owned(), "b/c".to_owned()))),
+            ("/db/_local/x", Some(Resource::Local("x".to_owned()))),
+            ("/db/_design/x", Some(Resource::Design("_design/x".to_owned()))),
+            ("/db/_design/x/_view/y", Some(Resource::View)),
+            ("/db/_changes", Some(Resource::Changes)),
             ("/db/_f", None),
             ("/db/%5Ff", None),
             ("/db//a", None),
@@ -330,9 +333,9 @@ mod tests {
             ["/db/_user/", "/db/_user/a", "/db/_role/a", "/db/_raw/a", "/db/_config", "/db/_resync", "/db/_purge"]
         {
             assert_eq!(of(path, false), None, "{path}");
-            assert!(matches!(of(path, true), Some(Of::Administration(_))), "{path}");
+            assert!(matches!(of(path, true), Some(Resource::Administration(_))), "{path}");
         }
-        let user = |name: &str| Some(Of::Administration(Administration::User(name.to_owned())));
+        let user = |name: &str| Some(Resource::Administration(Administration::User(name.to_owned())));
         assert_eq!(of("/db/_user/a%20b", true), user("a b"));
         assert_eq!(of("/db/_user/a%2Fb", true), user("a%2Fb"));
     }

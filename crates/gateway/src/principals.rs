@@ -1,7 +1,7 @@
 //! `_user/` and `_role/`: administers a database's users and roles.
 
 use flatbed_channels::{
-    GUEST, InvalidPrincipal, Kind, PrincipalShown, PrincipalUpdate, Request as Asked, Role, User, UserShown,
+    GUEST, InvalidPrincipal, Kind, PrincipalShown, PrincipalUpdate, Request as PrincipalRequest, Role, User, UserShown,
 };
 use flatbed_http::Reply;
 use flatbed_layer::Seq;
@@ -28,7 +28,7 @@ pub(crate) async fn all(mut request: Request, name: &str, kind: Kind) -> Result<
     let database = request.context.database(name, Administer).await?;
     if request.method == Method::POST {
         let body = request.json().await?;
-        let done = put(&request, &database, kind, Asked::Post, &body.bytes).await;
+        let done = put(&request, &database, kind, PrincipalRequest::Post, &body.bytes).await;
         return done.map(|_| empty(StatusCode::CREATED));
     }
     must_have_channels(&database).await?;
@@ -67,7 +67,7 @@ pub(crate) async fn one(mut request: Request, db: &str, kind: Kind, name: &str) 
     match request.method {
         Method::PUT => {
             let body = request.json().await?;
-            let written = put(&request, &database, kind, Asked::Put(name), &body.bytes).await?;
+            let written = put(&request, &database, kind, PrincipalRequest::Put(name), &body.bytes).await?;
             Ok(empty(match written {
                 PrincipalWritten::Created if !inner(name, kind).is_empty() => StatusCode::CREATED,
                 _ => StatusCode::OK,
@@ -129,14 +129,14 @@ pub(crate) async fn put(
     request: &Request,
     database: &Administration,
     kind: Kind,
-    asked: Asked<'_>,
+    asked: PrincipalRequest<'_>,
     body: &[u8],
 ) -> Result<PrincipalWritten> {
     let update = PrincipalUpdate::parse(body)?;
     let name = update.name(asked, kind)?;
     must_have_channels(database).await?;
     let exists = database.principal(kind, &name).await?.is_some();
-    let is_new = asked == Asked::Post;
+    let is_new = asked == PrincipalRequest::Post;
     let write = match kind {
         Kind::Role => {
             let Role { name, admin_channels } = update.role(asked, exists)?;

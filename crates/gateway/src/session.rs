@@ -12,7 +12,7 @@ use flatbed_service::{
 use hyper::{Method, StatusCode, header};
 
 use crate::error::{Failure, Result};
-use crate::path::Of;
+use crate::path::Resource;
 use crate::reply::{empty, json};
 use crate::request::{Request, object};
 use crate::state::Gateway;
@@ -63,11 +63,11 @@ pub(crate) async fn sign_in(
     gateway: &Gateway,
     request: &flatbed_http::Request,
     database: &str,
-    of: &Of,
+    of: &Resource,
 ) -> Result<SignedIn> {
     let session = id_in(request.header(header::COOKIE));
     let claims = UserClaims { authorization: request.header(header::AUTHORIZATION), session, peer: request.peer };
-    let is_session = *of == Of::Session && request.method != Method::DELETE;
+    let is_session = *of == Resource::Session && request.method != Method::DELETE;
     match gateway.service.identify_in(database, &claims).await {
         Ok(UserIdentified { standing, prolonged_until_ms }) => {
             let set_cookie = session.zip(prolonged_until_ms).map(|(id, ends)| cookie(database, id, ends));
@@ -133,7 +133,7 @@ async fn text(gateway: &Gateway, database: &str, name: Option<&str>, is_guest: b
 }
 
 /// Returns the channels of the user or guest. Accounts of the server have none.
-pub(crate) async fn held(gateway: &Gateway, request: &Request, database: &str) -> Result<Held> {
+pub(crate) async fn channels_of(gateway: &Gateway, request: &Request, database: &str) -> Result<Held> {
     let RestsOn::Principal { name, .. } = request.context.standing().rests_on() else { return Ok(Held::default()) };
     let of = gateway.service.context(Standing::of_server()).database(database, Administer).await?;
     let found = of.principal(Kind::User, name).await?.filter(|found| !found.principal.is_disabled);
@@ -141,7 +141,7 @@ pub(crate) async fn held(gateway: &Gateway, request: &Request, database: &str) -
 }
 
 /// Returns the answer about an anonymous client.
-pub(crate) fn nobody() -> Reply {
+pub(crate) fn anonymous() -> Reply {
     let text = Object::text(|object| {
         object.array("authentication_handlers").string("default").string("cookie");
         object.bool("ok", true);

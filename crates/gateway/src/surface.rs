@@ -12,7 +12,7 @@ use hyper::{Method, StatusCode, header};
 use tokio::time::Instant;
 
 use crate::error::{Failure, Result};
-use crate::path::{Administration, Of, Path, Target};
+use crate::path::{Administration, Path, Resource, Target};
 use crate::query::Query;
 use crate::reply::{failed, moved};
 use crate::request::Request;
@@ -144,13 +144,13 @@ impl Gateway {
     }
 
     /// Identifies a client at the users' port, after checking that users may see the database.
-    async fn user(&self, request: &flatbed_http::Request, name: &str, of: &Of) -> Result<SignedIn> {
+    async fn user(&self, request: &flatbed_http::Request, name: &str, of: &Resource) -> Result<SignedIn> {
         let is_ordinary = DatabaseKind::of(name) == DatabaseKind::Ordinary;
         let found = match is_ordinary {
             true => database::must_be_public(&self.service, name).await,
             false => Err(Failure::no_database(name)),
         };
-        if (of, &request.method) == (&Of::Root, &Method::PUT) {
+        if (of, &request.method) == (&Resource::Root, &Method::PUT) {
             return Err(match found {
                 Ok(()) => Failure::new(StatusCode::PRECONDITION_FAILED, "Database already exists"),
                 Err(_) => Failure::new(StatusCode::FORBIDDEN, "Creating a DB over the public API is unsupported"),
@@ -217,14 +217,14 @@ async fn dispatch(state: &Arc<Gateway>, mut request: Box<Request>, target: Targe
 
 /// Dispatches at the users' port. Both ports share handlers; the principal determines which documents are visible and
 /// writable.
-async fn users(state: &Arc<Gateway>, mut request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
+async fn users(state: &Arc<Gateway>, mut request: Box<Request>, name: &str, of: Resource) -> Result<Reply> {
     match of {
-        Of::Session => Box::pin(session::of_users(state, *request, name)).await,
-        Of::Design(_) | Of::View => {
+        Resource::Session => Box::pin(session::of_users(state, *request, name)).await,
+        Resource::Design(_) | Resource::View => {
             request.skip_body().await;
             Err(Failure::new(StatusCode::FORBIDDEN, "forbidden"))
         }
-        Of::Administration(_) => {
+        Resource::Administration(_) => {
             request.skip_body().await;
             Err(Failure::unknown())
         }
@@ -232,42 +232,44 @@ async fn users(state: &Arc<Gateway>, mut request: Box<Request>, name: &str, of: 
     }
 }
 
-async fn administrators(state: &Arc<Gateway>, mut request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
+async fn administrators(state: &Arc<Gateway>, mut request: Box<Request>, name: &str, of: Resource) -> Result<Reply> {
     match of {
-        Of::Session if request.method == Method::POST => Box::pin(session::begin_for(*request, name)).await,
-        Of::Session => {
+        Resource::Session if request.method == Method::POST => Box::pin(session::begin_for(*request, name)).await,
+        Resource::Session => {
             request.context.database(name, flatbed_service::Read).await?.exists().await?;
-            Ok(session::nobody())
+            Ok(session::anonymous())
         }
         // Design documents are served by CouchDB's surface only.
-        Of::Design(_) | Of::View if request.method.is_safe() => {
+        Resource::Design(_) | Resource::View if request.method.is_safe() => {
             request.context.database(name, flatbed_service::Read).await?.exists().await?;
             Err(Failure::not_found("missing"))
         }
-        Of::Design(_) | Of::View => {
+        Resource::Design(_) | Resource::View => {
             request.skip_body().await;
             Err(Failure::not_implemented("This route"))
         }
-        Of::Administration(of) => Box::pin(administration(state, *request, name, of)).await,
+        Resource::Administration(of) => Box::pin(administration(state, *request, name, of)).await,
         of => Box::pin(documents(state, request, name, of)).await,
     }
 }
 
 /// Dispatches the paths that both ports have.
-async fn documents(state: &Arc<Gateway>, request: Box<Request>, name: &str, of: Of) -> Result<Reply> {
+async fn documents(state: &Arc<Gateway>, request: Box<Request>, name: &str, of: Resource) -> Result<Reply> {
     match of {
-        Of::Root => Box::pin(database::root(state, *request, name)).await,
-        Of::AllDocs => Box::pin(all_docs::all_docs(state, *request, name)).await,
-        Of::BulkDocs => Box::pin(bulk::bulk_docs(*request, name)).await,
-        Of::Changes => Box::pin(changes::changes(state, *request, name)).await,
-        Of::RevsDiff => Box::pin(bulk::revs_diff(*request, name)).await,
-        Of::EnsureFullCommit => Box::pin(database::ensure_full_commit(*request, name)).await,
-        Of::Local(id) => Box::pin(local::document(*request, name, &id)).await,
-        Of::Document(id) => Box::pin(document::document(state, *request, name, &id)).await,
-        Of::Attachment(id, file) => Box::pin(attachment::attachment(*request, name, &id, &file)).await,
-        Of::BulkGet => Box::pin(bulk_get::bulk_get(*request, name)).await,
+        Resource::Root => Box::pin(database::root(state, *request, name)).await,
+        Resource::AllDocs => Box::pin(all_docs::all_docs(state, *request, name)).await,
+        Resource::BulkDocs => Box::pin(bulk::bulk_docs(*request, name)).await,
+        Resource::Changes => Box::pin(changes::changes(state, *request, name)).await,
+        Resource::RevsDiff => Box::pin(bulk::revs_diff(*request, name)).await,
+        Resource::EnsureFullCommit => Box::pin(database::ensure_full_commit(*request, name)).await,
+        Resource::Local(id) => Box::pin(local::document(*request, name, &id)).await,
+        Resource::Document(id) => Box::pin(document::document(state, *request, name, &id)).await,
+        Resource::Attachment(id, file) => Box::pin(attachment::attachment(*request, name, &id, &file)).await,
+        Resource::BulkGet => Box::pin(bulk_get::bulk_get(*request, name)).await,
         // Each port dispatches these itself.
-        Of::Session | Of::Design(_) | Of::View | Of::Administration(_) => Err(Failure::unknown()),
+        Resource::Session | Resource::Design(_) | Resource::View | Resource::Administration(_) => {
+            Err(Failure::unknown())
+        }
     }
 }
 

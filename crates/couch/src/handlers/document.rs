@@ -19,7 +19,7 @@ use crate::query::{Query, encode};
 use crate::reply::page_bytes;
 use crate::request::Request;
 use crate::shown::show_of;
-use flatbed_documents::{self as attached, Form, Related, Shown, Written, attachment_edits, related};
+use flatbed_documents::{self as attached, AttachmentMember, Form, Related, Shown, attachment_edits, related};
 
 pub(crate) async fn document(mut request: Box<Request>, name: &str, id: &str) -> Result<Reply> {
     // Each future is boxed, because callers would copy the largest one for every request.
@@ -175,13 +175,17 @@ pub(crate) fn edit_of<'b>(
     id: Option<&str>,
     query: &Query,
     clock: &Clock,
-) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+) -> Result<(Edit<'b>, Vec<AttachmentMember<'b>>)> {
     let value = json::parse(bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
     edit_from(value, id, query.get("new_edits") != Some("false"), clock)
 }
 
 /// Parses an edit as [`edit_of`] does, without replicated revisions.
-pub(crate) fn edit_of_client<'b>(bytes: &'b [u8], id: &str, clock: &Clock) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+pub(crate) fn edit_of_client<'b>(
+    bytes: &'b [u8],
+    id: &str,
+    clock: &Clock,
+) -> Result<(Edit<'b>, Vec<AttachmentMember<'b>>)> {
     edit_of(bytes, Some(id), &Query::default(), clock)
 }
 
@@ -191,13 +195,17 @@ pub(crate) fn edit_from<'b>(
     id: Option<&str>,
     new_edits: bool,
     clock: &Clock,
-) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+) -> Result<(Edit<'b>, Vec<AttachmentMember<'b>>)> {
     edit_of_parts(EditParts::from_json(value, clock)?, id, new_edits)
 }
 
 /// Parses the edit of a `PUT`, with the revision of the query string or headers. With `new_edits=false` that revision
 /// is stored, unless the body names one.
-pub(crate) fn edit_put<'b>(bytes: &'b [u8], id: &str, request: &Request) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
+pub(crate) fn edit_put<'b>(
+    bytes: &'b [u8],
+    id: &str,
+    request: &Request,
+) -> Result<(Edit<'b>, Vec<AttachmentMember<'b>>)> {
     let value = json::parse(bytes, &Limits::default()).map_err(|_| Failure::invalid_json())?;
     let mut parts = EditParts::from_json(value, request.context.clock())?;
     let named = named_rev(request)?;
@@ -229,8 +237,8 @@ fn edit_of_parts<'b>(
     mut parts: EditParts<'b>,
     id: Option<&str>,
     new_edits: bool,
-) -> Result<(Edit<'b>, Vec<Written<'b>>)> {
-    let written = attached::written(parts.attachments.take())?;
+) -> Result<(Edit<'b>, Vec<AttachmentMember<'b>>)> {
+    let written = attached::parse_attachments(parts.attachments.take())?;
     let history = if new_edits { None } else { Some(history_of(&parts)?) };
     let parent = match (parts.rev, &parts.revisions) {
         _ if !new_edits => None,

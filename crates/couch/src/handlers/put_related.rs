@@ -13,7 +13,7 @@ use crate::handlers::document::{edit_put, write_put};
 use crate::multipart::is_kind;
 use crate::request::Request;
 use crate::uploading::upload_part;
-use flatbed_documents::{Source, Written, attachment_edits};
+use flatbed_documents::{AttachmentMember, Source, attachment_edits};
 
 pub(crate) async fn put(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     let done = put_parts(&mut request, name, id).await;
@@ -66,7 +66,7 @@ struct ExpectedAttachments {
 }
 
 impl ExpectedAttachments {
-    fn new(written: &[Written<'_>]) -> ExpectedAttachments {
+    fn new(written: &[AttachmentMember<'_>]) -> ExpectedAttachments {
         let follows = written.iter().enumerate().filter(|(_, attachment)| matches!(attachment.source, Source::Follows));
         let awaited = follows.map(|(at, attachment)| (attachment.name.clone(), at)).collect();
         ExpectedAttachments { awaited, come: Vec::new(), data: Vec::new() }

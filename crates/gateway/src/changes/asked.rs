@@ -60,7 +60,7 @@ impl Form {
 
 /// The parameters of a feed. The query takes precedence over the body.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct FeedParameters {
     pub(super) form: Form,
     pub(super) since: Since,
     pub(super) limit: Option<u64>,
@@ -80,8 +80,8 @@ fn since(text: &str) -> Result<Since> {
     }
 }
 
-impl Asked {
-    pub(super) fn new(query: &Query, posted: &Value<'_>) -> Result<Asked> {
+impl FeedParameters {
+    pub(super) fn new(query: &Query, posted: &Value<'_>) -> Result<FeedParameters> {
         let text = |name: &str| match query.get(name) {
             Some(text) => Some(text),
             None => posted.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()),
@@ -126,7 +126,7 @@ impl Asked {
         }
         let timeout = number("timeout").map_or(WAIT, |wait| Duration::from_millis(wait).min(WAIT_MAX));
         let heartbeat = number("heartbeat").filter(|every| *every > 0);
-        Ok(Asked {
+        Ok(FeedParameters {
             form,
             since,
             limit: number("limit").filter(|limit| *limit > 0),
@@ -142,7 +142,7 @@ impl Asked {
 
     /// Parses the first message of a WebSocket, which takes precedence over the query. `channels` needs no `filter`
     /// there.
-    pub(super) fn of_message(query: Query, message: &Value<'_>) -> Result<Asked> {
+    pub(super) fn of_message(query: Query, message: &Value<'_>) -> Result<FeedParameters> {
         let Value::Object(members) = message else {
             return Err(Failure::bad_request("Invalid JSON: it is no object"));
         };
@@ -156,7 +156,7 @@ impl Asked {
             members.push(("filter".into(), Value::String("sync_gateway/bychannel".into())));
         }
         let members = Value::Object(members);
-        Asked::new(&query.without(|name| is_said(name) || (has_channels && name == "filter")), &members)
+        FeedParameters::new(&query.without(|name| is_said(name) || (has_channels && name == "filter")), &members)
     }
 }
 
@@ -211,14 +211,14 @@ pub(super) fn bytes_of_ids(ids: &HashSet<String>) -> usize {
 mod tests {
     use super::*;
 
-    fn asked(query: &str, posted: &str) -> std::result::Result<Asked, String> {
+    fn asked(query: &str, posted: &str) -> std::result::Result<FeedParameters, String> {
         let posted = json::parse(posted.as_bytes(), &Limits::default()).unwrap();
-        Asked::new(&Query::parse(Some(query)).unwrap(), &posted).map_err(|failure| failure.reason)
+        FeedParameters::new(&Query::parse(Some(query)).unwrap(), &posted).map_err(|failure| failure.reason)
     }
 
-    fn said(query: &str, message: &str) -> std::result::Result<Asked, String> {
+    fn said(query: &str, message: &str) -> std::result::Result<FeedParameters, String> {
         let message = json::parse(message.as_bytes(), &Limits::default()).unwrap();
-        Asked::of_message(Query::parse(Some(query)).unwrap(), &message).map_err(|failure| failure.reason)
+        FeedParameters::of_message(Query::parse(Some(query)).unwrap(), &message).map_err(|failure| failure.reason)
     }
 
     #[test]
