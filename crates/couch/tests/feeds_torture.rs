@@ -1,5 +1,5 @@
-//! Complete servers in this process on one store under writers and followers: see `torture`. `FLATBED_TEST_SECONDS` says for
-//! how long.
+//! Complete servers in this process on one store under writers and followers; see `torture`. `FLATBED_TEST_SECONDS`
+//! sets the duration.
 
 #[path = "torture/mod.rs"]
 mod torture;
@@ -19,7 +19,7 @@ async fn followers_lose_nothing() {
     torture(Store::new(), Plan::DEFAULT).await;
 }
 
-/// Each server writes to a bucket of its own, mostly.
+/// Each server writes mostly to a bucket of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_of_databases_with_shards_lose_nothing() {
     torture(Store::new(), SHARDED).await;
@@ -27,7 +27,7 @@ async fn followers_of_databases_with_shards_lose_nothing() {
     torture(store, SHARDED).await;
 }
 
-/// Late and spurious watches, 1007, 1020, 1021.
+/// Injects late and spurious watches and the errors 1007, 1020 and 1021.
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_lose_nothing_under_faults() {
     let Some(store) = Store::with_faults() else { return };
@@ -52,14 +52,14 @@ async fn torture(store: Store, plan: Plan) {
     one.stop().await;
 }
 
-/// All of it together: three servers, each of which writes to another bucket; a database with shards and one without; single
-/// writes that are committed together; a cluster's latencies, and one server that works for all; faults.
+/// Combines everything: three servers that write to different buckets; a database with shards and one without; single
+/// writes that commit together; a cluster's latencies; a server with the background work of all; faults.
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_of_three_servers_on_what_is_like_a_cluster_lose_nothing() {
     let Some(store) = Store::as_a_cluster_with_faults() else { return };
     let _alone = TURN.lock().await;
     let (mut layers, mut servers) = (Vec::new(), Vec::new());
-    // As many transactions of single writes at once as is good, and few.
+    // Limits of concurrent transactions of single writes: the default, 1 and 3.
     for (shard, single_writes_at_once) in [(0, None), (1, Some(1)), (2, Some(3))] {
         let options = LayerOptions { shard: Some(shard), single_writes_at_once, ..LayerOptions::default() };
         let layer = store.layer_with(options).await;
@@ -82,7 +82,7 @@ async fn followers_of_three_servers_on_what_is_like_a_cluster_lose_nothing() {
             ("reads that came too late", retries.map(|family| family.with("code", "1007")).sum()),
         ]
     };
-    // However slow the machine is: until each of these has been met.
+    // Runs until each of these has occurred, however slow the machine is.
     let met = || async {
         let mut waiting = Waiting::begin();
         while counts().iter().any(|(_, count)| *count == 0) {
@@ -96,7 +96,7 @@ async fn followers_of_three_servers_on_what_is_like_a_cluster_lose_nothing() {
     for plan in plans {
         for name in [plan.name.to_owned(), format!("quiet-{}", plan.name)] {
             let database = layers[0].database(&name);
-            until("it is compacted", async || !database.info().await.expect("it is there").is_compacting).await;
+            until("it is compacted", async || !database.info().await.expect("the database's info").is_compacting).await;
             let report = check_database(&database, |_| {}).await.expect("checked");
             assert!(report.is_clean() && report.sums_compared, "{name}: {report:#?}");
         }

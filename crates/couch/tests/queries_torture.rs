@@ -1,8 +1,8 @@
-//! Views and indexes of Mango while they are written to, defined, changed and dropped, on three servers, one of which dies
-//! in the middle of building and is replaced, with injected faults.
+//! Views and Mango indexes during writes and changes of definitions, on three servers with injected faults. One server
+//! is killed while it builds, and replaced.
 //!
-//! During it no query may miss what its writer was told was written; at the end all that indexes answer is computed once
-//! more from the documents. `FLATBED_TEST_SECONDS` says for how long, `FLATBED_TEST_SEED` with which random numbers.
+//! No query may miss an acknowledged write. At the end all indexes are compared with a computation from the documents.
+//! `FLATBED_TEST_SECONDS` sets the duration, `FLATBED_TEST_SEED` the seed.
 #[path = "queries_torture/killed.rs"]
 mod killed;
 #[path = "queries_torture/process.rs"]
@@ -24,16 +24,16 @@ use serde_json::{Value, json};
 
 const WRITERS: u64 = 16;
 
-/// Documents that all write, all the time.
+/// The number of documents that all writers write.
 const HOT: u64 = 50;
 
-/// Documents that one writer alone writes.
+/// The number of documents per writer that only it writes.
 const OWN: u64 = 8;
 
-/// A server answers 503 if it has tried something for so long in vain.
+/// A server answers 503 after retrying for this long.
 const GIVES_UP_AFTER: Duration = Duration::from_secs(30);
 
-/// The counts without which a run has shown nothing.
+/// The counts that must not be 0 for a valid run.
 const SHOWN: [&str; 3] = ["writes", "queries", "kills"];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,28 +41,27 @@ async fn queries_miss_nothing() {
     torture(Store::new(), false).await;
 }
 
-/// Of a partitioned database each partition is asked.
+/// In a partitioned database each partition is queried.
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_of_partitions_miss_nothing() {
     torture(Store::new(), true).await;
 }
 
-/// Late and spurious watches, 1007, 1020, 1021.
+/// Injects late and spurious watches and the errors 1007, 1020 and 1021.
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_miss_nothing_under_faults() {
     let Some(store) = Store::with_faults() else { return };
     torture(store, false).await;
 }
 
-/// What is wrong inside stands in the log alone: the output of a test that fails has it.
+/// Logs internal errors to the output of a failing test.
 fn log() {
     let log = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN).with_ansi(false);
-    // Several tests may share a process.
     let _ = log.with_writer(std::io::stderr).try_init();
 }
 
 struct World {
-    /// Those that live.
+    /// The addresses of running servers.
     servers: Mutex<Vec<SocketAddr>>,
     is_partitioned: bool,
     torture: Torture,
@@ -71,12 +70,12 @@ struct World {
 }
 
 impl World {
-    /// The id of a document: in a partitioned database `of` is its partition.
+    /// Returns a document's id; in a partitioned database `of` is its partition.
     fn id(&self, of: &str, rest: u64) -> String {
         format!("{of}{}{rest:02}", if self.is_partitioned { ':' } else { '-' })
     }
 
-    /// Where is asked for a document of this id.
+    /// Returns the path for queries about this document.
     fn base(&self, id: &str) -> String {
         match id.split_once(':') {
             Some((partition, _)) => format!("/db/_partition/{partition}"),
@@ -84,7 +83,7 @@ impl World {
         }
     }
 
-    /// Documents as they are asked for together, with where.
+    /// Groups documents by the path that queries them together.
     fn asked_together(&self, documents: &[Value]) -> BTreeMap<String, Vec<Value>> {
         let mut all: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for document in documents {
@@ -93,13 +92,13 @@ impl World {
         all
     }
 
-    /// One request on one of the servers, a read on another one where that has died: of a write it is not known then what
-    /// came of it, as with 503.
+    /// Sends one request to a random server. A read is repeated at another server if the first was killed; the outcome
+    /// of a write is unknown then, as after 503.
     async fn call(&self, random: &mut Random, method: Method, path: &str, body: &Value) -> (u16, Value) {
         self.call_on(random, None, method, path, body).await
     }
 
-    /// The same on one of them, if it is named.
+    /// Sends one request, to a given server if named.
     async fn call_on(
         &self,
         random: &mut Random,
@@ -143,8 +142,8 @@ impl World {
     }
 }
 
-/// Kills one server after the other, each while it builds, with a pause behind each; the last one lives. The first one follows all
-/// groups, as it was alone when they were defined; those behind it follow one that is defined through them.
+/// Kills one server after the other while it builds, with pauses; the last one lives. The first follows all groups,
+/// because it was alone when they were defined; later ones follow a group that is defined through them.
 async fn kill_builders(world: Arc<World>, store: Arc<Store>, first: Mortal, pause: Duration) -> Mortal {
     let mut random = Random(world.seed ^ 99);
     let mut mortal = first;
@@ -235,7 +234,7 @@ async fn torture(store: Store, is_partitioned: bool) {
         must_find(&world, &mut random, &base, &documents).await;
     }
     println!("{length:?}: {:?}", torture.counts());
-    // Where all is given up nothing is shown.
+    // A run with too many 503 proves nothing.
     let (unavailable, requests) = (torture.counted("answered 503"), torture.counted("requests"));
     assert!(unavailable * 100 <= requests, "more than one of a hundred was answered 503");
     let report = check_database(&processes[0].layer.database("db"), |_| {}).await.expect("checked");
@@ -248,21 +247,21 @@ async fn torture(store: Store, is_partitioned: bool) {
     }
 }
 
-/// A design document.
+/// A design document of the torture.
 struct Design {
     id: &'static str,
-    /// It is there all the time.
+    /// True if it exists during the whole run.
     stays: bool,
-    /// What it is at some time, by a number.
+    /// Returns its body for a version number.
     body: fn(u64) -> Value,
     views: &'static [View],
 }
 
-/// A view as it is in the end, and the rows that a document has in it.
+/// A view that is checked at the end, with the expected rows of a document.
 struct View {
     name: &'static str,
     rows: fn(&Value) -> Vec<(Value, Value)>,
-    /// The value of a reduction of all of some rows.
+    /// Computes the reduction of rows.
     reduce: Option<fn(&[&Value]) -> Value>,
 }
 
@@ -330,7 +329,7 @@ fn sum(values: &[&Value]) -> Value {
     json!(values.iter().map(|value| value.as_u64().expect("a number")).sum::<u64>())
 }
 
-/// A design document with an index of Mango, as `_index` writes it.
+/// Returns a design document with a Mango index, as `_index` writes it.
 fn mango(fields: &[&str]) -> Value {
     let names: Vec<Value> = fields.iter().map(|field| json!({ *field: "asc" })).collect();
     let map: serde_json::Map<String, Value> = fields.iter().map(|field| ((*field).to_owned(), json!("asc"))).collect();
@@ -341,12 +340,12 @@ fn mango(fields: &[&str]) -> Value {
     } } })
 }
 
-/// Writes a design document, or deletes it.
+/// Writes or deletes a design document.
 async fn define(world: &World, random: &mut Random, id: &str, body: Option<Value>) {
     define_by(world, random, None, id, body).await;
 }
 
-/// The same through one of the servers, if it is named.
+/// Writes or deletes a design document, through a given server if named.
 async fn define_by(world: &World, random: &mut Random, on: Option<SocketAddr>, id: &str, body: Option<Value>) {
     world.torture.count("definitions");
     loop {
@@ -369,14 +368,14 @@ async fn define_by(world: &World, random: &mut Random, on: Option<SocketAddr>, i
         };
         match status {
             200..=202 => return,
-            // A 1021 of before, or faults for half a minute.
+            // An earlier commit with an unknown result, or faults for half a minute.
             409 | 503 => {}
             _ => panic!("{id}: {status} {answer}"),
         }
     }
 }
 
-/// Creates, changes and drops what does not stay.
+/// Creates, changes and drops the temporary design documents.
 async fn redefine(world: Arc<World>) {
     let mut random = Random(world.seed ^ 77);
     while !world.torture.is_over() {
@@ -390,7 +389,7 @@ async fn redefine(world: Arc<World>) {
             }
         }
         for view in design.views {
-            // Whatever is there at that moment is answered, and soon.
+            // Queries of a changing definition are answered, and soon.
             let base = world.base(&world.id("hot1", 1));
             let path = format!("{base}/{}/_view/{}?limit=5&reduce=false", design.id, view.name);
             let (status, answer) = world.call(&mut random, Method::GET, &path, &Value::Null).await;
@@ -405,7 +404,7 @@ fn document(random: &mut Random) -> Value {
     json!({ "kind": random.below(5), "n": random.below(1_000), "tags": tags, "pad": "x".repeat(random.below(200) as usize) })
 }
 
-/// Writes, deletes and purges documents that others write, too.
+/// Writes, deletes and purges documents that other writers change too.
 async fn write_hot(world: Arc<World>, number: u64) {
     let mut random = Random(world.seed ^ (number << 32));
     while !world.torture.is_over() {
@@ -422,7 +421,7 @@ async fn write_hot(world: Arc<World>, number: u64) {
                 world.call(&mut random, Method::POST, "/db/_purge", &json!({ id: [rev] })).await
             }
             (15..25, _) => {
-                // Beside what is there, as a replication would bring it.
+                // A new branch, as a replication would add it.
                 let mut body = document(&mut random);
                 body["_id"] = json!(path.trim_start_matches("/db/"));
                 body["_rev"] = json!(format!("1-{:032x}", random.next()));
@@ -445,10 +444,10 @@ async fn write_hot(world: Arc<World>, number: u64) {
     }
 }
 
-/// Writes documents that nobody else writes, and asks for them: what was acknowledged is in the view, and in the index.
+/// Writes documents of its own and queries them: acknowledged writes are in the view and in the index.
 async fn write_own(world: Arc<World>, number: u64) {
     let mut random = Random(world.seed ^ (number << 32) ^ 1);
-    // What each is, with its revision; `None`: it may be either.
+    // Each document's body and revision; `None` if the last write's outcome is unknown.
     let mut own: BTreeMap<String, Option<(Value, String)>> = BTreeMap::new();
     while !world.torture.is_over() {
         let id = world.id(&format!("own{:02}", number % 5), number * 100 + random.below(OWN));
@@ -494,7 +493,7 @@ async fn write_own(world: Arc<World>, number: u64) {
     }
 }
 
-/// What a query says of a document that has just been written, or deleted.
+/// Queries for a document that was just written or deleted.
 async fn ask(world: &World, random: &mut Random, id: &str, body: Option<&Value>) {
     world.torture.count("queries");
     if random.percent(50) {
@@ -520,7 +519,7 @@ async fn ask(world: &World, random: &mut Random, id: &str, body: Option<&Value>)
     assert!(status == 200 && answer["docs"] == found, "{asked}: {status} {answer}, and not {found}");
 }
 
-/// All documents but design documents, in the end.
+/// Returns all documents except design documents.
 async fn documents(world: &World, random: &mut Random) -> Vec<Value> {
     let (status, all) = world.call(random, Method::GET, "/db/_all_docs?include_docs=true", &Value::Null).await;
     assert_eq!(status, 200, "{all}");
@@ -528,7 +527,7 @@ async fn documents(world: &World, random: &mut Random) -> Vec<Value> {
     rows.filter(|doc| !doc["_id"].as_str().expect("an id").starts_with("_design/")).collect()
 }
 
-/// A key's place: numbers, texts in lower case, or arrays of numbers.
+/// Returns the sort position of a key: numbers, lower-case texts, or arrays of numbers.
 fn place(key: &Value) -> (u64, u64, String) {
     match key {
         Value::Array(items) => {
@@ -539,7 +538,8 @@ fn place(key: &Value) -> (u64, u64, String) {
     }
 }
 
-/// All that a view answers is what its documents say. `total`: its rows, with those of other partitions.
+/// Asserts that a view's answers equal the rows of its documents. `total`: its rows, including those of other
+/// partitions.
 async fn must_equal(
     world: &World,
     random: &mut Random,
@@ -584,7 +584,7 @@ async fn must_equal(
     assert_eq!(get("").await["rows"], reduced, "{base}");
 }
 
-/// What indexes of Mango find is what documents say.
+/// Asserts that Mango indexes find what the documents contain.
 async fn must_find(world: &World, random: &mut Random, base: &str, documents: &[Value]) {
     for kind in 0..5_u64 {
         let mut expected: Vec<(u64, String)> = documents

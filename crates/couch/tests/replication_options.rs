@@ -1,7 +1,7 @@
-//! The options of a replication besides its source and target, by `POST /_replicate` and in documents of
-//! `_replicator`; and that its secrets stay with it.
+//! Options of replications, in `POST /_replicate` and in documents of `_replicator`, and the secrecy of their
+//! credentials.
 //!
-//! A program of its own: a test reads the log of its whole process.
+//! A program of its own, because a test reads the log of the whole process.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 #[path = "it/support.rs"]
@@ -25,7 +25,7 @@ fn options() -> ReplicatorOptions {
     ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() }
 }
 
-/// The ids of a database's documents, deleted ones too.
+/// Returns the ids of a database's documents, including deleted ones.
 async fn ids(server: &Running, database: &str) -> Vec<String> {
     let changes = server.ok("GET", &format!("/{database}/_changes"), Value::Null).await;
     let rows = changes["results"].as_array().unwrap();
@@ -60,7 +60,7 @@ async fn some_documents_only() {
         (json!({"since_seq": since, "selector": {"odd": true}}), vec![]),
     ];
     for (number, (extra, wanted)) in cases.into_iter().enumerate() {
-        // By name and over the network; asked for at once and by a document.
+        // By name and over the network; by a request and by a document.
         for (way, source) in [("name", json!("a")), ("url", json!({"url": url}))] {
             let mut spec = json!({"source": source, "target": format!("{way}{number}"), "create_target": true});
             spec.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
@@ -90,7 +90,7 @@ async fn some_documents_only() {
             assert_eq!(ids(&server, &format!("doc-{way}{number}")).await, wanted, "{spec}");
         }
     }
-    // A function of a design document is not there to be called, which is an error. No such job ends well.
+    // A missing filter function is an error. No such job succeeds.
     let spec = json!({"source": "a", "target": "f", "create_target": true, "filter": "d/f"});
     let (status, answer) = server.json("POST", "/_replicate", spec.clone()).await;
     assert!(status >= 400 && answer["reason"].as_str().unwrap().contains("_changes of a"), "{status} {answer}");
@@ -131,11 +131,9 @@ async fn another_function_begins_anew() {
             }
             assert_eq!(ids(&server, &format!("b{number}")).await.len(), there, "{kind} {spec}");
         }
-        // The old function's checkpoint still exists.
         let answer = server.ok("POST", "/_replicate", spec.clone()).await;
         assert_eq!(answer["no_changes"], true, "{answer}");
 
-        // A continuous replication restarts by itself.
         let target = format!("c{number}");
         spec.as_object_mut().unwrap().extend(
             json!({"target": target, "continuous": true, "checkpoint_interval": 20}).as_object().unwrap().clone(),
@@ -144,7 +142,7 @@ async fn another_function_begins_anew() {
         server.until(&format!("/{target}/x2"), |doc| doc["kind"] == "x").await;
         server.until(&format!("/{target}/_local_docs"), |logs| logs["rows"][0].is_object()).await;
         design("y").await;
-        // A feed that began before uses the old or the new function: either lets one of these documents through.
+        // A feed that began earlier uses the old or the new function; each passes one of these documents.
         let more = [("x", format!("x{target}")), ("y", format!("y{target}"))];
         for (kind, id) in &more {
             server.ok("PUT", &format!("/a/{id}"), json!({"kind": kind})).await;
@@ -175,7 +173,7 @@ async fn targets_checkpoints_and_winners() {
     let docs = json!([leaf('a'), leaf('b'), leaf('c')]);
     server.ok("POST", "/a/_bulk_docs", json!({"docs": docs, "new_edits": false})).await;
 
-    // Without `create_target` nothing is made, and a document waits for it to be there.
+    // Without `create_target` the target is not created, and a document's job waits for it.
     assert_eq!(server.json("POST", "/_replicate", json!({"source": "a", "target": "b"})).await.0, 404);
     server.ok("PUT", "/_replicator/b", json!({"source": "a", "target": "b"})).await;
     let shown = server.until("/_scheduler/docs/_replicator/b", |doc| doc["error_count"].as_u64() >= Some(1)).await;
@@ -183,7 +181,7 @@ async fn targets_checkpoints_and_winners() {
     assert_eq!(server.json("GET", "/b", Value::Null).await.0, 404);
     server.ok("PUT", "/b", Value::Null).await;
     server.until("/_replicator/b", |doc| doc["_replication_state"] == "completed").await;
-    // One that is there already is taken as it is.
+    // An existing target is used as it is.
     let spec = json!({"source": "a", "target": "b", "create_target": true});
     assert_eq!(server.ok("POST", "/_replicate", spec).await["no_changes"], true);
     server.ok("PUT", "/empty", Value::Null).await;
@@ -200,7 +198,7 @@ async fn targets_checkpoints_and_winners() {
     let logs = |of: Value| of["rows"].as_array().unwrap().len();
     assert_eq!(logs(server.ok("GET", "/w/_local_docs", Value::Null).await), 0);
 
-    // Checkpoints come while it runs, as often as asked for, and are shown.
+    // Checkpoints are written while it runs, at the requested interval, and shown.
     let spec = json!({"source": "a", "target": "c", "create_target": true, "continuous": true,
                       "checkpoint_interval": 30});
     server.ok("PUT", "/_replicator/c", spec).await;
@@ -212,14 +210,14 @@ async fn targets_checkpoints_and_winners() {
     let before = through(&tasks);
     server.ok("PUT", "/a/y", json!({})).await;
     server.until("/_active_tasks", |tasks| through(tasks) != before && through(tasks) == tasks[0]["source_seq"]).await;
-    // That checkpoint may have been of the documents before.
+    // The checkpoint may be older than the documents.
     let has_all = |found: &Value| found["rows"][0]["doc"]["history"][0]["docs_written"] == 4;
     let found = server.until("/c/_local_docs?include_docs=true", has_all).await;
     assert_eq!(found["rows"][0]["doc"]["replication_id_version"], 4, "{found}");
     server.stop().await;
 }
 
-/// All that is logged, in whatever module.
+/// Collects the log of all modules.
 struct Log;
 
 static LOGGED: Mutex<String> = Mutex::new(String::new());
@@ -254,7 +252,7 @@ async fn secrets_open_doors_and_are_shown_nowhere() {
     tracing::subscriber::set_global_default(Log).unwrap();
     let (store, guarded_store) = (Store::new(), Store::new());
     let server = store.serve(options()).await;
-    // RFC 6070's vector: few iterations, so that the test is quick. The password is `password`.
+    // RFC 6070's vector has few iterations, so the test is quick. The password is `password`.
     let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
     let with_admin = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
     let with_admin = Options { server: with_admin, replicator: options(), ..Options::default() };
@@ -276,7 +274,7 @@ async fn secrets_open_doors_and_are_shown_nowhere() {
         json!({"url": format!("http://{at}/right1"), "auth": {"basic": {"username": "admin", "password": "password"}}}),
         json!({"url": format!("http://{at}/right2"), "headers": {"Authorization": "Basic YWRtaW46cGFzc3dvcmQ=",
                "X-Secret": "t0ken"}}),
-        // What is said beside the URL counts more.
+        // Separate credentials take precedence over the URL's.
         json!({"url": format!("http://admin:wr0ng@{at}/right3"), "headers": {"authorization": "Basic YWRtaW46cGFzc3dvcmQ="}}),
     ];
     for (number, target) in right.iter().enumerate() {
@@ -292,7 +290,7 @@ async fn secrets_open_doors_and_are_shown_nowhere() {
     check(server.ok("GET", "/_active_tasks", Value::Null).await.to_string(), "_active_tasks");
     check(server.ok("GET", "/_scheduler/docs", Value::Null).await.to_string(), "_scheduler/docs");
     check(server.ok("GET", "/a/_local_docs?include_docs=true", Value::Null).await.to_string(), "a replication log");
-    // Only who wrote it down, an administrator, reads it.
+    // Only the administrator who wrote it can read it.
     assert_eq!(server.ok("GET", "/_replicator/right0", Value::Null).await["target"], right[0]);
 
     let wrong =
@@ -306,7 +304,7 @@ async fn secrets_open_doors_and_are_shown_nowhere() {
     assert!(failed["info"]["error"].as_str().unwrap_or("unauthorized").contains("unauthorized"), "{failed}");
     check(failed.to_string(), docs);
     check(server.ok("GET", "/_scheduler/jobs", Value::Null).await.to_string(), "_scheduler/jobs");
-    // What never makes sense is written into its document, with what it says of itself and no more.
+    // A permanent error is written into the document, with its text and no credentials.
     let nonsense = json!({"source": "a", "target": "http://admin:wr0ng@host:notaport/b"});
     server.ok("PUT", "/_replicator/nonsense", nonsense).await;
     let failed = server.until("/_replicator/nonsense", |doc| doc["_replication_state"] == "failed").await;
@@ -317,6 +315,5 @@ async fn secrets_open_doors_and_are_shown_nowhere() {
     guarded.stop().await;
     let logged = LOGGED.lock().unwrap().clone();
     assert!(logged.contains("a replication failed"), "{logged}");
-    // A field's own name is none.
     check(logged, "the log");
 }

@@ -1,7 +1,7 @@
-//! The torture tests of the HTTP API, in one program: linking takes longer than compiling them.
+//! The torture tests of the HTTP API in one program, because linking takes longer than compiling.
 //!
-//! They run one at a time: both ends of their connections are in this process, and several at once would exceed the common
-//! limit of 1,024 file descriptors and compete for the processors.
+//! They run one at a time: both ends of their connections are in this process, and several at once would exceed the
+//! usual limit of 1,024 file descriptors and compete for the processors.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 #![allow(
     clippy::duplicate_mod,
@@ -16,5 +16,5 @@ mod rights_torture;
 #[allow(dead_code, reason = "the tests of `it` use the rest")]
 mod support;
 
-/// Held by the torture test that runs.
+/// Locked by the running torture test.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

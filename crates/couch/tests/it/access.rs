@@ -1,4 +1,4 @@
-//! Who may do what: administrators, and browsers of other origins.
+//! Access of administrators, and of browsers with pages of other origins.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ const RIGHT: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 const WRONG: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmU=");
 
 fn with_admin() -> ServerOptions {
-    // RFC 6070's vector: few iterations, so that the test is quick.
+    // RFC 6070's vector has few iterations, so the test is quick.
     let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
     ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() }
 }
@@ -45,7 +45,7 @@ async fn with_an_administrator_others_may_do_little() {
         assert_eq!(status(&mut client, "GET", path, &[]).await, refused, "{path}");
     }
     let wrong = (401, "Name or password is incorrect.".to_owned());
-    // `/` answers also where a password is not checked in time.
+    // `/` also answers if the password is not checked in time.
     assert_eq!(status(&mut client, "GET", "/_session", &[WRONG]).await, wrong);
     assert_eq!(status(&mut client, "GET", "/db", &[RIGHT]).await.0, 200);
     let session = client.call("GET", "/_session", &[RIGHT], b"").await.json();
@@ -53,7 +53,7 @@ async fn with_an_administrator_others_may_do_little() {
         (session["userCtx"]["name"].as_str(), session["userCtx"]["roles"][0].as_str()),
         (Some("admin"), Some("_admin"))
     );
-    // A browser's dialog opens only where a client asks for it.
+    // A browser opens its dialog only if the client requests a challenge.
     let plain = client.call("GET", "/db", &[], b"").await;
     assert_eq!(plain.header("www-authenticate"), None);
     let asked = client.call("GET", "/db", &[("x-couchdb-www-authenticate", "Basic realm=\"x\"")], b"").await;
@@ -90,7 +90,7 @@ async fn browsers_of_other_origins() {
     assert!(preflight.header("access-control-allow-headers").unwrap().contains("content-type"));
     let other = client.call("OPTIONS", "/db/d", &ask("https://b.example"), b"").await;
     assert_eq!((other.status, other.header("access-control-allow-origin")), (401, None));
-    // Answers to refused requests have the headers too, or a page could not see why.
+    // Refusals have the CORS headers too, so that a page can read them.
     let refused = client.call("GET", "/db", &[("origin", "https://a.example")], b"").await;
     assert_eq!(refused.status, 401);
     assert_eq!(refused.header("access-control-allow-credentials"), Some("true"));
@@ -98,7 +98,7 @@ async fn browsers_of_other_origins() {
     server.stop().await;
 }
 
-/// What a server answers to bytes as they are.
+/// Sends raw bytes and returns the status and the answer.
 async fn raw(server: &Running, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -112,7 +112,7 @@ async fn raw(server: &Running, request: &str) -> (u16, String) {
     (status, answer)
 }
 
-/// A page whose name has been made to resolve to this machine writes nothing, and reads nothing.
+/// A page whose host name resolves to this machine can neither read nor write.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_an_administrator_only_this_machines_names_are_taken() {
     let store = Store::new();
@@ -152,7 +152,7 @@ async fn without_an_administrator_only_this_machines_names_are_taken() {
             200
         );
     }
-    // No browser speaks it.
+    // HTTP/1.0 needs no host name, and no browser uses it.
     assert_eq!(raw(&server, "GET /_up HTTP/1.0\r\n\r\n").await.0, 200);
     server.stop().await;
 
@@ -163,7 +163,7 @@ async fn without_an_administrator_only_this_machines_names_are_taken() {
     server.stop().await;
 }
 
-/// Forms and plain text need no preflight request, and a server without administrators needs no session.
+/// Forms and plain text need no preflight, and a server without administrators needs no session.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_an_administrator_foreign_pages_change_nothing() {
     let store = Store::new();
@@ -185,7 +185,7 @@ async fn without_an_administrator_foreign_pages_change_nothing() {
         let ask = async |page: &[(&str, &str)]| {
             let headers = [&[("content-type", "text/plain")][..], page].concat();
             let body: &[u8] = if method == "GET" { b"" } else { b"{}" };
-            // A refused request leaves its body unread.
+            // The server leaves the body of a refused request unread.
             let answer = server.connect().await.call(method, path, &headers, body).await;
             (answer.status == 403 && answer.text("reason").starts_with("A page of another origin"), answer.status)
         };
@@ -210,7 +210,7 @@ async fn without_an_administrator_foreign_pages_change_nothing() {
             assert!(!is_refused, "{method} {path} {page:?}: {status}");
         }
     }
-    // Requests that change nothing are answered; the browser hides the answer from the page.
+    // Reads are answered; the browser hides the answer from the page.
     let origin = [("origin", "http://evil.example")];
     let read = server.connect().await.call("GET", "/db", &origin, b"").await;
     assert_eq!((read.status, read.header("access-control-allow-origin")), (200, None));
@@ -219,7 +219,6 @@ async fn without_an_administrator_foreign_pages_change_nothing() {
         let read = server.connect().await.call("POST", &format!("/db/{path}"), &headers, body.as_bytes()).await;
         assert_eq!((read.status, read.header("access-control-allow-origin")), (200, None), "{path}");
     }
-    // The refusal names the settings that admit a page.
     let refused = server.connect().await.call("PUT", "/db/doc", &headers, b"{}").await;
     let reason = refused.text("reason");
     assert!(

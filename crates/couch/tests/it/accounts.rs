@@ -1,4 +1,4 @@
-//! Shared by tests of replications with owners: servers with an administrator, requests, and user documents.
+//! Helpers for tests of replications with owners: servers with an administrator, requests, user documents.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -12,23 +12,22 @@ use serde_json::{Value, json};
 
 use crate::support::{Answer, Options, Running, ServerOptions};
 
-/// The header of the administrator of [`options`].
+/// The credentials of the administrator of [`options`].
 pub const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 
-/// The options of a server with an administrator and short retry pauses of replications.
+/// Returns options with an administrator and short retry delays of replications.
 pub fn options() -> Options {
     let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
     let server = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
     Options { server, ..options_without_admin() }
 }
 
-/// As [`options`], without an administrator.
+/// Returns [`options`] without an administrator.
 pub fn options_without_admin() -> Options {
     ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() }.into()
 }
 
-/// Sends a request with these headers. Boxed: a test's future holds those of all its calls, and debug builds lay each of them out on
-/// the stack.
+/// Sends a request with these headers. Boxed, because debug builds place the future of each call in the test's own.
 pub fn asked<'a>(
     server: &'a Running,
     who: &'a [(&'a str, &'a str)],
@@ -43,20 +42,20 @@ pub fn asked<'a>(
     })
 }
 
-/// Sends a request as the administrator, which must succeed.
+/// Sends a request as the administrator and asserts success.
 pub async fn ok(server: &Running, method: &str, path: &str, body: Value) -> Value {
     let answer = asked(server, &[ADMIN], method, path, body).await;
     assert!(answer.status < 300, "{method} {path}: {answer:?}");
     answer.json()
 }
 
-/// Repeats a read as the administrator until the answer is as wanted.
+/// Repeats a read as the administrator until `wanted` accepts the answer.
 pub async fn until(server: &Running, path: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     let look = async || asked(server, &[ADMIN], "GET", path, Value::Null).await.json();
     until_wanted(path, look, wanted).await
 }
 
-/// A user document with the password's hash, whose salt is the password.
+/// Returns a user document with the password's hash; the salt is the password.
 pub fn user(name: &str, password: &str) -> Value {
     let members = PasswordHash::salted(password, password, 600_000).put_into(Vec::new());
     let mut text = Vec::new();
@@ -68,7 +67,7 @@ pub fn user(name: &str, password: &str) -> Value {
     document
 }
 
-/// The value of an `Authorization` header.
+/// Returns the value of an `Authorization` header.
 pub fn basic(name: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
 }

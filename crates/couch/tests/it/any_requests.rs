@@ -1,5 +1,5 @@
-//! Requests of any kind, put together of what routes, parameters and bodies are made of: none is answered by a task that has
-//! failed, nor 500 but with a word of CouchDB's, and what is refused is refused in its form. `make fuzz` sends many more.
+//! Random requests of routes, parameters and bodies. No handler panics, a 500 has an error word of CouchDB, and
+//! refusals have CouchDB's form. `make fuzz` sends many more.
 
 use flatbed_testkit::PATIENCE;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::support::{ServerOptions, Store};
 
-/// What is asked, but for the framing.
+/// A request without its framing.
 #[derive(Debug, Clone)]
 struct Asked {
     method: String,
@@ -171,7 +171,7 @@ fn target() -> impl Strategy<Value = String> {
     (database, segments, prop::collection::vec(parameter, 0..4)).prop_map(|(database, segments, parameters)| {
         let mut target = database + &segments.join("/");
         for (at, (name, value)) in parameters.iter().enumerate() {
-            // A feed that waits is bounded: the test is.
+            // Bounds the wait of a feed.
             let value = value.replace([' ', '#'], "+");
             target += &format!("{}{name}={value}", if at == 0 { '?' } else { '&' });
         }
@@ -293,7 +293,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     ];
     (method, target(), headers(), kind, body).prop_map(|(mut method, target, mut headers, kind, body)| {
         if ["/db/?", "/parts/?"].iter().any(|database| target.starts_with(database)) && method == "DELETE" {
-            // Others need it.
+            // Other tests need the database.
             method = "GET".to_owned();
         }
         headers.push(("content-type", kind));
@@ -301,7 +301,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     })
 }
 
-/// What comes back, to the end of the connection; `None`: nothing within a time that is ample.
+/// Returns the answer up to the end of the connection; `None` on timeout.
 async fn answer(address: std::net::SocketAddr, asked: &Asked) -> Option<String> {
     let Asked { method, target, headers, body } = asked;
     let mut request = format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
@@ -312,7 +312,7 @@ async fn answer(address: std::net::SocketAddr, asked: &Asked) -> Option<String> 
     let mut stream = TcpStream::connect(address).await.expect("a connection");
     stream.write_all(request.as_bytes()).await.expect("sent");
     let mut answer = Vec::new();
-    // A feed may go on: its head is enough.
+    // A feed may continue, so its head is enough.
     let mut piece = [0; 4096];
     let read = async {
         while !answer.windows(4).any(|end| end == b"\r\n\r\n") || matches!(answer.get(9), Some(b'4' | b'5')) {
@@ -330,11 +330,11 @@ fn judged(asked: &Asked, answer: Option<&str>) -> Result<(), TestCaseError> {
     let Some(answer) = answer else { return Err(TestCaseError::fail("no answer")) };
     let status: u16 = answer.get(9..12).and_then(|status| status.parse().ok()).unwrap_or(0);
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    // CouchDB answers 500 to some errors of clients, with words of its own.
+    // CouchDB answers 500 with its own words to some client errors.
     let has_word = status == 500 && (asked.method == "HEAD" || !body.contains("internal_server_error"));
     let is_allowed = (200..500).contains(&status) || [501, 503].contains(&status) || has_word;
     prop_assert!(is_allowed, "{status}: {answer}");
-    // What the HTTP library refuses has no body.
+    // The HTTP library's refusals have no body.
     if status >= 400 && asked.method != "HEAD" && !body.is_empty() {
         let error: Option<Value> = serde_json::from_str(body).ok();
         let is_error = error.is_some_and(|error| error.get("error").is_some_and(Value::is_string));

@@ -1,5 +1,4 @@
-//! Attachments alone, over HTTP: ranges, encodings, digests, lengths, names. What the recorded answers of CouchDB do not
-//! show.
+//! Attachments over HTTP beyond CouchDB's recorded answers: ranges, encodings, digests, lengths, names.
 
 use std::io::{Read, Write};
 
@@ -20,7 +19,7 @@ async fn serve(store: &Store) -> (Running, Client) {
     (server, client)
 }
 
-/// The answer's head and the bytes of its body, which are no text.
+/// Returns the head and the bytes of an answer.
 async fn get(client: &mut Client, path: &str, headers: &[(&str, &str)]) -> (Answer, Vec<u8>) {
     client.send("GET", path, headers, b"").await;
     let head = soon(client.head()).await;
@@ -29,7 +28,7 @@ async fn get(client: &mut Client, path: &str, headers: &[(&str, &str)]) -> (Answ
     (head, bytes)
 }
 
-/// The document as it is, nothing staged, nothing wrong.
+/// Asserts that the database is consistent and has no staged data.
 async fn is_clean(database: &Database) {
     let is_swept = async || check_database(database, |_| {}).await.unwrap().staged_uploads == 0;
     until("nothing is staged", is_swept).await;
@@ -41,7 +40,7 @@ async fn is_clean(database: &Database) {
 async fn ranges() {
     let store = Store::new();
     let (server, mut client) = serve(&store).await;
-    // Several chunks.
+    // Spans several chunks.
     let data: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
     assert_eq!(client.call("PUT", "/db/d/a", &[KIND], &data).await.status, 201);
     let (whole, bytes) = get(&mut client, "/db/d/a", &[]).await;
@@ -69,7 +68,7 @@ async fn ranges() {
         let answer = client.call("GET", "/db/d/a", &[("range", range)], b"").await;
         assert_eq!((answer.status, answer.text("error").as_str()), (416, "requested_range_not_satisfiable"), "{range}");
     }
-    // What is no single range is passed over: RFC 9110 allows it.
+    // RFC 9110 allows ignoring everything but a single range.
     for range in ["bytes=0-", "bytes=0-1,5-6", "bytes=x-y", "bytes=-", "bytes=", "lines=0-1", "bytes=1--2", "0-1"] {
         let (answer, bytes) = get(&mut client, "/db/d/a", &[("range", range)]).await;
         assert_eq!((answer.status, bytes == data), (200, true), "{range}");
@@ -105,7 +104,7 @@ async fn encodings_and_tags() {
     let text = "words ".repeat(50_000);
     let kind = ("content-type", "text/plain;charset=utf-8");
     assert_eq!(client.call("PUT", "/db/d/t", &[kind], text.as_bytes()).await.status, 201);
-    // Some that the client has compressed, of a type that is not compressed here; a megabyte of it in a kilobyte.
+    // Compressed by the client, of a type that the server does not compress; 1 MB becomes about 1 kB.
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     encoder.write_all(&vec![0; 5_000_000]).unwrap();
     let sent = encoder.finish().unwrap();
@@ -132,21 +131,21 @@ async fn encodings_and_tags() {
             assert!(shown == plain, "{path} {accepted}: {} bytes", shown.len());
         }
     }
-    // As it came, byte for byte; and ranges are of what nobody stores, so there are none.
+    // Returned byte for byte. Ranges would apply to the uncompressed bytes, which are not stored, so there are none.
     assert!(get(&mut client, "/db/e/z", &[("accept-encoding", "gzip")]).await.1 == sent);
     assert_eq!(get(&mut client, "/db/e/z", &[("range", "bytes=0-1")]).await.0.status, 200);
     let document = client.call("GET", "/db/e?att_encoding_info=true", &[], b"").await.json();
     let stub = &document["_attachments"]["z"];
     assert_eq!((&stub["length"], &stub["encoding"]), (&5_000_000.into(), &"gzip".into()));
     assert_eq!(stub["encoded_length"], sent.len());
-    // What is said to be gzip must be, and whole.
+    // Data declared as gzip must be complete gzip.
     for body in [&b"no gzip"[..], &sent[..sent.len() - 9]] {
         let answer = client.call("PUT", "/db/f/z", &[KIND, encoding], body).await;
         assert_eq!((answer.status, answer.text("error").as_str()), (400, "bad_request"), "{answer:?}");
     }
     let other = client.call("PUT", "/db/f/z", &[KIND, ("content-encoding", "br")], b"x").await;
     assert_eq!((other.status, other.text("error").as_str()), (415, "bad_ctype"));
-    // Tags are the digest's: equal data has an equal one under any name.
+    // The entity tag is the digest, so equal data has an equal tag under any name.
     let tag = get(&mut client, "/db/d/t", &[]).await.0.header("etag").expect("a tag").to_owned();
     assert_eq!(document["_attachments"]["z"]["digest"].as_str().map(|digest| digest.len()), Some(28));
     client.call("PUT", "/db/g/other", &[kind], text.as_bytes()).await;
@@ -183,17 +182,17 @@ async fn digests_and_lengths() {
     let md5 = document["_attachments"]["a"]["digest"].as_str().expect("a digest").replace("md5-", "");
     assert_ne!(md5, right.1);
     assert_eq!(client.call("PUT", "/db/d/a", &[KIND, ("content-md5", &md5)], b"data!").await.status, 201);
-    // Of text the digest is that of what was sent, not of what is stored.
+    // The digest of text covers the bytes as sent, although they are stored compressed.
     let text = [("content-type", "text/plain"), ("content-md5", &md5)];
     assert_eq!(client.call("PUT", "/db/t/a", &text, b"data!").await.status, 201);
-    // Chunked, with pieces of any size.
+    // Chunked, in pieces of any size.
     client.send("PUT", "/db/c/a", &[KIND, ("transfer-encoding", "chunked")], b"").await;
     client.stream.write_all(b"1\r\nd\r\n3;x=y\r\nata\r\n1\r\n!\r\n0\r\n\r\n").await.unwrap();
     let head = soon(client.head()).await;
     assert_eq!(head.status, 201, "{head:?}");
     drop(client);
     assert_eq!(server.call("GET", "/db/c/a", "").await.body, "data!");
-    // Less than was said, more than was said, chunks that are none: nothing comes of what is not whole.
+    // Too short, too long or broken bodies are discarded.
     for (headers, body, is_whole) in [
         ("content-length: 50\r\n", "data!", false),
         ("content-length: 5\r\n", "data!more", true),
@@ -217,7 +216,7 @@ async fn digests_and_lengths() {
             assert_eq!(server.call("DELETE", &format!("/db/n?rev={}", found.text("_rev")), "").await.status, 200);
         }
     }
-    // A large one that breaks off was staged in part: that goes away by itself.
+    // The partial upload of a broken connection is removed.
     let mut client = server.connect().await;
     client.send("PUT", "/db/n/a", &[KIND, ("content-length", "5000000")], &vec![1; 2_000_000]).await;
     drop(client);
@@ -249,7 +248,7 @@ async fn names() {
         let made = client.call("PUT", &format!("/db/d/{path}?rev={rev}"), &[KIND], path.as_bytes()).await;
         assert_eq!(made.status, 201, "{path}: {made:?}");
         rev = made.text("rev");
-        // The sequence that is given leads back.
+        // The `location` leads to the attachment.
         let place = made.header("location").expect("a place").replace("http://test", "");
         let data = path;
         for path in [&format!("/db/d/{path}"), &place] {
@@ -258,7 +257,7 @@ async fn names() {
         }
         let document = client.call("GET", "/db/d", &[], b"").await.json();
         assert_eq!(document["_attachments"][name]["length"], data.len(), "{document}");
-        // A name cannot make headers of a part.
+        // A name cannot inject headers into a part.
         let mixed = client.call("GET", "/db/d?attachments=true", &[("accept", "multipart/related")], b"").await;
         assert!(!mixed.body.contains("\r\nx:y"), "{mixed:?}");
     }
@@ -269,13 +268,13 @@ async fn names() {
     }
     let refused = client.call("PUT", "/db/e", &[], br#"{"_attachments":{"_x":{"data":""}}}"#).await;
     assert_eq!((refused.status, refused.text("error").as_str()), (400, "bad_request"));
-    // What a document's list of attachments cannot hold.
+    // Lists that exceed the limits of a document's attachments.
     let many: Vec<String> = (0..2_000).map(|at| format!(r#""name {at}":{{"data":"eA=="}}"#)).collect();
     for list in [many.join(","), format!(r#""{}":{{"data":"eA=="}}"#, "l".repeat(100_000))] {
         let refused = client.call("PUT", "/db/e", &[], format!(r#"{{"_attachments":{{{list}}}}}"#).as_bytes()).await;
         assert_eq!((refused.status, refused.text("error").as_str()), (413, "attachment_too_large"));
     }
-    // No bytes at all.
+    // An empty attachment.
     let made = client.call("PUT", "/db/zero/a", &[("content-type", "text/plain")], b"").await;
     assert_eq!(made.status, 201);
     let made = client.call("PUT", "/db/zero2", &[], br#"{"_attachments":{"a":{"data":""}}}"#).await;
@@ -288,7 +287,7 @@ async fn names() {
     server.stop().await;
 }
 
-/// CouchDB stores `revpos` 0 for attachments that come without one. They are shown with their data, as others.
+/// CouchDB stores `revpos` 0 for attachments without one. Their data is shown as usual.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_no_generation() {
     let store = Store::new();
@@ -333,7 +332,7 @@ async fn stubs_of_another_generation() {
         };
         let reason = format!("Invalid attachment stub in {id} for x");
         let (other, last) = ((1 - revpos).to_string(), u64::MAX.to_string());
-        // What is no generation is not as if it were absent.
+        // An invalid `revpos` differs from an absent one.
         let never = ["-1", "1.5", "99999999999999999999", "\"1\"", "\"0\"", "null", "true", "false", "{}", "[]"];
         for wrong in [&*other, "2", &*last].into_iter().chain(never) {
             for (method, path, body) in [
@@ -369,7 +368,6 @@ async fn deleting_what_is_not_there() {
     for (path, (status, reason)) in [
         (format!("/db/d/c?rev={last}"), missing),
         ("/db/d/c".to_owned(), missing),
-        // An older revision lacks the attachment.
         (format!("/db/d/b?rev={first}"), missing),
         (format!("/db/d/a?rev={first}"), (409, "Document update conflict.")),
         ("/db/d/a".to_owned(), (409, "Document update conflict.")),
@@ -418,7 +416,7 @@ async fn of_an_empty_name() {
     server.stop().await;
 }
 
-/// As CouchDB does: a page that somebody has stored is a stranger's.
+/// As in CouchDB: a stored page may be hostile.
 #[tokio::test(flavor = "multi_thread")]
 async fn browsers_run_nothing_of_them() {
     let store = Store::new();
@@ -443,7 +441,7 @@ async fn browsers_run_nothing_of_them() {
     server.stop().await;
 }
 
-/// Compression is told of beside the data, which has none; and a document that is sent back is the same.
+/// JSON shows the encoding beside uncompressed data, and a document that is sent back stays the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn encodings_beside_data() {
     let store = Store::new();
@@ -472,7 +470,7 @@ async fn encodings_beside_data() {
     is_shown(&answer["results"][0]["docs"][0]["ok"], &path);
     let plain = client.call("GET", "/db/d?attachments=true", &[], b"").await.json();
     assert_eq!(plain["_attachments"]["t"].get("encoding"), None);
-    // It comes back as it went.
+    // The document is unchanged.
     let document = client.call("GET", &format!("/db/d?{query}"), &[], b"").await;
     assert_eq!(document.text("_rev"), put);
     assert_eq!(client.call("PUT", "/db/d", &[], document.body.as_bytes()).await.status, 201);
@@ -481,7 +479,7 @@ async fn encodings_beside_data() {
     server.stop().await;
 }
 
-/// Files of gzip may be put one behind the other (RFC 1952, 2.2), as logs are.
+/// RFC 1952, 2.2 allows several gzip members in one file, as in logs.
 #[tokio::test(flavor = "multi_thread")]
 async fn gzip_of_several_members() {
     let gzip = |bytes: &[u8]| {
@@ -502,11 +500,11 @@ async fn gzip_of_several_members() {
     assert_eq!(stub["length"], 1_000_000);
     let inline = client.call("GET", "/db/d?attachments=true", &[], b"").await.json();
     assert_eq!(inline["_attachments"]["a"]["data"].as_str().unwrap().len(), 1_333_336);
-    // The last one must be whole, and nothing else may follow.
+    // The last member must be complete, and nothing else may follow.
     for end in [&sent[..sent.len() - 9], &[sent.as_slice(), b"garbage"].concat()] {
         assert_eq!(client.call("PUT", "/db/broken/a", &[KIND, encoding], end).await.status, 400);
     }
-    // In JSON, in a part of its own, and a request's whole body.
+    // Inline in JSON, in a part, and as a whole body.
     let data = base64(&sent);
     let document = format!(r#"{{"_attachments":{{"a":{{"content_type":"a/b","encoding":"gzip","data":"{data}"}}}}}}"#);
     assert_eq!(client.call("PUT", "/db/inline", &[], document.as_bytes()).await.status, 201);

@@ -1,4 +1,4 @@
-//! What one request may ask for is bounded: lists, the work for each of their entries, and work that nobody waits for.
+//! Bounds of one request: lists, the work per entry, and work whose client has disconnected.
 
 use crate::support::{Running, ServerOptions, Store, within_a_second};
 use flatbed_auth::PasswordHash;
@@ -11,12 +11,12 @@ async fn serve(store: &Store) -> Running {
     server
 }
 
-/// A list in JSON that names one revision so often.
+/// Returns a JSON list that repeats one revision `count` times.
 fn names(count: usize) -> String {
     format!("[{}]", vec!["\"1-a\""; count].join(","))
 }
 
-/// What a counter stands at.
+/// Returns a counter's value.
 async fn counted(server: &Running, name: &str) -> u64 {
     let text = server.call("GET", "/metrics", "").await.body;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -52,7 +52,7 @@ async fn lists_of_revisions_are_bounded() {
     server.stop().await;
 }
 
-/// Histories long enough that parts of them lie in records of their own, which branches share.
+/// The histories are long enough that branches share records.
 #[tokio::test(flavor = "multi_thread")]
 async fn revisions_are_found_wherever_they_lie() {
     let server = serve(&Store::new()).await;
@@ -72,7 +72,7 @@ async fn revisions_are_found_wherever_they_lie() {
         let ids = line(branch * 20);
         known.extend(ids.iter().enumerate().map(|(at, hash)| format!("{}-{hash}", ids.len() - at)));
     }
-    // The same hash at another generation is another revision.
+    // A hash at another generation is another revision.
     let unknown = ["7-0", "150-00000000000000000000000000000000", "500-x"];
     let asked: Vec<&str> = known.iter().map(String::as_str).chain(unknown).chain(unknown).collect();
     let found = server.ok("POST", "/db/_revs_diff", json!({"d": asked, "e": ["1-a"], "f": []})).await;
@@ -82,7 +82,7 @@ async fn revisions_are_found_wherever_they_lie() {
     assert_eq!(found["f"], Value::Null);
     let leaves: Vec<String> = (1..6).map(|branch| format!("{}-{}", 300 + branch * 20, line(branch * 20)[0])).collect();
     assert_eq!(server.ok("POST", "/db/_missing_revs", json!({"d": leaves})).await, json!({"missing_revs": {}}));
-    // Each leaf comes once, however often what lies below it is named.
+    // Each leaf is returned once, even if several of its ancestors are named.
     let below = format!("%22100-{:032x}%22", 99);
     let path = format!("/db/d?latest=true&open_revs=[{},%229-x%22]", [below.as_str(); 500].join(","));
     let found = server.ok("GET", &path, Value::Null).await;
@@ -125,7 +125,7 @@ async fn queries_mean_what_stands_in_them_and_in_the_path() {
     for bad in [json!({"keys": 1}), json!({"keys": ["a", "b"], "key": "a"}), json!({"limit": "x"}), json!(1)] {
         assert_eq!(server.json("POST", path, json!({"queries": [{}, bad]})).await.0, 400, "{bad}");
     }
-    // What a page of another origin may send without being asked for leave.
+    // A page of another origin may send this without a preflight.
     let text = queries.to_string();
     let plain = [("content-type", "text/plain")];
     let answer = server.connect().await.call("POST", path, &plain, text.as_bytes()).await;
@@ -175,7 +175,7 @@ async fn local_documents_of_one_request_go_together() {
         assert_eq!((&row["ok"], &row["id"]), (&json!(true), &doc["_id"]), "{row}");
     }
     assert_eq!(server.ok("GET", "/db/_local/299", Value::Null).await["a"], 299);
-    // One after the other, and each with its own result.
+    // The queries run one after the other, each with its own result.
     let large = "x".repeat(500_000);
     let docs = json!([
         {"_id": "_local/0", "_deleted": true},
@@ -197,7 +197,7 @@ async fn local_documents_of_one_request_go_together() {
     server.stop().await;
 }
 
-/// A validation function rejects the documents of everyone, but does not judge local documents.
+/// The validation function rejects all documents but does not see local ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn local_documents_of_anonymous_clients_are_bounded() {
     const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");

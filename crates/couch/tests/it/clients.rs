@@ -1,4 +1,4 @@
-//! Behaviour of CouchDB that its clients rely on.
+//! CouchDB's behaviour that clients rely on.
 
 use std::time::Duration;
 
@@ -80,12 +80,12 @@ async fn every_answer_has_couchdbs_headers() {
         assert!(named.starts_with(&name), "{method} {path}: {named}");
         let time = answer.header("x-couchdb-body-time").map(str::parse::<u64>);
         match body {
-            // As in CouchDB, the time of an attachment does not count.
+            // As in CouchDB, an attachment's upload time does not count.
             "" | "bytes" => assert_eq!(time, Some(Ok(0)), "{method} {path}"),
             _ => assert!(matches!(time, Some(Ok(_))), "{method} {path}: {time:?}"),
         }
     }
-    // The server waits for the body when it says `100`.
+    // `100` tells the client that the server waits for the body.
     let head = "PUT /db/slow HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\
                 expect: 100-continue\r\n\r\n";
     let mut client = server.connect().await;
@@ -123,7 +123,7 @@ async fn a_selected_feed_shows_fields() {
         let (status, answer) = ask("", fields).await;
         assert_eq!((status, &answer["error"], &answer["reason"]), (400, &json!("bad_request"), &json!(reason)));
     }
-    // Followers too, whose rows are otherwise built once for all of them.
+    // Also for followers, whose rows are otherwise built once for all.
     let path = "/db/_changes?filter=_selector&include_docs=true&feed=continuous&since=now&limit=1";
     let asked = json!({"selector": {"n": 0}, "fields": ["n"]}).to_string();
     let write = async {
@@ -188,7 +188,7 @@ async fn a_design_document_of_an_unknown_language_is_saved() {
     }
     let (status, answer) = server.json("PUT", "/db/_design/j", json!({"views": {"v": {"map": ""}}})).await;
     assert_eq!((status, &answer["reason"]), (404, &json!("missing function")));
-    // A view in that language has an `_info`, but cannot be queried.
+    // A design document in another language has an `_info` but no queries.
     server.ok("PUT", "/db/_design/e2", json!({"language": "erlang", "views": {"v": {"map": ""}}})).await;
     assert!(server.json("GET", "/db/_design/e2/_view/v", NULL).await.0 >= 400);
 }
@@ -250,7 +250,7 @@ async fn an_illegal_id_of_a_bulk_get_is_a_row_of_its_own() {
         ),
     ] {
         for (id, error, reason) in bad {
-            // The id is looked at before what else is wrong.
+            // The id is checked before other errors.
             let docs = json!({"docs": [{"id": id, "rev": "x"}, {"id": good}, {"id": "_design/none"}]});
             let answer = server.ok("POST", &format!("/{name}/_bulk_get"), docs).await;
             let told = json!({"id": id, "rev": null, "error": error, "reason": reason});
@@ -283,7 +283,7 @@ async fn all_or_nothing_writes_nothing() {
         .collect();
     assert_eq!((&rows, revs), (&json!([told("a"), told("b")]), vec![json!("0-"), json!(rev)]));
     assert_eq!(server.ok("GET", "/db", NULL).await["doc_count"], 0);
-    // Another replica's revisions are no transaction in CouchDB either, and what is not `true` is none.
+    // As in CouchDB, replicated revisions ignore `all_or_nothing`, and only `true` turns it on.
     assert_eq!(ask(json!({"all_or_nothing": true, "new_edits": false})).await.0, 400, "`a` has no revision");
     assert_eq!(ask(json!({"all_or_nothing": "true"})).await.0, 201);
     assert_eq!(server.ok("GET", "/db", NULL).await["doc_count"], 2);
@@ -346,7 +346,7 @@ async fn functions_of_an_unknown_language_do_not_run() {
     }
     let missing = server.json("GET", "/db/_changes?filter=erlang/none", NULL).await;
     assert_eq!(missing.0, 404, "what is not there is missing in any language");
-    // What judges in another language lets nothing through, and can be taken away.
+    // A validation function in another language refuses all writes but its own removal.
     let judge = json!({"language": "python", "validate_doc_update": "function () {}"});
     let saved = server.ok("PUT", "/db/_design/judge", judge).await;
     let (status, answer) = server.json("PUT", "/db/y", json!({})).await;

@@ -1,4 +1,4 @@
-//! `_node/_local/_config`, and what else CouchDB's own tools call to find their feet.
+//! `_node/_local/_config` and other endpoints that CouchDB's tools call.
 
 use crate::support::{Answer, Client, Running, ServerOptions, Store, within_a_second};
 use flatbed_auth::PasswordHash;

@@ -1,4 +1,4 @@
-//! The console's files, and the route that was made for it.
+//! The console's files and their route.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,7 @@
-//! A replicator that signs in as CouchDB 3.5's does (`couch_replicator_auth_session`), against this server's own endpoints: it
-//! begins with `POST /_session` in a form, goes on by the cookie, takes a new one out of any answer and asks for one after nine
-//! tenths of its time; what is refused it asks for once more with a session of its own; where there are none it sends the
-//! password.
+//! A replicator that signs in as CouchDB 3.5's does (`couch_replicator_auth_session`). It begins with a form to `POST
+//! /_session`, continues with the cookie, takes renewed cookies from any answer, and renews after nine tenths of the
+//! cookie's lifetime. It retries a refused request once with a new session, and falls back to the password if the
+//! server has no sessions.
 
 use std::time::{Duration, Instant};
 
@@ -13,25 +13,25 @@ use crate::support::{Answer, Client, Running, ServerOptions, Store};
 
 const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 
-/// Where a cookie does not say how long it counts.
+/// The refresh interval if a cookie names no lifetime.
 const REFRESH: Duration = Duration::from_secs(550);
 
-/// CouchDB's replicator, as far as it signs in.
+/// The sign-in of CouchDB's replicator.
 struct Replicator {
     client: Client,
     name: String,
     password: String,
     cookie: Option<String>,
     refresh_at: Instant,
-    /// How long it was until then when the cookie came.
+    /// The refresh interval of the current cookie.
     refresh_within: Duration,
-    /// Sessions that it began.
+    /// Sessions begun.
     begun: usize,
-    /// Cookies that came with other answers.
+    /// Renewed cookies taken from other answers.
     taken: usize,
 }
 
-/// What ends a replication.
+/// The reason why a replication ended.
 #[derive(Debug, PartialEq)]
 enum Failed {
     Unauthorized,
@@ -40,7 +40,7 @@ enum Failed {
     Other(u16),
 }
 
-/// As `mochiweb_util:urlencode` writes a form.
+/// Encodes a form as `mochiweb_util:urlencode` does.
 fn encoded(text: &str) -> String {
     let byte = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'~' | b'_' => char::from(byte).to_string(),
@@ -61,7 +61,6 @@ impl Replicator {
         Ok(replicator)
     }
 
-    /// Begins a session.
     async fn refresh(&mut self) -> Result<(), Failed> {
         let form = format!("name={}&password={}", encoded(&self.name), encoded(&self.password));
         let headers = [
@@ -82,7 +81,7 @@ impl Replicator {
         }
     }
 
-    /// Takes the cookie of an answer; whether there is one.
+    /// Takes the cookie of an answer, if any.
     fn take(&mut self, answer: &Answer) -> bool {
         let lines = answer.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("set-cookie"));
         let mut found = false;
@@ -128,7 +127,7 @@ impl Replicator {
         }
     }
 
-    /// All that is in a database, with its ancestors, into another one: what a replicator asks a source and a target for.
+    /// Copies all documents with their ancestors, using a replicator's requests.
     async fn replicate(&mut self, source: &str, target: &str) -> Result<usize, Failed> {
         for database in [source, target] {
             self.ask("GET", &format!("/{database}"), Value::Null).await?;
@@ -172,7 +171,7 @@ impl Replicator {
     }
 }
 
-/// A server with two databases of a user's.
+/// Starts a server with a user and two databases of that user.
 async fn with_user(name: &str, password: &str, settings: &[(&str, &str, &str)]) -> (Store, Running, Client) {
     let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
     let text =
@@ -209,14 +208,14 @@ async fn it_begins_a_session_and_replicates() {
     let (name, password) = ("änna & co", "p+w=&%ü? ");
     let (_store, server, mut admin) = with_user(name, password, &[("chttpd", "require_valid_user", "true")]).await;
     let mut replicator = Replicator::begin(&server, name, password).await.unwrap();
-    // A session of ten minutes is asked for again after nine of them.
+    // A session of ten minutes is renewed after nine.
     assert_eq!(replicator.refresh_within, Duration::from_secs(540));
     assert_eq!(replicator.replicate("a", "b").await, Ok(5));
     assert_eq!(admin.call("PUT", "/a/more", &[ADMIN], b"{}").await.status, 201);
     assert_eq!(replicator.replicate("a", "b").await, Ok(1));
     assert_eq!((replicator.begun, replicator.taken), (1, 0));
     assert_eq!(Replicator::begin(&server, name, "wrong").await.err(), Some(Failed::Unauthorized));
-    // What is not theirs is asked for twice, and is refused.
+    // A forbidden request is retried once and refused.
     assert_eq!(admin.call("PUT", "/c", &[ADMIN], b"").await.status, 201);
     assert_eq!(replicator.replicate("c", "b").await, Err(Failed::Forbidden));
     assert_eq!(replicator.begun, 2);
@@ -235,7 +234,7 @@ async fn it_goes_on_with_cookies_that_are_renewed_and_without_their_age() {
         replicator.taken > 0 && other.call("GET", "/a", &[("cookie", &first)], b"").await.status == 401
     })
     .await;
-    // After a pause that no cookie outlives it meets 401, and begins another session.
+    // After a pause longer than the cookie's lifetime it gets 401 and begins a new session.
     let (last, begun) = (replicator.cookie.clone().unwrap(), replicator.begun);
     let ended = async || other.call("GET", "/a", &[("cookie", &last)], b"").await.status == 401;
     until("the last cookie ends", ended).await;
@@ -257,11 +256,11 @@ async fn it_ends_with_another_password() {
     until("its session ends", async || replicator.replicate("a", "b").await == Err(Failed::Unauthorized)).await;
     replicator.password = "new".to_owned();
     assert_eq!(replicator.replicate("a", "b").await, Ok(0));
-    // Its password opens what its session does, for a replicator that has no use for sessions.
+    // The password works without a session.
     let mut plain = server.connect().await;
     let basic = [("authorization", "Basic YW5uYTpuZXc=")];
     assert_eq!(plain.call("GET", "/a", &basic, b"").await.status, 200);
-    // And beside a cookie that has ended, or is another server's.
+    // The password also works beside an expired or foreign cookie.
     for cookie in ["AuthSession=", "AuthSession=YW5uYTo1RTAwMDAwMDpYWFhYWFhYWFhYWFhYWFhYWFhYWA"] {
         let both = [basic[0], ("cookie", cookie)];
         assert_eq!(plain.call("GET", "/a", &both, b"").await.status, 200, "{cookie}");

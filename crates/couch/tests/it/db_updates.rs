@@ -115,11 +115,11 @@ async fn followers_see_what_another_server_does() {
     }
     let answer: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(rows(&answer)[0], ("db", "created"));
-    // A longpoll that nothing comes to ends as it began.
+    // A longpoll that times out returns its start.
     let path = format!("/_db_updates?feed=longpoll&timeout=1&since={last}");
     let nothing = reader.call("GET", &path, "").await.json();
     assert_eq!((rows(&nothing).len(), nothing["last_seq"].as_str()), (0, Some(last.as_str())));
-    // The server's end is the feed's, with its place.
+    // When the server stops, the feed ends with its sequence.
     let ended = reader.begin_to_stop();
     let end = parse(continuous.feed_line(&mut rest).await);
     assert_eq!((end["last_seq"].as_str(), end.as_object().map(|end| end.len())), (Some(last.as_str()), Some(1)));
@@ -159,7 +159,7 @@ async fn a_browser_connects_again_where_it_was() {
     assert!(feed.feed_line(&mut rest).await.unwrap().starts_with("id: "));
     assert_eq!(feed.feed_line(&mut rest).await.unwrap(), "event: heartbeat");
     drop(feed);
-    // The other feeds do not look at that header.
+    // Other feeds ignore the header.
     let mut client = server.connect().await;
     let all = client.call("GET", "/_db_updates", &again, b"").await.json();
     assert_eq!(rows(&all).len(), 3);

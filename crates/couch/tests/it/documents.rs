@@ -1,4 +1,4 @@
-//! Documents over HTTP: what headers and encodings do, beyond the recorded answers of CouchDB.
+//! Documents over HTTP beyond CouchDB's recorded answers: headers and encodings.
 
 use std::io::Write;
 
@@ -18,7 +18,7 @@ async fn encodings_of_bodies() {
     let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     assert_eq!(server.call("PUT", "/db", "").await.status, 201);
-    // All on one connection: each body is read to its end, or the next answer would not come.
+    // One connection, so an unread body would corrupt the next answer.
     let mut client = server.connect().await;
     let compressed = [("content-encoding", "gzip")];
     assert_eq!(client.call("PUT", "/db/gzip", &compressed, &gzip(br#"{"a":1}"#)).await.status, 201);
@@ -45,7 +45,7 @@ async fn a_tombstone_that_is_put() {
     server.call("PUT", "/db", "").await;
     let rev = server.call("PUT", "/db/d", "{}").await.text("rev");
     let deleted = server.call("PUT", "/db/d", &format!(r#"{{"_rev":"{rev}","_deleted":true,"why":1}}"#)).await;
-    // As CouchDB answers a DELETE, with the place of what was put.
+    // CouchDB answers a DELETE with the `location` of a PUT.
     assert_eq!((deleted.status, deleted.header("location")), (200, Some("http://localhost/db/d")), "{deleted:?}");
     assert_eq!(deleted.header("etag"), Some(format!("\"{}\"", deleted.text("rev")).as_str()));
     assert_eq!(server.call("GET", "/db/d", "").await.status, 404);
@@ -64,7 +64,7 @@ async fn bombs_and_bodies_that_are_too_large() {
     for (headers, body) in [
         (&[("content-encoding", "gzip")][..], bomb),
         (&[], format!("{{\"a\":\"{}\"}}", "x".repeat(1_100_000)).into_bytes()),
-        // Small as a text, large as a tree.
+        // Small as text, large as a tree.
         (&[], format!("{{\"a\":[{}0]}}", "0,".repeat(100_000)).into_bytes()),
     ] {
         let answer = server.connect().await.call("PUT", "/db/d", headers, &body).await;
@@ -178,7 +178,7 @@ async fn a_write_goes_on_when_its_client_hangs_up() {
         let mut client = server.connect().await;
         let headers = [("expect", "100-continue"), ("content-length", "2")];
         client.send("PUT", &format!("/db/{number}"), &headers, b"").await;
-        // From here on the handler runs: it waits for the body.
+        // The handler runs and waits for the body.
         assert_eq!(soon(client.head()).await.status, 100);
         client.stream.write_all(b"{}").await.unwrap();
     }
@@ -197,7 +197,7 @@ async fn what_is_not_there_yet_says_so() {
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     server.call("PUT", "/parts?partitioned=true", "").await;
-    // Design documents with full-text indexes are stored nevertheless.
+    // Design documents with full-text indexes are stored.
     let design = r#"{"indexes":{"x":{"analyzer":"standard","index":"function (doc) {}"}},
         "nouveau":{"x":{"default_analyzer":"keyword","index":"function (doc) {}"}}}"#;
     for name in ["db", "parts"] {
@@ -221,7 +221,7 @@ async fn what_is_not_there_yet_says_so() {
     server.stop().await;
 }
 
-/// As in CouchDB, documents keep the order of the request; so do revisions of a missing document, others ascend.
+/// As in CouchDB, documents and the revisions of missing documents keep the request's order; other revisions ascend.
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_revisions_keep_their_order() {
     let Some(store) = store() else { return };
@@ -237,7 +237,7 @@ async fn missing_revisions_keep_their_order() {
     server.stop().await;
 }
 
-/// Of two members of a name all take the last one, in whatever spelling, as CouchDB does: what is checked is what is written.
+/// As in CouchDB, the last of repeated members counts, in any spelling, for checks and for the write.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_members_that_stand_twice_the_last_counts() {
     let Some(store) = store() else { return };
@@ -272,7 +272,7 @@ async fn of_members_that_stand_twice_the_last_counts() {
     server.stop().await;
 }
 
-/// The query string and the headers may name a replica's revision, as they name the parent of an edit.
+/// The query string and the headers may name a replicated revision, as they name an edit's parent.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revision_of_another_replica_in_the_line() {
     let Some(store) = store() else { return };
@@ -368,7 +368,8 @@ async fn copies_from_and_to_local_documents() {
     server.stop().await;
 }
 
-/// CouchDB looks up the parent that a first edit names if it validates the edit. Otherwise the parent becomes a missing ancestor.
+/// CouchDB looks up the named parent of a first edit only if it validates the edit. Otherwise the parent becomes a
+/// missing ancestor.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revision_of_no_document() {
     let Some(store) = store() else { return };

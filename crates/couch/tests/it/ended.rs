@@ -1,4 +1,4 @@
-//! Documents that have ended, over HTTP: no read finds them, though nothing has written their tombstones.
+//! Expired documents over HTTP: reads do not find them, although no tombstone has been written.
 
 use std::time::UNIX_EPOCH;
 
@@ -15,7 +15,7 @@ fn now_ms() -> u64 {
     u64::try_from(UNIX_EPOCH.elapsed().expect("a clock").as_millis()).expect("it fits")
 }
 
-/// A server on what [`served`] has made, with an index, and without anybody who writes tombstones. `ann` has channel `A`.
+/// Starts a server on the store of [`served`], with an index and without the sweeper. `ann` has channel `A`.
 async fn without_sweeper(store: &Store) -> (Running, Client) {
     let (_, server, mut client) = Box::pin(served(store)).await;
     root(&mut client, "POST", "/db/_index", &json!({"index": {"fields": ["n"]}, "ddoc": "i", "name": "i"})).await;
@@ -29,7 +29,7 @@ async fn without_sweeper(store: &Store) -> (Running, Client) {
     (server, client)
 }
 
-/// The answer to who asks for something, with its status.
+/// Sends a GET and returns the status and the answer.
 async fn got(client: &mut Client, who: &str, path: &str) -> (u16, Value) {
     let answer = ask(client, who, "GET", path, &[], "").await;
     (answer.status, serde_json::from_str(&answer.body).unwrap_or(NULL))
@@ -65,7 +65,7 @@ async fn what_has_ended_is_found_by_no_read() {
     let (first, over) = (first.as_str().expect("a rev"), over.as_str().expect("a rev"));
     root(client, "PUT", "/db/later", &json!({"channels": "A", "n": 3, "_exp": 4_102_444_800_u64})).await;
     root(client, "PUT", "/db/stays", &json!({"channels": "A", "n": 2})).await;
-    // Of its two leaves the better one has ended.
+    // The winner of two leaves has expired.
     let split = |rev: &str, ids: &[&str], exp: Option<u64>| {
         let revisions = json!({"start": ids.len(), "ids": ids});
         let mut body = json!({"_id": "split", "_rev": rev, "_revisions": revisions, "channels": "A", "n": 4});
@@ -77,7 +77,6 @@ async fn what_has_ended_is_found_by_no_read() {
     assert_eq!(root(client, "POST", "/db/_bulk_docs", &json!({"new_edits": false, "docs": docs})).await, json!([]));
 
     for who in ["root", "ann"] {
-        // Revisions.
         assert_eq!(got(client, who, "/db/over").await.1["reason"], "deleted", "{who}");
         assert_eq!(got(client, who, &format!("/db/over?rev={over}")).await, (200, deleted("over", over)));
         assert_eq!(got(client, who, &format!("/db/over?rev={first}")).await.0, 404);
@@ -96,7 +95,7 @@ async fn what_has_ended_is_found_by_no_read() {
         let all = ask(client, who, "GET", "/db/over?open_revs=all", &[("accept", "application/json")], "").await.json();
         assert_eq!(all, json!([{"ok": deleted("over", over)}]));
 
-        // Walks: what is passed over and what is counted is what there is.
+        // Walks skip and do not count expired documents.
         assert_eq!(ids(client, who, "/db/_all_docs").await, ["later", "stays"], "{who}");
         for with in ["include_docs=true", "conflicts=true&include_docs=true", "limit=100"] {
             assert_eq!(ids(client, who, &format!("/db/_all_docs?{with}")).await, ["later", "stays"], "{with}");
@@ -111,7 +110,7 @@ async fn what_has_ended_is_found_by_no_read() {
         assert_eq!(answer["rows"][0]["value"], json!({"rev": over, "deleted": true}), "{who}");
         assert_eq!(answer["rows"][0]["doc"], NULL);
 
-        // Feeds: a row without its body.
+        // A feed's row has no body.
         let (_, answer) = got(client, who, "/db/_changes?include_docs=true").await;
         let row = |id: &str| {
             let rows = answer["results"].as_array().expect("rows");
@@ -128,14 +127,14 @@ async fn what_has_ended_is_found_by_no_read() {
         let named =
             ask(client, who, "POST", "/db/_changes?filter=_doc_ids", &[], r#"{"doc_ids":["over"]}"#).await.json();
         assert_eq!(named["results"][0]["deleted"], true, "{who}");
-        // What it is known by is known still, as of any tombstone.
+        // The revisions are still known, as those of a tombstone.
         let asked = json!({"over": [over, first, "9-z"]}).to_string();
         let answer = ask(client, who, "POST", "/db/_revs_diff", &[], &asked).await.json();
         assert_eq!(answer["over"]["missing"], json!(["9-z"]));
     }
     assert_eq!(got(client, "ann", "/db").await.1["doc_count"], 2);
 
-    // Queries, by documents and by what stands in an index alone.
+    // Queries that read documents, and queries covered by an index.
     let ns = |docs: Vec<Value>| docs.iter().map(|doc| doc["n"].as_u64().expect("a number")).collect::<Vec<_>>();
     for query in [
         json!({"selector": {"n": {"$gt": 0}}}),
@@ -151,7 +150,7 @@ async fn what_has_ended_is_found_by_no_read() {
     let by_id = json!({"selector": {"_id": {"$gt": "a"}, "channels": "A"}, "fields": ["n"]});
     assert_eq!(ns(found(client, by_id).await), [3, 2]);
 
-    // A write finds none of its attachments.
+    // A write does not find its attachments.
     let stub = json!({"channels": "A", "_attachments": {"f": {"stub": true, "revpos": 2}}});
     assert_eq!(ask(client, "root", "PUT", "/db/over", &[], &stub.to_string()).await.status, 412);
     assert_eq!(ask(client, "root", "PUT", "/db/over", &[], r#"{"n":5,"channels":"A"}"#).await.status, 201);
@@ -159,7 +158,7 @@ async fn what_has_ended_is_found_by_no_read() {
     assert_eq!(ids(client, "ann", "/db/_all_docs").await, ["later", "over", "stays"]);
 }
 
-/// Whether something was written upon what has ended.
+/// The kind of write onto an expired document.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Upon {
     Nothing,
@@ -167,8 +166,8 @@ enum Upon {
     Document,
 }
 
-/// A document whose second revision has ended, with the file of its first one, which says `hi`; and another leaf if it is so wanted, whose
-/// file says `yo`. Its two revisions.
+/// Creates a document whose second revision has expired; the first one's file says `hi`. With `has_other_leaf`, another
+/// leaf's file says `yo`. Returns the two revisions.
 async fn ended(client: &mut Client, id: &str, upon: Upon, has_other_leaf: bool) -> [String; 2] {
     let path = format!("/db/{id}");
     let file = |data: &str| json!({"f": {"data": data, "content_type": "text/plain"}});
@@ -190,7 +189,7 @@ async fn ended(client: &mut Client, id: &str, upon: Upon, has_other_leaf: bool) 
     [first, over]
 }
 
-/// What has ended stays so whatever is written upon it, and what it came of goes with it.
+/// An expired document stays expired after any write, as do its ancestors.
 #[tokio::test]
 async fn what_has_ended_does_not_come_back() {
     let store = Store::new();
@@ -219,7 +218,7 @@ async fn what_has_ended_does_not_come_back() {
     }
 }
 
-/// A stub of another replica may mean an attachment of any revision that is there. One that has ended is not, nor what it came of.
+/// A replicated stub may refer to an attachment of any existing revision, but not of an expired one or its ancestors.
 #[tokio::test]
 async fn stubs_stand_for_nothing_that_has_ended() {
     let store = Store::new();
@@ -227,7 +226,7 @@ async fn stubs_stand_for_nothing_that_has_ended() {
     let client = &mut client;
     for upon in [Upon::Nothing, Upon::Tombstone, Upon::Document] {
         for has_other_leaf in [false, true] {
-            // Upon what has ended, beside it upon what that came of, and beside all.
+            // Children of the expired revision, siblings of it, and a separate branch.
             for known in [2, 1, 0] {
                 let id = &*format!("{upon:?}-{has_other_leaf}-{known}");
                 let [first, over] = ended(client, id, upon, has_other_leaf).await;
@@ -250,8 +249,7 @@ async fn stubs_stand_for_nothing_that_has_ended() {
     }
 }
 
-/// Each row is judged when it is read: views that have rows of a document do not show them from its second on, and feeds that were
-/// open before it go on.
+/// Each row is checked when it is read. Views stop showing a document at its expiry, and open feeds continue.
 #[tokio::test]
 async fn rows_go_with_their_second() {
     let store = Store::new();
@@ -295,7 +293,7 @@ async fn rows_go_with_their_second() {
     }
     if was_in_time {
         assert_eq!(all.len(), 12);
-        // What is counted is counted until there are tombstones.
+        // Reductions count expired documents until tombstones are written.
         let (_, answer) = got(client, "root", "/db/_design/v/_view/v?limit=1&reduce=false").await;
         assert_eq!((&answer["total_rows"], &answer["rows"][0]["id"]), (&json!(12), &json!("d2")));
         let (_, answer) = got(client, "root", "/db/_design/v/_view/v").await;
@@ -304,7 +302,7 @@ async fn rows_go_with_their_second() {
     for who in ["root", "ann"] {
         assert_eq!(ids(client, who, "/db/_all_docs?start_key=%22a%22").await, ["d2", "d3", "d5", "d6"], "{who}");
     }
-    // Their followers had the documents, and hear of what comes next.
+    // Followers of the documents see later changes.
     root(client, "PUT", "/db/next", &json!({"channels": "A"})).await;
     for mut follower in followers {
         let (mut rest, mut bodies) = (String::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! What strangers of one address hold that others could have: feeds.
+//! Limits of feeds per client address, for anonymous clients.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::support::{Running, ServerOptions, Store, soon};
 
 const ADMIN: &str = "Basic YWRtaW46cGFzc3dvcmQ=";
 
-/// A server whose database `db` everybody may read and write, and where bounds by address hold for 127.0.1.0/24.
+/// Starts a server with a public database `db`, where address limits apply to 127.0.1.0/24.
 async fn start(store: &Store, limits: Limits, connections_max: usize) -> Running {
     let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
     let unlimited: Blocks = "127.0.0.1".parse().unwrap();
@@ -31,7 +31,7 @@ async fn from(server: &Running, last: u8) -> TcpStream {
     socket.connect(server.address).await.unwrap()
 }
 
-/// What a feed answers, up to its first empty line behind the head or its end.
+/// Returns a feed's answer up to its first empty line after the head, or its end.
 async fn follow(server: &Running, last: u8, headers: &str) -> (String, TcpStream) {
     let mut stream = from(server, last).await;
     let ask = format!(
@@ -56,7 +56,6 @@ async fn follow(server: &Running, last: u8, headers: &str) -> (String, TcpStream
 async fn feeds_of_strangers_are_fair_by_address() {
     let store = Store::new();
     let limits = Limits { anonymous_feeds_percent: 10, ..Limits::default() };
-    // Four feeds.
     let server = start(&store, limits, 40).await;
     let mut first = Vec::new();
     for _ in 0..4 {
@@ -68,23 +67,23 @@ async fn feeds_of_strangers_are_fair_by_address() {
     assert!(refused.starts_with("HTTP/1.1 429") && refused.contains("retry-after: 1"), "{refused}");
     let body: Value = serde_json::from_str(refused.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     assert_eq!(body["error"], "too_many_requests");
-    // Who has a name, and who is of this machine, does not count among them.
+    // Signed-in clients and clients of this machine do not count.
     let (named, _named) = follow(&server, 1, &format!("authorization: {ADMIN}\r\n")).await;
     assert!(named.starts_with("HTTP/1.1 200"), "{named}");
     assert_eq!(server.call("GET", "/db/_changes?feed=longpoll&timeout=1", "").await.status, 200);
-    // An address that has fewer finds a place: the newest of the others' ends as at the end of its time.
+    // An address with fewer feeds is admitted: the newest feed of the other address ends as on timeout.
     let (other, _other) = follow(&server, 2, "").await;
     assert!(other.starts_with("HTTP/1.1 200"), "{other}");
     let (mut newest, mut rest) = (first.pop().unwrap(), Vec::new());
     soon(async { while !rest.ends_with(b"0\r\n\r\n") && newest.read_buf(&mut rest).await.unwrap() > 0 {} }).await;
     assert!(String::from_utf8_lossy(&rest).contains("\"last_seq\""), "{rest:?}");
-    // The rest goes on.
+    // The other feeds continue.
     server.ok("PUT", "/db/x", json!({})).await;
     for stream in &mut first {
         let mut text = [0; 200];
         assert!(soon(stream.read(&mut text)).await.unwrap() > 0);
     }
-    // What does not go on is not counted.
+    // Feeds that do not follow are not counted.
     let mut stream = from(&server, 1).await;
     stream.write_all(b"GET /db/_changes?feed=longpoll HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
     let mut text = [0; 12];

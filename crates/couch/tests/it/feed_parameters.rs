@@ -1,9 +1,9 @@
-//! What a feed of changes may be asked for, in CouchDB's words.
+//! Parameters of `_changes`, with CouchDB's error texts.
 
 use crate::support::{Running, ServerOptions, Store, soon};
 use serde_json::Value;
 
-/// A server with a database of documents `a` to `f`.
+/// Starts a server with a database of documents `a` to `f`.
 async fn filled(store: &Store) -> Running {
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
@@ -13,7 +13,7 @@ async fn filled(store: &Store) -> Running {
     server
 }
 
-/// All lines of a feed that ends by itself.
+/// Returns all lines of a feed that ends by itself.
 async fn lines(server: &Running, path: &str, headers: &[(&str, &str)]) -> Vec<String> {
     let mut feed = server.connect().await;
     feed.send("GET", path, headers, b"").await;
@@ -80,7 +80,7 @@ async fn who_has_all_that_can_come_does_not_wait() {
     let store = Store::new();
     let server = filled(&store).await;
     for feed in ["normal", "longpoll", "continuous", "live", "eventsource"] {
-        // Heartbeats would let it wait for ever.
+        // With heartbeats it would never time out.
         let path = format!("/db/_changes?feed={feed}&limit=0&heartbeat=true");
         let text = lines(&server, &path, &[]).await.concat();
         match feed {
@@ -112,13 +112,13 @@ async fn where_a_feed_begins() {
     let header = [("last-event-id", third.as_str())];
     let path = "/db/_changes?feed=eventsource&timeout=1&since=0";
     assert_eq!(lines(&server, path, &header).await.len(), 6, "three events of two lines");
-    // The header is the browser's; another feed goes by its query.
+    // Only event sources read the header.
     assert_eq!(lines(&server, "/db/_changes?feed=continuous&timeout=1&since=0", &header).await.len(), 7);
     for name in ["last-event-id", "Last-Event-ID"] {
         let path = format!("/db/_changes?feed=continuous&timeout=1&{name}={third}");
         assert_eq!(lines(&server, &path, &[]).await.len(), 4, "{name}");
     }
-    // What is posted is the filter's; the rest is the query's, as in GET.
+    // The body is for the filter; other parameters come from the query, as in GET.
     let posted = server.call("POST", &format!("/db/_changes?since={third}&limit=2"), "{\"limit\":1}").await.json();
     assert_eq!((posted["results"].as_array().unwrap().len(), posted["pending"].as_u64()), (2, Some(1)));
     let mut client = server.connect().await;
@@ -147,7 +147,7 @@ async fn documents_come_with_attachments_and_conflicts() {
         assert!(stubs.contains("\"_conflicts\":[\"1-aa\"]"), "{stubs}");
         let whole = lines(&server, &format!("{path}&attachments=true&att_encoding_info=true"), &[]).await.concat();
         assert!(whole.contains("\"data\":\"aGVsbG8=\"") && !whole.contains("\"stub\""), "{whole}");
-        // Without documents there is nothing to show them in.
+        // These options need `include_docs`.
         let path = format!("/db/_changes?feed={feed}&timeout=1&conflicts=true&attachments=true");
         let bare = lines(&server, &path, &[]).await.concat();
         assert!(!bare.contains("_conflicts") && !bare.contains("_attachments") && !bare.contains("\"doc\""), "{bare}");

@@ -22,7 +22,7 @@ async fn what_one_server_writes_another_tells() {
         let row = parse(feed.feed_line(&mut rest).await);
         assert_eq!((row["id"].as_str(), row["doc"]["a"].as_i64()), (Some(number.to_string().as_str()), Some(1)));
     }
-    // Both see a database that is made anew under the same name, and not the old one's sequences.
+    // Both servers see the database created again under the same name, without the old sequences.
     let old = reader.call("GET", "/db", "").await.text("update_seq");
     assert_eq!(writer.call("DELETE", "/db", "").await.status, 200);
     assert_eq!(writer.call("PUT", "/db", "").await.status, 201);
@@ -56,7 +56,6 @@ async fn longpoll_waits_for_the_first_change() {
     }
     let answer: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(answer["results"][0]["id"], "b");
-    // From there on there is nothing.
     let since = answer["last_seq"].as_str().unwrap();
     let rest = server.call("GET", &format!("/db/_changes?feed=longpoll&timeout=1&since={since}"), "").await.json();
     assert_eq!((rest["results"].as_array().unwrap().len(), rest["last_seq"].as_str()), (0, Some(since)));
@@ -93,7 +92,7 @@ async fn lines_are_couchdbs() {
         }
     }
     assert_eq!(rows, 2);
-    // What a browser sends when it connects again.
+    // A browser sends this when it reconnects.
     let mut feed = server.connect().await;
     let again = [("last-event-id", id.as_str())];
     feed.send("GET", "/db/_changes?feed=eventsource&heartbeat=10", &again, b"").await;
@@ -106,7 +105,7 @@ async fn lines_are_couchdbs() {
     server.stop().await;
 }
 
-/// A feed sends its first bytes at once, before any row: an empty line where rows are lines.
+/// A feed sends its first bytes before any row: an empty line for feeds of lines.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_feed_begins_at_once() {
     let Some(store) = store() else { return };
@@ -127,7 +126,7 @@ async fn a_feed_begins_at_once() {
     server.stop().await;
 }
 
-/// A client in PHP reads only lower-case sizes of chunks, so sizes have no letters. A feed's lines are not cut.
+/// A PHP client reads only decimal digits in chunk sizes. The lines of a feed stay in one chunk.
 #[tokio::test(flavor = "multi_thread")]
 async fn sizes_of_chunks_have_no_letters() {
     let Some(store) = store() else { return };

@@ -11,7 +11,7 @@ async fn writes_beyond_the_bound_are_insufficient_storage() {
     let Some(store) = Store::on_an_engine() else { return };
     let unbound = store.serve(ServerOptions::default()).await;
     unbound.ok("PUT", "/db", Value::Null).await;
-    // Bodies are compressed. The reserve is a quarter of the bound.
+    // Random text, because bodies are compressed. The reserve is a quarter of the limit.
     let mut state = 1_u32;
     let letters = std::iter::repeat_with(|| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -37,7 +37,7 @@ async fn writes_beyond_the_bound_are_insufficient_storage() {
     bound.ok("PUT", "/db/_local/l", json!({})).await;
     bound.ok("GET", "/db/a", Value::Null).await;
 
-    // Of a batch that is replicated into it the deletions arrive.
+    // Deletions of a replicated batch are written.
     bound.ok("PUT", "/source", Value::Null).await;
     let ids = json!(["b", small.strip_prefix("1-").unwrap()]);
     let deletion = json!({"_id": "c", "_rev": "2-b", "_revisions": {"start": 2, "ids": ids}, "_deleted": true});

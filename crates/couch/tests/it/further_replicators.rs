@@ -1,4 +1,4 @@
-//! Replicator databases beside `_replicator`: those that were created as such, by their names.
+//! Replicator databases other than `_replicator`.
 
 use flatbed_testkit::until_wanted;
 use foundationdb::tuple::{Bytes, pack};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::accounts::{ADMIN, asked, basic, ok, options, options_without_admin, until, user};
 use crate::support::Store;
 
-/// Renames a database that no server has open, without notifying any server.
+/// Renames a database that no server has open, without notifying the servers.
 async fn rename(store: &Store, from: &str, to: &str) {
     let key = |name: &str| pack(&(Bytes::from(store.root().to_vec()), 1, name));
     let trx = store.database().create_trx().unwrap();
@@ -149,7 +149,8 @@ async fn members_forge_no_owners_there_and_see_no_credentials() {
     server.stop().await;
 }
 
-/// A database that an earlier version created is an ordinary one: its members may have written any owner into its documents.
+/// A database that an earlier version created is an ordinary one: its members may have written any owner into its
+/// documents.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_from_before_asks_for_nothing() {
     let store = Store::new();
@@ -169,7 +170,7 @@ async fn one_from_before_asks_for_nothing() {
     rename(&store, "before", "old/_replicator").await;
 
     let server = store.serve(options()).await;
-    // Once a document of the replicator database beside it runs, all databases have been examined.
+    // A running document of another replicator database shows that the server has examined all databases.
     let spec = json!({"source": "secret", "target": "copied", "create_target": true});
     ok(&server, "PUT", "/x%2F_replicator/own", spec).await;
     until(&server, "/x%2F_replicator/own", |doc| doc["_replication_state"] == "completed").await;
@@ -179,7 +180,7 @@ async fn one_from_before_asks_for_nothing() {
     assert_eq!(asked(&server, &[ADMIN], "GET", "/stolen", Value::Null).await.status, 404);
     assert_eq!(asked(&server, &[ADMIN], "GET", "/_scheduler/docs/old%2F_replicator", Value::Null).await.status, 404);
     assert_eq!(ok(&server, "GET", "/_scheduler/jobs", Value::Null).await["total_rows"], 0);
-    // For users who may not read it, it is like a database that does not exist, whatever the right that a path needs.
+    // Users without access cannot tell it from a missing database, whatever the right that a path needs.
     ok(&server, "PUT", "/_users/org.couchdb.user:bob", user("bob", "bob")).await;
     let (bob, anonymous) = (basic("bob", "bob"), &[] as &[(&str, &str)]);
     for headers in [anonymous, &[("authorization", &*bob)]] {
@@ -194,7 +195,7 @@ async fn one_from_before_asks_for_nothing() {
             assert_eq!(answer("x").await, of_missing, "{path}");
         }
     }
-    // It is written and listed as before, until it is deleted and created again.
+    // It stays an ordinary database until it is deleted and created again.
     let written = asked(&server, &anna, "PUT", "/old%2F_replicator/more", json!({"owner": "bob"})).await;
     assert_eq!(written.status, 201, "{written:?}");
     assert_eq!(ok(&server, "GET", "/old%2F_replicator/more", Value::Null).await["owner"], "bob");

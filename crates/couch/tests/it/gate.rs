@@ -1,4 +1,4 @@
-//! A gate in front of work that a server does in turns, so that a test decides when each turn begins.
+//! A gate before work that a server does in turns. The test decides when each turn begins.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Running, soon};
 
-/// Dropped, it opens, so that a failing test ends.
+/// Opens when dropped, so that a failing test ends.
 pub struct Gate {
     passes: Arc<Semaphore>,
     came: Arc<AtomicUsize>,
@@ -21,7 +21,7 @@ impl Gate {
         Gate { passes: Arc::new(Semaphore::new(0)), came: Arc::default() }
     }
 
-    /// The hook that a server calls before each turn.
+    /// Returns the hook that a server calls before each turn.
     pub fn before_each(&self) -> Arc<dyn Fn() + Send + Sync> {
         let (passes, came) = (Arc::clone(&self.passes), Arc::clone(&self.came));
         let runtime = tokio::runtime::Handle::current();
@@ -33,12 +33,12 @@ impl Gate {
         })
     }
 
-    /// Lets `count` turns begin, the first to come first.
+    /// Lets `count` turns begin, in order of arrival.
     pub fn pass(&self, count: usize) {
         self.passes.add_permits(count);
     }
 
-    /// The number of turns that came to the gate.
+    /// Returns the number of turns that have arrived.
     pub fn came(&self) -> usize {
         self.came.load(Ordering::SeqCst)
     }

@@ -1,5 +1,5 @@
-//! What users of a database with channels are shown of it, over HTTP: a document that is hidden from them beside one that never was,
-//! each route of the table "Reading" in design/channels.md, byte for byte.
+//! What users of a database with channels see over HTTP: a hidden document and a missing one have the same answers,
+//! byte for byte, on each route of the table "Reading" in design/channels.md.
 
 use std::collections::BTreeSet;
 
@@ -30,11 +30,11 @@ pub(super) async fn ask(
     }
     headers.retain(|(name, _)| !more.iter().any(|(other, _)| other == name));
     headers.extend(more);
-    // In a box: a test's future holds those of all its calls.
+    // Boxed, because the test's future contains those of all its calls.
     Box::pin(client.call(method, path, &headers, body.as_bytes())).await
 }
 
-/// What the administrator asks for, which must succeed.
+/// Sends a request as the administrator and asserts success.
 pub(super) async fn root(client: &mut Client, method: &str, path: &str, body: &Value) -> Value {
     let text = if body.is_null() { String::new() } else { body.to_string() };
     let answer = Box::pin(ask(client, "root", method, path, &[], &text)).await;
@@ -42,7 +42,7 @@ pub(super) async fn root(client: &mut Client, method: &str, path: &str, body: &V
     serde_json::from_str(&answer.body).unwrap_or(Value::Null)
 }
 
-/// The user `ann`, who has channel `A`, is a member of the database by account alone.
+/// The user `ann` has channel `A` and is a member of the database by her account only.
 pub(super) async fn served(store: &Store) -> (Layer, Running, Client) {
     let hash = PasswordHash::with_iterations("test", &[1; 16], 10);
     let layer = store.layer().await;
@@ -64,7 +64,7 @@ pub(super) async fn served(store: &Store) -> (Layer, Running, Client) {
     (layer, server, client)
 }
 
-/// An account that is a user of a database, with a channel.
+/// Returns an account that is a user of a database, with a channel.
 pub(super) fn user_of(name: &str, channel: &str) -> PrincipalWrite {
     PrincipalWrite {
         kind: Kind::User,
@@ -78,7 +78,7 @@ pub(super) fn user_of(name: &str, channel: &str) -> PrincipalWrite {
     }
 }
 
-/// An answer but for what names the document and the revision that were asked for, and the time.
+/// Returns an answer without the document's id, its revision and the time.
 fn shown(answer: &Answer, id: &str, rev: &str) -> String {
     let mut headers: Vec<String> = answer
         .headers
@@ -90,7 +90,7 @@ fn shown(answer: &Answer, id: &str, rev: &str) -> String {
     format!("{} {}\n{}", answer.status, headers.join("\n"), answer.body).replace(id, "ID").replace(rev, "REV")
 }
 
-/// What is asked for of a document: method, path, headers, body.
+/// A request for a document: method, path, headers, body.
 type Asked = (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str);
 
 const ASKED: &[Asked] = &[
@@ -135,7 +135,7 @@ const ASKED: &[Asked] = &[
     ("GET", "/db/_local/ID", &[], ""),
 ];
 
-/// Who sees what in these tests: nobody of them any of the hidden documents.
+/// The readers of these tests. None of them may see a hidden document.
 const WHO: [&str; 3] = ["ann", "member", "stranger"];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,7 +146,7 @@ async fn what_is_hidden_is_answered_as_what_never_was() {
     root(client, "PUT", "/db/seen", &json!({"channels": ["A"], "v": 1})).await;
     root(client, "PUT", "/db/everybodys", &json!({"channels": ["!"]})).await;
     root(client, "PUT", "/db/tagged", &json!({"channels": ["*"]})).await;
-    // A document of each kind, with the revision that is asked for, after all of them.
+    // One document of each kind, with the last revision.
     let mut hidden: Vec<(&str, String)> = Vec::new();
     let text = |answer: &Value| answer["rev"].as_str().unwrap().to_owned();
     let file = json!({"file": {"content_type": "text/plain", "data": "aGlkZGVu"}});
@@ -177,9 +177,9 @@ async fn what_is_hidden_is_answered_as_what_never_was() {
     let many = root(client, "PUT", "/db/hidden-many", &json!({"channels": many})).await;
     hidden.push(("hidden-many", text(&many)));
     for (id, rev) in &hidden {
-        // As long, and beside it in the order of ids, but for what is between.
+        // A missing id of the same length, adjacent in the order of ids.
         let never = format!("{}~", &id[..id.len() - 1]);
-        // The others see none of them, whatever they are like.
+        // The other readers see no document of any kind.
         for who in if *id == "hidden-plain" { &WHO[..] } else { &WHO[..1] } {
             for (method, path, headers, body) in ASKED {
                 let mut answers = Vec::new();
@@ -217,7 +217,7 @@ async fn each_revision_is_shown_by_its_own_channels() {
         (403, json!({"error": "forbidden", "reason": "You are not allowed to access this db."}))
     );
     assert_eq!(get(client, "", "/db/moved").await.0, 401);
-    // It leaves what she sees: the old body is shown, and of the new revision that it is the one with which it left.
+    // The document leaves her channels: she sees the old body, and of the new revision only that she lost the document.
     let two = text(&root(client, "PUT", "/db/moved", &json!({"channels": ["B"], "v": 2, "_rev": one})).await);
     let three = text(&root(client, "PUT", "/db/moved", &json!({"channels": ["B"], "v": 3, "_rev": two})).await);
     assert_eq!(get(client, "ann", "/db/moved").await, (404, json!({"error": "not_found", "reason": "missing"})));
@@ -234,7 +234,7 @@ async fn each_revision_is_shown_by_its_own_channels() {
     let answer = ask(client, "ann", "POST", "/db/_bulk_get", &[], &body).await.json();
     assert_eq!(answer["results"][0]["docs"], json!([{"ok": removed}]));
     assert_eq!(answer["results"][1]["docs"][0]["error"]["error"], "not_found");
-    // Of conflicts those leaves that she sees.
+    // She sees only the leaves in her channels.
     for (rev, channel) in [("1-aa", "A"), ("1-bb", "B"), ("1-cc", "A")] {
         let document = json!({"_rev": rev, "channels": channel});
         root(client, "PUT", "/db/conflict?new_edits=false", &document).await;
@@ -246,7 +246,7 @@ async fn each_revision_is_shown_by_its_own_channels() {
     let diff = json!({"conflict": ["1-aa", "1-bb", "2-dd"]}).to_string();
     let diff = ask(client, "ann", "POST", "/db/_revs_diff", &[], &diff).await.json();
     assert_eq!(diff, json!({"conflict": {"missing": ["1-bb", "2-dd"], "possible_ancestors": ["1-cc", "1-aa"]}}));
-    // Lists and figures are of what is seen.
+    // Lists and statistics cover visible documents only.
     root(client, "PUT", "/db/_design/d", &json!({})).await;
     let all = get(client, "ann", "/db/_all_docs?include_docs=true").await.1;
     assert_eq!(
@@ -292,7 +292,7 @@ async fn what_shows_several_documents_is_for_administrators() {
     let client = &mut client;
     root(client, "PUT", "/db/_design/d", &json!({"views": {"v": {"map": "function (doc) { emit(1); }"}}})).await;
     let refused = json!({"error": "forbidden", "reason": "Only administrators may read this."});
-    // As of a database that does not exist.
+    // The same answer as for a missing database.
     let outside = json!({"error": "forbidden", "reason": "You are not allowed to access this db."});
     for (method, path) in [
         ("GET", "/db/_design/d"),
@@ -347,7 +347,7 @@ async fn who_may_not_write_learns_nothing_by_trying() {
             let body = json!({"new_edits": false, "docs": [document]}).to_string();
             let rows = ask(client, who, "POST", "/judged/_bulk_docs", &[], &body).await.json();
             if who != "member" && id == "there" {
-                // Of a revision that is seen nothing is given away.
+                // Revisions that she sees are not reported as missing.
                 assert_eq!((answer.status, rows), (201, json!([])), "{rev}");
             } else {
                 let refused = json!([{"id": id, "rev": rev, "error": "forbidden", "reason": "no"}]);
@@ -365,7 +365,7 @@ async fn who_may_not_write_learns_nothing_by_trying() {
     }
 }
 
-/// Also one whom `_security` names: as of the next request nothing is read or written, as of a user who is gone.
+/// Also for a user named in `_security`: the next request is refused, as if the user were deleted.
 #[tokio::test]
 async fn a_disabled_user_who_is_a_member_is_refused() {
     let store = Store::new();
@@ -416,8 +416,8 @@ async fn a_disabled_user_who_is_a_member_is_refused() {
     assert!(found[1].iter().all(refused), "{:#?}", found[1]);
 }
 
-/// A feed that goes on ends where its reader is disabled, whatever they are in `_security`: what waits for nothing would not tell them. Let in
-/// again they go on where they stood, and miss nothing.
+/// A feed ends when its reader is disabled, whatever `_security` grants, because a waiting feed has no row that would
+/// tell. After the user is enabled again, the feed resumes without gaps.
 #[tokio::test]
 async fn a_feed_ends_with_its_readers_user() {
     let store = Store::new();
@@ -434,7 +434,7 @@ async fn a_feed_ends_with_its_readers_user() {
             let path = format!("/db/_changes?feed={feed}&heartbeat=1000&since={since}");
             follower.send("GET", &path, &[("authorization", authorization.as_str())], b"").await;
             assert_eq!(follower.head().await.status, 200);
-            // In the middle of its wait, or at any time before.
+            // During the wait, or at any time before.
             if how == 0 {
                 root(&mut client, "PUT", &format!("/db/woken-{name}"), &json!({"channels": ["A"]})).await;
                 let line = follower.feed_line(&mut String::new()).await.expect("a row");
@@ -455,8 +455,8 @@ async fn a_feed_ends_with_its_readers_user() {
     }
 }
 
-/// Who was an administrator or a member of the database saw by that what others do not: what they see as such ends with it, though who is
-/// nobody to a database with channels may read it, too.
+/// Administrators and members of the database see more than others. Their feeds end when they lose that role, even if
+/// any user of the database with channels may read it.
 #[tokio::test]
 async fn a_feed_ends_with_what_its_reader_was_to_the_database() {
     let store = Store::new();
@@ -485,7 +485,7 @@ async fn a_feed_ends_with_what_its_reader_was_to_the_database() {
         assert!(line.contains("\"id\""), "{line}");
         root(&mut client, "PUT", "/db/_security", &after).await;
         soon(follower.rest()).await;
-        // They come back as what they are.
+        // They reconnect with their remaining rights.
         let rows = ask(&mut client, "member", "GET", "/db/_changes", &[], "").await.body;
         assert!(rows.contains("mine") && !rows.contains("others"), "{rows}");
     }

@@ -1,5 +1,5 @@
-//! Revisions, histories and attachments that no honest replica sends: each is refused or taken in bounded time and
-//! memory, and the server goes on.
+//! Revisions, histories and attachments that no honest replica sends. Each is refused or stored in bounded time and
+//! memory, and the server continues.
 
 use flatbed_layer::check::check_database;
 
@@ -22,7 +22,6 @@ async fn put(client: &mut Client, path: &str, body: &str) -> Answer {
     client.call("PUT", path, &[], body.as_bytes()).await
 }
 
-/// As a member of a list, in JSON.
 fn list(items: impl Iterator<Item = String>) -> String {
     format!("[{}]", items.map(|item| format!("\"{item}\"")).collect::<Vec<_>>().join(","))
 }
@@ -85,7 +84,7 @@ async fn names_of_revisions() {
             assert_eq!(client.call("GET", "/db/_changes?style=all_docs", &[], b"").await.status, 200);
             let path = format!("/db/{id}?open_revs=all");
             assert_eq!(client.call("GET", &path, &[("accept", "multipart/mixed")], b"").await.status, 200);
-            // Another edit, where there may be one more.
+            // Another edit, if one more is allowed.
             let next = put(&mut client, &format!("/db/{id}"), &document).await;
             assert_eq!(next.status, if rev.starts_with("9007") { 400 } else { 201 }, "{shown}: {next:?}");
         }
@@ -135,7 +134,7 @@ async fn histories() {
             assert!(found["_revisions"]["ids"].as_array().is_some_and(|ids| ids.len() <= 1_000), "{shown}");
         }
     }
-    // Of a branch the same revision twice.
+    // A branch that repeats a revision.
     let twice = r#"{"_revisions":{"start":3,"ids":["a","a","a"]}}"#;
     assert_eq!(put(&mut client, "/db/twice?new_edits=false", twice).await.status, 201);
     ends_clean(&store, server).await;
@@ -145,7 +144,7 @@ async fn histories() {
 async fn long_lists() {
     let store = Store::new();
     let (server, mut client) = serve(&store).await;
-    // A document with a tree of some size, which all of them are compared with.
+    // A document with a large tree, for the comparisons.
     let leaf = |at: usize| format!(r#"{{"_id":"d","_revisions":{{"start":2,"ids":["{at:032x}","root"]}}}}"#);
     let leaves: Vec<String> = (0..200).map(leaf).collect();
     let made =
@@ -166,7 +165,7 @@ async fn long_lists() {
     }
     let many = format!("{{{}}}", (0..101).map(|at| format!(r#""n{at}":["1-x"]"#)).collect::<Vec<_>>().join(","));
     assert_eq!(post(&mut client, "/db/_purge", &many).await.status, 400);
-    // In an address there is no room for very many, and of the others no more than a thousand are looked for.
+    // A URL cannot hold very many revisions, and at most a thousand are looked up.
     for (count, expected) in [(1_000, &[200][..]), (5_000, &[400, 414, 431]), (100_000, &[400, 414, 431])] {
         let revs = format!("[{}]", vec!["%221-x%22"; count].join(","));
         let request =
@@ -180,12 +179,12 @@ async fn long_lists() {
     ends_clean(&store, server).await;
 }
 
-/// The status of whatever comes; 0 if the connection is cut.
+/// Returns the status, or 0 if the connection is cut.
 async fn status_of(server: &Running, request: &[u8]) -> u16 {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
     let mut answer = [0; 12];
-    // The server may close before it has read all.
+    // The server may close before it has read everything.
     let _ = stream.write_all(request).await;
     match crate::support::soon(stream.read_exact(&mut answer)).await {
         Ok(_) => std::str::from_utf8(&answer[9..]).ok().and_then(|status| status.parse().ok()).unwrap_or(0),
@@ -224,7 +223,7 @@ async fn attachments() {
     let deeper = format!("{}{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
     let million = (0..200_000).map(|at| format!("\"{at}\":{{}}")).collect::<Vec<_>>().join(",");
     for (attachments, status) in [
-        // Who knows a digest has not the data.
+        // Knowing a digest does not give access to the data.
         (format!(r#"{{"s":{{"stub":true,"digest":{digest},"revpos":1,"length":6}}}}"#), 412),
         (format!(r#"{{"s":{{"digest":{digest},"length":6}}}}"#), 400),
         (format!(r#"{{"s":{{"follows":true,"digest":{digest},"length":6}}}}"#), 400),
@@ -261,7 +260,7 @@ async fn attachments() {
     let one = r#"{"_attachments":{"a":{"follows":true,"length":1}}}"#;
     let head = format!("--abc\r\nContent-Type: application/json\r\n\r\n{one}");
     for rest in [
-        // Longer than said; a boundary that is not one; the data before the document; a thousand parts too many.
+        // Too long; a wrong boundary; the data before the document; a thousand surplus parts.
         "\r\n--abc\r\n\r\nxy\r\n--abc--".to_owned(),
         "\r\n--abcd\r\n\r\nx\r\n--abc--".to_owned(),
         "\r\n--abc--\r\n--abc\r\n\r\nx\r\n--abc--".to_owned(),
@@ -278,7 +277,6 @@ async fn attachments() {
     let refused = server.connect().await.call("PUT", "/db/d", &[RELATED], first.as_bytes()).await;
     assert_eq!(refused.status, 415, "{refused:?}");
     assert_eq!(server.call("GET", "/db/d", "").await.status, 404);
-    // Members of documents and their names.
     for (id, status) in [("nul%00", 201), ("line%0D%0A", 201), ("%EF%BF%BF", 201), ("%C0%80", 400), ("%ED%A0%80", 400)]
     {
         let made = server.call("PUT", &format!("/db/{id}"), r#"{"_attachments":{"\u0000\n":{"data":"eA=="}}}"#).await;

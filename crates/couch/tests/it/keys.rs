@@ -1,4 +1,4 @@
-//! `keys` and wrong parameters in lists and views, where the recordings do not ask: what CouchDB 3.5's source says.
+//! `keys` and wrong parameters of lists and views beyond the recordings, after CouchDB 3.5's source.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ async fn serve() -> Option<Running> {
     Some(server)
 }
 
-/// The rows' keys as JSON, or the reason why there are none.
+/// Returns the rows' keys as JSON, or the error's reason.
 fn told(answer: &Value) -> String {
     let Some(rows) = answer["rows"].as_array() else { return answer["reason"].as_str().unwrap().to_owned() };
     rows.iter().map(|row| row["key"].to_string()).collect::<Vec<_>>().join(" ")
@@ -33,7 +33,7 @@ async fn one_key_and_several() {
     let Some(server) = serve().await else { return };
     let view = "_design/p/_view/n";
     let cases = [
-        // Of both the body and the query string, or twice.
+        // In both the body and the query string, or repeated.
         ("POST", format!("{view}?keys=[1]"), r#"{"keys":[2,3]}"#, TOGETHER),
         ("POST", format!("{view}?keys=[1,2]"), r#"{"keys":[3]}"#, TOGETHER),
         ("POST", format!("{view}?keys=[1,2]"), r#"{"keys":[3,1]}"#, "1 2"),
@@ -62,7 +62,7 @@ async fn one_key_and_several() {
         ("GET", r#"_all_docs?keys=["a"]&key="b""#.to_owned(), "", TOGETHER),
         ("GET", r#"_all_docs?keys=["a","b"]&key="a""#.to_owned(), "", TOGETHER),
         ("GET", "_all_docs?keys=null".to_owned(), "", "`keys` parameter must be an array."),
-        // Pages are of all keys, whatever lists show of them.
+        // `skip` and `limit` count all keys, including those without rows.
         (
             "GET",
             r#"_design_docs?keys=["a","_design/p","_design/z"]&skip=1"#.to_owned(),

@@ -1,5 +1,5 @@
-//! What clients see while an operator has locked the database (`fdbcli`'s `lock`): on an engine of its own, as a lock shuts
-//! out everybody who uses a cluster.
+//! Clients' view of a database that an operator has locked with `fdbcli`'s `lock`. On an engine of its own, because a
+//! lock shuts out all users of a cluster.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::support::{ServerOptions, Store, soon};
 
-/// What `fdbcli` writes, and removes again.
+/// The value that `fdbcli` writes and removes.
 const LOCK: &[u8] = b"\xff/dbLocked";
 
 async fn set_lock(database: &Database, is_locked: bool) {
@@ -39,10 +39,10 @@ async fn requests_wait_for_the_end_of_a_short_lock() {
     feed.send("GET", "/db/_changes?feed=continuous&since=now&heartbeat=1000", &[], b"").await;
     assert_eq!(feed.head().await.status, 200);
 
-    // Under load: writers that never stop, before the lock, within it and after it.
+    // Writers run before, during and after the lock.
     let (is_locked, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
     let asked: [AtomicUsize; WRITERS] = Default::default();
-    // What is asked for within the lock is answered behind it.
+    // A request during the lock is answered after it.
     let call = async |method: &str, path: &str, body: &str| {
         let was_locked = is_locked.load(Ordering::SeqCst);
         let answer = server.call(method, path, body).await;
@@ -62,7 +62,7 @@ async fn requests_wait_for_the_end_of_a_short_lock() {
         count
     };
     let has_asked = || asked.each_ref().map(|asked| asked.load(Ordering::SeqCst));
-    // To ask twice is to have been answered once.
+    // A second request by a writer means that its first was answered.
     let until_answered = async |before: [usize; WRITERS]| {
         let are_answered = async || has_asked().iter().zip(before).all(|(now, before)| *now >= before + 2);
         until("all have written", are_answered).await;
@@ -72,7 +72,7 @@ async fn requests_wait_for_the_end_of_a_short_lock() {
         set_lock(store.database(), true).await;
         is_locked.store(true, Ordering::SeqCst);
         let open = async {
-            // Longer than what is known of settings and rights counts.
+            // Longer than the cache lifetime of settings and rights.
             pass(Duration::from_millis(1_500)).await;
             is_locked.store(false, Ordering::SeqCst);
             set_lock(store.database(), false).await;
@@ -83,7 +83,7 @@ async fn requests_wait_for_the_end_of_a_short_lock() {
         is_over.store(true, Ordering::SeqCst);
     };
     let (written, ()) = tokio::join!(futures_util::future::join_all((0..WRITERS).map(write)), lock);
-    // Each write is there once, and whoever follows has got it.
+    // Each write exists once, and followers have received it.
     let total = written.iter().sum::<usize>() + 1;
     assert_eq!(server.ok("GET", "/db", Value::Null).await["doc_count"], total + 1);
     let mut told = std::collections::HashSet::new();
@@ -98,7 +98,7 @@ async fn requests_wait_for_the_end_of_a_short_lock() {
 async fn requests_are_refused_in_a_long_lock_and_the_server_recovers_by_itself() {
     // Shorter than the default of 30 s.
     const RETRY_MAX: Duration = Duration::from_secs(3);
-    // Shorter than the limit of the servers that do not wait for it.
+    // Shorter than the limit of the servers that do not wait for the lock.
     const AT_ONCE: Duration = Duration::from_secs(20);
     let Some(store) = Store::on_an_engine() else { return };
     let layer = store.layer_with(LayerOptions { retry_max: RETRY_MAX, ..LayerOptions::default() }).await;
@@ -115,15 +115,15 @@ async fn requests_are_refused_in_a_long_lock_and_the_server_recovers_by_itself()
     writer.send("PUT", "/db/a", &[], b"{}").await;
     let up = async {
         let answered = within(AT_ONCE, patient.json("GET", "/_up", Value::Null)).await;
-        let (status, answer) = answered.expect("load balancers do not wait as long as writers");
+        let (status, answer) = answered.expect("/_up answers before writers time out");
         assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")), "{answer}");
     };
-    // When it is no longer known what the settings are.
+    // After the cache of the settings has expired.
     let later = async {
         pass(Duration::from_millis(1_500)).await;
         assert_eq!(patient.json("GET", "/", Value::Null).await.0, 200);
         let answered = within(AT_ONCE, patient.json("GET", "/_all_dbs", Value::Null)).await;
-        assert_eq!(answered.expect("nor does who has to be known").0, 503);
+        assert_eq!(answered.expect("a request that needs settings is refused in time").0, 503);
         let admin = [("authorization", "Basic YWRtaW46cGFzc3dvcmQ=")];
         assert_eq!(guarded.connect().await.call("GET", "/_membership", &admin, b"").await.status, 200);
     };

@@ -1,5 +1,5 @@
-//! The tests of the HTTP API, one program: linking takes longer than compiling them. What needs a process of its own is a
-//! program beside this one and says why.
+//! The tests of the HTTP API in one program, because linking takes longer than compiling. Tests that need a process of
+//! their own are programs beside this one.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 #![allow(clippy::duplicate_mod, reason = "`under_faults` has some modules once more")]
 
@@ -67,7 +67,7 @@ mod worker;
 
 use support::Store;
 
-/// The store of the modules that are tested under faults too: here one without. Never `None`.
+/// Returns a store without faults, for modules that also run under faults. Never `None`.
 fn store() -> Option<Store> {
     Some(Store::new())
 }

@@ -1,4 +1,4 @@
-//! Mango: what `mango.jsonl` in tests/couchdb-answers does not show.
+//! Mango beyond the recordings in `mango.jsonl` of tests/couchdb-answers.
 
 use super::store;
 use crate::gate::Gate;
@@ -30,7 +30,7 @@ async fn all_documents_of_many_pages_are_found() {
     let all = server.ok("POST", "/db/_find", json!({"selector": {"even": true}, "limit": 100_000})).await;
     assert_eq!(all["docs"].as_array().unwrap().len(), 3_000);
     assert_eq!((&all["docs"][1]["n"], &all["docs"][2_999]["_id"]), (&json!(2), &json!("doc05998")));
-    // Page by page it is the same.
+    // The pages together have the same documents.
     let mut found = Vec::new();
     let mut bookmark = NULL;
     loop {
@@ -64,7 +64,8 @@ async fn all_documents_of_many_pages_are_found() {
     server.stop().await;
 }
 
-/// Selected design documents are dropped with what was examined since the last selected row, as by CouchDB's coordinator.
+/// As in CouchDB's coordinator, selected design documents are dropped together with the counts since the last selected
+/// row.
 #[tokio::test(flavor = "multi_thread")]
 async fn design_documents_count_as_in_couchdb() {
     let Some(store) = store() else { return };
@@ -79,11 +80,8 @@ async fn design_documents_count_as_in_couchdb() {
         (json!({"selector": {}, "limit": 4}), [4, 4, 0, 4]),
         (json!({"selector": {"_id": {"$gt": null}}}), [4, 4, 0, 4]),
         (json!({"selector": {"_id": {"$gt": null}}, "sort": [{"_id": "desc"}]}), [4, 4, 0, 4]),
-        // None is selected, and all are counted.
         (json!({"selector": {"n": 1}}), [6, 6, 0, 0]),
-        // `_design/n` is not selected, and lost with `_design/t`.
         (json!({"selector": {"zz": true}}), [4, 4, 0, 3]),
-        // Only `_design/n` is, and the rows behind it are counted.
         (json!({"selector": {"zz": false}}), [4, 4, 0, 1]),
         (json!({"selector": {"zz": 1}, "r": 2}), [4, 0, 4, 0]),
         (json!({"selector": {}, "r": 2}), [4, 0, 4, 4]),
@@ -99,7 +97,7 @@ async fn design_documents_count_as_in_couchdb() {
     server.stop().await;
 }
 
-/// Two servers: what one defines the other plans with, whatever it knew before.
+/// Each server's planner sees indexes that the other server defines.
 #[tokio::test(flavor = "multi_thread")]
 async fn indexes_answer_wherever_they_were_defined() {
     let Some(store) = store() else { return };
@@ -115,7 +113,7 @@ async fn indexes_answer_wherever_they_were_defined() {
         behind["bookmark"] = found["bookmark"].clone();
         assert_eq!(ids(&server.ok("POST", "/db/_find", behind).await), ["doc00292", "doc00290", "doc00288"]);
     }
-    // What is written is there at once, and what is covered is read of the index alone.
+    // Writes are visible at once, and covered queries read the index only.
     other.ok("PUT", "/db/new", json!({"n": 1_000, "even": true})).await;
     let covered =
         json!({"selector": {"even": true, "n": {"$gt": 295}}, "fields": ["_id", "n"], "execution_stats": true});
@@ -128,7 +126,7 @@ async fn indexes_answer_wherever_they_were_defined() {
     let count = json!({"selector": {"even": false, "n": {"$gt": 100}}, "execution_stats": true});
     let counted = other.ok("POST", "/db/_count", count).await;
     assert_eq!((&counted["count"], &counted["execution_stats"]["total_docs_examined"]), (&json!(100), &json!(0)));
-    // A selector that weighs much is asked apart from the server's threads.
+    // Heavy selectors run outside of the server's threads.
     let names: Vec<u32> = (0..100).collect();
     let heavy = json!({"selector": {"even": true, "n": {"$gt": 3}, "_id": {"$nin": names}}, "limit": 1_000});
     assert_eq!(one.ok("POST", "/db/_find", heavy.clone()).await["docs"].as_array().unwrap().len(), 149);
@@ -151,7 +149,6 @@ async fn indexes_that_cannot_be_kept_are_refused() {
         let (status, answer) = server.json("POST", "/db/_index", json!({ "index": index })).await;
         assert_eq!((status, &answer["error"]), (400, &json!("invalid_index")), "{answer}");
     }
-    // Many small indexes, and then large ones until the byte limit is reached.
     let map = |n: u32| json!({"fields": {format!("f{n}"): "asc"}, "partial_filter_selector": {}});
     let view = |n| (format!("i{n}"), json!({"map": map(n), "reduce": "_count", "options": {"def": {}}}));
     let views: serde_json::Map<String, Value> = (0..100).map(view).collect();
@@ -166,7 +163,7 @@ async fn indexes_that_cannot_be_kept_are_refused() {
     }
     assert!(made >= 104 && refused > 0, "{made} {refused}");
     assert_eq!(server.ok("GET", "/db/_index", NULL).await["total_rows"], json!(made + 1));
-    // A document that is in few of the indexes reserves nothing for the others.
+    // A document in few of the indexes reserves nothing for the others.
     let docs: Vec<Value> = (0..50).map(|n| json!({"_id": format!("d{n}"), format!("f{n}"): n})).collect();
     let written = server.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;
     assert!(written.as_array().unwrap().iter().all(|row| row["ok"] == true), "{written}");
@@ -176,7 +173,7 @@ async fn indexes_that_cannot_be_kept_are_refused() {
     server.stop().await;
 }
 
-/// Replication may bring such indexes: their design documents are stored, and no query uses them.
+/// Replication may bring such indexes: they are stored, and no query uses them.
 #[tokio::test(flavor = "multi_thread")]
 async fn indexes_on_what_no_body_has_change_no_answer() {
     let Some(store) = store() else { return };
@@ -279,7 +276,7 @@ async fn indexes_come_and_go_beside_what_else_their_design_document_has() {
     assert_eq!(deleted["fail"].as_array().unwrap().len(), 2);
     let there = server.ok("GET", "/db/_design/d", NULL).await;
     assert_eq!((&there["title"], there.get("views")), (&json!("mine"), None));
-    // Made by many at once, all of them are there.
+    // Concurrent creations all succeed.
     let names: Vec<String> = (0..6).map(|n| format!("n{n}")).collect();
     let made = names.iter().map(|name| server.ok("POST", "/db/_index", index(name)));
     futures_util::future::join_all(made).await;
@@ -321,7 +318,7 @@ async fn requests_beyond_their_bounds_are_refused() {
     server.stop().await;
 }
 
-/// All runs on one thread here: while a selector is matched, others are answered all the same.
+/// On a single thread: other requests are answered while a slow selector runs.
 #[tokio::test]
 async fn a_query_that_takes_long_holds_up_nobody() {
     let Some(store) = store() else { return };

@@ -1,4 +1,4 @@
-//! Documents with attachments as multipart bodies, both ways: what the recorded answers of CouchDB do not show.
+//! Documents with attachments as multipart bodies, beyond CouchDB's recorded answers.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use tokio::io::AsyncWriteExt;
 
 const RELATED: (&str, &str) = ("content-type", "multipart/related; boundary=\"abc\"");
 
-/// A body of a JSON part and others, each with the headers given, `|` for a line's end.
+/// Builds a body of a JSON part and further parts with these headers; `|` is a line end.
 fn body(json: &str, parts: &[(&str, &str)]) -> Vec<u8> {
     let mut text = format!("--abc\r\nContent-Type: application/json\r\n\r\n{json}");
     for (headers, data) in parts {
@@ -22,7 +22,7 @@ fn body(json: &str, parts: &[(&str, &str)]) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// The JSON of a document with attachments that follow.
+/// Returns the JSON of a document with attachments that follow.
 fn follows(names: &[&str]) -> String {
     let one = |name: &&str| format!("\"{name}\":{{\"content_type\":\"a/b\",\"follows\":true}}");
     format!("{{\"_attachments\":{{{}}}}}", names.iter().map(one).collect::<Vec<_>>().join(","))
@@ -42,7 +42,7 @@ async fn data_that_follows() {
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     let mut client = server.connect().await;
-    // By order, without a header; by name, in another order; a name that is written otherwise; equal data.
+    // By order without a header; by name in another order; a name in another encoding; equal data.
     let order = body(&follows(&["a", "b/c"]), &[("", "one"), ("", "two")]);
     let made = put(&mut client, "/db/order", &order).await;
     assert_eq!((made.status, made.header("location")), (201, Some("http://localhost/db/order")), "{made:?}");
@@ -57,7 +57,7 @@ async fn data_that_follows() {
         assert_eq!(data(&mut client, &format!("/db/{id}/b/c")).await, "two");
         assert_eq!(data(&mut client, &format!("/db/{id}/b%2Fc")).await, "two");
     }
-    // Inline, stub and following together, from another replica.
+    // A replicated revision with inline, stub and following attachments.
     let json = r#"{"_revisions":{"start":5,"ids":["y","x"]},"_attachments":{"i":{"data":"b25l"},
         "f":{"content_type":"a/b","follows":true,"revpos":4,"length":3,"digest":"md5-uKnBYkS0N4wuxAq5rP2PbQ=="}}}"#;
     let digest = json.replace("uKnBYkS0N4wuxAq5rP2PbQ==", &md5_of(&mut client, "/db/order", "b/c").await);
@@ -70,7 +70,7 @@ async fn data_that_follows() {
     let boundary = boundary.expect("multipart").trim_end_matches('"').to_owned();
     assert_eq!(shown.body.matches("\"follows\":true").count(), 2);
     assert!(shown.body.contains("\"revpos\":4"), "{shown:?}");
-    // What came out goes in again.
+    // The answer is accepted as a request.
     let kind = format!("multipart/related; boundary={boundary}");
     let copied =
         client.call("PUT", "/db/copied?new_edits=false", &[("content-type", &kind)], shown.body.as_bytes()).await;
@@ -81,13 +81,13 @@ async fn data_that_follows() {
     server.stop().await;
 }
 
-/// An attachment's digest, without `md5-`.
+/// Returns an attachment's digest without `md5-`.
 async fn md5_of(client: &mut Client, path: &str, name: &str) -> String {
     let document = client.call("GET", path, &[("accept", "application/json")], b"").await.json();
     document["_attachments"][name]["digest"].as_str().expect("a digest").replace("md5-", "")
 }
 
-/// Waits until nothing is staged: what is refused is taken away behind the answer.
+/// Waits until nothing is staged. Refused uploads are removed after the answer.
 async fn no_upload_stays(database: &Database) {
     let is_swept = async || check_database(database, |_| {}).await.unwrap().staged_uploads == 0;
     until("nothing is staged", is_swept).await;
@@ -137,7 +137,7 @@ async fn of_what_is_refused_nothing_stays() {
         ),
         ("/none/d", body(&one, &[("", "x")]), 404, "not_found"),
     ] {
-        // All on one connection each: what is refused is read to its end.
+        // One connection per case, so a refused body must be read to its end.
         let mut client = server.connect().await;
         let answer = put(&mut client, path, &sent).await;
         let sent = String::from_utf8_lossy(&sent);
@@ -149,21 +149,21 @@ async fn of_what_is_refused_nothing_stays() {
             server.connect().await.call("PUT", "/db/d", &[("content-type", kind)], &body(&one, &[("", "x")])).await;
         assert_eq!(answer.status, 400);
     }
-    // A client that goes away in the middle of its data.
+    // A client that disconnects within its data.
     let mut client = server.connect().await;
     let large = body(&one, &[("", &"x".repeat(1_000_000))]);
     let length = large.len().to_string();
     client.send("PUT", "/db/d", &[RELATED, ("content-length", &length)], b"").await;
     client.stream.write_all(&large[..900_000]).await.unwrap();
     drop(client);
-    // Uploads that were refused are taken away at once, not only by the sweeper an hour later.
+    // Refused uploads are removed at once, not by the hourly sweeper.
     no_upload_stays(&layer.database("db")).await;
     let there = server.call("GET", "/db/there", "").await;
     assert_eq!(there.text("_rev"), rev);
     server.stop().await;
 }
 
-/// A body that comes for longer than uploads are kept that nobody goes on with.
+/// A body that takes longer than the lifetime of idle uploads.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_came_early_in_a_slow_body_is_kept() {
     let store = Store::new();
@@ -173,7 +173,7 @@ async fn what_came_early_in_a_slow_body_is_kept() {
     let server = store.serve_on(layer.clone(), ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     let mut client = server.connect().await;
-    // The second part is staged in part, and then comes a little at a time.
+    // The second part is staged in part and continues slowly.
     let (first, second) = ("1".repeat(1_000), "2".repeat(500_000));
     let whole = body(&follows(&["a", "b"]), &[("", &first), ("", &second)]);
     let length = whole.len().to_string();
@@ -185,7 +185,7 @@ async fn what_came_early_in_a_slow_body_is_kept() {
         pass(Duration::from_millis(120)).await;
         client.stream.write_all(piece).await.unwrap();
         layer.sweep_broken_uploads(&layer.actor, broken_after).await.unwrap();
-        // On a machine that stands still for so long nobody goes on with it, either: then this proves nothing.
+        // If the machine stalls for that long, the test proves nothing.
         if asked.elapsed() > broken_after / 4 {
             return;
         }
@@ -198,7 +198,7 @@ async fn what_came_early_in_a_slow_body_is_kept() {
     server.stop().await;
 }
 
-/// The body of a form: headers as in [`body`] and data.
+/// Builds a form's body from headers as in [`body`] and data.
 fn form(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut text = String::new();
     for (headers, data) in fields {
@@ -222,7 +222,7 @@ async fn forms_of_a_page() {
     let mut client = server.connect().await;
     let document = r#"{"v":1,"_attachments":{"old":{"data":"b25l"},"kept":{"data":"b25l"}}}"#;
     let first = client.call("PUT", "/db/d", &[], document.as_bytes()).await.text("rev");
-    // Files come before the revision that they belong to, one of them in the place of one that is there.
+    // Files before the revision, one of which replaces an existing attachment.
     let new = "name=\"_attachments\"; filename=\"new é.txt\"|Content-Type: text/plain; charset=utf-8";
     let old = "name=\"_attachments\"; filename=\"old\"";
     let none_chosen = "name=\"_attachments\"; filename=\"\"|Content-Type: application/octet-stream";
@@ -243,7 +243,7 @@ async fn forms_of_a_page() {
     for (name, expected) in [("new%20%C3%A9.txt", "new data"), ("old", "two"), ("kept", "one")] {
         assert_eq!(data(&mut client, &format!("/db/d/{name}")).await, expected);
     }
-    // With the document itself: a new one, and one whose stubs stay.
+    // With the document: a new one, and one whose stubs stay.
     let made = post(&mut client, "/db/e", &[("name=\"_doc\"", r#"{"w":1}"#), (old, "three")]).await;
     assert_eq!(made.status, 201, "{made:?}");
     let json = format!(r#"{{"_rev":"{}","w":2,"_attachments":{{"old":{{"stub":true}}}}}}"#, made.text("rev"));
@@ -251,14 +251,14 @@ async fn forms_of_a_page() {
     assert_eq!(made.status, 201, "{made:?}");
     assert_eq!(client.call("GET", "/db/e", &[], b"").await.json()["w"], 2);
     assert_eq!(data(&mut client, "/db/e/old").await, "three");
-    // What is refused leaves nothing.
+    // Refused forms leave nothing staged.
     let underscore = "name=\"_attachments\"; filename=\"_x\"";
     let many = vec![("name=\"x\"", ""); 1_001];
     for (path, fields, status, error) in [
         ("/db/d", &[(new, "x"), ("name=\"_rev\"", first.as_str())][..], 409, "conflict"),
         ("/db/d", &[(new, "x"), ("name=\"_rev\"", "9-x")], 404, "not_found"),
         ("/db/d", &[(new, "x"), ("name=\"_rev\"", "x")], 400, "bad_request"),
-        // It would be kept as long as the form takes.
+        // The field would stay in memory until the form ends.
         ("/db/g", &[("name=\"_rev\"", &"x".repeat(2_000)), ("name=\"_doc\"", "{}")], 400, "bad_request"),
         ("/db/d", &[(new, "x"), ("name=\"_doc\"", "{")], 400, "bad_request"),
         ("/db/d", &[(new, "x"), ("name=\"_doc\"", "{}")], 409, "conflict"),
@@ -313,7 +313,7 @@ async fn lists_of_revisions() {
     assert!(shown.body.ends_with("--"), "{shown:?}");
     let json = client.call("GET", "/db/d?open_revs=all", &[("accept", "application/json")], b"").await;
     assert_eq!(json.json()[0]["ok"]["_attachments"]["a"]["stub"], true);
-    // Nothing to send with it: plain JSON.
+    // Without data the answer is plain JSON.
     let rev = json.json()[0]["ok"]["_rev"].as_str().unwrap().to_owned();
     let path = format!("/db/d?atts_since=%5B%22{rev}%22%5D");
     let known = client.call("GET", &path, &[("accept", "multipart/related")], b"").await;
@@ -358,7 +358,7 @@ async fn many_documents() {
     assert_eq!((none.status, none.body.as_str()), (200, ""));
     let json = client.call("POST", "/db/_bulk_get", &[("accept", "multipart/mixed, application/json")], wanted).await;
     assert_eq!(json.json()["results"].as_array().unwrap().len(), 5);
-    // Entries tell what the client has.
+    // Entries name the revisions that the client has.
     for (since, member, value) in [(rev.as_str(), "stub", "true"), ("1-x", "data", "\"ZGF0YQ==\"")] {
         let wanted = format!(r#"{{"docs":[{{"id":"d","rev":"{rev}","atts_since":["{since}"]}}]}}"#);
         let shown = client.call("POST", "/db/_bulk_get", &[], wanted.as_bytes()).await.json();

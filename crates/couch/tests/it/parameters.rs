@@ -1,21 +1,21 @@
-//! How each endpoint reads its parameters, as tables from CouchDB 3.5's source.
+//! How each endpoint parses its parameters, as tables from CouchDB 3.5's source.
 
 use crate::support::{Answer, ServerOptions, Store};
 use serde_json::{Value, json};
 
 const NULL: Value = Value::Null;
 
-/// The way in which an endpoint reads a boolean.
+/// The way in which an endpoint parses a boolean.
 #[derive(Debug, Clone, Copy)]
 enum Parsed {
-    /// `true` turns it on; any other value is ignored. (`parse_doc_query`, `parse_changes_query`,
+    /// `true` turns it on; other values are ignored. (`parse_doc_query`, `parse_changes_query`,
     /// `parse_global_changes_query`)
     Switch,
     /// The same, with a case-insensitive name. (`parse_changes_query`)
     AnyCaseSwitch,
-    /// `true` or `false` in any case of the letters; any other value is refused. (`couch_mrview_http:parse_boolean`)
+    /// `true` or `false`, case-insensitive; other values are refused. (`couch_mrview_http:parse_boolean`)
     Boolean,
-    /// `true` or `false`, case-sensitive; any other value is refused with this error and reason.
+    /// `true` or `false`, case-sensitive; other values are refused with this error and reason.
     Exact(&'static str, &'static str),
 }
 
@@ -24,8 +24,7 @@ use Parsed::{AnyCaseSwitch, Boolean, Exact, Switch};
 const STABLE: Parsed = Exact("query_parse_error", "Invalid value for `stable`.");
 const UPDATE: Parsed = Exact("query_parse_error", "Invalid value for `update`.");
 
-/// Method, path, way of reading, and names of the parameters. A name with `!` behind it changes this test's answer if it is
-/// `true`.
+/// Method, path, way of parsing, and parameter names. `!` after a name: `true` changes the answer in this test.
 const TABLE: &[(&str, &str, Parsed, &str)] = &[
     (
         "GET",
@@ -89,7 +88,7 @@ async fn booleans_are_read_as_couchdb_reads_them() {
                 client.call(method, &path, &[], body).await
             };
             let on = with(name, "true").await;
-            // Some parameters do not fit the request; they are read nevertheless.
+            // Some parameters do not fit the request but are parsed.
             let reason = refused(&on).map(|(.., reason)| reason).unwrap_or_default();
             assert!(
                 !reason.starts_with("Invalid boolean") && !reason.starts_with("Invalid value"),
@@ -105,7 +104,7 @@ async fn booleans_are_read_as_couchdb_reads_them() {
                         assert!(is_feed || told.body == plain.body, "{path} {name}={value}: {told:?}");
                     }
                     Boolean if value == "True" => {
-                        // Sizes and counters of databases may change meanwhile.
+                        // Sizes and counters may change concurrently.
                         let is_same = path.starts_with("/_dbs_info") || told.body == on.body;
                         assert!(told.status == on.status && is_same, "{path} {name}={value}: {told:?}");
                     }

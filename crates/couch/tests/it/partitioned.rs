@@ -1,4 +1,4 @@
-//! Partitioned databases over HTTP, as CouchDB 3.5.0 answers (recorded, but where it says otherwise).
+//! Partitioned databases over HTTP, as recorded from CouchDB 3.5.0 unless noted.
 
 use super::store;
 use crate::support::ServerOptions;
@@ -36,7 +36,7 @@ async fn partitions() {
         ("GET", "/db/_all_docs?partition=_a", partition("Partition must not start with an underscore")),
         ("GET", "/db/_partition/_x", partition("Partition must not start with an underscore")),
         ("GET", "/db/_partition/a/_all_docs?partition=b", bad("Conflicting value for `partition` in query string")),
-        // Not recorded: as CouchDB's source has it.
+        // Not recorded; from CouchDB's source.
         ("GET", "/db/_partition", bad("invalid_partition_req")),
         ("GET", "/plain/_partition/a", bad("database is not partitioned")),
         ("GET", "/plain/_partition/a/_all_docs", bad("database is not partitioned")),
@@ -111,7 +111,7 @@ async fn partitions() {
     assert_eq!(refused["reason"], "No partitioned index exists for this sort, try indexing by the sort fields.");
     let refused = server.json("GET", "/plain/_all_docs?partition=a", NULL).await;
     assert_eq!(refused.1["reason"], "`partition` parameter is not supported on this db");
-    // Local documents have none, and replicated ones must have one, too.
+    // Local documents need no partition; replicated documents do.
     server.ok("PUT", "/db/_local/x", json!({})).await;
     for new_edits in [true, false] {
         let docs = json!([{"_id": "c:x", "_rev": "1-a"}, {"_id": "x", "_rev": "1-a"}]);
@@ -126,13 +126,13 @@ async fn partitions() {
     server.ok("POST", "/plain/_bulk_docs", json!({"docs": [{"_id": "x"}]})).await;
 }
 
-/// All that is asked of a view of a partition is of its rows alone.
+/// All parameters of a partition's view apply to its rows only.
 #[tokio::test]
 async fn views_of_partitions() {
     let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/db?partitioned=true", NULL).await;
-    // The second sorts among the ids of the first.
+    // The second partition sorts among the ids of the first.
     for partition in ["a", "a!", "b"] {
         let doc =
             |n: u64| json!({"_id": format!("{partition}:{n}"), "n": n, "next": format!("{partition}:{}", (n + 1) % 6)});
@@ -195,7 +195,6 @@ async fn views_of_partitions() {
         server.ok("POST", "/db/_partition/a!/_design/local/_view/n", json!({"keys": [[0, 2]], "reduce": false})).await;
     assert_eq!(ids(&posted), ["a!:2"]);
     assert_eq!(server.ok("GET", "/db/_design/all/_view/n", NULL).await["rows"][0]["value"], 45);
-    // What else design documents have.
     let ask = async |method: &str, path: &str| {
         server.call(method, &format!("/db/_partition/a!/_design/local/{path}"), "").await
     };
@@ -208,7 +207,7 @@ async fn views_of_partitions() {
     assert_eq!(server.ok("GET", "/db/a!:1", NULL).await["seen"], true);
     let bulk = server.ok("POST", "/db/_partition/a/_index/_bulk_delete", json!({"docids": ["_design/none"]})).await;
     assert_eq!(bulk["fail"][0]["id"], "_design/none", "{bulk}");
-    // Beyond the last row the offset is that of the range's end.
+    // After the last row the offset is the end of the range.
     for (query, offset) in [
         ("skip=5", 11),
         ("skip=6", 12),

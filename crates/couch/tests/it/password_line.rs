@@ -1,5 +1,5 @@
-//! The line in which passwords are checked: who has a place in it, whose turn is next, who does not wait at all. Checks are held
-//! until the test lets them go on, so that none of this depends on how long they take.
+//! The queue of password checks: admission, order, and requests that skip it. The test holds each check, so it does not
+//! depend on their duration.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::support::{Answer, Client, Running, ServerOptions, Store, soon};
 
 const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 
-/// Longer than any of this takes.
+/// Longer than the test.
 const FOR_EVER: Duration = Duration::from_secs(3_600);
 
-/// A server behind a proxy that names its clients, with `admin` and `anna`.
+/// Starts a server behind a proxy that names its clients, with `admin` and `anna`.
 async fn start(store: &Store, gate: &Gate, waiting_max: usize, wait_max: Duration) -> (Running, String) {
     let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
     let options = ServerOptions {
@@ -31,7 +31,7 @@ async fn start(store: &Store, gate: &Gate, waiting_max: usize, wait_max: Duratio
         ..ServerOptions::default()
     };
     let server = store.serve(options).await;
-    // The administrator's password, and anna's hash.
+    // One check for the administrator's password, one for anna's hash.
     gate.pass(2);
     let mut client = server.connect().await;
     assert_eq!(client.call("PUT", "/_users", &[ADMIN], b"").await.status, 201);
@@ -44,7 +44,7 @@ async fn start(store: &Store, gate: &Gate, waiting_max: usize, wait_max: Duratio
     (server, cookie)
 }
 
-/// Asks with this password from this address, and waits for the answer in a task.
+/// Sends a password from this address, in a task.
 fn guess(server: &Running, address: String, password: String) -> JoinHandle<Answer> {
     let to = server.address;
     tokio::spawn(async move {
@@ -56,7 +56,7 @@ fn guess(server: &Running, address: String, password: String) -> JoinHandle<Answ
     })
 }
 
-/// How many wait, read with a session, which does not wait.
+/// Returns the queue's length, read with a session, which needs no check.
 async fn waiting(server: &Running, cookie: &str) -> usize {
     let figures = server.connect().await.call("GET", "/_node/_local/_prometheus", &[("cookie", cookie)], b"").await;
     let line = figures.body.lines().find_map(|line| line.strip_prefix("flatbed_password_checks_waiting "));
@@ -73,21 +73,20 @@ async fn who_signs_in_for_the_first_time_is_before_a_flood_that_goes_on() {
     let (store, gate) = (Store::new(), Gate::new());
     let (server, cookie) = start(&store, &gate, PLACES, FOR_EVER).await;
     let ask = |at: usize, round: &str| guess(&server, format!("10.0.0.{at}"), format!("{round} {at}"));
-    // One is checked, and the others wait.
     let mut first = FuturesUnordered::from_iter([ask(0, "first")]);
     gate.until_came(3).await;
     first.extend((1..=PLACES).map(|at| ask(at, "first")));
     until_waiting(&server, &cookie, PLACES).await;
-    // Who is remembered does not.
+    // A remembered client skips the queue.
     let known = server.connect().await.call("GET", "/_all_dbs", &[ADMIN], b"").await;
     assert_eq!(known.status, 200, "{known:?}");
-    // Nobody gives way to another who asks for the first time, nor to who asks again.
+    // No request is displaced by an address's first request or by a repeated one.
     let other = soon(guess(&server, "10.0.1.1".to_owned(), "x".to_owned())).await.unwrap();
     assert_eq!((other.status, other.text("error")), (429, "too_many_requests".to_owned()));
     for at in 0..=PLACES {
         assert_eq!(soon(ask(at, "second")).await.unwrap().status, 429);
     }
-    // All that waits is now of who has asked twice.
+    // The queue now holds only repeated requests.
     let anna = {
         let to = server.address;
         tokio::spawn(async move {
@@ -99,7 +98,7 @@ async fn who_signs_in_for_the_first_time_is_before_a_flood_that_goes_on() {
     };
     assert_eq!(soon(first.next()).await.unwrap().unwrap().status, 429);
     assert_eq!(waiting(&server, &cookie).await, PLACES);
-    // The one that is checked, and two more: one of these may be the last lane's.
+    // The running check and two more, one of which may belong to the last lane.
     gate.pass(3);
     let signed_in = soon(anna).await.unwrap();
     assert_eq!(signed_in.status, 200, "{signed_in:?}");
@@ -107,7 +106,7 @@ async fn who_signs_in_for_the_first_time_is_before_a_flood_that_goes_on() {
     while let Some(wrong) = soon(first.next()).await {
         assert_eq!(wrong.unwrap().status, 401);
     }
-    // Whoever was refused was not checked.
+    // Refused requests were not checked.
     assert_eq!(gate.came(), 2 + PLACES + 1);
     server.stop().await;
 }
@@ -117,7 +116,7 @@ async fn an_address_has_a_few_places_and_leaves_them() {
     const OF_ONE: usize = 16;
     let (store, gate) = (Store::new(), Gate::new());
     let (server, cookie) = start(&store, &gate, 1_000, FOR_EVER).await;
-    // Of IPv6 the first half is an address.
+    // An IPv6 client is identified by its /64 network.
     let network = |at: usize| format!("2001:db8:0:1::{at}");
     let checked = guess(&server, network(0), "0".to_owned());
     gate.until_came(3).await;
@@ -127,7 +126,7 @@ async fn an_address_has_a_few_places_and_leaves_them() {
     assert_eq!(soon(ask(OF_ONE + 1)).await.unwrap().status, 429);
     let other = guess(&server, "2001:db8:0:2::1".to_owned(), "x".to_owned());
     until_waiting(&server, &cookie, OF_ONE + 1).await;
-    // Whoever hangs up gives their place back, and is not checked.
+    // A disconnecting client leaves the queue and is not checked.
     let last = of_one.pop().unwrap();
     other.abort();
     of_one.iter().for_each(JoinHandle::abort);
@@ -145,7 +144,7 @@ async fn who_has_waited_for_long_is_refused_and_who_is_being_checked_is_not() {
     let (store, gate) = (Store::new(), Gate::new());
     let wait_max = Duration::from_secs(2);
     let (server, _) = start(&store, &gate, 1_000, wait_max).await;
-    // One whose turn has come before it had waited for long.
+    // A request whose turn came before its wait became long.
     let mut attempt = 0;
     let checked = loop {
         attempt += 1;
@@ -155,7 +154,6 @@ async fn who_has_waited_for_long_is_refused_and_who_is_being_checked_is_not() {
             break asked;
         }
     };
-    // By then it has been there for longer than this one.
     let waits = soon(guess(&server, "10.0.0.2".to_owned(), "x".to_owned())).await.unwrap();
     assert_eq!((waits.status, waits.text("error")), (429, "too_many_requests".to_owned()));
     gate.open();

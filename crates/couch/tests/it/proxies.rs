@@ -1,4 +1,4 @@
-//! Proxies that say who somebody is: believed by the connection that they come from, and by the server's secret.
+//! Proxies that assert a user, trusted by the connection's address and by the server's secret.
 
 use flatbed_auth::PasswordHash;
 use flatbed_http::Proxies;
@@ -21,14 +21,14 @@ fn options(peers: &str) -> ServerOptions {
     }
 }
 
-/// As a proxy makes it, of a secret that it was given.
+/// Returns the token that a proxy computes from its secret.
 async fn token(store: &Store, name: &str, algorithm: ring::hmac::Algorithm) -> String {
     let secrets = store.layer().await.sign_in_state().await.unwrap().0.secrets;
     let tag = ring::hmac::sign(&ring::hmac::Key::new(algorithm, &secrets[0].bytes), name.as_bytes());
     tag.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// `name: roles`, and how they are known.
+/// Returns `name: roles` and the authentication method.
 async fn who(server: &Running, headers: &[(&str, &str)]) -> String {
     let answer = server.connect().await.call("GET", "/_session", headers, b"").await;
     let found = answer.json();
@@ -65,7 +65,7 @@ async fn a_proxys_right_and_wrong_word() {
         assert_eq!(who(&server, &said).await, "nobody", "{said:?}");
     }
 
-    // What they may do is what their roles may.
+    // Their rights follow from their roles.
     let mut admin = server.connect().await;
     assert_eq!(admin.call("PUT", "/db", &[ADMIN], b"").await.status, 201);
     let members = json!({"members": {"roles": ["friends"]}}).to_string();
@@ -78,7 +78,7 @@ async fn a_proxys_right_and_wrong_word() {
         assert_eq!(client.call("GET", "/_all_dbs", &said, b"").await.status, 401);
     }
 
-    // A secret that was replaced counts for as long as a session goes on, and the new one at once.
+    // A replaced secret stays valid for the lifetime of a session; the new one is valid at once.
     store.layer().await.rotate_secret().await.unwrap();
     let new = token(&store, "anna", ring::hmac::HMAC_SHA256).await;
     for token in [&new, &right] {
@@ -91,7 +91,7 @@ async fn a_proxys_right_and_wrong_word() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_is_not_named_says_nothing() {
     let store = Store::new();
-    // The test's own address speaks for others, and is not among those who say who somebody is.
+    // The test's address may forward client addresses but not assert users.
     let forwarding = Proxies { forwarding: "127.0.0.1".parse().unwrap(), ..Proxies::default() };
     let elsewhere = store.serve(ServerOptions { proxies: forwarding.clone(), ..options("10.0.0.0/8") }).await;
     let right = token(&store, "anna", ring::hmac::HMAC_SHA256).await;
@@ -101,11 +101,11 @@ async fn whoever_is_not_named_says_nothing() {
         let said = [said.as_slice(), &[(header, "10.0.0.1")]].concat();
         assert_eq!(who(&elsewhere, &said).await, "nobody", "{header}");
     }
-    // It counts by its connection, whomever it speaks for.
+    // The connection's address counts, not the forwarded one.
     let named = store.serve(ServerOptions { proxies: forwarding, ..options("127.0.0.1") }).await;
     let through = [said.as_slice(), &[("x-forwarded-for", "203.0.113.1")]].concat();
     assert_eq!(who(&named, &through).await, "anna: friends by proxy");
-    // Unless nobody is named, nor where nobody has a name.
+    // Without trusted proxies the headers have no effect.
     let none = store.serve(options("")).await;
     assert_eq!(who(&none, &said).await, "nobody");
     for server in [elsewhere, named, none] {

@@ -25,7 +25,6 @@ async fn purges_that_are_remembered_are_shown() {
         purged.push(purge(id).await);
     }
     assert_eq!(shown().await, json!({"purged_infos": purged}));
-    // A revision that does not exist leaves no record.
     server.ok("POST", "/db/_purge", json!({"a": ["1-b"], "none": ["1-b"]})).await;
     assert_eq!(shown().await, json!({"purged_infos": purged}));
     server.ok("PUT", "/db/_purged_infos_limit", json!(2)).await;

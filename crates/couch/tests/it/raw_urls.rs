@@ -1,4 +1,4 @@
-//! URLs as people type them into curl: characters that must be encoded, and are not.
+//! URLs as typed into curl, with characters that should be encoded.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use crate::store;
 use crate::support::{Running, ServerOptions, soon};
 
-/// Sends pieces on one connection, and reads until the server closes it.
+/// Sends pieces on one connection and reads until the server closes it.
 async fn answers(server: &Running, pieces: &[&str]) -> String {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -34,7 +34,7 @@ async fn quotes_in_urls_are_taken_and_bodies_are_left_alone() {
     let get = |target: &str, last: &str| format!("GET {target} HTTP/1.1\r\n{host}{last}\r\n");
     let (key, close) = (get("/db/_all_docs?key=\"a\"", ""), "connection: close\r\n");
     let keys = get("/db/_all_docs?keys=[\"<b>\"]&x={\"`^|\\\":1}", close);
-    // One after the other, and several at once.
+    // Sequential and pipelined requests.
     for pieces in
         [vec![&*key, &keys], vec![&[&*key, &keys].concat()], vec![&key[..25], &key[25..], &keys[..40], &keys[40..]]]
     {
@@ -42,7 +42,7 @@ async fn quotes_in_urls_are_taken_and_bodies_are_left_alone() {
         assert_eq!(text.matches("HTTP/1.1 200 OK").count(), 2, "{text}");
         assert!(text.contains("\"id\":\"a\"") && text.contains("\"id\":\"<b>\""), "{text}");
     }
-    // A body that looks like requests is a body, with its length or in chunks; behind the first all goes on.
+    // A body that looks like requests stays a body, with a length or chunked; the connection continues after the first.
     let body = "{\"t\":\"\\nGET /db?x=\\\"<y>\\\" HTTP/1.1\\n\\n\"}";
     let put = |id: &str, framing: &str, body: &str| {
         format!("PUT /db/{id}?x=\"y\" HTTP/1.1\r\n{host}content-type: application/json\r\n{framing}\r\n{body}")

@@ -1,4 +1,4 @@
-//! `POST /_replicate` between databases of one server, and of two.
+//! `POST /_replicate` within one server and between two.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Fewer documents where each request takes longer.
+/// Returns a smaller count if each request takes longer.
 fn scaled(count: usize) -> usize {
     if module_path!().contains("under_faults") { count / 10 } else { count }
 }
 
-/// Every document with its winner, and all its leaves with their bodies and attachments.
+/// Returns every document's winner and all leaves with bodies and attachments.
 async fn leaves(server: &Running, database: &str) -> Vec<Value> {
     let changes = server.ok("GET", &format!("/{database}/_changes?style=all_docs"), Value::Null).await;
     let (mut winners, mut asked) = (Vec::new(), Vec::new());
@@ -36,7 +36,7 @@ async fn leaves(server: &Running, database: &str) -> Vec<Value> {
     winners
 }
 
-/// Documents with conflicts, deletions and attachments.
+/// Creates documents with conflicts, deletions and attachments.
 async fn fill(server: &Running, database: &str, count: usize) {
     let (status, _) = server.json("PUT", &format!("/{database}"), Value::Null).await;
     assert!(status == 201 || status == 412);
@@ -62,7 +62,6 @@ async fn fill(server: &Running, database: &str, count: usize) {
             server.ok("DELETE", &format!("{path}?rev={rev}"), Value::Null).await;
             continue;
         }
-        // "aGVsbG8=" is "hello".
         let attachments = json!({"a/b": {"content_type": "text/plain", "data": "aGVsbG8="},
                                  "c": {"content_type": "application/octet-stream", "data": "AAEC"}});
         server.ok("PUT", &path, json!({"_rev": rev, "_attachments": attachments})).await;
@@ -78,10 +77,9 @@ async fn all_leaves_arrive_at_every_kind_of_peer() {
     let count = scaled(2_050);
     fill(&server, "a", count).await;
     let wanted = leaves(&server, "a").await;
-    // 20 documents have three leaves more each.
     assert_eq!(wanted.len(), 2 * (count + 1) + 60);
 
-    // Within the server; out of it; into another; between two others' URLs.
+    // Within the server; to another; from another; between two URLs.
     let runs = [
         (&server, json!("a"), json!("b"), &server, "b"),
         (&server, json!("a"), json!(other.url("c")), &other, "c"),
@@ -93,7 +91,7 @@ async fn all_leaves_arrive_at_every_kind_of_peer() {
         let answer = runner.ok("POST", "/_replicate", spec.clone()).await;
         let entry = &answer["history"][0];
         assert_eq!(answer["ok"], true);
-        // Where an answer of the target is lost, it has taken what it did not tell of.
+        // If an answer of the target is lost, its writes are uncounted.
         if scaled(10) == 10 {
             assert_eq!(entry["docs_written"], entry["missing_found"], "{answer}");
         }
@@ -102,7 +100,6 @@ async fn all_leaves_arrive_at_every_kind_of_peer() {
         assert_eq!(entry["session_id"], answer["session_id"]);
         assert!(leaves(at, database).await == wanted, "{database}");
         let again = runner.ok("POST", "/_replicate", spec).await;
-        // The answer has the history of the first run.
         assert_eq!(
             (&again["no_changes"], &again["session_id"], &again["history"][0]["session_id"]),
             (&json!(true), &answer["session_id"], &answer["session_id"]),
@@ -110,7 +107,7 @@ async fn all_leaves_arrive_at_every_kind_of_peer() {
         );
     }
 
-    // A second one goes on where the first ended, and tells of both.
+    // A second run resumes, and its history has both.
     server.ok("PUT", "/a/new", json!({"n": 1})).await;
     let answer = server.ok("POST", "/_replicate", json!({"source": "a", "target": "b"})).await;
     assert_eq!(
@@ -118,7 +115,7 @@ async fn all_leaves_arrive_at_every_kind_of_peer() {
         (&json!(1), &json!(1))
     );
     assert!(answer["history"].as_array().unwrap().len() >= 2, "{answer}");
-    // A target that was made anew has no log: all is copied again.
+    // A recreated target has no checkpoint, so everything is copied again.
     server.ok("DELETE", "/b", Value::Null).await;
     let answer = server.ok("POST", "/_replicate", json!({"source": "a", "target": "b", "create_target": true})).await;
     assert!(answer["history"][0]["docs_written"].as_u64().unwrap() > count as u64, "{answer}");
@@ -181,7 +178,7 @@ async fn continuous_until_it_is_cancelled() {
     server.stop().await;
 }
 
-/// Passes connections on to `to`, and cuts each after some bytes, more with each connection.
+/// Forwards connections to `to` and cuts each after some bytes, more with each connection.
 async fn cutting_proxy(to: SocketAddr) -> (SocketAddr, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -239,7 +236,7 @@ async fn connections_that_break_lose_nothing() {
         tries += 1;
         assert!(tries < 50);
     };
-    // What was read twice is counted once.
+    // Documents that were read twice count once.
     for entry in answer["history"].as_array().unwrap() {
         let count = |name: &str| entry[name].as_u64().unwrap();
         assert!(count("docs_read") <= count("missing_found"), "{entry}");
@@ -257,7 +254,7 @@ async fn large_attachments_go_through_in_pieces() {
     let Some(store) = store() else { return };
     let server = store.serve(ServerOptions::default()).await;
     server.ok("PUT", "/a", Value::Null).await;
-    // Text, so that it is stored compressed, and bytes of every value, which are not.
+    // Text is stored compressed; bytes of every value are not.
     let text = "replication ".repeat(400_000);
     let mut connection = server.connect().await;
     let sent = connection.call("PUT", "/a/doc/text", &[("content-type", "text/plain")], text.as_bytes()).await;

@@ -1,5 +1,5 @@
-//! What replications of users reach who are no administrators: here what they may reach themselves, and of the network nothing
-//! within.
+//! The reach of replications of users who are no administrators: on this server their own rights, on the network no
+//! internal address.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,7 +22,7 @@ const ADMIN: &str = "Basic YWRtaW46cGFzc3dvcmQ=";
 const ANNA: &str = "Basic YW5uYTpwdw==";
 const BOB: &str = "Basic Ym9iOnB3";
 
-/// A server with `anna` and `bob`.
+/// Starts a server with `anna` and `bob`.
 async fn server(store: &Store, replicator: ReplicatorOptions) -> Running {
     let hash = PasswordHash::with_iterations("password", b"0123456789abcdef", 1);
     let server = ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() };
@@ -42,7 +42,7 @@ async fn users(server: &Running) {
     }
 }
 
-/// In a box, as below: a test's future holds those of all its calls.
+/// Boxed, here and below, because the test's future contains those of all its calls.
 fn asked<'a>(
     server: &'a Running,
     who: &'a str,
@@ -71,7 +71,7 @@ async fn database(server: &Running, name: &str, members: &[&str]) {
     ok(server, ADMIN, "PUT", &format!("/{name}/_security"), security).await;
 }
 
-/// What each connection to an address begins with; it is answered with `says`.
+/// Starts a peer that answers each connection with `says`, and collects the first bytes of each connection.
 async fn listen(address: SocketAddr, says: String) -> (SocketAddr, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -89,7 +89,7 @@ async fn listen(address: SocketAddr, says: String) -> (SocketAddr, Arc<Mutex<Vec
     (address, heard)
 }
 
-/// Resolves each name to what the test says, one address after the other; all else as the system does.
+/// Resolves these names to the listed addresses in turn, and other names as the system does.
 fn resolver(names: &[(&'static str, &'static [&'static str])]) -> Resolve {
     let names: HashMap<_, _> = names.iter().copied().collect();
     let asked = Mutex::new(HashMap::<String, usize>::new());
@@ -170,14 +170,14 @@ async fn nothing_within_is_reached_by_users() {
     for ((host, _), answer) in told.iter().zip(futures_util::future::join_all(answers).await) {
         let reason = answer.text("reason");
         assert_eq!((answer.status, answer.text("error").as_str()), (403, "forbidden"), "{host}: {answer:?}");
-        // The same of all, whatever is there.
+        // All refusals have the same text, whatever is at the address.
         let shown = host.rsplit('@').next().unwrap();
         let expected = format!("http://{shown}/db/: the host has no address that replications of users may reach");
         assert_eq!(reason, expected);
     }
     assert!(Instant::now() >= least, "it tells by its time what is there");
     assert!(heard.lock().unwrap().is_empty(), "{heard:?}");
-    // What is listed is reached, and administrators' reach everything.
+    // Listed hosts are reachable; administrators reach every host.
     for (who, host) in [(ANNA, "listed.example"), (ADMIN, "127.0.0.1"), (ADMIN, "inner.example")] {
         let answer = replicate(who, &format!("{host}:{open}"), true).await;
         assert_eq!((answer.status, answer.text("error").as_str()), (404, "db_not_found"), "{answer:?}");
@@ -185,7 +185,7 @@ async fn nothing_within_is_reached_by_users() {
     assert_eq!(heard.lock().unwrap().len(), 3);
     heard.lock().unwrap().clear();
 
-    // Neither a redirect nor a name that changes its mind leads from what may be reached to what may not.
+    // A redirect or a changed name resolution does not lead to an internal address.
     let redirect = format!("HTTP/1.1 302 X\r\nlocation: http://127.0.0.1:{open}/db\r\ncontent-length: 0\r\n\r\n");
     let (outer, sent_on) = listen(SocketAddr::from(([127, 0, 0, 2], open)), redirect).await;
     for host in ["127.0.0.2", "rebinding.example"] {
@@ -222,7 +222,7 @@ async fn here_they_reach_what_their_owners_reach() {
         ok(&server, who, "GET", &format!("/{target}/doc"), Value::Null).await;
     }
 
-    // Each has their own, and so many; others do not end them.
+    // Each user has a limit of jobs; other users' jobs do not count.
     let continuous = json!({"source": "a", "target": "d", "continuous": true});
     let begin = async |who: &str, target: &str| {
         let spec = json!({"source": "a", "target": target, "continuous": true});
@@ -238,13 +238,13 @@ async fn here_they_reach_what_their_owners_reach() {
     };
     assert_eq!(end(BOB, &annas).await, 401);
     assert_eq!(end(BOB, &bobs).await, 200);
-    // It is known for as long as it takes to end.
+    // The server lists the job until it has ended.
     soon(async { while end(ADMIN, &bobs).await != 404 {} }).await;
     let mut cancel = continuous;
     cancel["cancel"] = json!(true);
     assert_eq!(asked(&server, BOB, "POST", "/_replicate", cancel.clone()).await.status, 404);
 
-    // What the owner loses, the job loses.
+    // A job loses its rights with its owner.
     ok(&server, ADMIN, "PUT", "/a/before", json!({})).await;
     until(&server, "/d/before", 200).await;
     let security = json!({"members": {"names": ["bob"], "roles": []}, "admins": {"roles": ["_admin"]}});
@@ -292,7 +292,7 @@ async fn documents_are_their_owners() {
     let done = ended("mine").await;
     assert_eq!((&done["owner"], &done["_replication_state"]), (&json!("anna"), &json!("completed")), "{done}");
 
-    // What is not theirs to reach, and who they are not.
+    // Unreachable targets, and credentials of other users.
     let inner = "http://anna:s3cret@127.0.0.1:1/x";
     for (id, source, target, reason) in [("b", "a", "b", "unauthorized"), ("n", inner, "d", "no address")] {
         ok(&server, ANNA, "PUT", &format!("/_replicator/{id}"), json!({"source": source, "target": target})).await;
@@ -307,7 +307,7 @@ async fn documents_are_their_owners() {
         assert_eq!(asked(&server, ANNA, "PUT", "/_replicator/as", spec).await.status, 403);
     }
 
-    // Others neither see what it signs in with, nor change it.
+    // Other users cannot see the job's credentials or change it.
     let own = ok(&server, ANNA, "GET", "/_replicator/n", Value::Null).await;
     assert_eq!(own["source"], inner);
     let seen = ok(&server, BOB, "GET", "/_replicator/n", Value::Null).await;
@@ -354,7 +354,7 @@ async fn documents_are_their_owners() {
         assert!(!answer.body.contains("s3cret"), "{method} {path}: {answer:?}");
     }
 
-    // So many at a time: two wait to be tried again.
+    // At the limit of running jobs, two wait.
     ok(&server, ANNA, "PUT", "/_replicator/o", json!({"source": "b", "target": "a"})).await;
     ok(&server, ANNA, "PUT", "/_replicator/p", json!({"source": "b", "target": "a"})).await;
     let failed = ended("p").await;
@@ -368,11 +368,11 @@ async fn until(server: &Running, path: &str, status: u16) {
     until_wanted(path, look, |answer| answer.status == status).await;
 }
 
-/// Neither refused documents nor permanently failing jobs delay the document of another owner.
+/// Refused documents and permanently failing jobs do not delay other owners' documents.
 #[tokio::test(flavor = "multi_thread")]
 async fn owners_take_turns_at_few_seats() {
     let store = Store::new();
-    // A job that waits to be retried would otherwise keep its seat for ten minutes.
+    // Otherwise a job that waits for a retry would keep its seat for ten minutes.
     let replicator = ReplicatorOptions {
         first_pause: Duration::from_secs(600),
         jobs_max: 2,

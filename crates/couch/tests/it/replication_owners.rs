@@ -1,4 +1,4 @@
-//! On whose behalf replications run.
+//! The owners on whose behalf replications run.
 
 use std::time::Duration;
 
@@ -8,20 +8,20 @@ use serde_json::{Value, json};
 use super::accounts::{ADMIN, asked, basic, ok, options, options_without_admin, until, user};
 use crate::support::{Running, ServerOptions, Store};
 
-/// A document that is written into `from` comes to `to`.
+/// Writes a document into `from` and waits until it is in `to`.
 async fn goes_over(server: &Running, id: &str, (from, to): (&str, &str)) {
     ok(server, "PUT", &format!("/{from}/{id}"), json!({})).await;
     until(server, &format!("/{to}/{id}"), |doc| doc["_id"] == id).await;
 }
 
-/// One does not, for longer than a replication takes.
+/// Asserts that a document is not copied for longer than a replication takes.
 async fn stays(server: &Running, id: &str, (from, to): (&str, &str)) {
     ok(server, "PUT", &format!("/{from}/{id}"), json!({})).await;
     pass(Duration::from_secs(1)).await;
     assert_eq!(asked(server, &[ADMIN], "GET", &format!("/{to}/{id}"), Value::Null).await.status, 404, "{id}");
 }
 
-/// Waits until each job has found that its owner has no account any more, or has ended.
+/// Waits until each job has noticed that its owner's account is gone, or has ended.
 async fn until_owners_are_gone(server: &Running) {
     let is_gone = |job: &Value| job["history"][0]["reason"].as_str().is_some_and(|reason| reason.contains("account"));
     until(server, "/_scheduler/jobs", |jobs| jobs["jobs"].as_array().is_some_and(|jobs| jobs.iter().all(is_gone)))
@@ -52,17 +52,17 @@ async fn whoever_is_called_so_later_inherits_no_replications() {
     let hers = ok(&server, "GET", "/_replicator/hers", Value::Null).await;
     assert_eq!((&hers["owner"], &hers["owner_account"]), (&json!("anna"), &first["rev"]));
 
-    // With another password she is the same.
+    // A changed password does not change the owner.
     let mut changed = user("anna", "two");
     changed["_rev"] = first["rev"].clone();
     let second = ok(&server, "PUT", path, changed).await;
-    // The server has heard of it.
+    // Long enough for the server to notice.
     pass(Duration::from_secs(1)).await;
     goes_over(&server, "second", ("a", "b")).await;
     let seen = asked(&server, &[("authorization", &two)], "GET", "/_replicator/hers", Value::Null).await;
     assert_eq!(seen.json()["source_proxy"], json!(source));
 
-    // Her name is given again.
+    // The name is registered again.
     let rev = second["rev"].as_str().unwrap();
     ok(&server, "DELETE", &format!("{path}?rev={rev}"), Value::Null).await;
     ok(&server, "PUT", path, user("anna", "three")).await;
@@ -83,11 +83,11 @@ async fn whoever_is_called_so_later_inherits_no_replications() {
     let cancelled = json!({"source": "a", "target": "b", "continuous": true, "cancel": true});
     assert!([401, 404].contains(&asked(&server, &later, "POST", "/_replicate", cancelled).await.status));
 
-    // An administrator may leave it to her.
+    // An administrator may assign it to her.
     taken["owner"] = json!("anna");
     ok(&server, "PUT", "/_replicator/hers", taken).await;
     goes_over(&server, "fourth", ("a", "b")).await;
-    // Batches are written at the same time: the one before may come later.
+    // Batches are written concurrently, so the previous one may arrive later.
     until(&server, "/b/third", |doc| doc["_id"] == "third").await;
     server.stop().await;
 }
@@ -109,7 +109,7 @@ async fn an_owner_stays_who_they_are_where_users_are_replicated() {
     let spec = json!({"source": "a", "target": "b", "continuous": true});
     assert_eq!(asked(&server, &[("authorization", &one)], "PUT", "/_replicator/hers", spec).await.status, 201);
     goes_over(&server, "first", ("a", "b")).await;
-    // From where she has had several passwords since.
+    // Replicated from a server where her password changed several times.
     let replicated = async |salt: &str, ids: &[&str]| {
         let mut document = user("anna", salt);
         document["_id"] = json!("org.couchdb.user:anna");
@@ -119,10 +119,10 @@ async fn an_owner_stays_who_they_are_where_users_are_replicated() {
     };
     let [second, third] = ["b".repeat(32), "c".repeat(32)];
     replicated("three", &[&third, &second, &first]).await;
-    // The server has heard of it.
+    // Long enough for the server to notice.
     pass(Duration::from_secs(1)).await;
     goes_over(&server, "second", ("a", "b")).await;
-    // From where she was deleted, which did not come here, and somebody is called so anew.
+    // Replicated from a server where the account was deleted and registered again; the deletion did not arrive.
     let mut elsewhere = json!({"_id": "d", "_rev": format!("3-{third}")});
     elsewhere["_revisions"] = json!({"start": 3, "ids": [third]});
     ok(&server, "POST", "/b/_bulk_docs", json!({"new_edits": false, "docs": [elsewhere]})).await;
@@ -145,7 +145,7 @@ async fn what_anybody_wrote_does_not_go_on_once_there_is_an_administrator() {
     for path in ["/_replicator", "/a", "/b", "/c"] {
         server.ok("PUT", path, Value::Null).await;
     }
-    // Whatever it says of who that was.
+    // Whatever `owner` the document names.
     let spec = |target: &str| json!({"source": "a", "target": target, "continuous": true});
     let mut named = spec("b");
     named["owner"] = json!("admin");
@@ -169,7 +169,7 @@ async fn what_anybody_wrote_does_not_go_on_once_there_is_an_administrator() {
         assert!(reason.contains("everyone was an administrator"), "{reason}");
         assert_eq!((&failed["owner"], &failed["owner_account"]), (&Value::Null, &Value::Null));
         stays(&server, id, ("a", target)).await;
-        // Who writes it again is who it is of.
+        // The last writer becomes the owner.
         let mut again = spec(target);
         again["_rev"] = failed["_rev"].clone();
         ok(&server, "PUT", &path, again).await;
@@ -193,7 +193,7 @@ async fn a_document_runs_with_the_rights_of_its_owner() {
     let done = until(&server, "/_replicator/mine", |doc| doc["_replication_state"] == "completed").await;
     assert_eq!((&done["owner"], &done["_replication_stats"]["docs_written"]), (&json!("admin"), &json!(1)), "{done}");
 
-    // Nobody has that account: it is tried again, as there may be one later, and reaches nothing until then.
+    // The account does not exist: the job is retried, because the account may appear, and reaches nothing until then.
     let spec = json!({"source": "a", "target": "c", "create_target": true, "owner": "anna"});
     assert_eq!(asked(&server, &[ADMIN], "PUT", "/_replicator/others", spec).await.status, 201);
     let path = "/_scheduler/docs/_replicator/others";
@@ -202,7 +202,7 @@ async fn a_document_runs_with_the_rights_of_its_owner() {
     let shown = asked(&server, &[ADMIN], "GET", "/_scheduler/jobs", Value::Null).await.json();
     assert_eq!(shown["jobs"][0]["user"], "anna", "{shown}");
     assert_eq!(asked(&server, &[ADMIN], "GET", "/c", Value::Null).await.status, 404);
-    // One that can be nobody's.
+    // An impossible owner.
     let spec = json!({"source": "a", "target": "c", "owner": 5});
     assert_eq!(asked(&server, &[ADMIN], "PUT", "/_replicator/crooked", spec).await.status, 201);
     until(&server, "/_replicator/crooked", |doc| doc["_replication_state"] == "failed").await;
@@ -226,7 +226,7 @@ async fn where_everyone_is_an_administrator_documents_are_nobodys() {
     assert_eq!(done["owner"], Value::Null);
     let rev = done["_rev"].as_str().unwrap().to_owned();
     open.stop().await;
-    // It was an administrator's, and stays one's.
+    // It belonged to an administrator, and still does.
     let server = store.serve(options()).await;
     let again = json!({"source": "a", "target": "c", "create_target": true, "_rev": rev, "owner": null});
     let bulk = json!({"docs": [{"_id": "more", "source": "a", "target": "d", "create_target": true}]});

@@ -1,4 +1,4 @@
-//! Replications whose other side is broken, away, or answers nonsense.
+//! Replications with a peer that is broken, unreachable or answers nonsense.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,20 +19,19 @@ fn options() -> ReplicatorOptions {
     ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() }
 }
 
-/// What a made-up peer answers.
+/// The answer of a fake peer.
 enum Says {
     Json(u16, Value),
-    /// Not JSON.
     Text(&'static str),
-    /// As it is.
+    /// Raw bytes.
     Raw(String),
-    /// The beginning, then the same piece for ever.
+    /// A beginning, followed by an endless repetition.
     Endless(&'static str, &'static str),
-    /// JSON, as soon as the gate is open.
+    /// JSON, once the gate is open.
     Late(watch::Receiver<bool>, u16, Value),
 }
 
-/// A peer that answers by `answer`, given a request's method, its path behind the database's, and its body.
+/// Starts a fake peer. `answer` gets the method, the path after the database's, and the body.
 async fn peer(answer: impl Fn(&str, &str, &Value) -> Says + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/db", listener.local_addr().unwrap());
@@ -89,7 +88,7 @@ async fn converse(stream: TcpStream, answer: &(impl Fn(&str, &str, &Value) -> Sa
     }
 }
 
-/// What a source with one document answers where a test asks for nothing else.
+/// The default answers of a source with one document.
 fn source(path: &str) -> Says {
     match path {
         "" => Says::Json(200, json!({"db_name": "db"})),
@@ -170,11 +169,11 @@ async fn a_source_that_answers_nonsense_fails_clearly() {
         let reason = answer["reason"].as_str().unwrap();
         assert!(reason.contains(wanted) && reason.len() < 1_000, "{name}: {answer}");
         assert_eq!(server.ok("GET", &format!("/t{number}"), Value::Null).await["doc_count"], 0, "{name}");
-        // Nothing is recorded as done.
+        // No checkpoint is recorded.
         let logs = server.ok("GET", &format!("/t{number}/_local_docs"), Value::Null).await;
         assert_eq!(logs["rows"], json!([]), "{name}");
     }
-    // Without any nonsense the made-up source is one; what the target cannot take is counted.
+    // The unmodified fake source works; refused documents are counted.
     let url = peer(|_, path, _| source(path)).await;
     let answer = server
         .ok(
@@ -206,8 +205,7 @@ async fn a_source_that_answers_nonsense_fails_clearly() {
     server.stop().await;
 }
 
-/// What is checked must be what is written: of two members of a name, or one in another spelling, readers may take
-/// different ones.
+/// The job must write what it has checked: readers may differ on repeated members or spellings.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_peer_that_names_a_member_twice_fails_the_job() {
     let store = Store::new();
@@ -258,7 +256,7 @@ async fn a_peer_that_names_a_member_twice_fails_the_job() {
         let (listed, shown) = (listed.clone(), text.clone());
         let url = peer(move |_, path, _| match path {
             _ if path.starts_with(place) => Says::Raw(shown.clone()),
-            // The revision is asked for alone: of a source without _bulk_get, or for the sake of its attachments.
+            // Single revisions are requested from a source without `_bulk_get`, or for attachments.
             _ if path.starts_with("/_bulk_get") && shown.starts_with('[') => Says::Json(404, json!({})),
             _ if path.starts_with("/_bulk_get") && place == "/x?revs" => Says::Raw(listed.clone()),
             _ => source(path),
@@ -274,7 +272,7 @@ async fn a_peer_that_names_a_member_twice_fails_the_job() {
         assert_eq!(info["doc_count"], 0, "{text}");
         assert_eq!(info["doc_del_count"], 0, "{text}");
     }
-    // A target that answers so does not get a thing.
+    // A target with this answer gets no documents.
     server.ok("PUT", "/a", Value::Null).await;
     server.ok("PUT", "/a/x", json!({})).await;
     let rev = server.ok("GET", "/a/x", Value::Null).await["_rev"].as_str().unwrap().to_owned();
@@ -296,7 +294,7 @@ async fn a_continuous_source_that_does_not_move_on_is_asked_no_faster() {
     let server = store.serve(options()).await;
     let asked = Arc::new(AtomicU32::new(0));
     let counted = asked.clone();
-    // It never has anything new, and says so at once instead of waiting.
+    // It answers an empty feed at once instead of waiting.
     let url = peer(move |_, path, _| {
         if path.starts_with("/_changes") {
             counted.fetch_add(1, Ordering::Relaxed);
@@ -308,11 +306,11 @@ async fn a_continuous_source_that_does_not_move_on_is_asked_no_faster() {
     let spec = json!({"source": url, "target": "t", "create_target": true, "continuous": true});
     let least = Instant::now() + Duration::from_secs(1);
     let begun = server.ok("POST", "/_replicate", spec).await;
-    // Three times at the beginning, at most.
+    // At most three requests at the beginning.
     until("it is asked again", async || asked.load(Ordering::Relaxed) > 3).await;
     assert!(Instant::now() >= least, "it was asked four times within a second");
     server.ok("POST", "/_replicate", json!({"cancel": true, "id": begun["_local_id"]})).await;
-    // It tells of changes, but their sequence is the one that was asked for.
+    // It reports changes with the sequence that was requested.
     let url = peer(|_, path, _| match path {
         _ if path.starts_with("/_changes") => {
             let row = json!({"seq": 0, "id": "x", "changes": [{"rev": "1-abc"}]});
@@ -364,7 +362,7 @@ async fn a_target_that_asks_for_what_it_was_not_told_of_does_not_get_it() {
     assert_eq!(taken, ["public"]);
 }
 
-/// Counts how often a replication begins with a source that has one document.
+/// Starts a source with one document and counts how often a replication begins.
 async fn counted_source() -> (String, Arc<AtomicU32>) {
     let begun = Arc::new(AtomicU32::new(0));
     let counted = begun.clone();
@@ -432,7 +430,7 @@ async fn jobs_that_are_asked_for_at_once_have_a_bound() {
     }
     assert_eq!(server.ok("GET", "/_scheduler/jobs", Value::Null).await["total_rows"], 2);
     server.ok("POST", "/_replicate", json!({"cancel": true, "id": begun[0]})).await;
-    // The job gives its room back a moment after it has told its end.
+    // The job frees its memory shortly after it reports its end.
     let ask = async || server.json("POST", "/_replicate", spec(3)).await;
     let again = until_wanted("there is room", ask, |(status, _)| *status != 503).await;
     assert_eq!(again.0, 202, "{}", again.1);
@@ -457,7 +455,7 @@ async fn a_document_that_is_too_long_is_failed() {
     assert_eq!(shown["doc_id"], "long");
     let all = server.ok("GET", "/_scheduler/docs", Value::Null).await;
     assert_eq!(all["docs"][0], shown, "{all}");
-    // It is worked off once it is short enough.
+    // It succeeds once it is short enough.
     let short = json!({"_rev": rev, "source": url, "target": "t", "create_target": true});
     assert_eq!(begun.load(Ordering::SeqCst), 0);
     server.ok("PUT", "/_replicator/long", short).await;
@@ -468,7 +466,7 @@ async fn a_document_that_is_too_long_is_failed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_that_cannot_be_noted_is_not_worked_for_again() {
     let store = Store::new();
-    // The document may be 2,000 bytes long, and there is no room for its end.
+    // The limit of 2,000 bytes leaves no room for the final state.
     let layer = store.layer_with(LayerOptions { document_bytes_max: 2_000, ..LayerOptions::default() }).await;
     let server = store.serve_on(layer, options()).await;
     server.ok("PUT", "/_replicator", Value::Null).await;
@@ -479,7 +477,7 @@ async fn an_end_that_cannot_be_noted_is_not_worked_for_again() {
     let shown = server.until(path, |doc| doc["error_count"].as_u64() >= Some(2)).await;
     assert!(shown["info"]["error"].as_str().unwrap().contains("could not be noted"), "{shown}");
     assert_eq!(begun.load(Ordering::SeqCst), 1);
-    // A change of the document wakes it up.
+    // A change of the document wakes the job.
     let doc = json!({"_rev": rev, "source": url, "target": "t"});
     server.ok("PUT", "/_replicator/full", doc).await;
     server.until("/_replicator/full", |doc| doc["_replication_state"] == "completed").await;
@@ -500,7 +498,7 @@ async fn what_is_asked_for_at_once_is_bounded_in_bytes() {
             let revs = |count: u32| (0..count).map(|n| json!({"rev": format!("1-{n:032x}")})).collect::<Vec<_>>();
             let rows = [
                 json!({"seq": "1-a", "id": "i".repeat(2_000), "changes": revs(2_000)}),
-                // No document has so long an id.
+                // The id is too long for any document.
                 json!({"seq": "2-a", "id": "j".repeat(9_000), "changes": revs(2_000)}),
             ];
             Says::Json(200, json!({"results": rows, "last_seq": "2-a"}))
@@ -535,7 +533,7 @@ async fn an_answer_that_becomes_too_large_a_tree_is_asked_for_in_parts() {
     .await;
     let (status, answer) = server.json("POST", "/_replicate", json!({"source": never, "target": "t"})).await;
     assert!(status == 500 && answer["reason"].as_str().unwrap().contains("more memory than there is"), "{answer}");
-    // What is large for its many rows only is asked for with fewer.
+    // Pages that are large because of many rows are requested with fewer rows.
     let in_parts = peer(|method, path, _| match path {
         _ if method == "PUT" => Says::Json(201, json!({"ok": true, "rev": "0-1"})),
         _ if path.starts_with("/_changes") && path.contains("limit=2000") => {
@@ -546,7 +544,7 @@ async fn an_answer_that_becomes_too_large_a_tree_is_asked_for_in_parts() {
     .await;
     let answer = server.ok("POST", "/_replicate", json!({"source": in_parts, "target": "t"})).await;
     assert_eq!(answer["history"][0]["docs_written"], 1, "{answer}");
-    // All is given back.
+    // All memory is released.
     let metrics = server.call("GET", "/metrics", "").await.body;
     for part in ["text", "tree", "page"] {
         assert!(metrics.contains(&format!("flatbed_memory_used_bytes{{part=\"replication_{part}\"}} 0")), "{metrics}");
@@ -554,7 +552,7 @@ async fn an_answer_that_becomes_too_large_a_tree_is_asked_for_in_parts() {
     server.stop().await;
 }
 
-/// Passes connections on to `to` while it is open, each with a receiver of that; else takes and drops them.
+/// Forwards connections to `to` while the door is open, each with a receiver of that state; otherwise drops them.
 async fn door(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -584,7 +582,7 @@ async fn count_of(server: &Running, database: &str) -> Value {
     server.json("GET", &format!("/{database}"), Value::Null).await.1["doc_count"].clone()
 }
 
-/// As in CouchDB, which also shows sequences that are no strings as strings.
+/// As in CouchDB, which shows non-string sequences as strings.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_is_listed_once_its_start_is_known() {
     let store = Store::new();
@@ -647,7 +645,7 @@ async fn a_job_whose_peer_is_away_backs_off_and_recovers() {
     }
     open.send_replace(true);
     server.until("/c/x", |doc| doc["_id"] == "x").await;
-    // In the middle: the door shuts on what is under way, and what is written meanwhile goes over later.
+    // The door closes during transfers; later writes are copied when it opens.
     open.send_replace(false);
     until("all connections are cut", async || open.receiver_count() == 1).await;
     let docs: Vec<Value> = (0..100).map(|n| json!({"_id": format!("doc{n}")})).collect();

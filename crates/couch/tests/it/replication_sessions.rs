@@ -1,4 +1,4 @@
-//! Replications from peers that want a password: it is shown once where the peer has sessions.
+//! Replications from peers with a password. It is sent once if the peer has sessions.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use crate::support::{Client, Running, ServerOptions, Store};
 /// `anna:s3cret`
 const BASIC: &str = "Basic YW5uYTpzM2NyZXQ=";
 
-/// A request as it came: method and path, cookie, password.
+/// A received request: method and path, cookie, password.
 #[derive(Debug, Clone)]
 struct Seen {
     what: String,
@@ -21,8 +21,8 @@ struct Seen {
     body: String,
 }
 
-/// What stands before a server and lets those pass who have the password, or the session that `session` answers with: its
-/// status and headers.
+/// Starts a gate before a server that admits the password or the session that `session` answers with (status and
+/// headers).
 async fn gate(behind: SocketAddr, session: &'static str) -> (String, Arc<Mutex<Vec<Seen>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("{}/db", listener.local_addr().unwrap());
@@ -101,7 +101,7 @@ async fn a_password_is_shown_once_where_there_are_sessions() {
     assert_eq!((seen[0].body.as_str(), &seen[0].authorization), ("name=anna&password=s3cret", &None));
     for seen in &seen[1..] {
         assert!(!is_session(seen) && seen.cookie.as_deref() == Some("AuthSession=abc"), "{seen:?}");
-        // Where the session has ended, nobody becomes a nobody.
+        // After the session has expired, no request is sent anonymously.
         assert_eq!(seen.authorization.as_deref(), Some(BASIC));
     }
 
@@ -114,12 +114,12 @@ async fn a_password_is_shown_once_where_there_are_sessions() {
         assert!(seen.iter().all(|seen| is_session(seen) || seen.cookie.is_none()), "{seen:?}");
     }
 
-    // A wrong one is shown once, and nothing else is tried with it.
+    // A wrong password is sent once, without further attempts.
     let (url, seen) = gate(other.address, "401 X\r\n").await;
     let (status, answer) = pull(&server, &format!("anna:wrong@{url}"), "e").await;
     assert_eq!((status, &answer["error"]), (401, &json!("unauthorized")), "{answer}");
     assert_eq!(seen.lock().unwrap().len(), 1);
-    // Nobody in particular asks for no session.
+    // Anonymous replications request no session.
     let (url, seen) = gate(other.address, begun).await;
     assert_eq!(pull(&server, &url, "e").await.0, 401);
     assert!(!seen.lock().unwrap().iter().any(is_session));

@@ -1,4 +1,4 @@
-//! Replications over `https`, from and to a server with a certificate that signs itself.
+//! Replications over `https` with a self-signed certificate.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// For `localhost`, and made for this test alone (`tests/data/README.md`).
+/// A certificate for `localhost`, for this test only (`tests/data/README.md`).
 const CERTIFICATE: &[u8] = include_bytes!("../data/localhost.pem");
 const KEY: &[u8] = include_bytes!("../data/localhost.key.pem");
 
-/// A proxy that takes TLS before a server; its port.
+/// Starts a TLS proxy before a server and returns its port.
 async fn with_tls(to: std::net::SocketAddr) -> u16 {
     let certificate = CertificateDer::from_pem_slice(CERTIFICATE).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -61,8 +61,8 @@ async fn over_tls_with_who_is_trusted() {
     assert_eq!(server.ok("POST", "/_replicate", pull).await["history"][0]["docs_written"], 500);
     assert_eq!(server.ok("GET", "/c", Value::Null).await["doc_count"], 500);
 
-    // Who is not trusted, or is not who was asked for, gets nothing, not even a name and password; nor does a server
-    // without TLS. Each is tried several times.
+    // An untrusted or misnamed server, and one without TLS, gets no request and no credentials. Each is tried several
+    // times.
     let spec = |source: String| json!({"source": source, "target": "c"});
     let (unknown, misnamed, plain) = tokio::join!(
         other.json("POST", "/_replicate", spec(url)),

@@ -1,4 +1,4 @@
-//! Who may ask for what, over HTTP: the whole table, and rights that are lost.
+//! Rights over HTTP: the whole table, and rights that are lost.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 use super::accounts::basic;
 use crate::support::{Client, Running, ServerOptions, Store, soon};
 
-/// A line a form of path, a letter a method.
+/// One line per form of path, one letter per method.
 const TABLE: &str = include_str!("../../src/path/rights.txt");
 
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "COPY", "PATCH"];
@@ -23,10 +23,10 @@ const NOT_KNOWN: (u16, &str) = (401, "You are not an authenticated user");
 const NOT_THE_SERVERS: (u16, &str) = (401, "You are not a server admin.");
 const NO_METRICS: (u16, &str) = (401, "You are not a server admin or read-only metrics user");
 
-/// Who asks, in this order.
+/// The clients, in this order.
 const WHO: [&str; 5] = ["", "outsider", "member", "boss", "root"];
 
-/// What each of them is refused with by a letter; `None`: they are answered.
+/// Returns the clients' refusals for a letter; `None` if admitted.
 fn refusals(letter: char) -> [Option<(u16, &'static str)>; 5] {
     let (stranger, outsider) = (Some(NOT_A_MEMBER), Some(NOT_ALLOWED));
     match letter {
@@ -42,7 +42,7 @@ fn refusals(letter: char) -> [Option<(u16, &'static str)>; 5] {
     }
 }
 
-/// What somebody is known by, all with the password `test`; without a name by nothing.
+/// Returns the credentials of a client, all with the password `test`.
 fn headers(name: &str) -> Vec<(String, String)> {
     let named = (!name.is_empty()).then(|| ("authorization".to_owned(), basic(name, "test")));
     named.into_iter().collect()
@@ -58,7 +58,7 @@ async fn ask(client: &mut Client, who: &str, method: &str, path: &str, body: &st
     (answer.status, if is_refusal { answer.text("reason") } else { String::new() })
 }
 
-/// A server with the administrator `root`.
+/// Starts a server with the administrator `root`.
 async fn serve(store: &Store) -> Running {
     let hash = PasswordHash::with_iterations("test", &[1; 16], 10);
     store.serve(ServerOptions { admins: [("root".to_owned(), hash)].into(), ..ServerOptions::default() }).await
@@ -69,7 +69,7 @@ async fn root(client: &mut Client, method: &str, path: &str, body: &Value) {
     assert!(status < 300, "{method} {path}: {status} {reason}");
 }
 
-/// Makes a user, with the password `test` and the recorded hash of it.
+/// Creates a user with the password `test`, using its recorded hash.
 async fn make_user(client: &mut Client, name: &str, roles: &[&str]) {
     let user = json!({
         "name": name, "type": "user", "roles": roles, "password_scheme": "pbkdf2", "pbkdf2_prf": "sha256",
@@ -105,7 +105,7 @@ async fn each_path_and_method_is_for_whom_the_table_says() {
         for line in TABLE.lines().filter(|line| !line.starts_with('#')) {
             let columns: Vec<&str> = line.split(" | ").collect();
             let path = columns[0].replace("{db}", &format!("db{at}"));
-            // What is refused may leave its body unread, and close the connection.
+            // A refusal may leave the body unread and close the connection.
             for (method, letter) in METHODS.iter().zip(columns[1].chars()) {
                 let mut client = server.connect().await;
                 let body = match *method {
@@ -114,7 +114,6 @@ async fn each_path_and_method_is_for_whom_the_table_says() {
                 };
                 let (status, reason) = ask(&mut client, who, method, &path, body).await;
                 let mut expected = refusals(letter)[at];
-                // Only administrators of the server learn that it does not exist.
                 if path.starts_with("/none") && letter == 'm' && at > 0 {
                     expected = if at < 4 { Some(NOT_ALLOWED) } else { None };
                 }
@@ -135,7 +134,7 @@ async fn each_path_and_method_is_for_whom_the_table_says() {
     server.stop().await;
 }
 
-/// A server that wants everyone to say who they are, by each of its settings: each path and method, asked for by nobody.
+/// With `require_valid_user` and its variant, each path and method is requested anonymously.
 #[tokio::test(flavor = "multi_thread")]
 async fn require_valid_user() {
     const WANTED: (u16, &str) = (401, "Authentication required.");
@@ -143,7 +142,7 @@ async fn require_valid_user() {
     let (server, mut client) = with_users(&store).await;
     root(&mut client, "PUT", "/_replicator", &Value::Null).await;
     root(&mut client, "PUT", "/db", &Value::Null).await;
-    // Open to everyone, were it not for the settings.
+    // Public without these settings.
     root(&mut client, "PUT", "/db/_security", &json!({})).await;
     root(&mut client, "PUT", "/_node/_local/_config/chttpd/admin_only_all_dbs", &json!("false")).await;
     let both = ["require_valid_user", "require_valid_user_except_for_up"];
@@ -165,7 +164,7 @@ async fn require_valid_user() {
                 let (status, reason) = ask(&mut client, "", method, &path, body).await;
                 count += 1;
                 let is_wanted = if method == "HEAD" { status == 401 } else { (status, &*reason) == WANTED };
-                // One signs in with the console.
+                // The console has the sign-in page.
                 let is_free = (path == "/_session" && method == "POST")
                     || path.starts_with("/_utils")
                     || (path == "/_up" && settings != &both[..1]);
@@ -181,7 +180,7 @@ async fn require_valid_user() {
             count > 600 && answered.len() == 1 + METHODS.len() + if settings == &both[..1] { 0 } else { 7 },
             "{count} {answered:?}"
         );
-        // Whoever says who they are is let in, as is said elsewhere; and can say so.
+        // Signed-in clients have their usual rights, and signing in works.
         assert_eq!(ask(&mut client, "member", "GET", "/db", "").await.0, 200);
         let session = ask(&mut client, "", "POST", "/_session", r#"{"name":"member","password":"test"}"#).await;
         assert_eq!(session.0, 200, "{session:?}");
@@ -189,7 +188,7 @@ async fn require_valid_user() {
     server.stop().await;
 }
 
-/// `[chttpd] admin_only_all_dbs`: CouchDB shows everyone which databases there are where it is off, and their figures too.
+/// With `[chttpd] admin_only_all_dbs` off, CouchDB shows all names and statistics of databases to everyone.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_databases_are_everyones_where_the_settings_say_so() {
     let store = Store::new();
@@ -220,7 +219,7 @@ async fn names_of_databases_are_everyones_where_the_settings_say_so() {
                 continue;
             }
             assert_eq!((all.json(), some.json()), (json!(["_users", "open", "team"]), json!(["team"])), "{who}");
-            // Figures are of databases that they may read.
+            // Statistics are limited to readable databases.
             let named = |infos: &Value| -> Vec<String> {
                 let shown = infos.as_array().unwrap().iter().filter(|row| row.get("info").is_some());
                 shown.map(|row| row["key"].as_str().unwrap().to_owned()).collect()
@@ -270,14 +269,14 @@ const OF_DATABASES: &[(&str, &str, &str)] = &[
     ("GET", "/_shards", ""),
 ];
 
-/// Members of `_replicate`, `ONE` for the database.
+/// Bodies of `_replicate`; `ONE` is the database.
 const OF_REPLICATIONS: [&str; 3] = [
     r#"{"source":"ONE","target":"open"}"#,
     r#"{"source":"open","target":"ONE"}"#,
     r#"{"source":"open","target":"ONE","create_target":true}"#,
 ];
 
-/// A database that a user may not read and one that does not exist have the same status, headers and body.
+/// A forbidden database and a missing one have the same status, headers and body.
 #[tokio::test(flavor = "multi_thread")]
 async fn users_without_access_do_not_learn_which_databases_there_are() {
     let store = Store::new();
@@ -322,10 +321,8 @@ async fn users_without_access_do_not_learn_which_databases_there_are() {
             }
         }
     }
-    // The answers for members and administrators are unchanged.
     assert_eq!(ask(&mut client, "member", "GET", "/shut/doc", "").await.0, 404);
     assert_eq!(ask(&mut client, "root", "GET", "/none", "").await.0, 404);
-    // If the names are public, a missing database is 404.
     root(&mut client, "PUT", "/_node/_local/_config/chttpd/admin_only_all_dbs", &json!("false")).await;
     assert_eq!(ask(&mut client, "outsider", "GET", "/none", "").await.0, 404);
     assert_eq!(ask(&mut client, "outsider", "GET", "/shut", "").await, (403, NOT_ALLOWED.1.to_owned()));
@@ -386,7 +383,7 @@ async fn names_of_administrators_are_not_registered() {
         assert_eq!(put("root", &wrong).await, put("member", &wrong).await);
         assert_eq!(put("root", &wrong).await.0, 409);
     }
-    // A deletion of a name that is free reaches the validation.
+    // The deletion of an unused name reaches the validation.
     for deletion in [json!({"_deleted": true}), json!({"_deleted": true, "_rev": "1-0123456789abcdef0123456789abcdef"})]
     {
         assert_eq!(put("root", &deletion).await, put("member", &deletion).await);
@@ -448,7 +445,7 @@ async fn followers_lose_their_feeds_with_their_rights() {
     let mut lines = follow("/db/_changes?feed=continuous&heartbeat=60000").await;
     let mut events = follow("/db/_changes?feed=eventsource&heartbeat=60000").await;
     let mut poll = follow("/db/_changes?feed=longpoll&since=now&heartbeat=60000").await;
-    // They are followed once they are older than what ends soon.
+    // Long enough that they are followed rather than ending soon.
     pass(Duration::from_millis(500)).await;
     root(&mut client, "PUT", "/db/_security", &json!({"members": {"roles": ["other"]}})).await;
     let rest = async |follower: &mut Client| {
@@ -456,7 +453,7 @@ async fn followers_lose_their_feeds_with_their_rights() {
         loop {
             let count = soon(follower.stream.read(&mut piece)).await.unwrap_or(0);
             text.push_str(&String::from_utf8_lossy(&piece[..count]));
-            // The last chunk, or a connection that is closed without it.
+            // The last chunk, or a closed connection without it.
             if count == 0 || text.ends_with("\r\n0\r\n\r\n") {
                 let has_heartbeat = text.contains("1\r\n\n\r\n") || text.contains("event: heartbeat");
                 assert!(!has_heartbeat, "it went on until something was to be sent: {text}");
@@ -464,7 +461,7 @@ async fn followers_lose_their_feeds_with_their_rights() {
             }
         }
     };
-    // They say why if they still can: who has no right any longer is cut off 250 ms later.
+    // The reason arrives if the client reads it within 250 ms; then the feed is cut.
     let refusal = r#"{"error":"forbidden","reason":"You are not allowed to access this db."}"#;
     let (text, is_whole) = rest(&mut lines).await;
     assert!(!is_whole || text.contains(&format!("{refusal}\n\r\n0")) && !text.contains("last_seq"), "{text}");
@@ -475,7 +472,7 @@ async fn followers_lose_their_feeds_with_their_rights() {
     server.stop().await;
 }
 
-/// By a password, by a session; one who has the same roles goes on.
+/// By password and by session. A user with the same roles keeps the feed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_who_is_deleted_loses_their_feeds() {
     let store = Store::new();
@@ -502,7 +499,7 @@ async fn a_user_who_is_deleted_loses_their_feeds() {
     for follower in [&mut by_password, &mut by_session] {
         let rest = soon(follower.rest()).await;
         let refused = r#"{"error":"unauthorized","reason":"Name or password is incorrect."}"#;
-        // It may be cut off before it could say so.
+        // The feed may be cut before the reason is sent.
         assert!(!rest.contains('{') || rest.contains(refused), "{rest:?}");
     }
     let again = client.call("GET", "/db/_changes", &[("cookie", &session)], b"").await;
@@ -513,7 +510,7 @@ async fn a_user_who_is_deleted_loses_their_feeds() {
     server.stop().await;
 }
 
-/// A feed of who has no name, and one that has, where a name comes to be wanted.
+/// An anonymous feed ends when `require_valid_user` is set; a signed-in one continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_without_a_name_lose_their_feeds_where_one_is_wanted() {
     let store = Store::new();
@@ -530,7 +527,7 @@ async fn followers_without_a_name_lose_their_feeds_where_one_is_wanted() {
     let (mut nobody, mut member) = (follow(None).await, follow(Some(&basic("member", "test"))).await);
     for setting in ["require_valid_user_except_for_up", "require_valid_user"] {
         root(&mut client, "PUT", &format!("/_node/_local/_config/chttpd/{setting}"), &json!("true")).await;
-        // It says why if it still can: who has no right any longer is cut off 250 ms later whether they have read it or not.
+        // The reason arrives if the client reads it within 250 ms; then the feed is cut.
         let rest = soon(nobody.rest()).await;
         let refused = r#"{"error":"unauthorized","reason":"Authentication required."}"#;
         assert!(!rest.contains('{') || rest.contains(refused), "{rest:?}");
@@ -543,7 +540,7 @@ async fn followers_without_a_name_lose_their_feeds_where_one_is_wanted() {
     server.stop().await;
 }
 
-/// Whose user document changes in a way that takes nothing away writes on; who has ceased to be an administrator is refused.
+/// Writes continue if the writer's user document changes without losing rights. A former administrator is refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn writes_go_on_beside_changes_of_who_makes_them() {
     let store = Store::new();
@@ -554,7 +551,7 @@ async fn writes_go_on_beside_changes_of_who_makes_them() {
     let path = "/_users/org.couchdb.user:member";
     let authorization = basic("root", "test");
     for at in 0..8 {
-        // The account is known as it is.
+        // The server has cached the account.
         assert_eq!(ask(&mut client, "member", "GET", "/db", "").await.0, 200);
         let mut user = client.call("GET", path, &[("authorization", &authorization)], b"").await.json();
         user["nick"] = json!(at);
@@ -573,7 +570,7 @@ async fn writes_go_on_beside_changes_of_who_makes_them() {
     server.stop().await;
 }
 
-/// Whoever follows a rewrite lends its author no right that an administrator of the database cannot have.
+/// A rewrite gives its author no right beyond those of a database administrator, whoever follows the link.
 #[tokio::test(flavor = "multi_thread")]
 async fn rewrites_do_what_their_author_may() {
     let store = Store::new();
@@ -602,7 +599,7 @@ async fn rewrites_do_what_their_author_may() {
             ask(&mut client, "boss", "PUT", path, &json!({ "rewrites": rewrites }).to_string()).await;
         assert_eq!(status, 201, "{path} {reason}");
     }
-    // By default, and where rules may lead out of their database.
+    // With `secure_rewrites`, and without.
     for is_secure in [true, false] {
         let setting = "/_node/_local/_config/chttpd/secure_rewrites";
         root(&mut client, "PUT", setting, &json!(is_secure.to_string())).await;
@@ -619,7 +616,7 @@ async fn rewrites_do_what_their_author_may() {
             ("POST", "/db/_design/r/_rewrite/purge"),
         ];
         if is_secure {
-            // No rule is followed while one of them leads out.
+            // One insecure rule disables all rules.
             refused.retain(|(_, path)| !path.starts_with("/db/_design/r/"));
         } else {
             refused.push(("DELETE", "/db/_design/r/_rewrite/out"));
@@ -627,14 +624,14 @@ async fn rewrites_do_what_their_author_may() {
         }
         for (method, path) in refused {
             let body = if method == "POST" { "{}" } else { "" };
-            // What is refused may leave its body unread, and close the connection.
+            // A refusal may leave the body unread and close the connection.
             let mut client = server.connect().await;
             let (status, reason) = ask(&mut client, "root", method, path, body).await;
             assert_eq!(status, 403, "{is_secure} {method} {path} {reason}");
             assert!(reason.starts_with("Rewrites do not lead"), "{method} {path} {reason}");
         }
     }
-    // Nor does an update function begin a replication.
+    // An update function does not begin a replication.
     for database in ["_replicator", "a%2F_replicator"] {
         let update =
             json!({"updates": {"u": "function (doc, req) { return [{_id: 'job', source: 'x', target: 'y'}, 'x']; }"}});
@@ -643,12 +640,12 @@ async fn rewrites_do_what_their_author_may() {
         let refused = ask(&mut client, "root", "GET", &format!("{path}/_update/u"), "").await;
         assert_eq!(refused, (403, "Update functions do not begin replications.".to_owned()), "{database}");
     }
-    // Documents are read and written as before, also by the server's administrator.
+    // Documents stay readable and writable, also for the server administrator.
     let made = "/db/_design/f/_rewrite/x?method=PUT&path=../../new&body=%7B%7D";
     assert_eq!(ask(&mut client, "root", "GET", made, "").await.0, 201);
     assert_eq!(ask(&mut client, "root", "PUT", "/db/_design/r/_rewrite/made", "{}").await.0, 201);
     assert_eq!(ask(&mut client, "member", "GET", "/db/_design/r/_rewrite/made", "").await.0, 200);
-    // Who has not the right is told so, as without a rewrite.
+    // Without the right, the refusal is the same as without a rewrite.
     let refused = ask(&mut client, "boss", "DELETE", "/db/_design/r/_rewrite/all", "").await;
     assert_eq!(refused, (NOT_THE_SERVERS.0, NOT_THE_SERVERS.1.to_owned()));
     server.stop().await;

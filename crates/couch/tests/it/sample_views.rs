@@ -1,4 +1,4 @@
-//! The views that docs/views-and-queries.md defines over the sample, against a count of its documents.
+//! Compares the views that docs/views-and-queries.md defines over the sample with counts of its documents.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::support::{ServerOptions, Store};
 const SAMPLE: &str = include_str!("../../../../tests/data/browser-compat-data.jsonl");
 const PAGE: &str = include_str!("../../../../docs/views-and-queries.md");
 
-/// The design document of the page.
+/// Returns the page's design document.
 fn design() -> Value {
     let text = PAGE.split("_design/compat -d @- <<'EOF'\n").nth(1).expect("a design document");
     serde_json::from_str(text.split("\nEOF\n").next().expect("its end")).expect("JSON")
@@ -64,7 +64,7 @@ async fn documented_views_count_the_sample() {
     one.stop().await;
 }
 
-/// The rows of an answer: what is made of each key, and its number.
+/// Returns the rows of an answer as pairs of `key(...)` and value.
 fn pairs<K>(answer: &Value, key: impl Fn(&Value) -> K) -> Vec<(K, u64)> {
     let rows = answer["rows"].as_array().expect("rows").iter();
     rows.map(|row| (key(&row["key"]), row["value"].as_u64().expect("a number"))).collect()

@@ -1,5 +1,5 @@
-//! `_changes?filter=_index/NAME`: it answers what `filter=_selector` answers with the selector of the index, in all forms of feeds; which
-//! definitions are refused, and that nothing else takes the index for one of its own.
+//! `_changes?filter=_index/NAME` has the answers of `filter=_selector` with the index's selector, in all feeds. Wrong
+//! definitions are refused, and Mango does not use the index.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ async fn get(server: &Running, path: &str) -> Answer {
     server.connect().await.call("GET", path, &[], b"").await
 }
 
-/// The answer once the index is built; until then each says when to come again.
+/// Returns the answer once the index is built; until then each answer has `retry-after`.
 async fn built(server: &Running, path: &str) -> Value {
     let look = async || {
         let answer = get(server, path).await;
@@ -33,7 +33,7 @@ async fn filled(server: &Running, selectors: &Value) {
     let docs: Vec<Value> = (0..30).map(doc).collect();
     let rows = server.ok("POST", "/db/_bulk_docs", json!({ "docs": docs })).await;
     let rev = |n: usize| rows[n]["rev"].as_str().expect("a rev").to_owned();
-    // Tombstones, with bodies and without, and conflicts, from before the index.
+    // Tombstones with and without bodies, and conflicts, written before the index.
     server.ok("DELETE", &format!("/db/d03?rev={}", rev(3)), NULL).await;
     server.ok("PUT", "/db/d08", json!({"_rev": rev(8), "_deleted": true, "n": 3})).await;
     // These revisions win.
@@ -41,7 +41,7 @@ async fn filled(server: &Running, selectors: &Value) {
     let conflicts = json!([{"_id": "d13", "_rev": won, "n": 9}, {"_id": "d14", "_rev": won, "n": 3}]);
     server.ok("POST", "/db/_bulk_docs", json!({"docs": conflicts, "new_edits": false})).await;
     server.ok("PUT", "/db/_design/feeds", json!({ "selector_indexes": selectors })).await;
-    // And from behind it.
+    // Written after the index.
     server.ok("PUT", "/db/new", json!({"n": 3})).await;
     server.ok("DELETE", &format!("/db/d18?rev={}", rev(18)), NULL).await;
     server.ok("PUT", "/db/d23", json!({"_rev": rev(23), "_deleted": true, "n": 3})).await;
@@ -82,7 +82,7 @@ async fn a_feed_of_an_index_is_that_of_its_selector() {
             let asked = json!({ "selector": selector });
             let walked = server.ok("POST", &format!("/db/_changes?filter=_selector&{query}"), asked).await;
             assert_eq!(found["results"], walked["results"], "{name} {query}");
-            // Upwards a walk ends with the oldest change, whatever passes.
+            // Descending, `_selector` ends with the oldest change of the database, which the index may not contain.
             if !query.starts_with("descending") {
                 assert_eq!(found["last_seq"], walked["last_seq"], "{name} {query}");
             }
@@ -93,7 +93,7 @@ async fn a_feed_of_an_index_is_that_of_its_selector() {
         let left = all["results"].as_array().unwrap().len().saturating_sub(2);
         assert_eq!(two["pending"], json!(left), "{name}");
     }
-    // Followers: only what the index takes, as lines, as events, as one row.
+    // Followers get only rows of the index, as lines, events or one row.
     let since = server.ok("GET", "/db/_changes", NULL).await["last_seq"].as_str().unwrap().to_owned();
     let path = |more: &str| format!("/db/_changes?filter=_index/threes&since={since}&heartbeat=100{more}");
     let write = async {
@@ -132,7 +132,7 @@ async fn names_that_are_none_and_names_that_are_two() {
     for filter in ["_index", "_index/", "_index/feeds/", "_index//threes", "_indexes/threes"] {
         assert_eq!(get(&server, &format!("/db/_changes?filter={filter}")).await.status, 400, "{filter}");
     }
-    // Two of one name: it has to be said which.
+    // The name is ambiguous, so the design document must be named.
     let other = server.ok("PUT", "/db/_design/a%2Fb", json!({"selector_indexes": {"threes": {"n": 4}}})).await;
     let answer = get(&server, "/db/_changes?filter=_index/threes").await;
     assert_eq!((answer.status, &answer.json()["error"]), (400, &json!("bad_request")));
@@ -143,13 +143,13 @@ async fn names_that_are_none_and_names_that_are_two() {
     let rev = other["rev"].as_str().unwrap();
     server.ok("DELETE", &format!("/db/_design/a%2Fb?rev={rev}"), NULL).await;
     assert_eq!(server.ok("GET", "/db/_changes?filter=_index/threes", NULL).await["results"], threes["results"]);
-    // A feed under way ends with its index.
+    // A feed ends when its index is deleted.
     let mut client = server.connect().await;
     client.send("GET", "/db/_changes?filter=_index/threes&feed=continuous&since=now&heartbeat=1000", &[], b"").await;
     assert_eq!(client.head().await.status, 200);
     let rev = server.ok("GET", "/db/_design/feeds", NULL).await["_rev"].as_str().unwrap().to_owned();
     server.ok("DELETE", &format!("/db/_design/feeds?rev={rev}"), NULL).await;
-    // It is cut within its text, at which the client here panics.
+    // The answer is cut, which makes this client panic.
     let ended = tokio::spawn(async move {
         let mut rest = String::new();
         while client.feed_line(&mut rest).await.is_some() {}
@@ -202,11 +202,11 @@ async fn wrong_definitions_are_refused_as_find_refuses_selectors() {
         assert_eq!((status, &answer["error"]), (400, &json!(error)), "{answer}");
     }
     assert_eq!(server.json("GET", "/db/_design/d", NULL).await.0, 404);
-    // What comes from another replica may not be so judged there: what of it is right holds.
+    // A replicated design document is not validated; its valid indexes work.
     let doc = json!({"_id": "_design/d", "_rev": "1-a", "selector_indexes": {"wrong": {"$nope": 1}, "right": {}}});
     server.json("POST", "/db/_bulk_docs", json!({"docs": [doc], "new_edits": false})).await;
     assert_eq!(get(&server, "/db/_changes?filter=_index/wrong").await.status, 404);
-    // More than a database may have are written, and not kept.
+    // Indexes beyond the limit are stored but not built.
     for design in 0..8 {
         let large = |n: u32| (format!("i{design}{n:02}"), json!({"a": {"$in": [n, "y".repeat(2_000)]}}));
         let indexes: serde_json::Map<String, Value> = (0..10).map(large).collect();
@@ -230,7 +230,7 @@ async fn queries_do_not_know_of_it() {
         assert_eq!(server.ok("POST", "/db/_explain", query.clone()).await["index"]["name"], "_all_docs");
         assert!(!server.ok("POST", "/db/_find", query).await["docs"].as_array().unwrap().is_empty());
     }
-    // One design document may have both.
+    // A design document may have both kinds of index.
     let fours = json!({"language": "query", "selector_indexes": {"fours": {"n": 4}}});
     server.ok("PUT", "/db/_design/both", fours).await;
     server.ok("POST", "/db/_index", json!({"index": {"fields": ["n"]}, "ddoc": "both", "name": "fours"})).await;

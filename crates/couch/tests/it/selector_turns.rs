@@ -1,5 +1,5 @@
-//! Turns of selectors: neither a client nor a database with many queries delays others. A gate holds the turns, so the tests do not
-//! depend on time.
+//! Turns of selectors: a client or database with many queries does not delay others. A gate holds the turns, so the
+//! tests do not depend on time.
 
 use flatbed_http::Proxies;
 use flatbed_service::SelectorOptions;
@@ -10,10 +10,10 @@ use tokio::task::JoinHandle;
 use crate::gate::Gate;
 use crate::support::{Answer, Client, Running, ServerOptions, Store, figure, soon};
 
-/// Queries of the noisy client.
+/// The number of queries of the noisy client.
 const NOISY: usize = 40;
 
-/// A server behind a proxy that names its clients, with two databases of two documents.
+/// Starts a server behind a proxy that names its clients, with two databases of two documents.
 async fn start(store: &Store, gate: &Gate) -> Running {
     let options = ServerOptions {
         proxies: Proxies { forwarding: "127.0.0.1".parse().unwrap(), ..Proxies::default() },
@@ -29,7 +29,7 @@ async fn start(store: &Store, gate: &Gate) -> Running {
     server
 }
 
-/// Sends a POST from this address in a task of its own.
+/// Sends a POST from this address, in a task.
 fn post(server: &Running, address: &str, path: &str, body: &Value) -> JoinHandle<Answer> {
     let (to, address, path, body) = (server.address, address.to_owned(), path.to_owned(), body.to_string());
     tokio::spawn(async move {
@@ -37,7 +37,7 @@ fn post(server: &Running, address: &str, path: &str, body: &Value) -> JoinHandle
     })
 }
 
-/// How many selectors wait for a turn to compile, and to match.
+/// Returns how many selectors wait to compile and to match.
 async fn waiting(server: &Running) -> (usize, usize) {
     let figures = server.call("GET", "/metrics", "").await.body;
     let of = |work: &str| figure(&figures, &format!("flatbed_selectors_waiting{{work=\"{work}\"}}")) as usize;
@@ -70,7 +70,8 @@ async fn assert_others_are_served(from: impl Fn(usize) -> String, to: impl Fn(us
         gate.pass(1);
         passed += 1;
         assert!(passed <= NOISY, "{passed} turns were before one query's");
-        // Until each query waits, is at its turn, or is answered. One that came to its turn meanwhile would be counted twice.
+        // Waits until each query waits, has its turn, or is answered. A query that gets its turn meanwhile would count
+        // twice.
         let moved = || (gate.came(), noisy.iter().chain([&quiet]).filter(|asked| asked.is_finished()).count());
         let placed = async || {
             let (came, answered) = moved();
@@ -100,7 +101,7 @@ async fn a_database_with_many_clients_keeps_no_other_waiting() {
     assert_others_are_served(|n| format!("10.0.0.{n}"), |_| "noisy".to_owned()).await;
 }
 
-/// The databases do not exist: a query learns that after its selector is compiled.
+/// The databases do not exist: a query detects that after its selector is compiled.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_of_many_databases_keeps_no_other_waiting() {
     assert_others_are_served(|_| "10.0.0.1".to_owned(), |n| format!("missing{n}")).await;

@@ -1,4 +1,4 @@
-//! `_changes?filter=_selector`: what it selects, and what hostile selectors do not do.
+//! `_changes?filter=_selector`: results, and hostile selectors.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn feeds_are_selected() {
     assert_eq!(ids(&post(&format!("filter=_selector&since={since}")).await), ["doc9"]);
     assert_eq!(ids(&post("filter=_selector&limit=0").await), [""; 0]);
     assert_eq!(ids(&post("filter=_selector&descending=true&limit=1").await), ["doc9"]);
-    // Followers, of what all share; one with documents that take long.
+    // Followers that share their rows; one with documents that take long.
     let since = all["last_seq"].as_str().unwrap();
     let path = |more: &str| format!("/db/_changes?filter=_selector&feed=continuous&since={since}&heartbeat=100{more}");
     let (plain, shown) = (path("&limit=2"), path("&limit=2&include_docs=true"));
@@ -81,7 +81,7 @@ async fn selectors_beyond_their_bounds_are_refused() {
     }
 }
 
-/// All runs on one thread here: while a selector is matched, others are answered all the same.
+/// On a single thread: other requests are answered while a slow selector runs.
 #[tokio::test]
 async fn a_selector_that_takes_long_holds_up_nobody() {
     let (store, gate) = (Store::new(), Gate::new());

@@ -1,4 +1,4 @@
-//! Signing in: `_session`, its cookies, and what comes of wrong passwords.
+//! `_session`: cookies and wrong passwords.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 
 fn with_admin() -> ServerOptions {
-    // RFC 6070's vector: few iterations, so that the test is quick.
+    // RFC 6070's vector has few iterations, so the test is quick.
     let hash = PasswordHash::parse("-pbkdf2-4b007901b765489abead49d926f721d065a429c1,salt,4096").unwrap();
     ServerOptions { admins: [("admin".to_owned(), hash)].into(), ..ServerOptions::default() }
 }
 
-/// A user document's text.
+/// Returns a user document's text.
 fn user(name: &str, password: &str, salt: &str, rev: Option<&str>) -> Vec<u8> {
     let members = PasswordHash::salted(password, salt, 600_000).put_into(Vec::new());
     let mut text = Vec::new();
@@ -32,7 +32,7 @@ fn user(name: &str, password: &str, salt: &str, rev: Option<&str>) -> Vec<u8> {
     text
 }
 
-/// The cookie of an answer, as a browser sends it back.
+/// Returns an answer's cookie as a browser sends it.
 fn cookie(answer: &Answer) -> String {
     let header = answer.header("set-cookie").expect("a cookie");
     header.split(';').next().unwrap().to_owned()
@@ -48,7 +48,7 @@ async fn who(client: &mut Client, cookie: &str) -> (u16, Option<String>) {
     (answer.status, answer.json()["userCtx"]["name"].as_str().map(str::to_owned))
 }
 
-/// Not within a second alone: by way of the server that has answered the change.
+/// At the server that wrote the change, it applies at once rather than within a second.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_was_changed_is_another_at_once() {
     const ANNA: (&str, &str) = ("authorization", "Basic YW5uYTpwdw==");
@@ -105,7 +105,7 @@ async fn a_session_begins_goes_on_and_ends() {
         })
     );
     assert_eq!(found.header("set-cookie"), None);
-    // A cookie comes before a name and a password.
+    // A cookie takes precedence over a password.
     let both = client.call("GET", "/_session", &[ADMIN, ("cookie", &session)], b"").await;
     assert_eq!(both.json()["userCtx"]["name"], "anna");
 
@@ -146,13 +146,13 @@ async fn a_session_begins_goes_on_and_ends() {
     assert_eq!(client.call("PUT", "/_session", &[JSON], b"{}").await.status, 405);
     assert_eq!(client.call("GET", "/_session?basic=true", &[], b"").await.status, 401);
 
-    // Another password ends it within a second, at another server too.
+    // A changed password ends the session within a second, also at another server.
     let other = store.serve(with_admin()).await;
     let mut elsewhere = other.connect().await;
     assert_eq!(who(&mut elsewhere, &session).await, (200, Some("anna".to_owned())));
     let changed = client.call("PUT", path, &[ADMIN, JSON], &user("anna", "new", "t", Some(&rev))).await;
     assert_eq!(changed.status, 201);
-    // Who knows the new one need not wait.
+    // The new password works at once.
     assert_eq!(sign_in(&mut elsewhere, "anna", "new").await.status, 200);
     for client in [&mut client, &mut elsewhere] {
         within_a_second("its session ends", async || who(client, &session).await == (200, None)).await;
@@ -179,7 +179,7 @@ async fn a_session_begins_by_a_body_that_is_compressed() {
         ([FORM, GZIP], compressed(b"name=admin&password=password"), 200),
         ([JSON, GZIP], compressed(br#"{"name":"admin","password":"wrong"}"#), 401),
         ([JSON, GZIP], right.to_vec(), 400),
-        // What is small becomes larger than any name and password.
+        // Small as sent, but larger than any name and password.
         ([JSON, GZIP], compressed(&large), 413),
     ] {
         let answer = server.connect().await.call("POST", "/_session", &headers, &body).await;
@@ -192,7 +192,7 @@ async fn a_session_begins_by_a_body_that_is_compressed() {
     server.stop().await;
 }
 
-/// Anybody may send one: it is not waited for as for a document.
+/// Sign-in bodies need no credentials, so their timeout is shorter than a document's.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_does_not_begin_by_a_body_that_takes_too_long() {
     let store = Store::new();
@@ -201,7 +201,7 @@ async fn a_session_does_not_begin_by_a_body_that_takes_too_long() {
         "POST /_session HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    // A byte now and then: nothing rests for long.
+    // Occasional bytes do not reset the timeout.
     let send = async |server: &Running| {
         let mut client = server.connect().await;
         let began = Instant::now();
@@ -221,7 +221,7 @@ async fn a_session_does_not_begin_by_a_body_that_takes_too_long() {
     assert_eq!((answer.status, answer.header("set-cookie")), (408, None), "{answer:?}");
     assert!(took >= least, "{took:?}");
     server.stop().await;
-    // One that is as slow begins where it may.
+    // With a longer timeout the same body signs in.
     let server = store.serve(ServerOptions { session_body_max: Duration::from_secs(3_600), ..with_admin() }).await;
     assert_eq!(send(&server).await.0.status, 200);
     server.stop().await;
@@ -264,7 +264,7 @@ async fn wrong_passwords_are_few_and_their_address_is_locked_out() {
     let locked = sign_in(&mut client, "admin", "wrong").await;
     let reason = "Account is temporarily locked due to multiple authentication failures";
     assert_eq!((locked.status, locked.text("reason")), (403, reason.to_owned()));
-    // What is remembered, and a session, are not checked.
+    // Remembered passwords and sessions need no check.
     assert_eq!(client.call("GET", "/_all_dbs", &[ADMIN], b"").await.status, 200);
     assert_eq!(client.call("GET", "/_all_dbs", &[("cookie", &session)], b"").await.status, 200);
     let mut clients = Vec::new();

@@ -1,4 +1,5 @@
-//! Json indexes that cannot be built: on an engine of its own, as what is broken there is looked for in all that it has.
+//! JSON indexes that cannot be built. On an engine of its own, because the test breaks keys that it finds by a scan of
+//! the store.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{ServerOptions, Store, soon};
 
-/// A document whose body is broken in storage: no builder gets past it.
+/// The body of a document is damaged in storage, so every builder fails there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn queries_of_an_index_that_cannot_be_built_are_answered_503() {
     // Shorter than the default of 30 s.
@@ -29,7 +30,7 @@ async fn queries_of_an_index_that_cannot_be_built_are_answered_503() {
         for row in page.iter().filter(|row| is_body(row.value())) {
             trx.set(row.key(), &[0xff; 3]);
         }
-        // A short or empty reply is not the end.
+        // A short or empty page is not the last.
         if !page.more() {
             break;
         }
@@ -45,13 +46,13 @@ async fn queries_of_an_index_that_cannot_be_built_are_answered_503() {
     assert_eq!((status, &answer["error"]), (503, &json!("service_unavailable")), "{answer}");
     assert!(answer["reason"].as_str().unwrap().starts_with("the index cannot be built now: "), "{answer}");
     assert!(waited >= STUCK_MAX, "{waited:?}");
-    // Whoever asks then does not wait as long again.
+    // Later queries do not wait that long again.
     let later = async {
         for _ in 0..LATER {
             assert_eq!(server.json("POST", "/db/_find", query.clone()).await.0, 503);
         }
     };
-    within(STUCK_MAX * LATER, later).await.expect("they do not wait");
+    within(STUCK_MAX * LATER, later).await.expect("later queries do not wait");
     let all = server.ok("POST", "/db/_find", json!({"selector": {"_id": "whole"}})).await;
     assert_eq!(all["docs"][0]["n"], 1);
     server.stop().await;

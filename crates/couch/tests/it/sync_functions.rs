@@ -1,4 +1,4 @@
-//! Sync functions over HTTP: databases that have channels, and what their functions answer.
+//! Sync functions over HTTP.
 
 use super::store;
 use crate::support::{Running, ServerOptions};
@@ -39,7 +39,7 @@ async fn a_function_answers_in_its_own_words() {
         (json!({"unauthorized": 1}), answer(401, "unauthorized", "who?")),
         (json!({"boom": 1}), answer(500, "internal_server_error", "Exception in JS sync function")),
         (json!({"channels": "a,b"}), answer(500, "internal_server_error", "Exception in JS sync function")),
-        // Not a conflict: who may not write does not learn that it is there.
+        // Not a conflict: a client without the right to write does not learn that the document exists.
         (json!({"_id": "a", "refuse": 403}), answer(403, "forbidden", "refused")),
         (json!({"_id": "a"}), answer(409, "conflict", "Document update conflict.")),
     ] {
@@ -53,7 +53,7 @@ async fn a_function_answers_in_its_own_words() {
     let (status, _, reason) = refused(&server, "PUT", "/db/many", json!({"many": 1_001})).await;
     assert!(status == 403 && reason.contains("1001 channels"), "{status} {reason}");
     server.ok("PUT", "/db/many", json!({"many": 300})).await;
-    // Many at once, and those of other replicas.
+    // Bulk edits, and replicated revisions.
     let docs = json!({"docs": [{"_id": "x"}, {"_id": "y", "refuse": 409}, {"_id": "z"}]});
     let rows = server.ok("POST", "/db/_bulk_docs", docs).await;
     assert_eq!(rows[1], json!({"id": "y", "error": "conflict", "reason": "refused"}));

@@ -1,4 +1,4 @@
-//! What a reader is sent who takes an answer slowly, and loses the right to what is in it meanwhile.
+//! A slow reader who loses the right to its answer while it is sent.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +18,7 @@ async fn has(layer: &Layer, channels: &[&str]) {
     layer.database("db").put_principal(&write).await.unwrap();
 }
 
-/// Asks as ann, and takes no more than the beginning of the answer.
+/// Sends a request as ann and reads only the beginning of the answer.
 async fn begun(address: SocketAddr, path: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
@@ -33,7 +33,7 @@ async fn begun(address: SocketAddr, path: &str) -> TcpStream {
     stream
 }
 
-/// The rest: how much of it there was, and whether it was all.
+/// Reads the rest; returns its length and whether the answer is complete.
 async fn rest(stream: &mut TcpStream) -> (usize, bool) {
     let (mut bytes, mut end, mut piece) = (0, Vec::new(), vec![0; 64 * 1024]);
     loop {
@@ -48,7 +48,7 @@ async fn rest(stream: &mut TcpStream) -> (usize, bool) {
     }
 }
 
-/// Waits until the server reads no further documents: all that is answered waits for its readers.
+/// Waits until the server reads no more documents, because all answers wait for their readers.
 async fn stuck(client: &mut Client) {
     let mut read = async || {
         let text = ask(client, "root", "GET", "/metrics", &[], "").await.body;
@@ -64,7 +64,7 @@ async fn stuck(client: &mut Client) {
     }
 }
 
-/// Longer than anything is sent because it was judged a moment ago: to wait longer changes nothing.
+/// Longer than the validity of a check of rights; waiting longer changes nothing.
 const LATER: Duration = Duration::from_millis(600);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -92,7 +92,7 @@ async fn what_was_taken_away_is_not_sent_to_who_reads_slowly() {
         let (bytes, is_whole) = rest(&mut stream).await;
         assert!(!is_whole && bytes < all, "{path}: {bytes}");
     }
-    // Who is given something reads on.
+    // A reader who gains rights continues.
     has(&layer, &["A"]).await;
     let mut stream = begun(server.address, normal).await;
     stuck(&mut client).await;
@@ -103,7 +103,7 @@ async fn what_was_taken_away_is_not_sent_to_who_reads_slowly() {
     server.stop().await;
 }
 
-/// A follower who has lost a channel follows on, and is sent what is of the others.
+/// A follower who loses one channel continues with the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_follows_goes_on_with_what_is_left() {
     let store = Store::new();

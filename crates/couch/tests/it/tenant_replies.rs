@@ -1,4 +1,4 @@
-//! What functions and attachments answer, as a browser takes it, and what functions see of a request.
+//! Replies of functions and attachments in a browser, and the requests that functions see.
 
 use flatbed_auth::PasswordHash;
 use serde_json::{Map, Value, json};
@@ -8,7 +8,7 @@ use crate::support::{Answer, ServerOptions};
 
 const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 
-/// Headers that no tenant sets.
+/// Headers that no tenant may set.
 const FORBIDDEN: [&str; 37] = [
     "Access-Control-Allow-Credentials",
     "Access-Control-Allow-Origin",
@@ -120,7 +120,7 @@ async fn all_are_sandboxed() {
     let written = client.call("POST", "/db/_design/d/_update/writes", &[], b"{}").await;
     is_sandboxed(&written, "writes");
     assert_eq!((written.status, written.header("x-couch-id")), (201, Some("written")));
-    // As are the answers beside it that say nothing of its own.
+    // Answers without tenant content have them too.
     let tag = client.call("GET", "/db/_design/d/_show/text", &[], b"").await.header("etag").unwrap().to_owned();
     let cached = client.call("GET", "/db/_design/d/_show/text", &[("if-none-match", &tag)], b"").await;
     assert_eq!(cached.status, 304);
@@ -146,7 +146,7 @@ async fn attachments_are_sandboxed() {
         let answer = client.call("GET", &format!("{id}/a"), &[], b"").await;
         assert_eq!((answer.status, answer.header("content-type")), (200, Some(sent)));
         is_sandboxed(&answer, kind);
-        // Pages of other origins embed them.
+        // Pages of other origins may embed them.
         assert_eq!(answer.header("cross-origin-resource-policy"), None);
         let tag = answer.header("etag").unwrap().to_owned();
         let cached = client.call("GET", &format!("{id}/a"), &[("if-none-match", &tag)], b"").await;
@@ -162,7 +162,7 @@ async fn functions_see_no_credentials() {
     let server = store
         .serve(ServerOptions {
             admins: [("admin".to_owned(), PasswordHash::with_iterations("password", b"0123456789abcdef", 1))].into(),
-            // Names that do not say what they are.
+            // Names that do not tell their purpose.
             settings: vec![
                 setting("x_auth_username", "X-Remote-User"),
                 setting("x_auth_roles", "X-Remote-Groups"),

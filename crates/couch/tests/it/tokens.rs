@@ -1,4 +1,4 @@
-//! JSON Web Tokens over HTTP: what a server believes of whom, by which keys, and until when.
+//! JSON Web Tokens over HTTP: users, keys and expiry.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,10 +16,10 @@ use crate::support::{Answer, Client, Running, ServerOptions, Store, soon};
 
 const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 
-/// Made for these tests: `openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048`.
+/// Made for these tests with `openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048`.
 const RSA: &str = include_str!("../data/rsa-key.pem");
 
-/// What signs tokens.
+/// A signing key.
 enum Signer {
     None,
     Hs256(Vec<u8>),
@@ -71,7 +71,7 @@ impl Signer {
         }
     }
 
-    /// A token that names this key.
+    /// Returns a token that names this key.
     fn token(&self, kid: &str, claims: &Value) -> String {
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let header = json!({"typ": "JWT", "alg": self.algorithm(), "kid": kid});
@@ -80,7 +80,7 @@ impl Signer {
         format!("{signed}.{signature}")
     }
 
-    /// The public key as PEM, in one line.
+    /// Returns the public key as PEM, in one line.
     fn pem(&self) -> String {
         let of = |prefix: &[u8], key: &[u8], label: &str| {
             let body = STANDARD.encode([prefix, key].concat());
@@ -106,7 +106,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// Whoever it is, for an hour.
+/// Adds an expiry in an hour to claims.
 fn claims(rest: Value) -> Value {
     let mut claims = json!({"sub": "anna", "exp": now() + 3_600});
     claims.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
@@ -129,7 +129,7 @@ async fn with(client: &mut Client, token: &str, method: &str, path: &str, body: 
     client.call(method, path, &[("authorization", &bearer)], body).await
 }
 
-/// Who somebody is by a token, `name: roles`; a refusal's status and reason.
+/// Returns `name: roles` of a token, or the refusal's status and reason.
 async fn who(server: &Running, token: &str) -> String {
     let answer = with(&mut server.connect().await, token, "GET", "/_session", b"").await;
     if answer.status != 200 {
@@ -167,7 +167,7 @@ async fn tokens_of_each_kind_are_believed_by_their_own_key_alone() {
     let friend = claims(json!({"_couchdb.roles": ["friends", "_admin", "_x"]}));
     for (kid, signer) in &signers {
         let token = signer.token(kid, &friend);
-        // System roles are no issuer's to give.
+        // Issuers cannot grant system roles.
         assert_eq!(who(&server, &token).await, "anna: friends", "{kid}");
         let mut client = server.connect().await;
         let path = format!("/db/{kid}");
@@ -176,10 +176,10 @@ async fn tokens_of_each_kind_are_believed_by_their_own_key_alone() {
         assert_eq!(with(&mut client, &token, "GET", "/_all_dbs", b"").await.status, 401);
         let stranger = signer.token(kid, &claims(json!({})));
         assert_eq!(with(&mut client, &stranger, "GET", &path, b"").await.status, 403);
-        // A write names its writer.
+        // A write records its writer.
         let other = claims(json!({"sub": "bob", "_couchdb.roles": "friends"}));
         assert_eq!(who(&server, &signer.token(kid, &other)).await, "bob: friends");
-        // As another key's, and with a signature of another text.
+        // Signed with another key, and with a signature of another text.
         for (other, _) in signers.iter().filter(|(other, _)| other != kid) {
             let refused = who(&server, &signer.token(other, &friend)).await;
             assert_eq!(refused, "400 Unknown kid", "{kid} as {other}");
@@ -191,7 +191,7 @@ async fn tokens_of_each_kind_are_believed_by_their_own_key_alone() {
         assert_eq!(who(&server, &signer.token("other", &friend)).await, "400 Unknown kid");
     }
 
-    // Without a signature, and signed with what everybody knows.
+    // Without a signature, and signed with a public value.
     for kid in ["h", "r", "e", "d"] {
         let none = Signer::None.token(kid, &friend);
         let refused = who(&server, &none).await;
@@ -208,7 +208,7 @@ async fn tokens_of_each_kind_are_believed_by_their_own_key_alone() {
         }
     }
 
-    // A clock may be 30 s off.
+    // Clocks may differ by 30 s.
     let hs = &signers[0].1;
     for (times, expected) in [
         (json!({"exp": now() - 10}), "anna: "),
@@ -262,7 +262,7 @@ async fn each_issuer_has_its_own_keys_names_and_roles() {
     ] {
         assert_eq!(who(&server, &one(rest.clone())).await, refused, "{rest}");
     }
-    // Of another issuer nobody is called as somebody of the first one, nor are they what they like.
+    // A second issuer's users are distinct from the first one's and have no roles that it claims.
     let two =
         |iss: &str| other.token("o", &claims(json!({"iss": iss, "sub": "anna", "_couchdb.roles": ["_admin", "r"]})));
     assert_eq!(who(&server, &two("https://two.example")).await, "two/anna: r");
@@ -281,7 +281,7 @@ async fn a_token_ends_and_with_it_what_was_begun() {
     let open = br#"{"members":{"names":["anna"]}}"#;
     assert_eq!(admin.call("PUT", "/db/_security", &[ADMIN], open).await.status, 200);
     let signer = Signer::Hs256(secret);
-    // On a slow machine one may end before the feed begins: then another one is tried.
+    // On a slow machine a token may expire before the feed begins; then another is tried.
     let (token, ends, mut follower) = loop {
         let ends = now() + 4;
         let token = signer.token("h", &claims(json!({"exp": ends})));
@@ -295,10 +295,10 @@ async fn a_token_ends_and_with_it_what_was_begun() {
         }
     };
     let rest = soon(follower.rest()).await;
-    // It may be cut off before it could say so.
+    // The feed may be cut before the reason is sent.
     assert!(!rest.contains('{') || rest.contains(r#"{"error":"unauthorized""#), "{rest}");
     assert!(now() >= ends, "before its time");
-    // Though it is remembered.
+    // Although the token is remembered.
     assert_eq!(who(&server, &token).await, "401 exp not in future");
     server.stop().await;
 }
@@ -328,7 +328,7 @@ async fn a_feed_ends_with_the_key_of_its_token_and_with_no_other() {
     let token = Signer::Hs256(own).token("h", &claims(json!({})));
     let mut follower = follow(&token).await;
     let rest = tokio::spawn(async move { follower.rest().await });
-    // Others come, are set otherwise, and one is replaced: the feed of its token ends, and this one goes on.
+    // Other keys are added, changed and replaced: the feed of a replaced key's token ends, and this one continues.
     set("jwt_keys/hmac:o", &STANDARD.encode(&other)).await;
     let mut other_follower = follow(&Signer::Hs256(other.clone()).token("o", &claims(json!({})))).await;
     set("jwt_keys:two/hmac:h", &STANDARD.encode(&other)).await;
@@ -338,7 +338,7 @@ async fn a_feed_ends_with_the_key_of_its_token_and_with_no_other() {
     pass(Duration::from_millis(700)).await;
     assert!(!rest.is_finished(), "{}", rest.await.unwrap());
     assert_eq!(who(&server, &token).await, "anna: ");
-    // Its own has another setting.
+    // A setting of its own issuer changes.
     set("jwt_auth/skew", "1").await;
     let rest = soon(rest).await.unwrap();
     assert!(!rest.contains('{') || rest.contains(r#"{"error":"unauthorized""#), "{rest}");
@@ -356,7 +356,7 @@ async fn a_file_of_keys_is_read_again_when_it_changes() {
     let key = |secret: &[u8]| {
         json!({"keys": [
             {"kty": "oct", "kid": "k", "alg": "HS256", "k": URL_SAFE_NO_PAD.encode(secret)},
-            // Another's, of which nothing is known here.
+            // A key of an unsupported curve.
             {"kty": "EC", "kid": "x", "crv": "secp256k1", "x": "AA", "y": "AA"},
         ]})
     };
@@ -369,13 +369,12 @@ async fn a_file_of_keys_is_read_again_when_it_changes() {
     std::fs::write(&path, key(&new).to_string()).unwrap();
     until_wanted("the new key counts", async || who(&server, &of_new).await, |found| found == "anna: ").await;
     assert_eq!(who(&server, &of_old).await, "400 Bad HMAC");
-    // What is no set leaves the keys of before; one without this key takes it away.
+    // An invalid file keeps the old keys; a file without the key removes it.
     std::fs::write(&path, "{").unwrap();
-    // It is read by who asks three seconds after it was read last.
+    // The file is read again by a request three seconds after the last read.
     pass(Duration::from_millis(3_100)).await;
     assert_eq!(who(&server, &of_new).await, "anna: ");
     std::fs::write(&path, r#"{"keys":[]}"#).unwrap();
-    // Without keys a token means nothing.
     until("the key counts no longer", async || {
         let answer = with(&mut server.connect().await, &of_new, "GET", "/_session", b"").await;
         answer.json()["userCtx"]["name"].is_null()

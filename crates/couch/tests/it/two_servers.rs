@@ -1,5 +1,5 @@
-//! Two complete servers in one process on one engine (or the cluster in `FLATBED_CLUSTER_FILE`): each has its own caches
-//! and feeds, so what one does must reach the other through FoundationDB alone.
+//! Two complete servers in one process on one engine (or the cluster in `FLATBED_CLUSTER_FILE`). Each has its own
+//! caches and feeds, so changes reach the other through FoundationDB alone.
 
 use std::net::SocketAddr;
 
@@ -51,7 +51,7 @@ async fn follow(url: &Url, path: &str) -> Lines {
     let mut connection = Connection::open(url).await.unwrap();
     let response = connection.send(Method::GET, path, Default::default()).await.unwrap();
     assert_eq!(response.status(), 200);
-    // The connection must outlive the call; the feed holds what it needs of it.
+    // Keeps the connection open for the feed.
     std::mem::forget(connection);
     Lines::new(response.into_body())
 }
@@ -61,7 +61,7 @@ async fn what_one_does_the_other_sees() {
     let Some(store) = store() else { return };
     let (one, two) = (start(&store).await, start(&store).await);
 
-    // Writes at one, follows at the other; fields are allocated at both.
+    // Writes at one server, follows at the other; both allocate fields.
     assert_eq!(call(&one.url, Method::PUT, "/db", "").await.0, 201);
     let mut feed = follow(&two.url, "/db/_changes?feed=continuous&include_docs=true&heartbeat=5000").await;
     for number in 0..40 {
@@ -77,11 +77,11 @@ async fn what_one_does_the_other_sees() {
         assert_eq!(json!(found), body);
     }
 
-    // Deleted at one: the feed at the other ends, without the line that ends a feed well.
+    // The deletion at one server ends the feed at the other, without the final line.
     assert_eq!(call(&one.url, Method::DELETE, "/db", "").await.0, 200);
     assert_eq!(row(&mut feed).await, None);
     assert_eq!(call(&two.url, Method::GET, "/db", "").await.0, 404);
-    // Created again with another layout: neither sees anything of the old one, nor writes by its mapping.
+    // Created again with another layout: both servers forget the old database and its mapping.
     assert_eq!(call(&two.url, Method::PUT, "/db?run_bytes=0", "").await.0, 201);
     assert_eq!(call(&one.url, Method::GET, "/db/doc0", "").await.0, 404);
     assert_eq!(call(&one.url, Method::PUT, "/db/doc0", r#"{"shared1":1,"own0":2}"#).await.0, 201);
@@ -90,7 +90,7 @@ async fn what_one_does_the_other_sees() {
     let (_, changes) = call(&two.url, Method::GET, "/db/_changes", "").await;
     assert_eq!(changes["results"].as_array().unwrap().len(), 1);
 
-    // A server that stops ends its feeds well; the other goes on.
+    // A stopping server ends its feeds with a final line; the other server continues.
     let mut feed = follow(&two.url, "/db/_changes?feed=continuous&since=now&heartbeat=5000").await;
     assert_eq!(call(&two.url, Method::PUT, "/db/last", "{}").await.0, 201);
     assert_eq!(row(&mut feed).await.unwrap()["id"], "last");

@@ -1,5 +1,5 @@
-//! Tests of other modules once more, on a store that injects faults: clients are answered the same. Without the embedded
-//! engine, which injects them, they are skipped.
+//! Tests of other modules on a store that injects faults, with the same answers. Skipped without the embedded engine,
+//! which injects the faults.
 
 #[path = "answering.rs"]
 mod answering;

@@ -52,7 +52,7 @@ async fn writes_are_validated() {
         let less = json!({"_rev": early, "n": 0});
         assert_eq!(refused(server, "PUT", "/db/early", less.clone()).await, answer(403, "forbidden", "less than 1"));
         assert_eq!(refused(server, "POST", "/db", json!({"n": 91})).await, answer(403, "forbidden", "begins with 91"));
-        // A conflict comes before anybody is asked.
+        // Conflicts are detected before the function runs.
         let stale = json!({"none": 1});
         assert_eq!(refused(server, "PUT", "/db/early", stale).await.0, 409);
         // Local documents and design documents are not validated.
@@ -63,14 +63,14 @@ async fn writes_are_validated() {
     let told: Value = serde_json::from_str(&told).expect("JSON");
     assert_eq!(told[0], json!({"db": "db", "name": null, "roles": ["_admin"]}));
     assert_eq!(told[1]["admins"]["roles"], json!(["_admin"]));
-    // Neither _rev nor _revisions, where there is no revision below.
+    // Without an existing ancestor there is neither `_rev` nor `_revisions`.
     assert_eq!((&told[2], &told[3]), (&NULL, &NULL));
-    // Each of many has its own answer, and one edit of a document sees the one before.
+    // In a bulk write each edit has its own outcome, and later edits of a document see earlier ones.
     let docs = json!({"docs": [{"_id": "a", "n": 5}, {"_id": "b", "none": 1}, {"_id": "c"}]});
     let rows = two.ok("POST", "/db/_bulk_docs", docs).await;
     assert_eq!((&rows[0]["ok"], &rows[2]["ok"]), (&json!(true), &json!(true)));
     assert_eq!(rows[1], json!({"id": "b", "error": "forbidden", "reason": "none"}));
-    // Revisions of other replicas are validated against the nearest ancestor that is there; known ones are not.
+    // Replicated revisions are validated against the nearest existing ancestor; known ones are not validated.
     let a = rev(&one, "a").await;
     let hash = a.split_once('-').expect("a hash").1;
     let history = json!({"start": 3, "ids": ["c", "b", hash]});
@@ -87,7 +87,7 @@ async fn writes_are_validated() {
             {"id": "f", "rev": "5-a", "error": "forbidden", "reason": "begins with 91"},
         ])
     );
-    // An attachment's write keeps the body, and is validated too.
+    // Writing an attachment keeps the body and is validated.
     let path = format!("/db/early/file?rev={}", rev(&one, "early").await);
     let put = one.connect().await.call("PUT", &path, &[("content-type", "text/plain")], b"text").await;
     assert_eq!(put.status, 201, "{put:?}");
@@ -115,7 +115,7 @@ async fn a_changed_validator_holds_at_once_everywhere() {
     let purged = json!({"_design/w": [rev(&two, "_design/w").await]});
     two.ok("POST", "/db/_purge", purged).await;
     one.ok("POST", "/db", json!({"third": 1})).await;
-    // A broken one refuses all but its repair.
+    // A broken function refuses all writes but its repair.
     for (source, word) in [("function (", "compilation_error"), ("function (doc) { doc.a.b.c; }", "unknown_error")] {
         let mut broken = json!({ "validate_doc_update": source });
         if let Some(rev) = one.json("GET", "/db/_design/b", NULL).await.1.get("_rev") {
@@ -130,7 +130,7 @@ async fn a_changed_validator_holds_at_once_everywhere() {
     two.ok("POST", "/db", json!({})).await;
 }
 
-/// Writers at both servers while the validator comes: what it refuses is never there behind it in the order of commits.
+/// Writers run at both servers while the validator is added: no refused document commits after it.
 #[tokio::test]
 async fn nothing_is_written_behind_a_validators_back() {
     let Some((_store, one, two)) = pair().await else { return };
@@ -142,7 +142,7 @@ async fn nothing_is_written_behind_a_validators_back() {
                 return;
             }
         }
-        panic!("the validator never came");
+        panic!("the validator was not created");
     };
     let design = async {
         one.until("/db", |info| info["doc_count"].as_u64() > Some(8)).await;
@@ -167,7 +167,7 @@ async fn replications_are_validated() {
     assert_eq!(one.json("GET", "/copy/b", NULL).await.0, 404);
 }
 
-/// `_security` is shown to the functions: what one server sets holds for the next write at the other.
+/// Functions see `_security`: a change at one server applies to the next write at the other.
 #[tokio::test]
 async fn a_changed_security_holds_at_once_everywhere() {
     let Some((_store, one, two)) = pair().await else { return };

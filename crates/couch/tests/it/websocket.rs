@@ -12,7 +12,7 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// The key of RFC 6455, 1.3, and what it is answered with.
+/// The key of RFC 6455, 1.3, and its answer.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
@@ -35,7 +35,7 @@ impl Socket {
     async fn open(server: &Running, path: &str, headers: &[(&str, &str)]) -> Socket {
         let mut client = server.connect().await;
         client.send("GET", path, &[&UPGRADE[..], headers].concat(), b"").await;
-        // Byte by byte: what follows the head is frames.
+        // Byte by byte, because frames follow the head.
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(soon(client.stream.read_u8()).await.expect("a head"));
@@ -64,7 +64,7 @@ impl Socket {
         .await
     }
 
-    /// The next text message, whole, and how many frames it came in.
+    /// Returns the next text message and its number of frames.
     async fn message(&mut self) -> (Value, usize) {
         let (mut data, mut frames) = (Vec::new(), 0);
         loop {
@@ -81,7 +81,7 @@ impl Socket {
         }
     }
 
-    /// The code that the server closes with; then the connection is at its end.
+    /// Returns the close code and asserts that the connection ends.
     async fn close_code(&mut self) -> u16 {
         loop {
             let frame = self.frame().await.expect("a close");
@@ -127,13 +127,13 @@ async fn each_row_is_a_message() {
     let mut socket = Socket::open(&server, path, &[]).await;
     let (row, _) = socket.message().await;
     assert_eq!((row["id"].as_str(), row["doc"]["text"].as_str()), (Some("a"), Some("two\nlines")));
-    // While nothing comes, pings do.
+    // Pings arrive while there are no rows.
     for _ in 0..2 {
         let frame = socket.frame().await.expect("a ping");
         assert_eq!((frame.kind, frame.is_final, frame.data.len()), (PING, true, 0));
         socket.send(PONG, b"").await;
     }
-    // A client may ask for a sign, too.
+    // A client may send a ping.
     socket.send(PING, b"here?").await;
     loop {
         let frame = socket.frame().await.expect("a pong");
@@ -142,7 +142,7 @@ async fn each_row_is_a_message() {
             break;
         }
     }
-    // Longer than what is sent at once: it comes in pieces.
+    // Longer than a chunk, so it is sent in several frames.
     let long = format!("{{\"text\":\"{}\"}}", "é".repeat(150_000));
     assert_eq!(server.call("PUT", "/db/b", &long).await.status, 201);
     let (row, frames) = socket.message().await;
@@ -194,7 +194,7 @@ async fn what_is_no_handshake_is_refused() {
     assert_eq!(with("origin", "https://elsewhere.example").await, 403);
     let posted = server.connect().await.call("POST", path, &UPGRADE, b"{}").await;
     assert_eq!(posted.status, 426);
-    // What is wrong with the feed is said before the connection changes.
+    // Errors of the feed are answered before the handshake.
     for (path, status) in [("/none/_changes?feed=websocket", 404), ("/db/_changes?feed=websocket&since=x", 400)] {
         assert_eq!(server.connect().await.call("GET", path, &UPGRADE, b"").await.status, status, "{path}");
     }
@@ -210,13 +210,13 @@ async fn what_is_no_handshake_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_ends_it_the_other_knows() {
     let store = Store::new();
-    // Two connections: those that are upgraded count.
+    // Upgraded connections count towards the limit of two.
     let server = store.serve(ServerOptions { connections_max: 2, ..ServerOptions::default() }).await;
     server.call("PUT", "/db", "").await;
     let path = "/db/_changes?feed=websocket&heartbeat=60000&since=now";
     let mut one = Socket::open(&server, path, &[]).await;
     let mut two = Socket::open(&server, "/_db_updates?feed=websocket&heartbeat=60000&since=now", &[]).await;
-    // A third one waits, however long, for a place.
+    // A third connection waits for a place.
     let address = server.address;
     let third = tokio::spawn(async move {
         let mut stream = TcpStream::connect(address).await.expect("connected");
@@ -230,13 +230,13 @@ async fn whoever_ends_it_the_other_knows() {
         beside.database(&name).create(&flatbed_layer::CreateOptions::default()).await.unwrap();
         assert_eq!(two.message().await.0["db_name"], name.as_str());
     }
-    // The client closes, and its place is free.
+    // Closing frees the place.
     one.send(CLOSE, &1000_u16.to_be_bytes()).await;
     assert_eq!(one.close_code().await, 1000);
     assert!(soon(third).await.unwrap().starts_with("HTTP/1.1 201 "));
     let (row, _) = two.message().await;
     assert_eq!((row["db_name"].as_str(), row["type"].as_str()), (Some("db2"), Some("created")));
-    // There is nothing to say but control frames.
+    // Clients may send only control frames.
     let mut talks = Socket::open(&server, path, &[]).await;
     talks.send(TEXT, b"hello").await;
     assert_eq!(talks.close_code().await, 1003);
@@ -245,9 +245,9 @@ async fn whoever_ends_it_the_other_knows() {
     talks.send(TEXT, &[b'x'; 5_000]).await;
     assert_eq!(talks.close_code().await, 1008);
     drop(talks);
-    // A client that is gone without a word.
+    // A client that disconnects without a close frame.
     drop(Socket::open(&server, path, &[]).await);
-    // The server's end: the feed's place, then the close.
+    // A stopping server sends the feed's sequence, then the close frame.
     let ended = server.begin_to_stop();
     let (end, _) = two.message().await;
     assert_eq!(end["last_seq"], row["seq"]);

@@ -1,4 +1,4 @@
-//! Jobs of the changes worker, as who has a server sees them: documents of `_worker`, what targets have, the queue.
+//! The changes worker: documents of `_worker`, the state of targets, and the queue.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,14 +15,14 @@ use tokio::sync::watch;
 
 use crate::support::{Options, Running, ServerOptions, Store, WorkerOptions};
 
-/// An endpoint that keeps documents, and refuses those that a test names.
+/// An endpoint that stores documents and refuses those that a test names.
 #[derive(Debug, Clone, Default)]
 struct Endpoint {
     kept: Arc<Mutex<BTreeMap<String, String>>>,
-    /// Paths with these in them, and what is answered.
+    /// Parts of paths, and the status with which they are refused.
     refused: Arc<Mutex<Vec<(&'static str, u16)>>>,
     connections: Arc<Mutex<u32>>,
-    /// Whether nothing is answered; requests that wait for it, and how many did so at once.
+    /// True to hold all answers; the number of held requests, and its maximum.
     is_held: Arc<watch::Sender<bool>>,
     waiting: Arc<Mutex<(u32, u32)>>,
 }
@@ -78,7 +78,7 @@ impl Endpoint {
                 _ => drop(kept.insert(path, String::from_utf8(body).ok()?)),
             }
         }
-        // What a careless server says of who asks.
+        // A careless server repeats the credentials.
         let text = format!("refused: {secret}");
         let status = refused.unwrap_or(200);
         let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{text}", text.len());
@@ -121,7 +121,7 @@ fn into_http(id: &str, url: &str) -> Value {
     job(id, "http", json!({"id": "out", "url": format!("{url}/in/{{id}}"), "auth": auth}), Value::Null)
 }
 
-/// Makes the worker's job.
+/// Creates the worker's job.
 async fn put(server: &Running, job: &Value) {
     server.until("/_worker", |answer| answer["db_name"] == "_worker").await;
     let path = format!("/_worker/job::{}", job["id"].as_str().unwrap());
@@ -137,7 +137,7 @@ async fn wait(server: &Running, id: &str, wanted: impl Fn(&Value) -> bool) -> Va
     server.until(&format!("/_worker/_api/jobs/{id}"), wanted).await
 }
 
-/// Waits until a job has delivered so many, and nothing is left.
+/// Waits until a job has delivered `count` documents and nothing is pending.
 async fn delivered(server: &Running, id: &str, count: u64) -> Value {
     wait(server, id, |job| job["state"] == "running" && job["delivered"] == count && job["lag"]["rows"] == 0).await
 }
@@ -167,7 +167,7 @@ async fn from_a_database_into_sqlite_lines_and_http() {
     let count = |table: &str| rows(&sqlite, &format!("SELECT CAST(count(*) AS TEXT) FROM {table}"))[0].clone();
     assert_eq!((count("orders"), count("items")), ("30".to_owned(), "30".to_owned()));
     assert_eq!(endpoint.kept().len(), 30);
-    // What changes and goes.
+    // Updates and deletions.
     let rev = server.ok("GET", "/db/d5", Value::Null).await["_rev"].clone();
     server.ok("PUT", "/db/d5", json!({"_rev": rev, "n": 500})).await;
     let rev = server.ok("GET", "/db/d7", Value::Null).await["_rev"].as_str().unwrap().to_owned();
@@ -181,7 +181,7 @@ async fn from_a_database_into_sqlite_lines_and_http() {
     let lines = std::fs::read_to_string(files.path().join("l.jsonl")).unwrap();
     let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
     assert_eq!((lines.lines().count(), &last["id"], &last["deleted"]), (32, &json!("d7"), &json!(true)));
-    // It is counted; nothing that is shown has the secret.
+    // The entry is counted; no output has the secret.
     let metrics = server.call("GET", "/metrics", "").await.body;
     assert!(metrics.contains("flatbed_worker_delivered_total 96"), "{metrics}");
     assert!(metrics.contains("flatbed_worker_jobs{state=\"running\"} 3"), "{metrics}");
@@ -228,7 +228,7 @@ async fn what_is_refused_is_replayed() {
     assert_eq!((&stats["total"], &stats["jobs"]["h"], &stats["states"]["waiting"]), (&json!(3), &json!(3), &json!(3)));
     let explained = server.ok("GET", "/_worker/_api/dlq/explain?job=h", Value::Null).await;
     assert_eq!(explained["index"]["name"], "job");
-    // A newer revision overtakes an entry.
+    // A newer revision replaces the entry.
     let bad3 = entries.iter().find(|entry| entry["doc_id_original"] == "bad3").unwrap();
     endpoint.refuse(&[("bad1", 422), ("bad2", 422)]);
     server.ok("PUT", "/db/bad3", json!({"_rev": bad3["rev"], "n": 2})).await;
@@ -236,7 +236,7 @@ async fn what_is_refused_is_replayed() {
     let path = |entry: &Value| format!("/_worker/_api/dlq/{}", entry["id"].as_str().unwrap());
     let retried = server.ok("POST", &format!("{}/retry", path(bad3)), Value::Null).await;
     assert_eq!(retried["state"], "overtaken", "{retried}");
-    // In vain, and then not.
+    // A retry fails, then succeeds.
     let bad1 = entries.iter().find(|entry| entry["doc_id_original"] == "bad1").unwrap();
     let retried = server.ok("POST", &format!("{}/retry", path(bad1)), Value::Null).await;
     assert_eq!((&retried["ok"], &retried["reason"]), (&json!(false), &json!("client_error:422")));
@@ -247,7 +247,7 @@ async fn what_is_refused_is_replayed() {
     assert_eq!(retried["state"], "delivered", "{retried}");
     assert!(endpoint.kept.lock().unwrap()["/in/bad1"].contains("77"));
     assert_eq!(server.json("GET", &path(bad1), Value::Null).await.0, 404);
-    // The rest by a filter, out of an export that was taken in again.
+    // The rest is retried by a filter, after an export and import.
     let export = server.call("GET", "/_worker/_api/dlq/export?state=waiting", "").await.body;
     assert_eq!(export.lines().count(), 1, "{export}");
     assert_eq!(server.ok("DELETE", "/_worker/_api/dlq?job=h", Value::Null).await["deleted"], 2);
@@ -261,7 +261,7 @@ async fn what_is_refused_is_replayed() {
     server.until("/_worker/_api/dlq/count", |answer| answer["count"] == 0).await;
     assert_eq!(endpoint.kept().len(), 6);
     wait(&server, "h", |job| job["orders"] == json!([]) && job["replayed"] == 2).await;
-    // The secret that the endpoint said is nowhere: not in the feed, not in entries, not in what jobs show.
+    // The secret that the endpoint repeated is in no feed, entry or job.
     let mut said = entries.iter().map(Value::to_string).collect::<String>() + &export;
     for path in [
         "/_worker/_all_docs?include_docs=true",
@@ -291,11 +291,11 @@ async fn jobs_are_paused_changed_and_reset_without_a_restart() {
     assert_eq!(found(""), ["a"]);
     server.ok("POST", "/_worker/_api/jobs/s/start", Value::Null).await;
     until("b comes", async || found("") == ["a", "b"]).await;
-    // Another mapping, while it runs.
+    // Changes the mapping while the job runs.
     let mut changed = into_sqlite("s");
     changed["mapping"]["tables"][0]["columns"][1]["path"] = "$.m".into();
     put(&server, &changed).await;
-    // The job has it a moment later.
+    // The job notices shortly after.
     let mut written = 0;
     until("a document is mapped otherwise", async || {
         server.ok("PUT", &format!("/db/c{written}"), json!({"n": 3, "m": 33})).await;
@@ -303,13 +303,12 @@ async fn jobs_are_paused_changed_and_reset_without_a_restart() {
         !found("WHERE n = 33").is_empty()
     })
     .await;
-    // From the beginning.
     server.ok("POST", "/_worker/_api/jobs/s/reset", json!({"to": "beginning"})).await;
     wait(&server, "s", |job| job["orders"] == json!([]) && job["delivered"].as_u64() >= Some(3)).await;
-    // The source is made again: the job stops, and somebody says what is meant.
+    // The source is recreated: the job halts until it is reset.
     server.ok("POST", "/_worker/_api/jobs/s/stop", Value::Null).await;
     wait(&server, "s", |job| job["state"] == "paused").await;
-    // In another second than before, of which `instance_start_time` tells.
+    // In another second than before, because `instance_start_time` shows seconds.
     let begun = server.ok("GET", "/db", Value::Null).await["instance_start_time"].clone();
     until("it is made in another second", async || {
         server.ok("DELETE", "/db", Value::Null).await;
@@ -326,7 +325,7 @@ async fn jobs_are_paused_changed_and_reset_without_a_restart() {
     wait(&server, "s", |job| job["state"] == "running" && job["orders"] == json!([])).await;
     server.ok("PUT", "/db/y", json!({"m": 2})).await;
     until("both come", async || ["y", "z"].iter().all(|id| found("").iter().any(|found| found == id))).await;
-    // One that goes runs no longer.
+    // A deleted job stops.
     let rev = server.ok("GET", "/_worker/job::s", Value::Null).await["_rev"].as_str().unwrap().to_owned();
     server.ok("DELETE", &format!("/_worker/job::s?rev={rev}"), Value::Null).await;
     server.until("/_worker/_api/jobs", |answer| answer["jobs"] == json!([])).await;
@@ -343,10 +342,10 @@ async fn a_job_that_was_stopped_and_started_waits_for_itself() {
     endpoint.is_held.send_replace(true);
     put(&server, &into_http("h", &url)).await;
     until("it sends", async || endpoint.waiting.lock().unwrap().0 == 1).await;
-    // It may end its batch, and is wanted again before that.
+    // The job may be finishing its batch when it is started again.
     for order in ["stop", "start"] {
         server.ok("POST", &format!("/_worker/_api/jobs/h/{order}"), Value::Null).await;
-        // What comes behind it is there: the order was seen.
+        // A later job is visible, so the order was processed.
         put(&server, &into_sqlite(order)).await;
         delivered(&server, order, 1).await;
     }
@@ -357,7 +356,7 @@ async fn a_job_that_was_stopped_and_started_waits_for_itself() {
     server.stop().await;
 }
 
-/// One of two servers dies without a word: its runtime is gone with all that it did.
+/// One of two servers is killed: its runtime disappears with all its work.
 #[test]
 fn two_servers_share_jobs_and_one_is_killed() {
     let second = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -378,7 +377,7 @@ fn two_servers_share_jobs_and_one_is_killed() {
     });
     let (server, epochs) = second.block_on(async {
         let server = store.serve(into(files.path())).await;
-        // It knows the jobs, and leaves them where they are.
+        // The second server knows the jobs and leaves them to the first.
         let epochs = server
             .until("/_worker/_api/jobs", |answer| answer["jobs"].as_array().is_some_and(|jobs| jobs.len() == 3))
             .await;
@@ -393,7 +392,7 @@ fn two_servers_share_jobs_and_one_is_killed() {
             server.ok("PUT", &format!("/db/d{at}"), json!({"n": at})).await;
         }
         for (at, id) in ["s1", "s2", "s3"].into_iter().enumerate() {
-            // They go on where they were: nothing twice. Until then the lease says what the dead one wrote.
+            // The jobs resume without duplicates. Until then the lease has the killed server's state.
             let is_taken = |job: &Value| job["epoch"].as_u64() > Some(epochs[at]);
             wait(&server, id, |job| is_taken(job) && job["delivered"] == 20 && job["lag"]["rows"] == 0).await;
             let file = files.path().join(format!("{id}.sqlite"));
@@ -414,7 +413,7 @@ async fn a_database_that_was_made_again_is_another_one() {
     delivered(&server, "s", 1).await;
     server.ok("POST", "/_worker/_api/jobs/s/stop", Value::Null).await;
     wait(&server, "s", |job| job["state"] == "paused").await;
-    // As a rule within the second in which it was made before: `instance_start_time` does not tell.
+    // Usually within the same second, so `instance_start_time` is unchanged.
     server.ok("DELETE", "/db", Value::Null).await;
     server.ok("PUT", "/db", Value::Null).await;
     server.ok("PUT", "/db/b", json!({"n": 2})).await;
@@ -485,7 +484,7 @@ async fn what_a_job_is_about_is_all_that_it_gets() {
     for (id, ..) in &feeds {
         wait(&server, id, |job| job["state"] == "running" && job["delivered"] == 2 && job["lag"]["rows"] == 0).await;
     }
-    // What comes while they wait.
+    // Changes while they wait.
     for at in 0..10 {
         server.ok("PUT", &format!("/db/e{at}"), json!({"n": at})).await;
     }
@@ -530,7 +529,7 @@ async fn hostile_documents_and_strangers() {
         let (_, rows) = server.json("POST", "/_worker/_bulk_docs", json!({"docs": [{"_id": id, "type": "job"}]})).await;
         assert_eq!(rows[0]["error"], "bad_request", "{rows}");
     }
-    // What is of no machine without but this one's is not reached; the job waits, and says why.
+    // Only listed and public addresses are reachable; the job waits and shows the reason.
     put(&server, &into_http("h", &url)).await;
     let job = wait(&server, "h", |job| job["outages"].as_u64() > Some(0)).await;
     assert!(job["errors"][0]["error"].as_str().unwrap().contains("no address"), "{job}");
@@ -540,12 +539,12 @@ async fn hostile_documents_and_strangers() {
     let job = wait(&server, "e", |job| job["outages"].as_u64() > Some(0)).await;
     assert!(job["errors"][0]["error"].as_str().unwrap().contains("no address"), "{job}");
     assert_eq!(*endpoint.connections.lock().unwrap(), 0);
-    // Its own database would make more of what fails.
+    // A job that writes to its own source would feed itself.
     let mut own = into_sqlite("o");
     own["inputs"][0]["local"] = "_worker".into();
     put(&server, &own).await;
     wait(&server, "o", |job| job["state"] == "broken").await;
-    // A mapping is tried without a job.
+    // Tests a mapping without a job.
     let tried = json!({"mapping": into_sqlite("x")["mapping"], "documents": [{"_id": "a", "n": 1, "items": ["x"]}, {"_id": "b", "n": "x"}]});
     let answer = server.ok("POST", "/_worker/_api/jobs/test", tried).await;
     assert_eq!(answer["results"][0]["tables"]["orders"][0]["n"], 1, "{answer}");
@@ -618,7 +617,7 @@ async fn functions_of_mappings_and_a_queue_that_is_full() {
     server.ok("PUT", "/db", Value::Null).await;
     let function = "(doc) => { if (doc.n < 0) throw new Error('below zero'); return doc.n === 0 ? null : { _id: doc._id, twice: doc.n * 2 }; }";
     let mapping = json!({"function": function});
-    // Tried, without a job.
+    // Tests the mapping without a job.
     let documents = json!([{"_id": "a", "n": 2}, {"_id": "b", "n": 0}, {"_id": "c", "n": -1}]);
     server.until("/_worker", |answer| answer["db_name"] == "_worker").await;
     let (_, tried) =
@@ -628,7 +627,7 @@ async fn functions_of_mappings_and_a_queue_that_is_full() {
     assert!(tried["results"][2]["error"].as_str().unwrap().contains("below zero"), "{tried}");
     let none = json!({"mapping": {"function": "7"}, "documents": documents});
     assert_eq!(server.json("POST", "/_worker/_api/jobs/test", none).await.0, 400);
-    // A job whose queue has room for two.
+    // A job whose queue has room for two entries.
     for (id, n) in [("a", 2), ("b", 0), ("c", -1), ("d", -2)] {
         server.ok("PUT", &format!("/db/{id}"), json!({"n": n})).await;
     }
@@ -639,7 +638,7 @@ async fn functions_of_mappings_and_a_queue_that_is_full() {
     server.ok("PUT", "/db/e", json!({"n": -3})).await;
     let halted = wait(&server, "lines", |job| job["state"] == "halted").await;
     assert_eq!(halted["halted"]["kind"], "queue_full", "{halted}");
-    // Whoever makes room and starts it loses nothing.
+    // Clearing the queue and starting the job loses nothing.
     server.ok("DELETE", "/_worker/_api/dlq?job=lines", Value::Null).await;
     server.ok("PUT", "/db/f", json!({"n": 5})).await;
     server.ok("POST", "/_worker/_api/jobs/lines/start", Value::Null).await;
@@ -654,7 +653,7 @@ async fn functions_of_mappings_and_a_queue_that_is_full() {
     assert_eq!(json!(newest), json!({"a": [4, null], "b": [null, true], "f": [10, null]}));
     let (_, count) = server.json("GET", "/_worker/_api/dlq/count?job=lines", Value::Null).await;
     assert_eq!(count["count"], 1, "{count}");
-    // What is no function halts the job, and says why.
+    // An invalid function halts the job and is reported.
     let broken = job("broken", "cloud", json!({"id": "out", "provider": "stdout"}), json!({"function": "(doc) =>"}));
     put(&server, &broken).await;
     let halted = wait(&server, "broken", |job| job["state"] == "halted").await;

@@ -1,4 +1,4 @@
-//! What clients see of a server that dies while it writes.
+//! Clients' view of a server that is killed while it writes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,10 +17,10 @@ const KILLS: u64 = 20;
 
 const WRITERS: u64 = 32;
 
-/// How many more writes than the one before a server answers before it dies.
+/// The additional writes that each server answers before it is killed.
 const WRITES_EACH: u64 = 10;
 
-/// As a runtime ends, what answers a client may be run once more when what works for it has gone already.
+/// While a runtime shuts down, a handler may still run although its dependencies are gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_dies_does_not_say_that_something_is_wrong_inside() {
     let _alone = crate::TURN.lock().await;
@@ -35,7 +35,7 @@ async fn who_dies_does_not_say_that_something_is_wrong_inside() {
         let written = Arc::new(AtomicU64::new(0));
         let write = |writer| tokio::spawn(write(address, format!("{kill}-{writer}"), written.clone()));
         let writers: Vec<_> = (0..WRITERS).map(write).collect();
-        // Each server dies after another number of writes, in the middle of further ones.
+        // Each server is killed after another number of writes.
         until("they write", async || written.load(Ordering::Relaxed) > WRITES_EACH * kill).await;
         drop(mortal);
         for (status, text) in join_all(writers).await.into_iter().flat_map(|told| told.expect("it ends")) {
@@ -50,7 +50,7 @@ async fn connect(address: SocketAddr) -> Result<Connection, Error> {
     Connection::open(&Url::parse(&format!("http://{address}")).expect("a URL")).await
 }
 
-/// Writes until the server is gone: what it answered.
+/// Writes until the server is gone; returns its answers.
 async fn write(address: SocketAddr, name: String, written: Arc<AtomicU64>) -> Vec<(u16, String)> {
     let mut told = Vec::new();
     let Ok(mut connection) = connect(address).await else { return told };

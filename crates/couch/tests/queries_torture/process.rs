@@ -1,4 +1,4 @@
-//! Processes of the torture: servers, each with what it does in the background, and such as can be killed.
+//! Processes of the torture: servers with their background work, some of which can be killed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use flatbed_testkit::Torture;
 
 use crate::support::{Layer, Running, ServerOptions, Store};
 
-/// How often it is looked whether a process builds, before it is given something new to build.
+/// How often a process is checked for a build before it gets a new definition to build.
 const LOOKS: u64 = 1_000;
 
-/// A server with what works in the background of its process.
+/// A server with its process's background work.
 pub(crate) struct Process {
     pub(crate) server: Running,
     background: Background,
@@ -38,7 +38,6 @@ impl Process {
     }
 }
 
-/// A process that can be killed.
 pub(crate) struct Mortal(flatbed_testkit::Mortal<Process>);
 
 impl Mortal {
@@ -51,14 +50,14 @@ impl Mortal {
         self.0.process()
     }
 
-    /// Groups that it follows or builds now, and documents that it has mapped for them.
+    /// Returns the groups that it follows or builds now, and the documents that it has mapped for them.
     fn builds(&self) -> (u64, u64) {
         let families = self.process().layer.metrics();
         let value = |name: &str| flatbed_metrics::total(&families, name);
         (value("flatbed_view_updates_running"), value("flatbed_view_documents_mapped"))
     }
 
-    /// Waits until it is in the middle of mapping documents for a group; false: it is not for long, or all is over before.
+    /// Waits until it maps documents for a group; false if that does not happen for long, or the run ends.
     pub(crate) async fn is_building(&self, torture: &Torture) -> bool {
         let mut before = self.builds().1;
         for _ in 0..LOOKS {

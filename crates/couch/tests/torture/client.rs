@@ -1,4 +1,4 @@
-//! A follower's connection: HTTP/1.1 with a receive buffer so small that a reader who is slow is felt by the server.
+//! A follower's connection over HTTP/1.1, with a receive buffer so small that the server notices a slow reader.
 
 use std::net::SocketAddr;
 
@@ -7,11 +7,11 @@ use tokio::net::TcpSocket;
 
 pub use flatbed_testkit::http::Broken;
 
-/// A feed under way.
+/// An open feed.
 pub struct Feed(Connection);
 
 impl Feed {
-    /// Sends a request with a JSON body, or none, and reads the answer's head. Returns the status, too.
+    /// Sends a request with an optional JSON body and reads the answer's head. Returns the status, too.
     pub async fn open(
         address: SocketAddr,
         path: &str,
@@ -28,7 +28,7 @@ impl Feed {
         Ok((status, Feed(connection)))
     }
 
-    /// The next line of the body; `None` at its proper end.
+    /// Returns the next line of the body, or `None` at its proper end.
     pub async fn line(&mut self) -> Result<Option<String>, Broken> {
         self.0.ended_line().await
     }

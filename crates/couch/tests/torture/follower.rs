@@ -1,4 +1,4 @@
-//! One that follows as it likes, and never loses anything.
+//! A follower with random behaviour that must not lose anything.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use tokio::time::Instant;
 use super::client::{Broken, Feed};
 use super::{DOCUMENTS, END, Held, KINDS, Random, World, generation_of, lock, pass};
 
-/// What a follower wants to see.
+/// The filter of a follower.
 #[derive(Debug)]
 enum Filter {
     All,
     DocIds(HashSet<String>),
     Selector(u64),
-    /// By a function of a design document.
+    /// A function of a design document.
     Function(u64),
 }
 
@@ -30,19 +30,19 @@ enum Kind {
     EventSource,
 }
 
-/// What a follower knows of a document.
+/// A follower's state of a document.
 #[derive(Debug)]
 struct Seen {
     seq: String,
     rev: String,
     deleted: bool,
-    /// If it asked for all leaves.
+    /// Set if it requested all leaves.
     leaves: Option<Vec<String>>,
-    /// If it asked for documents.
+    /// Set if it requested documents.
     document: Option<Value>,
 }
 
-/// What a follower has put together.
+/// The replica that a follower has assembled.
 #[derive(Debug)]
 pub struct View {
     number: u64,
@@ -55,21 +55,20 @@ pub struct Follower {
     random: Random,
     since: String,
     view: View,
-    /// Connections in a row that it has left before a line came: on a slow machine it stays longer then.
+    /// Consecutive connections that it left before a line came. On a slow machine it then stays longer.
     in_vain: u32,
 }
 
-/// How one connection is used.
+/// The parameters of one connection.
 struct Use {
     kind: Kind,
     include_docs: bool,
     all_leaves: bool,
     limit: Option<u64>,
-    /// When the follower leaves, whatever comes.
+    /// The time at which the follower leaves.
     until: Option<Instant>,
-    /// Between rows.
     pause: Duration,
-    /// After so many rows the follower does not read for a while.
+    /// The number of rows after which the follower pauses reading.
     stops_after: Option<u64>,
 }
 
@@ -80,7 +79,7 @@ impl Follower {
             0..9 => Filter::All,
             9..11 if world.plan.has_functions => Filter::Function(random.below(KINDS)),
             9..14 => Filter::Selector(random.below(KINDS)),
-            // Longer lists are looked up only where a feed is far behind.
+            // Longer lists are looked up only if a feed is far behind.
             list => {
                 let length = if list < 18 { 20 } else { 150 };
                 let ids = (0..length).map(|_| format!("doc{:03}", random.below(DOCUMENTS)));
@@ -91,7 +90,7 @@ impl Follower {
         Follower { world, random, since: "0".into(), view, in_vain: 0 }
     }
 
-    /// Follows until it has seen the end.
+    /// Follows until the last document.
     pub async fn run(mut self) -> View {
         while !self.view.documents.contains_key(END) {
             if self.random.percent(3) {
@@ -129,7 +128,7 @@ impl Follower {
                 _ => Kind::Normal,
             },
             include_docs: random.percent(40),
-            // A function is asked about each leaf then, and the row names those that pass.
+            // The function filters each leaf, and the row lists those that pass.
             all_leaves: random.percent(30) && !matches!(self.view.filter, Filter::Function(_)),
             limit: random.percent(15).then(|| 1 + random.below(40)),
             until: (!has_end).then(|| Instant::now() + Duration::from_millis(random.below(stays_max))),
@@ -138,7 +137,7 @@ impl Follower {
         }
     }
 
-    /// One connection; true: the answer came to its end.
+    /// Runs one connection; true if the answer ended properly.
     async fn connect(&mut self, how: &Use) -> Result<bool, Broken> {
         let (path, id, body) = self.request(how);
         self.in_vain += 1;
@@ -148,14 +147,14 @@ impl Follower {
         let Some(opened) = unless_it_leaves(how.until, open).await else { return Ok(false) };
         let (status, mut feed) = opened?;
         if status == 503 {
-            // The storage has not answered in time: said before the answer began, and asked again.
+            // The storage timed out before the answer began, so the request is repeated.
             pass(Duration::from_millis(100)).await;
             return Ok(false);
         }
         assert_eq!(status, 200, "{path}");
         let (mut rows, mut last) = (0, self.since.clone());
         loop {
-            // Also where a line is always there: a process that has much to do is so slow to read that it would be cut.
+            // Also if lines never pause: a busy process would read so slowly that it is cut.
             if how.until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(false);
             }
@@ -231,7 +230,7 @@ impl Follower {
         (path, id, body)
     }
 
-    /// A row as it comes.
+    /// Checks and applies a row.
     fn row(&mut self, row: &Value, how: &Use, last: &mut String) {
         let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{row}: {value} is no text")).to_owned();
         self.world.torture.count("rows");
@@ -269,7 +268,8 @@ fn passes(kind: u64, document: &Value) -> bool {
     document["kind"] == json!(kind) || document["end"] == json!(true)
 }
 
-/// The future's result; `None`: it was time to leave. No feed is silent for long: they have heartbeats, or end.
+/// Returns the future's result, or `None` when it is time to leave. Feeds are never silent for long: they have
+/// heartbeats or end.
 async fn unless_it_leaves<T>(until: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
     match until {
         Some(until) => tokio::time::timeout_at(until, future).await.ok(),
@@ -305,7 +305,7 @@ fn parse(kind: Kind, line: &str) -> Line {
 }
 
 impl View {
-    /// Whether it is one that this follower must have at its newest revision.
+    /// Returns whether this follower must have the document's newest revision.
     fn must_show(&self, id: &str, held: Option<&Held>) -> bool {
         match &self.filter {
             Filter::All => true,
@@ -314,7 +314,7 @@ impl View {
         }
     }
 
-    /// A whole answer has what was acknowledged before.
+    /// Asserts that a complete answer has all writes acknowledged before it.
     fn must_have(&self, acknowledged: &HashMap<String, u64>) {
         for (id, generation) in acknowledged.iter().filter(|(id, _)| self.must_show(id, None)) {
             let seen = self.documents.get(id);
@@ -326,13 +326,13 @@ impl View {
         }
     }
 
-    /// What it has seen is what the database holds, as far as its filter shows that.
+    /// Asserts that the replica equals the database, as far as the filter passes.
     pub fn must_equal(&self, database: &HashMap<String, Held>) {
         let number = self.number;
         for (id, held) in database {
             let seen = self.documents.get(id);
             if !self.must_show(id, Some(held)) {
-                // It matched once, perhaps, and was not shown since.
+                // It may have matched earlier and not have been shown since.
                 assert!(seen.is_none_or(|seen| seen.seq < held.seq), "follower {number}: {seen:?} but {held:?}");
                 continue;
             }

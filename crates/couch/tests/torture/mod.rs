@@ -1,12 +1,12 @@
-//! Many writers, and many more followers that come and go as they like: what each of them has put together at the end is
-//! what the database holds.
+//! Many writers, and many more followers that connect and leave at random. At the end each follower's replica equals
+//! the database.
 //!
-//! The last write of all is a document that every filter passes. A follower has all that came before once it has that
-//! one; nobody waits for a time to pass. What a connection gives is checked as it comes: the order never goes back, so no
-//! row comes twice; a row is one that the filter passes, with its own document; a sequence given at the end of a feed
-//! is not before a row of it; and a whole answer has all that was acknowledged before it was asked for.
+//! The last write is a document that passes every filter, so a follower that has it has everything; no test waits for a
+//! time. Each connection is checked as it is read: sequences ascend, so no row is repeated; each row passes the filter
+//! and has its own document; the final sequence of a feed is not before any row; and a complete answer has all writes
+//! acknowledged before its request.
 
-// Each test program uses its own part of this.
+// Each test program uses a part of this module.
 #![allow(dead_code)]
 
 mod client;
@@ -27,40 +27,40 @@ use serde_json::{Value, json};
 
 pub const DOCUMENTS: u64 = 500;
 
-/// Documents have one of so many kinds, and another with each edit; some followers want one kind.
+/// The number of kinds. An edit may change a document's kind, and some followers filter by kind.
 pub const KINDS: u64 = 8;
 
-/// Every so manyth document gets conflicts.
+/// One in this many documents gets conflicts.
 pub const CONFLICTS_EVERY: u64 = 20;
 
-/// The document that is written last.
+/// The id of the last document.
 pub const END: &str = "end";
 
-/// Within this time after the last write all followers have it. What looks again without a signal does so later: a
-/// follower that was forgotten is found.
+/// The time within which all followers have the last write. It is shorter than the interval of polls without a signal,
+/// so a missed signal is detected.
 const LAST_WITHIN: Duration = Duration::from_secs(40);
 
-/// The server gives up a request that meets conflicts for so long.
+/// The server gives up a request after conflicts for this long.
 const GIVES_UP_AFTER: Duration = Duration::from_secs(30);
 
-/// The counts without which a run has shown nothing.
+/// The counts that must not be 0 for a valid run.
 const SHOWN: [&str; 3] = ["writes", "rows", "wakes"];
 
-/// What of `/metrics` may say why a connection broke.
+/// Metrics that may explain a broken connection.
 const TELLING: [&str; 3] = ["flatbed_refused", "flatbed_answers_broken_off", "flatbed_retries"];
 
-/// What a torture is of.
+/// The configuration of a torture.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// The database, beside which one lies where little happens.
+    /// The database. A quiet database exists beside it.
     pub name: &'static str,
-    /// What both are created with, behind a `?`.
+    /// The query string with which both are created.
     pub created_with: &'static str,
-    /// Servers are killed: connections may break, and are refused.
+    /// True if servers are killed, so that connections may break or be refused.
     pub may_break: bool,
     pub writers: u64,
     pub followers: u64,
-    /// Some followers filter by a function of a design document.
+    /// True if some followers filter by a function of a design document.
     pub has_functions: bool,
 }
 
@@ -69,17 +69,17 @@ impl Plan {
         Plan { name: "db", created_with: "", may_break: false, writers: 32, followers: 200, has_functions: false };
 }
 
-/// Where the servers are, and what the writers know.
+/// The servers' addresses and the writers' knowledge.
 pub struct World {
     servers: Mutex<Vec<SocketAddr>>,
     plan: Plan,
     torture: Torture,
     running: RunningTime,
-    /// The end is written: nobody leaves before having seen it.
+    /// True once the last document is written: followers stay until they see it.
     has_end: AtomicBool,
-    /// A document's newest revision, as far as is known.
+    /// Each document's newest known revision.
     revs: Mutex<HashMap<String, String>>,
-    /// The generation of each document's newest write that was acknowledged; those with conflicts are left out.
+    /// The generation of each document's newest acknowledged write, except for documents with conflicts.
     acknowledged: Mutex<HashMap<String, u64>>,
     seed: u64,
 }
@@ -89,7 +89,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl World {
-    /// One whose servers are at these addresses.
     pub fn new(servers: Vec<SocketAddr>, plan: Plan) -> Arc<World> {
         Arc::new(World {
             servers: Mutex::new(servers),
@@ -103,22 +102,22 @@ impl World {
         })
     }
 
-    /// The path of its database.
+    /// Returns the path of the database.
     fn database(&self) -> String {
         format!("/{}", self.plan.name)
     }
 
-    /// That of the one where little happens.
+    /// Returns the path of the quiet database.
     fn quiet(&self) -> String {
         format!("/quiet-{}", self.plan.name)
     }
 
-    /// Another server took the place of one that was killed.
+    /// Replaces the address of a killed server.
     pub fn moved(&self, to: SocketAddr) {
         *lock(&self.servers) = vec![to];
     }
 
-    /// One more server: what it tells begins later than what followers have.
+    /// Adds a server. Its cache begins later than the followers' sequences.
     pub fn came(&self, at: SocketAddr) {
         lock(&self.servers).push(at);
     }
@@ -128,13 +127,14 @@ impl World {
         servers[random.below(servers.len() as u64) as usize]
     }
 
-    /// The server has given up a request, and has written nothing.
+    /// Counts a request that the server gave up without writing.
     fn count_given_up(&self, request: &Begun) {
         let is_held_up = request.is_held_up(GIVES_UP_AFTER);
         self.torture.count(if is_held_up { "given up on a slow machine" } else { "given up" });
     }
 
-    /// A connection broke, or was refused. Only a server that is killed does that; of another its figures may say why.
+    /// Handles a broken or refused connection. Only killed servers cause these; otherwise panics with the server's
+    /// metrics.
     async fn broke(&self, what: &str) {
         if !self.plan.may_break {
             panic!("{what}: the connection broke; {}", self.figures().await);
@@ -143,7 +143,7 @@ impl World {
         pass(Duration::from_millis(20)).await;
     }
 
-    /// What servers have refused or cut, and errors of the storage.
+    /// Returns the servers' counts of refused and cut answers and of storage errors.
     async fn figures(&self) -> String {
         let servers = lock(&self.servers).clone();
         let mut figures = Vec::new();
@@ -158,7 +158,7 @@ impl World {
         figures.join(", ")
     }
 
-    /// One request, repeated until there is an answer.
+    /// Sends one request, and repeats it until there is an answer.
     async fn call(&self, random: &mut Random, method: Method, path: &str, body: &str) -> (u16, Value) {
         loop {
             let url = Url::parse(&format!("http://{}", self.server(random))).expect("a URL");
@@ -171,7 +171,7 @@ impl World {
     }
 }
 
-/// Runs all of it. Writers write for so long, and until `meanwhile` is done: it may kill servers.
+/// Runs the torture. Writers run for `length` and until `meanwhile` is done, which may kill servers.
 pub async fn run(world: Arc<World>, length: Duration, meanwhile: impl Future<Output = ()>) {
     let torture = &world.torture;
     let mut random = Random(world.seed);
@@ -205,7 +205,7 @@ pub async fn run(world: Arc<World>, length: Duration, meanwhile: impl Future<Out
     torture.must_have_shown();
     let (status, answer) =
         world.call(&mut random, Method::PUT, &format!("{}/{END}", world.database()), "{\"end\":true}").await;
-    // An answer may have been lost.
+    // The answer of the first attempt may have been lost.
     assert!(matches!(status, 201 | 409), "{status} {answer}");
     world.has_end.store(true, Ordering::SeqCst);
     let database = reference(&world, &mut random).await;
@@ -223,7 +223,7 @@ pub async fn run(world: Arc<World>, length: Duration, meanwhile: impl Future<Out
     println!("{name}, {length:?}: {:?}", torture.counts());
 }
 
-/// A document as the database holds it in the end.
+/// A document's final state in the database.
 #[derive(Debug)]
 struct Held {
     seq: String,
@@ -233,7 +233,7 @@ struct Held {
     document: Value,
 }
 
-/// What the database holds, asked in two ways.
+/// Reads the final state in two ways.
 async fn reference(world: &World, random: &mut Random) -> HashMap<String, Held> {
     let path = format!("{}/_changes?style=all_docs&include_docs=true", world.database());
     let (status, changes) = world.call(random, Method::GET, &path, "").await;
@@ -270,7 +270,7 @@ async fn reference(world: &World, random: &mut Random) -> HashMap<String, Held> 
     held
 }
 
-/// What one server says of the database in its other ways, after the last write.
+/// Asserts that one server's other endpoints agree with the final state.
 async fn agree(world: &World, server: SocketAddr, held: &HashMap<String, Held>) {
     let path = world.database();
     let get = async |path: String| -> Value {

@@ -1,5 +1,5 @@
-//! Followers of a database where nothing else happens: only the watch tells them of a change. Some writes come so close upon
-//! each other that one of them falls between the server's look and its next watch.
+//! Followers of a database without other writes, where only the watch signals a change. Some writes are so close that
+//! one falls between the server's read and its next watch.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use serde_json::Value;
 use super::client::{Broken, Feed};
 use super::{Random, World, lock, pass, within};
 
-/// Less than the time after which the server looks again without a signal.
+/// Less than the interval of polls without a signal.
 const WOKEN_WITHIN: Duration = Duration::from_secs(30);
 
-/// Few writes, seen at each server before the next ones, until `is_over`.
+/// Writes a little, and waits for each server's follower before the next write, until `is_over`.
 pub async fn wakes(world: &World, is_over: impl Fn() -> bool) {
     let mut random = Random(!world.seed);
     let servers = lock(&world.servers).len();
@@ -41,7 +41,7 @@ pub async fn wakes(world: &World, is_over: impl Fn() -> bool) {
             assert!(matches!(status, 201 | 409), "{id}: {status} {answer}");
             number += 1;
         }
-        // Who asks has all that is acknowledged; asking makes the server look, so mostly nobody asks.
+        // A request for the changes makes the server read, so it is sent only sometimes.
         if random.percent(20) {
             for (server, place) in places.iter().enumerate().filter(|(_, place)| *place != "now") {
                 let address = lock(&world.servers)[server];
@@ -67,7 +67,7 @@ pub async fn wakes(world: &World, is_over: impl Fn() -> bool) {
                 }
             }
         }
-        // One that broke does not know what it has missed: all begin anew.
+        // A broken feed does not know what it missed, so all begin again.
         if feeds.iter().any(Option::is_none) {
             feeds.iter_mut().for_each(|feed| *feed = None);
             places.iter_mut().for_each(|place| "now".clone_into(place));

@@ -1,4 +1,4 @@
-//! Edits, deletions, bulk writes, conflicts, attachments, large documents, and several edits of one document at once.
+//! Edits, deletions, bulk writes, conflicts, attachments, large documents, and concurrent edits of one document.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use tokio::task::JoinSet;
 
 use super::{CONFLICTS_EVERY, DOCUMENTS, KINDS, Random, World, generation_of, lock};
 
-/// Documents of more than 64 kB are not shared by followers.
+/// Larger than the 64 kB up to which followers share documents.
 const LARGE_BYTES: u64 = 70_000;
 
-/// What a request was about, for when it is answered.
+/// A request with the documents that it writes.
 struct Request {
     method: Method,
     path: String,
@@ -47,13 +47,13 @@ pub async fn write(world: Arc<World>, number: u64) {
         match answer.status {
             200..=202 => acknowledged(&world, &request, &value),
             409 => count_refused(&world),
-            // Somebody else has deleted it.
+            // Another writer has deleted it.
             404 if request.method == Method::DELETE => count_refused(&world),
             503 => world.count_given_up(&begun),
             status => panic!("{} {}: {status} {value}", request.method, request.path),
         }
         if matches!(answer.status, 404 | 409) {
-            // Somebody else was faster: what is there now?
+            // Another writer was faster, so the current revision is read.
             let id = &request.ids[0];
             let Ok(found) = open.call(Method::GET, &format!("{}/{id}", world.database()), "").await else {
                 connection = None;
@@ -101,7 +101,7 @@ fn choose(world: &World, random: &mut Random) -> Request {
             let body = json!({ "docs": documents }).to_string();
             Request { method: Method::POST, path: format!("{}/_bulk_docs", world.database()), body, ids, counts: true }
         }
-        // Beside what is there, as a replication would bring it.
+        // A new branch, as a replication would add it.
         (25..35, _) if number.is_multiple_of(CONFLICTS_EVERY) => {
             let rev = format!("1-{:032x}", random.next());
             let document = document(&id, Some(&rev), random);
@@ -133,7 +133,6 @@ fn document(id: &str, rev: Option<&str>, random: &mut Random) -> Value {
     }
     match random.below(200) {
         0 => document["text"] = json!("x".repeat(LARGE_BYTES as usize)),
-        // Base64 of three letters.
         20..26 => {
             let data = "YWJj".repeat(random.below(400) as usize);
             document["_attachments"] = json!({ "within": { "content_type": "text/plain", "data": data } });
@@ -144,7 +143,7 @@ fn document(id: &str, rev: Option<&str>, random: &mut Random) -> Value {
     document
 }
 
-/// Several edits of one revision at once, at any servers: one of them is made, or none.
+/// Sends several edits of one revision at once to any servers; at most one succeeds.
 async fn crowd(world: &World, random: &mut Random) {
     let id = format!("doc{:03}", random.below(DOCUMENTS));
     let Some(rev) = lock(&world.revs).get(&id).cloned() else { return };
@@ -187,7 +186,7 @@ fn acknowledged(world: &World, request: &Request, answer: &Value) {
     for row in rows {
         let Some(id) = row["id"].as_str() else { continue };
         let Some(rev) = row["rev"].as_str() else {
-            // Refused: the next one who edits it asks.
+            // Refused: the next edit reads the current revision.
             lock(&world.revs).remove(id);
             count_refused(world);
             continue;
