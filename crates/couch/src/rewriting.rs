@@ -58,7 +58,7 @@ pub(crate) fn rewritten<'q>(
         let Some((mut bound, rest)) = follow(&rule.from, parts) else { continue };
         bound.extend(given.iter().cloned());
         let own: Vec<Binding> =
-            rule.query.iter().map(|(name, value)| (name.to_string(), rule.filled(value, &bound))).collect();
+            rule.query.iter().map(|(name, value)| (name.to_string(), rule.substitute(value, &bound))).collect();
         bound.retain(|(name, _)| !own.iter().any(|(own, _)| own == name));
         bound.extend(own);
         return Ok(target(&rule.to, &bound, rest));
@@ -88,7 +88,7 @@ impl<'r> Rule<'r> {
     }
 
     /// Replaces variables in a value of the rule's query.
-    fn filled(&self, value: &Value<'static>, bound: &[Binding]) -> Value<'static> {
+    fn substitute(&self, value: &Value<'static>, bound: &[Binding]) -> Value<'static> {
         let variable =
             |text: &str| if text == ALL { Some(ALL.to_owned()) } else { text.strip_prefix(':').map(str::to_owned) };
         match value {

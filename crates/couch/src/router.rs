@@ -116,8 +116,8 @@ impl Surface for State {
             // Boxed, because each level of calls would copy the request.
             let request = Box::new(Request::new(request, query, context));
             let reply = run(self, request, target).await?;
-            let parts = watch.parts().map(rechecked);
-            Ok(reply.while_checked(cut(watch), parts))
+            let parts = watch.parts().map(part_check);
+            Ok(reply.while_checked(rights_lost(watch), parts))
         };
         let mut reply = handled.await.unwrap_or_else(|failure| failed(&failure));
         if reply.status == StatusCode::UNAUTHORIZED && !signs_in {
@@ -181,13 +181,13 @@ pub(crate) fn claims<'r>(request: &'r flatbed_http::Request, settings: &AuthSett
 const CUT_AFTER: Duration = Duration::from_millis(250);
 
 /// Returns the check that runs before each part of an answer, and the time since when it is valid.
-fn rechecked(parts: PartsWatch) -> (Recheck, Instant) {
+fn part_check(parts: PartsWatch) -> (Recheck, Instant) {
     let since = parts.since();
     (Box::new(move |judged_by| Box::pin(parts.is_whole(judged_by))), since)
 }
 
 /// Resolves when the reader has lost its rights.
-async fn cut(mut watch: RightsWatch) {
+async fn rights_lost(mut watch: RightsWatch) {
     watch.lost().await;
     tokio::time::sleep(CUT_AFTER).await;
 }

@@ -19,6 +19,6 @@ pub use attached::{
 pub use attachment::attachment;
 pub use error::{DocumentError, Result};
 pub use interrupted::{Interrupted, page_bytes};
-pub use open_revs::{Form, Shown, open_revs};
+pub use open_revs::{Form, ListOptions, open_revs};
 pub use related::{Related, header_text, related};
 pub use uploading::Uploading;

@@ -12,7 +12,7 @@ use crate::interrupted::{Interrupted, page_bytes};
 use crate::related::related;
 
 /// The form of the documents in the list.
-pub struct Shown {
+pub struct ListOptions {
     /// The options for attachments.
     pub show: Show,
     /// True to include `_revisions`.
@@ -54,7 +54,13 @@ impl Form {
 ///
 /// # Errors
 /// 404 if all revisions are requested and the document does not exist; 503 without memory; the layer's errors.
-pub async fn open_revs(database: Reader, id: &str, revs: OpenRevs, options: GetOptions, shown: Shown) -> Result<Reply> {
+pub async fn open_revs(
+    database: Reader,
+    id: &str,
+    revs: OpenRevs,
+    options: GetOptions,
+    shown: ListOptions,
+) -> Result<Reply> {
     let options = GetOptions { conflicts: false, deleted_conflicts: false, revs_info: false, rev: None, ..options };
     let pages = Pages::new(true);
     let mut room = first_room(&pages).await?;
@@ -113,7 +119,7 @@ async fn one(
     database: &Reader,
     at: usize,
     revision: &std::result::Result<Document, RevId>,
-    shown: &Shown,
+    shown: &ListOptions,
     sender: &mut Sender,
 ) -> std::result::Result<(), Interrupted> {
     let out = &mut sender.buffer;

@@ -287,7 +287,7 @@ impl Writer {
         let gone = sender.watch();
         let mut next = Box::pin(async {
             let mut room = gone.page_room(pages).await?;
-            let page = feed.next_page().await.map_err(|error| noted(lost, error))?;
+            let page = feed.next_page().await.map_err(|error| interruption(lost, error))?;
             shrink(&mut room, bytes_of(&page));
             Ok::<_, Interrupted>((room, page))
         });
@@ -310,7 +310,9 @@ impl Writer {
             // A client that does not read must not hold rows in memory.
             self.sender.ready().await?;
             tokio::select! {
-                waited = self.feed.wait(&mut self.heartbeats) => match waited.map_err(|error| noted(&mut self.lost, error))? {
+                waited = self.feed.wait(&mut self.heartbeats) => match waited
+                    .map_err(|error| interruption(&mut self.lost, error))?
+                {
                     Waited::Shared(rows) => {
                         return Ok(WaitOutcome::Rows(rows.iter().map(|row| self.feed.shown(row)).collect()));
                     }
@@ -378,7 +380,7 @@ impl Writer {
 }
 
 /// Records the reason if the reader lost its rights, and returns the interruption.
-fn noted(lost: &mut Option<String>, error: FeedError) -> Interrupted {
+fn interruption(lost: &mut Option<String>, error: FeedError) -> Interrupted {
     if error.is_refusal() {
         *lost = Some(Failure::from(error).reason);
         return Interrupted;

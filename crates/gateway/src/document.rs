@@ -1,7 +1,7 @@
 //! `/{db}/{id}`
 
 use flatbed_channels::Expiry;
-use flatbed_documents::{AttachmentMember, Form, Show, Shown, attachment_edits, open_revs, parts};
+use flatbed_documents::{AttachmentMember, Form, ListOptions, Show, attachment_edits, open_revs, parts};
 use flatbed_http::{Reply, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{Document, DocumentId, Edit, GetOptions, NotFound, OpenRevs, Refusal, RevId};
@@ -45,7 +45,7 @@ async fn get(state: &Gateway, request: Request, name: &str, id: &str) -> Result<
         let revs_of = revs_of(wanted)?;
         let form = if accepts_json(&request) { Form::Json } else { Form::Mixed { outer: new_id()?, inner: new_id()? } };
         let options = GetOptions { revs, ..GetOptions::default() };
-        let shown = Shown { show, with_revisions: revs, form };
+        let shown = ListOptions { show, with_revisions: revs, form };
         return Ok(reply::plain(Box::pin(open_revs(database, id, revs_of, options, shown)).await?));
     }
     let rev = match query.get("rev") {

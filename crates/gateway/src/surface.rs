@@ -133,8 +133,8 @@ impl Gateway {
         let watch = context.rights_watch();
         let request = Box::new(Request::new(request, query, context));
         let reply = run(self, request, target).await.unwrap_or_else(|failure| failed(&failure));
-        let parts = watch.parts().map(rechecked);
-        let mut reply = reply.while_checked(cut(watch), parts);
+        let parts = watch.parts().map(part_check);
+        let mut reply = reply.while_checked(rights_lost(watch), parts);
         if let Some(cookie) = set_cookie
             && !reply.headers.contains_key(header::SET_COOKIE)
         {
@@ -165,13 +165,13 @@ impl Gateway {
 const CUT_AFTER: Duration = Duration::from_millis(250);
 
 /// Returns the check that runs before each part of an answer, and the time since when it is valid.
-fn rechecked(parts: PartsWatch) -> (Recheck, Instant) {
+fn part_check(parts: PartsWatch) -> (Recheck, Instant) {
     let since = parts.since();
     (Box::new(move |judged_by| Box::pin(parts.is_whole(judged_by))), since)
 }
 
 /// Resolves when the reader has lost its rights.
-async fn cut(mut watch: RightsWatch) {
+async fn rights_lost(mut watch: RightsWatch) {
     watch.lost().await;
     tokio::time::sleep(CUT_AFTER).await;
 }

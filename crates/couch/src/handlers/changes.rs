@@ -40,7 +40,7 @@ const FIELDS_MAX: usize = 1_000;
 /// Prefix of a filter that names a selector index.
 const INDEX: &str = "_index/";
 
-struct Shown {
+struct RowForm {
     feed: Feed,
     include_docs: bool,
     show: Show,
@@ -96,7 +96,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let documents = if include_docs { filtered } else { Documents::No };
     let show = show_of(query)?;
     let all_leaves = all_leaves(query)?;
-    let shown = Shown { feed, include_docs, show, form: Form { all_leaves, documents }, fields };
+    let shown = RowForm { feed, include_docs, show, form: Form { all_leaves, documents }, fields };
     let descending = query.switch("descending");
     let limit = feed::not_negative(query, "limit")?;
     let heartbeats = Heartbeats::new(feed::heartbeat(query)?, request.context.clock());
@@ -272,7 +272,7 @@ fn doc_ids(ids: Option<Value<'static>>) -> Result<Arc<HashSet<String>>> {
     Ok(Arc::new(ids))
 }
 
-impl Shown {
+impl RowForm {
     fn shows(&self) -> Option<&Show> {
         self.include_docs.then_some(&self.show)
     }
@@ -281,7 +281,7 @@ impl Shown {
 struct Writer {
     database: Reader,
     changes: flatbed_service::Feed,
-    shown: Shown,
+    shown: RowForm,
     seqs: SeqInterval,
     sender: Sender,
     pages: Pages,
@@ -392,7 +392,7 @@ impl Writer {
         let gone = sender.watch();
         let mut next = Box::pin(async {
             let mut room = gone.page_room(pages).await?;
-            let page = changes.next_page().await.map_err(|error| noted(lost, error))?;
+            let page = changes.next_page().await.map_err(|error| interruption(lost, error))?;
             shrink(&mut room, bytes_of(&page));
             Ok((room, page))
         });
@@ -503,7 +503,9 @@ impl Writer {
             // A client that does not read must not hold rows in memory.
             self.sender.ready().await?;
             tokio::select! {
-                waited = self.changes.wait(&mut self.heartbeats) => match waited.map_err(|error| noted(&mut self.lost, error))? {
+                waited = self.changes.wait(&mut self.heartbeats) => match waited
+                    .map_err(|error| interruption(&mut self.lost, error))?
+                {
                     Waited::Shared(rows) => return Ok(WaitOutcome::Shared(rows)),
                     Waited::Passed(rows) => return Ok(WaitOutcome::Passed(rows)),
                     Waited::ReadOn => return Ok(WaitOutcome::ReadOn),
@@ -529,7 +531,7 @@ async fn gives_way(following: Option<&Following>) {
 }
 
 /// Records the reason if the reader lost its rights, and returns the interruption.
-fn noted(lost: &mut Option<Failure>, error: FeedError) -> Interrupted {
+fn interruption(lost: &mut Option<Failure>, error: FeedError) -> Interrupted {
     if error.is_refusal() {
         *lost = Some(error.into());
         return Interrupted;
@@ -541,7 +543,7 @@ async fn write_row(
     database: &Reader,
     row: &ChangeRow,
     place: Option<&Place>,
-    shown: &Shown,
+    shown: &RowForm,
     sender: &mut Sender,
 ) -> WriteResult {
     shared_row::open(row, place, &row.leaves, &mut sender.buffer);

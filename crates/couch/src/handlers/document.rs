@@ -19,7 +19,7 @@ use crate::query::{Query, encode};
 use crate::reply::page_bytes;
 use crate::request::Request;
 use crate::shown::show_of;
-use flatbed_documents::{self as attached, AttachmentMember, Form, Related, Shown, attachment_edits, related};
+use flatbed_documents::{self as attached, AttachmentMember, Form, ListOptions, Related, attachment_edits, related};
 
 pub(crate) async fn document(mut request: Box<Request>, name: &str, id: &str) -> Result<Reply> {
     // Each future is boxed, because callers would copy the largest one for every request.
@@ -76,7 +76,7 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
         refuse_in_partitioned(&database, without_partition(std::iter::once(id))).await?;
         let form = if accepts(&request.headers, "multipart/mixed") { open_revs::mixed()? } else { Form::Json };
         let wanted = open_revs::OpenRevsRequest { id, revs: open_revs, options };
-        let shown = Shown { show, with_revisions, form };
+        let shown = ListOptions { show, with_revisions, form };
         return Box::pin(open_revs::open_revs(database, wanted, shown)).await;
     }
     if options.latest
@@ -96,12 +96,12 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
         Err(LayerError::Refused(Refusal::LargeDocument)) => {
             room = first_room(&Pages::new(true)).await?;
             options.small_only = false;
-            let document = found(&database, id, database.get(id, &options).await).await?;
+            let document = check_read(&database, id, database.get(id, &options).await).await?;
             // Counted twice: the document and its JSON text.
             shrink(&mut room, 2 * page_bytes(1, std::iter::once(&document)));
             document
         }
-        document => found(&database, id, document).await?,
+        document => check_read(&database, id, document).await?,
     };
     let etag = etag(&document.rev);
     let has_any = |revs: &Option<Vec<RevId>>| revs.as_ref().is_some_and(|revs| !revs.is_empty());
@@ -444,7 +444,7 @@ async fn delete(mut request: Request, name: &str, id: &str) -> Result<Reply> {
     // As in CouchDB, 404 takes precedence over 409.
     let look = GetOptions { no_body: true, ..GetOptions::default() };
     let database = request.context.database(name, Read).await?;
-    found(&database, id, database.get(id, &look).await).await?;
+    check_read(&database, id, database.get(id, &look).await).await?;
     let edit = Edit {
         expiry: None,
         id: id.into(),

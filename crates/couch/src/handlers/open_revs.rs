@@ -1,6 +1,6 @@
 //! `GET /{db}/{doc}?open_revs=...`: several revisions of a document, as JSON or as `multipart/mixed`.
 
-use flatbed_documents::{Form, Shown};
+use flatbed_documents::{Form, ListOptions};
 use flatbed_http::Reply;
 use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{GetOptions, OpenRevs, Reader};
@@ -36,7 +36,7 @@ fn revs_of(wanted: &str) -> Result<OpenRevs> {
     Ok(OpenRevs::Some(list.iter().map(rev).collect::<Result<_>>()?))
 }
 
-pub(crate) async fn open_revs(database: Reader, wanted: OpenRevsRequest<'_>, shown: Shown) -> Result<Reply> {
+pub(crate) async fn open_revs(database: Reader, wanted: OpenRevsRequest<'_>, shown: ListOptions) -> Result<Reply> {
     let OpenRevsRequest { id, revs, options } = wanted;
     Ok(flatbed_documents::open_revs(database, id, revs_of(revs)?, options, shown).await?)
 }

@@ -159,12 +159,12 @@ fn doc(state: &State, database: &str, description: &mut Description, reports: &R
             return out;
         }
     }
-    ended(database, description, &mut out);
+    write_ended(database, description, &mut out);
     out
 }
 
 /// Writes the row of a document whose replication has ended or has not been scheduled.
-fn ended(database: &str, description: &mut Description, out: &mut Vec<u8>) {
+fn write_ended(database: &str, description: &mut Description, out: &mut Vec<u8>) {
     let spec = description.spec();
     let noted = |name: &str| description.noted(name).unwrap_or_else(|| b"null".to_vec());
     let mut object = Object::new(out);

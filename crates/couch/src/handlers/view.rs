@@ -267,12 +267,12 @@ async fn unless_gone<T>(client: Option<&Client>, work: impl Future<Output = Resu
 pub(crate) async fn first_page(view: &View, reading: &mut Reading, pages: &Pages) -> Result<(Page, PagePermit)> {
     let room = first_room(pages).await?;
     if let Some(page) = unless_waiting(reading.next_page(), || view.is_waiting()).await {
-        return held(page?, room);
+        return charge_page(page?, room);
     }
     drop(room);
     CheckedQuery::wait_for(view).await?;
     let room = first_room(pages).await?;
-    held(reading.next_page().await?, room)
+    charge_page(reading.next_page().await?, room)
 }
 
 /// Runs work, but gives up with `None` if it waits for a build. Slow work is not restarted, because it would be as slow
@@ -290,7 +290,7 @@ async fn unless_waiting<T>(work: impl Future<Output = T>, is_waiting: impl Fn() 
 }
 
 /// Charges the first page to its memory reservation; a query without rows has an empty page.
-fn held(page: Option<Page>, mut room: PagePermit) -> Result<(Page, PagePermit)> {
+fn charge_page(page: Option<Page>, mut room: PagePermit) -> Result<(Page, PagePermit)> {
     let page = page.unwrap_or_default();
     shrink(&mut room, page.bytes());
     Ok((page, room))

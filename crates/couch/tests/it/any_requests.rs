@@ -12,7 +12,7 @@ use crate::support::{ServerOptions, Store};
 
 /// A request without its framing.
 #[derive(Debug, Clone)]
-struct Asked {
+struct RandomRequest {
     method: String,
     target: String,
     headers: Vec<(&'static str, String)>,
@@ -272,7 +272,7 @@ fn headers() -> impl Strategy<Value = Vec<(&'static str, String)>> {
     prop::collection::vec(header, 0..3)
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn asked() -> impl Strategy<Value = RandomRequest> {
     let kind = one_of(&[
         "application/json",
         "application/json; charset=utf-8",
@@ -297,13 +297,13 @@ fn asked() -> impl Strategy<Value = Asked> {
             method = "GET".to_owned();
         }
         headers.push(("content-type", kind));
-        Asked { method, target, headers, body }
+        RandomRequest { method, target, headers, body }
     })
 }
 
 /// Returns the answer up to the end of the connection; `None` on timeout.
-async fn answer(address: std::net::SocketAddr, asked: &Asked) -> Option<String> {
-    let Asked { method, target, headers, body } = asked;
+async fn answer(address: std::net::SocketAddr, asked: &RandomRequest) -> Option<String> {
+    let RandomRequest { method, target, headers, body } = asked;
     let mut request = format!("{method} {target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
     for (name, value) in headers {
         request += &format!("{name}: {value}\r\n");
@@ -326,7 +326,7 @@ async fn answer(address: std::net::SocketAddr, asked: &Asked) -> Option<String> 
     Some(String::from_utf8_lossy(&answer).into_owned())
 }
 
-fn judged(asked: &Asked, answer: Option<&str>) -> Result<(), TestCaseError> {
+fn judged(asked: &RandomRequest, answer: Option<&str>) -> Result<(), TestCaseError> {
     let Some(answer) = answer else { return Err(TestCaseError::fail("no answer")) };
     let status: u16 = answer.get(9..12).and_then(|status| status.parse().ok()).unwrap_or(0);
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);

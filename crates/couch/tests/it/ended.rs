@@ -160,7 +160,7 @@ async fn what_has_ended_is_found_by_no_read() {
 
 /// The kind of write onto an expired document.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Upon {
+enum EditKind {
     Nothing,
     Tombstone,
     Document,
@@ -168,7 +168,7 @@ enum Upon {
 
 /// Creates a document whose second revision has expired; the first one's file says `hi`. With `has_other_leaf`, another
 /// leaf's file says `yo`. Returns the two revisions.
-async fn ended(client: &mut Client, id: &str, upon: Upon, has_other_leaf: bool) -> [String; 2] {
+async fn ended(client: &mut Client, id: &str, upon: EditKind, has_other_leaf: bool) -> [String; 2] {
     let path = format!("/db/{id}");
     let file = |data: &str| json!({"f": {"data": data, "content_type": "text/plain"}});
     let rev_of = |answer: Value| answer["rev"].as_str().expect("a rev").to_owned();
@@ -182,9 +182,9 @@ async fn ended(client: &mut Client, id: &str, upon: Upon, has_other_leaf: bool) 
         root(client, "PUT", &format!("{path}?new_edits=false"), &body).await;
     }
     match upon {
-        Upon::Nothing => {}
-        Upon::Tombstone => drop(root(client, "PUT", &path, &json!({"_deleted": true, "_rev": over})).await),
-        Upon::Document => drop(root(client, "PUT", &path, &json!({"channels": "A", "n": 4, "_rev": over})).await),
+        EditKind::Nothing => {}
+        EditKind::Tombstone => drop(root(client, "PUT", &path, &json!({"_deleted": true, "_rev": over})).await),
+        EditKind::Document => drop(root(client, "PUT", &path, &json!({"channels": "A", "n": 4, "_rev": over})).await),
     }
     [first, over]
 }
@@ -195,7 +195,7 @@ async fn what_has_ended_does_not_come_back() {
     let store = Store::new();
     let (_server, mut client) = without_sweeper(&store).await;
     let client = &mut client;
-    for upon in [Upon::Nothing, Upon::Tombstone, Upon::Document] {
+    for upon in [EditKind::Nothing, EditKind::Tombstone, EditKind::Document] {
         let id = &*format!("{upon:?}");
         let [first, over] = ended(client, id, upon, true).await;
         for who in ["root", "ann"] {
@@ -224,7 +224,7 @@ async fn stubs_stand_for_nothing_that_has_ended() {
     let store = Store::new();
     let (_server, mut client) = without_sweeper(&store).await;
     let client = &mut client;
-    for upon in [Upon::Nothing, Upon::Tombstone, Upon::Document] {
+    for upon in [EditKind::Nothing, EditKind::Tombstone, EditKind::Document] {
         for has_other_leaf in [false, true] {
             // Children of the expired revision, siblings of it, and a separate branch.
             for known in [2, 1, 0] {

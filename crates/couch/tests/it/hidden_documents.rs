@@ -91,9 +91,9 @@ fn shown(answer: &Answer, id: &str, rev: &str) -> String {
 }
 
 /// A request for a document: method, path, headers, body.
-type Asked = (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str);
+type DocumentRequest = (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str);
 
-const ASKED: &[Asked] = &[
+const ASKED: &[DocumentRequest] = &[
     ("GET", "/db/ID", &[], ""),
     ("HEAD", "/db/ID", &[], ""),
     ("GET", "/db/ID?rev=REV", &[], ""),

@@ -7,7 +7,7 @@ const NULL: Value = Value::Null;
 
 /// The way in which an endpoint parses a boolean.
 #[derive(Debug, Clone, Copy)]
-enum Parsed {
+enum BooleanSyntax {
     /// `true` turns it on; other values are ignored. (`parse_doc_query`, `parse_changes_query`,
     /// `parse_global_changes_query`)
     Switch,
@@ -19,13 +19,13 @@ enum Parsed {
     Exact(&'static str, &'static str),
 }
 
-use Parsed::{AnyCaseSwitch, Boolean, Exact, Switch};
+use BooleanSyntax::{AnyCaseSwitch, Boolean, Exact, Switch};
 
-const STABLE: Parsed = Exact("query_parse_error", "Invalid value for `stable`.");
-const UPDATE: Parsed = Exact("query_parse_error", "Invalid value for `update`.");
+const STABLE: BooleanSyntax = Exact("query_parse_error", "Invalid value for `stable`.");
+const UPDATE: BooleanSyntax = Exact("query_parse_error", "Invalid value for `update`.");
 
 /// Method, path, way of parsing, and parameter names. `!` after a name: `true` changes the answer in this test.
-const TABLE: &[(&str, &str, Parsed, &str)] = &[
+const TABLE: &[(&str, &str, BooleanSyntax, &str)] = &[
     (
         "GET",
         "/db/a",

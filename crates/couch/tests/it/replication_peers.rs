@@ -20,7 +20,7 @@ fn options() -> ReplicatorOptions {
 }
 
 /// The answer of a fake peer.
-enum Says {
+enum PeerAnswer {
     Json(u16, Value),
     Text(&'static str),
     /// Raw bytes.
@@ -32,7 +32,7 @@ enum Says {
 }
 
 /// Starts a fake peer. `answer` gets the method, the path after the database's, and the body.
-async fn peer(answer: impl Fn(&str, &str, &Value) -> Says + Send + Sync + 'static) -> String {
+async fn peer(answer: impl Fn(&str, &str, &Value) -> PeerAnswer + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/db", listener.local_addr().unwrap());
     let answer = Arc::new(answer);
@@ -45,7 +45,7 @@ async fn peer(answer: impl Fn(&str, &str, &Value) -> Says + Send + Sync + 'stati
     url
 }
 
-async fn converse(stream: TcpStream, answer: &(impl Fn(&str, &str, &Value) -> Says + Send + Sync)) -> Option<()> {
+async fn converse(stream: TcpStream, answer: &(impl Fn(&str, &str, &Value) -> PeerAnswer + Send + Sync)) -> Option<()> {
     let mut stream = BufReader::new(stream);
     loop {
         let (mut head, mut line, mut length) = (String::new(), String::new(), 0);
@@ -65,11 +65,11 @@ async fn converse(stream: TcpStream, answer: &(impl Fn(&str, &str, &Value) -> Sa
         let (method, path) = (words.next()?, words.next()?.strip_prefix("/db")?);
         let says = answer(method, path, &serde_json::from_slice(&body).unwrap_or(Value::Null));
         let (status, text, more) = match says {
-            Says::Json(status, value) => (status, value.to_string(), None),
-            Says::Text(text) => (200, text.to_owned(), None),
-            Says::Raw(text) => (200, text, None),
-            Says::Endless(text, more) => (200, text.to_owned(), Some(more)),
-            Says::Late(mut gate, status, value) => {
+            PeerAnswer::Json(status, value) => (status, value.to_string(), None),
+            PeerAnswer::Text(text) => (200, text.to_owned(), None),
+            PeerAnswer::Raw(text) => (200, text, None),
+            PeerAnswer::Endless(text, more) => (200, text.to_owned(), Some(more)),
+            PeerAnswer::Late(mut gate, status, value) => {
                 let _ = gate.wait_for(|is_open| *is_open).await;
                 (status, value.to_string(), None)
             }
@@ -89,19 +89,19 @@ async fn converse(stream: TcpStream, answer: &(impl Fn(&str, &str, &Value) -> Sa
 }
 
 /// The default answers of a source with one document.
-fn source(path: &str) -> Says {
+fn source(path: &str) -> PeerAnswer {
     match path {
-        "" => Says::Json(200, json!({"db_name": "db"})),
+        "" => PeerAnswer::Json(200, json!({"db_name": "db"})),
         _ if path.starts_with("/_changes") => {
             let row = json!({"seq": "1-a", "id": "x", "changes": [{"rev": "1-abc"}]});
-            Says::Json(200, json!({"results": [row], "last_seq": "1-a", "pending": 0}))
+            PeerAnswer::Json(200, json!({"results": [row], "last_seq": "1-a", "pending": 0}))
         }
         _ if path.starts_with("/_bulk_get") => {
             let doc = json!({"_id": "x", "_rev": "1-abc", "_revisions": {"start": 1, "ids": ["abc"]}, "n": 1});
-            Says::Json(200, json!({"results": [{"id": "x", "docs": [{"ok": doc}]}]}))
+            PeerAnswer::Json(200, json!({"results": [{"id": "x", "docs": [{"ok": doc}]}]}))
         }
-        _ if path.starts_with("/_local") => Says::Json(404, json!({"error": "not_found"})),
-        _ => Says::Json(500, json!({})),
+        _ if path.starts_with("/_local") => PeerAnswer::Json(404, json!({"error": "not_found"})),
+        _ => PeerAnswer::Json(500, json!({})),
     }
 }
 
@@ -111,30 +111,42 @@ async fn a_source_that_answers_nonsense_fails_clearly() {
     let server = store.serve(options()).await;
     let doc = |id: &str, rev: &str, revisions: Value| {
         let doc = json!({"_id": id, "_rev": rev, "_revisions": revisions});
-        Says::Json(200, json!({"results": [{"id": "x", "docs": [{"ok": doc}]}]}))
+        PeerAnswer::Json(200, json!({"results": [{"id": "x", "docs": [{"ok": doc}]}]}))
     };
-    type Answer = Box<dyn Fn(&str) -> Option<Says> + Send + Sync>;
-    let at = |prefix: &'static str, says: fn() -> Says| -> Answer {
+    type Answer = Box<dyn Fn(&str) -> Option<PeerAnswer> + Send + Sync>;
+    let at = |prefix: &'static str, says: fn() -> PeerAnswer| -> Answer {
         Box::new(move |path| path.starts_with(prefix).then(says))
     };
     let revisions = || json!({"start": 1, "ids": ["other"]});
     let cases: Vec<(&str, Answer, &str)> = vec![
-        ("a page of a web server", Box::new(|_| Some(Says::Text("<html>hello</html>"))), "_changes is not well-formed"),
+        (
+            "a page of a web server",
+            Box::new(|_| Some(PeerAnswer::Text("<html>hello</html>"))),
+            "_changes is not well-formed",
+        ),
         (
             "changes that are none",
-            at("/_changes", || Says::Json(200, json!({"results": [1], "last_seq": 1}))),
+            at("/_changes", || PeerAnswer::Json(200, json!({"results": [1], "last_seq": 1}))),
             "_changes",
         ),
-        ("changes without an end", at("/_changes", || Says::Endless("{\"results\":[", " \n")), "larger than 64 MB"),
+        (
+            "changes without an end",
+            at("/_changes", || PeerAnswer::Endless("{\"results\":[", " \n")),
+            "larger than 64 MB",
+        ),
         (
             "revisions that are none",
-            at("/_bulk_get", || Says::Text("{\"results\":[{\"docs\":[{\"ok\":[]}]}]}")),
+            at("/_bulk_get", || PeerAnswer::Text("{\"results\":[{\"docs\":[{\"ok\":[]}]}]}")),
             "revision",
         ),
-        ("no list at all", at("/_bulk_get", || Says::Endless("", " ")), "has no end"),
-        ("a list without an end", at("/_bulk_get", || Says::Endless("{\"results\":[", "\n\n")), "has no end"),
-        ("a row without an end", at("/_bulk_get", || Says::Endless("{\"results\":[{", "\"a\":[],")), "has no end"),
-        ("rows without an end", at("/_bulk_get", || Says::Endless("[", "{\"id\":\"x\"},")), "more rows"),
+        ("no list at all", at("/_bulk_get", || PeerAnswer::Endless("", " ")), "has no end"),
+        ("a list without an end", at("/_bulk_get", || PeerAnswer::Endless("{\"results\":[", "\n\n")), "has no end"),
+        (
+            "a row without an end",
+            at("/_bulk_get", || PeerAnswer::Endless("{\"results\":[{", "\"a\":[],")),
+            "has no end",
+        ),
+        ("rows without an end", at("/_bulk_get", || PeerAnswer::Endless("[", "{\"id\":\"x\"},")), "more rows"),
         (
             "another document",
             Box::new(move |path| {
@@ -154,10 +166,10 @@ async fn a_source_that_answers_nonsense_fails_clearly() {
             }),
             "ancestry of another",
         ),
-        ("nothing", at("/_bulk_get", || Says::Json(200, json!({"results": []}))), "leaves out"),
+        ("nothing", at("/_bulk_get", || PeerAnswer::Json(200, json!({"results": []}))), "leaves out"),
         (
             "a refusal",
-            at("/_bulk_get", || Says::Json(403, json!({"error": "forbidden", "reason": "no"}))),
+            at("/_bulk_get", || PeerAnswer::Json(403, json!({"error": "forbidden", "reason": "no"}))),
             "forbidden: no",
         ),
     ];
@@ -187,7 +199,7 @@ async fn a_source_that_answers_nonsense_fails_clearly() {
     let url = peer(move |_, path, _| match path {
         _ if path.starts_with("/_bulk_get") => {
             let doc = json!({"_id": "x", "_rev": "1-abc", "_revisions": {"start": 1, "ids": ["abc"]}, "_unknown": 1});
-            Says::Json(200, json!({"results": [{"id": "x", "docs": [{"ok": doc}]}]}))
+            PeerAnswer::Json(200, json!({"results": [{"id": "x", "docs": [{"ok": doc}]}]}))
         }
         _ => source(path),
     })
@@ -255,10 +267,10 @@ async fn a_peer_that_names_a_member_twice_fails_the_job() {
     for (number, (place, text, wanted)) in cases.into_iter().enumerate() {
         let (listed, shown) = (listed.clone(), text.clone());
         let url = peer(move |_, path, _| match path {
-            _ if path.starts_with(place) => Says::Raw(shown.clone()),
+            _ if path.starts_with(place) => PeerAnswer::Raw(shown.clone()),
             // Single revisions are requested from a source without `_bulk_get`, or for attachments.
-            _ if path.starts_with("/_bulk_get") && shown.starts_with('[') => Says::Json(404, json!({})),
-            _ if path.starts_with("/_bulk_get") && place == "/x?revs" => Says::Raw(listed.clone()),
+            _ if path.starts_with("/_bulk_get") && shown.starts_with('[') => PeerAnswer::Json(404, json!({})),
+            _ if path.starts_with("/_bulk_get") && place == "/x?revs" => PeerAnswer::Raw(listed.clone()),
             _ => source(path),
         })
         .await;
@@ -277,8 +289,8 @@ async fn a_peer_that_names_a_member_twice_fails_the_job() {
     server.ok("PUT", "/a/x", json!({})).await;
     let rev = server.ok("GET", "/a/x", Value::Null).await["_rev"].as_str().unwrap().to_owned();
     let url = peer(move |_, path, _| match path {
-        "/_revs_diff" => Says::Raw(format!(r#"{{"x":{{"missing":[]}},"\u0078":{{"missing":["{rev}"]}}}}"#)),
-        "/_bulk_docs" => Says::Json(201, json!([])),
+        "/_revs_diff" => PeerAnswer::Raw(format!(r#"{{"x":{{"missing":[]}},"\u0078":{{"missing":["{rev}"]}}}}"#)),
+        "/_bulk_docs" => PeerAnswer::Json(201, json!([])),
         _ => source(path),
     })
     .await;
@@ -298,7 +310,7 @@ async fn a_continuous_source_that_does_not_move_on_is_asked_no_faster() {
     let url = peer(move |_, path, _| {
         if path.starts_with("/_changes") {
             counted.fetch_add(1, Ordering::Relaxed);
-            return Says::Json(200, json!({"results": [], "last_seq": 0, "pending": 0}));
+            return PeerAnswer::Json(200, json!({"results": [], "last_seq": 0, "pending": 0}));
         }
         source(path)
     })
@@ -314,7 +326,7 @@ async fn a_continuous_source_that_does_not_move_on_is_asked_no_faster() {
     let url = peer(|_, path, _| match path {
         _ if path.starts_with("/_changes") => {
             let row = json!({"seq": 0, "id": "x", "changes": [{"rev": "1-abc"}]});
-            Says::Json(200, json!({"results": [row], "last_seq": "0"}))
+            PeerAnswer::Json(200, json!({"results": [row], "last_seq": "0"}))
         }
         _ => source(path),
     })
@@ -337,18 +349,19 @@ async fn a_target_that_asks_for_what_it_was_not_told_of_does_not_get_it() {
         [rev(server.ok("GET", "/a/public", Value::Null).await), rev(server.ok("GET", "/a/private", Value::Null).await)];
     let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let url = peer(move |_, path, body| match path {
-        "" => Says::Json(200, json!({"db_name": "db"})),
-        "/_revs_diff" => {
-            Says::Json(200, json!({"public": {"missing": [revs[0], "9-made"]}, "private": {"missing": [revs[1]]}}))
-        }
+        "" => PeerAnswer::Json(200, json!({"db_name": "db"})),
+        "/_revs_diff" => PeerAnswer::Json(
+            200,
+            json!({"public": {"missing": [revs[0], "9-made"]}, "private": {"missing": [revs[1]]}}),
+        ),
         "/_bulk_docs" => {
             for doc in body["docs"].as_array().unwrap() {
                 sender.send(doc["_id"].clone()).unwrap();
             }
-            Says::Json(201, json!([]))
+            PeerAnswer::Json(201, json!([]))
         }
-        _ if path.starts_with("/_local") => Says::Json(404, json!({})),
-        _ => Says::Json(500, json!({})),
+        _ if path.starts_with("/_local") => PeerAnswer::Json(404, json!({})),
+        _ => PeerAnswer::Json(500, json!({})),
     })
     .await;
     let spec = json!({"source": "a", "target": url, "doc_ids": ["public"], "use_checkpoints": false});
@@ -370,7 +383,7 @@ async fn counted_source() -> (String, Arc<AtomicU32>) {
         if path.is_empty() {
             counted.fetch_add(1, Ordering::SeqCst);
         }
-        if method == "PUT" { Says::Json(201, json!({"ok": true, "rev": "0-1"})) } else { source(path) }
+        if method == "PUT" { PeerAnswer::Json(201, json!({"ok": true, "rev": "0-1"})) } else { source(path) }
     });
     (url.await, begun)
 }
@@ -386,7 +399,7 @@ async fn sequences_and_addresses_have_a_bound() {
         let url = peer(move |_, path, _| match path {
             _ if path.starts_with("/_changes") => {
                 let row = json!({"seq": of_row, "id": "x", "changes": [{"rev": "1-abc"}]});
-                Says::Json(200, json!({"results": [row], "last_seq": last}))
+                PeerAnswer::Json(200, json!({"results": [row], "last_seq": last}))
             }
             _ => source(path),
         })
@@ -493,7 +506,7 @@ async fn what_is_asked_for_at_once_is_bounded_in_bytes() {
     let longest = Arc::new(AtomicU32::new(0));
     let seen = longest.clone();
     let url = peer(move |method, path, body| match path {
-        _ if method == "PUT" => Says::Json(201, json!({"ok": true, "rev": "0-1"})),
+        _ if method == "PUT" => PeerAnswer::Json(201, json!({"ok": true, "rev": "0-1"})),
         _ if path.starts_with("/_changes") => {
             let revs = |count: u32| (0..count).map(|n| json!({"rev": format!("1-{n:032x}")})).collect::<Vec<_>>();
             let rows = [
@@ -501,12 +514,15 @@ async fn what_is_asked_for_at_once_is_bounded_in_bytes() {
                 // The id is too long for any document.
                 json!({"seq": "2-a", "id": "j".repeat(9_000), "changes": revs(2_000)}),
             ];
-            Says::Json(200, json!({"results": rows, "last_seq": "2-a"}))
+            PeerAnswer::Json(200, json!({"results": rows, "last_seq": "2-a"}))
         }
         _ if path.starts_with("/_bulk_get") => {
             seen.fetch_max(u32::try_from(body.to_string().len()).unwrap(), Ordering::SeqCst);
             let row = |doc: &Value| json!({"id": doc["id"], "docs": [{"error": {"error": "not_found"}}]});
-            Says::Json(200, json!({"results": body["docs"].as_array().unwrap().iter().map(row).collect::<Vec<_>>()}))
+            PeerAnswer::Json(
+                200,
+                json!({"results": body["docs"].as_array().unwrap().iter().map(row).collect::<Vec<_>>()}),
+            )
         }
         _ => source(path),
     })
@@ -526,7 +542,7 @@ async fn an_answer_that_becomes_too_large_a_tree_is_asked_for_in_parts() {
     server.ok("PUT", "/t", Value::Null).await;
     let never = peer(|_, path, _| match path {
         _ if path.starts_with("/_changes") => {
-            Says::Raw(format!("{{\"results\":[],\"last_seq\":1,\"x\":[0{}]}}", ",0".repeat(5_000_000)))
+            PeerAnswer::Raw(format!("{{\"results\":[],\"last_seq\":1,\"x\":[0{}]}}", ",0".repeat(5_000_000)))
         }
         _ => source(path),
     })
@@ -535,9 +551,9 @@ async fn an_answer_that_becomes_too_large_a_tree_is_asked_for_in_parts() {
     assert!(status == 500 && answer["reason"].as_str().unwrap().contains("more memory than there is"), "{answer}");
     // Pages that are large because of many rows are requested with fewer rows.
     let in_parts = peer(|method, path, _| match path {
-        _ if method == "PUT" => Says::Json(201, json!({"ok": true, "rev": "0-1"})),
+        _ if method == "PUT" => PeerAnswer::Json(201, json!({"ok": true, "rev": "0-1"})),
         _ if path.starts_with("/_changes") && path.contains("limit=2000") => {
-            Says::Raw(format!("{{\"results\":[{}0]", "0,".repeat(5_000_000)))
+            PeerAnswer::Raw(format!("{{\"results\":[{}0]", "0,".repeat(5_000_000)))
         }
         _ => source(path),
     })
@@ -595,9 +611,9 @@ async fn a_task_is_listed_once_its_start_is_known() {
         let url = peer(move |_, path, _| match path {
             _ if path.starts_with("/_local") => {
                 counted.fetch_add(1, Ordering::SeqCst);
-                Says::Late(is_open.clone(), 404, json!({}))
+                PeerAnswer::Late(is_open.clone(), 404, json!({}))
             }
-            _ if path.starts_with("/_changes") => Says::Late(never.clone(), 500, json!({})),
+            _ if path.starts_with("/_changes") => PeerAnswer::Late(never.clone(), 500, json!({})),
             _ => source(path),
         })
         .await;

@@ -14,7 +14,7 @@ const BASIC: &str = "Basic YW5uYTpzM2NyZXQ=";
 
 /// A received request: method and path, cookie, password.
 #[derive(Debug, Clone)]
-struct Seen {
+struct ReceivedRequest {
     what: String,
     cookie: Option<String>,
     authorization: Option<String>,
@@ -23,10 +23,10 @@ struct Seen {
 
 /// Starts a gate before a server that admits the password or the session that `session` answers with (status and
 /// headers).
-async fn gate(behind: SocketAddr, session: &'static str) -> (String, Arc<Mutex<Vec<Seen>>>) {
+async fn gate(behind: SocketAddr, session: &'static str) -> (String, Arc<Mutex<Vec<ReceivedRequest>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("{}/db", listener.local_addr().unwrap());
-    let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
+    let seen: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
     let all = seen.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -37,12 +37,17 @@ async fn gate(behind: SocketAddr, session: &'static str) -> (String, Arc<Mutex<V
     (url, seen)
 }
 
-async fn converse(stream: TcpStream, behind: SocketAddr, session: &str, all: &Mutex<Vec<Seen>>) -> Option<()> {
+async fn converse(
+    stream: TcpStream,
+    behind: SocketAddr,
+    session: &str,
+    all: &Mutex<Vec<ReceivedRequest>>,
+) -> Option<()> {
     let mut stream = BufReader::new(stream);
     loop {
         let (mut head, mut length) = (String::new(), 0);
         stream.read_line(&mut head).await.ok().filter(|read| *read > 0)?;
-        let mut seen = Seen { what: String::new(), cookie: None, authorization: None, body: String::new() };
+        let mut seen = ReceivedRequest { what: String::new(), cookie: None, authorization: None, body: String::new() };
         loop {
             let mut line = String::new();
             stream.read_line(&mut line).await.ok()?;
@@ -91,7 +96,7 @@ async fn a_password_is_shown_once_where_there_are_sessions() {
     let docs: Vec<Value> = (0..20).map(|n| json!({"_id": format!("doc{n}")})).collect();
     other.ok("POST", "/db/_bulk_docs", json!({"docs": docs})).await;
 
-    let is_session = |seen: &Seen| seen.what == "POST /_session";
+    let is_session = |seen: &ReceivedRequest| seen.what == "POST /_session";
     let begun = "200 X\r\nset-cookie: AuthSession=abc; Max-Age=600; Path=/; HttpOnly\r\n";
     let (url, seen) = gate(other.address, begun).await;
     let (status, answer) = pull(&server, &format!("anna:s3cret@{url}"), "a").await;

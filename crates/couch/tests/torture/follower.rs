@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::client::{Broken, Feed};
-use super::{DOCUMENTS, END, Held, KINDS, Random, World, generation_of, lock, pass};
+use super::{DOCUMENTS, END, KINDS, Random, StoredDocument, World, generation_of, lock, pass};
 
 /// The filter of a follower.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ enum Kind {
 
 /// A follower's state of a document.
 #[derive(Debug)]
-struct Seen {
+struct FollowedDocument {
     seq: String,
     rev: String,
     deleted: bool,
@@ -47,7 +47,7 @@ struct Seen {
 pub struct View {
     number: u64,
     filter: Filter,
-    documents: HashMap<String, Seen>,
+    documents: HashMap<String, FollowedDocument>,
 }
 
 pub struct Follower {
@@ -60,7 +60,7 @@ pub struct Follower {
 }
 
 /// The parameters of one connection.
-struct Use {
+struct ConnectionPlan {
     kind: Kind,
     include_docs: bool,
     all_leaves: bool,
@@ -116,11 +116,11 @@ impl Follower {
         self.view
     }
 
-    fn choose(&mut self) -> Use {
+    fn choose(&mut self) -> ConnectionPlan {
         let random = &mut self.random;
         let has_end = self.world.has_end.load(Ordering::SeqCst);
         let stays_max = 1_500 << self.in_vain.min(6);
-        Use {
+        ConnectionPlan {
             kind: match random.below(20) {
                 0..9 => Kind::Continuous,
                 9..13 => Kind::EventSource,
@@ -138,7 +138,7 @@ impl Follower {
     }
 
     /// Runs one connection; true if the answer ended properly.
-    async fn connect(&mut self, how: &Use) -> Result<bool, Broken> {
+    async fn connect(&mut self, how: &ConnectionPlan) -> Result<bool, Broken> {
         let (path, id, body) = self.request(how);
         self.in_vain += 1;
         let server = self.world.server(&mut self.random);
@@ -188,7 +188,7 @@ impl Follower {
         Ok(true)
     }
 
-    fn request(&mut self, how: &Use) -> (String, Option<String>, String) {
+    fn request(&mut self, how: &ConnectionPlan) -> (String, Option<String>, String) {
         let feed = match how.kind {
             Kind::Normal => "normal",
             Kind::Longpoll => "longpoll",
@@ -231,7 +231,7 @@ impl Follower {
     }
 
     /// Checks and applies a row.
-    fn row(&mut self, row: &Value, how: &Use, last: &mut String) {
+    fn row(&mut self, row: &Value, how: &ConnectionPlan, last: &mut String) {
         let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{row}: {value} is no text")).to_owned();
         self.world.torture.count("rows");
         let (seq, id) = (text(&row["seq"]), text(&row["id"]));
@@ -260,7 +260,7 @@ impl Follower {
         seq.clone_into(last);
         self.since = seq.clone();
         let leaves = how.all_leaves.then_some(leaves);
-        self.view.documents.insert(id, Seen { seq, rev, deleted, leaves, document });
+        self.view.documents.insert(id, FollowedDocument { seq, rev, deleted, leaves, document });
     }
 }
 
@@ -306,7 +306,7 @@ fn parse(kind: Kind, line: &str) -> Line {
 
 impl View {
     /// Returns whether this follower must have the document's newest revision.
-    fn must_show(&self, id: &str, held: Option<&Held>) -> bool {
+    fn must_show(&self, id: &str, held: Option<&StoredDocument>) -> bool {
         match &self.filter {
             Filter::All => true,
             Filter::DocIds(ids) => ids.contains(id),
@@ -327,7 +327,7 @@ impl View {
     }
 
     /// Asserts that the replica equals the database, as far as the filter passes.
-    pub fn must_equal(&self, database: &HashMap<String, Held>) {
+    pub fn must_equal(&self, database: &HashMap<String, StoredDocument>) {
         let number = self.number;
         for (id, held) in database {
             let seen = self.documents.get(id);

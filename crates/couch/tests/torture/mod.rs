@@ -225,7 +225,7 @@ pub async fn run(world: Arc<World>, length: Duration, meanwhile: impl Future<Out
 
 /// A document's final state in the database.
 #[derive(Debug)]
-struct Held {
+struct StoredDocument {
     seq: String,
     rev: String,
     leaves: Vec<String>,
@@ -234,7 +234,7 @@ struct Held {
 }
 
 /// Reads the final state in two ways.
-async fn reference(world: &World, random: &mut Random) -> HashMap<String, Held> {
+async fn reference(world: &World, random: &mut Random) -> HashMap<String, StoredDocument> {
     let path = format!("{}/_changes?style=all_docs&include_docs=true", world.database());
     let (status, changes) = world.call(random, Method::GET, &path, "").await;
     assert_eq!(status, 200, "{changes}");
@@ -247,7 +247,7 @@ async fn reference(world: &World, random: &mut Random) -> HashMap<String, Held> 
         let deleted = row["deleted"] == json!(true);
         let before = held.insert(
             text(&row["id"]),
-            Held { seq: text(&row["seq"]), rev, leaves, deleted, document: row["doc"].clone() },
+            StoredDocument { seq: text(&row["seq"]), rev, leaves, deleted, document: row["doc"].clone() },
         );
         assert!(before.is_none(), "{row}: a document comes twice");
     }
@@ -271,7 +271,7 @@ async fn reference(world: &World, random: &mut Random) -> HashMap<String, Held> 
 }
 
 /// Asserts that one server's other endpoints agree with the final state.
-async fn agree(world: &World, server: SocketAddr, held: &HashMap<String, Held>) {
+async fn agree(world: &World, server: SocketAddr, held: &HashMap<String, StoredDocument>) {
     let path = world.database();
     let get = async |path: String| -> Value {
         let url = Url::parse(&format!("http://{server}")).expect("a URL");

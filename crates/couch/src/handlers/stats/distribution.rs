@@ -47,21 +47,21 @@ impl Distribution {
     }
 
     /// Iterates over the buckets that are not empty: lower bound, upper bound and count.
-    fn filled(&self) -> impl DoubleEndedIterator<Item = (f64, f64, f64)> {
-        let filled = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
-        filled.map(|(at, count)| (bounds(at).0, bounds(at).1, *count as f64))
+    fn nonempty_buckets(&self) -> impl DoubleEndedIterator<Item = (f64, f64, f64)> {
+        let counted = self.buckets.iter().enumerate().filter(|(_, count)| **count > 0);
+        counted.map(|(at, count)| (bounds(at).0, bounds(at).1, *count as f64))
     }
 
     /// Sums `of(value)` over all observations, each taken as the middle of its bucket.
     fn sum(&self, of: impl Fn(f64) -> f64) -> f64 {
-        self.filled().map(|(low, high, count)| count * of((low + high) / 2.0)).sum()
+        self.nonempty_buckets().map(|(low, high, count)| count * of((low + high) / 2.0)).sum()
     }
 
     /// The upper bound, in milliseconds, of the bucket that holds the percentile `part` (0 to 1).
     fn percentile(&self, part: f64) -> f64 {
         let wanted = self.count() as f64 * part;
         let mut seen = 0.0;
-        let reached = self.filled().find(|(_, _, count)| {
+        let reached = self.nonempty_buckets().find(|(_, _, count)| {
             seen += count;
             seen >= wanted
         });
@@ -78,8 +78,8 @@ impl Distribution {
         let kurtosis = if variance > 0.0 { moment(4) / variance.powi(2) - 3.0 } else { 0.0 };
         let geometric = if count > 0.0 { per(self.sum(f64::ln), count).exp() } else { 0.0 };
         for (name, value) in [
-            ("min", self.filled().next().map_or(0.0, |(low, ..)| low)),
-            ("max", self.filled().next_back().map_or(0.0, |(_, high, _)| high)),
+            ("min", self.nonempty_buckets().next().map_or(0.0, |(low, ..)| low)),
+            ("max", self.nonempty_buckets().next_back().map_or(0.0, |(_, high, _)| high)),
             ("arithmetic_mean", mean),
             ("geometric_mean", geometric),
             ("harmonic_mean", per(count, self.sum(f64::recip))),
@@ -97,7 +97,7 @@ impl Distribution {
         }
         percentiles.end();
         let mut histogram = object.array("histogram");
-        for (_, high, count) in self.filled() {
+        for (_, high, count) in self.nonempty_buckets() {
             pair(&mut histogram, &number(high), &number(count));
         }
         histogram.end();
