@@ -205,7 +205,7 @@ async fn run(state: &Arc<State>, mut request: Box<Request>, target: Target) -> R
     task.await.unwrap_or_else(|error| Err(LayerError::of_task(error).into()))
 }
 
-/// Runs a rewritten request, whose target needs its own right.
+/// Runs a request that a rewrite, a partition or a list has changed. Its new target needs its own right.
 pub(crate) fn redispatch(
     state: &Arc<State>,
     request: Request,
@@ -240,8 +240,8 @@ async fn dispatch(state: &Arc<State>, mut request: Box<Request>, mut target: Tar
             RewriteOutcome::Request(next) => request = next,
         }
         target = Target::parse(request.uri.path())?;
-        // A form on another site could sign its user in under another name, so only requests to `_session` itself are
-        // checked.
+        // The shell checks only direct requests to `_session` for forms of other sites, which could sign the user in
+        // under another name, so no rewrite may lead there.
         if matches!(target, Target::Session) && !request.method.is_safe() {
             request.skip_body().await;
             return Err(insecure());
@@ -361,8 +361,8 @@ async fn check_access(request: &Request, target: &Target) -> Result<()> {
         Some(name) => {
             let is_replicator = request.context.asks_for_replications(name).await?;
             let needed = target.needs(&request.method, is_replicator);
-            // If the needed right depends on it, the check would tell an ordinary database from a missing one, which
-            // counts as a replicator database.
+            // A missing database counts as a replicator database. If that changes the needed right, a refusal would tell
+            // an ordinary database from a missing one, so the right to read is checked first.
             if !request.context.principal().is_admin && needed != target.needs(&request.method, !is_replicator) {
                 authorize(RequiredRight::Member(name), &request.context).await?;
             }

@@ -70,7 +70,7 @@ pub(crate) enum Administration {
     DryRun,
 }
 
-/// Decodes the name of a user or role, whose slashes are encoded.
+/// Decodes the name of a user or role, except encoded slashes, which stay encoded.
 fn principal(text: &str) -> Option<String> {
     let parts: Option<Vec<String>> = text.split("%2F").map(|part| decode(part, false)).collect();
     Some(parts?.join("%2F"))

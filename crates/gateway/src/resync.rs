@@ -76,7 +76,7 @@ pub(crate) async fn dry_run(mut request: Request, db: &str) -> Result<Reply> {
     if edit.id.is_empty() {
         edit.id = NO_ID.into();
     }
-    // The function does not run for other ids.
+    // The function does not run for ids with a leading underscore.
     if edit.id.starts_with('_') {
         return Err(Failure::bad_request("Invalid doc ID"));
     }

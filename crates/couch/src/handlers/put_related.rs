@@ -75,7 +75,7 @@ impl ExpectedAttachments {
     /// Returns the index of a part's attachment. The part's file name decides if it matches one. Otherwise the order
     /// decides, as it always does in CouchDB, because names may be encoded differently.
     fn place(&mut self, headers: &PartHeaders) -> Result<usize> {
-        let surplus = || Failure::bad_request("The multipart body has a part that no attachment follows in");
+        let surplus = || Failure::bad_request("The multipart body has a part without an attachment in the JSON");
         let file_name = headers.disposition("filename");
         if file_name.is_some_and(|name| self.come.iter().any(|come| come == name)) {
             return Err(surplus());

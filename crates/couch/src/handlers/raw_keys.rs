@@ -18,7 +18,7 @@ pub(crate) async fn raw_keys(mut request: Request, name: &str) -> Result<Reply> 
     }
     let id = request.query.get("id").ok_or_else(|| Failure::bad_request("`id` must name a document."))?;
     let after = request.query.get("after").map(|digits| {
-        bytes_of(digits).ok_or_else(|| Failure::bad_request("`after` must be what an earlier page gave as `next`."))
+        bytes_of(digits).ok_or_else(|| Failure::bad_request("`after` must be the `next` of an earlier page."))
     });
     let after = after.transpose()?;
     // The right to purge, which server administrators have.

@@ -80,13 +80,13 @@ async fn who_signs_in_for_the_first_time_is_before_a_flood_that_goes_on() {
     // A remembered client skips the queue.
     let known = server.connect().await.call("GET", "/_all_dbs", &[ADMIN], b"").await;
     assert_eq!(known.status, 200, "{known:?}");
-    // No request is displaced by an address's first request or by a repeated one.
+    // Neither the first request of another address nor a repeated request displaces a waiting one.
     let other = soon(guess(&server, "10.0.1.1".to_owned(), "x".to_owned())).await.unwrap();
     assert_eq!((other.status, other.text("error")), (429, "too_many_requests".to_owned()));
     for at in 0..=PLACES {
         assert_eq!(soon(ask(at, "second")).await.unwrap().status, 429);
     }
-    // The queue now holds only repeated requests.
+    // All waiting requests are now of addresses that have repeated theirs.
     let anna = {
         let to = server.address;
         tokio::spawn(async move {
