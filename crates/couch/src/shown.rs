@@ -1,12 +1,12 @@
 //! Parses how a query wants attachments shown.
 
-use flatbed_documents::{ATTS_SINCE_MAX, Show};
+use flatbed_documents::{ATTS_SINCE_MAX, AttachmentOptions};
 use flatbed_layer::json::Value;
 
 use crate::error::{Failure, Result, parse_rev};
 use crate::query::Query;
 
-pub(crate) fn show_of(query: &Query) -> Result<Show> {
+pub(crate) fn attachment_options(query: &Query) -> Result<AttachmentOptions> {
     let since = match query.json(&["atts_since"])? {
         None => None,
         Some(Value::Array(revs)) if revs.len() > ATTS_SINCE_MAX => {
@@ -19,5 +19,5 @@ pub(crate) fn show_of(query: &Query) -> Result<Show> {
         Some(_) => return Err(Failure::bad_request("atts_since is a list of revisions")),
     };
     let data = query.switch("attachments") || since.is_some();
-    Ok(Show { data, since, encoding: query.switch("att_encoding_info") })
+    Ok(AttachmentOptions { data, since, encoding: query.switch("att_encoding_info") })
 }

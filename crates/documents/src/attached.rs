@@ -211,7 +211,7 @@ pub const ATTS_SINCE_MAX: usize = 1_000;
 
 /// Options for attachments in documents.
 #[derive(Debug, Default)]
-pub struct Show {
+pub struct AttachmentOptions {
     /// True to include data.
     pub data: bool,
     /// Includes data only of attachments newer than these revisions.
@@ -220,7 +220,7 @@ pub struct Show {
     pub encoding: bool,
 }
 
-impl Show {
+impl AttachmentOptions {
     /// Returns the newest generation whose attachments the client has, according to `since` and the document's
     /// ancestors.
     pub fn known_to(&self, document: &Document) -> u64 {
@@ -265,7 +265,7 @@ pub(crate) fn open(document: &Document, with_revisions: bool, parts: &mut Vec<Pa
 }
 
 /// Returns a document's text with its attachments, whose data is read while it is sent.
-pub fn parts(document: &Document, show: &Show, with_revisions: bool) -> Vec<Part> {
+pub fn parts(document: &Document, show: &AttachmentOptions, with_revisions: bool) -> Vec<Part> {
     let known_to = show.known_to(document);
     let (mut out, mut parts) = (Vec::new(), Vec::new());
     open(document, with_revisions, &mut parts, &mut out);
@@ -336,7 +336,7 @@ pub async fn send(
 pub async fn send_or_null(
     database: &Reader,
     document: Option<&Document>,
-    show: &Show,
+    show: &AttachmentOptions,
     sender: &mut Sender,
 ) -> std::result::Result<(), Interrupted> {
     match document {

@@ -13,12 +13,12 @@ mod related;
 mod uploading;
 
 pub use attached::{
-    ATTS_SINCE_MAX, AttachmentMember, DEFAULT_TYPE, Part, Show, Source, attachment_edits, base64, check_name, length,
-    parse_attachments, parts, send, send_or_null,
+    ATTS_SINCE_MAX, AttachmentMember, AttachmentOptions, DEFAULT_TYPE, Part, Source, attachment_edits, base64,
+    check_name, length, parse_attachments, parts, send, send_or_null,
 };
 pub use attachment::attachment;
 pub use error::{DocumentError, Result};
 pub use interrupted::{Interrupted, page_bytes};
 pub use open_revs::{Form, ListOptions, open_revs};
-pub use related::{Related, header_text, related};
+pub use related::{MultipartRelated, header_text, related};
 pub use uploading::Uploading;

@@ -6,7 +6,7 @@ use flatbed_layer::{Document, GetOptions, NotFound, OpenRevs, Reader, Refusal, R
 use flatbed_service::json_out;
 use hyper::header;
 
-use crate::attached::{Show, parts, send};
+use crate::attached::{AttachmentOptions, parts, send};
 use crate::error::Result;
 use crate::interrupted::{Interrupted, page_bytes};
 use crate::related::related;
@@ -14,7 +14,7 @@ use crate::related::related;
 /// The form of the documents in the list.
 pub struct ListOptions {
     /// The options for attachments.
-    pub show: Show,
+    pub show: AttachmentOptions,
     /// True to include `_revisions`.
     pub with_revisions: bool,
     /// The form of the list.

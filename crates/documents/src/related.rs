@@ -4,10 +4,10 @@ use flatbed_layer::Document;
 use flatbed_layer::json::{Object, name};
 use flatbed_service::json_out;
 
-use crate::attached::{Part, Show, is_new, open};
+use crate::attached::{AttachmentOptions, Part, is_new, open};
 
 /// A document and the attachments that are sent with it.
-pub struct Related {
+pub struct MultipartRelated {
     /// The parts in order. Only the JSON without boundaries if there is no data.
     pub parts: Vec<Part>,
     /// True if there is data, so that the answer is `multipart/related`.
@@ -16,7 +16,12 @@ pub struct Related {
 
 /// Builds CouchDB's form with a boundary. Attachments excluded by `show.since` are stubs in the JSON. Ignores
 /// `show.data`.
-pub fn related(document: &Document, show: &Show, with_revisions: bool, boundary: &str) -> Related {
+pub fn related(
+    document: &Document,
+    show: &AttachmentOptions,
+    with_revisions: bool,
+    boundary: &str,
+) -> MultipartRelated {
     let known_to = show.known_to(document);
     let goes = |attachment: &&flatbed_layer::Attachment| is_new(attachment, known_to);
     let has_data = document.attachments.iter().any(|attachment| goes(&attachment));
@@ -52,7 +57,7 @@ pub fn related(document: &Document, show: &Show, with_revisions: bool, boundary:
         out.extend_from_slice(b"--");
     }
     parts.push(Part::Text(out));
-    Related { parts, has_data }
+    MultipartRelated { parts, has_data }
 }
 
 /// Escapes a text for a header or a quoted parameter, as browsers escape file names in forms.

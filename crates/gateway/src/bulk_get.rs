@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use flatbed_documents::{ATTS_SINCE_MAX, Show, header_text, parts, related, send};
+use flatbed_documents::{ATTS_SINCE_MAX, AttachmentOptions, header_text, parts, related, send};
 use flatbed_http::{Memory, Pages, Reply, Sender, shrink, spawn};
 use flatbed_layer::json::{Object, Value, name};
 use flatbed_layer::{Document, GetOptions, Got, NotFound, Reader, Refusal, RevId};
@@ -23,7 +23,7 @@ enum BulkGetEntry {
     Document {
         id: String,
         options: GetOptions,
-        show: Show,
+        show: AttachmentOptions,
     },
     /// An entry with a malformed id, revision or `atts_since`.
     Malformed {
@@ -62,7 +62,11 @@ impl BulkGetEntry {
         // The client needs the revisions to tell which of its `atts_since` is an ancestor.
         let revs = revs || since.is_some();
         let options = GetOptions { rev, revs, ..GetOptions::default() };
-        BulkGetEntry::Document { id: id.to_owned(), options, show: Show { data, since, ..Show::default() } }
+        BulkGetEntry::Document {
+            id: id.to_owned(),
+            options,
+            show: AttachmentOptions { data, since, ..AttachmentOptions::default() },
+        }
     }
 }
 
@@ -156,7 +160,7 @@ impl BulkGet {
     async fn document(
         &self,
         document: &Document,
-        show: &Show,
+        show: &AttachmentOptions,
         sender: &mut Sender,
     ) -> std::result::Result<(), Interrupted> {
         let outer = &self.outer;

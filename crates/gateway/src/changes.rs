@@ -4,7 +4,7 @@
 //! Gateway, rows are sent as JSON arrays, an empty array says that the client is caught up, and heartbeats are empty
 //! messages.
 
-mod asked;
+mod parameters;
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use flatbed_layer::{ChangeRow, ChangesPage, Documents, RevId, RowKind, Scope, Si
 use flatbed_service::{Feed, FeedError, FeedQuery, Filter, Heartbeats, Read, Waited, json_out};
 use hyper::{Method, header};
 
-use self::asked::{FeedParameters, Form, bytes_of_ids};
+use self::parameters::{FeedParameters, Form, bytes_of_ids};
 use crate::error::{Failure, Result};
 use crate::reply::{self, Interrupted, page_bytes, uncached};
 use crate::request::Request;

@@ -1,7 +1,7 @@
 //! `/{db}/{id}`
 
 use flatbed_channels::Expiry;
-use flatbed_documents::{AttachmentMember, Form, ListOptions, Show, attachment_edits, open_revs, parts};
+use flatbed_documents::{AttachmentMember, AttachmentOptions, Form, ListOptions, attachment_edits, open_revs, parts};
 use flatbed_http::{Reply, spawn};
 use flatbed_layer::json::{self, Limits, Object, Value};
 use flatbed_layer::{Document, DocumentId, Edit, GetOptions, NotFound, OpenRevs, Refusal, RevId};
@@ -40,7 +40,7 @@ async fn get(state: &Gateway, request: Request, name: &str, id: &str) -> Result<
     let query = &request.query;
     let database = request.context.database(name, Read).await?;
     let revs = query.flag("revs");
-    let show = Show { data: query.flag("attachments"), ..Show::default() };
+    let show = AttachmentOptions { data: query.flag("attachments"), ..AttachmentOptions::default() };
     if let Some(wanted) = query.get("open_revs") {
         let revs_of = revs_of(wanted)?;
         let form = if accepts_json(&request) { Form::Json } else { Form::Mixed { outer: new_id()?, inner: new_id()? } };

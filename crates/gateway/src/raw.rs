@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use flatbed_channels::{Given, Grant, Grantee};
-use flatbed_documents::{Part, Show};
+use flatbed_documents::{AttachmentOptions, Part};
 use flatbed_http::{Pages, Reply, ReplyBody, TenantReply, first_room};
 use flatbed_layer::json::Object;
 use flatbed_layer::{GetOptions, Hash, NotFound, OpenRevs, Refusal, RevId, Verdict};
@@ -172,7 +172,7 @@ pub(crate) async fn raw(request: Request, name: &str, id: &str) -> Result<Reply>
     let (document, room) = read::document(&database, id, options).await?;
     let mut out = Vec::new();
     if include_doc {
-        for part in flatbed_documents::parts(&document, &Show::default(), true) {
+        for part in flatbed_documents::parts(&document, &AttachmentOptions::default(), true) {
             match part {
                 Part::Text(text) => out.extend_from_slice(&text),
                 Part::Body => out.extend_from_slice(&document.body),

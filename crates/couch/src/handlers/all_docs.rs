@@ -16,8 +16,8 @@ use crate::path::DocumentListing;
 use crate::query::Query;
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Body, Memory, Request};
-use crate::shown::show_of;
-use flatbed_documents::{self as attached, Show};
+use crate::shown::attachment_options;
+use flatbed_documents::{self as attached, AttachmentOptions};
 
 /// The largest batch of ids in one lookup; the layer returns as many as fit.
 const KEYS_AT_ONCE: usize = 100;
@@ -36,7 +36,7 @@ struct Selection {
     /// True if no row can match.
     nothing: bool,
     documents: DocumentListing,
-    show: Show,
+    show: AttachmentOptions,
     is_of_list: bool,
 }
 
@@ -204,7 +204,7 @@ impl Selection {
             Some(Value::Array(keys)) => Some(keys),
             _ => None,
         };
-        let mut show = show_of(query)?;
+        let mut show = attachment_options(query)?;
         show.data |= parameters.attachments;
         show.encoding |= parameters.att_encoding_info;
         Ok(Selection { walk, keys, update_seq: parameters.update_seq, nothing, documents, show, is_of_list: false })
@@ -397,7 +397,7 @@ async fn write_row(
     database: &Reader,
     row: &AllDocsRow,
     include_docs: bool,
-    show: &Show,
+    show: &AttachmentOptions,
     sender: &mut Sender,
 ) -> std::result::Result<(), Interrupted> {
     let mut open = Object::new(&mut sender.buffer);

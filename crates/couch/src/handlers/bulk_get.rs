@@ -18,8 +18,8 @@ use crate::json_out;
 use crate::multipart::{accepts, new_boundary};
 use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Body, Request};
-use crate::shown::show_of;
-use flatbed_documents::{self as attached, ATTS_SINCE_MAX, Part, Show, header_text, related};
+use crate::shown::attachment_options;
+use flatbed_documents::{self as attached, ATTS_SINCE_MAX, AttachmentOptions, Part, header_text, related};
 
 /// The largest batch of documents in one read; the layer returns as many as fit.
 const READ_AT_ONCE: usize = 100;
@@ -32,7 +32,7 @@ enum BulkGetEntry {
     Document {
         id: String,
         options: GetOptions,
-        show: Option<Arc<Show>>,
+        show: Option<Arc<AttachmentOptions>>,
     },
     /// A malformed entry: its id and revision, if present, and the error.
     Malformed {
@@ -74,7 +74,8 @@ impl BulkGetEntry {
             return BulkGetEntry::Malformed { id: Some(id), rev: None, reason: "Invalid rev format" };
         };
         let own = Some(since).filter(|since| !since.is_empty());
-        let own = own.map(|since| Arc::new(Show { data: true, since: Some(since), encoding: show.encoding }));
+        let own =
+            own.map(|since| Arc::new(AttachmentOptions { data: true, since: Some(since), encoding: show.encoding }));
         // The client needs the revisions to tell which of its `atts_since` is an ancestor.
         let revs = revs || own.is_some();
         match doc.get("rev").map(Value::as_str) {
@@ -116,7 +117,7 @@ pub(crate) async fn bulk_get(mut request: Request, name: &str) -> Result<Reply> 
         }
     }
     let (revs, latest) = (request.query.switch("revs"), request.query.switch("latest"));
-    let show = show_of(&request.query)?;
+    let show = attachment_options(&request.query)?;
     if docs.len() > ENTRIES_MAX {
         return Err(too_many("docs"));
     }
@@ -285,12 +286,12 @@ impl Form {
 
 enum Text {
     Bytes(Vec<u8>),
-    Document(Box<Document>, Option<Arc<Show>>),
+    Document(Box<Document>, Option<Arc<AttachmentOptions>>),
 }
 
 impl Text {
     /// Returns true if attachment data may be sent with it, which is streamed.
-    fn has_data(&self, show: &Show) -> bool {
+    fn has_data(&self, show: &AttachmentOptions) -> bool {
         match self {
             Text::Bytes(_) => false,
             Text::Document(document, own) => own.as_deref().unwrap_or(show).data && !document.attachments.is_empty(),
@@ -354,7 +355,7 @@ struct Texts {
 }
 
 impl Texts {
-    fn document(&mut self, document: Box<Document>, show: Option<&Arc<Show>>) {
+    fn document(&mut self, document: Box<Document>, show: Option<&Arc<AttachmentOptions>>) {
         self.pieces.push(Text::Bytes(std::mem::take(&mut self.out)));
         self.pieces.push(Text::Document(document, show.cloned()));
     }
@@ -364,7 +365,7 @@ impl Texts {
         self.pieces
     }
 
-    fn ok(&mut self, form: &Form, document: Box<Document>, show: Option<&Arc<Show>>) {
+    fn ok(&mut self, form: &Form, document: Box<Document>, show: Option<&Arc<AttachmentOptions>>) {
         if form.is_json() {
             self.out.extend_from_slice(b"{\"ok\":");
             self.document(document, show);
@@ -383,7 +384,7 @@ struct BulkGet {
     at: usize,
     /// Leaves already written of an entry with several leaves.
     leaves: Option<usize>,
-    show: Show,
+    show: AttachmentOptions,
     with_revisions: bool,
     latest: bool,
     form: Form,

@@ -23,9 +23,9 @@ use crate::reply::{Interrupted, page_bytes};
 use crate::request::{Memory, Request};
 use crate::request_object::{FunctionInput, request_object};
 use crate::shared_row::{self, Form};
-use crate::shown::show_of;
+use crate::shown::attachment_options;
 use crate::state::State;
-use flatbed_documents::{self as attached, Show};
+use flatbed_documents::{self as attached, AttachmentOptions};
 
 /// Sync Gateway's filter by channels. It is no design function in a database with channels.
 const BY_CHANNEL: &str = "sync_gateway/bychannel";
@@ -43,7 +43,7 @@ const INDEX: &str = "_index/";
 struct RowForm {
     feed: Feed,
     include_docs: bool,
-    show: Show,
+    show: AttachmentOptions,
     form: Form,
     /// The fields of documents in the rows; `None`: all.
     fields: Option<Projection>,
@@ -94,7 +94,7 @@ pub(crate) async fn changes(state: &State, mut request: Request, name: &str) -> 
     let (include_docs, conflicts) = (query.switch("include_docs"), query.switch("conflicts"));
     let filtered = if conflicts { Documents::WithConflicts } else { Documents::Yes };
     let documents = if include_docs { filtered } else { Documents::No };
-    let show = show_of(query)?;
+    let show = attachment_options(query)?;
     let all_leaves = all_leaves(query)?;
     let shown = RowForm { feed, include_docs, show, form: Form { all_leaves, documents }, fields };
     let descending = query.switch("descending");
@@ -273,7 +273,7 @@ fn doc_ids(ids: Option<Value<'static>>) -> Result<Arc<HashSet<String>>> {
 }
 
 impl RowForm {
-    fn shows(&self) -> Option<&Show> {
+    fn shows(&self) -> Option<&AttachmentOptions> {
         self.include_docs.then_some(&self.show)
     }
 }

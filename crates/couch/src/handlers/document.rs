@@ -18,8 +18,10 @@ use crate::multipart::{self, accepts, is_kind};
 use crate::query::{Query, encode};
 use crate::reply::page_bytes;
 use crate::request::Request;
-use crate::shown::show_of;
-use flatbed_documents::{self as attached, AttachmentMember, Form, ListOptions, Related, attachment_edits, related};
+use crate::shown::attachment_options;
+use flatbed_documents::{
+    self as attached, AttachmentMember, Form, ListOptions, MultipartRelated, attachment_edits, related,
+};
 
 pub(crate) async fn document(mut request: Box<Request>, name: &str, id: &str) -> Result<Reply> {
     // Each future is boxed, because callers would copy the largest one for every request.
@@ -68,7 +70,7 @@ async fn found<T>(database: &Reader, id: &str, read: flatbed_layer::Result<T>) -
 async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
     let query = &request.query;
     let database = request.context.database(name, Read).await?;
-    let show = show_of(query)?;
+    let show = attachment_options(query)?;
     let mut options = options_of(query)?;
     let with_revisions = options.revs;
     options.revs |= show.since.is_some();
@@ -120,7 +122,7 @@ async fn get(request: &Request, name: &str, id: &str) -> Result<Reply> {
         let related = as_related.then(|| related(&document, &show, with_revisions, &boundary));
         let (mut reply, mut sender) = Reply::stream();
         let (parts, end) = match related {
-            Some(Related { parts, has_data }) => {
+            Some(MultipartRelated { parts, has_data }) => {
                 if has_data {
                     let kind = format!("multipart/related; boundary=\"{boundary}\"");
                     reply.header(header::CONTENT_TYPE, &kind);

@@ -14,7 +14,7 @@ use hyper::StatusCode;
 use crate::error::{Failure, Result};
 use crate::handlers::view::parameters::{Grouping, Parameters, Rows};
 use crate::reply::{Interrupted, page_bytes};
-use flatbed_documents::{self as attached, Show};
+use flatbed_documents::{self as attached, AttachmentOptions};
 
 /// CouchDB's error for a reduction that grows too much. It becomes a row of the answer; other failures fail the whole
 /// answer.
@@ -24,7 +24,7 @@ pub(crate) struct CheckedQuery {
     parameters: Parameters,
     grouping: Grouping,
     rows: Rows,
-    show: Show,
+    show: AttachmentOptions,
     is_of_list: bool,
 }
 
@@ -58,7 +58,8 @@ impl CheckedQuery {
             _ => {}
         }
         parameters.check_range(|a, b| view.tree().map_or(Ordering::Equal, |tree| tree.compare(a, b)))?;
-        let show = Show { data: parameters.attachments, encoding: parameters.att_encoding_info, since: None };
+        let show =
+            AttachmentOptions { data: parameters.attachments, encoding: parameters.att_encoding_info, since: None };
         Ok(CheckedQuery { parameters, grouping, rows, show, is_of_list: false })
     }
 
@@ -183,7 +184,7 @@ impl CheckedQuery {
         if self.parameters.include_docs {
             sender.buffer.extend_from_slice(b",\"doc\":");
             // As in CouchDB, attachment options apply only to the row's own document.
-            let plain = Show::default();
+            let plain = AttachmentOptions::default();
             let show = if row.is_joined { &plain } else { &self.show };
             attached::send_or_null(database, row.doc.as_ref(), show, sender).await?;
         }
