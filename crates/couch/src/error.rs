@@ -386,8 +386,8 @@ impl From<Refusal> for Failure {
             }
             Refusal::SelectorExhausted | Refusal::AmbiguousIndex => Failure::bad_request(reason),
             Refusal::NoSelectorIndex => Failure::not_found(reason),
-            // The indexes change faster than the query can be planned, the index of a bookmark was deleted, or the
-            // user's rights change faster than the write can commit.
+            // The indexes change faster than the query can be planned, the index of a running query was deleted, or
+            // the user's rights change faster than the write can commit.
             Refusal::IndexGone | Refusal::UserChanged => {
                 Failure::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
             }

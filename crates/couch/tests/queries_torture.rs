@@ -75,7 +75,6 @@ impl World {
         format!("{of}{}{rest:02}", if self.is_partitioned { ':' } else { '-' })
     }
 
-    /// Returns the path for queries about this document.
     fn base(&self, id: &str) -> String {
         match id.split_once(':') {
             Some((partition, _)) => format!("/db/_partition/{partition}"),
@@ -247,7 +246,6 @@ async fn torture(store: Store, is_partitioned: bool) {
     }
 }
 
-/// A design document of the torture.
 struct Design {
     id: &'static str,
     /// True if it exists during the whole run.
@@ -329,7 +327,6 @@ fn sum(values: &[&Value]) -> Value {
     json!(values.iter().map(|value| value.as_u64().expect("a number")).sum::<u64>())
 }
 
-/// Returns a design document with a Mango index, as `_index` writes it.
 fn mango(fields: &[&str]) -> Value {
     let names: Vec<Value> = fields.iter().map(|field| json!({ *field: "asc" })).collect();
     let map: serde_json::Map<String, Value> = fields.iter().map(|field| ((*field).to_owned(), json!("asc"))).collect();
@@ -340,7 +337,6 @@ fn mango(fields: &[&str]) -> Value {
     } } })
 }
 
-/// Writes or deletes a design document.
 async fn define(world: &World, random: &mut Random, id: &str, body: Option<Value>) {
     define_by(world, random, None, id, body).await;
 }
@@ -519,7 +515,6 @@ async fn ask(world: &World, random: &mut Random, id: &str, body: Option<&Value>)
     assert!(status == 200 && answer["docs"] == found, "{asked}: {status} {answer}, and not {found}");
 }
 
-/// Returns all documents except design documents.
 async fn documents(world: &World, random: &mut Random) -> Vec<Value> {
     let (status, all) = world.call(random, Method::GET, "/db/_all_docs?include_docs=true", &Value::Null).await;
     assert_eq!(status, 200, "{all}");

@@ -25,7 +25,6 @@ fn options() -> ReplicatorOptions {
     ReplicatorOptions { first_pause: Duration::from_millis(100), ..ReplicatorOptions::default() }
 }
 
-/// Returns the ids of a database's documents, including deleted ones.
 async fn ids(server: &Running, database: &str) -> Vec<String> {
     let changes = server.ok("GET", &format!("/{database}/_changes"), Value::Null).await;
     let rows = changes["results"].as_array().unwrap();

@@ -287,7 +287,7 @@ struct Writer {
     pages: Pages,
     rows: u64,
     heartbeats: Heartbeats,
-    /// The place of a non-administrator's feed among the bounded number of followers.
+    /// The place of an anonymous client's feed among the bounded number of followers.
     following: Option<Following>,
     /// The reason why the reader lost its rights.
     lost: Option<Failure>,

@@ -67,7 +67,7 @@ pub(crate) async fn names_of(request: &Request) -> Result<Vec<String>> {
     Ok(request.context.databases().await?.all_databases(&range).await?)
 }
 
-/// Returns the names that databases have. At most [`NAMES_MAX`] may be requested.
+/// Returns the names that databases have. Names after the first [`NAMES_MAX`] are ignored.
 async fn names_among<'n>(request: &Request, names: impl Iterator<Item = &'n str>) -> Result<Vec<String>> {
     let (mut found, databases) = (Vec::new(), request.context.databases().await?);
     for name in names.take(NAMES_MAX) {

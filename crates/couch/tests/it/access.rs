@@ -98,7 +98,6 @@ async fn browsers_of_other_origins() {
     server.stop().await;
 }
 
-/// Sends raw bytes and returns the status and the answer.
 async fn raw(server: &Running, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();

@@ -67,7 +67,6 @@ pub fn user(name: &str, password: &str) -> Value {
     document
 }
 
-/// Returns the value of an `Authorization` header.
 pub fn basic(name: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{name}:{password}")))
 }

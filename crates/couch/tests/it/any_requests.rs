@@ -272,7 +272,7 @@ fn headers() -> impl Strategy<Value = Vec<(&'static str, String)>> {
     prop::collection::vec(header, 0..3)
 }
 
-fn asked() -> impl Strategy<Value = RandomRequest> {
+fn any_request() -> impl Strategy<Value = RandomRequest> {
     let kind = one_of(&[
         "application/json",
         "application/json; charset=utf-8",
@@ -362,7 +362,7 @@ fn none_is_answered_by_what_has_failed() {
     });
     let config = Config { failure_persistence: None, max_shrink_iters: 200, ..Config::default() };
     let mut runner = TestRunner::new(config);
-    let ran = runner.run(&asked(), |asked| {
+    let ran = runner.run(&any_request(), |asked| {
         let answer = runtime.block_on(answer(server.address, &asked));
         judged(&asked, answer.as_deref())
     });

@@ -19,7 +19,6 @@ async fn serve(store: &Store) -> (Running, Client) {
     (server, client)
 }
 
-/// Returns the head and the bytes of an answer.
 async fn get(client: &mut Client, path: &str, headers: &[(&str, &str)]) -> (Answer, Vec<u8>) {
     client.send("GET", path, headers, b"").await;
     let head = soon(client.head()).await;

@@ -17,7 +17,7 @@ fn names(count: usize) -> String {
 }
 
 /// Returns a counter's value.
-async fn counted(server: &Running, name: &str) -> u64 {
+async fn counter_value(server: &Running, name: &str) -> u64 {
     let text = server.call("GET", "/metrics", "").await.body;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{name}: {text}"))
@@ -98,9 +98,9 @@ async fn design_documents_are_counted_once_a_request() {
     server.ok("PUT", "/db/_design/a", json!({})).await;
     server.ok("PUT", "/db/b", json!({})).await;
     let queries = vec![json!({"limit": 0}); 500];
-    let before = counted(&server, "flatbed_range_reads_total").await;
+    let before = counter_value(&server, "flatbed_range_reads_total").await;
     let answer = server.ok("POST", "/db/_design_docs/queries", json!({"queries": queries})).await;
-    let reads = counted(&server, "flatbed_range_reads_total").await - before;
+    let reads = counter_value(&server, "flatbed_range_reads_total").await - before;
     assert!(reads < 100, "{reads}");
     let results = answer["results"].as_array().unwrap();
     assert_eq!((results.len(), &results[499]["total_rows"]), (500, &json!(1)));
@@ -167,9 +167,9 @@ async fn local_documents_of_one_request_go_together() {
         docs.push(json!({"_id": format!("_local/{at}"), "a": at}));
         docs.push(json!({"_id": format!("d{at}")}));
     }
-    let before = counted(&server, "flatbed_commits_total").await;
+    let before = counter_value(&server, "flatbed_commits_total").await;
     let answer = server.ok("POST", "/db/_bulk_docs", json!({"docs": docs})).await;
-    let commits = counted(&server, "flatbed_commits_total").await - before;
+    let commits = counter_value(&server, "flatbed_commits_total").await - before;
     assert!(commits < 30, "{commits}");
     for (doc, row) in docs.iter().zip(answer.as_array().unwrap()) {
         assert_eq!((&row["ok"], &row["id"]), (&json!(true), &doc["_id"]), "{row}");

@@ -25,13 +25,11 @@ struct Replicator {
     refresh_at: Instant,
     /// The refresh interval of the current cookie.
     refresh_within: Duration,
-    /// Sessions begun.
     begun: usize,
     /// Renewed cookies taken from other answers.
     taken: usize,
 }
 
-/// The reason why a replication ended.
 #[derive(Debug, PartialEq)]
 enum Failed {
     Unauthorized,

@@ -43,7 +43,7 @@ async fn ids(client: &mut Client, who: &str, path: &str) -> Vec<String> {
     ids.filter(|id| !id.starts_with('_')).collect()
 }
 
-async fn found(client: &mut Client, query: Value) -> Vec<Value> {
+async fn find(client: &mut Client, query: Value) -> Vec<Value> {
     let answer = root(client, "POST", "/db/_find", &query).await;
     answer["docs"].as_array().expect("documents").clone()
 }
@@ -141,24 +141,23 @@ async fn what_has_ended_is_found_by_no_read() {
         json!({"selector": {"n": {"$gt": 0}}, "use_index": "i"}),
         json!({"selector": {"n": {"$gt": 0}}, "fields": ["n"], "use_index": "i"}),
     ] {
-        assert_eq!(ns(found(client, query.clone()).await), [2, 3], "{query}");
+        assert_eq!(ns(find(client, query.clone()).await), [2, 3], "{query}");
         let mut one = query.clone();
         (one["skip"], one["limit"]) = (1.into(), 5.into());
-        assert_eq!(ns(found(client, one).await), [3], "{query}");
+        assert_eq!(ns(find(client, one).await), [3], "{query}");
         assert_eq!(root(client, "POST", "/db/_count", &json!({"selector": query["selector"]})).await["count"], 2);
     }
     let by_id = json!({"selector": {"_id": {"$gt": "a"}, "channels": "A"}, "fields": ["n"]});
-    assert_eq!(ns(found(client, by_id).await), [3, 2]);
+    assert_eq!(ns(find(client, by_id).await), [3, 2]);
 
     // A write does not find its attachments.
     let stub = json!({"channels": "A", "_attachments": {"f": {"stub": true, "revpos": 2}}});
     assert_eq!(ask(client, "root", "PUT", "/db/over", &[], &stub.to_string()).await.status, 412);
     assert_eq!(ask(client, "root", "PUT", "/db/over", &[], r#"{"n":5,"channels":"A"}"#).await.status, 201);
-    assert_eq!(ns(found(client, json!({"selector": {"n": {"$gt": 3}}, "fields": ["n"], "use_index": "i"})).await), [5]);
+    assert_eq!(ns(find(client, json!({"selector": {"n": {"$gt": 3}}, "fields": ["n"], "use_index": "i"})).await), [5]);
     assert_eq!(ids(client, "ann", "/db/_all_docs").await, ["later", "over", "stays"]);
 }
 
-/// The kind of write onto an expired document.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum EditKind {
     Nothing,
@@ -168,7 +167,7 @@ enum EditKind {
 
 /// Creates a document whose second revision has expired; the first one's file says `hi`. With `has_other_leaf`, another
 /// leaf's file says `yo`. Returns the two revisions.
-async fn ended(client: &mut Client, id: &str, upon: EditKind, has_other_leaf: bool) -> [String; 2] {
+async fn create_expired(client: &mut Client, id: &str, upon: EditKind, has_other_leaf: bool) -> [String; 2] {
     let path = format!("/db/{id}");
     let file = |data: &str| json!({"f": {"data": data, "content_type": "text/plain"}});
     let rev_of = |answer: Value| answer["rev"].as_str().expect("a rev").to_owned();
@@ -197,7 +196,7 @@ async fn what_has_ended_does_not_come_back() {
     let client = &mut client;
     for upon in [EditKind::Nothing, EditKind::Tombstone, EditKind::Document] {
         let id = &*format!("{upon:?}");
-        let [first, over] = ended(client, id, upon, true).await;
+        let [first, over] = create_expired(client, id, upon, true).await;
         for who in ["root", "ann"] {
             let stub = deleted(id, &over);
             assert_eq!(got(client, who, &format!("/db/{id}?rev={over}")).await, (200, stub.clone()), "{who}");
@@ -229,7 +228,7 @@ async fn stubs_stand_for_nothing_that_has_ended() {
             // Children of the expired revision, siblings of it, and a separate branch.
             for known in [2, 1, 0] {
                 let id = &*format!("{upon:?}-{has_other_leaf}-{known}");
-                let [first, over] = ended(client, id, upon, has_other_leaf).await;
+                let [first, over] = create_expired(client, id, upon, has_other_leaf).await;
                 let hashes = [over, first].map(|rev| rev.split_once('-').expect("a rev").1.to_owned());
                 let ids: Vec<&str> = ["x"].into_iter().chain(hashes[2 - known..].iter().map(|hash| &**hash)).collect();
                 let (start, rev) = (ids.len(), format!("{}-x", ids.len()));

@@ -4,7 +4,7 @@ use crate::support::{Running, ServerOptions, Store, soon};
 use serde_json::Value;
 
 /// Starts a server with a database of documents `a` to `f`.
-async fn filled(store: &Store) -> Running {
+async fn serve_filled(store: &Store) -> Running {
     let server = store.serve(ServerOptions::default()).await;
     server.call("PUT", "/db", "").await;
     for id in ["a", "b", "c", "d", "e", "f"] {
@@ -13,7 +13,6 @@ async fn filled(store: &Store) -> Running {
     server
 }
 
-/// Returns all lines of a feed that ends by itself.
 async fn lines(server: &Running, path: &str, headers: &[(&str, &str)]) -> Vec<String> {
     let mut feed = server.connect().await;
     feed.send("GET", path, headers, b"").await;
@@ -32,7 +31,7 @@ fn has_seq(rows: &Value) -> Vec<bool> {
 #[tokio::test(flavor = "multi_thread")]
 async fn some_rows_carry_their_sequence() {
     let store = Store::new();
-    let server = filled(&store).await;
+    let server = serve_filled(&store).await;
     let get = |query: &str| {
         let path = format!("/db/_changes?{query}");
         let server = &server;
@@ -55,7 +54,7 @@ async fn some_rows_carry_their_sequence() {
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_are_refused_as_couchdb_refuses_them() {
     let store = Store::new();
-    let server = filled(&store).await;
+    let server = serve_filled(&store).await;
     for (query, reason) in [
         ("limit=-1", "The limit value should be a non-negative integer"),
         ("limit=x", "The limit parameter should be a non-negative integer"),
@@ -78,7 +77,7 @@ async fn numbers_are_refused_as_couchdb_refuses_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_all_that_can_come_does_not_wait() {
     let store = Store::new();
-    let server = filled(&store).await;
+    let server = serve_filled(&store).await;
     for feed in ["normal", "longpoll", "continuous", "live", "eventsource"] {
         // With heartbeats it would never time out.
         let path = format!("/db/_changes?feed={feed}&limit=0&heartbeat=true");
@@ -106,7 +105,7 @@ async fn who_has_all_that_can_come_does_not_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn where_a_feed_begins() {
     let store = Store::new();
-    let server = filled(&store).await;
+    let server = serve_filled(&store).await;
     let all = server.call("GET", "/db/_changes", "").await.json();
     let third = all["results"][2]["seq"].as_str().unwrap().to_owned();
     let header = [("last-event-id", third.as_str())];
@@ -158,7 +157,7 @@ async fn documents_come_with_attachments_and_conflicts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn at_the_tail_some_rows_carry_their_sequence_too() {
     let store = Store::new();
-    let server = filled(&store).await;
+    let server = serve_filled(&store).await;
     let mut feed = server.connect().await;
     feed.send("GET", "/db/_changes?feed=continuous&since=now&heartbeat=20&seq_interval=2&limit=4", &[], b"").await;
     soon(feed.head()).await;

@@ -38,7 +38,6 @@ impl Gate {
         self.passes.add_permits(count);
     }
 
-    /// Returns the number of turns that have arrived.
     pub fn came(&self) -> usize {
         self.came.load(Ordering::SeqCst)
     }

@@ -64,7 +64,6 @@ pub(super) async fn served(store: &Store) -> (Layer, Running, Client) {
     (layer, server, client)
 }
 
-/// Returns an account that is a user of a database, with a channel.
 pub(super) fn user_of(name: &str, channel: &str) -> PrincipalWrite {
     PrincipalWrite {
         kind: Kind::User,

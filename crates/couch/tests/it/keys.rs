@@ -23,7 +23,7 @@ async fn serve() -> Option<Running> {
 }
 
 /// Returns the rows' keys as JSON, or the error's reason.
-fn told(answer: &Value) -> String {
+fn keys_or_reason(answer: &Value) -> String {
     let Some(rows) = answer["rows"].as_array() else { return answer["reason"].as_str().unwrap().to_owned() };
     rows.iter().map(|row| row["key"].to_string()).collect::<Vec<_>>().join(" ")
 }
@@ -76,7 +76,7 @@ async fn one_key_and_several() {
     ];
     for (method, path, body, expected) in cases {
         let answer = server.call(method, &format!("/db/{path}"), body).await.json();
-        assert_eq!(told(&answer), expected, "{method} {path} {body}: {answer}");
+        assert_eq!(keys_or_reason(&answer), expected, "{method} {path} {body}: {answer}");
     }
 }
 
@@ -85,7 +85,7 @@ async fn local_documents_among_all() {
     let Some(server) = serve().await else { return };
     let keys = json!({"keys": ["a", "_local/a", 1, "_local/none", "zz"]});
     let answer = server.ok("POST", "/db/_all_docs?include_docs=true", keys).await;
-    assert_eq!(told(&answer), r#""a" "_local/a" 1 "_local/none" "zz""#);
+    assert_eq!(keys_or_reason(&answer), r#""a" "_local/a" 1 "_local/none" "zz""#);
     let row = json!({"id": "_local/a", "key": "_local/a", "value": {"rev": "0-1"}, "doc": {"_id": "_local/a", "_rev": "0-1", "n": 9}});
     assert_eq!(answer["rows"][1], row);
     assert_eq!((&answer["rows"][0]["doc"]["n"], &answer["rows"][3]["error"]), (&json!(1), &json!("not_found")));
@@ -110,12 +110,12 @@ async fn one_key_among_several_queries() {
     for (query, expected) in cases {
         let answer = ask("/db/_all_docs/queries", format!(r#"{{"queries":[{query}]}}"#)).await.json();
         let found = if answer["results"].is_array() { &answer["results"][0] } else { &answer };
-        assert_eq!(told(found), expected, "{query}: {answer}");
+        assert_eq!(keys_or_reason(found), expected, "{query}: {answer}");
     }
     let answer = ask("/db/_design_docs/queries", r#"{"queries":[{"keys":["_design/p"]},{"keys":["a"]}]}"#.to_owned());
     let answer = answer.await.json();
     assert_eq!(
-        (told(&answer["results"][0]), told(&answer["results"][1])),
+        (keys_or_reason(&answer["results"][0]), keys_or_reason(&answer["results"][1])),
         (r#""_design/p""#.to_owned(), String::new())
     );
     for list in ["_all_docs", "_design_docs", "_local_docs", "_design/p/_view/n"] {

@@ -170,7 +170,6 @@ async fn others_are_refused_as_couchdb_refuses_them() {
     }
 }
 
-/// A parameter that is given twice stays on.
 #[tokio::test]
 async fn what_is_on_stays_on() {
     let store = Store::new();

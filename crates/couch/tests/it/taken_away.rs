@@ -19,7 +19,7 @@ async fn has(layer: &Layer, channels: &[&str]) {
 }
 
 /// Sends a request as ann and reads only the beginning of the answer.
-async fn begun(address: SocketAddr, path: &str) -> TcpStream {
+async fn begin_read(address: SocketAddr, path: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
     let mut stream = socket.connect(address).await.unwrap();
@@ -49,7 +49,7 @@ async fn rest(stream: &mut TcpStream) -> (usize, bool) {
 }
 
 /// Waits until the server reads no more documents, because all answers wait for their readers.
-async fn stuck(client: &mut Client) {
+async fn until_stuck(client: &mut Client) {
     let mut read = async || {
         let text = ask(client, "root", "GET", "/metrics", &[], "").await.body;
         let line = text.lines().find_map(|line| line.strip_prefix("flatbed_documents_read_total "));
@@ -83,9 +83,9 @@ async fn what_was_taken_away_is_not_sent_to_who_reads_slowly() {
     has(&layer, &["A"]).await;
     let mut begun_by_path = Vec::new();
     for path in [normal, "/db/_all_docs?include_docs=true", "/db/_changes?include_docs=true&feed=continuous"] {
-        begun_by_path.push((path, begun(server.address, path).await));
+        begun_by_path.push((path, begin_read(server.address, path).await));
     }
-    stuck(&mut client).await;
+    until_stuck(&mut client).await;
     has(&layer, &["B"]).await;
     pass(LATER).await;
     for (path, mut stream) in begun_by_path {
@@ -94,8 +94,8 @@ async fn what_was_taken_away_is_not_sent_to_who_reads_slowly() {
     }
     // A reader who gains rights continues.
     has(&layer, &["A"]).await;
-    let mut stream = begun(server.address, normal).await;
-    stuck(&mut client).await;
+    let mut stream = begin_read(server.address, normal).await;
+    until_stuck(&mut client).await;
     has(&layer, &["A", "B"]).await;
     pass(LATER).await;
     let (bytes, is_whole) = rest(&mut stream).await;

@@ -19,7 +19,6 @@ const ADMIN: (&str, &str) = ("authorization", "Basic YWRtaW46cGFzc3dvcmQ=");
 /// Made for these tests with `openssl genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048`.
 const RSA: &str = include_str!("../data/rsa-key.pem");
 
-/// A signing key.
 enum Signer {
     None,
     Hs256(Vec<u8>),
@@ -80,7 +79,6 @@ impl Signer {
         format!("{signed}.{signature}")
     }
 
-    /// Returns the public key as PEM, in one line.
     fn pem(&self) -> String {
         let of = |prefix: &[u8], key: &[u8], label: &str| {
             let body = STANDARD.encode([prefix, key].concat());

@@ -121,7 +121,6 @@ fn into_http(id: &str, url: &str) -> Value {
     job(id, "http", json!({"id": "out", "url": format!("{url}/in/{{id}}"), "auth": auth}), Value::Null)
 }
 
-/// Creates the worker's job.
 async fn put(server: &Running, job: &Value) {
     server.until("/_worker", |answer| answer["db_name"] == "_worker").await;
     let path = format!("/_worker/job::{}", job["id"].as_str().unwrap());
@@ -138,7 +137,7 @@ async fn wait(server: &Running, id: &str, wanted: impl Fn(&Value) -> bool) -> Va
 }
 
 /// Waits until a job has delivered `count` documents and nothing is pending.
-async fn delivered(server: &Running, id: &str, count: u64) -> Value {
+async fn until_delivered(server: &Running, id: &str, count: u64) -> Value {
     wait(server, id, |job| job["state"] == "running" && job["delivered"] == count && job["lag"]["rows"] == 0).await
 }
 
@@ -161,7 +160,7 @@ async fn from_a_database_into_sqlite_lines_and_http() {
     put(&server, &job("l", "cloud", json!({"id": "out", "provider": "file", "file": "l.jsonl"}), Value::Null)).await;
     put(&server, &into_http("h", &url)).await;
     for id in ["s", "l", "h"] {
-        delivered(&server, id, 30).await;
+        until_delivered(&server, id, 30).await;
     }
     let sqlite = files.path().join("s.sqlite");
     let count = |table: &str| rows(&sqlite, &format!("SELECT CAST(count(*) AS TEXT) FROM {table}"))[0].clone();
@@ -173,7 +172,7 @@ async fn from_a_database_into_sqlite_lines_and_http() {
     let rev = server.ok("GET", "/db/d7", Value::Null).await["_rev"].as_str().unwrap().to_owned();
     server.ok("DELETE", &format!("/db/d7?rev={rev}"), Value::Null).await;
     for id in ["s", "l", "h"] {
-        delivered(&server, id, 32).await;
+        until_delivered(&server, id, 32).await;
     }
     assert_eq!((count("orders"), count("items")), ("29".to_owned(), "27".to_owned()));
     assert_eq!(rows(&sqlite, "SELECT id FROM orders WHERE n = 500"), ["d5"]);
@@ -281,7 +280,7 @@ async fn jobs_are_paused_changed_and_reset_without_a_restart() {
     server.ok("PUT", "/db", Value::Null).await;
     server.ok("PUT", "/db/a", json!({"n": 1})).await;
     put(&server, &into_sqlite("s")).await;
-    delivered(&server, "s", 1).await;
+    until_delivered(&server, "s", 1).await;
     server.ok("POST", "/_worker/_api/jobs/s/stop", Value::Null).await;
     wait(&server, "s", |job| job["state"] == "paused").await;
     server.ok("PUT", "/db/b", json!({"n": 2})).await;
@@ -347,7 +346,7 @@ async fn a_job_that_was_stopped_and_started_waits_for_itself() {
         server.ok("POST", &format!("/_worker/_api/jobs/h/{order}"), Value::Null).await;
         // A later job is visible, so the order was processed.
         put(&server, &into_sqlite(order)).await;
-        delivered(&server, order, 1).await;
+        until_delivered(&server, order, 1).await;
     }
     endpoint.is_held.send_replace(false);
     server.ok("PUT", "/db/b", json!({"n": 2})).await;
@@ -371,7 +370,7 @@ fn two_servers_share_jobs_and_one_is_killed() {
             server.ok("PUT", &format!("/db/d{at}"), json!({"n": at})).await;
         }
         for id in ["s1", "s2", "s3"] {
-            delivered(&server, id, 20).await;
+            until_delivered(&server, id, 20).await;
         }
         server
     });
@@ -410,7 +409,7 @@ async fn a_database_that_was_made_again_is_another_one() {
     server.ok("PUT", "/db", Value::Null).await;
     server.ok("PUT", "/db/a", json!({"n": 1})).await;
     put(&server, &into_sqlite("s")).await;
-    delivered(&server, "s", 1).await;
+    until_delivered(&server, "s", 1).await;
     server.ok("POST", "/_worker/_api/jobs/s/stop", Value::Null).await;
     wait(&server, "s", |job| job["state"] == "paused").await;
     // Usually within the same second, so `instance_start_time` is unchanged.
@@ -435,7 +434,7 @@ async fn a_database_that_is_made_again_between_two_looks_is_another_one() {
     let mut looking = into_sqlite("s");
     looking["inputs"][0]["changes_feed"] = json!({"feed_type": "normal", "poll_interval_seconds": 0.05});
     put(&server, &looking).await;
-    delivered(&server, "s", 1).await;
+    until_delivered(&server, "s", 1).await;
     server.ok("DELETE", "/db", Value::Null).await;
     server.ok("PUT", "/db", Value::Null).await;
     let job = wait(&server, "s", |job| job["state"] == "halted").await;
@@ -458,7 +457,7 @@ async fn a_job_whose_target_refuses_is_failing() {
     assert!(metrics.contains("flatbed_worker_jobs{state=\"failing\"} 1"), "{metrics}");
     assert!(metrics.contains("flatbed_worker_jobs{state=\"running\"} 0"), "{metrics}");
     endpoint.refuse(&[]);
-    delivered(&server, "h", 1).await;
+    until_delivered(&server, "h", 1).await;
     server.stop().await;
 }
 

@@ -7,7 +7,6 @@ use tokio::net::TcpSocket;
 
 pub use flatbed_testkit::http::Broken;
 
-/// An open feed.
 pub struct Feed(Connection);
 
 impl Feed {

@@ -12,7 +12,6 @@ use tokio::time::Instant;
 use super::client::{Broken, Feed};
 use super::{DOCUMENTS, END, KINDS, Random, StoredDocument, World, generation_of, lock, pass};
 
-/// The filter of a follower.
 #[derive(Debug)]
 enum Filter {
     All,
@@ -59,13 +58,11 @@ pub struct Follower {
     in_vain: u32,
 }
 
-/// The parameters of one connection.
 struct ConnectionPlan {
     kind: Kind,
     include_docs: bool,
     all_leaves: bool,
     limit: Option<u64>,
-    /// The time at which the follower leaves.
     until: Option<Instant>,
     pause: Duration,
     /// The number of rows after which the follower pauses reading.
@@ -230,7 +227,6 @@ impl Follower {
         (path, id, body)
     }
 
-    /// Checks and applies a row.
     fn row(&mut self, row: &Value, how: &ConnectionPlan, last: &mut String) {
         let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("{row}: {value} is no text")).to_owned();
         self.world.torture.count("rows");

@@ -49,7 +49,6 @@ const SHOWN: [&str; 3] = ["writes", "rows", "wakes"];
 /// Metrics that may explain a broken connection.
 const TELLING: [&str; 3] = ["flatbed_refused", "flatbed_answers_broken_off", "flatbed_retries"];
 
-/// The configuration of a torture.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     /// The database. A quiet database exists beside it.
@@ -102,12 +101,10 @@ impl World {
         })
     }
 
-    /// Returns the path of the database.
     fn database(&self) -> String {
         format!("/{}", self.plan.name)
     }
 
-    /// Returns the path of the quiet database.
     fn quiet(&self) -> String {
         format!("/quiet-{}", self.plan.name)
     }
@@ -223,7 +220,6 @@ pub async fn run(world: Arc<World>, length: Duration, meanwhile: impl Future<Out
     println!("{name}, {length:?}: {:?}", torture.counts());
 }
 
-/// A document's final state in the database.
 #[derive(Debug)]
 struct StoredDocument {
     seq: String,
