@@ -244,7 +244,7 @@ fn edit_of_parts<'b>(
     let history = if new_edits { None } else { Some(history_of(&parts)?) };
     let parent = match (parts.rev, &parts.revisions) {
         _ if !new_edits => None,
-        // The newest revision of `_revisions` is the parent; the others are not checked.
+        // The newest revision of `_revisions` is the parent.
         (None, Some(revisions)) => Some(newest_of(revisions)?),
         (rev, _) => rev,
     };
