@@ -1,5 +1,5 @@
-//! Attachments of documents: which of them a job delivers, and as what. A feed's documents have stubs alone; what a job wants of them is
-//! asked of the source one by one, by the revision that the stubs stand in.
+//! Selects the attachments of documents that a job delivers, and their form. A feed's documents carry only stubs; the
+//! worker fetches the bytes from the source one by one, by the revision that has the stubs.
 
 use std::borrow::Cow;
 
@@ -13,31 +13,31 @@ use serde::Deserialize;
 use crate::rows::Unmappable;
 use crate::transform::json_of;
 
-/// Attachments of one document that are delivered.
+/// The most attachments of one document that are delivered. More make the document poison.
 pub const ATTACHMENTS_MAX: usize = 1_000;
 
-/// What those of a document may have together, as requests or objects of their own.
+/// The most bytes that the attachments of a document have together, delivered as requests or objects of their own.
 pub const APART_BYTES_MAX: usize = 48 << 20;
 
-/// ... and in the document itself, where they stand in base64.
+/// The most bytes that they have together inside the document, before base64.
 pub const WITHIN_BYTES_MAX: usize = 16 << 20;
 
-/// The longest of their names, and of what else a stub says.
+/// The longest attachment name, and the longest other text of a stub, in bytes.
 const TEXT_BYTES_MAX: usize = 1_000;
 
-/// What a pattern may take, compiled.
+/// The largest compiled name pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
-/// As what attachments are delivered.
+/// The form in which attachments are delivered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// In the document, as CouchDB has them: `data` in the place of `stub`, in base64.
+    /// In the document, as CouchDB returns them: `data` instead of `stub`, in base64.
     #[default]
     Inline,
     /// In the document, as an array of objects with `name`, `content_type`, `digest`, `length` and `data`: for rows of a table.
     List,
-    /// Each as a request or an object of its own.
+    /// Each as a request or object of its own.
     Individual,
 }
 
@@ -50,7 +50,7 @@ impl Mode {
     }
 }
 
-/// What becomes of what is not delivered.
+/// The treatment of attachments that are not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Instead {
@@ -60,66 +60,66 @@ pub enum Instead {
     Dlq,
 }
 
-/// Which attachments are meant.
+/// The selection of attachments.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct FilterPart {
-    /// Of these types alone, if there are any: `image/*`, `application/pdf`.
+    /// Accepted types (`image/*`, `application/pdf`). Empty: all.
     #[serde(default)]
     pub content_types: Vec<String>,
-    /// Of none of these.
+    /// Rejected types.
     #[serde(default)]
     pub reject_content_types: Vec<String>,
-    /// Smaller ones stay stubs.
+    /// The smallest size, in bytes. Smaller attachments stay stubs.
     #[serde(default)]
     pub min_size_bytes: u64,
-    /// Larger ones are too large; 0: as large as the mode admits.
+    /// The largest size, in bytes. Larger attachments are handled by `on_too_large`. 0: the limit of the mode.
     #[serde(default)]
     pub max_size_bytes: u64,
-    /// So much of one document.
+    /// The largest total size per document, in bytes. 0: the limit of the mode.
     #[serde(default)]
     pub max_total_bytes_per_doc: u64,
-    /// A regular expression that names have a match of.
+    /// A regular expression that must match within the name.
     pub name_pattern: Option<String>,
 }
 
-/// Where they go, if each goes by itself.
+/// The destination of attachments that are delivered individually.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct DestinationPart {
-    /// What objects of a store are called.
+    /// The template of object keys in a store.
     pub key_template: Option<String>,
-    /// The path at an endpoint's server.
+    /// The template of paths at an HTTP endpoint.
     pub url_template: Option<String>,
 }
 
-/// What a job says of attachments.
+/// A job's settings for attachments, as they are written.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct AttachmentsPart {
-    /// Whether they are delivered at all.
+    /// True if attachments are delivered at all.
     #[serde(default)]
     pub enabled: bool,
-    /// As what.
+    /// The form of delivery.
     #[serde(default)]
     pub mode: Mode,
-    /// Which.
+    /// The selection.
     #[serde(default)]
     pub filter: FilterPart,
-    /// Where.
+    /// The destination.
     #[serde(default)]
     pub destination: DestinationPart,
-    /// What becomes of documents with too large ones: they go to the queue, where nothing is said.
+    /// The treatment of documents with too large attachments. Default: the queue.
     pub on_too_large: Option<Instead>,
-    /// What becomes of documents with one that the source does not have: they are delivered, where nothing is said.
+    /// The treatment of documents with an attachment that the source does not have. Default: they are delivered.
     pub on_missing_attachment: Option<Instead>,
 }
 
-/// What a job wants of attachments.
+/// A job's settings for attachments, validated.
 #[derive(Debug, Clone)]
 pub struct Attachments {
-    /// As what they are delivered.
+    /// The form of delivery.
     pub mode: Mode,
-    /// Of too large ones.
+    /// The treatment of too large attachments.
     pub on_too_large: Instead,
-    /// Of one that is not there.
+    /// The treatment of missing attachments.
     pub on_missing: Instead,
     size_min: u64,
     size_max: usize,
@@ -129,32 +129,32 @@ pub struct Attachments {
     names: Option<Regex>,
 }
 
-/// What a document says of an attachment that is not in it.
+/// The metadata of an attachment that its document carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stub {
     /// Its name.
     pub name: String,
-    /// Its type, as whoever wrote it says.
+    /// The content type, as the writer of the attachment declared it.
     pub content_type: String,
-    /// What tells its bytes from others: `md5-...`.
+    /// The digest of the bytes: `md5-...`.
     pub digest: String,
-    /// How long it is, if that is said.
+    /// The length in bytes, if the stub has it.
     pub length: Option<usize>,
-    /// The generation of the revision that it came with.
+    /// The generation of the revision that added the attachment.
     pub revpos: Option<u64>,
 }
 
-/// An attachment, for a target.
+/// An attachment to be delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
-    /// What its document says of it.
+    /// The metadata.
     pub stub: Stub,
-    /// All of it. `None`: the target has it.
+    /// The whole body. `None`: the target already has it.
     pub body: Option<Bytes>,
 }
 
 impl Attachment {
-    /// How large it is in memory, about.
+    /// Returns the approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let Stub { name, content_type, digest, .. } = &self.stub;
         let texts = name.len() + content_type.len() + digest.len();
@@ -163,10 +163,10 @@ impl Attachment {
 }
 
 impl Attachments {
-    /// `None`: the job delivers none.
+    /// Validates the settings. `None`: the job delivers no attachments.
     ///
     /// # Errors
-    /// In words, what is wrong.
+    /// A message that names the defect.
     pub fn of(part: &AttachmentsPart) -> Result<Option<Attachments>, String> {
         let FilterPart { name_pattern, .. } = &part.filter;
         let compile = |pattern: &String| RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build();
@@ -203,7 +203,7 @@ impl Attachments {
             && self.names.as_ref().is_none_or(|names| names.is_match(&stub.name))
     }
 
-    /// Those of a document that are delivered.
+    /// Returns the stubs of a document's attachments that are to be delivered.
     ///
     /// # Errors
     /// [`Unmappable::Attachments`].
@@ -223,7 +223,7 @@ impl Attachments {
         Ok(stubs)
     }
 
-    /// What comes of attachments that are too large: the document is to blame, or they stay stubs.
+    /// Decides about too large attachments: the document is poison, or the attachments stay stubs.
     ///
     /// # Errors
     /// [`Unmappable::Attachments`].
@@ -234,13 +234,13 @@ impl Attachments {
         }
     }
 
-    /// What one may have of which a document says so much, where others have taken some.
+    /// Returns the size limit of an attachment after `taken` bytes of other attachments of the same document.
     pub fn bytes_max(&self, stub: &Stub, taken: usize) -> usize {
         stub.length.unwrap_or(self.size_max).min(self.total_max.saturating_sub(taken))
     }
 }
 
-/// What a document says of its attachments. Those whose `data` is there are none.
+/// Parses a document's stubs. Attachments that carry `data` are not stubs.
 fn stubs(document: &Value<'_>) -> Result<Vec<Stub>, Unmappable> {
     let Some(Value::Object(members)) = document.get("_attachments") else { return Ok(Vec::new()) };
     let mut stubs = Vec::new();
@@ -271,7 +271,7 @@ fn stubs(document: &Value<'_>) -> Result<Vec<Stub>, Unmappable> {
 
 type Member<'d> = (Cow<'d, str>, Value<'d>);
 
-/// What a document says of an attachment, with its data in the place of the stub.
+/// Replaces the stub of an attachment by its data.
 fn filled<'d>((name, said): Member<'d>, attachments: &[Attachment]) -> Member<'d> {
     let found = attachments.iter().find(|attachment| attachment.stub.name == name);
     match (said, found.and_then(|found| found.body.as_ref())) {
@@ -284,7 +284,7 @@ fn filled<'d>((name, said): Member<'d>, attachments: &[Attachment]) -> Member<'d
     }
 }
 
-/// The same as an object that says the name, too.
+/// Returns an attachment as an object that includes its name.
 fn named<'d>((name, said): Member<'d>) -> Value<'d> {
     let mut all = vec![(Cow::Borrowed("name"), Value::String(name))];
     if let Value::Object(said) = said {
@@ -293,7 +293,7 @@ fn named<'d>((name, said): Member<'d>) -> Value<'d> {
     Value::Object(all)
 }
 
-/// The text of a document with attachments in it.
+/// Returns the JSON text of a document with its attachments inside.
 pub fn with_data(document: Value<'_>, attachments: &[Attachment], mode: Mode) -> String {
     let Value::Object(mut members) = document else { return String::new() };
     for (_, value) in members.iter_mut().filter(|(name, _)| name == "_attachments") {
@@ -341,7 +341,7 @@ mod tests {
             (json!({"reject_content_types": ["text/*"]}), "a.png c"),
             (json!({"min_size_bytes": 101}), "b.txt c"),
             (json!({"name_pattern": "^[a-c]\\.[a-z]"}), "a.png b.txt"),
-            // 0 is no bound of the job's.
+            // A setting of 0 sets no limit.
             (json!({"max_size_bytes": 0, "max_total_bytes_per_doc": 2_100}), "a.png b.txt c"),
         ] {
             assert_eq!(of(filter.clone()).as_deref(), Ok(expected), "{filter}");
@@ -352,7 +352,7 @@ mod tests {
         let stubs = |filter: serde_json::Value| wanted(json!({"on_too_large": "stub", "filter": filter}));
         assert_eq!(stubs(json!({"max_size_bytes": 1_999})).as_deref(), Ok("a.png c"));
         assert_eq!(stubs(json!({"max_total_bytes_per_doc": 2_099})).as_deref(), Ok(""));
-        // What nobody says the length of has what the others leave.
+        // An attachment of unknown length gets what the others leave.
         let settings = settings(json!({"filter": {"max_total_bytes_per_doc": 2_500, "max_size_bytes": 2_300}}));
         let stubs = settings.wanted(&document).unwrap();
         let bounds: Vec<usize> = stubs.iter().map(|stub| settings.bytes_max(stub, 600)).collect();

@@ -1,4 +1,4 @@
-//! A row of a source's feed, as the worker takes it in.
+//! Rows of a source's feed.
 
 use flatbed_flatten::json::{Limits, Value, as_written, parse};
 
@@ -8,56 +8,56 @@ use crate::transform::json_of;
 /// The longest id of a document, in bytes.
 pub const ID_BYTES_MAX: usize = 8_000;
 
-/// What a row says of its document.
+/// The content of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// It has a new state: the document as JSON text, its `_id` and `_rev` included, as this program writes JSON.
+    /// The new state: the document as JSON text in this program's form, with its `_id` and `_rev`.
     Changed(String),
-    /// It has one that the row does not carry.
+    /// A new state that the row does not carry. It is read before delivery.
     ToBeRead,
-    /// It is deleted.
+    /// The document is deleted.
     Deleted,
-    /// The reader may no longer see it: `removed` from the last of their channels that it was in, or `revoked`.
+    /// The reader lost access to the document: it was `removed` from the last of the reader's channels, or `revoked`.
     Removed,
 }
 
-/// A row.
+/// A row of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     /// The document's id.
     pub id: String,
     /// Its newest revision.
     pub rev: String,
-    /// Its place in the feed.
+    /// Its position in the feed.
     pub seq: Seq,
-    /// What it says.
+    /// The content.
     pub what: What,
 }
 
 /// A page of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// Its rows, in the feed's order, without those that are about no document.
+    /// The rows, in the feed's order, without those that concern no document.
     pub changes: Vec<Change>,
-    /// How many rows it had.
+    /// The number of rows that the page had, including those left out of `changes`.
     pub rows: usize,
-    /// Where the next page begins.
+    /// The position at which the next page begins.
     pub last_seq: Seq,
-    /// Rows behind it, where the source tells.
+    /// The number of rows after this page, if the source reports it.
     pub pending: Option<u64>,
 }
 
-/// An answer that is no page of a feed.
+/// The error for an answer that is not a page of a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the source's answer is no page of changes: {0}")]
 pub struct Nonsense(pub &'static str);
 
 impl Page {
-    /// From the answer of `_changes`, one row after the other: a tree of all of them would be many times as large as the text. Sync
-    /// Gateway's rows of users (`_user/...`) are left out.
+    /// Parses an answer of `_changes` row by row, because a tree of the whole would be many times as large as the text.
+    /// Skips Sync Gateway's rows of users (`_user/...`).
     ///
     /// # Errors
-    /// [`Nonsense`]. A single row that is none makes the page none: whatever it meant would be lost.
+    /// [`Nonsense`] if any row is malformed. Skipping a malformed row would lose its change.
     pub fn read(text: &[u8]) -> Result<Page, Nonsense> {
         let no_json = || Nonsense("it is no JSON");
         let mut found: Option<(Vec<Change>, usize)> = None;
@@ -104,14 +104,14 @@ impl Page {
     }
 }
 
-/// Bytes of an answer's end in which the place of the next page is looked for.
+/// The bytes at the end of an answer that are searched for the position of the next page.
 const TAIL_BYTES: usize = 2 * crate::checkpoint::SEQ_BYTES_MAX;
 
-/// Where the next page begins, by what stands behind the rows of an answer of `_changes`, before the rows are read. `None`: there is
-/// nothing behind it, or the source does not tell in that form.
+/// Returns the position of the next page from the members after the rows of an answer of `_changes`, before the rows
+/// are parsed. `None`: no rows follow, or the source has another form.
 pub(crate) fn next_page(text: &[u8]) -> Option<Seq> {
     let tail = text.get(text.len().saturating_sub(TAIL_BYTES)..)?;
-    // In a row it would be followed by brackets that nothing opens.
+    // The name inside a row would be followed by unbalanced brackets.
     let members = tail.get(memchr::memmem::rfind(tail, b"\"last_seq\"")?..)?;
     let mut object = Vec::with_capacity(members.len() + 1);
     object.push(b'{');
@@ -121,22 +121,21 @@ pub(crate) fn next_page(text: &[u8]) -> Option<Seq> {
     object.get("last_seq").and_then(Seq::of).filter(|_| is_more)
 }
 
-/// A place in a JSON text: its parts as they stand there. What each of them is its parser says; here only brackets, strings and commas
-/// are seen.
+/// A cursor over a JSON text. It recognizes only brackets, strings and commas; the parser of each part checks the rest.
 #[derive(Clone, Copy)]
 struct Spans<'t> {
     text: &'t [u8],
     at: usize,
 }
 
-/// An array or object whose parts are passed.
+/// The state of iteration over an array or object.
 struct Inside {
     end: u8,
     is_first: bool,
 }
 
 impl<'t> Spans<'t> {
-    /// The next byte that is no white space.
+    /// Returns the next byte that is not white space.
     fn peek(&mut self) -> Option<u8> {
         loop {
             match *self.text.get(self.at)? {
@@ -150,13 +149,13 @@ impl<'t> Spans<'t> {
         (self.peek()? == byte).then(|| self.at += 1)
     }
 
-    /// Into what begins here with this bracket. `None`: it does not.
+    /// Enters an array or object that begins with `bracket`. `None`: the next value begins otherwise.
     fn enter(&mut self, bracket: u8) -> Option<Inside> {
         self.pass(bracket)?;
         Some(Inside { end: if bracket == b'{' { b'}' } else { b']' }, is_first: true })
     }
 
-    /// To the next element, or name. False: it was the last, and its bracket is passed. `None`: it is no JSON.
+    /// Moves to the next element or name. False: the closing bracket was passed. `None`: malformed JSON.
     fn advance(&mut self, inside: &mut Inside) -> Option<bool> {
         match self.peek()? {
             byte if byte == inside.end => {
@@ -171,19 +170,19 @@ impl<'t> Spans<'t> {
         Some(true)
     }
 
-    /// A name, and on to its value.
+    /// Reads a name and moves to its value.
     fn name(&mut self) -> Option<&'t [u8]> {
         let name = self.span()?;
         self.pass(b':')?;
         Some(name)
     }
 
-    /// What begins here, which is small.
+    /// Parses the value at the cursor, which is small.
     fn parsed(&mut self) -> Option<Value<'t>> {
         parse(self.span()?, &Limits::default()).ok()
     }
 
-    /// To the end of what begins here.
+    /// Returns the span of the value at the cursor and moves past it.
     fn span(&mut self) -> Option<&'t [u8]> {
         self.peek()?;
         let begin = self.at;
@@ -193,7 +192,7 @@ impl<'t> Spans<'t> {
                 b'"' => self.string()?,
                 b'{' | b'[' => depth += 1,
                 b'}' | b']' if depth > 0 => depth -= 1,
-                // The end of what it is in.
+                // The end of the enclosing array or object.
                 b'}' | b']' | b',' | b':' | b' ' | b'\t' | b'\n' | b'\r' if depth == 0 => break,
                 _ => {}
             }
@@ -206,7 +205,7 @@ impl<'t> Spans<'t> {
         self.text.get(begin..self.at).filter(|span| !span.is_empty())
     }
 
-    /// To the last quotation mark of a string.
+    /// Moves to the closing quotation mark of a string.
     fn string(&mut self) -> Option<()> {
         self.at += 1;
         loop {
@@ -219,8 +218,8 @@ impl<'t> Spans<'t> {
     }
 }
 
-/// A row of the usual form, with a document as it would be written: its text is taken over, and no tree is made of it. `None`: of any
-/// other row, [`read_row`] says what it is.
+/// Parses a row of the usual form, whose document is in this program's form: copies its text without building a tree.
+/// `None`: [`read_row`] decides.
 fn usual_row(at: &mut Spans<'_>) -> Option<Change> {
     let mut members = at.enter(b'{')?;
     let (mut id, mut seq, mut changes, mut doc) = (None, None, None, None);
@@ -247,7 +246,7 @@ fn usual_row(at: &mut Spans<'_>) -> Option<Change> {
     Some(Change { id: id.to_owned(), rev, seq: seq.as_ref().and_then(Seq::of)?, what: What::Changed(text) })
 }
 
-/// The newest revision in a row's `changes`.
+/// Returns the newest revision of a row's `changes`.
 fn first_rev<'v>(changes: Option<&'v Value<'_>>) -> Option<&'v str> {
     let Some(Value::Array(changes)) = changes else { return None };
     changes.first()?.get("rev").and_then(Value::as_str)
@@ -269,7 +268,7 @@ pub(crate) fn read_row(row: &Value<'_>) -> Result<Option<Change>, Nonsense> {
     let what = match doc {
         _ if is("deleted") => What::Deleted,
         _ if is("revoked") => What::Removed,
-        // It may still be in another channel of the reader's: only the document says, or that there is none to be had.
+        // The document may still be in another channel of the reader. Only reading the document tells.
         None if has_left && rev.is_empty() => What::Removed,
         Some(doc) if doc.get("_deleted") == Some(&Value::Bool(true)) => What::Deleted,
         Some(doc) if doc.get("_removed") == Some(&Value::Bool(true)) => What::Removed,
@@ -295,13 +294,13 @@ mod tests {
         for (tail, seq) in [
             (r#""}}],"last_seq":"7-x","pending":3}"#, Some("7-x")),
             ("\"}}],\n\"last_seq\": 7 , \"pending\":3}\n", Some("7")),
-            // Nothing is behind it, or nobody says so.
+            // No rows follow, or `pending` is missing.
             (r#""}}],"last_seq":"7-x","pending":0}"#, None),
             (r#""}}],"last_seq":"7-x"}"#, None),
             (r#""}}],"pending":3,"last_seq":"7-x"}"#, None),
             (r#""}}],"last_seq":null,"pending":3}"#, None),
             (r#""}}],"last_seq":"7-x","pending":"#, None),
-            // A document says such things.
+            // A document can contain the same text.
             (r#"","last_seq":"7-x","pending":3}}]}"#, None),
             (r#"","last_seq":"7-x","pending":3}}],"last_seq":"8-x","pending":3}"#, Some("8-x")),
             (r#"","t":"\"last_seq\":\"7-x\",\"pending\":3}"}}]}"#, None),
@@ -395,7 +394,7 @@ mod tests {
             r#"{"seq":1,"id":"a","changes":[{"rev":"1-a"}]}"#,
             r#"{"seq":1,"id":"_design/a","changes":[{"rev":"1-a"}],"doc":{"views":{}}}"#,
             r#"{"seq":1,"id":"_user/a","changes":[],"doc":{}}"#,
-            // None of these is a row.
+            // None of these texts is a valid row.
             r#"{"seq":1,"id":"a","changes":[{"rev":"1-a"}],"doc":{"n":01}}"#,
             r#"{"seq":1,"id":"a","changes":[{"rev":"1-a"}],"doc":{"n":1],"x":"}"}}"#,
             r#"{"seq":1,"id":"a","changes":[{"rev":"1-a"},],"doc":{}}"#,
@@ -416,7 +415,7 @@ mod tests {
     }
 
     proptest! {
-        /// A page is what a parser of the whole would make of it.
+        /// The page equals the result of parsing the whole answer at once.
         #[test]
         fn cut_rows_are_those_of_the_whole(
             rows in proptest::collection::vec(("[a-c\"\\\\{}\\[\\],: ]{1,8}", 0_u32..1000, any::<bool>()), 0..8), is_pretty in any::<bool>(),

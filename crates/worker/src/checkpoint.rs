@@ -1,43 +1,44 @@
-//! Where a job stands in its source's feed, as it is kept at the source, beside it and in a target's tables.
+//! Checkpoints: a job's position in its source's feed, as stored at the source, as a copy in `_worker`, and in a
+//! target's tables.
 //!
-//! The Python worker knows two forms. At the source it writes `remote` as the sequence; in its own store `SGs_Seq` is the
-//! sequence and `remote` a counter. Both are read, and the first is written, with what Flatbed adds under `flatbed`.
+//! The Python worker has two forms. At the source `remote` is the sequence; in its own store `SGs_Seq` is the sequence
+//! and `remote` a counter. This module reads both and writes the first, with Flatbed's additions under `flatbed`.
 
 use flatbed_flatten::json::{Limits, Object, Value, parse};
 use sha1::{Digest, Sha1};
 
 use crate::transform::json_of;
 
-/// The longest sequence, in bytes: CouchDB's grow by some 40 for each shard.
+/// The longest sequence, in bytes. CouchDB's sequences grow by about 40 bytes per shard.
 pub const SEQ_BYTES_MAX: usize = 8 << 10;
 
-/// The longest checkpoint that is read.
+/// The longest checkpoint that is read, in bytes.
 pub const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 
-/// A place in a source's feed: what `since` is given to go on behind it. What it means the source alone knows.
+/// A position in a source's feed: the value of `since` that resumes after it. Opaque to the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Seq(String);
 
 impl Default for Seq {
-    /// The beginning.
+    /// Returns the beginning of the feed.
     fn default() -> Seq {
         Seq("0".to_owned())
     }
 }
 
 impl Seq {
-    /// From a text. `None`: it is empty, too long, or has control characters.
+    /// Parses a text. `None`: it is empty, too long, or has control characters.
     pub fn parse(text: &str) -> Option<Seq> {
         let is_seq = !text.is_empty() && text.len() <= SEQ_BYTES_MAX && !text.contains(char::is_control);
         is_seq.then(|| Seq(text.to_owned()))
     }
 
-    /// One that no source has.
+    /// Returns a sequence that no source produces.
     pub(crate) fn unlike_any() -> Seq {
         Seq(String::new())
     }
 
-    /// From a row's `seq`: a text, a number, or an array as old clusters have it.
+    /// Parses the `seq` of a row: a text, a number, or an array as old clusters write it.
     pub fn of(value: &Value<'_>) -> Option<Seq> {
         match value {
             Value::String(text) | Value::Number(text) => Seq::parse(text),
@@ -46,13 +47,13 @@ impl Seq {
         }
     }
 
-    /// As `since` has it, before it is percent-encoded.
+    /// Returns the value of `since`, not percent-encoded.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What tells the database that it is of from all others: in Flatbed's form, 16 digits or more, a dash and 24 hexadecimal digits,
-    /// it is the first 16 of those. `None`: it has another form.
+    /// Returns the part of the sequence that identifies the database. In Flatbed's form (at least 16 digits, a dash, 24
+    /// hexadecimal digits) it is the first 16 of the hexadecimal digits. `None`: another form.
     pub fn incarnation(&self) -> Option<&str> {
         let (number, rest) = self.0.split_once('-')?;
         let is_number = (16..=20).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
@@ -60,62 +61,64 @@ impl Seq {
         rest.get(..16).filter(|_| is_number && is_rest)
     }
 
-    /// The number in it that grows, for lag and for whether a source has gone back: of `1500`, of CouchDB's `1500-g1AA...`, and
-    /// the last of Sync Gateway's `12:34`. `None`: it has none.
+    /// Returns the increasing number in the sequence, for lag and to detect a source that went back: of `1500`, of
+    /// CouchDB's `1500-g1AA...`, and the last of Sync Gateway's `12:34`. `None`: it has no number.
     pub fn number(&self) -> Option<u64> {
         let head = self.0.split('-').next().unwrap_or_default();
         head.rsplit(':').next()?.parse().ok()
     }
 }
 
-/// What tells whether a source is still the one that a checkpoint was made of.
+/// The identity of a source, compared with that in a checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SourceIdentity {
-    /// `instance_start_time` of the database: when it was created, for CouchDB from 3.0 on and Flatbed; `0` says nothing.
+    /// The database's `instance_start_time`. CouchDB from 3.0 on and Flatbed set it to the creation time; `0` carries
+    /// no information.
     pub instance: Option<String>,
-    /// `uuid` of the server, where it tells.
+    /// The server's `uuid`, if it reports one.
     pub server: Option<String>,
-    /// What tells a database of Flatbed from all others, also from one of its name that was made within the same second.
+    /// The identity of a Flatbed database. It also differs between databases of the same name created within one
+    /// second.
     pub incarnation: Option<String>,
 }
 
-/// A job's place.
+/// A job's position, with its context.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Everything up to here is delivered or in the queue.
+    /// All changes up to here are delivered or in the queue.
     pub seq: Seq,
-    /// Whose it is, as the Python worker names workers.
+    /// The worker's name, in the Python worker's form.
     pub client_id: String,
-    /// When it was written, in seconds of Unix time.
+    /// The time of writing, in seconds of Unix time.
     pub time: u64,
-    /// Whether everything that was there at the beginning has been read once.
+    /// True if the feed has been read to its end once.
     pub is_initial_sync_done: bool,
-    /// The epoch of the process that wrote it: who takes a job over raises it. 0 for the Python worker's.
+    /// The epoch of the writing process. Each takeover of the job raises it. 0 for the Python worker.
     pub epoch: u64,
-    /// Of what source.
+    /// The source that the position belongs to.
     pub source: SourceIdentity,
 }
 
-/// Why a source and a checkpoint do not belong together.
+/// The reason why a checkpoint does not belong to a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Strange {
-    /// The database is another one of that name.
+    /// The database was deleted and created again under the same name.
     #[error("the source's database was made again since the checkpoint")]
     MadeAgain,
-    /// It has less than it had.
+    /// The feed ends before the checkpoint.
     #[error("the source stands before the checkpoint: it was restored, or is another one")]
     Behind,
 }
 
 impl Checkpoint {
-    /// Reads either of the Python worker's forms, or Flatbed's. `None`: it is no checkpoint, and the job asks what to do rather than begin
-    /// anew.
+    /// Parses the Python worker's forms and Flatbed's. `None`: not a checkpoint. The job then halts instead of starting
+    /// over.
     pub fn read(text: &[u8]) -> Option<Checkpoint> {
         if text.len() > CHECKPOINT_BYTES_MAX {
             return None;
         }
         let value = parse(text, &Limits { depth_max: 16 }).ok()?;
-        // `remote` is a counter where `SGs_Seq` stands; `last_seq` is what the Python worker's oldest files have.
+        // `remote` is a counter if `SGs_Seq` exists; `last_seq` is the form of the Python worker's oldest files.
         let seq = ["SGs_Seq", "remote", "last_seq"].iter().find_map(|name| value.get(name)).and_then(Seq::of)?;
         let text = |of: Option<&Value<'_>>| {
             let text = of.and_then(Value::as_str).filter(|text| text.len() <= 1_000);
@@ -145,7 +148,7 @@ impl Checkpoint {
         })
     }
 
-    /// As it is written; `rev` is that of the local document that it replaces.
+    /// Returns the JSON text; `rev` is the revision of the local document that it replaces.
     pub fn write(&self, rev: Option<&str>) -> Vec<u8> {
         Object::text(|object| {
             if let Some(rev) = rev {
@@ -162,10 +165,10 @@ impl Checkpoint {
         })
     }
 
-    /// Whether a source that now stands at `update_seq` is the one that this checkpoint is of.
+    /// Checks that a source that now stands at `update_seq` is the source of this checkpoint.
     ///
     /// # Errors
-    /// [`Strange`]: the job stops with that, and goes on only when somebody has reset it.
+    /// [`Strange`]: the job halts until an administrator resets it.
     pub fn check(&self, source: &SourceIdentity, update_seq: &Seq) -> Result<(), Strange> {
         let differs = |before: &Option<String>, now: &Option<String>| match (before, now) {
             (Some(before), Some(now)) => before != now && before != "0" && now != "0",
@@ -173,7 +176,7 @@ impl Checkpoint {
         };
         let is_other = match (&self.source.incarnation, &source.incarnation) {
             (Some(before), Some(now)) => before != now,
-            // A moment, in whole seconds.
+            // A time in whole seconds.
             _ => differs(&self.source.instance, &source.instance),
         };
         if is_other {
@@ -186,8 +189,8 @@ impl Checkpoint {
     }
 }
 
-/// The id of the local document at the source, as the Python worker derives it: so a job that takes its place finds it. `job` is
-/// empty for a worker with a single job.
+/// Returns the id of the local document at the source. It equals the Python worker's, so that a job resumes from the
+/// checkpoint of the worker that it replaces. `job` is empty for a worker with a single job.
 pub fn local_id(client_id: &str, url: &str, channels: &[String], job: &str) -> String {
     let mut channels: Vec<&str> = channels.iter().map(String::as_str).collect();
     channels.sort_unstable();
@@ -268,7 +271,7 @@ mod tests {
         assert_eq!(checkpoint.check(&SourceIdentity::default(), &at("what")), Ok(()));
         assert_eq!(checkpoint.check(&identity("18"), &at("200-y")), Err(Strange::MadeAgain));
         assert_eq!(checkpoint.check(&identity("17"), &at("99-y")), Err(Strange::Behind));
-        // Made again within a second; or the source gives the moment in another form.
+        // A database created again within the same second, and a source that writes the time in another form.
         let of =
             |instance: &str, other: &str| SourceIdentity { incarnation: Some(other.to_owned()), ..identity(instance) };
         let checkpoint = Checkpoint { source: of("17", "ab"), ..checkpoint };

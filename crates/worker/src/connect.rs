@@ -1,5 +1,4 @@
-//! What a description becomes: its secrets read, the headers that they stand in, a source and a target; and a redactor that knows
-//! each of them, so that none is used that is not hidden.
+//! Turns a job's description into a source, a target, and a redactor that hides each secret in use.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -37,46 +36,46 @@ use crate::peer::{Addresses, Dial, Peer, Secure};
 use crate::secret::{Redactor, SECRET_BYTES_MAX, Secret, SecretError, SecretRef};
 use crate::source::HttpSource;
 
-/// For a target's answer, where a job says nothing.
+/// The default timeout for a target's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// Why a description becomes nothing. No message has a secret.
+/// The error of a description that cannot be connected. No message contains a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// A secret is not to be had.
+    /// A secret is unavailable.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// An address that cannot be read.
+    /// A malformed address.
     #[error("the address: {0}")]
     Url(#[from] UrlError),
-    /// Something that cannot stand in a header.
+    /// A header that cannot be sent.
     #[error("the header {0:?} cannot be sent")]
     Header(String),
-    /// Something that the worker has not.
+    /// A feature that the worker lacks.
     #[error("{0} is not there yet")]
     Missing(&'static str),
-    /// Files are not set up.
+    /// The server has no directory for files of jobs.
     #[error("the server names no directory for files of jobs")]
     Directory,
-    /// A run of the job with this id writes the file: another job, or an earlier run of the same.
+    /// A run of the job with this id writes the file: another job, or an earlier run of this job.
     #[error("the job {0:?} writes the same file")]
     Taken(String),
-    /// A target that does not begin.
+    /// A target that cannot be set up.
     #[error("the target: {0}")]
     Target(String),
 }
 
-/// Where secrets lie.
+/// The places of secrets.
 #[derive(Debug, Clone, Default)]
 pub struct Secrets {
-    /// The directory of `file:`; without it there are none.
+    /// The directory of `file:`. `None`: there are no such secrets.
     pub directory: Option<PathBuf>,
-    /// Variables of the environment, as they were when the process began; only those of the worker are asked for.
+    /// The environment as of the start of the process. Only variables of the worker are read.
     pub variables: BTreeMap<String, String>,
 }
 
 impl Secrets {
-    /// Reads one.
+    /// Reads a secret. Blocks on the disk.
     ///
     /// # Errors
     /// [`SecretError`].
@@ -86,7 +85,7 @@ impl Secrets {
             SecretRef::Env(name) => Secret::of(reference, self.variables.get(name).ok_or_else(missing)?.as_bytes()),
             SecretRef::File(name) => {
                 let file = self.directory.as_ref().ok_or_else(missing)?.join(name);
-                // Not through a link, which may lead out of the directory; and no pipe, which would be waited for.
+                // Neither a link, which may lead out of the directory, nor a pipe, which may block.
                 let is_file = std::fs::symlink_metadata(&file).map_err(|_| missing())?.is_file();
                 if !is_file {
                     return Err(missing());
@@ -100,7 +99,7 @@ impl Secrets {
     }
 }
 
-/// Reads the secrets of one description, and keeps them for its redactor.
+/// Reads the secrets of one description and collects them for its redactor.
 #[derive(Debug)]
 struct Reader<'s> {
     secrets: &'s Secrets,
@@ -115,12 +114,12 @@ impl Reader<'_> {
         Ok(secret)
     }
 
-    /// The headers of who signs in, and those that a document names.
+    /// Returns the headers of the sign-in and the configured headers.
     fn headers(&mut self, auth: &Auth, named: &BTreeMap<String, String>) -> Result<HeaderMap, ConnectError> {
         let mut headers = HeaderMap::new();
         for (name, value) in named {
             let unsendable = || ConnectError::Header(name.clone());
-            // What looks like a reference is one: `documents` has refused all others.
+            // A value that looks like a reference is one: `documents` refuses all others.
             let value = match value.parse::<SecretRef>() {
                 Ok(reference) => sensitive(self.secret(&reference)?.expose()).ok_or_else(unsendable)?,
                 Err(SecretError::NoReference) => HeaderValue::from_str(value).map_err(|_| unsendable())?,
@@ -174,7 +173,7 @@ pub enum AnyTarget {
     MySql(Box<MySql>),
     /// An HTTP endpoint.
     Http(Box<Http>),
-    /// A store of objects.
+    /// An S3-compatible store.
     S3(Box<S3>),
     /// A file of JSON Lines.
     File(Lines<Arc<File>>),
@@ -200,7 +199,7 @@ impl Target for AnyTarget {
             AnyTarget::Sqlite(target) => target.hold(room),
             AnyTarget::File(target) => target.hold(room),
             AnyTarget::Stdout(target) => target.hold(room),
-            // They do nothing once they are dropped.
+            // These end their work on drop.
             AnyTarget::Postgres(_) | AnyTarget::MySql(_) | AnyTarget::Http(_) | AnyTarget::S3(_) => {}
         }
     }
@@ -252,34 +251,35 @@ impl Target for AnyTarget {
     }
 }
 
-/// What a run of a job is made of.
+/// The parts of a run.
 #[derive(Debug)]
 pub struct Connected {
-    /// Where changes come from.
+    /// The source.
     pub source: HttpSource,
-    /// Where they go.
+    /// The target.
     pub target: AnyTarget,
-    /// What hides all secrets of both.
+    /// Hides all secrets of both.
     pub redactor: Redactor,
 }
 
-/// The server whose databases jobs name, and that has the jobs: this process itself, or one elsewhere.
+/// The Flatbed server that hosts the jobs and the databases named by `local`: this process or a remote one.
 #[derive(Clone)]
 pub struct Local {
-    /// Before the name of a database.
+    /// The URL before the name of a database.
     base: String,
-    /// Whom its databases are read as. `None`: whoever connects so need not sign in.
+    /// The account that reads its databases. `None`: connections need no sign-in.
     account: Option<(String, Secret)>,
     dial: Dial,
 }
 
 impl Local {
-    /// A server at `base`, an URL without its last slash.
+    /// Creates a server at `base`, a URL without its trailing slash.
     pub fn new(base: String, account: Option<(String, Secret)>, dial: Dial) -> Local {
         Local { base, account, dial }
     }
 
-    /// A database of it, for requests with these headers and, where they sign nobody in, as the account.
+    /// Returns a peer for one of its databases. Requests use these headers and, if they carry no credentials, the
+    /// account.
     ///
     /// # Errors
     /// [`UrlError`].
@@ -288,44 +288,44 @@ impl Local {
         let signs_in = headers.contains_key(header::AUTHORIZATION) || headers.contains_key(header::COOKIE);
         if let (Some((name, password)), false) = (&self.account, signs_in) {
             let credentials = BASE64.encode(format!("{name}:{}", password.expose()));
-            // Base64 can stand in a header.
+            // Base64 is valid in a header.
             headers.extend(sensitive(&format!("Basic {credentials}")).map(|value| (header::AUTHORIZATION, value)));
         }
         Ok(Peer::new(url, headers, self.dial.clone()))
     }
 }
 
-/// How a job's source and target are reached.
+/// The resources that connect a job to its source and target.
 #[derive(Clone)]
 pub struct Reach {
-    /// Where secrets lie.
+    /// The places of secrets.
     pub secrets: Secrets,
-    /// The directory of files that jobs write; without it there are none.
+    /// The directory of files that jobs write. `None`: jobs cannot write files.
     pub files: Option<PathBuf>,
-    /// Who writes to which of them.
+    /// The locks of those files.
     pub turns: Turns,
-    /// Servers elsewhere.
+    /// Connects to remote servers.
     pub dial: Dial,
-    /// TLS with them, where their protocol begins without.
+    /// Begins TLS for protocols that start without it.
     pub secure: Secure,
-    /// Addresses of servers elsewhere, for who connects by itself.
+    /// Resolves allowed addresses for libraries that connect by themselves.
     pub addresses: Addresses,
-    /// Whom to trust over TLS beside Mozilla's list, as DER.
+    /// Certificate authorities beside Mozilla's list, as DER.
     pub authorities: Vec<Vec<u8>>,
-    /// The server whose databases jobs name, where there is one.
+    /// The Flatbed server with the databases that jobs name, if any.
     pub local: Option<Local>,
     /// The time of the process.
     pub clock: Clock,
 }
 
 impl Reach {
-    /// A server elsewhere.
+    /// Returns a remote server.
     fn peer(&self, url: Url, headers: HeaderMap) -> Peer {
         Peer::new(url, headers, self.dial.clone()).timed_by(self.clock.clone())
     }
 }
 
-/// Reads a description's secrets, and makes its source and target. It waits for the disk.
+/// Reads a description's secrets and makes its source and target. Blocks on the disk.
 ///
 /// # Errors
 /// [`ConnectError`].
@@ -348,7 +348,7 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
     let source = HttpSource::new(peer, job.input.source_type, job.input.changes_feed.clone());
     let tables = job.mapping.tables();
     let in_files = |name: &Option<String>| -> Result<PathBuf, ConnectError> {
-        // The schema has seen that it is a plain name; a path would leave the directory.
+        // The schema ensures a plain name; a path would leave the directory.
         let name = name.as_deref().filter(|name| !name.contains(['/', '\\', '\0']) && !name.starts_with('.'));
         Ok(files.as_deref().ok_or(ConnectError::Directory)?.join(name.ok_or(ConnectError::Directory)?))
     };
@@ -391,7 +391,7 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
                 let path = in_files(&output.file)?;
                 let failed = |error: std::io::Error| ConnectError::Target(error.to_string());
                 create_missing(&path).map_err(failed)?;
-                // Before the file is opened: it may be the database of another job.
+                // Claimed before the file is opened: it may be the database of another job.
                 let claim = Arc::new(FileClaim::take(&path, FileUse::Lines, &job.id)?);
                 let file = Arc::new(File::options().read(true).append(true).open(&path).map_err(failed)?);
                 let lines = Lines::new(file.clone(), tables.to_vec()).kept_by(file).claimed_by(claim);
@@ -402,12 +402,11 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
     Ok(Connected { source, target, redactor: reader.redactor() })
 }
 
-/// Creates a file that does not exist, and its name on the disk: a checkpoint must not pass lines of a file that is gone after a power
-/// cut.
+/// Creates a missing file and syncs its directory entry: a checkpoint must not pass lines of a file that a crash loses.
 ///
-/// A file that exists is not opened. It may be a database that an earlier run of this process still has open, and closing any
-/// descriptor of a file releases all locks that the process has on it: another process then takes itself for the last one and
-/// deletes the write-ahead log, with what is written to it.
+/// An existing file is not opened. An earlier run in this process may have it open as a database, and closing any
+/// descriptor of a file releases all locks that the process holds on it. Another process would then consider itself the
+/// last user and delete the write-ahead log with its committed transactions.
 fn create_missing(path: &Path) -> std::io::Result<()> {
     match File::options().append(true).create_new(true).open(path) {
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
@@ -416,7 +415,7 @@ fn create_missing(path: &Path) -> std::io::Result<()> {
     }
 }
 
-/// A database's address; of a collection as Sync Gateway has it: `db.scope.collection`.
+/// Returns a database's address; with Sync Gateway's collections in the form `db.scope.collection`.
 fn keyspace(url: &str, input: &Input) -> String {
     let Some(collection) = &input.collection else { return url.to_owned() };
     let scope = encode_segment(input.scope.as_deref().unwrap_or("_default"));
@@ -445,7 +444,7 @@ fn way(output: &RdbmsOutput, reader: &mut Reader<'_>, reach: &Reach) -> Result<W
 }
 
 fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, reach: &Reach) -> Result<Http, ConnectError> {
-    // `documents` has seen that no template stands in the server's name.
+    // `documents` refuses templates in the server's name.
     let (server, template) = output.parts();
     let method = |of: &Option<String>, other: Method| match of {
         None => Ok(other),
@@ -480,7 +479,7 @@ fn s3(output: &CloudOutput, job: &Description, reader: &mut Reader<'_>, reach: &
     let region = output.region.as_deref().unwrap_or("us-east-1");
     let amazons = format!("https://s3.{region}.amazonaws.com");
     let endpoint = output.endpoint_url.as_deref().unwrap_or(&amazons);
-    // A name with dots is in no certificate of its own.
+    // A wildcard certificate does not cover a bucket name with dots.
     let usual = match &output.endpoint_url {
         None if !name.contains('.') => Addressing::Virtual,
         _ => Addressing::Path,
@@ -604,13 +603,13 @@ mod tests {
         assert!(matches!(read("file:empty"), Err(SecretError::Unusable(_))));
         let without = Secrets::default();
         assert!(without.read(&"file:couch".parse().unwrap()).is_err());
-        // A secret that cannot stand in a header.
+        // The value is not valid in a header.
         std::fs::write(inside.join("two"), "a\r\nb: c").unwrap();
         let job = described(json!({"headers": {"x-key": "file:two"}}), "cloud", stdout());
         assert!(matches!(connect(&job, &reach(&secrets, None)), Err(ConnectError::Header(_))));
     }
 
-    /// The locks that this process has on a file, as the kernel lists them.
+    /// Returns the locks that this process holds on a file, from the kernel's list.
     #[cfg(target_os = "linux")]
     fn locks_on(path: &Path) -> usize {
         use std::os::unix::fs::MetadataExt;
@@ -634,7 +633,7 @@ mod tests {
         let secrets = Secrets::default();
         let reached = reach(&secrets, Some(directory.path()));
         let path = directory.path().join("x");
-        // An earlier run, whose thread still writes.
+        // An earlier run whose thread still writes.
         let earlier = rusqlite::Connection::open(&path).unwrap();
         earlier.pragma_update(None, "journal_mode", "WAL").unwrap();
         earlier.execute_batch("CREATE TABLE t (a); INSERT INTO t VALUES (1)").unwrap();
@@ -661,7 +660,7 @@ mod tests {
         let connected = connect(&first, &one).unwrap();
         for name in ["x", "x-wal"] {
             let second = Description { id: "second".to_owned(), ..described(json!({}), "cloud", file(name)) };
-            // The second reach stands for another process.
+            // The second `Reach` stands for another process.
             for reach in [&one, &elsewhere] {
                 let refused = connect(&second, reach).unwrap_err();
                 assert_eq!(refused.to_string(), "the job \"j\" writes the same file", "{name}");
@@ -683,7 +682,7 @@ mod tests {
             let job = described(json!({}), kind, output);
             assert!(matches!(connect(&job, &reach(&secrets, None)), Err(ConnectError::Directory)));
             assert!(connect(&job, &reach(&secrets, Some(directory.path()))).is_ok());
-            // What has tables is opened when a run begins.
+            // Databases are opened when a run begins.
             assert!(kind == "rdbms" || directory.path().join(name).exists());
         }
         let mut job = described(json!({}), "cloud", file("x"));

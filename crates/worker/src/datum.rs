@@ -1,4 +1,4 @@
-//! Values of columns, and their declared types.
+//! Column values and their declared types.
 
 use std::fmt;
 
@@ -10,23 +10,23 @@ use crate::decimal::Decimal;
 use crate::time::{Moment, date_of};
 use crate::transform::{boolean, json_of, text_of};
 
-/// A value of a column.
+/// A column value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Datum {
-    /// Nothing, or JSON's `null`.
+    /// An absent value or JSON's `null`.
     Null,
-    /// True or false.
+    /// A boolean.
     Bool(bool),
-    /// A number as it is written in JSON.
+    /// A number, as written in JSON.
     Number(String),
-    /// A text; dates and times too, as ISO 8601.
+    /// A text. Dates and times are ISO 8601 texts.
     Text(String),
-    /// An array or object as JSON.
+    /// An array or object, as JSON.
     Json(String),
 }
 
 impl Datum {
-    /// What a value is without a declared type.
+    /// Converts a value without a declared type.
     pub fn of(value: &Value<'_>) -> Datum {
         match value {
             Value::Null => Datum::Null,
@@ -37,7 +37,7 @@ impl Datum {
         }
     }
 
-    /// As JSON.
+    /// Writes the value as JSON.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             Datum::Null => out.extend_from_slice(b"null"),
@@ -47,8 +47,8 @@ impl Datum {
         }
     }
 
-    /// As a part of a key: numbers that are the same have the same text, whatever zeros they are written with. Those of a declared
-    /// scale have it already.
+    /// Returns the canonical form for a key: equal numbers get equal texts regardless of trailing zeros. Numbers of a
+    /// declared scale already have it.
     #[must_use]
     pub fn in_key(self, kind: Option<Type>) -> Datum {
         match (self, kind) {
@@ -59,7 +59,7 @@ impl Datum {
         }
     }
 
-    /// How large it is in memory and on the wire, about.
+    /// Returns the approximate size in memory and on the wire, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Datum::Null | Datum::Bool(_) => 8,
@@ -68,8 +68,8 @@ impl Datum {
     }
 }
 
-/// A key's text: a JSON object of its columns and their values. It says by itself which row is meant, whatever becomes of the
-/// mapping.
+/// Returns a key as the JSON text of an object of its columns and values. It identifies the row even after the mapping
+/// has changed.
 pub fn key_text<'k>(key: impl IntoIterator<Item = (&'k str, &'k Datum)>) -> String {
     let mut out = Vec::with_capacity(64);
     for (name, datum) in key {
@@ -79,11 +79,11 @@ pub fn key_text<'k>(key: impl IntoIterator<Item = (&'k str, &'k Datum)>) -> Stri
         datum.write(&mut out);
     }
     out.push(b'}');
-    // Written from texts.
+    // The bytes come from strings.
     String::from_utf8(out).unwrap_or_default()
 }
 
-/// The columns and values of a key's text. `None`: it is none.
+/// Parses a key's text. `None`: malformed.
 pub fn key_of_text(text: &str) -> Option<Vec<(String, Datum)>> {
     match parse(text.as_bytes(), &Limits::default()).ok()? {
         Value::Object(members) => {
@@ -93,7 +93,7 @@ pub fn key_of_text(text: &str) -> Option<Vec<(String, Datum)>> {
     }
 }
 
-/// A number's text without zeros that say nothing, and without an exponent.
+/// Returns a number's text without insignificant zeros and without an exponent.
 pub(crate) fn normal(number: &str) -> String {
     let Some(decimal) = Decimal::parse(number) else { return number.to_owned() };
     let text = decimal.to_string();
@@ -110,13 +110,13 @@ pub(crate) fn normal(number: &str) -> String {
     }
 }
 
-/// What a column is declared as; values are checked and brought into its form before the target sees them, so that what
-/// does not fit is the same with every target.
+/// A column's declared type. Values are checked and normalized before the target sees them, so that all targets refuse
+/// the same values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
-    /// `text`, `varchar(n)`, `char(n)`: at most so many characters.
+    /// `text`, `varchar(n)`, `char(n)`: the maximum length in characters.
     Text(Option<usize>),
-    /// `smallint`, `integer`, `bigint`: bits.
+    /// `smallint`, `integer`, `bigint`: the width in bits.
     Integer(u32),
     /// `numeric(precision, scale)`, `decimal(...)`.
     Numeric(Option<(usize, usize)>),
@@ -128,18 +128,18 @@ pub enum Type {
     Date,
     /// `timestamp`, `timestamptz`, `datetime`: in UTC.
     Timestamp,
-    /// `json`, `jsonb`: anything, as JSON.
+    /// `json`, `jsonb`: any value.
     Json,
-    /// `bytea`, `blob`, `binary`: bytes, which documents have as a text in base64.
+    /// `bytea`, `blob`, `binary`: bytes, in base64 in documents.
     Bytes,
 }
 
-/// The name of a type that does not exist.
+/// The error for an unknown type name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no type of a column")]
 pub struct TypeError(String);
 
-/// A value that does not fit its column's type.
+/// The error for a value that does not fit its column's type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{found} is not {expected}")]
 pub struct Mismatch {
@@ -184,7 +184,7 @@ impl std::str::FromStr for Type {
     }
 }
 
-/// As PostgreSQL writes it.
+/// Writes the type as PostgreSQL does.
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -206,10 +206,10 @@ impl fmt::Display for Type {
 }
 
 impl Type {
-    /// A value in this type's form; what is null stays null.
+    /// Converts a value to this type; `null` stays null.
     ///
     /// # Errors
-    /// [`Mismatch`], which names no value: documents are nobody's business in a log.
+    /// [`Mismatch`]. It contains no value, because values of documents must not reach the log.
     pub fn convert(&self, value: &Value<'_>) -> Result<Datum, Mismatch> {
         if *value == Value::Null {
             return Ok(Datum::Null);
@@ -258,7 +258,7 @@ impl Type {
             .map(|moment| Datum::Text(moment.to_string())),
             Type::Json => Some(Datum::Json(json_of(value))),
             Type::Bytes => match value {
-                // In one form, whatever blanks it has: it may be a key.
+                // One canonical form, without white space, because it may be a key.
                 Value::String(text) => {
                     let bare: String = text.split_ascii_whitespace().collect();
                     BASE64.decode(&bare).ok().map(|bytes| Datum::Text(BASE64.encode(bytes)))
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(text, r#"{"a\"b":"a\"b","c":true,"d":{}}"#);
         assert_eq!(key_of_text(&text).unwrap(), key.map(|(name, datum)| (name.to_owned(), datum)));
         assert_eq!([key_of_text("[1]"), key_of_text("{")], [None, None]);
-        // A number and a text are two keys.
+        // A number and an equal-looking text are different keys.
         assert_ne!(key_text([("n", &Datum::Text("1".to_owned()))]), key_text([("n", &Datum::Number("1".to_owned()))]));
     }
 

@@ -1,22 +1,22 @@
-//! Numbers as they are written, without the loss that a float would bring.
+//! Exact decimal numbers.
 
 use std::cmp::Ordering;
 
-/// Digits that a number may have once its exponent is written out.
+/// The most digits of a number once its exponent is expanded.
 const DIGITS_MAX: usize = 1_000;
 
 /// A decimal number: `digits * 10^-scale`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decimal {
     is_negative: bool,
-    /// Without zeros at its beginning; empty for zero.
+    /// Without leading zeros; empty for zero.
     digits: Vec<u8>,
     scale: usize,
 }
 
 impl Decimal {
-    /// From a number as JSON has it; a plus sign and missing digits before or behind the point are taken too. `None`: it is
-    /// none, or has more than 1,000 digits.
+    /// Parses a JSON number; also accepts a plus sign and missing digits before or after the point. `None`: not a
+    /// number, or more than 1,000 digits.
     pub fn parse(text: &str) -> Option<Decimal> {
         let (mantissa, exponent) = match text.split_once(['e', 'E']) {
             Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
@@ -53,12 +53,12 @@ impl Decimal {
         }
     }
 
-    /// How many digits stand before the point; none for what is below 1.
+    /// Returns the number of digits before the point; 0 for numbers below 1.
     pub fn whole_digits(&self) -> usize {
         self.digits.len().saturating_sub(self.scale)
     }
 
-    /// Rounded to so many digits behind the point, halves to the even neighbour, and written with exactly so many.
+    /// Rounds to `places` fractional digits, halves to even, and pads with zeros to exactly that many.
     #[must_use]
     pub fn rounded(&self, places: usize) -> Decimal {
         let mut rounded = self.clone();
@@ -72,7 +72,7 @@ impl Decimal {
         let cut = self.scale - places;
         let keep = self.digits.len().saturating_sub(cut);
         let dropped = self.digits.get(keep..).unwrap_or_default();
-        // Zeros that were trimmed stand before what is dropped if it is shorter than the cut.
+        // A dropped part shorter than the cut had leading zeros, which were trimmed.
         let half = match (dropped.len().cmp(&cut), dropped.split_first()) {
             (Ordering::Less, _) | (_, None) => Ordering::Less,
             (_, Some((first, rest))) => first.cmp(&5).then(if rest.iter().any(|digit| *digit > 0) {
@@ -102,7 +102,7 @@ impl Decimal {
         self.digits.insert(0, 1);
     }
 
-    /// Towards zero, to a whole number.
+    /// Rounds towards zero to an integer.
     #[must_use]
     pub fn truncated(&self) -> Decimal {
         let keep = self.digits.len().saturating_sub(self.scale);
@@ -111,19 +111,19 @@ impl Decimal {
         whole
     }
 
-    /// Whether nothing but zeros stands behind the point.
+    /// Returns whether the fraction is zero.
     pub fn is_whole(&self) -> bool {
         let whole = self.digits.len().saturating_sub(self.scale);
         self.digits.get(whole..).unwrap_or_default().iter().all(|digit| *digit == 0)
     }
 
-    /// Without its sign.
+    /// Returns the absolute value.
     #[must_use]
     pub fn absolute(&self) -> Decimal {
         Decimal { is_negative: false, ..self.clone() }
     }
 
-    /// The next whole number in a direction: below, or above.
+    /// Rounds to an integer, up or down.
     #[must_use]
     pub fn to_whole(&self, up: bool) -> Decimal {
         let mut whole = self.truncated();
@@ -136,7 +136,7 @@ impl Decimal {
         whole
     }
 
-    /// A whole number as an integer of 64 bits. `None`: it has a fraction, or is too large.
+    /// Returns an integer as `i64`. `None`: it has a fraction or is too large.
     pub fn as_i64(&self) -> Option<i64> {
         if !self.is_whole() {
             return None;

@@ -1,15 +1,15 @@
-//! What a document produced before against what it produces now: which rows are written, and which go.
+//! Computes the rows to write and to delete from the rows that a document produced before and now.
 //!
-//! A target with tables keeps, in one table of the worker's own, which document has which row: its claims. They are read and
-//! written in the transaction that writes the rows. A row belongs to the document that wrote it last: who moves off a key
-//! deletes the row only while it is still its own, so that two documents may change keys with each other in any order.
+//! A target with tables stores in a table of its own which document owns which row: its claims. They are read and
+//! written in the transaction that writes the rows. A row belongs to the document that wrote it last. A document that
+//! gives up a key deletes the row only if it still owns it, so that two documents may exchange keys in either order.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::mapping::{OnDelete, ReplaceStrategy, Table};
 use crate::rows::Row;
 
-/// That a document has a row.
+/// A document's ownership of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Claim {
     /// The table's name.
@@ -18,43 +18,44 @@ pub struct Claim {
     pub key: String,
 }
 
-/// Something to be done to a table.
+/// An operation on a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation<'r> {
-    /// A row goes.
+    /// Deletes a row.
     Delete {
-        /// The table's place in the mapping.
+        /// The table's index in the mapping.
         table: usize,
         /// The row's key.
         key: String,
     },
-    /// A row stays, and says since when its document has it no longer.
+    /// Keeps a row and marks it as deleted with a timestamp.
     SoftDelete {
-        /// The table's place in the mapping.
+        /// The table's index in the mapping.
         table: usize,
         /// The row's key.
         key: String,
     },
-    /// A row is written, whether it is there or not.
+    /// Inserts or overwrites a row.
     Upsert(&'r Row),
 }
 
-/// What becomes of a document's rows.
+/// The operations for one document.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Difference<'r> {
-    /// In this order foreign keys hold at every step: children go before their parents, and parents come before their children.
+    /// The operations, in an order that satisfies foreign keys at each step: children are deleted before their parents,
+    /// and parents are written before their children.
     pub operations: Vec<Operation<'r>>,
-    /// Claims that the document no longer has.
+    /// Claims to delete.
     pub released: Vec<Claim>,
-    /// Claims that it has, those of before included.
+    /// Claims that the document has now, including unchanged ones.
     pub claimed: Vec<Claim>,
 }
 
-/// What is to be done so that the target has what a document produces now, and no longer what only it produced before.
+/// Computes the operations that turn the rows of `before` into `now`.
 ///
-/// `is_gone`: the document is deleted, or not to be seen by the job any more; else it has changed, be it so that it no longer
-/// matches. Claims of tables that the mapping no longer has are released and their rows stay: whoever took the table out of
-/// the mapping decides about them.
+/// `is_gone`: the document was deleted, or the job lost access to it; otherwise it changed, possibly so that it no
+/// longer matches. Claims of tables that the mapping no longer has are released and their rows stay: the administrator
+/// who removed the table decides about them.
 pub fn difference<'r>(tables: &[Table], before: &[Claim], now: &'r [Row], is_gone: bool) -> Difference<'r> {
     let places: HashMap<&str, usize> = tables.iter().enumerate().map(|(at, table)| (table.name.as_str(), at)).collect();
     let kept: HashSet<(usize, &str)> = now.iter().map(|row| (row.table, row.key.as_str())).collect();
@@ -107,7 +108,7 @@ mod tests {
     use crate::mapping::Mapping;
     use crate::rows::{Product, produce};
 
-    /// A target: rows of each table by key, and who has them.
+    /// A model target: the rows of each table by key, with their owners.
     #[derive(Debug, Default)]
     struct Target {
         rows: BTreeMap<(usize, String), Vec<Datum>>,
@@ -177,7 +178,7 @@ mod tests {
         [of(0), of(1), target.softly_deleted.len(), target.owners.len()]
     }
 
-    /// What a target has after a document had such states; `null`: it is gone.
+    /// Returns the row counts after a document had these states; `null`: deleted.
     fn after(mapping: &Mapping, states: &[serde_json::Value]) -> [usize; 4] {
         let mut target = Target::default();
         for state in states {
@@ -238,7 +239,7 @@ mod tests {
     }
 
     proptest! {
-        /// Documents with keys of their own, which move, shrink, stop to match and go.
+        /// Documents with keys of their own that move, shrink, stop matching and are deleted.
         #[test]
         fn a_target_has_what_documents_produce(
             states in proptest::collection::vec((0_u8..4, 0_u8..3, proptest::option::of(proptest::collection::vec(0_u8..5, 0..5)), any::<bool>()), 1..40)

@@ -1,6 +1,6 @@
-//! Documents of `_worker`: jobs, what they name, checkpoints and entries. Each is judged by its type's schema and then read
-//! into a type of its own; what only the whole can say (a mapping, a reference to a secret, the name of a header) is looked at
-//! after that.
+//! Documents of `_worker`: jobs, the objects that they name, checkpoints and queue entries. Each is validated by its
+//! type's schema and then parsed into its own type. Parsing checks what a schema cannot express: mappings, references
+//! to secrets, names of headers.
 
 mod parts;
 mod schema;
@@ -20,47 +20,47 @@ use crate::secret::{SecretRef, is_secret_name};
 pub use parts::*;
 pub use schema::texts;
 
-/// The longest document: an entry with a document in it, escaped.
+/// The longest document, in bytes: an entry with an escaped document in it.
 pub const DOCUMENT_BYTES_MAX: usize = 32 << 20;
 
-/// Why a document of `_worker` is refused.
+/// The reason why a document of `_worker` is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
     /// Longer than 32 MB.
     #[error("the document is longer than 32 MB")]
     TooLong,
-    /// No JSON, or no object.
+    /// Not JSON, or not an object.
     #[error("the document is no JSON object")]
     Json,
-    /// No `type`, or one that there is not.
+    /// A missing or unknown `type`.
     #[error(
         "`type` must be inputs_changes, outputs_rdbms, outputs_http, outputs_cloud, tables_rdbms, job, checkpoint, mapping or dlq"
     )]
     Type,
-    /// What the schema says.
+    /// A violation of the schema.
     #[error("{0}")]
     Schema(String),
-    /// What the schema cannot see.
+    /// A violation that the schema cannot express: the member and the message.
     #[error("{0}: {1}")]
     Member(&'static str, String),
-    /// The mapping.
+    /// An invalid mapping.
     #[error("the mapping: {0}")]
     Mapping(#[from] MappingError),
-    /// Its id.
+    /// An `_id` that does not fit the document's type.
     #[error("the `_id` of this document must be {0}")]
     Id(String),
 }
 
-/// One of several that have an id.
+/// An object given in full or by its id.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Named<T> {
-    /// What another document has under this id.
+    /// The id of an object in another document.
     Id(String),
-    /// Itself.
+    /// The object itself.
     Full(Box<T>),
 }
 
-/// Where a job's rows go.
+/// A job's target.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Output {
     /// Tables.
@@ -71,7 +71,7 @@ pub enum Output {
     Cloud(CloudOutput),
 }
 
-/// The kind of an output, as `output_type` has it.
+/// The kind of an output, as in `output_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OutputType {
@@ -83,37 +83,37 @@ pub enum OutputType {
     Cloud,
 }
 
-/// What a job says of its mapping.
+/// A job's mapping.
 #[derive(Debug, Clone)]
 pub enum MappingOf {
-    /// Nothing: documents as they are.
+    /// None: documents are delivered unchanged.
     None,
-    /// The name of a document.
+    /// The name of a mapping's document.
     Named(String),
-    /// Itself.
+    /// An inline mapping.
     Own(Mapping),
 }
 
-/// A job, as it is written.
+/// A job, as written.
 #[derive(Debug, Clone)]
 pub struct Job {
     /// Its id.
     pub id: String,
-    /// What people call it.
+    /// Its display name.
     pub name: String,
-    /// Whether it is to run.
+    /// True if the job is to run.
     pub is_enabled: bool,
-    /// Where changes come from.
+    /// The source.
     pub input: Named<Input>,
-    /// Where they go.
+    /// The target.
     pub output: Named<Output>,
-    /// What kind of output.
+    /// The kind of the target.
     pub output_type: OutputType,
-    /// What is made of them.
+    /// The mapping.
     pub mapping: MappingOf,
-    /// How.
+    /// The settings.
     pub system: System,
-    /// What is to be done besides.
+    /// Pending orders.
     pub orders: Vec<Order>,
 }
 
@@ -124,15 +124,15 @@ pub enum Document {
     Inputs(Vec<Input>),
     /// Targets.
     Outputs(OutputType, Vec<Output>),
-    /// Definitions of tables, by their names.
+    /// Definitions of tables, by name.
     Tables(BTreeMap<String, Shared>),
     /// A job.
     Job(Box<Job>),
-    /// A checkpoint's copy.
+    /// A copy of a checkpoint.
     Checkpoint(Checkpoint),
     /// A mapping, by name.
     Mapping(String, Box<Mapping>),
-    /// An entry of the queue.
+    /// A queue entry.
     Entry(Box<Entry>),
 }
 
@@ -156,10 +156,10 @@ fn yes() -> bool {
     true
 }
 
-/// Reads a document; members that begin with an underscore are CouchDB's and not looked at.
+/// Parses a document. Ignores members that begin with an underscore, which are CouchDB's.
 ///
 /// # Errors
-/// [`DocumentError`] with what is wrong. It has nothing of what stands where a secret belongs.
+/// [`DocumentError`]. The message never contains the value of a member that may hold a secret.
 pub fn read(text: &[u8]) -> Result<Document, DocumentError> {
     if text.len() > DOCUMENT_BYTES_MAX {
         return Err(DocumentError::TooLong);
@@ -191,16 +191,16 @@ pub fn read(text: &[u8]) -> Result<Document, DocumentError> {
     }
 }
 
-/// What the id of a job's document begins with; the job's follows.
+/// The prefix of a job document's id; the job's id follows.
 pub const JOB: &str = "job::";
 
-/// What the id of a mapping's document begins with; its name follows.
+/// The prefix of a mapping document's id; its name follows.
 pub const MAPPING: &str = "mapping:";
 
-/// What the id of a checkpoint's copy begins with; the job's follows.
+/// The prefix of a checkpoint copy's id; the job's id follows.
 pub const CHECKPOINT: &str = "checkpoint::";
 
-/// Judges a document that is to be written under an id: [`read`], and whether the id is the one that its type has.
+/// Validates a document to be written under an id: [`read`], and that the id fits the type.
 ///
 /// # Errors
 /// [`DocumentError`].
@@ -242,7 +242,7 @@ fn outputs(kind: OutputType, value: &Value) -> Result<Document, DocumentError> {
 }
 
 impl Output {
-    /// What jobs call it.
+    /// Returns the id that jobs use.
     pub fn id(&self) -> &String {
         match self {
             Output::Rdbms(output) => &output.id,
@@ -268,7 +268,7 @@ fn output(kind: OutputType, value: &Value) -> Result<Output, DocumentError> {
         OutputType::Cloud => Output::Cloud(cloud(typed(value.clone())?)?),
         OutputType::Http => {
             let output: HttpOutput = typed(value.clone())?;
-            // A document may not choose this server.
+            // A document's content must not choose the server.
             let (server, _) = output.parts();
             if server.contains(['{', '}']) {
                 return Err(DocumentError::Member("url", "a template begins behind the server's name".to_owned()));
@@ -282,7 +282,7 @@ fn output(kind: OutputType, value: &Value) -> Result<Output, DocumentError> {
     })
 }
 
-/// Whether objects of a store have what a mapping makes.
+/// Checks that an object store can hold what a mapping produces.
 fn fit(output: &CloudOutput, mapping: &Mapping) -> Result<(), &'static str> {
     let has_table = output.template().is_ok_and(|template| template.has_table());
     let is_parquet = output.format == ObjectFormat::Parquet;
@@ -295,7 +295,7 @@ fn fit(output: &CloudOutput, mapping: &Mapping) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Whether attachments that are delivered by themselves have a place in a target.
+/// Checks that a target has a destination for attachments that are delivered individually.
 fn apart(output: &Output, part: &AttachmentsPart) -> Result<(), String> {
     match output {
         Output::Http(output) => output.attachments(part).map(drop),
@@ -304,7 +304,7 @@ fn apart(output: &Output, part: &AttachmentsPart) -> Result<(), String> {
     }
 }
 
-/// What the schema cannot see of a store.
+/// Checks the settings of a store that the schema cannot express.
 fn cloud(output: CloudOutput) -> Result<CloudOutput, DocumentError> {
     if output.provider != CloudProvider::S3 {
         return Ok(output);
@@ -361,7 +361,7 @@ fn signed_in(auth: &Auth) -> Result<(), DocumentError> {
     if is_whole { Ok(()) } else { Err(DocumentError::Member("auth", message.to_owned())) }
 }
 
-/// What stands in a list of one: an id alone, or all of it.
+/// Parses a list of one element: an id, or the whole object.
 fn one<T>(list: &[Value], of: impl Fn(&Value) -> Result<T, DocumentError>) -> Result<Named<T>, DocumentError> {
     let first = list.first().ok_or(DocumentError::Json)?;
     match first.as_object() {
@@ -403,7 +403,7 @@ fn job(value: Value) -> Result<Job, DocumentError> {
     })
 }
 
-/// Tables that mappings share. Types of other databases are those of nobody here, and left out.
+/// Parses tables that mappings share. Skips types that belong to other databases.
 fn tables(value: Value) -> Result<BTreeMap<String, Shared>, DocumentError> {
     let document: TablesDocument = typed(value)?;
     let mut tables = BTreeMap::new();
@@ -422,7 +422,7 @@ fn tables(value: Value) -> Result<BTreeMap<String, Shared>, DocumentError> {
     Ok(tables)
 }
 
-/// What jobs name, as far as it is there.
+/// The objects that jobs can name.
 #[derive(Debug, Clone, Default)]
 pub struct Connections {
     inputs: BTreeMap<String, Input>,
@@ -431,50 +431,50 @@ pub struct Connections {
     tables: BTreeMap<String, Shared>,
 }
 
-/// All that a run of a job needs.
+/// A job with all objects that it names: the input of a run.
 #[derive(Debug, Clone)]
 pub struct Description {
     /// The job's id.
     pub id: String,
-    /// Where changes come from.
+    /// The source.
     pub input: Input,
-    /// Where they go.
+    /// The target.
     pub output: Output,
-    /// What is made of them.
+    /// The mapping.
     pub mapping: Mapping,
-    /// How.
+    /// The settings.
     pub system: System,
-    /// What it wants of attachments.
+    /// The settings of attachments.
     pub attachments: Option<Attachments>,
 }
 
 impl Description {
-    /// Where attachments go, if each goes by itself.
+    /// Returns the settings of attachments if they are delivered individually.
     pub fn attachments_apart(&self) -> Option<&AttachmentsPart> {
         let is_apart = self.attachments.as_ref().is_some_and(|attachments| attachments.mode == Mode::Individual);
         is_apart.then_some(&self.system.attachments)
     }
 }
 
-/// Why a job cannot run as it is.
+/// The reason why a job cannot run as configured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unresolved {
-    /// What it names is in no document.
+    /// A named object that does not exist.
     #[error("there is no {0} {1:?}")]
     Missing(&'static str, String),
-    /// A table that has no key, neither in the mapping nor among those that mappings share.
+    /// A table without a key, both in the mapping and among the shared tables.
     #[error("the mapping: {0}")]
     Mapping(#[from] MappingError),
-    /// Attachments.
+    /// Unfit settings of attachments.
     #[error("`attachments`: {0}")]
     Attachments(String),
-    /// Tables without a mapping to tables, or the other way round.
+    /// A target with tables whose mapping has none, or vice versa.
     #[error("{0}")]
     Unfit(&'static str),
 }
 
 impl Connections {
-    /// Takes in what a document has. Jobs, checkpoints and entries have none.
+    /// Adds a document's objects. Jobs, checkpoints and entries have none.
     pub fn add(&mut self, document: Document) {
         match document {
             Document::Inputs(inputs) => {
@@ -492,12 +492,12 @@ impl Connections {
         }
     }
 
-    /// A mapping by its name.
+    /// Returns a mapping by name.
     pub fn mapping(&self, name: &str) -> Option<&Mapping> {
         self.mappings.get(name)
     }
 
-    /// A job with all that it names.
+    /// Returns a job with all objects that it names.
     ///
     /// # Errors
     /// [`Unresolved`].

@@ -1,30 +1,30 @@
-//! Poison or outage: whether a document alone is to blame that a target does not take it, or the target's state.
+//! Classifies failures: poison, which the document alone causes, or an outage, which the target's state causes.
 //!
-//! Poison goes to the queue of failed documents and its neighbours go on. An outage is waited for, with the checkpoint held:
-//! no document goes to the queue for it.
+//! Poison goes to the queue of failed documents and other documents proceed. During an outage the job retries and holds
+//! its checkpoint; no document goes to the queue.
 
 use crate::rows::Unmappable;
 
-/// Why something was not delivered.
+/// The cause of a failed delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// The mapping makes nothing of the document.
+    /// The mapping cannot convert the document.
     Unmappable(Box<Unmappable>),
-    /// An HTTP target's status that says so.
+    /// The status of an HTTP target that refuses the document.
     Http(u16),
-    /// A store of objects' status that says nothing of the object; 0: nothing was sent.
+    /// The status of an object store that is not about the object; 0: nothing was sent.
     Store(u16),
-    /// An SQL target's error, by the five characters of its SQLSTATE.
+    /// An SQL target's error: its SQLSTATE.
     Sql([u8; 5]),
-    /// No connection, or one that broke: refused, reset, no name, no TLS, no answer in time.
+    /// No connection, or a broken one: refused, reset, unresolved name, TLS failure, timeout.
     Connection,
-    /// What the document makes is larger than the target's protocol or the worker takes.
+    /// The product is larger than the target's protocol or the worker accepts.
     TooLarge,
-    /// A disk that is full, a file that cannot be written.
+    /// A full disk, or a file that cannot be written.
     Storage,
 }
 
-/// Whom it is laid to.
+/// The class of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// The document.
@@ -34,7 +34,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// As an entry of the queue has it.
+    /// Returns the word for a queue entry.
     pub fn as_str(self) -> &'static str {
         match self {
             Class::Poison => "poison",
@@ -44,10 +44,10 @@ impl Class {
 }
 
 impl Failure {
-    /// The failure that SQLite's extended result code means, by the SQLSTATE that others would give.
+    /// Maps SQLite's extended result code to the SQLSTATE of other databases.
     pub fn of_sqlite(code: i32) -> Failure {
         let state = match code & 0xff {
-            // SQLITE_CONSTRAINT; of a data type (SQLITE_CONSTRAINT_DATATYPE) it is a value's fault.
+            // SQLITE_CONSTRAINT. A violation of a data type (SQLITE_CONSTRAINT_DATATYPE) is the value's fault.
             19 if code >> 8 == 12 => b"22000",
             // SQLITE_CONSTRAINT_UNIQUE, SQLITE_CONSTRAINT_PRIMARYKEY.
             19 if matches!(code >> 8, 6 | 8) => b"23505",
@@ -60,7 +60,7 @@ impl Failure {
             3 | 8 | 23 => b"42501",
             // SQLITE_BUSY, SQLITE_LOCKED.
             5 | 6 => b"40001",
-            // SQLITE_ERROR, SQLITE_SCHEMA: a table or column that is not there.
+            // SQLITE_ERROR, SQLITE_SCHEMA: a missing table or column.
             1 | 17 => b"42000",
             // SQLITE_NOMEM, SQLITE_IOERR, SQLITE_CORRUPT, SQLITE_FULL, SQLITE_CANTOPEN and all others.
             _ => b"53000",
@@ -68,34 +68,34 @@ impl Failure {
         Failure::Sql(*state)
     }
 
-    /// The failure that an error of MySQL or MariaDB means: by its SQLSTATE, and by its number where that says too little.
+    /// Maps an error of MySQL or MariaDB, by its number if the SQLSTATE is too general.
     pub fn of_mysql(number: u16, state: &str) -> Failure {
         let state: [u8; 5] = match number {
-            // A value that only one row may have.
+            // Unique keys.
             1062 | 1169 | 1586 => *b"23505",
-            // Rows that refer to one that goes, or one that is referred to and not there.
+            // Foreign keys.
             1216 | 1217 | 1451 | 1452 => *b"23503",
-            // A CHECK, of MySQL and of MariaDB.
+            // CHECK constraints of MySQL and of MariaDB.
             3819 | 4025 => *b"23514",
-            // A value that is not of its column's type, or too long for it.
+            // Values of a wrong type or too long for their column.
             1265 | 1366 | 1406 | 1292 | 1264 | 3140 | 3141 => *b"22000",
-            // Larger than the server takes, or than a row may be.
+            // Larger than the server's packet limit or the row limit.
             1153 | 1301 | 1118 => return Failure::TooLarge,
             // Lock waits and deadlocks.
             1205 | 1213 => *b"40001",
-            // Disks and tables that are full, and no memory.
+            // Full disks and tables, and lack of memory.
             1021 | 1114 | 1037 | 1038 | 1041 => *b"53100",
-            // Accounts, and what they may.
+            // Accounts and privileges.
             1044 | 1045 | 1698 => *b"28000",
             1142 | 1143 | 1227 | 1370 => *b"42501",
-            // A column that must have a value and is given none is the table's fault.
+            // A required column without a value is the table's fault.
             1364 => *b"42000",
             _ => state.as_bytes().try_into().unwrap_or(*b"HY000"),
         };
         Failure::Sql(state)
     }
 
-    /// Whom it is laid to. What is not known is the target's: waiting loses nothing.
+    /// Returns the class. Unknown failures count as outages, because waiting loses nothing.
     pub fn class(&self) -> Class {
         let is_poison = match self {
             Failure::Unmappable(_) | Failure::TooLarge => true,
@@ -106,7 +106,7 @@ impl Failure {
         if is_poison { Class::Poison } else { Class::Outage }
     }
 
-    /// The Python worker's word for it, for `reason`.
+    /// Returns the Python worker's word for `reason`.
     pub fn reason(&self) -> String {
         match self {
             Failure::Unmappable(of) => match **of {
@@ -133,7 +133,7 @@ impl Failure {
         }
     }
 
-    /// The status of an entry: HTTP's, or 0.
+    /// Returns the HTTP status for an entry, or 0.
     pub fn status(&self) -> u16 {
         match self {
             Failure::Http(status) | Failure::Store(status) => *status,
@@ -142,20 +142,19 @@ impl Failure {
     }
 }
 
-/// Failures in a row that halt a job, whatever their class.
+/// The number of consecutive failures that halts a job, whatever their class.
 pub const IN_A_ROW_MAX: u32 = 100;
 
-/// Documents of which the guard remembers whether they failed.
+/// The number of newest documents whose outcome the guard remembers.
 pub const WINDOW: usize = 10_000;
 
-/// So many of the window's halt a job: a tenth.
+/// The number of failures in the window that halts a job: a tenth.
 pub const IN_WINDOW_MAX: usize = WINDOW / 10;
 
-/// Halts a job whose documents fail too often, whatever the class: a mapping or a target that is wrong for all of them must not
-/// fill the queue.
+/// Halts a job whose documents fail too often, so that a wrong mapping or target does not fill the queue.
 #[derive(Debug, Clone)]
 pub struct Guard {
-    /// A bit for each of the newest documents.
+    /// One bit for each of the newest documents.
     failed: Vec<u64>,
     at: usize,
     count: usize,
@@ -168,22 +167,22 @@ impl Default for Guard {
     }
 }
 
-/// Why a guard halts its job.
+/// The reason for a halt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Halt {
-    /// As many in a row as there may be.
+    /// [`IN_A_ROW_MAX`] consecutive failures.
     #[error("100 documents in a row failed")]
     InARow,
-    /// As many among the newest as there may be.
+    /// [`IN_WINDOW_MAX`] failures in the window.
     #[error("1,000 of the last 10,000 documents failed")]
     TooMany,
 }
 
 impl Guard {
-    /// Notes what became of a document.
+    /// Records the outcome of a document.
     ///
     /// # Errors
-    /// [`Halt`], where the job is to halt. Who starts it again starts with a new guard.
+    /// [`Halt`] if the job must halt. A restarted job has a new guard.
     pub fn note(&mut self, is_failure: bool) -> Result<(), Halt> {
         let (word, bit) = (self.at / 64, 1_u64 << (self.at % 64));
         if let Some(word) = self.failed.get_mut(word) {

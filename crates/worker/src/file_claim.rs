@@ -126,7 +126,7 @@ mod tests {
             assert_eq!(refused, "the job \"first\" writes the same file", "{name}");
         }
         let second = claim(directory, "x.sqlite", FileUse::Sqlite, "second").unwrap();
-        // The lock file has the id of the last to come, which has no right to other uses either.
+        // The lock file has the id of the latest claimant, which has no right to other uses either.
         assert!(claim(directory, "x.sqlite", FileUse::Lines, "second").is_err());
         drop((first, second));
         // A claim of an auxiliary file also excludes its database.

@@ -1,7 +1,8 @@
 //! The Python worker's files as documents of `_worker`: `config.json`, `mappings/`, `checkpoint.json`, `failed_docs.jsonl`.
 //!
-//! Pure: who calls this reads the files and writes what comes of them. Whatever cannot be carried over, or means something else
-//! here, is said in a note; nothing is guessed. Secrets come out apart, to be written as files of the directory of secrets.
+//! Pure: the caller reads the files and writes the results. Each setting that cannot be carried over, or has another
+//! meaning here, yields a note; nothing is guessed. Secrets are returned separately, to be written to the directory of
+//! secrets.
 
 use serde_json::{Map, Value, json};
 
@@ -16,36 +17,36 @@ use crate::secret::Redactor;
 /// The longest `config.json`.
 pub const CONFIG_BYTES_MAX: usize = 1 << 20;
 
-/// Why nothing is imported.
+/// The reason why nothing is imported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
-    /// `config.json` is no JSON object, or longer than 1 MB.
+    /// `config.json` is not a JSON object, or is longer than 1 MB.
     #[error("config.json is no JSON object of at most 1 MB")]
     Config,
-    /// It has a target that Flatbed has not, or none.
+    /// The target is missing or of a kind that Flatbed lacks.
     #[error("config.json's output.mode {0:?} is none that Flatbed has")]
     Mode(String),
-    /// What came of it is no document of `_worker`.
+    /// The result is not a valid document of `_worker`.
     #[error("what config.json says makes no document: {0}")]
     Document(String),
 }
 
-/// What came of `config.json` and the mappings.
+/// The result of importing `config.json` and the mappings.
 #[derive(Debug, Clone, Default)]
 pub struct Imported {
-    /// Ids and bodies of documents.
+    /// The ids and bodies of documents.
     pub documents: Vec<(String, Value)>,
-    /// Names of files of the directory of secrets, and what is to stand in them.
+    /// The names and contents of files for the directory of secrets.
     pub secrets: Vec<(String, String)>,
-    /// What a person should know.
+    /// Notes for the administrator.
     pub notes: Vec<String>,
 }
 
-/// What of the configuration is of no concern here, or is set for the whole server.
+/// Settings that have no meaning here, or that are settings of the whole server.
 const ELSEWHERE: [&str; 9] =
     ["admin_ui", "metrics", "logging", "couchbase_lite", "collect", "threads", "retry", "shutdown", "attachments"];
 
-/// Reads a member by its path.
+/// Returns a member by its path.
 fn at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.').try_fold(value, |value, name| value.get(name)).filter(|value| !value.is_null())
 }
@@ -54,7 +55,7 @@ fn text<'v>(value: &'v Value, path: &str) -> Option<&'v str> {
     at(value, path).and_then(Value::as_str).filter(|text| !text.is_empty())
 }
 
-/// Sets members that are there.
+/// Sets a member that has a value.
 fn set(into: &mut Map<String, Value>, name: &str, value: Option<Value>) {
     if let Some(value) = value {
         into.insert(name.to_owned(), value);
@@ -71,7 +72,7 @@ impl Import {
         self.imported.notes.push(note.into());
     }
 
-    /// A secret's text goes to a file, and its reference into the document.
+    /// Puts a secret's text into a file and returns its reference for the document.
     fn secret(&mut self, what: &str, value: Option<&str>) -> Option<Value> {
         let name = format!("{}.{what}", self.job);
         self.imported.secrets.push((name.clone(), value?.to_owned()));
@@ -104,7 +105,7 @@ impl Import {
         input.insert("source_type".to_owned(), source.into());
         let base = text(config, "gateway.url").unwrap_or_default().trim_end_matches('/');
         let database = text(config, "gateway.database").unwrap_or_default();
-        // A collection is part of the keyspace in Sync Gateway's paths: db.scope.collection.
+        // Sync Gateway's paths contain the collection in the keyspace: db.scope.collection.
         let (scope, collection) = (text(config, "gateway.scope"), text(config, "gateway.collection"));
         let keyspace = match (scope, collection) {
             (Some(scope), Some(collection)) if source != "couchdb" => format!("{database}.{scope}.{collection}"),
@@ -151,7 +152,7 @@ impl Import {
                 let target = text(output, "target_url").unwrap_or_default().trim_end_matches('/');
                 let template = text(output, "url_template").unwrap_or("{target_url}/{doc_id}");
                 let url = template.replace("{target_url}", target).replace("{doc_id}", "{id}");
-                // Deletions that would not say of which document they are were sent all the same.
+                // The Python worker sent deletions even if they did not name their document.
                 let is_told = at(output, "send_delete_body") == Some(&Value::Bool(true));
                 let checked = path::check(&url, path::Use::Documents { is_deleted: true, is_told });
                 if matches!(checked, Err(PathError::Lost(_) | PathError::Same)) {
@@ -181,7 +182,7 @@ impl Import {
                 let template = text(output, "s3.key_template").unwrap_or("{prefix}/{doc_id}.json");
                 let template = template.replace("{prefix}", prefix).replace("{doc_id}", "{id}");
                 let template = template.trim_matches('/');
-                // An object whose key says more than its document's id cannot be found to be deleted.
+                // A deletion cannot find an object whose key has more than the document's id.
                 let deletable = template.parse::<Template>().map(|it| it.check(Use::Each { is_deleted: true }));
                 if text(output, "s3.on_delete") != Some("ignore") && matches!(deletable, Ok(Err(TemplateError::Lost))) {
                     self.note("s3.on_delete: objects with such keys are not found by their document's id; they stay");
@@ -249,7 +250,7 @@ impl Import {
     }
 }
 
-/// Documents of a configuration and its mappings (names of files with their texts), for a job of this id.
+/// Converts a configuration and its mappings (file names with texts) into documents of the job with this id.
 ///
 /// # Errors
 /// [`ImportError`].
@@ -268,7 +269,7 @@ pub fn import(job: &str, config: &str, mappings: &[(String, String)]) -> Result<
     }
     let mut named = Vec::new();
     for (name, content) in mappings {
-        // What lies beside a mapping and says when it was made.
+        // A sidecar file that records when a mapping was made.
         if name.ends_with(".meta.json") {
             continue;
         }
@@ -291,7 +292,7 @@ pub fn import(job: &str, config: &str, mappings: &[(String, String)]) -> Result<
             }
         }
     }
-    // A job has one mapping: each further one becomes a job of its own, which shares nothing but its connections.
+    // A job has one mapping. Each further mapping becomes a job of its own that shares only the connections.
     let jobs: Vec<(String, Option<String>)> = match named.len() {
         0 => vec![(job.to_owned(), None)],
         1 => vec![(job.to_owned(), named.pop())],
@@ -316,12 +317,12 @@ pub fn import(job: &str, config: &str, mappings: &[(String, String)]) -> Result<
     Ok(import.imported)
 }
 
-/// A job's place, from `checkpoint.json`. `None`: it is no checkpoint.
+/// Parses a job's position from `checkpoint.json`. `None`: not a checkpoint.
 pub fn checkpoint(text: &[u8]) -> Option<Checkpoint> {
     Checkpoint::read(text)
 }
 
-/// An entry of a line of `failed_docs.jsonl`. `None`: the line is no entry.
+/// Converts a line of `failed_docs.jsonl`. `None`: not an entry.
 pub fn failed_line(job: &str, line: &str, redactor: &Redactor) -> Option<Entry> {
     let value: Value = serde_json::from_str(line).ok()?;
     let id = text(&value, "doc_id").or_else(|| text(&value, "doc_id_original"))?;
@@ -374,7 +375,7 @@ mod tests {
         {"name": "items", "primary_key": "id", "columns": {"order_doc_id": "$._id", "qty": "$.qty"}, "parent": "orders",
          "foreign_key": {"column": "order_doc_id", "references": "doc_id"}, "source_array": "$.items"}]}"#;
 
-    /// The members of the Python worker's `config.json` that say something, with its names.
+    /// Returns a `config.json` with the relevant members, under the Python worker's names.
     fn config(output: Value) -> String {
         json!({
             "gateway": {"src": "sync_gateway", "url": "http://host:4984/", "database": "db", "scope": "us", "collection": "prices"},

@@ -1,23 +1,24 @@
-//! The changes worker: it follows a database's changes and delivers each document's newest state to another system. What it
-//! is and is to be: design/worker.md.
+//! The changes worker: follows a database's changes and delivers each document's newest state to another system. Its
+//! design: design/worker.md.
 //!
-//! Lowest first, without I/O:
+//! Modules without I/O, lowest first:
 //!
-//! - [`path`], [`transform`], [`datum`]: values of a document, what is made of them, and the types of columns;
-//! - [`mapping`]: which documents a job is about, and what their rows are; [`rows`]: the rows of one document;
-//! - [`difference`]: what is to be done to a target that has what the document produced before;
-//! - [`plan`]: which change is delivered next, and how far the [`checkpoint`] may go;
-//! - [`failure`], [`retry`]: whom a failure is laid to, and when it is tried again; [`queue`]: what becomes of what failed;
-//! - [`attachments`]: which of them are delivered, and as what;
-//! - [`documents`]: jobs and what they name, by the schemas under `json_schema/`;
-//! - [`secret`]: what nobody sees; [`import`]: what the Python worker has left.
+//! - [`path`], [`transform`], [`datum`]: values of a document, functions on values, and column types;
+//! - [`mapping`]: the documents that a job delivers and the rows that they produce; [`rows`]: the rows of one document;
+//! - [`difference`]: the operations on a target that has the document's previous rows;
+//! - [`plan`]: the order of delivery and the progress of the [`checkpoint`];
+//! - [`failure`], [`retry`]: classes of failures and retries; [`queue`]: entries of failed documents;
+//! - [`attachments`]: the selection and form of attachments;
+//! - [`documents`]: jobs and the objects that they name, by the schemas under `json_schema/`;
+//! - [`secret`]: references to secrets, and redaction; [`import`]: files of the Python worker.
 //!
-//! With it:
+//! Modules with I/O:
 //!
-//! - [`peer`]: HTTP, over connections that somebody else makes; [`source`], [`change`]: a feed behind it;
-//! - [`memory`]: what all jobs of a process have in common;
-//! - [`script`]: functions of mappings, that somebody else runs;
-//! - [`output`]: JSON Lines, HTTP, stores of objects, SQLite; [`run`]: one run of a job, [`progress`]: how far it is; [`connect`]: what it is made of.
+//! - [`peer`]: HTTP over connections that the embedding program makes; [`source`], [`change`]: a feed over HTTP;
+//! - [`memory`]: the memory budget shared by all jobs of a process;
+//! - [`script`]: functions of mappings, which the embedding program runs;
+//! - [`output`]: JSON Lines, HTTP, object stores, databases; [`run`]: one run of a job; [`progress`]: its progress;
+//!   [`connect`]: its parts.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 

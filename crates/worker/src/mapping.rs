@@ -1,7 +1,8 @@
-//! Which documents a job is about, and what it makes of them: rows of tables, or JSON.
+//! Mappings: the selection of documents and their conversion to rows of tables or JSON.
 //!
-//! A mapping is written in JSON or YAML with the Python worker's members (design/worker.md lists them) and compiled once. What cannot
-//! be right for any document is refused then: unknown transforms, types and tables, keys without columns, rings of parents.
+//! A mapping is written in JSON or YAML with the Python worker's members (design/worker.md lists them) and compiled
+//! once. Compilation refuses what would be wrong for every document: unknown transforms, types and tables, keys without
+//! columns, cycles of parents.
 
 mod document;
 mod yaml;
@@ -22,128 +23,129 @@ pub use yaml::YamlError;
 /// The longest text of a mapping, in bytes.
 pub const MAPPING_BYTES_MAX: usize = 1 << 20;
 
-/// Tables of a mapping.
+/// The most tables of a mapping.
 pub const TABLES_MAX: usize = 64;
 
-/// Columns of a table: less than any target's own limit.
+/// The most columns of a table: below the limit of every target.
 pub const COLUMNS_MAX: usize = 500;
 
-/// The longest name of a table or column, in bytes: PostgreSQL's. Longer ones it would cut off.
+/// The longest name of a table or column, in bytes: PostgreSQL's limit, which truncates longer names.
 pub const NAME_BYTES_MAX: usize = 63;
 
-/// The column that is the key of an element's row, beside the foreign key, where the table declares none.
+/// The column with the position of an array element, which is the key beside the foreign key if the table declares
+/// none.
 pub const POSITION_COLUMN: &str = "flatbed_position";
 
-/// The column of a row that its document no longer produces, where rows stay and no other is named.
+/// The default column of soft deletes.
 pub const SOFT_DELETE_COLUMN: &str = "deleted_at";
 
-/// Why a mapping cannot be used.
+/// The reason why a mapping is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MappingError {
     /// Longer than 1 MB.
     #[error("the mapping is longer than 1 MB")]
     TooLong,
-    /// No YAML.
+    /// Not YAML.
     #[error(transparent)]
     Yaml(#[from] YamlError),
-    /// Not a mapping's members.
+    /// Unknown or malformed members.
     #[error("the mapping is not as it must be: {0}")]
     Shape(String),
     /// Too many tables or columns.
     #[error("there are more than {0} {1}")]
     TooMany(usize, &'static str),
-    /// A name that a target could not have.
+    /// An invalid name of a table or column.
     #[error("{0:?} is no name of a table or column: letters, digits and underscores, at most 63")]
     Name(String),
-    /// Two of one name.
+    /// A duplicate name.
     #[error("{0:?} stands twice")]
     Twice(String),
-    /// Something of a table.
+    /// A defect of a table: its name and the message.
     #[error("table {0:?}: {1}")]
     Table(String, String),
-    /// Of a column.
+    /// A defect of a column.
     #[error("column {0:?}: {1}")]
     Column(String, String),
-    /// Of what documents must match.
+    /// A defect of `match`.
     #[error("match: {0}")]
     Match(String),
 }
 
-/// A table as `tables_rdbms` has it, which mappings of that name share.
+/// A table as `tables_rdbms` defines it, shared by mappings that use its name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shared {
-    /// Columns by their names: types that the worker knows, and whether they may be null.
+    /// The columns by name: the type, if the worker knows it, and whether it is nullable.
     pub columns: BTreeMap<String, (Option<Type>, bool)>,
     /// The key's columns.
     pub key: Vec<String>,
 }
 
-/// Which documents a mapping is about.
+/// The documents that a mapping selects.
 #[derive(Debug, Clone)]
 enum Matching {
     All,
     IdPrefix(String),
-    /// All of them, each with the value it must have.
+    /// Those in which all of these have the required values.
     Values(Vec<(Transform, Value<'static>)>),
 }
 
-/// A column, and where its value comes from.
+/// A column and the origin of its value.
 #[derive(Debug, Clone)]
 pub struct Column {
     /// Its name.
     pub name: String,
     pub(crate) path: Option<Path>,
     pub(crate) transform: Option<Transform>,
-    /// As declared.
+    /// The declared type.
     pub kind: Option<Type>,
-    /// Whether it may be null.
+    /// True if the column may be null.
     pub is_nullable: bool,
 }
 
-/// A column of a child table that has a key of its parent's row.
+/// A child table's column that holds a key column of its parent's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignKey {
-    /// Its place among the table's columns.
+    /// The column's index in the child table.
     pub column: usize,
-    /// The parent's place among the tables.
+    /// The parent's index in the mapping.
     pub parent: usize,
-    /// The place of what it refers to among the parent's columns.
+    /// The index of the referenced column in the parent.
     pub references: usize,
 }
 
-/// A table, and how its rows are made.
+/// A table and the rules for its rows.
 #[derive(Debug, Clone)]
 pub struct Table {
     /// Its name.
     pub name: String,
     /// Its columns, in the order of their values.
     pub columns: Vec<Column>,
-    /// The places of its key's columns.
+    /// The indexes of the key's columns.
     pub key: Vec<usize>,
-    /// Of a child table.
+    /// The reference to the parent, for a child table.
     pub foreign_key: Option<ForeignKey>,
-    /// The array whose elements are the rows; without it the document is one row.
+    /// The array whose elements are the rows. `None`: the document is one row.
     pub(crate) source_array: Option<Path>,
-    /// For rows that are no longer produced.
+    /// The treatment of rows that are no longer produced.
     pub on_delete: OnDelete,
-    /// The column that says since when, if they are to stay and say so.
+    /// The column with the time of deletion, for soft deletes.
     pub soft_delete_column: Option<String>,
-    /// For elements that an array has no longer.
+    /// The treatment of rows whose array element is gone.
     pub replace_strategy: ReplaceStrategy,
 }
 
-/// What is made of a document.
+/// The product of a mapping.
 #[derive(Debug, Clone)]
 pub enum Shape {
-    /// The document itself.
+    /// The document, unchanged.
     Document,
-    /// An object with such members.
+    /// An object with these members.
     Object(Vec<Column>),
-    /// Rows; parents stand before their children.
+    /// Rows; parents come before their children.
     Tables(Vec<Table>),
 }
 
-/// A mapping, compiled.
+/// A compiled mapping.
 #[derive(Debug, Clone)]
 pub struct Mapping {
     matching: Matching,
@@ -152,34 +154,34 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Of a job without one: each document, as it is.
+    /// Returns the mapping of a job without one: each document, unchanged.
     pub fn identity() -> Mapping {
         Mapping { matching: Matching::All, function: None, shape: Shape::Document }
     }
 
-    /// From JSON.
+    /// Compiles a mapping from JSON.
     ///
     /// # Errors
-    /// [`MappingError`] with the first thing that is wrong.
+    /// [`MappingError`] with the first defect.
     pub fn from_json(text: &str) -> Result<Mapping, MappingError> {
         bounded(text)?;
         let value = serde_json::from_str(text).map_err(|error| MappingError::Shape(error.to_string()))?;
         Mapping::from_value(value)
     }
 
-    /// From YAML, of which JSON is a part.
+    /// Compiles a mapping from YAML, a superset of JSON.
     ///
     /// # Errors
-    /// [`MappingError`] with the first thing that is wrong.
+    /// [`MappingError`] with the first defect.
     pub fn from_yaml(text: &str) -> Result<Mapping, MappingError> {
         bounded(text)?;
         Mapping::from_value(yaml::parse(text)?)
     }
 
-    /// From a job's member `mapping`.
+    /// Compiles a mapping from a job's member `mapping`.
     ///
     /// # Errors
-    /// [`MappingError`] with the first thing that is wrong.
+    /// [`MappingError`] with the first defect.
     pub fn from_value(value: serde_json::Value) -> Result<Mapping, MappingError> {
         let document: MappingDocument =
             serde_json::from_value(value).map_err(|error| MappingError::Shape(error.to_string()))?;
@@ -216,10 +218,10 @@ impl Mapping {
         Ok(Mapping { matching, function: function.map(Arc::from), shape })
     }
 
-    /// With types and keys of tables that others say where it says none.
+    /// Adds types and keys from shared tables where the mapping has none.
     ///
     /// # Errors
-    /// [`MappingError::Table`] for a table that has no key then.
+    /// [`MappingError::Table`] for a table that still has no key.
     pub fn completed(mut self, shared: &BTreeMap<String, Shared>) -> Result<Mapping, MappingError> {
         let Shape::Tables(tables) = &mut self.shape else { return Ok(self) };
         for at in 0..tables.len() {
@@ -241,7 +243,7 @@ impl Mapping {
             if table.key.is_empty() {
                 return Err(wrong("it has no `primary_key`, and tables_rdbms says none"));
             }
-            // What is filled with the parent's value has its type.
+            // A foreign key has the type of the parent's column.
             if let Some(foreign) = &table.foreign_key
                 && let Some(of) = before.get(foreign.parent).and_then(|parent| parent.columns.get(foreign.references))
                 && let Some(column) = table.columns.get_mut(foreign.column).filter(|column| column.path.is_none())
@@ -252,22 +254,23 @@ impl Mapping {
         Ok(self)
     }
 
-    /// What it makes of documents.
+    /// Returns the product.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// What is made of a document that matches, before its rows are: the source of a function in JavaScript.
+    /// Returns the source of the mapping's JavaScript function, which runs on each matching document before the
+    /// columns.
     pub fn function(&self) -> Option<&Arc<str>> {
         self.function.as_ref()
     }
 
-    /// Whether it makes of each document just that document.
+    /// Returns whether the mapping leaves each document unchanged.
     pub(crate) fn is_identity(&self) -> bool {
         matches!((&self.matching, &self.function, &self.shape), (Matching::All, None, Shape::Document))
     }
 
-    /// The tables; none of a mapping to JSON.
+    /// Returns the tables; empty for a mapping to JSON.
     pub fn tables(&self) -> &[Table] {
         match &self.shape {
             Shape::Tables(tables) => tables,
@@ -275,7 +278,7 @@ impl Mapping {
         }
     }
 
-    /// Whether it is about a document, which has its `_id` as a member.
+    /// Returns whether the mapping selects a document, which has its `_id` as a member.
     ///
     /// # Errors
     /// [`TooLarge`].
@@ -338,7 +341,7 @@ fn matching(members: &BTreeMap<String, serde_json::Value>) -> Result<Matching, M
     Ok(Matching::Values(values?))
 }
 
-/// A path to a member by its name; what begins with `$` is a path already.
+/// Returns the path to a member by its name. A name that begins with `$` already is a path.
 fn member_path(name: &str) -> String {
     match name {
         path if path.starts_with('$') => path.to_owned(),
@@ -347,7 +350,7 @@ fn member_path(name: &str) -> String {
     }
 }
 
-/// The same value as a document's.
+/// Converts a value to the type of documents' values.
 fn owned(value: &serde_json::Value) -> Option<Value<'static>> {
     let text = serde_json::to_vec(value).ok()?;
     flatbed_flatten::json::parse(&text, &flatbed_flatten::json::Limits::default()).ok().map(Value::into_owned)
@@ -393,7 +396,7 @@ fn is_name(name: &str) -> bool {
 }
 
 fn named(name: &str) -> Result<(), MappingError> {
-    // The worker's own tables lie beside those of mappings.
+    // The prefix is reserved for the worker's tables.
     let is_own = name.to_ascii_lowercase().starts_with("flatbed_") && name != POSITION_COLUMN;
     if is_name(name) && !is_own { Ok(()) } else { Err(MappingError::Name(name.chars().take(100).collect())) }
 }
@@ -427,7 +430,7 @@ fn columns(columns: Columns) -> Result<Vec<Column>, MappingError> {
     Ok(made)
 }
 
-/// Tables with their parents before them.
+/// Compiles tables and orders parents before their children.
 fn compiled(documents: Vec<TableDocument>) -> Result<Vec<Table>, MappingError> {
     if documents.len() > TABLES_MAX {
         return Err(MappingError::TooMany(TABLES_MAX, "tables"));
@@ -484,7 +487,7 @@ fn table(document: TableDocument, before: &[Table]) -> Result<Table, MappingErro
                 if of.source_array.is_some() {
                     return Err(wrong("its parent has several rows of a document: its foreign key needs a path"));
                 }
-                // It is filled with the parent's value.
+                // The column gets the parent's value.
                 columns.push(Column {
                     name: foreign.column.clone(),
                     path: None,
@@ -499,8 +502,8 @@ fn table(document: TableDocument, before: &[Table]) -> Result<Table, MappingErro
         _ => return Err(wrong("`parent` and `foreign_key` stand together")),
     };
 
-    // An element has no identity of its own unless the mapping says one: then its position is it. The Python worker's mappings name a
-    // column there that the target fills, which no row can be found by.
+    // An element without a key in the mapping is identified by its position. The Python worker's mappings name a key
+    // column that the target fills, by which no row can be found.
     let is_by_position = source_array.is_some() && !key.iter().all(|name| place(&columns, name).is_some());
     if source_array.is_some() && (key.is_empty() || is_by_position) {
         let Some(foreign) = &foreign_key else {

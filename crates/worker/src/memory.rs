@@ -1,32 +1,33 @@
-//! The memory that all jobs of a process have in common.
+//! The memory budget shared by all jobs of a process.
 //!
-//! There are two rooms. What is read of sources waits in one, what is made of it for targets is in the other while it is delivered.
-//! That nobody waits for ever follows from how they are asked for: a job waits for the first only while it has nothing of either, reads
-//! ahead only where there is room at once, asks once for the second for a part of a batch, and gives that back when the target has
-//! answered, whatever it says. Whoever waits is served in turn, also who wants much. A job whose target is down gives back what waits
-//! for it where others wait for the first room (`Memory::is_short`), and reads it again later.
+//! There are two pools: one for changes read from sources, one for products made for targets until they are delivered.
+//! The rules of acquisition exclude deadlock: a job waits for the first pool only while it holds nothing of either,
+//! reads ahead only if memory is available at once, acquires the second pool once per part of a batch, and releases
+//! that when the target has answered, with success or not. Waiters are served in order, including large requests. A job
+//! whose target is down releases its changes if others wait for the first pool (`Memory::is_short`), and reads them
+//! again later.
 //!
-//! Trees of parsed JSON are larger than their texts, at worst [`TREE_FACTOR`] times, and live from one await to the next: as many at once
-//! as the process has threads. Texts from [`LARGE_TEXT_BYTES`] on are parsed one at a time.
+//! Trees of parsed JSON are larger than their texts, at most [`TREE_FACTOR`] times, and do not live across an await:
+//! there are at most as many as the process has threads. Texts from [`LARGE_TEXT_BYTES`] on are parsed one at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// Bytes that are counted as one.
+/// The granularity of accounting, in bytes.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// What a process may have at least: less than that is no room for the largest document.
+/// The smallest budget: below it the largest document does not fit.
 pub const MEMORY_BYTES_MIN: usize = 128 << 20;
 
-/// Where nothing is said.
+/// The default budget.
 pub const MEMORY_BYTES: usize = 512 << 20;
 
-/// From how many bytes on a text is parsed while no other one so large is.
+/// The size in bytes from which texts are parsed one at a time.
 pub const LARGE_TEXT_BYTES: usize = 1 << 20;
 
-/// Bytes of a parsed tree for each of its text, at worst: an array of digits.
+/// The largest ratio of a parsed tree to its text: an array of digits.
 pub const TREE_FACTOR: usize = 16;
 
 #[derive(Debug)]
@@ -42,13 +43,13 @@ impl Room {
         Room { units: Arc::new(Semaphore::new(units)), units_max }
     }
 
-    /// All of it, if more is asked for than there is.
+    /// Converts bytes to units, at most the whole pool.
     fn units(&self, bytes: usize) -> u32 {
         u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).clamp(1, self.units_max)
     }
 }
 
-/// The rooms. Cheap to clone.
+/// Both pools. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Memory(Arc<Rooms>);
 
@@ -57,12 +58,12 @@ struct Rooms {
     changes: Room,
     products: Room,
     large: Semaphore,
-    /// Jobs that wait for the first room, and who is notified when another one begins to.
+    /// The number of jobs that wait for the first pool; `needed` is notified when it rises.
     waiting: AtomicUsize,
     needed: Notify,
 }
 
-/// Somebody waits for the first room, as long as this is there.
+/// Counts its owner as a waiter for the first pool until dropped.
 struct Waits<'r>(&'r Rooms);
 
 impl<'r> Waits<'r> {
@@ -80,21 +81,22 @@ impl Drop for Waits<'_> {
 }
 
 impl Default for Memory {
-    /// [`MEMORY_BYTES`].
+    /// Returns a budget of [`MEMORY_BYTES`].
     fn default() -> Memory {
         Memory::new(MEMORY_BYTES)
     }
 }
 
 impl Memory {
-    /// Half of `bytes` for each room, which are [`MEMORY_BYTES_MIN`] or more for who has large documents.
+    /// Creates a budget with half of `bytes` for each pool. Fewer than [`MEMORY_BYTES_MIN`] do not suffice for large
+    /// documents.
     pub fn new(bytes: usize) -> Memory {
         let (changes, products) = (Room::new(bytes / 2), Room::new(bytes / 2));
         let (large, waiting, needed) = (Semaphore::new(1), AtomicUsize::new(0), Notify::new());
         Memory(Arc::new(Rooms { changes, products, large, waiting, needed }))
     }
 
-    /// Room for what is read, for a job that has none: all of it at most.
+    /// Acquires memory for changes, at most the whole pool, for a job that holds none.
     pub(crate) async fn changes(&self, bytes: usize) -> Charge {
         if let Some(charge) = self.try_changes(bytes) {
             return charge;
@@ -103,32 +105,32 @@ impl Memory {
         Charge { permit: room.units.clone().acquire_many_owned(room.units(bytes)).await.ok(), own: None }
     }
 
-    /// Room for what is read, if it is to be had at once.
+    /// Acquires memory for changes if it is available at once.
     pub(crate) fn try_changes(&self, bytes: usize) -> Option<Charge> {
         let room = &self.0.changes;
         let permit = room.units.clone().try_acquire_many_owned(room.units(bytes)).ok()?;
         Some(Charge { permit: Some(permit), own: None })
     }
 
-    /// Room for what is made for a target: all of it at most.
+    /// Acquires memory for products, at most the whole pool.
     pub(crate) async fn products(&self, bytes: usize) -> Charge {
         let room = &self.0.products;
         Charge { permit: room.units.clone().acquire_many_owned(room.units(bytes)).await.ok(), own: None }
     }
 
-    /// Room for what is made, if it is to be had at once.
+    /// Acquires memory for products if it is available at once.
     pub(crate) fn try_products(&self, bytes: usize) -> Option<Charge> {
         let room = &self.0.products;
         let permit = room.units.clone().try_acquire_many_owned(room.units(bytes)).ok()?;
         Some(Charge { permit: Some(permit), own: None })
     }
 
-    /// Whether a job that cannot go on should give back what it holds of what was read: others wait for it.
+    /// Returns whether other jobs wait for the first pool, so that a stalled job should release its changes.
     pub(crate) fn is_short(&self) -> bool {
         self.0.waiting.load(Ordering::SeqCst) > 0
     }
 
-    /// Returns once it is.
+    /// Waits until [`Memory::is_short`].
     pub(crate) async fn short(&self) {
         let mut needed = std::pin::pin!(self.0.needed.notified());
         needed.as_mut().enable();
@@ -137,7 +139,7 @@ impl Memory {
         }
     }
 
-    /// Waits until a text of so many bytes may be parsed; nothing is to be waited for while it is.
+    /// Waits until a text of this size may be parsed. The caller must not await while it holds the permit.
     pub(crate) async fn parsing(&self, bytes: usize) -> Option<tokio::sync::SemaphorePermit<'_>> {
         if bytes < LARGE_TEXT_BYTES {
             return None;
@@ -145,7 +147,7 @@ impl Memory {
         self.0.large.acquire().await.ok()
     }
 
-    /// Bytes that are taken of the two rooms, of what is read and of what is made.
+    /// Returns the bytes acquired from the two pools: changes and products.
     pub fn taken(&self) -> (usize, usize) {
         let of = |room: &Room| {
             let free = room.units.available_permits();
@@ -155,16 +157,16 @@ impl Memory {
     }
 }
 
-/// Room that a job has; it is given back when this is dropped.
+/// Acquired memory, released on drop.
 #[derive(Debug)]
 pub struct Charge {
     permit: Option<OwnedSemaphorePermit>,
-    /// What this is counted in, too.
+    /// A second counter that includes this charge.
     own: Option<Arc<AtomicUsize>>,
 }
 
 impl Charge {
-    /// None.
+    /// Returns an empty charge.
     pub(crate) fn none() -> Charge {
         Charge { permit: None, own: None }
     }
@@ -173,7 +175,7 @@ impl Charge {
         self.permit.as_ref().map_or(0, |permit| permit.num_permits().saturating_mul(UNIT_BYTES))
     }
 
-    /// A part of it, as far as there is so much, which `own` counts as long as it is held.
+    /// Splits off at most `bytes`, which `own` counts until the part is dropped.
     pub(crate) fn split(&mut self, bytes: usize, own: &Arc<AtomicUsize>) -> Charge {
         let units = bytes.div_ceil(UNIT_BYTES).min(self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
         let permit = self.permit.as_mut().and_then(|permit| permit.split(units));
@@ -206,7 +208,7 @@ mod tests {
         let mut charge = memory.changes(600 << 10).await;
         let part = charge.split(100 << 10, &own);
         assert_eq!(own.load(Ordering::Relaxed), 100 << 10);
-        // No more than there is.
+        // A split gives at most the remainder.
         let rest = charge.split(10 << 20, &own);
         drop(charge);
         assert_eq!((own.load(Ordering::Relaxed), memory.taken()), (600 << 10, (600 << 10, 0)));
@@ -222,7 +224,7 @@ mod tests {
         let more = memory.try_changes(400 << 10).unwrap();
         drop((part, rest, more));
         assert_eq!((own.load(Ordering::Relaxed), memory.taken()), (0, (0, 0)));
-        // Who asks for more than there is gets all.
+        // A request beyond the pool gets the whole pool.
         let all = memory.products(1 << 40).await;
         assert_eq!(memory.taken(), (0, 1 << 20));
         drop(all);
@@ -237,7 +239,7 @@ mod tests {
             async move { memory.products(1 << 20).await }
         });
         pass(Duration::from_secs(1)).await;
-        // A little would fit, and comes after it all the same.
+        // A small request would fit but is served in order.
         let little = tokio::spawn({
             let memory = memory.clone();
             async move { memory.products(1 << 10).await }

@@ -1,7 +1,7 @@
-//! Where documents go.
+//! Targets.
 //!
-//! A target with transactions takes a batch with the checkpoint that is reached by it, all or nothing; one without takes each
-//! document by itself. What a target is given is a [`Delivery`]: what the document produces, or that it is gone.
+//! A target with transactions takes a batch and the checkpoint that follows from it, all or nothing; a target without
+//! takes each document by itself. Both take [`Delivery`] values: a document's product, or its deletion.
 
 pub mod body;
 pub mod http;
@@ -20,12 +20,12 @@ use crate::failure::Failure;
 use crate::memory::Charge;
 use crate::rows::Product;
 
-/// What is to become of a document in a target.
+/// The new state of a document in a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// It produces this; [`Product::Nothing`] where it does not match.
+    /// The document's product; [`Product::Nothing`] if it does not match.
     Is(Product),
-    /// It is deleted, or not to be seen any more.
+    /// The document is deleted, or the job lost access to it.
     Gone,
 }
 
@@ -36,16 +36,16 @@ pub struct Delivery {
     pub id: String,
     /// Its revision.
     pub rev: String,
-    /// The change's place in the feed.
+    /// The change's position in the feed.
     pub seq: String,
-    /// What is to become of it.
+    /// The new state.
     pub state: State,
-    /// Those of its attachments that are delivered by themselves.
+    /// The attachments that are delivered individually.
     pub attachments: Vec<Attachment>,
 }
 
 impl Delivery {
-    /// How many rows of tables it has.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         match &self.state {
             State::Is(Product::Rows(rows)) => rows.len(),
@@ -53,7 +53,7 @@ impl Delivery {
         }
     }
 
-    /// How large it is in memory, about.
+    /// Returns the approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let product = match &self.state {
             State::Is(product) => product.bytes(),
@@ -64,72 +64,73 @@ impl Delivery {
     }
 }
 
-/// Why a target took nothing.
+/// The reason why a target refused a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
-    /// Something failed.
+    /// The delivery failed.
     Failed {
-        /// What.
+        /// The cause.
         failure: Failure,
-        /// What the target said, with secrets if it said any.
+        /// The target's message, not redacted.
         error: String,
-        /// For how long it asks to be left alone.
+        /// The pause that the target requests.
         retry_after: Option<std::time::Duration>,
     },
-    /// Another process has the job now: its epoch is higher than this one's.
+    /// Another process runs the job: its epoch is higher than this one's.
     Superseded,
-    /// The target is not made for what the job brings, and somebody must mend one or the other.
+    /// The target does not fit the job's mapping or settings. An administrator must change one of them.
     Unfit(String),
 }
 
 impl Refused {
-    /// Without a wish for a pause.
+    /// Creates a failure without a requested pause.
     pub fn failed(failure: Failure, error: impl ToString) -> Refused {
         Refused::Failed { failure, error: error.to_string(), retry_after: None }
     }
 
-    /// Whether a row has a value that another row has, and only one may have.
+    /// Returns whether a unique key is violated.
     pub(crate) fn is_of_unique_values(&self) -> bool {
         matches!(self, Refused::Failed { failure: Failure::Sql(state), .. } if state == b"23505")
     }
 
-    /// Whether a document is to blame.
+    /// Returns whether a document is the cause.
     pub(crate) fn is_poison(&self) -> bool {
         matches!(self, Refused::Failed { failure, .. } if failure.class() == crate::failure::Class::Poison)
     }
 
-    /// Whether rows refer to one that is to go.
+    /// Returns whether a foreign key is violated.
     pub(crate) fn is_of_foreign_keys(&self) -> bool {
         matches!(self, Refused::Failed { failure: Failure::Sql(state), .. } if state == b"23503")
     }
 }
 
-/// Documents that are delivered together, also where they come one by one: whatever is reached first ends the wait.
+/// The limits of a group of documents that are delivered together. The first limit that is reached ends the wait for
+/// more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// So many.
+    /// The most documents.
     pub documents: usize,
-    /// Of so many bytes.
+    /// The most bytes.
     pub bytes: usize,
-    /// The oldest has waited for so long.
+    /// The longest time that the oldest document waits.
     pub age: std::time::Duration,
 }
 
-/// What a run brings documents to.
+/// A run's target.
 pub trait Target: Send {
-    /// Where the job stands, as the target has it; `None` where it has none (yet). A target with transactions raises its epoch to
-    /// `epoch`, so that who had the job before writes nothing from now on.
+    /// Returns the job's checkpoint if the target has one. A target with transactions raises the job's epoch to
+    /// `epoch`, so that an earlier process writes nothing more.
     ///
     /// # Errors
     /// [`Refused`].
     fn begin(&mut self, epoch: u64) -> impl Future<Output = Result<Option<Checkpoint>, Refused>> + Send;
 
-    /// The room of the batch that is delivered next, which is given back once nobody has it. Who goes on with a batch that is no longer
-    /// waited for, on a thread that cannot be stopped, keeps it until then.
+    /// Passes the memory of the next batch, released when its last holder drops it. A thread that cannot be stopped and
+    /// continues a cancelled batch holds it until it ends.
     fn hold(&mut self, _room: Arc<Charge>) {}
 
-    /// Takes a batch, in which no document stands twice. With transactions: all of it and the checkpoint that is reached by it,
-    /// or nothing. Without: it may have taken a part of it, and is asked again for the whole or for parts.
+    /// Delivers a batch that contains each document at most once. With transactions: the whole batch and its
+    /// checkpoint, or nothing. Without: possibly a part of it, and the caller retries the whole or parts.
     ///
     /// # Errors
     /// [`Refused`].
@@ -139,26 +140,26 @@ pub trait Target: Send {
         checkpoint: Option<Checkpoint>,
     ) -> impl Future<Output = Result<(), Refused>> + Send;
 
-    /// Whether it has an attachment of a document already, as its digest says. Whatever goes wrong: no.
+    /// Returns whether the target already has an attachment with this digest. Failures count as no.
     fn holds(&mut self, _: &Delivery, _: &Stub) -> impl Future<Output = bool> + Send {
         std::future::ready(false)
     }
 
-    /// Sees to it that what it has taken is still there after the machine's power has failed: a checkpoint elsewhere is to pass it. Only
-    /// what answers before that has something to do.
+    /// Makes everything that was taken durable against power failure, before a checkpoint outside of the target passes
+    /// it. Needed only by targets that acknowledge earlier.
     ///
     /// # Errors
-    /// [`Refused`]: of what it took since this was last done, any part may be lost.
+    /// [`Refused`]: any part of what was taken since the last success may be lost.
     fn persist(&mut self) -> impl Future<Output = Result<(), Refused>> + Send {
         std::future::ready(Ok(()))
     }
 
-    /// Until when documents are waited for that it takes together. `None`: it takes what there is.
+    /// Returns the limits within which documents are grouped. `None`: documents are delivered as they come.
     fn window(&self) -> Option<Window> {
         None
     }
 
-    /// Whether it keeps the checkpoint; else it is kept at the source.
+    /// Returns whether the target stores the checkpoint. Otherwise the source does.
     fn keeps_checkpoint(&self) -> bool {
         false
     }

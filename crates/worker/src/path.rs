@@ -1,8 +1,8 @@
-//! Where a value lies in a document: `$.customer.id`, `$.items[0].price`, `$['a name']`, `$.items[*].price`.
+//! Paths to values in a document: `$.customer.id`, `$.items[0].price`, `$['a name']`, `$.items[*].price`.
 //!
-//! `$` is what a table's rows are made of: the document, or for a child table the element of its array. `$$` is the document
-//! wherever one stands. Members that begin with an underscore (`$._id`, `$._rev`) are the document's for elements too, as
-//! the Python worker documents it. `$#` is the position of the element in its array, from 0.
+//! `$` is the origin of a table's rows: the document, or for a child table the element of its array. `$$` always is the
+//! document. Members that begin with an underscore (`$._id`, `$._rev`) belong to the document for elements too, as the
+//! Python worker documents. `$#` is the element's position in its array, from 0.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,13 +13,13 @@ use flatbed_flatten::json::Value;
 /// The longest path, in bytes.
 pub const PATH_BYTES_MAX: usize = 1_000;
 
-/// Values that one `[*]`, or several in a path, may give.
+/// The most values that a path with `[*]` yields.
 pub const VALUES_MAX: usize = 10_000;
 
-/// What a path begins at.
+/// The origin of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Root {
-    /// `$`: the element, or the document where there is none.
+    /// `$`: the element, or the document outside of elements.
     Element,
     /// `$$`.
     Document,
@@ -34,14 +34,14 @@ enum Step {
     Each,
 }
 
-/// A path, parsed.
+/// A parsed path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Path {
     root: Root,
     steps: Vec<Step>,
 }
 
-/// Why a text is no path.
+/// The error for a malformed path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no path: {reason}")]
 pub struct PathError {
@@ -49,17 +49,17 @@ pub struct PathError {
     reason: &'static str,
 }
 
-/// What paths are resolved against.
+/// The values that paths are resolved against.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'s, 'd> {
     /// The whole document.
     pub document: &'s Value<'d>,
-    /// An element of one of its arrays, with its position, for rows of child tables.
+    /// An element of one of its arrays with its position, for rows of child tables.
     pub element: Option<(&'s Value<'d>, usize)>,
 }
 
 impl<'s, 'd> Scope<'s, 'd> {
-    /// The document itself.
+    /// Returns the scope of a whole document.
     pub fn of(document: &'s Value<'d>) -> Scope<'s, 'd> {
         Scope { document, element: None }
     }
@@ -142,7 +142,7 @@ impl fmt::Display for Path {
 }
 
 impl Path {
-    /// The value there; `None` where nothing is. With `[*]` an array of what is found, at most [`VALUES_MAX`].
+    /// Returns the value at the path; `None` if there is none. With `[*]`: an array of at most [`VALUES_MAX`] values.
     pub fn resolve<'s, 'd>(&self, scope: Scope<'s, 'd>) -> Option<Cow<'s, Value<'d>>> {
         let begin = match (self.root, scope.element) {
             (Root::Position, element) => {
@@ -158,8 +158,8 @@ impl Path {
         Some(Cow::Owned(Value::Array(self.all(begin).into_iter().cloned().collect())))
     }
 
-    /// The elements of the array there, and of all arrays where the path has `[*]`, in order, at most `max` of them and one
-    /// more, so that who asks sees that there are too many. What is no array has none.
+    /// Returns the elements of the array at the path, or with `[*]` of all arrays, in order. Stops after `max + 1`
+    /// elements, so that the caller detects an excess. Values other than arrays have no elements.
     pub fn elements<'s, 'd>(&self, scope: Scope<'s, 'd>, max: usize) -> Vec<&'s Value<'d>> {
         let begin = match (self.root, scope.element) {
             (Root::Position, _) => return Vec::new(),
@@ -174,12 +174,12 @@ impl Path {
         elements
     }
 
-    /// Whether it finds the same wherever an element of the document's stands.
+    /// Returns whether the result is the same for each element of a document.
     pub fn is_of_document(&self) -> bool {
         self.root == Root::Document
     }
 
-    /// Whether it begins with `$#`, which only elements have.
+    /// Returns whether the path begins with `$#`, which only elements have.
     pub fn is_position(&self) -> bool {
         self.root == Root::Position
     }
@@ -273,7 +273,7 @@ mod tests {
         let count = |path: &str, max| path.parse::<Path>().unwrap().elements(Scope::of(&document), max).len();
         assert_eq!([count("$.items", 9), count("$.rows", 9), count("$.rows[*]", 9)], [3, 2, 3]);
         assert_eq!([count("$.type", 9), count("$.gone", 9), count("$#", 9)], [0, 0, 0]);
-        // One more than allowed is enough to see.
+        // One more than `max` reveals the excess.
         assert_eq!([count("$.rows[*]", 1), count("$.rows[*]", 0)], [2, 1]);
     }
 

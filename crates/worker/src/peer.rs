@@ -1,7 +1,7 @@
-//! HTTP to a source or a target: requests with an answer that is read whole, within bounds of size and time.
+//! HTTP to a source or target: requests whose answers are read whole, within limits of size and time.
 //!
-//! Whoever puts a worker together says how connections are made: which addresses may be reached, and TLS, are no concern of this
-//! crate, and there is no way around them in it.
+//! The embedding program makes the connections. Allowed addresses and TLS are outside of this crate, and the crate has
+//! no other way to connect.
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// Connections kept for the next request.
+/// The most idle connections kept for reuse.
 const IDLE_MAX: usize = 32;
 
 /// A connection.
@@ -26,37 +26,37 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// A connection that is being made, or why there is none.
+/// A pending connection, or the reason why it failed.
 pub type Dialled = Pin<Box<dyn Future<Output = Result<Box<dyn Stream>, String>> + Send>>;
 
-/// Makes a connection to a server, with TLS where its URL asks for it, and only where the worker may go.
+/// Connects to a server, with TLS if its URL requires it, and only to allowed addresses.
 pub type Dial = Arc<dyn Fn(&Url) -> Dialled + Send + Sync>;
 
-/// Addresses, or why there are none.
+/// A pending list of addresses, or the reason why it failed.
 pub type Resolved = Pin<Box<dyn Future<Output = Result<Vec<IpAddr>, String>> + Send>>;
 
-/// Finds the addresses of a server that may be reached, for protocols whose library connects by itself: to these, and without asking
-/// what the name means once more.
+/// Resolves the allowed addresses of a server for libraries that connect by themselves. They must connect to these
+/// without resolving the name again.
 pub type Addresses = Arc<dyn Fn(&Url) -> Resolved + Send + Sync>;
 
-/// Begins TLS over a connection to a host, whose certificate must be of it: for protocols that begin without.
+/// Begins TLS on a connection to a host and verifies its certificate, for protocols that start without TLS.
 pub type Secure = Arc<dyn Fn(String, Box<dyn Stream>) -> Dialled + Send + Sync>;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
     /// No connection, or one that broke.
     #[error("{0}")]
     Broken(String),
-    /// None in time.
+    /// The timeout has expired.
     #[error("no answer in time")]
     Late,
-    /// More than there may be, behind this status.
+    /// The answer with this status exceeds its limit.
     #[error("the answer, {0}, is too large")]
     TooLarge(u16),
 }
 
-/// An answer.
+/// A complete answer.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// HTTP's status.
@@ -65,17 +65,17 @@ pub struct Answer {
     pub retry_after: Option<String>,
     /// All headers.
     pub headers: HeaderMap,
-    /// All of the body.
+    /// The whole body.
     pub body: Bytes,
 }
 
-/// An answer that is read line by line, as long as it comes.
+/// An answer that is read line by line as it arrives.
 pub struct Streamed {
     /// HTTP's status.
     pub status: u16,
     /// Its lines.
     pub lines: Lines,
-    /// The connection is this answer's.
+    /// Keeps the connection, which belongs to this answer, open.
     _sender: SendRequest<Full<Bytes>>,
 }
 
@@ -85,12 +85,12 @@ impl std::fmt::Debug for Streamed {
     }
 }
 
-/// How large and how late an answer may be.
+/// The limits of an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Of the body.
+    /// The largest body, in bytes.
     pub bytes_max: usize,
-    /// Until all of it is here.
+    /// The timeout for the whole answer.
     pub time_max: Duration,
 }
 
@@ -110,28 +110,28 @@ impl std::fmt::Debug for Peer {
 }
 
 impl Peer {
-    /// A server with the headers that each request has, of which some may be secrets.
+    /// Creates a server whose requests carry these headers. The headers may be secret.
     pub fn new(url: Url, headers: HeaderMap, dial: Dial) -> Peer {
         Peer { url, headers, dial, idle: Mutex::default(), clock: Clock::default() }
     }
 
-    /// Takes the time from `clock` instead of the machine's.
+    /// Replaces the system clock.
     #[must_use]
     pub fn timed_by(self, clock: Clock) -> Peer {
         Peer { clock, ..self }
     }
 
-    /// The clock that it takes the time from.
+    /// Returns the clock in use.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Its address.
+    /// Returns the server's URL.
     pub fn url(&self) -> &Url {
         &self.url
     }
 
-    /// What the header `Host` of its requests says: without a port that is the scheme's own, as it is signed by who signs.
+    /// Returns the value of the header `Host`, as signatures need it: without the scheme's default port.
     pub fn host(&self) -> String {
         let authority = self.url.authority();
         let usual = if self.url.is_secure() { ":443" } else { ":80" };
@@ -142,7 +142,7 @@ impl Peer {
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             match idle {
-                // What the server has closed meanwhile is not used.
+                // The server may have closed the connection meanwhile.
                 Some(mut sender) => {
                     if sender.ready().await.is_ok() {
                         return Ok(sender);
@@ -156,7 +156,7 @@ impl Peer {
         let (mut sender, connection) =
             http1::Builder::new().max_buf_size(128 << 10).handshake(TokioIo::new(stream)).await.map_err(broken)?;
         tokio::spawn(async move {
-            // What goes wrong reaches who waits for an answer.
+            // The pending request reports the error.
             let _ = connection.await;
         });
         sender.ready().await.map_err(broken)?;
@@ -181,7 +181,8 @@ impl Peer {
         Ok(request)
     }
 
-    /// Sends a request whose answer is read while it comes, on a connection of its own; its head must come in such a time.
+    /// Sends a request and returns its answer while it arrives, on a connection of its own. The head of the answer must
+    /// come within `time_max`.
     ///
     /// # Errors
     /// [`PeerError`].
@@ -203,11 +204,11 @@ impl Peer {
         self.clock.timeout(time_max, exchange).await.unwrap_or(Err(PeerError::Late))
     }
 
-    /// Sends a request and reads its answer. `path` begins with a slash or question mark, is percent-encoded and stands behind the
-    /// URL's own.
+    /// Sends a request and reads its answer. `path` begins with a slash or question mark, is percent-encoded, and is
+    /// appended to the URL's path.
     ///
     /// # Errors
-    /// [`PeerError`]; the server may or may not have done what was asked.
+    /// [`PeerError`]; the server may have processed the request.
     pub async fn call(
         &self,
         method: Method,

@@ -1,31 +1,31 @@
-//! Which change is delivered next, and how far the checkpoint may go.
+//! The order of delivery and the progress of the checkpoint.
 //!
-//! Changes are admitted in the order of the feed and wait here. Of one document only one is under way at a time, and only its
-//! newest waits: an older one that has not begun is overtaken by it, and settled at once, since whoever goes on from a checkpoint
-//! between the two finds the newer. So a target sees each document's states in order, though not each of them. The checkpoint
-//! passes what has been settled (delivered, in the queue, overtaken, or nothing to be done) without a gap. All of it is bounded by
-//! how many changes may be admitted.
+//! Changes are admitted in the order of the feed and wait here. At most one change of a document is under way, and only
+//! the document's newest change waits. A newer change overtakes an older one that has not begun and settles it at once:
+//! a run that resumes from a checkpoint between the two finds the newer one. A target therefore sees a document's
+//! states in order, but not every state. The checkpoint passes settled changes (delivered, queued, overtaken, or
+//! without effect) without gaps. The number of admitted changes is limited.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use crate::checkpoint::Seq;
 
-/// A change's place in the order of admission.
+/// A change's position in the order of admission.
 pub type Place = u64;
 
-/// A change that was given out to be delivered.
+/// A change that is under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken<C> {
-    /// To settle it, or to give it back.
+    /// The position, needed to settle or return it.
     pub place: Place,
-    /// Its document.
+    /// The document's id.
     pub id: String,
-    /// What was admitted.
+    /// The admitted value.
     pub change: C,
 }
 
-/// The newest of a document's changes that waits.
+/// A document's newest waiting change.
 #[derive(Debug)]
 struct Waiting<C> {
     place: Place,
@@ -44,22 +44,22 @@ struct Admitted {
     is_settled: bool,
 }
 
-/// The changes that are under way or wait, at most as many as it was made for.
+/// The changes that are under way or wait, up to a limit.
 #[derive(Debug)]
 pub struct Plan<C> {
     admitted_max: usize,
-    /// From `begin` on, in order of admission.
+    /// Changes from `begin` on, in the order of admission.
     admitted: VecDeque<Admitted>,
     begin: Place,
     documents: HashMap<String, Document<C>>,
-    /// Places of changes that wait and whose documents are idle, with their documents.
+    /// The positions of waiting changes whose documents are idle, with the documents' ids.
     ready: BTreeSet<(Place, String)>,
     under_way: usize,
     checkpoint: Option<Seq>,
 }
 
 impl<C> Plan<C> {
-    /// Without changes.
+    /// Creates an empty plan with a limit.
     pub fn new(admitted_max: usize) -> Plan<C> {
         Plan {
             admitted_max,
@@ -72,35 +72,35 @@ impl<C> Plan<C> {
         }
     }
 
-    /// How many more changes may be admitted now.
+    /// Returns how many more changes may be admitted now.
     pub fn room(&self) -> usize {
         self.admitted_max.saturating_sub(self.admitted.len())
     }
 
-    /// Changes that are admitted, settled ones among them as long as others before them are not.
+    /// Returns the number of admitted changes, including settled ones behind an unsettled one.
     pub fn admitted(&self) -> usize {
         self.admitted.len()
     }
 
-    /// Whether nothing waits and nothing is under way.
+    /// Returns whether no change waits or is under way.
     pub fn is_empty(&self) -> bool {
         self.admitted.is_empty()
     }
 
-    /// Changes that were taken and not settled.
+    /// Returns the number of changes that are under way.
     pub fn under_way(&self) -> usize {
         self.under_way
     }
 
-    /// Whether there is a change whose document is idle.
+    /// Returns whether a change of an idle document waits.
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Takes in the next change of the feed.
+    /// Admits the next change of the feed.
     ///
     /// # Errors
-    /// The change, if there is no [room](Plan::room).
+    /// The change, if the limit is [reached](Plan::room).
     pub fn admit(&mut self, id: &str, seq: Seq, change: C) -> Result<(), C> {
         if self.room() == 0 {
             return Err(change);
@@ -120,7 +120,7 @@ impl<C> Plan<C> {
         Ok(())
     }
 
-    /// Notes a place of the feed at which there is no change for this job: the checkpoint may pass it with what is before it.
+    /// Records a position of the feed without a change for this job. The checkpoint may pass it after its predecessors.
     pub fn pass(&mut self, seq: Seq) {
         match self.admitted.back_mut() {
             Some(last) => last.seq = seq,
@@ -128,7 +128,7 @@ impl<C> Plan<C> {
         }
     }
 
-    /// The next change to be delivered: the oldest whose document is idle, while fewer than `at_once` are under way.
+    /// Takes the oldest waiting change whose document is idle, if fewer than `at_once` are under way.
     pub fn take(&mut self, at_once: usize) -> Option<Taken<C>> {
         if self.under_way >= at_once {
             return None;
@@ -141,7 +141,7 @@ impl<C> Plan<C> {
         Some(Taken { place, id, change })
     }
 
-    /// A change that was taken is delivered, or in the queue, or nothing was to be done for it.
+    /// Settles a change that was taken: it is delivered, queued, or without effect.
     pub fn settle(&mut self, id: &str, place: Place) {
         let Entry::Occupied(mut entry) = self.documents.entry(id.to_owned()) else { return };
         if entry.get().under_way != Some(place) {
@@ -160,7 +160,7 @@ impl<C> Plan<C> {
         self.settle_place(place);
     }
 
-    /// A change that was taken was not delivered, and is to be taken again; unless a newer one of its document waits, which
+    /// Returns a change that was not delivered, to be taken again, unless a newer change of its document waits and
     /// overtakes it.
     pub fn give_back(&mut self, taken: Taken<C>) {
         let Some(document) = self.documents.get_mut(&taken.id) else { return };
@@ -181,12 +181,12 @@ impl<C> Plan<C> {
         }
     }
 
-    /// The newest place up to which everything is settled, once it has moved; then `None` until it moves again.
+    /// Returns the newest position up to which everything is settled if it moved since the last call.
     pub fn checkpoint(&mut self) -> Option<Seq> {
         self.checkpoint.take()
     }
 
-    /// How far the checkpoint will reach once these are settled too. `None`: not beyond where it is.
+    /// Returns the position that the checkpoint reaches if these changes are settled too. `None`: it does not move.
     pub fn reach(&self, settling: &BTreeSet<Place>) -> Option<Seq> {
         let is_settled =
             |(at, admitted): &(usize, &Admitted)| admitted.is_settled || settling.contains(&(self.begin + *at as u64));

@@ -1,4 +1,4 @@
-//! How far a job is, for whoever watches it while it runs.
+//! The progress of a job while it runs, for monitoring.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,32 +9,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::Seq;
 
-/// Errors that are remembered.
+/// The number of errors that are remembered.
 pub const ERRORS_MAX: usize = 10;
 
-/// Ends of the feed that are remembered.
+/// The number of feed ends that are remembered.
 const SAMPLES_MAX: usize = 100;
 
-/// Seconds that the throughput is the mean of.
+/// The window of the throughput, in seconds.
 const WINDOW_SECONDS: u64 = 60;
 
-/// Something that went wrong.
+/// An error with its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// In seconds of Unix time.
+    /// The time, in seconds of Unix time.
     pub at: u64,
-    /// What, without secrets.
+    /// The message, redacted.
     pub error: String,
 }
 
-/// How far behind its source a job is.
+/// A job's lag behind its source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lag {
-    /// Rows of the feed that are not delivered yet, as of the last page; of sources that do not tell how many there are behind it, those
-    /// that are read.
+    /// The rows of the feed that are not delivered, as of the last page. For sources that do not report the number of
+    /// rows after a page: the rows that were read.
     pub rows: u64,
-    /// How old the target's state is: since when the source has had something that is not delivered, as far as it is known. Rows do not
-    /// tell when they were written: what is known are the moments at which it was asked where the feed ends.
+    /// The age of the target's state, in seconds: the time since which the source has had an undelivered change. Rows
+    /// carry no time of writing, so this is derived from the times at which the end of the feed was sampled.
     pub seconds: u64,
 }
 
@@ -42,35 +42,36 @@ pub struct Lag {
 struct Inner {
     seq: Option<Seq>,
     errors: VecDeque<Fault>,
-    /// The last moment of which it is known that all that the source had is delivered, in seconds of Unix time.
+    /// The last time at which everything in the source was known to be delivered, in seconds of Unix time.
     fresh_at: Option<u64>,
-    /// Whether there is something that is not.
+    /// True if a change is known that is not delivered.
     is_behind: bool,
-    /// Whether the feed's end has been reached, and rows are waited for since.
+    /// True since the end of the feed was reached and the job waits for rows.
     has_waited: bool,
-    /// Ends of the feed, each with the moment at which it was there.
+    /// Samples of the end of the feed: the time and the position.
     samples: VecDeque<(u64, u64)>,
     rows: u64,
-    /// Whether a page has reported the lag since the source was last out of reach.
+    /// True if a page has reported the lag since the source was last unreachable.
     is_known: bool,
-    /// Seconds of Unix time with what was delivered in each.
+    /// Deliveries per second of Unix time.
     delivered: VecDeque<(u64, u64)>,
 }
 
-/// What became of attachments that were to be delivered.
+/// Counts of attachments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachmentCounts {
-    /// Fetched of the source.
+    /// Fetched from the source.
     pub fetched: u64,
-    /// Bytes that these have.
+    /// Bytes fetched.
     pub bytes: u64,
-    /// Not fetched, as the target has them by their digest.
+    /// Not fetched, because the target has them with the same digest.
     pub held: u64,
-    /// Not to be had: the source failed, or has none or another one than the document says, or it is too large.
+    /// Unavailable: the source failed, lacks the attachment, has another one than the document declares, or it is too
+    /// large.
     pub failed: u64,
 }
 
-/// What a run tells, and another of the same job goes on with. All counts are of this process.
+/// The progress of a job in this process, shared by its successive runs.
 #[derive(Debug, Default)]
 pub struct Progress {
     delivered: AtomicU64,
@@ -81,19 +82,18 @@ pub struct Progress {
     attachment_bytes: AtomicU64,
     attachments_held: AtomicU64,
     attachments_failed: AtomicU64,
-    /// Whether the last try of the source or the target failed.
+    /// True if the last request to the source or target failed.
     is_failing: AtomicBool,
     inner: Mutex<Inner>,
     clock: Clock,
 }
 
 impl Progress {
-    /// Of a job that has not begun. Its moments are `clock`'s.
+    /// Creates the progress of a job that has not begun, with times of `clock`.
     pub fn new(clock: Clock) -> Progress {
         Progress { clock, ..Progress::default() }
     }
 
-    /// Seconds of Unix time.
     fn now(&self) -> u64 {
         self.clock.unix_seconds()
     }
@@ -102,27 +102,27 @@ impl Progress {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Documents that the target took.
+    /// Returns the number of delivered documents.
     pub fn delivered(&self) -> u64 {
         self.delivered.load(Ordering::Relaxed)
     }
 
-    /// Entries that were written.
+    /// Returns the number of entries written to the queue.
     pub fn queued(&self) -> u64 {
         self.queued.load(Ordering::Relaxed)
     }
 
-    /// Entries of the queue that were delivered.
+    /// Returns the number of queue entries that were delivered.
     pub fn replayed(&self) -> u64 {
         self.replayed.load(Ordering::Relaxed)
     }
 
-    /// Tries that failed by the state of the source or the target.
+    /// Returns the number of attempts that failed because of the state of the source or target.
     pub fn outages(&self) -> u64 {
         self.outages.load(Ordering::Relaxed)
     }
 
-    /// What became of attachments.
+    /// Returns the counts of attachments.
     pub fn attachments(&self) -> AttachmentCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         AttachmentCounts {
@@ -133,14 +133,14 @@ impl Progress {
         }
     }
 
-    /// What was delivered in a second, as the mean of the last minute.
+    /// Returns the mean number of deliveries per second in the last minute.
     pub fn throughput(&self) -> f64 {
         let (now, inner) = (self.now(), self.inner());
         let newest = inner.delivered.iter().filter(|(at, _)| at + WINDOW_SECONDS > now);
         newest.map(|(_, count)| count).sum::<u64>() as f64 / WINDOW_SECONDS as f64
     }
 
-    /// How far behind it is.
+    /// Returns the lag.
     pub fn lag(&self) -> Lag {
         let inner = self.inner();
         let is_old = inner.is_behind || !inner.is_known;
@@ -148,13 +148,13 @@ impl Progress {
         Lag { rows: inner.rows, seconds }
     }
 
-    /// Whether the rows of [`Progress::lag`] are current. They are not while the source cannot be reached, or is not read because the
-    /// target cannot be reached.
+    /// Returns whether [`Lag::rows`] is current. It is not while the source is unreachable, or is not read because the
+    /// target is unreachable.
     pub fn knows_lag(&self) -> bool {
         self.inner().is_known
     }
 
-    /// Whether the job waits to retry a failed request to its source or target.
+    /// Returns whether the job waits to retry a failed request to its source or target.
     pub fn is_failing(&self) -> bool {
         self.is_failing.load(Ordering::Relaxed)
     }
@@ -163,25 +163,25 @@ impl Progress {
         self.is_failing.store(is_failing, Ordering::Relaxed);
     }
 
-    /// Notes how old the target's state was at a moment, in seconds of Unix time, as another process has told.
+    /// Takes over the lag that another process reported at a time, in seconds of Unix time.
     pub fn resume(&self, at: u64, lag_seconds: u64) {
         let mut inner = self.inner();
-        // A run begins: nobody has waited for rows meanwhile.
+        // A run that begins has not waited for rows yet.
         inner.has_waited = false;
         inner.fresh_at = inner.fresh_at.max(Some(at.min(self.now()).saturating_sub(lag_seconds)));
     }
 
-    /// Up to where all is delivered or in the queue.
+    /// Returns the position up to which everything is delivered or in the queue.
     pub fn seq(&self) -> Option<Seq> {
         self.inner().seq.clone()
     }
 
-    /// What went wrong last, the newest first.
+    /// Returns the last errors, the newest first.
     pub fn errors(&self) -> Vec<Fault> {
         self.inner().errors.iter().cloned().collect()
     }
 
-    /// Remembers that something went wrong.
+    /// Records an error.
     pub fn fail(&self, error: &str) {
         let mut inner = self.inner();
         inner.errors.push_front(Fault { at: self.now(), error: error.chars().take(500).collect() });
@@ -227,7 +227,7 @@ impl Progress {
         self.fail(error);
     }
 
-    /// So many rows are there that are not delivered.
+    /// Records the number of undelivered rows.
     pub(crate) fn behind(&self, rows: u64) {
         let mut inner = self.inner();
         (inner.rows, inner.is_known) = (rows, true);
@@ -236,7 +236,7 @@ impl Progress {
             inner.fresh_at = Some(self.now());
             inner.samples.clear();
         } else if !inner.is_behind {
-            // Who waits for rows has them at once; who comes anew knows what was told, if anything was.
+            // A waiting run gets new rows at once. A new run keeps the reported lag, if there is one.
             if inner.has_waited || inner.fresh_at.is_none() {
                 inner.fresh_at = Some(self.now());
             }
@@ -244,7 +244,7 @@ impl Progress {
         }
     }
 
-    /// Notes that the source does not answer or is not read: rows of the next page may be older than the page.
+    /// Records that the source does not answer or is not read. Rows of the next page may then be older than the page.
     pub fn lose_sight(&self) {
         let mut inner = self.inner();
         (inner.has_waited, inner.is_known) = (false, false);
@@ -253,7 +253,7 @@ impl Progress {
         }
     }
 
-    /// The feed ends there now.
+    /// Records the current end of the feed.
     pub(crate) fn sampled(&self, end: &Seq) {
         let Some(number) = end.number() else { return };
         let mut inner = self.inner();
@@ -263,7 +263,7 @@ impl Progress {
         }
     }
 
-    /// All up to there is delivered.
+    /// Records that everything up to a position is delivered.
     pub(crate) fn at(&self, seq: &Seq) {
         let mut inner = self.inner();
         inner.seq = Some(seq.clone());
@@ -294,7 +294,7 @@ mod tests {
         progress.add_delivered(4);
         progress.behind(8);
         assert_eq!(progress.lag(), Lag { rows: 8, seconds: 70 });
-        // It is never at the end, and not ever further behind: what there was a minute ago is delivered.
+        // Never at the end, but with a bounded lag: all that existed a minute ago is delivered.
         progress.sampled(&seq(100));
         pass(60);
         progress.sampled(&seq(200));
@@ -309,7 +309,7 @@ mod tests {
         pass(1_000);
         progress.behind(1);
         assert_eq!(progress.lag().seconds, 0, "it was waited for");
-        // The source's changes in this time are unknown.
+        // Changes of the source in this time are unknown.
         pass(10);
         progress.behind(0);
         assert!(progress.knows_lag() && progress.lag() == Lag::default());
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!((progress.knows_lag(), progress.lag().seconds), (false, 600));
         progress.behind(2);
         assert_eq!((progress.knows_lag(), progress.lag()), (true, Lag { rows: 2, seconds: 600 }));
-        // Another process goes on: the job says how old it was.
+        // Another process resumes with the lag stored by the job.
         let progress = Progress::new(manual.clock());
         progress.resume(manual.clock().unix_seconds() - 30, 500);
         progress.behind(3);

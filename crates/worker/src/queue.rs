@@ -1,15 +1,15 @@
-//! Entries of the queue of failed documents (the Python worker's dead letter queue), and what becomes of them.
+//! Entries of the queue of failed documents (the Python worker's dead letter queue) and their life cycle.
 //!
-//! An entry is written before the checkpoint passes its change. Its id derives from job, document and sequence, so a worker that
-//! dies between the two writes the same entry again. An entry waits until it is replayed; it goes only once it is delivered, or
-//! deleted by somebody, or once it is overtaken and its time has come:
+//! An entry is written before the checkpoint passes its change. Its id derives from job, document and sequence, so a
+//! worker that restarts in between writes the same entry again. An entry is removed after it was delivered, by an
+//! administrator, or after it was overtaken and has expired:
 //!
-//! | state | how it gets there | what a replay does |
+//! | state | reached when | effect of a replay |
 //! |---|---|---|
-//! | `waiting` | a change failed that is poison | is sent, unless the source has a newer revision of the document |
-//! | `exhausted` | as many replays failed as there may be | nothing, unless somebody asks for this one |
-//! | `overtaken` | the source has a newer revision, which the feed delivers | nothing |
-//! | gone | delivered | |
+//! | `waiting` | a change failed as poison | sends it, unless the source has a newer revision of the document |
+//! | `exhausted` | as many replays failed as the job allows | none, unless the entry is requested by its id |
+//! | `overtaken` | the source has a newer revision, which the feed delivers | none |
+//! | removed | delivered | |
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -17,25 +17,26 @@ use sha2::{Digest, Sha256};
 use crate::failure::Failure;
 use crate::secret::Redactor;
 
-/// The longest document that an entry holds, in bytes of JSON. A larger one is left out, and a replay reads it from the source.
+/// The longest document in an entry, in bytes of JSON. A longer document is omitted, and a replay reads it from the
+/// source.
 pub const DOCUMENT_BYTES_MAX: usize = 4 << 20;
 
-/// Characters of an error that are kept.
+/// The longest error text in an entry, in characters. Longer texts are cut.
 pub const ERROR_CHARACTERS_MAX: usize = 2_000;
 
-/// Failed replays until an entry is exhausted, where the job says nothing.
+/// The default number of failed replays after which an entry is exhausted.
 pub const REPLAYS_MAX: u32 = 10;
 
-/// What is to be known of an entry that waits.
+/// The state of an entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// To be replayed.
+    /// Waiting for a replay.
     #[default]
     Waiting,
-    /// Replayed in vain too often.
+    /// Too many replays failed.
     Exhausted,
-    /// A newer revision of its document comes, or came, through the feed.
+    /// The feed delivers, or has delivered, a newer revision of the document.
     Overtaken,
 }
 
@@ -48,105 +49,105 @@ pub struct Entry {
     pub kind: String,
     /// The document's id.
     pub doc_id_original: String,
-    /// The change's place in the feed.
+    /// The change's position in the feed.
     pub seq: String,
-    /// `PUT` or `DELETE`, or what an HTTP target was sent.
+    /// `PUT` or `DELETE`, or the method sent to an HTTP target.
     pub method: String,
-    /// HTTP's status; 0 where there is none.
+    /// The HTTP status; 0 if there is none.
     pub status: u16,
-    /// What the target said, without secrets.
+    /// The target's message, redacted.
     pub error: String,
-    /// The Python worker's word for why ([`Failure::reason`]).
+    /// The Python worker's word for the cause ([`Failure::reason`]).
     #[serde(default)]
     pub reason: String,
-    /// When it failed first, in seconds of Unix time.
+    /// The time of the first failure, in seconds of Unix time.
     pub time: u64,
-    /// When it goes by itself, where it may; 0: never.
+    /// The time from which the entry may be removed automatically, in seconds of Unix time; 0: never.
     #[serde(default)]
     pub expires_at: u64,
-    /// Whether it was replayed with success, in what the Python worker has left.
+    /// True if a replay succeeded, in entries of the Python worker.
     #[serde(default)]
     pub retried: bool,
-    /// Replays that failed.
+    /// The number of failed replays.
     #[serde(default)]
     pub replay_attempts: u32,
-    /// Where it was sent, without secrets.
+    /// The destination, redacted.
     #[serde(default)]
     pub target_url: String,
-    /// The document as JSON text, its `_id` and `_rev` included. Empty where it is too large.
+    /// The document as JSON text, with its `_id` and `_rev`. Empty if it is too large.
     pub doc_data: String,
-    /// The job's id. Empty in what the Python worker has left.
+    /// The job's id. Empty in entries of the Python worker.
     #[serde(default)]
     pub job: String,
-    /// The document's revision, where it is known.
+    /// The document's revision, if known.
     #[serde(default)]
     pub rev: String,
-    /// `poison`, or `outage` in what the Python worker has left.
+    /// `poison`, or `outage` in entries of the Python worker.
     #[serde(default)]
     pub class: String,
-    /// Deliveries that were tried, replays included.
+    /// The number of attempted deliveries, including replays.
     #[serde(default)]
     pub attempts: u32,
-    /// When it failed last, in seconds of Unix time.
+    /// The time of the last failure, in seconds of Unix time.
     #[serde(default)]
     pub last_time: u64,
-    /// What may become of it.
+    /// The state.
     #[serde(default)]
     pub state: State,
-    /// Whether somebody changed `doc_data` before a replay.
+    /// True if an administrator edited `doc_data`.
     #[serde(default)]
     pub edited: bool,
 }
 
-/// What failed.
+/// A failed change, the input of a new entry.
 #[derive(Debug, Clone, Copy)]
 pub struct Failed<'f> {
     /// The job's id.
     pub job: &'f str,
-    /// The document's.
+    /// The document's id.
     pub id: &'f str,
-    /// Its revision.
+    /// The document's revision.
     pub rev: &'f str,
-    /// The change's place in the feed.
+    /// The change's position in the feed.
     pub seq: &'f str,
     /// `PUT` or `DELETE`.
     pub method: &'f str,
-    /// The document as JSON; of a deletion its id and revision.
+    /// The document as JSON text; for a deletion its id and revision.
     pub document: &'f str,
-    /// Where it was sent.
+    /// The destination.
     pub target_url: &'f str,
-    /// Why it was not taken.
+    /// The cause.
     pub failure: &'f Failure,
-    /// What the target said.
+    /// The target's message.
     pub error: &'f str,
-    /// In seconds of Unix time.
+    /// The present, in seconds of Unix time.
     pub now: u64,
-    /// For how long such an entry stays once it may go, in seconds; 0: for ever.
+    /// The retention in seconds; 0: unlimited.
     pub retention_seconds: u64,
 }
 
-/// What the source says of a document whose entry is to be replayed, asked in the document's turn (design/worker.md).
+/// The state of an entry's document at the source, read in the document's turn (design/worker.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtSource<'s> {
-    /// It has this revision as its newest.
+    /// The document's newest revision.
     Newest(&'s str),
-    /// It has none: the document was deleted, or is none that the job may see.
+    /// The document is deleted, or the job has no access to it.
     Gone,
 }
 
-/// What is to be done with an entry.
+/// The action of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replay {
-    /// It is sent.
+    /// Send the entry.
     Send,
-    /// It is not, and is marked.
+    /// Mark it as overtaken.
     Overtaken,
-    /// It is not: too many replays failed, and nobody asked for this one.
+    /// Leave it: too many replays failed, and it was not requested by its id.
     Left,
 }
 
 impl Entry {
-    /// Of a change that failed for the first time.
+    /// Creates the entry of a change that failed for the first time.
     pub fn new(failed: &Failed<'_>, redactor: &Redactor) -> Entry {
         let fits = failed.document.len() <= DOCUMENT_BYTES_MAX;
         Entry {
@@ -177,14 +178,14 @@ impl Entry {
         }
     }
 
-    /// The id of its document in `_worker`.
+    /// Returns the id of its document in `_worker`.
     pub fn id(&self) -> String {
         entry_id(&self.job, &self.doc_id_original, &self.seq)
     }
 
-    /// What a replay does. `by_hand`: somebody asked for this entry, and not for all that match something.
+    /// Decides the action of a replay. `by_hand`: the entry was requested by its id.
     pub fn replay(&self, at_source: AtSource<'_>, by_hand: bool) -> Replay {
-        // A deletion is still the newest where there is no document.
+        // A deletion still is the newest state if the document does not exist.
         let is_newest = match at_source {
             AtSource::Newest(rev) => self.rev.is_empty() || rev == self.rev,
             AtSource::Gone => self.method == "DELETE",
@@ -197,7 +198,7 @@ impl Entry {
         }
     }
 
-    /// A newer revision comes, or came, through the feed.
+    /// Marks the entry as overtaken by a newer revision.
     pub fn overtake(&mut self, now: u64, retention_seconds: u64) {
         self.state = State::Overtaken;
         self.last_time = now;
@@ -206,7 +207,7 @@ impl Entry {
         }
     }
 
-    /// A replay failed. What the target's state is to blame for does not count: it says nothing of the document.
+    /// Records a failed replay. Outages do not count, because they say nothing about the document.
     pub fn fail_again(&mut self, failure: &Failure, error: &str, now: u64, replays_max: u32, redactor: &Redactor) {
         self.attempts = self.attempts.saturating_add(1);
         self.last_time = now;
@@ -221,7 +222,7 @@ impl Entry {
         }
     }
 
-    /// Somebody puts another document in its place, to be sent when it is replayed.
+    /// Replaces the document that the next replay sends.
     pub fn edit(&mut self, document: String) {
         self.doc_data = document;
         self.edited = true;
@@ -231,15 +232,15 @@ impl Entry {
         }
     }
 
-    /// Whether it may go by itself: its time has come, and it was delivered or overtaken, or the job gives up what still waits
-    /// (`drop_waiting`), which is counted.
+    /// Returns whether the entry may be removed automatically: its retention has passed, and it was delivered or
+    /// overtaken, or the job drops waiting entries (`drop_waiting`), which are counted.
     pub fn is_expired(&self, now: u64, drop_waiting: bool) -> bool {
         let is_due = self.expires_at > 0 && self.expires_at <= now;
         is_due && (self.retried || self.state == State::Overtaken || drop_waiting)
     }
 }
 
-/// The id of an entry: the same for the same change.
+/// Returns the id of an entry, which is the same for the same change.
 pub fn entry_id(job: &str, document: &str, seq: &str) -> String {
     let mut hash = Sha256::new();
     for part in [job, document, seq] {
@@ -295,7 +296,7 @@ mod tests {
         assert!(!json.to_string().contains("hunter2"));
         assert_eq!(serde_json::from_value::<Entry>(json).unwrap(), entry);
         assert_eq!(self::entry(&"x".repeat(DOCUMENT_BYTES_MAX + 1)).doc_data, "");
-        // What the Python worker has left.
+        // An entry of the Python worker.
         let seeds = r#"{"type":"dlq","doc_id_original":"order::12345","seq":"42","method":"PUT","status":500,
             "error":"Internal Server Error","time":1768521600,"retried":false,"doc_data":"{\"_id\":\"order::12345\"}"}"#;
         assert_eq!(serde_json::from_str::<Entry>(seeds).unwrap().state, State::Waiting);
@@ -318,7 +319,7 @@ mod tests {
         assert_eq!(entry.replay(newest, false), Replay::Send);
         assert_eq!(entry.replay(AtSource::Newest("4-abc"), true), Replay::Overtaken);
         assert_eq!(entry.replay(AtSource::Gone, true), Replay::Overtaken);
-        // The target's state counts for nothing.
+        // Outages do not count.
         for _ in 0..20 {
             entry.fail_again(&Failure::Connection, "", 1_001, 2, &Redactor::default());
         }

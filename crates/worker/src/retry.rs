@@ -1,34 +1,34 @@
-//! When something that failed is tried again.
+//! The schedule of retries.
 
 use std::time::Duration;
 
 use crate::time::Moment;
 
-/// No target makes a job wait longer, whatever its `Retry-After` says.
+/// The longest pause that a target's `Retry-After` can cause.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
-/// Pauses between tries: twice as long after each, up to a longest, and spread so that many jobs do not come at once.
+/// Exponential backoff: each pause doubles up to a maximum, with jitter so that many jobs do not retry at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedule {
-    /// After the first failure.
+    /// The pause after the first failure.
     pub first: Duration,
-    /// No pause of the schedule's own is longer.
+    /// The longest pause of the schedule itself.
     pub max: Duration,
-    /// Tries after the first until the job halts or, of a replay, until it is left; `None`: no end.
+    /// The number of retries until the job halts, or until a replay gives up; `None`: unlimited.
     pub tries_max: Option<u32>,
 }
 
 impl Default for Schedule {
-    /// One second up to a minute, without an end.
+    /// Returns pauses from one second to one minute, without a limit of retries.
     fn default() -> Schedule {
         Schedule { first: Duration::from_secs(1), max: Duration::from_secs(60), tries_max: None }
     }
 }
 
 impl Schedule {
-    /// The pause after so many failures in a row, `None` where it is not tried again. `chance` is any number, as random as may
-    /// be: the pause lies between half of the schedule's and all of it. What the target asked for comes on top where it is
-    /// longer, and does not end the tries any sooner.
+    /// Returns the pause after this many consecutive failures; `None`: no retry. `chance` is a random number: the pause
+    /// lies between half of the schedule's pause and the whole. A longer pause that the target asks for is honoured and
+    /// does not change the number of retries.
     pub fn pause(&self, failures: u32, asked: Option<Duration>, chance: u32) -> Option<Duration> {
         if self.tries_max.is_some_and(|max| failures > max) {
             return None;
@@ -40,7 +40,8 @@ impl Schedule {
     }
 }
 
-/// What a header `Retry-After` asks for (RFC 9110, 10.2.3): seconds, or a date. `now` is Unix time in seconds. `None`: neither.
+/// Parses a header `Retry-After` (RFC 9110, 10.2.3): seconds, or a date. `now` is Unix time in seconds. `None`:
+/// malformed.
 pub fn retry_after(header: &str, now: u64) -> Option<Duration> {
     let header = header.trim();
     if !header.is_empty() && header.bytes().all(|byte| byte.is_ascii_digit()) {

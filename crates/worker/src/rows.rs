@@ -1,4 +1,4 @@
-//! What a document produces by a mapping.
+//! The product of a document under a mapping.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -10,27 +10,27 @@ use crate::mapping::{Column, Mapping, Shape, Table};
 use crate::path::{Path, Scope};
 use crate::transform::{TooLarge, json_of};
 
-/// Rows that one document may produce, of all tables.
+/// The most rows that one document may produce, over all tables.
 pub const ROWS_MAX: usize = 10_000;
 
-/// What they may take together, in bytes.
+/// The most bytes of those rows.
 pub const ROWS_BYTES_MAX: usize = 64 << 20;
 
 /// A row of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// The place of its table in the mapping.
+    /// The table's index in the mapping.
     pub table: usize,
-    /// As [`key_text`] writes it.
+    /// The key, as [`key_text`] writes it.
     pub key: String,
-    /// In the order of the table's columns.
+    /// The values, in the order of the table's columns.
     pub values: Vec<Datum>,
 }
 
-/// What a document makes.
+/// The product of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Product {
-    /// Nothing: the mapping is not about it.
+    /// Nothing: the mapping does not select the document.
     Nothing,
     /// Rows, parents before their children.
     Rows(Vec<Row>),
@@ -38,21 +38,21 @@ pub enum Product {
     Json(String),
 }
 
-/// Why a document produces nothing that could be delivered: it alone is to blame. No message has a value of the document,
-/// but what a function threw.
+/// The reason why a document has no deliverable product. The document is the cause. Messages contain no value of the
+/// document, except those of a function.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unmappable {
     /// A value that is not of its column's declared type.
     #[error("{table}.{column}: {mismatch}")]
     Mismatch {
-        /// The table; empty where a JSON object is made.
+        /// The table; empty for a JSON object.
         table: String,
         /// The column or member.
         column: String,
-        /// What is wrong.
+        /// The mismatch.
         mismatch: Mismatch,
     },
-    /// Nothing where something must be.
+    /// Null in a column that must not be null.
     #[error("{0}.{1} is null")]
     Null(String, String),
     /// Two rows of one table with one key.
@@ -61,10 +61,10 @@ pub enum Unmappable {
     /// More than 10,000 rows.
     #[error("the document has more than 10,000 rows")]
     TooMany,
-    /// What the mapping's function says, which may have something of the document.
+    /// The error of the mapping's function, which may contain parts of the document.
     #[error("the mapping's function: {0}")]
     Function(String),
-    /// What is wrong with its attachments.
+    /// A defect of the attachments.
     #[error("{0}")]
     Attachments(&'static str),
     /// More than 64 MB of rows, or a text of more than 16 MB.
@@ -79,7 +79,7 @@ impl From<TooLarge> for Unmappable {
 }
 
 impl Product {
-    /// How large it is in memory, about.
+    /// Returns the approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Product::Nothing => 0,
@@ -99,7 +99,7 @@ fn bytes_of(datum: &Datum) -> usize {
     size_of::<Datum>() + datum.bytes()
 }
 
-/// What a document makes, which has its `_id` and `_rev` as members.
+/// Returns the product of a document, which has its `_id` and `_rev` as members.
 ///
 /// # Errors
 /// [`Unmappable`].
@@ -107,10 +107,10 @@ pub fn produce(mapping: &Mapping, document: &Value<'_>) -> Result<Product, Unmap
     produce_within(mapping, document, ROWS_BYTES_MAX)
 }
 
-/// As [`produce`], in no more than so many bytes, as [`Product::bytes`] counts them.
+/// Returns the product as [`produce`] does, limited to `bytes_max` as counted by [`Product::bytes`].
 ///
 /// # Errors
-/// [`Unmappable`]; [`Unmappable::TooLarge`] where it takes more.
+/// [`Unmappable`]; [`Unmappable::TooLarge`] beyond the limit.
 pub fn produce_within(mapping: &Mapping, document: &Value<'_>, bytes_max: usize) -> Result<Product, Unmappable> {
     if !mapping.matches(document)? {
         return Ok(Product::Nothing);
@@ -118,11 +118,12 @@ pub fn produce_within(mapping: &Mapping, document: &Value<'_>, bytes_max: usize)
     made(mapping, document, bytes_max)
 }
 
-/// What documents make together that a mapping's function gave for one, whether they match or not. `is_list`: an array of them, which
-/// stays one where JSON is made. In no more than so many bytes, as [`Product::bytes`] counts them.
+/// Returns the combined product of the documents that a mapping's function returned for one document, whether they
+/// match or not. `is_list`: the function returned an array, which stays an array in JSON. Limited to `bytes_max` as
+/// counted by [`Product::bytes`].
 ///
 /// # Errors
-/// [`Unmappable`]; [`Unmappable::TooLarge`] where it takes more.
+/// [`Unmappable`]; [`Unmappable::TooLarge`] beyond the limit.
 pub fn produce_all(
     mapping: &Mapping,
     documents: &[Value<'_>],
@@ -132,7 +133,7 @@ pub fn produce_all(
     let (mut all, mut texts, mut bytes) = (Vec::new(), Vec::new(), 0_usize);
     for document in documents {
         let product = made(mapping, document, bytes_max.saturating_sub(bytes))?;
-        // With what stands between the members of a list.
+        // Includes the separators of a list.
         bytes = bytes.saturating_add(product.bytes()).saturating_add(usize::from(is_list));
         match product {
             Product::Nothing => {}
@@ -156,7 +157,7 @@ pub fn produce_all(
     if documents.is_empty() {
         return Ok(Product::Nothing);
     }
-    // Parents before children, as of one document; the order within a table stays.
+    // Parents come before children, as for one document; the sort keeps the order within a table.
     all.sort_by_key(|row| row.table);
     let mut seen = HashSet::new();
     if let Some(row) = all.iter().find(|row| !seen.insert((row.table, row.key.as_str()))) {
@@ -209,7 +210,7 @@ fn rows(tables: &[Table], document: &Value<'_>, bytes_max: usize) -> Result<Vec<
         if rows.len() + scopes.len() > ROWS_MAX {
             return Err(Unmappable::TooMany);
         }
-        // What a column takes of the document is the same in each row: it is looked for and made once.
+        // Columns that depend only on the document have the same value in each row and are computed once.
         let mut same: Vec<Option<Datum>> = Vec::with_capacity(table.columns.len());
         for column in &table.columns {
             let is_same = column.path.as_ref().is_some_and(Path::is_of_document) && scopes.len() > 1;
@@ -256,7 +257,7 @@ fn rows(tables: &[Table], document: &Value<'_>, bytes_max: usize) -> Result<Vec<
 
 #[cfg(test)]
 thread_local! {
-    /// Values that were looked for.
+    /// The number of resolved values.
     static LOOKED_FOR: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -279,7 +280,7 @@ fn value_of(table: &str, column: &Column, scope: Scope<'_, '_>) -> Result<Datum,
     }
 }
 
-/// Rows as JSON, for targets that have no tables: an object with an array of objects for each table.
+/// Returns rows as JSON, for targets without tables: an object with an array of objects for each table.
 pub fn rows_json(tables: &[Table], rows: &[Row]) -> String {
     let mut out = vec![b'{'];
     for (at, table) in tables.iter().enumerate() {
@@ -348,7 +349,7 @@ mod tests {
             )
         );
         assert_eq!(made(orders(), json!({"_id": "o1", "type": "x"})).unwrap(), "nothing");
-        // No arrays, no rows of them.
+        // A value that is not an array yields no rows.
         let bare = made(orders(), json!({"_id": "o1", "type": "order", "items": 7})).unwrap();
         assert_eq!(bare, r#"{"orders":[{"id":"o1","total":null}],"items":[],"tags":[]}"#);
     }
@@ -368,7 +369,7 @@ mod tests {
         assert_eq!(of(json!({"tags": ["x", "x"]})), "the document has two rows of tags with one key");
         assert_eq!(of(json!({"tags": [1, 1.0]})), "the document has two rows of tags with one key");
         assert_eq!(of(json!({"tags": vec![0; ROWS_MAX]})), "the document has more than 10,000 rows");
-        // Each of many rows with the whole document.
+        // Each of many rows contains the whole document.
         let wide = json!({"tables": [{"name": "t", "primary_key": ["n"], "source_array": "$.items", "columns": {"n": "$#", "d": "$$"}}]});
         let document = json!({"_id": "a", "items": vec![0; 9_000], "text": "x".repeat(20_000)});
         assert_eq!(made(wide, document).unwrap_err(), "what the document produces is too large");
@@ -384,7 +385,7 @@ mod tests {
         let row = |at: usize| format!(r#"{{"id":"a","length":10000,"n":{at},"own":{at}}}"#);
         assert!(rows.starts_with(&format!("{{\"t\":[{},{}", row(0), row(1))), "{}", &rows[..200]);
         assert!(rows.ends_with(&format!("{}]}}", row(8_999))));
-        // Two of the document, two of each row.
+        // Two for the document, two for each row.
         assert_eq!(LOOKED_FOR.get(), 2 + 2 * 9_000);
     }
 

@@ -1,10 +1,11 @@
-//! One run of a job: from its checkpoint on until it is asked to end, or cannot go on.
+//! One run of a job: from its checkpoint until it is stopped or cannot continue.
 //!
-//! Pages are read until there is a batch or the feed's end; the next one is read, and what is delivered next is made, while a batch is
-//! written, as far as there is [memory](crate::memory). A batch goes to the target in parts of some megabytes, each with the checkpoint
-//! that is reached by it; a target that keeps none has it at the source, as often as the job says. A part that is refused as poison is
-//! halved until the guilty document is alone; that goes to the queue, and the checkpoint passes it with the next part. One that is
-//! refused for the target's state is made anew and tried again, and nothing else is delivered meanwhile.
+//! The run reads pages until it has a batch or reaches the end of the feed. While a batch is written, it reads the next
+//! page and makes the next product, as far as [memory](crate::memory) allows. A batch goes to the target in parts of
+//! some megabytes, each with its checkpoint; if the target does not store checkpoints, they are written to the source
+//! as often as the job demands. A part that is refused as poison is bisected until the guilty document is alone. That
+//! document goes to the queue, and the checkpoint passes it with the next part. A part that is refused because of the
+//! target's state is made again and retried, and nothing else is delivered meanwhile.
 
 mod ahead;
 mod attaching;
@@ -44,98 +45,98 @@ use keeping::Moment;
 use reading::{Pace, Reading};
 pub use replays::{Replayed, Wanted};
 
-/// Changes that are read ahead.
+/// The most changes that are read ahead.
 const ADMITTED_MAX: usize = 10_000;
 
-/// Entries are looked for so often, while there are changes without end.
+/// The interval at which queue entries are replayed under a continuous stream of changes.
 const REPLAY_EVERY: Duration = Duration::from_secs(5);
 
-/// Answers of a source that are none, in a row, until the job halts.
+/// The number of consecutive malformed answers of a source that halts the job.
 const NONSENSE_MAX: u32 = 10;
 
-/// Why an entry is not kept.
+/// The reason why an entry is not stored.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotKept {
-    /// There are as many as there may be, so many: the job halts.
+    /// The queue has reached its limit of entries: the job halts.
     #[error("the queue has {0} entries, as many as there may be")]
     Full(u64),
-    /// The job waits as for its target.
+    /// A transient failure: the job waits as for its target.
     #[error("{0}")]
     Failed(String),
 }
 
-/// Keeps entries of documents that a target did not take.
+/// Stores the entries of documents that a target refused.
 pub trait Queue: Send {
-    /// Writes an entry, in the place of one with the same id, and returns once it is kept for good.
+    /// Writes an entry, replacing one with the same id, and returns once it is durable.
     ///
     /// # Errors
     /// [`NotKept`].
     fn put(&mut self, entry: &Entry) -> impl Future<Output = Result<(), NotKept>> + Send;
 
-    /// Entries that are to be replayed now, at most `max`; each is asked for once. None: there are no more.
+    /// Returns at most `max` entries to be replayed now. Each is returned once. Empty: there are no more.
     ///
     /// # Errors
-    /// Why they cannot be read; they are asked for again later.
+    /// The reason why they cannot be read; the run retries later.
     fn wanted(&mut self, _max: usize) -> impl Future<Output = Result<Vec<Wanted>, String>> + Send {
         std::future::ready(Ok(Vec::new()))
     }
 
-    /// Keeps a copy of a checkpoint that its source did not take.
+    /// Stores a copy of a checkpoint that the source did not accept.
     ///
     /// # Errors
-    /// Why it is not kept; it is tried with the next.
+    /// The reason why it is not stored; the next checkpoint is tried again.
     fn keep(&mut self, _checkpoint: &Checkpoint) -> impl Future<Output = Result<(), String>> + Send {
         std::future::ready(Ok(()))
     }
 
-    /// Keeps what became of one of them.
+    /// Stores the outcome of a replay.
     ///
     /// # Errors
-    /// As of [`Queue::put`].
+    /// As for [`Queue::put`].
     fn settle(&mut self, _entry: &Entry, _what: Replayed) -> impl Future<Output = Result<(), String>> + Send {
         std::future::ready(Ok(()))
     }
 }
 
-/// Why a run ended.
+/// The reason why a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// It was told to.
+    /// It was told to stop.
     Stopped,
-    /// Another process has the job.
+    /// Another process runs the job.
     Superseded,
-    /// The source is another one than the checkpoint's: somebody must say what is meant.
+    /// The source is not the one of the checkpoint. An administrator must reset the job.
     Strange(Strange),
     /// Too many documents failed.
     Halted(Halt),
-    /// Its queue has no room for another entry: somebody must mend what fails, replay entries or delete them.
+    /// The queue has reached its limit. An administrator must fix the failures, replay entries or delete them.
     QueueFull(u64),
-    /// The target's state did not mend within as many tries as the job allows.
+    /// The target's state did not recover within the retries that the job allows.
     GaveUp(String),
-    /// The target is not made for what the job brings.
+    /// The target does not fit the job's mapping or settings.
     Unfit(String),
     /// The mapping's function is not a function.
     Broken(String),
-    /// The source answers what is no feed.
+    /// The source's answers are not a feed.
     Nonsense(String),
-    /// The source can be read no further: what is given is its end, and nobody wants to wait.
+    /// The run has reached the end of the feed and was told not to wait.
     Done,
 }
 
-/// What a run counts.
+/// The counts of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Documents that the target took.
+    /// Documents that the target accepted.
     pub delivered: u64,
     /// Entries that were written.
     pub queued: u64,
-    /// Batches that the target refused for its own state, or could not be reached with.
+    /// Batches that failed because of the target's state or connection.
     pub outages: u64,
-    /// Entries of the queue that it took.
+    /// Queue entries that the target accepted.
     pub replayed: u64,
 }
 
-/// A change that was read, and the room that it takes.
+/// A change that was read, with the memory that it occupies.
 #[derive(Debug)]
 struct Waiting {
     change: Change,
@@ -146,9 +147,9 @@ struct Waiting {
 pub struct Runner<'j, S, T, Q> {
     job: &'j Description,
     source: Arc<S>,
-    /// `None` while it is written to.
+    /// `None` while a delivery owns it.
     target: Option<T>,
-    /// Whether that keeps the checkpoint, and until when documents are waited for that it takes together.
+    /// True if the target stores the checkpoint; below, the limits for grouping documents.
     keeps_checkpoint: bool,
     window: Option<Window>,
     queue: Q,
@@ -157,7 +158,7 @@ pub struct Runner<'j, S, T, Q> {
     clock: Clock,
     epoch: u64,
     held: Option<Held>,
-    /// Whether the end of the feed ends the run: for tests, and for jobs that are run once.
+    /// True if the run ends at the end of the feed: for tests, and for jobs that run once.
     is_once: bool,
     starting_at: Option<Checkpoint>,
     reset: Option<ResetTo>,
@@ -166,55 +167,56 @@ pub struct Runner<'j, S, T, Q> {
     /// Notified when entries are to be replayed.
     woken: Arc<Notify>,
     memory: Memory,
-    /// What this job has of it for what it has read, in bytes.
+    /// The bytes of memory that this job's changes occupy.
     own: Arc<AtomicUsize>,
     plan: Plan<Waiting>,
     fetched: Fetched,
-    /// What is delivered next, as far as it is made.
+    /// The next delivery, as far as it is made.
     ahead: Option<Ahead>,
-    /// Documents that are delivered together at most, by how many the target took last.
+    /// The most documents per delivery, adapted to the number that the target accepted last.
     together: usize,
-    /// A page that is under way.
+    /// The page that is being read.
     reading: Option<Reading>,
     pace: Pace,
-    /// Where the next page begins.
+    /// The position at which the next page begins.
     read_to: Seq,
-    /// Whether the last page was the feed's end.
+    /// True if the last page reached the end of the feed.
     is_at_end: bool,
-    /// Rows of the next page, and bytes of it.
+    /// The rows of the next page, and its bytes.
     page_rows: usize,
     page_bytes: usize,
-    /// Up to here deletions are of documents that the target never had, for a job that wants none of them.
+    /// Deletions up to here concern documents that the target never had, for a job with `active_only`.
     first_end: Option<u64>,
-    /// When it was last asked where the feed ends.
+    /// The time at which the end of the feed was last sampled.
     sampled_at: Instant,
     replayed_at: Instant,
     identity: SourceIdentity,
     guard: Guard,
     counts: Counts,
-    /// Failures in a row: of the target, of the target to keep what it took, and of the source.
+    /// Consecutive failures: of the target, of the target's persistence, and of the source.
     failures: u32,
     persist_failures: u32,
     source_failures: u32,
-    /// The last page could not be read, and is asked for again once all is delivered.
+    /// True if the last page could not be read. It is read again once everything is delivered.
     is_source_away: bool,
-    /// It has not answered since it was last looked whether it still is the source that it was.
+    /// True if the source must be checked for its identity, because requests failed since the last check.
     was_source_away: bool,
     chance: u32,
     is_initial_sync_done: bool,
-    /// Where the checkpoint may be, and where it is.
+    /// The position that the checkpoint may reach, and the written one.
     reached: Option<Seq>,
     begun_at: Seq,
     written: Seq,
-    /// The revision of the one at the source.
+    /// The revision of the checkpoint at the source.
     rev: Option<String>,
-    /// Documents that were delivered or put aside since it was written, and when that was.
+    /// The number of documents delivered or queued since the checkpoint was written, and the time of writing.
     unkept: u64,
     kept_at: Instant,
 }
 
 impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
-    /// Of a process that has taken the job over with this epoch. What the redactor hides is in no entry and in no line of the log.
+    /// Creates a run for a process that took the job over with this epoch. The redactor applies to entries and log
+    /// lines.
     pub fn new(
         job: &'j Description,
         source: S,
@@ -278,15 +280,15 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         }
     }
 
-    /// The copy of the job's checkpoint: what was imported, or what the source did not take. A target's own is the truth; of the source's and
-    /// this one the newer counts, by epoch and then by time.
+    /// Sets the copy of the job's checkpoint, which was imported or which the source did not accept. A checkpoint in
+    /// the target is authoritative. Of the source's and this one the newer counts, by epoch and then by time.
     #[must_use]
     pub fn starting_at(mut self, checkpoint: Checkpoint) -> Self {
         self.starting_at = Some(checkpoint);
         self
     }
 
-    /// Takes the time from `clock` instead of the machine's.
+    /// Replaces the system clock.
     #[must_use]
     pub fn timed_by(mut self, clock: Clock) -> Self {
         let now = clock.now();
@@ -295,58 +297,58 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self
     }
 
-    /// Tells others how far it is.
+    /// Reports the progress to others.
     #[must_use]
     pub fn telling(mut self, progress: Arc<Progress>) -> Self {
         self.progress = progress;
         self
     }
 
-    /// Sends nothing to the target any more, and writes no checkpoint, once this says that the job may be another process's.
+    /// Stops sending to the target and writing checkpoints once `held` says that another process may run the job.
     #[must_use]
     pub fn while_held(mut self, held: Held) -> Self {
         self.held = Some(held);
         self
     }
 
-    /// Has its room in common with other jobs.
+    /// Shares a memory budget with other jobs.
     #[must_use]
     pub fn sharing(mut self, memory: Memory) -> Self {
         self.memory = memory;
         self
     }
 
-    /// Looks for entries to be replayed whenever it is notified, and not only with the next change.
+    /// Looks for entries to be replayed when notified, not only with the next change.
     #[must_use]
     pub fn woken_by(mut self, woken: Arc<Notify>) -> Self {
         self.woken = woken;
         self
     }
 
-    /// Runs the mapping's function; without it a job that has one cannot run.
+    /// Sets the runner of functions. Without it a job whose mapping has a function cannot run.
     #[must_use]
     pub fn running(mut self, scripts: Scripts) -> Self {
         self.scripts = Some(scripts);
         self
     }
 
-    /// Only says where the job goes on from now on: writes such a checkpoint, and ends with [`End::Done`].
+    /// Only resets the job's position: writes such a checkpoint and ends with [`End::Done`].
     #[must_use]
     pub fn resetting(mut self, to: ResetTo) -> Self {
         self.reset = Some(to);
         self
     }
 
-    /// Ends at the end of the feed.
+    /// Ends the run at the end of the feed.
     #[must_use]
     pub fn once(mut self) -> Self {
         self.is_once = true;
         self
     }
 
-    /// Runs, and says what came of it; gives back the parts.
+    /// Runs until an [`End`] and returns the parts.
     ///
-    /// The target is `None` where it was lost.
+    /// The target is `None` if it was lost.
     pub async fn run(mut self) -> (End, Counts, Arc<S>, Option<T>, Q) {
         let Err(end) = self.run_to_end().await;
         self.keep_at_end(&end).await;
@@ -377,7 +379,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         let batch_max = window.map_or(self.batch_max(), |window| window.documents);
         let bytes_max = window.map_or(reading::ADMITTED_BYTES_MAX, |window| window.bytes);
         loop {
-            // What a window has gathered is delivered before the end, so that it is not read once more.
+            // A gathered window is delivered before the end, so that it is not read again.
             if *self.stop.borrow() && (window.is_none() || self.plan.is_empty()) {
                 return Err(End::Stopped);
             }
@@ -402,14 +404,14 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 if self.ahead.is_none() {
                     self.ahead = self.take_batch(batch_max).map(Ahead::unmade);
                 }
-                // What is lost between the two must end the run, not spin.
+                // A lost batch must end the run rather than loop.
                 let Some(next) = self.ahead.take() else {
                     return Err(End::GaveUp("changes are left that nothing is to be done with".to_owned()));
                 };
                 self.deliver(next, batch_max).await?;
                 self.fetched.clear();
                 self.keep(if window.is_some() { Moment::Rest } else { Moment::Batch }).await?;
-                // What was gathered is delivered whole; else a page that is there comes first.
+                // A gathered window is delivered whole; otherwise an available page comes first.
                 if window.is_none() {
                     break;
                 }
@@ -438,7 +440,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         }
     }
 
-    /// Where a job without a checkpoint begins.
+    /// Returns the position at which a job without a checkpoint begins.
     fn first_seq(&self) -> Seq {
         match &self.job.input.changes_feed.since {
             Some(serde_json::Value::String(text)) => Seq::parse(text).unwrap_or_default(),
@@ -447,14 +449,13 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         }
     }
 
-    /// The checkpoint to go on from: the target's, else the one that lies at the source.
+    /// Returns the checkpoint to resume from: the target's, else the source's.
     async fn begin(&mut self) -> Result<Option<Checkpoint>, End> {
         let found = loop {
             let epoch = self.epoch;
             match self.target()?.begin(epoch).await {
                 Ok(found) => break found,
                 Err(refused) => {
-                    // The source is not read meanwhile.
                     self.progress.lose_sight();
                     self.pause_for(refused).await?;
                 }
@@ -468,7 +469,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         };
         self.identity = identity;
         let mut checkpoint = found;
-        // What a target keeps is the truth, also where it has nothing: its tables may be new.
+        // The target's checkpoint is authoritative even if it has none: its tables may be new.
         let id = self.local_id();
         while checkpoint.is_none() && !self.keeps_checkpoint {
             match self.source.checkpoint(&id).await {
@@ -498,7 +499,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 return Ok(None);
             }
             self.is_initial_sync_done = is_initial_sync_done;
-            // Unlike any that is written.
+            // Differs from every written position.
             self.written = Seq::unlike_any();
             while self.written == Seq::unlike_any() {
                 self.reached = Some(seq.clone());
@@ -513,14 +514,14 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             checkpoint.check(&self.identity, &update_seq).map_err(End::Strange)?;
             self.is_initial_sync_done = checkpoint.is_initial_sync_done;
         } else if self.job.input.changes_feed.active_only {
-            // Where a feed is one order. CouchDB's is one of each shard: a document that was delivered may have gone before it.
+            // Sequences must form one order. CouchDB's are ordered per shard: a delivered document may come before it.
             let is_one_order = self.job.input.source_type != SourceType::Couchdb || update_seq.incarnation().is_some();
             self.first_end = update_seq.number().filter(|_| is_one_order);
         }
         Ok(checkpoint)
     }
 
-    /// After a time without answers: whether it still is the source that it was.
+    /// Checks the source's identity after a time without answers.
     async fn look_at_source(&mut self) -> Result<(), End> {
         let (identity, update_seq) = loop {
             match self.source.identity().await {
@@ -546,13 +547,13 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         }
     }
 
-    /// Waits before the target is tried again, as long as the schedule and the target ask.
+    /// Waits before the target is retried, as the schedule and the target demand.
     async fn pause_for(&mut self, refused: Refused) -> Result<(), End> {
         let until = self.note_refused(refused)?;
         self.pause(until).await
     }
 
-    /// Counts that the target refused something for its state; gives when it is to be tried again.
+    /// Counts a refusal because of the target's state and returns the time of the retry.
     fn note_refused(&mut self, refused: Refused) -> Result<Instant, End> {
         self.failures = self.failures.saturating_add(1);
         self.note_outage(refused, self.failures)
@@ -563,7 +564,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.pause(until).await
     }
 
-    /// Counts that the source did not answer as it should; gives when it is to be asked again.
+    /// Counts a failed request to the source and returns the time of the retry.
     fn note_unread(&mut self, error: &SourceError) -> Result<Instant, End> {
         if let SourceError::Nonsense(nonsense) = error
             && self.source_failures >= NONSENSE_MAX
@@ -576,7 +577,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.note_outage(Refused::failed(Failure::Connection, error), self.source_failures)
     }
 
-    /// Reports whether the last try of the source or the target failed.
+    /// Reports whether the last request to the source or target failed.
     fn tell_failing(&self) {
         self.progress.set_failing(self.failures > 0 || self.persist_failures > 0 || self.source_failures > 0);
     }
@@ -592,7 +593,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         self.progress.add_outage(&error);
         self.tell_failing();
         tracing::warn!(job = self.job.id, failures, error, "a job waits for its source or target");
-        // Spread well enough: pauses need not be unforeseeable.
+        // Jitter need not be unpredictable.
         self.chance = self.chance.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let schedule = self.system().schedule();
         let pause = schedule.pause(failures, retry_after, self.chance).ok_or(End::GaveUp(error))?;

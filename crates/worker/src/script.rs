@@ -1,6 +1,6 @@
-//! A mapping's function in JavaScript: what it makes of a document before the mapping's columns are.
+//! A mapping's function in JavaScript, applied to a document before the mapping's columns.
 //!
-//! Whoever puts a worker together says what runs it, and within which bounds; there is nothing in this crate that does.
+//! The embedding program runs the function, within limits of its choice; this crate has no JavaScript engine.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,45 +14,45 @@ use crate::rows::{Product, Unmappable, produce_all, produce_within};
 /// The longest source, in bytes.
 pub const SOURCE_BYTES_MAX: usize = 256 << 10;
 
-/// Characters of what a function says of its failure that are kept.
+/// The longest error message of a function that is kept, in characters.
 const TEXT_CHARACTERS_MAX: usize = 500;
 
-/// Why a function gave nothing.
+/// The reason why a function returned nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScriptError {
-    /// It threw, or took more time or memory than it may: the document's fault.
+    /// The function threw, or exceeded its time or memory: the document is the cause.
     #[error("{0}")]
     Failed(String),
-    /// It is no function.
+    /// The source is not a function.
     #[error("the mapping's function: {0}")]
     Broken(String),
-    /// It was not run, or not to its end: it is tried again.
+    /// The call did not run or did not complete: it is retried.
     #[error("{0}")]
     Later(String),
 }
 
-/// What is to be run.
+/// A call of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// The job whose it is.
+    /// The id of the job.
     pub job: Arc<str>,
-    /// An expression that gives a function of a document.
+    /// An expression that evaluates to a function of a document.
     pub source: Arc<str>,
-    /// JSON text. `None`: it is only said whether the source is a function.
+    /// The document as JSON text. `None`: only checks that the source is a function.
     pub document: Option<String>,
 }
 
-/// A call that is under way: the JSON text of what the function gave.
+/// A pending call, which yields the result as JSON text.
 pub type Called = Pin<Box<dyn Future<Output = Result<String, ScriptError>> + Send>>;
 
 /// Runs functions.
 pub type Scripts = Arc<dyn Fn(Call) -> Called + Send + Sync>;
 
-/// What is made of a document with its mapping's function, if it has one, in no more than so many bytes, as [`Product::bytes`] counts
-/// them. Large texts are parsed when `memory` allows it.
+/// Returns the product of a document, after the mapping's function if there is one, limited to `bytes_max` as counted
+/// by [`Product::bytes`]. Large texts wait for `memory` before they are parsed.
 ///
 /// # Errors
-/// [`ScriptError::Broken`] and [`ScriptError::Later`]; what is the document's fault is the answer.
+/// [`ScriptError::Broken`] and [`ScriptError::Later`]. Failures that the document causes are part of the result.
 pub async fn product(
     mapping: &Mapping,
     job: &str,
@@ -69,7 +69,7 @@ pub async fn product(
     }
     let Some(source) = mapping.function() else {
         let _alone = memory.parsing(text.len()).await;
-        // It was written from a value; were it none now, its rows must not go for it.
+        // This program wrote the text. A failure to parse it must not delete the document's rows.
         let document = parse(text.as_bytes(), &Limits::default());
         return Ok(document
             .map_err(|_| Unmappable::TooLarge)

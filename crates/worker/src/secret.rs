@@ -1,8 +1,8 @@
-//! Secrets: where they lie outside of documents, and that they are seen nowhere.
+//! References to secrets, and redaction.
 //!
-//! A document has a reference in the place of a secret, `env:NAME` or `file:NAME`. Whoever may write jobs is an administrator of
-//! the server, and not therefore one of its machine: a variable must begin with [`ENV_PREFIX`], and a file lies in the one directory
-//! that the configuration names. Nothing else of the machine can be sent anywhere as a password.
+//! A document has a reference in place of a secret, `env:NAME` or `file:NAME`. The right to write jobs makes an
+//! administrator of the server, but not of its machine. A variable must therefore begin with [`ENV_PREFIX`], and a file
+//! lies in the one configured directory. No other data of the machine can be sent as a password.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,46 +10,46 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 
-/// What the names of environment variables begin with that are secrets of the worker.
+/// The prefix of environment variables that hold the worker's secrets.
 pub const ENV_PREFIX: &str = "FLATBED_WORKER_";
 
 /// The longest secret, in bytes.
 pub const SECRET_BYTES_MAX: usize = 64 << 10;
 
-/// Characters of a name.
+/// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 200;
 
-/// What stands where a secret would.
+/// The replacement for a redacted secret.
 pub const HIDDEN: &str = "***";
 
-/// Where a secret lies.
+/// A reference to a secret.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Deserialize)]
 #[serde(try_from = "String")]
 pub enum SecretRef {
     /// In an environment variable, named in full.
     Env(String),
-    /// In a file of the directory of secrets.
+    /// In a file of the secrets directory.
     File(String),
 }
 
-/// Why a secret is not to be had. The message has no part of it.
+/// The reason why a secret is unavailable. Messages contain no part of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// A secret itself, or something else.
+    /// The value is not a reference, and may be a secret itself.
     #[error("a secret is written as env:FLATBED_WORKER_... or file:NAME, and is not itself in the document")]
     NoReference,
-    /// A variable that is not one of the worker's.
+    /// A variable without the worker's prefix.
     #[error("the name of the variable must begin with FLATBED_WORKER_, and have letters, digits and underscores")]
     Variable,
-    /// A name with a directory in it, or a hidden one.
+    /// A file name with a directory in it, or a hidden file.
     #[error(
         "the name of the file must have letters, digits, dots, dashes and underscores, and begin with none of the last three"
     )]
     File,
-    /// Nothing is there, or what is there cannot be read.
+    /// The secret does not exist or cannot be read.
     #[error("{0} cannot be read")]
     Missing(SecretRef),
-    /// Longer than 64 kB, empty, or no UTF-8.
+    /// The secret is longer than 64 kB, empty, or not UTF-8.
     #[error("{0} is empty, longer than 64 kB, or no UTF-8")]
     Unusable(SecretRef),
 }
@@ -91,12 +91,12 @@ impl fmt::Display for SecretRef {
     }
 }
 
-/// A secret. It is shown as `***`.
+/// A secret, displayed as `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// From what was read: white space at the end (a file's line end) is no part of it.
+    /// Creates a secret from raw bytes. Trailing white space, such as a file's line end, is removed.
     ///
     /// # Errors
     /// [`SecretError::Unusable`].
@@ -109,7 +109,7 @@ impl Secret {
         if text.is_empty() { Err(unusable()) } else { Ok(Secret(text.to_owned())) }
     }
 
-    /// The secret itself, for who sends it.
+    /// Returns the secret itself, to be sent.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -121,10 +121,10 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Takes secrets out of texts that are kept or shown: messages of targets, URLs, headers.
+/// Removes secrets from texts that are stored or shown: messages of targets, URLs, headers.
 #[derive(Clone, Default)]
 pub struct Redactor {
-    /// The longest first, so that no part of one is left where a shorter one is its beginning.
+    /// The secrets, longest first, so that replacing a short secret leaves no part of a longer one.
     hidden: Vec<String>,
 }
 
@@ -134,22 +134,22 @@ impl fmt::Debug for Redactor {
     }
 }
 
-/// Headers whose values are not shown, in lower case: those of HTTP, and all whose names say so.
+/// Headers whose values are secret, in lower case.
 const SECRET_HEADERS: &[&str] = &["authorization", "proxy-authorization", "cookie", "set-cookie"];
 
-/// Parts of names that say so.
+/// Words that mark a name as secret.
 const SECRET_WORDS: &[&str] =
     &["auth", "token", "secret", "passw", "api-key", "apikey", "api_key", "session", "signature", "credential"];
 
-/// Whether a header or a member or a parameter of such a name may have a secret.
+/// Returns whether a header, member or parameter of this name may hold a secret.
 pub fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     SECRET_HEADERS.contains(&name.as_str()) || SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
 impl Redactor {
-    /// Hides these, as they are and as they stand in headers, URLs and JSON. `pairs` are names with passwords, as they are sent
-    /// together.
+    /// Creates a redactor of these secrets, also as they appear in headers, URLs and JSON. `pairs` are names with
+    /// passwords that are sent together.
     pub fn new<'s>(
         secrets: impl IntoIterator<Item = &'s Secret>,
         pairs: impl IntoIterator<Item = (&'s str, &'s Secret)>,
@@ -182,7 +182,7 @@ impl Redactor {
         Redactor { hidden }
     }
 
-    /// The text without secrets, at most `characters_max` long.
+    /// Returns the redacted text, cut to `characters_max`.
     pub fn text(&self, text: &str, characters_max: usize) -> String {
         let mut shown = text.to_owned();
         for hidden in &self.hidden {
@@ -190,11 +190,11 @@ impl Redactor {
                 shown = shown.replace(hidden.as_str(), HIDDEN);
             }
         }
-        // Cut after the secrets are gone: a part of one would be none that is known.
+        // Redact before cutting: a partial secret would not be recognized.
         shown.chars().take(characters_max).collect()
     }
 
-    /// An URL without its user, its password, its fragment and the values of parameters that may be secrets.
+    /// Returns a URL without user, password, fragment and the values of parameters that may be secret.
     pub fn url(&self, url: &str) -> String {
         let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
         let (place, query) = match rest.split_once('?') {
@@ -223,7 +223,7 @@ impl Redactor {
         self.text(&shown, 2_000)
     }
 
-    /// A header's value, as far as it may be shown.
+    /// Returns a header's value, redacted if its name is secret.
     pub fn header(&self, name: &str, value: &str) -> String {
         if is_secret_name(name) { HIDDEN.to_owned() } else { self.text(value, 500) }
     }
@@ -306,7 +306,7 @@ mod tests {
         }
         assert_eq!(redactor.header("X-Api-Key", "7"), HIDDEN);
         assert_eq!(redactor.header("content-type", "a p@ss/word"), "a ***");
-        // Cut behind what is hidden, not within it.
+        // The cut comes after the redaction.
         assert_eq!(redactor.text("xp@ss/word", 3), "x**");
     }
 

@@ -1,4 +1,4 @@
-//! A source over HTTP: CouchDB's `_changes`, and Sync Gateway's.
+//! Sources over HTTP: the `_changes` of CouchDB and of Sync Gateway.
 
 mod live;
 
@@ -19,62 +19,63 @@ use crate::peer::{Answer, Bounds, Peer, PeerError};
 use crate::transform::json_of;
 use live::Live;
 
-/// For a page that is there, and for one that is waited for beyond the wait.
+/// The timeout for a page; added to the wait for a page that waits for changes.
 const PAGE_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// Answers that are short.
+/// The limits of short answers.
 const SHORT: Bounds = Bounds { bytes_max: 1 << 20, time_max: Duration::from_secs(60) };
 
-/// For how long a source is waited for that has no changes.
+/// The time that a request waits for changes.
 pub const WAIT: Duration = Duration::from_secs(25);
 
-/// Documents that are asked for at once, where rows do not carry them.
+/// The most documents per `_bulk_get`, for rows without documents.
 const BULK_MAX: usize = 100;
 
-/// Between two looks at a feed that is not waited for, where the job says nothing.
+/// The default interval of polling, in seconds.
 const POLL_SECONDS: f64 = 10.0;
 
-/// Why a source did not answer what was asked.
+/// The error of a request to a source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// It cannot be reached, or not now.
+    /// The source is unreachable.
     #[error("the source: {0}")]
     Peer(#[from] PeerError),
-    /// Its status says no.
+    /// The source answers with an error status.
     #[error("the source answers {0}")]
     Status(u16),
-    /// It answers something else.
+    /// The answer is malformed.
     #[error(transparent)]
     Nonsense(#[from] Nonsense),
 }
 
-/// How much is asked for at once.
+/// The limits of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// Rows at most.
+    /// The most rows.
     pub limit: usize,
-    /// Bytes at most: a page that has more is [`PeerError::TooLarge`].
+    /// The most bytes. A longer page yields [`PeerError::TooLarge`].
     pub bytes_max: usize,
-    /// Where there are no rows, some time is waited for one.
+    /// True if the request waits for changes when there are none.
     pub is_to_wait: bool,
 }
 
-/// What a job asks of a source.
+/// A run's source.
 pub trait Source: Send + Sync + 'static {
-    /// Which database it is, and where its feed ends now.
+    /// Returns the database's identity and the current end of its feed.
     ///
     /// # Errors
     /// [`SourceError`].
     fn identity(&self) -> impl Future<Output = Result<(SourceIdentity, Seq), SourceError>> + Send;
 
-    /// The next rows behind a place.
+    /// Reads the rows after a position.
     ///
     /// # Errors
     /// [`SourceError`].
     fn page(&self, since: &Seq, ask: Ask) -> impl Future<Output = Result<Page, SourceError>> + Send;
 
-    /// As [`Source::page`]. `next` is given where the page behind this one begins, as soon as that is known and if there is more: what is
-    /// asked for then comes while this one is still read. It may be wrong: the page says.
+    /// Reads a page as [`Source::page`] does. Sends the position of the following page to `next` as soon as it is known
+    /// and if there is more, so that the caller can request that page while this one is still parsed. The position may
+    /// be wrong; the returned page is authoritative.
     ///
     /// # Errors
     /// [`SourceError`].
@@ -88,16 +89,16 @@ pub trait Source: Send + Sync + 'static {
         self.page(since, ask)
     }
 
-    /// A document's newest state as JSON text; `None` where there is none that the job may see.
+    /// Returns a document's newest state as JSON text; `None` if the job has no access to one.
     ///
     /// # Errors
-    /// [`SourceError`]; [`PeerError::TooLarge`] where it has more bytes than these.
+    /// [`SourceError`]; [`PeerError::TooLarge`] beyond `bytes_max`.
     fn document(&self, id: &str, bytes_max: usize) -> impl Future<Output = Result<Option<String>, SourceError>> + Send;
 
-    /// An attachment of a document's revision; `None` where it has no such attachment.
+    /// Returns an attachment of a document's revision; `None` if the revision has no such attachment.
     ///
     /// # Errors
-    /// [`SourceError`]; [`PeerError::TooLarge`] where it has more bytes than these.
+    /// [`SourceError`]; [`PeerError::TooLarge`] beyond the limit.
     fn attachment(
         &self,
         id: &str,
@@ -106,16 +107,16 @@ pub trait Source: Send + Sync + 'static {
         bytes_max: usize,
     ) -> impl Future<Output = Result<Option<Bytes>, SourceError>> + Send;
 
-    /// A checkpoint at the source, with its revision.
+    /// Returns a checkpoint at the source, with its revision.
     ///
     /// # Errors
     /// [`SourceError`].
     fn checkpoint(&self, id: &str) -> impl Future<Output = Result<Option<(Checkpoint, String)>, SourceError>> + Send;
 
-    /// Writes one, in the place of that revision; gives the new one.
+    /// Writes a checkpoint over revision `rev` and returns the new revision.
     ///
     /// # Errors
-    /// [`SourceError`]; [`SourceError::Status`] 409 where another one wrote it.
+    /// [`SourceError`]; [`SourceError::Status`] 409 on a conflict.
     fn write_checkpoint(
         &self,
         id: &str,
@@ -124,20 +125,20 @@ pub trait Source: Send + Sync + 'static {
     ) -> impl Future<Output = Result<String, SourceError>> + Send;
 }
 
-/// A database behind HTTP.
+/// A database over HTTP.
 #[derive(Debug)]
 pub struct HttpSource {
     peer: Peer,
     kind: SourceType,
     feed: ChangesFeed,
-    /// A feed that is read as it comes.
+    /// The continuous feed in use.
     live: tokio::sync::Mutex<Option<Live>>,
-    /// It does not know `_bulk_get`, or answers something else than JSON.
+    /// True if the source lacks `_bulk_get` or answers it in another form than JSON.
     has_no_bulk: AtomicBool,
 }
 
 impl HttpSource {
-    /// Of a peer whose URL is the database's.
+    /// Creates a source from a peer whose URL is the database's.
     pub fn new(peer: Peer, kind: SourceType, feed: ChangesFeed) -> HttpSource {
         HttpSource { peer, kind, feed, live: tokio::sync::Mutex::default(), has_no_bulk: AtomicBool::new(false) }
     }
@@ -150,15 +151,16 @@ impl HttpSource {
         Ok(self.peer.call(Method::GET, path, &json_headers(), Bytes::new(), bounds).await?)
     }
 
-    /// The request for changes: which documents it is about may be too long for a path.
+    /// Builds a request for changes. A POST, if it names documents, whose ids may be too long for a path.
     fn changes(&self, feed: &str, since: &Seq) -> (Method, String, Bytes) {
         let mut path = format!("/_changes?feed={feed}&since={}", encode_segment(since.as_str()));
         let of = &self.feed;
-        // Whether a document that has left one of these channels is in another one of them, the row says only with it.
+        // A document that left one of these channels may still be in another. Only the document itself tells.
         if of.include_docs != Some(false) || !of.channels.is_empty() {
             path.push_str("&include_docs=true");
         }
-        // Of what the reader loses with a right. Sync Gateway has it since version 3, and takes no notice of it before.
+        // Requests rows for documents to which the reader lost access. Sync Gateway supports it from version 3 on and
+        // ignores it before.
         if self.kind != SourceType::Couchdb {
             path.push_str("&revocations=true");
         }
@@ -177,8 +179,8 @@ impl HttpSource {
         (Method::GET, path, Bytes::new())
     }
 
-    /// Documents of rows that do not carry them, as far as the page's bounds have room; the others are read one by one when they are
-    /// delivered.
+    /// Reads the documents of rows that lack them, within the page's limits. The remaining ones are read one by one
+    /// when they are delivered.
     async fn fill(&self, page: &mut Page, mut bytes_max: usize) -> Result<(), SourceError> {
         let missing = page.changes.iter().enumerate().filter(|(_, change)| change.what == What::ToBeRead);
         let missing: Vec<usize> = missing.map(|(at, _)| at).collect();
@@ -203,7 +205,7 @@ impl HttpSource {
                 status => return Err(SourceError::Status(status)),
             }
             let Ok(value) = parse(&answer.body, &Limits::default()) else {
-                // Sync Gateway answers in parts of MIME.
+                // Sync Gateway answers in multipart MIME.
                 self.has_no_bulk.store(true, Ordering::Relaxed);
                 return Ok(());
             };
@@ -217,7 +219,7 @@ impl HttpSource {
                     _ => &[],
                 };
                 let found = docs.iter().find_map(|doc| doc.get("ok"));
-                // What is not that revision is read when it is its turn.
+                // A document of another revision is read at its turn.
                 let is_it = |doc: &&Value<'_>| {
                     let is = |name: &str, text: &str| doc.get(name).and_then(Value::as_str) == Some(text);
                     is("_id", &change.id) && is("_rev", &change.rev)
@@ -237,7 +239,7 @@ impl HttpSource {
     }
 }
 
-/// A document's; what a design document is called keeps its slash.
+/// Returns a document's path. The id of a design document keeps its slash.
 fn path_of(id: &str) -> String {
     match id.strip_prefix("_design/") {
         Some(name) => format!("/_design/{}", encode_segment(name)),
@@ -245,7 +247,7 @@ fn path_of(id: &str) -> String {
     }
 }
 
-/// Whether it stands for a document that has left the reader's channels.
+/// Returns whether the document is a placeholder for one that left the reader's channels.
 fn is_hidden(doc: &Value<'_>) -> bool {
     doc.get("_removed") == Some(&Value::Bool(true))
 }
@@ -257,7 +259,7 @@ fn json_headers() -> HeaderMap {
 
 impl Source for HttpSource {
     async fn identity(&self) -> Result<(SourceIdentity, Seq), SourceError> {
-        // Sync Gateway sends whoever asks without the slash elsewhere.
+        // Sync Gateway redirects requests without the slash.
         let answer = self.get(if self.is_couchdb() { "" } else { "/" }, SHORT).await?;
         if answer.status != 200 {
             return Err(SourceError::Status(answer.status));
@@ -270,7 +272,7 @@ impl Source for HttpSource {
             Some(Value::String(text) | Value::Number(text)) if text.len() <= 1_000 => Some(text.clone().into_owned()),
             _ => None,
         };
-        // Sync Gateway's is the moment at which its process began to serve the database.
+        // Sync Gateway reports the time at which its process began to serve the database.
         let instance = if self.is_couchdb() { text("instance_start_time") } else { None };
         let incarnation = update_seq.incarnation().filter(|_| self.is_couchdb()).map(str::to_owned);
         Ok((SourceIdentity { instance, server: text("server_uuid"), incarnation }, update_seq))
@@ -291,7 +293,7 @@ impl Source for HttpSource {
                     return Ok(page);
                 }
                 FeedType::Normal => {
-                    // The schema bounds it to a day.
+                    // The schema limits the value to a day.
                     let seconds = self.feed.poll_interval_seconds.unwrap_or(POLL_SECONDS);
                     self.peer.clock().sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default()).await;
                 }
@@ -309,7 +311,7 @@ impl Source for HttpSource {
         }
         if let Some(seq) = next_page(&answer.body) {
             next(seq);
-            // Who asks for it is not behind this page.
+            // Lets the receiver request the next page before this page is parsed.
             tokio::task::yield_now().await;
         }
         let mut page = Page::read(&answer.body)?;
@@ -345,7 +347,7 @@ impl Source for HttpSource {
                 Ok((!is_hidden(&value)).then(|| json_of(&value)))
             }
             404 => Ok(None),
-            // What is in none of the reader's channels.
+            // The document is in none of the reader's channels.
             403 if !self.is_couchdb() => Ok(None),
             status => Err(SourceError::Status(status)),
         }

@@ -1,19 +1,20 @@
-//! Moments as texts: ISO 8601 as documents have it, and dates of HTTP headers. Proleptic Gregorian, UTC, years 0 to 9999.
+//! Parses and formats times: ISO 8601 as in documents, and dates of HTTP headers. Proleptic Gregorian calendar, UTC,
+//! years 0 to 9999.
 
 use flatbed_clock::Clock;
 
 /// Seconds of a day.
 const DAY: i64 = 86_400;
 
-/// Numbers from here on are taken for milliseconds: as seconds they would be beyond the year 5138.
+/// The number from which numeric times are milliseconds. As seconds they would be beyond the year 5138.
 const MILLISECONDS_FROM: u64 = 100_000_000_000;
 
-/// A moment.
+/// A point in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
-    /// Of Unix time.
+    /// Seconds of Unix time.
     pub seconds: i64,
-    /// Below 1,000,000,000.
+    /// The fraction, below 1,000,000,000.
     pub nanoseconds: u32,
 }
 
@@ -22,7 +23,7 @@ pub fn now(clock: &Clock) -> Moment {
     Moment { seconds: i64::try_from(clock.unix_seconds()).unwrap_or_default(), nanoseconds: 0 }
 }
 
-/// Days since 1970-01-01, after Howard Hinnant's `days_from_civil`; the month from 1, any day.
+/// Returns the days since 1970-01-01, after Howard Hinnant's `days_from_civil`. Months count from 1; any day is valid.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -31,7 +32,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// Year, month and day of such a day.
+/// Returns year, month and day of a number of days since 1970-01-01.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
@@ -48,17 +49,17 @@ fn number(text: &str, digits: usize) -> Option<i64> {
     (text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit())).then(|| text.parse().ok())?
 }
 
-/// The day of `YYYY-MM-DD`, since 1970-01-01. `None`: it is no date.
+/// Parses `YYYY-MM-DD` into days since 1970-01-01. `None`: not a date.
 pub(crate) fn day_of(text: &str) -> Option<i64> {
     let (year, rest) = text.split_once('-')?;
     let (month, day) = rest.split_once('-')?;
     let (year, month, day) = (number(year, 4)?, number(month, 2)?, number(day, 2)?);
     let since = days(year, month, day);
-    // What is no day of its month comes back as another one.
+    // A day that does not exist in its month would convert back to another one.
     (civil(since) == (year, month, day)).then_some(since)
 }
 
-/// The date in front of an ISO 8601 text, as it is written there: `2026-04-22` of `2026-04-22T23:30:00-08:00`.
+/// Returns the date part of an ISO 8601 text, unconverted: `2026-04-22` of `2026-04-22T23:30:00-08:00`.
 pub fn date_of(text: &str) -> Option<&str> {
     let date = text.get(..10)?;
     day_of(date)?;
@@ -66,8 +67,8 @@ pub fn date_of(text: &str) -> Option<&str> {
 }
 
 impl Moment {
-    /// From ISO 8601: `2026-04-22`, `2026-04-22T19:33:16.759+02:00`, with a space in the place of the `T`, without seconds, and
-    /// UTC where no zone stands.
+    /// Parses ISO 8601: `2026-04-22`, `2026-04-22T19:33:16.759+02:00`, with a space instead of the `T`, without
+    /// seconds, and as UTC if there is no zone.
     pub fn parse(text: &str) -> Option<Moment> {
         let day = day_of(text.get(..10)?)?;
         let rest = text.get(10..)?;
@@ -97,7 +98,7 @@ impl Moment {
         Some(Moment { seconds: day * DAY + hour * 3_600 + minute * 60 + second.min(59) - offset, nanoseconds })
     }
 
-    /// From a number of Unix time, in seconds, or in milliseconds from 100,000,000,000 on.
+    /// Converts a number of Unix time: seconds, or milliseconds from 100,000,000,000 on.
     pub fn of_number(number: i64) -> Option<Moment> {
         let (seconds, milliseconds) = if number.unsigned_abs() >= MILLISECONDS_FROM {
             (number.div_euclid(1_000), number.rem_euclid(1_000))
@@ -109,7 +110,8 @@ impl Moment {
         (0..=9999).contains(&year).then_some(Moment { seconds, nanoseconds })
     }
 
-    /// From a date of an HTTP header (RFC 9110, 5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`. The two obsolete forms are not read.
+    /// Parses a date of an HTTP header (RFC 9110, 5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`. The two obsolete forms are
+    /// not supported.
     pub fn parse_http(text: &str) -> Option<Moment> {
         let (_, rest) = text.split_once(", ")?;
         let mut words = rest.split(' ');
@@ -126,7 +128,7 @@ impl Moment {
     }
 }
 
-/// Seconds that a zone is ahead of UTC.
+/// Parses a zone into seconds ahead of UTC.
 fn offset(text: &str) -> Option<i64> {
     if matches!(text, "Z" | "z") {
         return Some(0);
@@ -144,7 +146,7 @@ fn offset(text: &str) -> Option<i64> {
     (hours <= 23 && minutes <= 59).then_some(sign * (hours * 3_600 + minutes * 60))
 }
 
-/// `2026-04-22T19:33:16Z`, with a fraction of three, six or nine digits where there is one.
+/// Formats as `2026-04-22T19:33:16Z`, with a fraction of three, six or nine digits if there is one.
 impl std::fmt::Display for Moment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (year, month, day) = civil(self.seconds.div_euclid(DAY));

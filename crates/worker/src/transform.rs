@@ -1,24 +1,25 @@
-//! What a mapping may do to a value: a chain of functions, `trim().lowercase()`, `split($._id,"::")[0]`.
+//! Transforms: chains of functions on a value in a mapping, `trim().lowercase()`, `split($._id,"::")[0]`.
 //!
-//! Names are those of the Python worker, in any case and with or without underscores; what it calls by several names is listed
-//! once. A value that is missing or null stays so but for `coalesce`; what cannot be done to a value makes it null, as there.
-//! An unknown name is an error of the mapping, where the Python worker writes the value as it is.
+//! Names are those of the Python worker, in any case and with or without underscores; synonyms share one row. A missing
+//! or null value stays so, except under `coalesce`; a function that cannot apply to a value makes it null, as there. An
+//! unknown name is an error of the mapping, unlike in the Python worker, which writes the value unchanged.
 //!
-//! | function | what it makes |
+//! | function | result |
 //! |---|---|
 //! | `trim` `trim_start` `trim_end` | text without white space at its ends |
-//! | `to_upper_case` (`uppercase`, `upper`), `to_lower_case` (`lowercase`, `lower`), `proper_case` | text in other letters |
+//! | `to_upper_case` (`uppercase`, `upper`), `to_lower_case` (`lowercase`, `lower`), `proper_case` | text in another
+//! case |
 //! | `left(n)` `right(n)` `substring(from,length)` | a part, in characters |
-//! | `replace(old,new)` | text with another in its place, everywhere |
-//! | `split(separator)[n]` `join(separator)` | texts, one of them; and one text of an array |
-//! | `starts_with(x)` `ends_with(x)` `includes(x)` `regex_match(x)` | true or false; false for what is missing |
+//! | `replace(old,new)` | text with all occurrences replaced |
+//! | `split(separator)[n]` `join(separator)` | an array of texts, or one of them; one text from an array |
+//! | `starts_with(x)` `ends_with(x)` `includes(x)` `regex_match(x)` | boolean; false for a missing value |
 //! | `to_string` `json_stringify` | the text of a value; its JSON |
 //! | `length` | of a text in characters, of an array or object in members |
-//! | `parse_int` (`to_int`), `parse_float` (`to_float`) | a number of a text |
-//! | `to_fixed(n)` (`to_decimal`), `round` `floor` `ceil` `abs` | exact decimals; halves go to the even neighbour |
-//! | `to_bool` | of `true`, `yes`, `on`, `1` and their opposites |
-//! | `to_date` `to_iso8601` `to_epoch` | of ISO 8601 texts and Unix time in seconds or milliseconds |
-//! | `coalesce(x)` (`default`) | `x` for what is missing or null |
+//! | `parse_int` (`to_int`), `parse_float` (`to_float`) | a number from a text |
+//! | `to_fixed(n)` (`to_decimal`), `round` `floor` `ceil` `abs` | exact decimals; halves round to even |
+//! | `to_bool` | boolean from `true`, `yes`, `on`, `1` and their opposites |
+//! | `to_date` `to_iso8601` `to_epoch` | from ISO 8601 texts and Unix time in seconds or milliseconds |
+//! | `coalesce(x)` (`default`) | `x` for a missing or null value |
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -30,45 +31,45 @@ use crate::decimal::Decimal;
 use crate::path::{Path, PathError, Scope};
 use crate::time::{Moment, date_of};
 
-/// The longest text of a transform.
+/// The longest text of a transform, in bytes.
 pub const TRANSFORM_BYTES_MAX: usize = 2_000;
 
-/// Functions in a chain.
+/// The most functions in a chain.
 const CALLS_MAX: usize = 16;
 
-/// The longest text that a function makes.
+/// The longest text that a function returns, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// Texts that `split` makes.
+/// The most texts that `split` returns.
 const PARTS_MAX: usize = 10_000;
 
-/// Of a compiled regular expression.
+/// The largest compiled regular expression, in bytes.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
-/// A value under way; `None` where nothing is.
+/// A value in a chain; `None` if it is missing.
 pub type Given<'d> = Option<Value<'d>>;
 
-/// Why a text is no transform.
+/// The reason why a text is not a transform.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransformError {
-    /// Where functions and brackets should stand, they do not.
+    /// Malformed functions or brackets.
     #[error("{0:?} is no chain of functions such as trim().lowercase()")]
     Syntax(String),
-    /// A function that there is not.
+    /// An unknown function.
     #[error("there is no function {0:?}")]
     Unknown(String),
-    /// Something it cannot work with, or nothing where something must be.
+    /// Invalid or missing arguments.
     #[error("{0} takes {1}")]
     Arguments(&'static str, &'static str),
     /// A regular expression that does not compile, or is too large.
     #[error("the regular expression cannot be used: {0}")]
     Regex(String),
-    /// What stands as the argument with a `$`.
+    /// A malformed path in the argument that begins with `$`.
     #[error(transparent)]
     Path(#[from] PathError),
 }
 
-/// A document's value made a transform's result too large to be kept.
+/// The error for a document whose value makes a transform's result too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a transform made more than 16 MB of text")]
 pub struct TooLarge;
@@ -109,7 +110,7 @@ enum Function {
     Coalesce(String),
 }
 
-/// A chain of functions, and the path that stands as an argument of its first, if one does.
+/// A chain of functions, and the path given as an argument of the first, if any.
 #[derive(Debug, Clone)]
 pub struct Transform {
     path: Option<Path>,
@@ -161,8 +162,8 @@ struct Argument {
     is_quoted: bool,
 }
 
-/// What stands between parentheses, and what follows them. Quotation marks keep commas and parentheses together; empty
-/// arguments that are not quoted are left out (`to_decimal(,2)`).
+/// Splits the text after an opening parenthesis into arguments and the rest. Commas and parentheses inside quotation
+/// marks are literal; empty unquoted arguments are left out (`to_decimal(,2)`).
 fn arguments(inside: &str) -> Option<(Vec<Argument>, &str)> {
     let (mut found, mut current) = (Vec::new(), Argument { text: String::new(), is_quoted: false });
     let mut quote = None;
@@ -187,7 +188,7 @@ fn arguments(inside: &str) -> Option<(Vec<Argument>, &str)> {
                     return Some((found, inside.get(at + 1..)?));
                 }
             }
-            // White space behind a quoted one.
+            // White space after a quoted argument.
             (None, c) if current.is_quoted && c.is_whitespace() => {}
             (None, _) if current.is_quoted => return None,
             (None, c) => current.text.push(c),
@@ -262,12 +263,12 @@ fn function(name: &str, arguments: &[Argument]) -> Result<Function, TransformErr
 }
 
 impl Transform {
-    /// The path among the arguments of its first function.
+    /// Returns the path among the arguments of the first function.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_ref()
     }
 
-    /// What it makes of its own path's value.
+    /// Applies the transform to the value at its own path.
     ///
     /// # Errors
     /// [`TooLarge`].
@@ -276,7 +277,7 @@ impl Transform {
         self.apply(value)
     }
 
-    /// What it makes of a value.
+    /// Applies the transform to a value.
     ///
     /// # Errors
     /// [`TooLarge`].
@@ -291,7 +292,7 @@ impl Transform {
     }
 }
 
-/// The text of a value: a string's own, else its JSON.
+/// Returns the text of a value: a string itself, else its JSON.
 pub(crate) fn text_of<'d>(value: &Value<'d>) -> Cow<'d, str> {
     match value {
         Value::String(text) | Value::Number(text) => text.clone(),
@@ -302,7 +303,7 @@ pub(crate) fn text_of<'d>(value: &Value<'d>) -> Cow<'d, str> {
 pub(crate) fn json_of(value: &Value<'_>) -> String {
     let mut text = Vec::new();
     write(value, &mut text);
-    // What is written is UTF-8.
+    // The writer emits UTF-8.
     String::from_utf8(text).unwrap_or_default()
 }
 
@@ -323,7 +324,7 @@ fn decimal(value: &Value<'_>) -> Option<Decimal> {
     }
 }
 
-/// A part of a text, by characters.
+/// Returns a part of a text, in characters.
 fn part(of: &str, from: usize, length: usize) -> String {
     of.chars().skip(from).take(length).collect()
 }
@@ -451,7 +452,7 @@ mod tests {
 
     use super::*;
 
-    /// The JSON that a transform makes of a JSON text; `-` for nothing.
+    /// Returns the JSON that a transform makes of a JSON text; `-` for a missing value.
     fn made(transform: &str, json: &str) -> String {
         let value = (json != "-").then(|| parse(json.as_bytes(), &Limits::default()).unwrap());
         let transform: Transform = transform.parse().unwrap_or_else(|error| panic!("{transform}: {error}"));
@@ -583,7 +584,7 @@ mod tests {
             for name in names {
                 step = made(name, &step);
             }
-            // Null comes out of nothing.
+            // `null` comes from a missing value.
             prop_assert_eq!(whole, if step == "null" { "-".to_owned() } else { step });
         }
     }

@@ -1,4 +1,5 @@
-//! What documents of `_worker` are made of. The schemas say what is required and how large it may be; defaults are here.
+//! The parts of `_worker` documents. The schemas define required members and their limits; this module defines the
+//! defaults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,13 +16,13 @@ use crate::queue::REPLAYS_MAX;
 use crate::retry::Schedule;
 use crate::secret::SecretRef;
 
-/// What a source is.
+/// The kind of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SourceType {
     /// Flatbed.
     Flatbed,
-    /// CouchDB, and what answers as it does.
+    /// CouchDB and compatible servers.
     Couchdb,
     /// Sync Gateway.
     SyncGateway,
@@ -31,109 +32,109 @@ pub enum SourceType {
     EdgeServer,
 }
 
-/// How the worker signs in.
+/// The worker's authentication method.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuthMethod {
-    /// As nobody.
+    /// Anonymous.
     #[default]
     None,
     /// With a name and a password.
     Basic,
     /// With a token.
     Bearer,
-    /// With a session's cookie, which is `token`.
+    /// With a session cookie in `token`.
     Session,
 }
 
-/// As whom the worker speaks.
+/// The worker's credentials.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Auth {
-    /// How.
+    /// The method.
     #[serde(default)]
     pub method: AuthMethod,
-    /// A name.
+    /// The user name.
     pub username: Option<String>,
-    /// Its password.
+    /// The user's password.
     pub password: Option<SecretRef>,
     /// A token or cookie.
     pub token: Option<SecretRef>,
 }
 
-/// How a feed is read.
+/// The mode of reading a feed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FeedType {
     /// Page by page, with pauses.
     Normal,
-    /// Page by page, waiting for changes.
+    /// Page by page; each request waits for changes.
     #[default]
     Longpoll,
-    /// As one long answer.
+    /// One continuous answer.
     Continuous,
 }
 
-/// What is asked of a feed.
+/// The options of a feed.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct ChangesFeed {
-    /// How it is read.
+    /// The mode.
     #[serde(default)]
     pub feed_type: FeedType,
-    /// Where a job without a checkpoint begins: `0`, `now`, a sequence.
+    /// The start of a job without a checkpoint: `0`, `now`, or a sequence.
     pub since: Option<serde_json::Value>,
-    /// Of these channels alone, with Sync Gateway.
+    /// The channels to read, with Sync Gateway.
     #[serde(default)]
     pub channels: Vec<String>,
-    /// Without deletions, until all that was there has been read once.
+    /// True if deletions are skipped until the feed has been read to its end once.
     #[serde(default)]
     pub active_only: bool,
-    /// Whether rows carry documents; else they are read in bulk.
+    /// True if rows carry documents; otherwise they are read in bulk.
     pub include_docs: Option<bool>,
-    /// Between two signs of life.
+    /// The interval of heartbeats, in milliseconds.
     pub heartbeat_ms: Option<u64>,
-    /// Until a feed ends on which nothing happens.
+    /// The time after which an idle feed ends, in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// Rows of a page; 0 is 1,000.
+    /// The most rows of a page; 0 means 1,000.
     #[serde(default)]
     pub limit: u64,
-    /// A filter function.
+    /// The name of a filter function.
     pub filter: Option<String>,
-    /// Of these documents alone.
+    /// The ids of the documents to read. Empty: all.
     #[serde(default)]
     pub doc_ids: Vec<String>,
-    /// Of what a selector matches alone.
+    /// A selector of the documents to read.
     pub selector: Option<serde_json::Value>,
-    /// With `normal`.
+    /// The interval of polling in seconds, for `normal`.
     pub poll_interval_seconds: Option<f64>,
 }
 
 /// A source.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Input {
-    /// What jobs call it.
+    /// The id that jobs use.
     pub id: String,
-    /// What it is.
+    /// Its kind.
     pub source_type: SourceType,
-    /// Its database's address.
+    /// The database's URL.
     pub url: Option<String>,
-    /// A database of this server.
+    /// The name of a database of this server.
     pub local: Option<String>,
-    /// Sync Gateway's.
+    /// Sync Gateway's scope.
     pub scope: Option<String>,
-    /// Sync Gateway's.
+    /// Sync Gateway's collection.
     pub collection: Option<String>,
-    /// As whom.
+    /// The credentials.
     #[serde(default)]
     pub auth: Auth,
-    /// Headers beside it; values may be references.
+    /// Further headers; values may be references to secrets.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// What is asked of its feed.
+    /// The options of its feed.
     #[serde(default)]
     pub changes_feed: ChangesFeed,
 }
 
-/// An SQL server.
+/// The kind of an SQL target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DatabaseType {
@@ -148,77 +149,77 @@ pub enum DatabaseType {
 /// An SQL target.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct RdbmsOutput {
-    /// What jobs call it.
+    /// The id that jobs use.
     pub id: String,
-    /// What it is.
+    /// Its kind.
     pub database_type: DatabaseType,
-    /// Where.
+    /// The host.
     pub host: Option<String>,
-    /// Its port, if not the usual one.
+    /// The port, if not the default.
     pub port: Option<u16>,
-    /// The database; for SQLite a file's name.
+    /// The database; for SQLite the file's name.
     pub database: String,
-    /// PostgreSQL's.
+    /// PostgreSQL's schema.
     pub schema: Option<String>,
-    /// As whom.
+    /// The user name.
     pub username: Option<String>,
-    /// With which password.
+    /// The user's password.
     pub password: Option<SecretRef>,
-    /// Whether by TLS alone.
+    /// True if TLS is required.
     #[serde(default)]
     pub ssl: bool,
-    /// Whether tables that are missing are made.
+    /// True if missing tables are created.
     #[serde(default)]
     pub create_tables: bool,
-    /// For a statement.
+    /// The timeout of a statement, in seconds.
     pub timeout_seconds: Option<f64>,
-    /// Connections.
+    /// The most connections.
     pub pool_max: Option<u32>,
 }
 
-/// What becomes of deletions at an endpoint.
+/// The treatment of deletions at an HTTP endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnHttpDelete {
-    /// They are sent, to where the document is.
+    /// Sends them to the document's URL.
     #[default]
     Delete,
-    /// Nothing.
+    /// Skips them.
     Ignore,
 }
 
 /// An HTTP target.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct HttpOutput {
-    /// What jobs call it.
+    /// The id that jobs use.
     pub id: String,
-    /// Where a document goes: a template.
+    /// The URL of a document: a template.
     pub url: String,
-    /// How it is sent; `PUT` where nothing stands.
+    /// The method for documents. Default: `PUT`.
     pub method: Option<String>,
-    /// How a deletion is sent; `DELETE` where nothing stands.
+    /// The method for deletions. Default: `DELETE`.
     pub delete_method: Option<String>,
-    /// Whether a deletion has a body.
+    /// True if a deletion has a body.
     #[serde(default)]
     pub send_delete_body: bool,
-    /// What becomes of deletions.
+    /// The treatment of deletions.
     #[serde(default)]
     pub on_delete: OnHttpDelete,
-    /// Headers; values may be references.
+    /// Further headers; values may be references to secrets.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// As whom.
+    /// The credentials.
     #[serde(default)]
     pub auth: Auth,
-    /// What bodies are written as.
+    /// The format of bodies.
     #[serde(default)]
     pub format: Format,
-    /// For an answer.
+    /// The timeout of an answer, in seconds.
     pub timeout_seconds: Option<f64>,
 }
 
 impl HttpOutput {
-    /// The server, and the template of paths behind it, which has a slash at least.
+    /// Splits the URL into the server and the template of its paths, which is at least a slash.
     pub fn parts(&self) -> (&str, &str) {
         let begin = self.url.find("://").map_or(0, |at| at + 3);
         let end = self.url.get(begin..).and_then(|rest| rest.find('/')).map_or(self.url.len(), |at| begin + at);
@@ -226,7 +227,7 @@ impl HttpOutput {
         (server, if template.is_empty() { "/" } else { template })
     }
 
-    /// Whether documents and their deletions have a place there.
+    /// Checks that the template fits documents and their deletions.
     ///
     /// # Errors
     /// [`PathError`].
@@ -235,10 +236,10 @@ impl HttpOutput {
         path::check(self.parts().1, path::Use::Documents { is_deleted, is_told: self.send_delete_body })
     }
 
-    /// The path of attachments, a template.
+    /// Returns the template of attachments' paths.
     ///
     /// # Errors
-    /// In words, why there is none.
+    /// A message that names the defect.
     pub fn attachments(&self, part: &AttachmentsPart) -> Result<String, String> {
         let template = match &part.destination.url_template {
             Some(template) => template.clone(),
@@ -254,11 +255,11 @@ impl HttpOutput {
     }
 }
 
-/// What a store is.
+/// The kind of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CloudProvider {
-    /// S3, or what answers as it does.
+    /// S3 and compatible servers.
     S3,
     /// A file of JSON Lines.
     File,
@@ -266,7 +267,7 @@ pub enum CloudProvider {
     Stdout,
 }
 
-/// How a bucket stands in an address.
+/// The position of the bucket's name in the URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Addressing {
@@ -276,62 +277,62 @@ pub enum Addressing {
     Virtual,
 }
 
-/// How many documents an object has, and until when they are waited for.
+/// The limits of an object with many documents.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct BatchPart {
-    /// So many.
+    /// The most documents.
     pub max_docs: Option<usize>,
-    /// Of so many bytes.
+    /// The most bytes.
     pub max_bytes: Option<usize>,
-    /// The oldest has waited for so long.
+    /// The longest time that the oldest document waits, in seconds.
     pub max_seconds: Option<f64>,
 }
 
 /// A store of objects, a file, or the standard output.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct CloudOutput {
-    /// What jobs call it.
+    /// The id that jobs use.
     pub id: String,
-    /// What it is.
+    /// Its kind.
     pub provider: CloudProvider,
-    /// A file's name.
+    /// The file's name.
     pub file: Option<String>,
-    /// S3's.
+    /// S3's bucket.
     pub bucket: Option<String>,
-    /// What objects are called.
+    /// The template of object keys.
     pub key_template: Option<String>,
-    /// Where the bucket is; `us-east-1` where nothing stands.
+    /// The bucket's region. Default: `us-east-1`.
     pub region: Option<String>,
-    /// The store's address, if it is not Amazon's.
+    /// The store's URL, if it is not Amazon's.
     pub endpoint_url: Option<String>,
-    /// How the bucket stands in it: with Amazon in the name, else in the path.
+    /// The position of the bucket's name. Default: the host name at Amazon, else the path.
     pub addressing: Option<Addressing>,
-    /// As whom; without one as nobody.
+    /// The access key's id. `None`: anonymous.
     pub access_key_id: Option<SecretRef>,
-    /// With which key.
+    /// The secret access key.
     pub secret_access_key: Option<SecretRef>,
-    /// With a key for a time.
+    /// The token of temporary credentials.
     pub session_token: Option<SecretRef>,
-    /// What objects are.
+    /// The format of objects.
     #[serde(default)]
     pub format: ObjectFormat,
-    /// What they say that they are, if not what they are.
+    /// The content type, if it differs from the format's.
     pub content_type: Option<String>,
-    /// What becomes of deletions.
+    /// The treatment of deletions.
     #[serde(default)]
     pub on_delete: OnObjectDelete,
-    /// Of objects of many documents.
+    /// The limits of objects with many documents.
     #[serde(default)]
     pub batch: BatchPart,
-    /// For an answer.
+    /// The timeout of an answer, in seconds.
     pub timeout_seconds: Option<f64>,
 }
 
 impl CloudOutput {
-    /// What objects are called.
+    /// Returns the template of object keys.
     ///
     /// # Errors
-    /// In words, why it is no template, or none for such objects.
+    /// A message that names the defect.
     pub fn template(&self) -> Result<Template, String> {
         let template: Template = self
             .key_template
@@ -349,10 +350,10 @@ impl CloudOutput {
         Ok(template)
     }
 
-    /// What objects of attachments are called.
+    /// Returns the template of attachments' keys.
     ///
     /// # Errors
-    /// In words, why it is no template, or none for such objects.
+    /// A message that names the defect.
     pub fn attachments(&self, part: &AttachmentsPart) -> Result<Template, String> {
         let template = part.destination.key_template.as_deref().unwrap_or("attachments/{id}/{attachment}");
         let template: Template = template.parse().map_err(|error: TemplateError| error.to_string())?;
@@ -364,7 +365,7 @@ impl CloudOutput {
         Ok(template)
     }
 
-    /// How many documents an object has, and until when they are waited for.
+    /// Returns the limits of an object with many documents.
     pub fn window(&self) -> Window {
         let (batch, default) = (&self.batch, Window::OBJECTS);
         let age = batch.max_seconds.map_or(default.age, |of| Duration::try_from_secs_f64(of).unwrap_or(default.age));
@@ -376,34 +377,34 @@ impl CloudOutput {
     }
 }
 
-/// The order of delivery.
+/// The settings of delivery.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Processing {
-    /// One change at a time.
+    /// True if changes are delivered one at a time.
     #[serde(default)]
     pub sequential: bool,
-    /// Requests at once.
+    /// The most concurrent requests.
     pub max_concurrent: Option<usize>,
-    /// Changes in a transaction.
+    /// The most changes in a transaction.
     pub batch: Option<usize>,
-    /// Deletions do nothing.
+    /// True if deletions have no effect.
     #[serde(default)]
     pub ignore_delete: bool,
-    /// Nor does what the job may no longer see.
+    /// True if documents that the job lost access to have no effect.
     #[serde(default)]
     pub ignore_remove: bool,
-    /// All but the delivery.
+    /// True if everything but the delivery is done.
     #[serde(default)]
     pub dry_run: bool,
 }
 
 impl Processing {
-    /// Requests that are under way at once.
+    /// Returns the most concurrent requests.
     pub fn at_once(&self) -> usize {
         if self.sequential { 1 } else { self.max_concurrent.unwrap_or(20).max(1) }
     }
 
-    /// Changes in a transaction.
+    /// Returns the most changes in a transaction.
     pub fn batch(&self) -> usize {
         if self.sequential { 1 } else { self.batch.unwrap_or(1_000).max(1) }
     }
@@ -416,10 +417,10 @@ pub(super) struct RetryPart {
     pub(super) backoff_max_seconds: Option<f64>,
 }
 
-/// When a checkpoint is written to a source, and under which name.
+/// The settings of checkpoints at the source.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct CheckpointPart {
-    /// What a worker is called there.
+    /// The worker's name.
     pub client_id: Option<String>,
     /// See [`CheckpointPart::documents`].
     pub every_n_docs: Option<u64>,
@@ -428,93 +429,94 @@ pub struct CheckpointPart {
 }
 
 impl CheckpointPart {
-    /// After how many documents, delivered or in the queue, it is written; within a batch too, as the Python worker does. `None`, also for
-    /// 0: the worker chooses.
+    /// Returns the number of delivered or queued documents after which a checkpoint is written, also within a batch, as
+    /// in the Python worker. `None`, also for 0: the worker's default.
     pub fn documents(&self) -> Option<u64> {
         self.every_n_docs.filter(|documents| *documents > 0)
     }
 
-    /// It is written once it is so old and could be newer; where the feed ends, too, and not at once. `None`, for 0 too: the worker chooses.
+    /// Returns the time after which a checkpoint that could be newer is written. It then is not written at once at the
+    /// end of the feed. `None`, also for 0: the worker's default.
     pub fn period(&self) -> Option<std::time::Duration> {
         let seconds = self.every_seconds.filter(|seconds| *seconds > 0.0)?;
         std::time::Duration::try_from_secs_f64(seconds).ok()
     }
 }
 
-/// What becomes of entries.
+/// The settings of queue entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct QueuePart {
-    /// Until one goes that may go; 0: never.
+    /// The time in seconds after which a removable entry expires; 0: never.
     pub retention_seconds: Option<u64>,
-    /// Failed replays until one is exhausted.
+    /// The number of failed replays after which an entry is exhausted.
     pub max_replay_attempts: Option<u32>,
-    /// Whether those go too that wait.
+    /// True if waiting entries expire too.
     #[serde(default)]
     pub drop_waiting: bool,
-    /// So many halt the job.
+    /// The number of entries that halts the job.
     pub entries_max: Option<u64>,
 }
 
 impl QueuePart {
-    /// Failed replays until an entry is exhausted.
+    /// Returns the number of failed replays after which an entry is exhausted.
     pub fn replays_max(&self) -> u32 {
         self.max_replay_attempts.unwrap_or(REPLAYS_MAX)
     }
 
-    /// In seconds: a day where nothing is said, as in the Python worker.
+    /// Returns the retention in seconds. Default: a day, as in the Python worker.
     pub fn retention_seconds(&self) -> u64 {
         self.retention_seconds.unwrap_or(86_400)
     }
 }
 
-/// Where a reset lets a job begin.
+/// The position that a reset gives to a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResetTo {
-    /// Where one begins that never ran.
+    /// The position of a job that never ran.
     Beginning,
-    /// Behind all that is there now.
+    /// The current end of the feed.
     Now,
-    /// Where it stands, whatever has become of the source.
+    /// The current position, even if the source has changed.
     AsIs,
 }
 
-/// What is to be done.
+/// The action of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Do {
-    /// Run once more after a halt.
+    /// Restart after a halt.
     Start,
-    /// Go on from another place.
+    /// Continue from another position.
     Reset,
-    /// Deliver entries of the queue.
+    /// Replay entries of the queue.
     Replay,
 }
 
-/// What somebody wants to be done with a job besides; it stands in the job's document until it is done.
+/// A pending order of an administrator to a job. It stays in the job's document until it is done.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, serde::Serialize)]
 pub struct Order {
-    /// What tells it from others of the job.
+    /// An id, unique within the job.
     pub id: String,
-    /// What.
+    /// The action.
     #[serde(rename = "do")]
     pub what: Do,
-    /// Of a reset.
+    /// The position, for a reset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<ResetTo>,
-    /// Of a replay: these entries, whatever their state. Else those that wait and match the members below.
+    /// The ids of the entries to replay, in any state. Empty: waiting entries that match the members below.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub entries: Vec<String>,
-    /// Of this reason.
+    /// Only entries with this reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// That failed first at this time or later, in seconds of Unix time.
+    /// Only entries that first failed at or after this time, in seconds of Unix time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<u64>,
-    /// ... or earlier.
+    /// Only entries that first failed at or before this time, in seconds of Unix time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<u64>,
-    /// So many in a second at most.
+    /// The most replays per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_second: Option<u32>,
 }
@@ -541,33 +543,33 @@ pub(super) struct ColumnPart {
     pub(super) nullable: Option<bool>,
 }
 
-/// A job's settings.
+/// The settings of a job.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct System {
-    /// The order of delivery.
+    /// The settings of delivery.
     #[serde(default)]
     pub processing: Processing,
     #[serde(default)]
     pub(super) retry: RetryPart,
-    /// Whether the job halts after so many retries.
+    /// True if the job halts after the configured number of retries.
     #[serde(default)]
     pub halt_on_failure: bool,
-    /// Checkpoints at the source.
+    /// The settings of checkpoints at the source.
     #[serde(default)]
     pub checkpoint: CheckpointPart,
-    /// Entries of the queue.
+    /// The settings of queue entries.
     #[serde(default)]
     pub dlq: QueuePart,
-    /// Attachments.
+    /// The settings of attachments.
     #[serde(default)]
     pub attachments: AttachmentsPart,
 }
 
 impl System {
-    /// When deliveries that failed by the target's state are tried again.
+    /// Returns the schedule of retries after outages of the target.
     pub fn schedule(&self) -> Schedule {
         let default = Schedule::default();
-        // The schema bounds them to a day.
+        // The schema limits the values to a day.
         let seconds = |of: Option<f64>, other| of.map_or(other, |of| Duration::try_from_secs_f64(of).unwrap_or(other));
         Schedule {
             first: seconds(self.retry.backoff_base_seconds, default.first),

@@ -1,4 +1,4 @@
-//! The schemas under `json_schema/`, and what they say of a document.
+//! Validates documents by the schemas under `json_schema/`.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use boon::{Compiler, SchemaIndex, Schemas};
 use serde_json::Value;
 
-/// Each schema: the `type` of documents that it judges, its name, its text.
+/// The `type` of documents that each schema validates, its name, and its text.
 const TEXTS: [(&str, &str, &str); 9] = [
     ("inputs_changes", "inputs_changes", include_str!("../../../../json_schema/inputs_changes.json")),
     ("outputs_rdbms", "outputs_rdbms", include_str!("../../../../json_schema/outputs_rdbms.json")),
@@ -19,7 +19,7 @@ const TEXTS: [(&str, &str, &str); 9] = [
     ("dlq", "dlq", include_str!("../../../../json_schema/dlq.json")),
 ];
 
-/// Faults that one message names.
+/// The most faults in one message.
 const FAULTS_MAX: usize = 5;
 
 struct Compiled {
@@ -29,7 +29,7 @@ struct Compiled {
 
 static COMPILED: OnceLock<Result<Compiled, String>> = OnceLock::new();
 
-/// The names of the schemas, and their texts.
+/// Returns the names and texts of the schemas.
 pub fn texts() -> impl Iterator<Item = (&'static str, &'static str)> {
     TEXTS.iter().map(|(_, name, text)| (*name, *text))
 }
@@ -45,14 +45,14 @@ fn compile() -> Result<Compiled, String> {
     Ok(Compiled { schemas, by_type })
 }
 
-/// Why a document is refused.
+/// The reason why a document is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refused {
     Type,
     Faults(String),
 }
 
-/// Judges a document without its special members by the schema of its type.
+/// Validates a document without its underscore members by the schema of its type.
 pub(super) fn check(kind: &str, value: &Value) -> Result<(), Refused> {
     let compiled = COMPILED.get_or_init(compile).as_ref().map_err(|error| Refused::Faults(error.clone()))?;
     let index = compiled.by_type.get(kind).ok_or(Refused::Type)?;
@@ -63,7 +63,8 @@ pub(super) fn check(kind: &str, value: &Value) -> Result<(), Refused> {
     })
 }
 
-/// The faults at the ends of a tree of them, each with its place. What stands there is not told: it may be a secret.
+/// Collects the innermost faults of a validation error, each with its location. Values are left out, since they may be
+/// secrets.
 fn leaves(error: &boon::ValidationError<'_, '_>, faults: &mut Vec<String>) {
     use boon::ErrorKind;
     if faults.len() >= FAULTS_MAX {

@@ -82,7 +82,7 @@ fn jobs_and_what_they_name() {
     let description = connections.resolve(&job).unwrap();
     assert_eq!(description.mapping.tables()[0].name, "orders");
     assert_eq!(description.input.auth.password, Some(SecretRef::File("couch".to_owned())));
-    // Their own, and without tables.
+    // Inline objects, and a mapping without tables.
     let whole = job_of(json!({"inputs": [input_of(json!({}))], "outputs": [sqlite()]}));
     let Document::Job(job) = read_of(&whole).unwrap() else { panic!() };
     assert!(Connections::default().resolve(&job).is_ok() && job.is_enabled);
@@ -91,7 +91,7 @@ fn jobs_and_what_they_name() {
         connections.resolve(&job).map(|_| ()),
         Err(Unresolved::Unfit("an SQL target needs a mapping with tables"))
     );
-    // What a source would not heed is refused, and not passed over.
+    // Options that the source would ignore are refused.
     for (input, is_fit) in [
         (json!({"changes_feed": {"selector": {"a": 1}}}), true),
         (json!({"changes_feed": {"doc_ids": ["a"]}}), true),
@@ -213,7 +213,7 @@ fn what_is_refused() {
         assert!(message.contains(says), "{document}: {message}");
     }
     assert_eq!(read(&vec![b' '; DOCUMENT_BYTES_MAX + 1]).map(|_| ()), Err(DocumentError::TooLong));
-    // Nested deeper than serde_json goes.
+    // Nested deeper than serde_json's limit.
     assert_eq!(read("[".repeat(100_000).as_bytes()).map(|_| ()), Err(DocumentError::Json));
 }
 
@@ -229,7 +229,7 @@ fn the_others() {
         output.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
         assert!(read_of(&json!({"type": "outputs_http", "src": [output]})).is_ok(), "{members}");
     }
-    // What the worker writes is a document of its database, with all that a source may say of itself.
+    // Documents that the worker writes are valid, with everything that a source may report about itself.
     let source = crate::checkpoint::SourceIdentity {
         instance: Some("17".to_owned()),
         server: Some("x".to_owned()),
@@ -304,7 +304,7 @@ fn tables_that_mappings_share() {
     assert!(table.columns.iter().all(|column| column.is_nullable != (column.name == "id" || column.name == "n")));
     let foreign = child.columns.iter().find(|column| column.name == "k").unwrap();
     assert_eq!(foreign.kind.unwrap().to_string(), "numeric(6,2)");
-    // What the mapping says itself counts.
+    // Settings of the mapping take precedence.
     let described = connections.resolve(&job(json!({"primary_key": "own"}))).unwrap();
     assert_eq!(described.mapping.tables()[0].key.len(), 1);
     let twice = json!({"type": "tables_rdbms", "tables": [{"id": "1", "name": "t"}, {"id": "2", "name": "t"}]});

@@ -1,4 +1,4 @@
-//! A mapping as it is written down, in JSON or YAML: the Python worker's members, and what Flatbed adds.
+//! The written form of a mapping, in JSON or YAML: the Python worker's members, and Flatbed's additions.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,20 @@ use serde::Deserialize;
 pub(super) struct MappingDocument {
     #[serde(default)]
     pub(super) source: SourceDocument,
-    /// JavaScript: what is made of a document that matches, before all that follows.
+    /// The source of a JavaScript function that is applied to a matching document before all members below.
     #[serde(default)]
     pub(super) function: Option<String>,
     #[serde(default)]
     pub(super) output_format: Option<Format>,
     #[serde(default)]
     pub(super) tables: Vec<TableDocument>,
-    /// Of a mapping to JSON: the members of what is made.
+    /// For a mapping to JSON: the members of the result.
     #[serde(default)]
     pub(super) mapping: BTreeMap<String, ColumnDocument>,
-    /// One table in the form of the Python worker's oldest mappings.
+    /// A single table, in the form of the Python worker's oldest mappings.
     #[serde(default)]
     pub(super) target: Option<TargetDocument>,
-    // What people write for each other.
+    // Members for humans.
     #[serde(default, rename = "name")]
     _name: Option<String>,
     #[serde(default, rename = "description")]
@@ -44,7 +44,7 @@ pub(super) enum Format {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SourceDocument {
-    /// `field` or `expression` with `value`, `id_prefix`, or members that must have such values.
+    /// `field` or `expression` with `value`, `id_prefix`, or members with required values.
     #[serde(default, rename = "match")]
     pub(super) matching: BTreeMap<String, serde_json::Value>,
 }
@@ -58,7 +58,7 @@ pub(super) struct TableDocument {
     pub(super) columns: Columns,
     #[serde(default)]
     pub(super) on_delete: OnDelete,
-    /// With `on_delete: soft_delete`: the column that says so.
+    /// The column with the time of deletion, for `on_delete: soft_delete`.
     #[serde(default)]
     pub(super) soft_delete_column: Option<String>,
     #[serde(default)]
@@ -85,7 +85,7 @@ pub(super) enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// Columns by name, or in an order.
+/// Columns by name, or as a list.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Columns {
@@ -139,26 +139,26 @@ pub(super) struct TargetDocument {
     pub(super) columns: Columns,
 }
 
-/// What becomes of a row that its document no longer produces.
+/// The treatment of a row that its document no longer produces.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnDelete {
-    /// It is deleted.
+    /// Deletes it.
     #[default]
     Delete,
-    /// It stays, with the moment in a column.
+    /// Keeps it and writes the time of deletion into a column.
     SoftDelete,
-    /// It stays as it is.
+    /// Keeps it unchanged.
     Ignore,
 }
 
-/// What becomes of rows of elements that an array has no longer.
+/// The treatment of rows whose array element is gone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplaceStrategy {
-    /// They are deleted.
+    /// Deletes them.
     #[default]
     DeleteInsert,
-    /// They stay until their document goes.
+    /// Keeps them until the document is deleted.
     Merge,
 }

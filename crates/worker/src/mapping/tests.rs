@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 
-/// The mapping that stands in the Python worker's repository, in its form.
+/// The mapping from the Python worker's repository, in its form.
 pub(crate) const ORDERS: &str = r#"{
   "source": {"match": {"field": "type", "value": "order"}},
   "output_format": "tables",
@@ -42,7 +42,7 @@ fn seeds_form_is_read() {
     let names = |table: &Table| table.columns.iter().map(|column| column.name.clone()).collect::<Vec<_>>();
     assert_eq!(names(orders), ["doc_id", "order_date", "rev", "status", "total"]);
     assert_eq!(orders.key, [0]);
-    // The target fills `id`, and nothing can be found by it: an element's row has the key of its parent and its position.
+    // The target fills `id`, by which no row can be found: an element's row has its parent's key and its position.
     assert_eq!(names(items), ["order_doc_id", "product_id", "qty", POSITION_COLUMN]);
     assert_eq!(items.key, [0, 3]);
     assert_eq!(items.foreign_key, Some(ForeignKey { column: 0, parent: 0, references: 0 }));
@@ -140,7 +140,7 @@ fn parents_come_first_in_any_order_of_writing() {
                "foreign_key": {"column": "x", "references": "x"}})
     };
     let root = json!({"name": "r", "primary_key": "x", "columns": [{"name": "x", "path": "$._id", "type": "text"}]});
-    // A parent of several rows does not say which of them is meant.
+    // A reference to a parent with several rows is ambiguous.
     let unclear = json!({"tables": [child("c", "b"), child("b", "r"), root.clone()]});
     assert!(error(unclear).contains("needs a path"));
     let mut grandchild = child("c", "b");
@@ -148,7 +148,7 @@ fn parents_come_first_in_any_order_of_writing() {
     let mapping = Mapping::from_value(json!({"tables": [grandchild, child("b", "r"), root]})).unwrap();
     let names: Vec<_> = mapping.tables().iter().map(|table| table.name.as_str()).collect();
     assert_eq!(names, ["r", "b", "c"]);
-    // A foreign key that is not among the columns is the parent's value, of its type.
+    // A foreign key that is not among the columns has the parent's value and type.
     let added = &mapping.tables()[1].columns[1];
     assert_eq!((added.name.as_str(), added.kind, added.is_nullable), ("x", Some(Type::Text(None)), false));
 }
@@ -156,7 +156,7 @@ fn parents_come_first_in_any_order_of_writing() {
 proptest! {
     #[test]
     fn any_mapping_is_compiled_or_refused(text in "\\PC{0,80}", at in 0_usize..400) {
-        // Something in the middle of a good one.
+        // A defect inside an otherwise valid mapping.
         let mut broken = ORDERS.to_owned();
         let at = (0..=at).rev().find(|at| broken.is_char_boundary(*at)).unwrap_or_default();
         broken.insert_str(at, &text);

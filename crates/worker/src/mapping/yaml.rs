@@ -1,5 +1,5 @@
-//! YAML to JSON values: the core schema of YAML 1.2, without anchors, aliases, tags and several documents in a text. What an
-//! alias would multiply cannot be written, so a text's values take memory in proportion to it.
+//! Converts YAML to JSON values: the core schema of YAML 1.2, without anchors, aliases, tags and multiple documents.
+//! Without aliases, the memory of the values is proportional to the text.
 
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Value};
@@ -7,31 +7,31 @@ use serde_json::{Map, Value};
 /// The deepest nesting.
 const DEPTH_MAX: usize = 64;
 
-/// Why a text cannot be used.
+/// The reason why a text is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum YamlError {
-    /// No YAML, with the place.
+    /// Not YAML, with the position.
     #[error("it is no YAML: {0}")]
     Syntax(String),
-    /// Something of YAML that mappings do without.
+    /// A feature of YAML that mappings do not support.
     #[error("it has {0}, which mappings cannot have")]
     Unused(&'static str),
-    /// Nested too deep.
+    /// Nested too deeply.
     #[error("it is nested deeper than 64")]
     Depth,
-    /// A key that is no text, or stands twice.
+    /// A key that is not a text, or a duplicate key.
     #[error("a key is no text, or stands twice: {0:?}")]
     Key(String),
 }
 
-/// What is not closed yet.
+/// An open collection.
 enum Open {
     Sequence(Vec<Value>),
-    /// With the key whose value is to come.
+    /// With the key whose value follows.
     Mapping(Map<String, Value>, Option<String>),
 }
 
-/// The one document of a text.
+/// Parses the single document of a text.
 pub(super) fn parse(text: &str) -> Result<Value, YamlError> {
     let mut open: Vec<Open> = Vec::new();
     let mut root = None;
@@ -93,7 +93,7 @@ fn scalar(text: &str, style: ScalarStyle) -> Value {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "true" | "True" | "TRUE" => Value::Bool(true),
         "false" | "False" | "FALSE" => Value::Bool(false),
-        // What JSON takes for a number; `0x1f`, `.inf` and their like are texts.
+        // A number as in JSON. `0x1f`, `.inf` and the like are texts.
         _ => match serde_json::from_str::<serde_json::Number>(text) {
             Ok(number) => Value::Number(number),
             Err(_) => Value::String(text.to_owned()),

@@ -1,7 +1,8 @@
-//! What a document is sent as: JSON, a form, or MessagePack.
+//! Formats of a document's body: JSON, a form, or MessagePack.
 //!
-//! What is made of a document is JSON text, whose numbers are decimals as they were written. A form has texts alone, so they stay as they
-//! are. MessagePack has integers of 64 bits and doubles: a number that is neither, to its last digit, goes as a text with its digits.
+//! Products are JSON texts whose numbers are decimals as written. A form contains only texts, so numbers stay
+//! unchanged. MessagePack has integers of 64 bits and doubles; a number that neither represents exactly is sent as a
+//! text with its digits.
 
 use std::borrow::Cow;
 
@@ -16,23 +17,23 @@ use crate::transform::{json_of, text_of};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// The JSON text as it is.
+    /// The JSON text, unchanged.
     #[default]
     Json,
-    /// `application/x-www-form-urlencoded`: members of members have names with dots (`customer.id`), arrays stand as JSON, `null` is an
-    /// empty text.
+    /// `application/x-www-form-urlencoded`: nested members have names with dots (`customer.id`), arrays are JSON texts,
+    /// `null` is the empty text.
     Form,
     /// <https://msgpack.org>.
     Msgpack,
 }
 
-/// Of a form: as much as a document may have.
+/// The largest form, in bytes: as large as a document may be.
 const FORM_BYTES_MAX: usize = 64 << 20;
 
 type Form<'f> = form_urlencoded::Serializer<'f, String>;
 
 impl Format {
-    /// The value of `Content-Type`.
+    /// Returns the value of `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::Json => "application/json",
@@ -41,8 +42,8 @@ impl Format {
         }
     }
 
-    /// The body of a JSON text; `None` if it is not JSON, and for a form that would have more than 64 MB, since each value stands behind all
-    /// the names that lead to it.
+    /// Returns the body for a JSON text; `None` if it is malformed, and for a form beyond 64 MB, since each value
+    /// repeats all names that lead to it.
     pub fn body(self, json: String) -> Option<Bytes> {
         if self == Format::Json {
             return Some(Bytes::from(json));
@@ -59,11 +60,11 @@ impl Format {
     }
 }
 
-/// Writes what lies under a name, as far as `left` goes.
+/// Appends the fields under a name until `left` bytes are used up.
 fn pairs(value: &Value<'_>, name: &mut String, left: &mut usize, form: &mut Form<'_>) -> Option<()> {
     match value {
         Value::Object(members) => members.iter().try_for_each(|(part, value)| under(part, value, name, left, form)),
-        // Several documents of one: each by its position.
+        // Several products of one document: each under its position.
         Value::Array(items) if name.is_empty() => {
             items.iter().enumerate().try_for_each(|(at, value)| under(&at.to_string(), value, name, left, form))
         }
@@ -72,7 +73,7 @@ fn pairs(value: &Value<'_>, name: &mut String, left: &mut usize, form: &mut Form
                 Value::Null => Cow::Borrowed(""),
                 value => text_of(value),
             };
-            // A byte is three where it is not plain.
+            // Percent-encoding triples a byte at most.
             *left = left.checked_sub(3 * (name.len() + text.len()) + 2)?;
             form.append_pair(if name.is_empty() { "value" } else { name }, &text);
             Some(())
@@ -91,13 +92,13 @@ fn under(part: &str, value: &Value<'_>, name: &mut String, left: &mut usize, for
     Some(())
 }
 
-/// More members or items than the format can count, which no document has.
+/// The error for more members or items than the format can count, which no document has.
 #[derive(Debug)]
 struct TooMany;
 
 fn pack(value: &Value<'_>, out: &mut Vec<u8>) -> Result<(), TooMany> {
     let count = |count: usize| u32::try_from(count).map_err(|_| TooMany);
-    // Nothing that is written into memory fails but for the want of it, which is no error.
+    // Writing into memory only fails when memory runs out, which is not reported as an error.
     match value {
         Value::Null => rmp::encode::write_nil(out).map_err(|_| TooMany),
         Value::Bool(is) => rmp::encode::write_bool(out, *is).map_err(|_| TooMany),
@@ -125,7 +126,7 @@ fn pack_number(text: &str, out: &mut Vec<u8>) -> Result<(), TooMany> {
         return rmp::encode::write_uint(out, number).map(drop).map_err(|_| TooMany);
     }
     match text.parse::<f64>() {
-        // The shortest text that is read as this double is the number itself.
+        // The double is exact if its shortest text is the number.
         Ok(double) if double.is_finite() && normal(&double.to_string()) == normal(text) => {
             rmp::encode::write_f64(out, double).map_err(|_| TooMany)
         }
@@ -133,7 +134,7 @@ fn pack_number(text: &str, out: &mut Vec<u8>) -> Result<(), TooMany> {
     }
 }
 
-/// What a deletion is sent as, where it has a body: `{"_id": ..., "_deleted": true}`.
+/// Returns the body of a deletion: `{"_id": ..., "_deleted": true}`.
 pub fn deletion(id: &str) -> String {
     json_of(&Value::Object(vec![
         (Cow::Borrowed("_id"), Value::String(Cow::Borrowed(id))),
@@ -172,7 +173,7 @@ mod tests {
             assert_eq!(form(json), expected, "{json}");
         }
         assert_eq!(Format::Form.body("{".to_owned()), None);
-        // Each of 1,000 values stands behind a name of 100 kB.
+        // Each of 1,000 values repeats a name of 100 kB.
         let values: Vec<String> = (0..1_000).map(|at| format!("\"{at}\":1")).collect();
         let large = format!("{{\"{}\":{{{}}}}}", "n".repeat(100_000), values.join(","));
         assert_eq!(Format::Form.body(large), None);
@@ -189,7 +190,7 @@ mod tests {
                 "93cf7fffffffffffffffd38000000000000000cfffffffffffffffff",
             ),
             ("[1.5,0.1,-0.0,1e20]", "94cb3ff8000000000000cb3fb999999999999acb8000000000000000cb4415af1d78b58c40"),
-            // What no double is stays what it is.
+            // A number that no double represents stays exact.
             ("[18446744073709551616]", "91b43138343436373434303733373039353531363136"),
             ("[18446744073709551617]", "91b43138343436373434303733373039353531363137"),
             ("[0.10000000000000000001]", "91b6302e3130303030303030303030303030303030303031"),
@@ -218,7 +219,7 @@ mod tests {
 
         #[test]
         fn doubles_are_doubles(double in any::<f64>().prop_filter("finite", |double| double.is_finite())) {
-            // As JavaScript and Rust write them.
+            // In the notations of JavaScript and of Rust.
             let text = format!("{double:e}");
             prop_assert_eq!(hex(&text), format!("cb{:016x}", double.to_bits()));
         }

@@ -1,12 +1,12 @@
-//! An HTTP target: a request for each document.
+//! HTTP targets: a request per document.
 //!
-//! Attachments that are delivered by themselves go before their document, each as a request of its own.
+//! Attachments that are delivered individually are sent before their document, each in a request of its own.
 //!
-//! It has no transactions: of a batch that is refused some documents may have been taken. Which they are is remembered until the
-//! batch, or the part of it that they are in, is taken whole, so that what is tried again is what is left.
+//! There are no transactions. The endpoint may have taken some documents of a refused batch. The target remembers these
+//! until the batch, or the part that contains them, has been taken whole, so that a retry sends only the rest.
 //!
-//! What is to go and is not there is gone. Whether an endpoint that says so knows the place at all is seen by its documents, which go
-//! before the deletions of their batch: see `doubts`.
+//! A deletion of a missing document counts as done. The documents of a batch go before its deletions, because they show
+//! whether an endpoint that answers 404 knows its path at all: see `doubts`.
 
 mod doubts;
 pub mod path;
@@ -32,30 +32,30 @@ use crate::peer::{Answer, Bounds, Peer, PeerError};
 use crate::retry::retry_after;
 use crate::rows::{Product, rows_json};
 
-/// What is read of an answer.
+/// The longest part of an answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// What tells the bytes of an attachment from others.
+/// The header with the digest of an attachment's bytes.
 const DIGEST: HeaderName = HeaderName::from_static("flatbed-digest");
 
-/// How documents are sent.
+/// The settings of an endpoint.
 #[derive(Debug, Clone)]
 pub struct Ways {
-    /// Behind the peer's URL: `/in/{id}`.
+    /// The template of paths, appended to the peer's URL: `/in/{id}`.
     pub template: String,
-    /// How a document is sent.
+    /// The method for documents.
     pub method: Method,
-    /// How a deletion is.
+    /// The method for deletions.
     pub delete_method: Method,
-    /// Whether a deletion has a body.
+    /// True if a deletion has a body.
     pub is_delete_with_body: bool,
-    /// Whether none is sent.
+    /// True if deletions are not sent.
     pub is_delete_ignored: bool,
-    /// What bodies are written as.
+    /// The format of bodies.
     pub format: Format,
-    /// Where attachments go that are delivered by themselves: as the document's, with `{attachment}`.
+    /// The template of paths of attachments that are delivered individually, with `{attachment}`.
     pub attachments: Option<String>,
-    /// For an answer.
+    /// The timeout of an answer.
     pub time_max: Duration,
 }
 
@@ -67,23 +67,24 @@ pub struct Http {
     tables: Vec<Table>,
     at_once: usize,
     epoch: u64,
-    /// Documents that were taken, of a batch that was not, with their sequences: one of each, as a newer one may come instead.
+    /// The documents taken from a refused batch, by id with their sequences. One per document, since a newer change may
+    /// replace it.
     taken: HashMap<String, String>,
     doubts: Doubts,
 }
 
-/// What an endpoint says of what it was sent.
+/// The meaning of an endpoint's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Told {
-    /// It took it.
+    /// The document is taken.
     Taken,
-    /// What is to go is not there (404); or there is no such place.
+    /// 404 to a deletion: the document or the whole path does not exist.
     Unknown,
-    /// What is to go is gone (410), or nobody is told.
+    /// 410 to a deletion, or deletions are not sent.
     Gone,
 }
 
-/// What a document is as JSON; `None`: it is to be deleted.
+/// Returns the JSON of a document's product; `None` for a deletion.
 pub(super) fn json_of(delivery: &Delivery, tables: &[Table]) -> Option<String> {
     match &delivery.state {
         State::Is(Product::Json(text)) => Some(text.clone()),
@@ -97,7 +98,7 @@ fn is_gone(delivery: &Delivery) -> bool {
 }
 
 impl Http {
-    /// An endpoint, for a mapping with such tables, with at most so many requests at once.
+    /// Creates an endpoint for a mapping with these tables and at most `at_once` concurrent requests.
     pub fn new(peer: Peer, ways: Ways, tables: Vec<Table>, at_once: usize) -> Http {
         Http { peer, ways, tables, at_once: at_once.max(1), epoch: 0, taken: HashMap::new(), doubts: Doubts::default() }
     }
@@ -140,20 +141,21 @@ impl Http {
         self.send(method, &path, headers, delivery, body, json.is_none()).await
     }
 
-    /// Sends deletions once more that are in doubt, if it is known now that the endpoint did not know the place. What the batch has of the
-    /// same documents is newer.
+    /// Repeats the deletions in doubt once the endpoint is known to have lost its path when it answered them. Changes
+    /// of the same documents in `batch` are newer.
     async fn settle_doubts(&mut self, batch: &[Delivery]) -> Result<(), Refused> {
         if !self.doubts.is_to_be_settled() {
             return Ok(());
         }
-        // What the batch has of a document is newer, unless it is that very deletion: once answered, it is sent again only here.
+        // A change in the batch is newer, unless it is this deletion itself, which is resent only here once it was
+        // answered.
         let seqs: HashMap<&str, &str> = batch.iter().map(|it| (it.id.as_str(), it.seq.as_str())).collect();
         let is_newest = |it: &&Delivery| seqs.get(it.id.as_str()).is_none_or(|seq| *seq == it.seq);
         let again: Vec<Delivery> = self.doubts.deletions().filter(is_newest).cloned().collect();
         for group in again.chunks(self.at_once) {
             for sent in join_all(group.iter().map(|delivery| self.one(delivery))).await {
                 match sent {
-                    // No document of the batch is to blame for that. What the endpoint said may have a secret in it.
+                    // No document of the batch is the cause. The endpoint's message may contain a secret.
                     Err(Refused::Failed { failure, .. }) if failure.class() == Class::Poison => {
                         tracing::warn!(
                             status = failure.status(),
@@ -191,7 +193,7 @@ impl Http {
         body: Bytes,
         is_deletion: bool,
     ) -> Result<Told, Refused> {
-        // With `POST` and `PUT` something would be made there: who has no such place has not taken it.
+        // `POST` and `PUT` would create the document; a path that answers 404 or 410 to them has not taken it.
         let may_be_gone = is_deletion && matches!(method, Method::DELETE | Method::PATCH);
         headers.insert("flatbed-epoch", HeaderValue::from(self.epoch));
         if let Ok(seq) = HeaderValue::from_str(&delivery.seq) {
@@ -199,7 +201,7 @@ impl Http {
         }
         let bounds = Bounds { bytes_max: ANSWER_BYTES_MAX, time_max: self.ways.time_max };
         let answer = match self.peer.call(method, path, &headers, body, bounds).await {
-            // What it says at such length is not read, and what it means is known.
+            // The long body is not read; the status suffices.
             Err(PeerError::TooLarge(status)) => {
                 let body = Bytes::from_static(b"an answer of more than 64 kB");
                 Ok(Answer { status, retry_after: None, headers: HeaderMap::new(), body })
@@ -229,14 +231,14 @@ impl Target for Http {
         Ok(None)
     }
 
-    /// Asks for the head of what it stored: its `Flatbed-Digest`, or an `ETag` with the same MD5, as CouchDB has.
+    /// Requests the stored attachment's headers: `Flatbed-Digest`, or an `ETag` with the same MD5, as in CouchDB.
     async fn holds(&mut self, delivery: &Delivery, stub: &Stub) -> bool {
         let Some(template) = &self.ways.attachments else { return false };
         let place = |json: String| {
             let value = parse(json.as_bytes(), &Limits::default()).ok()?;
             path_of(template, delivery, &value, Some(&stub.name))
         };
-        // It is asked for each of a document's attachments.
+        // Runs for each attachment of a document.
         let path = if has_members(template) {
             json_of(delivery, &self.tables).and_then(place)
         } else {
@@ -254,7 +256,7 @@ impl Target for Http {
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
         self.settle_doubts(&batch).await?;
         let left = batch.iter().filter(|delivery| self.taken.get(&delivery.id) != Some(&delivery.seq));
-        // Whether the place is there is seen by what is to be stored there.
+        // Documents go first: they show whether the path exists.
         let (deletions, documents): (Vec<&Delivery>, Vec<&Delivery>) = left.partition(|delivery| is_gone(delivery));
         for group in documents.chunks(self.at_once).chain(deletions.chunks(self.at_once)) {
             let this = &*self;

@@ -1,7 +1,7 @@
-//! JSON Lines, into a file or the standard output.
+//! JSON Lines, in a file or on the standard output.
 //!
-//! A line is an object: `id`, `rev`, `seq`, and `doc` with what the document produces, or `deleted`. Who reads them takes the last
-//! line of each document: a batch whose checkpoint was not written comes again.
+//! A line is an object: `id`, `rev`, `seq`, and `doc` with the document's product, or `deleted`. Readers use the last
+//! line of each document, because a batch whose checkpoint was not written is repeated.
 
 pub mod turns;
 
@@ -22,26 +22,26 @@ use crate::mapping::Table;
 use crate::memory::Charge;
 use crate::rows::{Product, rows_json};
 
-/// Bytes of lines that are written at once.
+/// The bytes of lines per write.
 const WRITTEN_BYTES: usize = 256 << 10;
 
-/// Lines to something that is written to.
+/// A target that writes lines.
 #[derive(Debug)]
 pub struct Lines<W> {
-    /// `None` while a thread has it.
+    /// `None` while a thread owns it.
     writer: Option<Writer<W>>,
     tables: Arc<Vec<Table>>,
     turn: Turn,
-    /// Of what is written next.
+    /// The memory of the next batch.
     room: Option<Arc<Charge>>,
-    /// The file whose lines must last.
+    /// The file to be synced.
     kept_by: Option<Arc<File>>,
     claim: Option<Arc<FileClaim>>,
-    /// Whether lines were written since they were last sure to.
+    /// True if lines were written since the last sync.
     is_unkept: bool,
 }
 
-/// Somebody waits for what is written, as long as this is there.
+/// Clears a flag of the writing thread when the delivery is dropped.
 struct Wanted(Arc<AtomicBool>);
 
 impl Drop for Wanted {
@@ -53,11 +53,11 @@ impl Drop for Wanted {
 #[derive(Debug)]
 struct Writer<W> {
     to: W,
-    /// What was written last is no whole line: a disk was full, or a process ended.
+    /// True if the last write did not end with a whole line: the disk was full, or a process ended.
     is_torn: bool,
 }
 
-/// A delivery's line, with its end.
+/// Returns the line of a delivery, with its end.
 pub fn line(delivery: &Delivery, tables: &[Table]) -> Vec<u8> {
     let mut line = Vec::new();
     add_line(delivery, tables, &mut line);
@@ -74,7 +74,7 @@ fn add_line(delivery: &Delivery, tables: &[Table], out: &mut Vec<u8>) {
         State::Is(Product::Rows(rows)) => {
             object.raw("doc", rows_json(tables, rows).as_bytes());
         }
-        // A target without claims cannot know whether it ever had it.
+        // A target without claims does not know whether it ever had the document.
         State::Is(Product::Nothing) | State::Gone => {
             object.bool("deleted", true);
         }
@@ -84,11 +84,11 @@ fn add_line(delivery: &Delivery, tables: &[Table], out: &mut Vec<u8>) {
 }
 
 impl<W: Write> Writer<W> {
-    /// Writes a batch; no more of it once nobody wants it any longer.
+    /// Writes a batch, and stops early once the delivery is dropped.
     fn write_all(&mut self, batch: &[Delivery], tables: &[Table], is_wanted: &AtomicBool) -> io::Result<()> {
         let mut lines = Vec::new();
         if self.is_torn && !batch.is_empty() {
-            // Or the two were one line, which nobody could read.
+            // Otherwise the torn line and the next one would be one malformed line.
             lines.push(b'\n');
         }
         for delivery in batch {
@@ -120,7 +120,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Whether a file ends within a line.
+/// Returns whether the file ends within a line.
 fn breaks_off(file: &File) -> io::Result<bool> {
     let Some(last) = file.metadata()?.len().checked_sub(1) else { return Ok(false) };
     let mut byte = [0];
@@ -132,40 +132,40 @@ fn refused(error: io::Error) -> Refused {
 }
 
 impl<W: Write> Lines<W> {
-    /// For a mapping with such tables.
+    /// Creates a target for a mapping with these tables.
     pub fn new(to: W, tables: Vec<Table>) -> Lines<W> {
         let writer = Some(Writer { to, is_torn: false });
         let (tables, turn) = (Arc::new(tables), Turn::default());
         Lines { writer, tables, turn, room: None, kept_by: None, claim: None, is_unkept: false }
     }
 
-    /// Which others write to, too: whoever has the turn.
+    /// Shares the destination with other runs: only the holder of the turn writes.
     #[must_use]
     pub fn in_turn(self, turn: Turn) -> Lines<W> {
         Lines { turn, ..self }
     }
 
-    /// With lines that last: `file` is what is written to, and may be read. What is no file, but a pipe, keeps nothing.
+    /// Syncs `file`, which is the destination and must be readable. A pipe or another special file is not synced.
     #[must_use]
     pub fn kept_by(self, file: Arc<File>) -> Lines<W> {
         let is_file = file.metadata().is_ok_and(|of| of.is_file());
         Lines { kept_by: Some(file).filter(|_| is_file), ..self }
     }
 
-    /// With the claim on what is written to. A thread that writes keeps it, also where the run is dropped.
+    /// Sets the claim on the destination. A writing thread keeps it even if the run is dropped.
     #[must_use]
     pub fn claimed_by(self, claim: Arc<FileClaim>) -> Lines<W> {
         Lines { claim: Some(claim), ..self }
     }
 
-    /// What was written to. `None`: the thread that wrote did not come back.
+    /// Returns the destination. `None`: the writing thread was lost.
     pub fn into_inner(self) -> Option<W> {
         self.writer.map(|writer| writer.to)
     }
 }
 
 impl<W: Write + Send + 'static> Target for Lines<W> {
-    /// Waits for the thread of a run that was dropped.
+    /// Waits for the thread of a dropped run.
     async fn begin(&mut self, _: u64) -> Result<Option<Checkpoint>, Refused> {
         drop(self.turn.take().await?);
         Ok(None)
@@ -175,7 +175,8 @@ impl<W: Write + Send + 'static> Target for Lines<W> {
         self.room = Some(room);
     }
 
-    /// Writes a batch, on a thread that may wait for the disk. Where this is dropped the thread ends with what it has begun.
+    /// Writes a batch on a thread that may block on the disk. If the future is dropped, the thread completes the write
+    /// in progress and ends.
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
         let room = self.room.take();
         let lost = || Refused::failed(Failure::Storage, "what is written to is lost");
@@ -184,7 +185,7 @@ impl<W: Write + Send + 'static> Target for Lines<W> {
         let (tables, file, is_wanted) = (self.tables.clone(), self.kept_by.clone(), Arc::new(AtomicBool::new(true)));
         let (claim, _wanted) = (self.claim.clone(), Wanted(is_wanted.clone()));
         let written = tokio::task::spawn_blocking(move || {
-            // Whoever wrote to the file before, another job or a run that was dropped, may have broken off within a line.
+            // The previous writer, another job or a dropped run, may have ended within a line.
             let is_torn = file.map_or(Ok(writer.is_torn), |file| breaks_off(&file));
             let written = is_torn.and_then(|is_torn| {
                 writer.is_torn = is_torn;
@@ -300,7 +301,7 @@ mod tests {
         assert_eq!(whole.map(|line| line["id"].clone()).collect::<Vec<_>>(), ["a", "b"], "{text}");
     }
 
-    /// A disk that takes nothing until it is told.
+    /// A disk that accepts nothing until released.
     struct Stuck {
         has_begun: Arc<Notify>,
         go_on: Receiver<()>,

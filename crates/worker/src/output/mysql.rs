@@ -1,13 +1,14 @@
-//! MySQL and MariaDB: rows in statements of several, of a few lengths, so that few are prepared.
+//! MySQL and MariaDB: multi-row statements of a few lengths, so that few are prepared.
 //!
-//! Sessions are strict, so that what does not fit is an error and never a warning, and in `utf8mb4`.
-//! They are in UTC and `READ COMMITTED`. Tables get a binary collation without padding. Claims have texts as bytes, and a hash of the
-//! key, which an index could not hold.
+//! Sessions are strict, so that a misfit is an error and never a warning. They use `utf8mb4`, UTC and `READ COMMITTED`.
+//! Tables get a binary collation without padding. Claims store texts as bytes, with a hash of the key, which is too
+//! long for an index.
 //!
-//! A table with another unique key gets each row by itself, looked up by the mapping's key, because `ON DUPLICATE KEY UPDATE` would
-//! overwrite the row of another key. MariaDB's `idle_transaction_timeout`, MySQL's `wait_timeout`, ends the transaction of a stopped
-//! process after a statement's time, so a connection that was silent for half of it is not reused. The addresses of the host are
-//! judged first; `mysql_async` connects to those, asks for no name, and never moves to a socket of the machine.
+//! A table with a second unique key gets each row in its own statement, looked up by the mapping's key, because `ON
+//! DUPLICATE KEY UPDATE` would overwrite the row of another key. MariaDB's `idle_transaction_timeout` and MySQL's
+//! `wait_timeout` end the transaction of a stopped process after a statement's timeout, so a connection that was idle
+//! for half of it is not reused. The addresses of the host are checked first; `mysql_async` connects to those, resolves
+//! no name, and never switches to a local socket.
 
 mod statements;
 
@@ -35,19 +36,19 @@ use crate::peer::Addresses;
 use crate::rows::Row;
 use statements::{MARIADB, MYSQL, family, insert, lengths, overwrite, values};
 
-/// Statements that are kept prepared.
+/// The most prepared statements that are kept.
 const STATEMENTS_MAX: usize = 256;
 
-/// What the values of a statement may take: a server takes 16 MB where nobody has set up another.
+/// The most bytes of a statement's values. A server's default limit is 16 MB.
 const BYTES_MAX: usize = 4 << 20;
 
-/// Beyond the time that the server itself gives a statement.
+/// The time beyond the server's own statement timeout.
 const LATER: Duration = Duration::from_secs(2);
 
 /// A job's tables on a server.
 pub type MySql = Tables<Server>;
 
-/// How a server is reached.
+/// The settings of a connection.
 pub struct Way {
     /// A name or an address.
     pub host: String,
@@ -55,21 +56,21 @@ pub struct Way {
     pub port: u16,
     /// The database.
     pub database: String,
-    /// As whom.
+    /// The user name.
     pub user: String,
-    /// With which password.
+    /// The password.
     pub password: Option<String>,
-    /// For a statement.
+    /// The timeout of a statement.
     pub time_max: Duration,
-    /// Which addresses of the host may be reached. Those are connected to, and no name is resolved after that.
+    /// Resolves the allowed addresses of the host. The connection uses these without resolving the name again.
     pub addresses: Addresses,
-    /// With TLS: whom to trust beside Mozilla's list, as DER. `None`: without it.
+    /// With TLS: the certificate authorities beside Mozilla's list, as DER. `None`: without TLS.
     pub authorities: Option<Vec<Vec<u8>>>,
-    /// The time of the process.
+    /// The clock for timeouts.
     pub clock: Clock,
 }
 
-/// A server.
+/// A connection to a server.
 pub struct Server {
     way: Way,
     session: Option<Session>,
@@ -90,21 +91,21 @@ impl fmt::Debug for Server {
 }
 
 impl MySql {
-    /// Of a server. `is_to_create`: tables that are missing are made.
+    /// Creates a target. `is_to_create`: missing tables are created.
     pub fn at(way: Way, job: &str, tables: &[Table], is_to_create: bool) -> MySql {
         let clock = way.clock.clone();
         Tables::new(Server { way, session: None, is_mariadb: false }, job, tables, is_to_create).timed_by(clock)
     }
 }
 
-/// Why something was not done.
+/// The reason why an operation failed.
 #[derive(Debug)]
 enum Fault {
     Late,
     Sql(mysql_async::Error),
-    /// What was answered is no answer to what was asked.
+    /// The server's answer does not fit the request.
     Nonsense,
-    /// A value that a column would change without a word.
+    /// A value that a column would silently change.
     Unfit(String),
 }
 
@@ -138,7 +139,7 @@ fn text(row: &SqlRow, at: usize) -> Result<String, Fault> {
     }
 }
 
-/// A number, whether the server has it as one or as a text.
+/// Reads a number that the server returns as a number or a text.
 fn number(row: &SqlRow, at: usize) -> Option<i64> {
     match row.as_ref(at)? {
         Value::Int(value) => Some(*value),
@@ -168,7 +169,7 @@ impl Session {
         }
     }
 
-    /// Whether it was used so lately that the server has not ended it.
+    /// Returns whether the session was used recently enough that the server has not ended it.
     fn is_fresh(&self) -> bool {
         self.clock.since(self.used) < self.time_max / 2
     }
@@ -201,7 +202,7 @@ impl Session {
                 kind: text(&row, 1)?,
                 family: family(&text(&row, 2)?, scale, digits),
                 is_required: number(&row, 5) == Some(1),
-                // Others take texts for equal that differ in case, accents, or spaces at their ends.
+                // Other collations equate texts that differ in case, accents or trailing spaces.
                 is_folding: !(collation.is_empty()
                     || collation.ends_with("nopad_bin")
                     || collation.ends_with("0900_bin")),
@@ -219,9 +220,9 @@ impl Session {
                 found.keys.push(Default::default());
                 last = Some(index);
             }
-            // An expression has no name, and makes no key of columns.
+            // An expression has no name, so the key has no set of columns.
             let mut column = text(&row, 1).unwrap_or_default();
-            // Of the first characters alone: a key, but of no column.
+            // A key on a prefix of a column does not identify a column either.
             if let Some(characters) = number(&row, 2) {
                 column = format!("{column}({characters})");
             }
@@ -258,7 +259,7 @@ impl Session {
         Ok(Some(before.map(|(_, checkpoint)| checkpoint).unwrap_or_default()))
     }
 
-    /// Reads claims as they come. False: no further ones are wanted.
+    /// Reads claims as they arrive. Returns false if the limit is exceeded.
     async fn claims(&mut self, statement: &str, params: Vec<Value>, claims: &mut Claims) -> Result<bool, Fault> {
         let connection = &mut self.connection;
         let reading = async {
@@ -268,7 +269,7 @@ impl Session {
                 let of = || Ok((text(&row, 0)?, Claim { table: text(&row, 1)?, key: text(&row, 2)? }));
                 read = of().map(|(document, claim)| claims.take(document, claim));
             }
-            // The server sends the others all the same.
+            // The server sends the remaining rows anyway.
             rows.drop_result().await?;
             Ok(read)
         };
@@ -394,8 +395,8 @@ impl Session {
         Ok(())
     }
 
-    /// Writes a row of a table with several keys. `ON DUPLICATE KEY` there would write over the row of another key, which is not the
-    /// document's.
+    /// Writes a row of a table with several unique keys. `ON DUPLICATE KEY` would overwrite the row of another key,
+    /// which belongs to another document.
     async fn one(
         &mut self,
         row: &Row,
@@ -434,7 +435,7 @@ impl Server {
                 .ip_or_hostname(host)
                 .tcp_port(way.port)
                 .resolved_ips(Some(addresses))
-                // Else the server could name a socket of this machine.
+                // Otherwise the server could redirect the client to a local socket.
                 .prefer_socket(false)
                 .user(Some(way.user.clone()))
                 .pass(way.password.clone())
@@ -451,7 +452,8 @@ impl Server {
         let version = version.first().map(|row| text(row, 0)).transpose()?.unwrap_or_default();
         self.is_mariadb = version.to_ascii_lowercase().contains("mariadb");
         let seconds = time_max.as_secs().max(1);
-        // A process that is stopped in a transaction holds nobody up for longer: MySQL ends a session that is silent, MariaDB a transaction.
+        // Bounds the time that a process stopped in a transaction blocks others: MySQL ends an idle session, MariaDB an
+        // idle transaction.
         let settings = format!(
             "SET NAMES utf8mb4, SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION',
             SESSION time_zone = '+00:00', SESSION innodb_lock_wait_timeout = {seconds}, SESSION lock_wait_timeout = {seconds}, SESSION {} = {seconds}",
@@ -467,7 +469,7 @@ impl Server {
         self.session.take().ok_or_else(lost)
     }
 
-    /// Keeps a session that is still good; who has an error of its own state is connected anew.
+    /// Keeps a healthy session. After an error of the session's state, the next use reconnects.
     async fn keep<T>(&mut self, mut session: Session, done: Result<T, Fault>) -> Result<T, Refused> {
         let refused = match done {
             Ok(done) => {
@@ -492,7 +494,7 @@ impl Driver for Server {
     }
 
     async fn connect(&mut self) -> Result<bool, Refused> {
-        // One that was silent for long may be ended by the server at any time.
+        // The server may end a session that was idle for long at any time.
         if self.session.as_ref().is_some_and(Session::is_fresh) {
             return Ok(false);
         }

@@ -1,15 +1,16 @@
-//! PostgreSQL: rows in bulk, as arrays that the server takes apart and casts to its columns' types.
+//! PostgreSQL: rows in bulk, as arrays that the server unnests and casts to the types of its columns.
 //!
-//! A statement has an array for each column, whatever the count of its rows, so that few statements are prepared. Elements are texts,
-//! as `COPY` has them: which types a column may have is the server's to say, and what a text does not mean there is an error of class 22.
+//! A statement has one array per column, regardless of the number of rows, so that few statements are prepared.
+//! Elements are texts, as for `COPY`. The server decides which column types are allowed; a text that a type does not
+//! accept is an error of class 22.
 //!
-//! A batch takes two round trips: its statements are sent one behind the other, `COMMIT` too, without waiting for the answers.
-//! After a statement that fails the server refuses those behind it, and takes `COMMIT` for `ROLLBACK`.
+//! A batch takes two round trips: its statements, including `COMMIT`, are pipelined. After a failed statement the
+//! server refuses those behind it and treats `COMMIT` as `ROLLBACK`.
 //!
-//! Sessions plan each statement anew (`plan_cache_mode`), because a plan made for an empty table reads a full one whole. Claims are
-//! read document by document, because `document = ANY(...)` makes PostgreSQL 15 read all claims of the job.
-//! `statement_timeout` and `idle_in_transaction_session_timeout` are the output's `timeout_seconds`, so a process that is stopped in
-//! a transaction blocks its successor no longer than that.
+//! Sessions plan each statement anew (`plan_cache_mode`), because a plan made for an empty table scans a full one.
+//! Claims are read document by document, because `document = ANY(...)` makes PostgreSQL 15 read all claims of the job.
+//! `statement_timeout` and `idle_in_transaction_session_timeout` are the output's `timeout_seconds`, so that a process
+//! stopped in a transaction blocks its successor no longer than that.
 
 mod sent;
 mod statements;
@@ -45,20 +46,20 @@ use crate::rows::Row;
 use sent::Sent;
 use statements::{CLAIM, CLAIMS, DIALECT, FENCE, RELEASE, arrays, family, kinds, leave, upsert};
 
-/// Statements that are kept prepared.
+/// The most prepared statements that are kept.
 const STATEMENTS_MAX: usize = 256;
 
-/// Rows of a statement, and what they may take.
+/// The most rows of a statement, and the most bytes of their values.
 const ROWS_MAX: usize = 10_000;
 const BYTES_MAX: usize = 16 << 20;
 
-/// Beyond the time that the server itself gives a statement.
+/// The time beyond the server's own statement timeout.
 const LATER: Duration = Duration::from_secs(2);
 
 /// A job's tables on a server.
 pub type Postgres = Tables<Server>;
 
-/// How a server is reached.
+/// The settings of a connection.
 pub struct Way {
     /// A name or an address.
     pub host: String,
@@ -66,23 +67,23 @@ pub struct Way {
     pub port: u16,
     /// The database.
     pub database: String,
-    /// Where its tables are; `None`: where the server says.
+    /// The schema of the tables; `None`: the server's default.
     pub schema: Option<String>,
-    /// As whom.
+    /// The user name.
     pub user: String,
-    /// With which password.
+    /// The password.
     pub password: Option<String>,
-    /// For a statement.
+    /// The timeout of a statement.
     pub time_max: Duration,
     /// Makes connections.
     pub dial: Dial,
-    /// Begins TLS; `None`: without it.
+    /// Begins TLS; `None`: without TLS.
     pub secure: Option<Secure>,
-    /// The time of the process.
+    /// The clock for timeouts.
     pub clock: Clock,
 }
 
-/// A server.
+/// A connection to a server.
 pub struct Server {
     way: Way,
     session: Option<Session>,
@@ -98,7 +99,7 @@ struct Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // What is under way is not waited for: the server rolls it back.
+        // Does not wait for pending statements: the server rolls them back.
         self.connection.abort();
     }
 }
@@ -110,14 +111,14 @@ impl fmt::Debug for Server {
 }
 
 impl Postgres {
-    /// Of a server. `is_to_create`: tables that are missing are made.
+    /// Creates a target. `is_to_create`: missing tables are created.
     pub fn at(way: Way, job: &str, tables: &[Table], is_to_create: bool) -> Postgres {
         let clock = way.clock.clone();
         Tables::new(Server { way, session: None }, job, tables, is_to_create).timed_by(clock)
     }
 }
 
-/// Why something was not done.
+/// The reason why an operation failed.
 #[derive(Debug)]
 enum Fault {
     Late,
@@ -140,13 +141,14 @@ impl From<Fault> for Refused {
             return Refused::failed(Failure::Connection, shown(&error));
         };
         let failure = match told.code().code().as_bytes() {
-            // A key that is too long for an index.
+            // A key too long for an index.
             b"54000" => Failure::TooLarge,
-            // Two rows of a statement with one key, which is so only by the server's own order of texts.
+            // Two rows of a statement with equal keys, which the mapping considers different: equal only under the
+            // server's collation.
             b"21000" => Failure::Sql(*b"23505"),
             code => code.try_into().map_or(Failure::Connection, Failure::Sql),
         };
-        // Without details, which have values of other documents.
+        // Without details, which contain values of other documents.
         Refused::failed(failure, told.message())
     }
 }
@@ -162,7 +164,7 @@ fn shown(error: &tokio_postgres::Error) -> String {
 type Params<'p> = [&'p (dyn ToSql + Sync)];
 
 impl Session {
-    /// Waits for the server, as long as it may take.
+    /// Waits for the server, at most for the timeout.
     async fn in_time<T>(
         clock: &Clock,
         time_max: Duration,
@@ -198,7 +200,7 @@ impl Session {
     async fn look(&mut self, table: &str) -> Result<Option<Found>, Fault> {
         let table = DIALECT.quoted(table);
         let mut found = Found::default();
-        // A domain takes what the type beneath it takes.
+        // A domain accepts the values of its base type.
         let columns = "SELECT a.attname::text, format_type(a.atttypid, -1), COALESCE(b.typname, t.typname)::text,
             CASE WHEN b.oid IS NULL THEN a.atttypmod ELSE t.typtypmod END,
             a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', COALESCE(NOT c.collisdeterministic, false)
@@ -219,7 +221,7 @@ impl Session {
         if found.columns.is_empty() {
             return Ok(None);
         }
-        // Those that `ON CONFLICT` may name.
+        // Keys that `ON CONFLICT` may name.
         let keys = "SELECT array_agg(a.attname::text) FROM pg_index i
             CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
             JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
@@ -248,7 +250,7 @@ impl Session {
             Sent::now(async move {
                 let mut rows = pin!(client.query_raw(&claims, claims_values).await?);
                 while let Some(row) = rows.try_next().await? {
-                    // What comes behind it is left to the connection.
+                    // The connection discards the remaining rows.
                     if !found.take(row.try_get(0)?, Claim { table: row.try_get(1)?, key: row.try_get(2)? }) {
                         break;
                     }
@@ -282,7 +284,7 @@ impl Session {
                 flow.take(batch, step, statement).await?;
             }
         }
-        // Each statement has been sent: what could not be written has ended it above.
+        // Each statement has been sent: a failed write has returned above.
         let committed = Sent::now(self.client.batch_execute("COMMIT"));
         flow.end().await?;
         committed.answer(&self.clock, self.time_max).await
@@ -295,7 +297,7 @@ type Value<'v> = &'v (dyn ToSql + Sync);
 /// Values of a statement, that stay with it until it is answered.
 type Values<'v> = Vec<Box<dyn ToSql + Send + Sync + 'v>>;
 
-/// Statements that are under way, with what their values take.
+/// Pipelined statements, and the bytes of their values.
 struct Flow<'s> {
     session: &'s Session,
     sent: VecDeque<(usize, Sent<'s, u64>)>,
@@ -303,7 +305,7 @@ struct Flow<'s> {
 }
 
 impl<'s> Flow<'s> {
-    /// Sends a statement behind those that are under way, once those have no more than [`BYTES_MAX`] with it.
+    /// Sends a statement behind the pipelined ones, once they have at most [`BYTES_MAX`] together.
     async fn send(&mut self, statement: &Statement, values: Values<'s>, bytes: usize) -> Result<(), Fault> {
         while self.bytes.saturating_add(bytes) > BYTES_MAX {
             let Some((bytes, sent)) = self.sent.pop_front() else { break };
@@ -316,7 +318,8 @@ impl<'s> Flow<'s> {
             client.execute(&statement, &values).await
         });
         match sent {
-            // What was not sent must not be committed without. What the server says stands behind what it said before.
+            // A batch must not be committed without a statement that was not sent. Errors of the server come from
+            // earlier statements and are reported first.
             Sent::Answered(Err(error)) if error.as_db_error().is_none() => Err(error.into()),
             sent => {
                 self.bytes += bytes;
@@ -326,7 +329,7 @@ impl<'s> Flow<'s> {
         }
     }
 
-    /// Waits for all of them. The first that failed is what the others failed by.
+    /// Waits for all answers. The first failure is the cause of the later ones.
     async fn end(self) -> Result<(), Fault> {
         for (_, sent) in self.sent {
             sent.answer(&self.session.clock, self.session.time_max).await?;
@@ -403,7 +406,7 @@ fn of(batch: &Batch, table: usize) -> Option<(&Table, &Found)> {
     Some((batch.tables.get(table)?, batch.found.get(table)?))
 }
 
-/// What is said for a step; `None`: it is of a table that there is not.
+/// Returns the SQL of a step; `None`: its table does not exist.
 fn said(batch: &Batch, step: &Step) -> Option<String> {
     Some(match step {
         Step::Leave { table, is_soft, columns, .. } => {
@@ -443,14 +446,14 @@ impl Server {
         let connected = way.clock.timeout(way.time_max + LATER, connecting).await;
         let (client, connection) = connected.map_err(|_| late())??;
         let connection = tokio::spawn(async move {
-            // What goes wrong reaches who waits for an answer.
+            // The pending request reports the error.
             let _ = connection.await;
         });
         let (connection, statements) = (connection.abort_handle(), HashMap::new());
         let (time_max, clock) = (way.time_max, way.clock.clone());
         let session = Session { client, connection, statements, time_max, clock };
-        // A process that is stopped in a transaction holds nobody up for longer than a statement may take. And no statement is planned
-        // for tables as they were when they were empty.
+        // Bounds the time that a process stopped in a transaction blocks others, and avoids plans made for empty
+        // tables.
         let milliseconds = time_max.as_millis().max(1);
         let mut settings = format!(
             "SET statement_timeout = {milliseconds}; SET idle_in_transaction_session_timeout = {milliseconds};
@@ -469,7 +472,7 @@ impl Server {
         self.session.take().ok_or_else(lost)
     }
 
-    /// Keeps a session that is still good; who has an error of its own state is connected anew.
+    /// Keeps a healthy session. After an error of the session's state, the next use reconnects.
     async fn keep<T>(&mut self, session: Session, done: Result<T, Fault>) -> Result<T, Refused> {
         let refused = match done {
             Ok(done) => {
@@ -548,7 +551,7 @@ impl Driver for Server {
     }
 }
 
-/// Begins TLS where the server agreed to it.
+/// Begins TLS once the server has agreed to it.
 struct Upgrade {
     host: String,
     secure: Option<Secure>,
@@ -567,7 +570,7 @@ impl TlsConnect<Wire> for Upgrade {
     }
 }
 
-/// A connection, without TLS or with it. Its certificate has been checked by what began that, so that nothing is bound to it besides.
+/// A connection without or with TLS. The TLS layer has checked the certificate, so channel binding is not used.
 struct Wire(Box<dyn Stream>);
 
 impl TlsStream for Wire {

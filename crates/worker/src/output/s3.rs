@@ -1,7 +1,7 @@
-//! Objects in an S3-compatible store: one of each document, or many documents in one.
+//! Objects in an S3-compatible store: one per document, or one for many documents.
 //!
-//! There are no transactions: of a batch that is refused some objects may be stored. Which documents they have is remembered until the
-//! batch, or the part of it that they are in, is taken whole, so that what is tried again is what is left.
+//! There are no transactions. Some objects of a refused batch may be stored. The target remembers their documents until
+//! the batch, or the part that contains them, has been taken whole, so that a retry sends only the rest.
 
 pub mod bucket;
 pub mod key;
@@ -29,27 +29,27 @@ use crate::failure::Failure;
 use crate::mapping::Table;
 use crate::rows::Product;
 
-/// The longest object: what is stored is one request.
+/// The largest object, in bytes: an object is stored in a single request.
 pub const OBJECT_BYTES_MAX: usize = 64 << 20;
 
-/// Lists of keys of one document's attachments, of some hundreds each.
+/// The most lists of keys that are read for one document's attachments, of some hundreds of keys each.
 const LISTS_MAX: usize = 50;
 
-/// What objects are.
+/// The format of objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ObjectFormat {
     /// The JSON of one document.
     #[default]
     Json,
-    /// A line for each of many.
+    /// One line per document, of many documents.
     JsonLines,
-    /// A file of rows for each table, of many.
+    /// One file of rows per table, of many documents.
     Parquet,
 }
 
 impl ObjectFormat {
-    /// Whether an object has many documents.
+    /// Returns whether an object has many documents.
     pub fn is_batch(self) -> bool {
         self != ObjectFormat::Json
     }
@@ -63,33 +63,33 @@ impl ObjectFormat {
     }
 }
 
-/// What becomes of a document's object when it is deleted, and of the deletion in an object of many.
+/// The treatment of deletions: of the document's object, or in an object of many documents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnObjectDelete {
-    /// It is deleted; an object of many has a line that says so.
+    /// Deletes the object; an object of many documents has a line for the deletion.
     #[default]
     Delete,
-    /// Nothing.
+    /// Skips deletions.
     Ignore,
-    /// An object, or a line, that says so is stored.
+    /// Stores an object or a line for the deletion.
     Tombstone,
 }
 
-/// How documents are stored.
+/// The settings of a store.
 #[derive(Debug, Clone)]
 pub struct Ways {
-    /// What objects are called.
+    /// The template of keys.
     pub template: Template,
-    /// What they are.
+    /// The format.
     pub format: ObjectFormat,
-    /// What they say that they are, if not what they are.
+    /// The content type, if it differs from the format's.
     pub content_type: Option<String>,
-    /// What becomes of deletions.
+    /// The treatment of deletions.
     pub on_delete: OnObjectDelete,
-    /// What objects of attachments are called that are delivered by themselves.
+    /// The template of keys of attachments that are delivered individually.
     pub attachments: Option<Template>,
-    /// Of an object of many documents: how many, of how many bytes, and how long they may be waited for.
+    /// The limits of an object with many documents.
     pub window: Window,
 }
 
@@ -102,12 +102,12 @@ pub struct S3 {
     tables: Arc<[Table]>,
     at_once: usize,
     epoch: u64,
-    /// Sequences of documents that are stored, of a batch that is not as a whole.
+    /// The sequences of documents that are stored, of a refused batch.
     taken: HashSet<String>,
 }
 
 impl S3 {
-    /// For a job with such tables, with at most so many requests at once.
+    /// Creates a store for a job with these tables and at most `at_once` concurrent requests.
     pub fn new(bucket: Bucket, ways: Ways, job: &str, tables: Vec<Table>, at_once: usize) -> S3 {
         let (job, at_once) = (job.to_owned(), at_once.max(1));
         let tables = tables.into();
@@ -118,7 +118,7 @@ impl S3 {
         self.ways.content_type.as_deref().unwrap_or(self.ways.format.content_type())
     }
 
-    /// The key of an object whose documents are these.
+    /// Returns the key of an object with the documents from `first` to `last`.
     fn key(&self, first: &Delivery, last: &Delivery, body: &Value<'_>, table: &str) -> Result<String, Refused> {
         let place = Place {
             id: &last.id,
@@ -137,7 +137,7 @@ impl S3 {
         self.ways.template.key(&place).ok_or_else(none)
     }
 
-    /// The key of an attachment, or what the keys of all attachments of a document begin with.
+    /// Returns the key of an attachment, or the common prefix of the keys of all attachments of a document.
     fn attachment_key(&self, template: &Template, delivery: &Delivery, name: &str) -> Option<String> {
         template.key(&Place {
             id: &delivery.id,
@@ -153,7 +153,7 @@ impl S3 {
         })
     }
 
-    /// Stores the attachments of a document that the store does not have. The keys of all.
+    /// Stores the attachments of a document that the store lacks, and returns the keys of all.
     async fn attach(&self, delivery: &Delivery) -> Result<HashSet<String>, Refused> {
         let mut keys = HashSet::new();
         let Some(template) = &self.ways.attachments else { return Ok(keys) };
@@ -174,7 +174,7 @@ impl S3 {
     /// Deletes the objects of attachments that a document no longer has.
     async fn prune(&self, delivery: &Delivery, kept: &HashSet<String>) -> Result<(), Refused> {
         let is_gone = is_gone(delivery);
-        // A first revision has taken nothing away.
+        // A first revision has removed no attachment.
         let may_have_lost = is_gone || !delivery.rev.starts_with("1-");
         let folder = self.ways.attachments.as_ref().filter(|_| may_have_lost).and_then(Template::folder);
         let Some(folder) = folder.filter(|_| self.ways.on_delete != OnObjectDelete::Ignore) else { return Ok(()) };
@@ -182,7 +182,7 @@ impl S3 {
         let mut after = None;
         for _ in 0..LISTS_MAX {
             let (keys, next) = self.bucket.list(&folder, after.as_deref()).await?;
-            // Whatever a server says: nothing else is deleted.
+            // Keys outside of the folder are never deleted, whatever the server lists.
             let is_own = |key: &&String| key.strip_prefix(&folder).is_some_and(|name| !name.contains('/'));
             for key in keys.iter().filter(is_own).filter(|key| !kept.contains(*key)) {
                 self.bucket.delete(key).await?;
@@ -206,7 +206,7 @@ impl S3 {
             let value = text.as_ref().and_then(|text| parse(text.as_bytes(), &Limits::default()).ok());
             self.key(delivery, delivery, value.as_ref().unwrap_or(&Value::Null), "")?
         };
-        // Who finds the document finds its attachments.
+        // Attachments are stored first, so that readers of the document find them.
         let kept = self.attach(delivery).await?;
         match text {
             None => self.bucket.delete(&key).await?,
@@ -216,13 +216,13 @@ impl S3 {
         self.prune(delivery, &kept).await
     }
 
-    /// What is to be stored of a batch, or deleted.
+    /// Returns the deliveries of a batch that still have to be stored or deleted.
     fn left<'b>(&self, batch: &'b [Delivery]) -> Vec<&'b Delivery> {
         let is_ignored = |delivery: &Delivery| self.ways.on_delete == OnObjectDelete::Ignore && is_gone(delivery);
         batch.iter().filter(|it| !self.taken.contains(&it.seq) && !is_ignored(it)).collect()
     }
 
-    /// Stores each by itself.
+    /// Stores one object per document.
     async fn each(&mut self, batch: &[Delivery]) -> Result<(), Refused> {
         let left = self.left(batch);
         for group in left.chunks(self.at_once) {
@@ -244,7 +244,7 @@ impl S3 {
         Ok(())
     }
 
-    /// Stores as many as an object may have, one object after the other.
+    /// Stores objects of many documents, one after the other.
     async fn together(&mut self, batch: Vec<Delivery>) -> Result<(), Refused> {
         let left: Vec<usize> = {
             let left: HashSet<&str> = self.left(&batch).into_iter().map(|delivery| delivery.seq.as_str()).collect();
@@ -278,7 +278,7 @@ impl S3 {
         Ok(())
     }
 
-    /// How many of these have room in an object; one at least.
+    /// Returns how many of these fit into an object, at least one.
     fn count(&self, group: &Group, places: &[usize]) -> usize {
         let mut bytes = 0_usize;
         let deliveries = places.iter().filter_map(|at| group.batch.get(*at));
@@ -292,7 +292,7 @@ impl S3 {
         deliveries.take(self.ways.window.documents).take_while(fits).count().max(1)
     }
 
-    /// The objects of a group: one, or one of each table.
+    /// Returns the objects of a group: one, or one per table.
     async fn bodies(&self, group: &Group) -> Result<Vec<(String, Vec<u8>)>, Refused> {
         if self.ways.format != ObjectFormat::Parquet {
             return Ok(vec![(String::new(), group.all().flat_map(|delivery| line(delivery, &self.tables)).collect())]);
@@ -304,7 +304,7 @@ impl S3 {
     }
 }
 
-/// Documents of one object.
+/// The documents of one object.
 #[derive(Debug, Clone)]
 struct Group {
     batch: Arc<Vec<Delivery>>,
@@ -366,6 +366,6 @@ impl Target for S3 {
 }
 
 impl Window {
-    /// Of an object of many documents where nothing is said: 1,000 of them, 16 MB, a minute.
+    /// The default limits of an object with many documents: 1,000 documents, 16 MB, one minute.
     pub const OBJECTS: Window = Window { documents: 1_000, bytes: 16 << 20, age: Duration::from_secs(60) };
 }

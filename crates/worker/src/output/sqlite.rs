@@ -1,4 +1,4 @@
-//! SQLite: tables in a file, with the worker's own beside them.
+//! SQLite: tables in a file, beside the worker's own tables.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ use crate::failure::Failure;
 use crate::file_claim::FileClaim;
 use crate::mapping::Table;
 
-/// For another that writes to the file.
+/// The longest wait for another writer of the file.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 
-/// Statements that are kept prepared.
+/// The most prepared statements that are kept.
 const STATEMENTS_MAX: usize = 256;
 
 static DIALECT: Dialect = Dialect {
@@ -46,13 +46,13 @@ static DIALECT: Dialect = Dialect {
 /// A job's tables in a file.
 pub type Sqlite = Tables<File>;
 
-/// A file.
+/// A database file.
 #[derive(Debug)]
 pub struct File {
     path: PathBuf,
-    /// `None` while a thread has it, or without one.
+    /// `None` while a thread owns it, or if it is not open.
     connection: Option<Connection>,
-    /// Dropped after the connection, here and by a thread: one that closes may write.
+    /// Dropped after the connection, here and on threads, because closing a connection may write.
     claim: Option<Arc<FileClaim>>,
 }
 
@@ -66,12 +66,12 @@ fn refused(error: rusqlite::Error) -> Refused {
 }
 
 impl Sqlite {
-    /// A file, which is made if it is not there. `is_to_create`: tables that are missing are made.
+    /// Creates a target for a file, which is created if it is missing. `is_to_create`: missing tables are created.
     pub fn in_file(path: &Path, job: &str, tables: &[Table], is_to_create: bool) -> Sqlite {
         Tables::new(File { path: path.to_owned(), connection: None, claim: None }, job, tables, is_to_create)
     }
 
-    /// With the claim on the file. A thread that writes keeps it, also where the run is dropped.
+    /// Sets the claim on the file. A writing thread keeps it even if the run is dropped.
     #[must_use]
     pub fn claimed_by(mut self, claim: Arc<FileClaim>) -> Sqlite {
         self.driver().claim = Some(claim);
@@ -80,20 +80,20 @@ impl Sqlite {
 }
 
 fn open(path: &Path) -> rusqlite::Result<Connection> {
-    // No URIs: a name is a name.
+    // Names are not interpreted as URIs.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_MAX)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    // What a file of somebody else's has in its schema runs no code.
+    // The schema of a foreign file must not run code.
     connection.pragma_update(None, "trusted_schema", false)?;
     Ok(connection)
 }
 
 impl File {
-    /// Does something on a thread that may wait for the disk. Where it fails nothing is left open.
+    /// Runs an operation on a thread that may block on the disk. Rolls back an open transaction on failure.
     async fn with<T: Send + 'static>(
         &mut self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -104,7 +104,7 @@ impl File {
         let done = tokio::task::spawn_blocking(move || {
             let done = work(&connection);
             if done.is_err() && !connection.is_autocommit() {
-                // What fails here has been rolled back already.
+                // Some errors have already rolled back the transaction.
                 let _ = connection.execute_batch("ROLLBACK");
             }
             (connection, done, claim)
@@ -202,7 +202,8 @@ impl Driver for File {
     }
 }
 
-/// SQLite's type of a column: what keeps its form. Decimals are texts, as there are no others.
+/// Returns SQLite's type of a column, which preserves the value. Decimals are texts, because SQLite has no decimal
+/// type.
 fn affinity(kind: Option<Type>, _: Option<usize>) -> String {
     let name = match kind {
         Some(Type::Integer(_) | Type::Boolean) => " INTEGER",
@@ -252,7 +253,7 @@ fn look(connection: &Connection, table: &str) -> rusqlite::Result<Option<Found>>
             found.keys.push(BTreeSet::new());
             last = Some(index);
         }
-        // An expression has no name, and makes no key of columns.
+        // An expression has no name, so the key has no set of columns.
         let column = row.get::<_, Option<String>>(1)?.unwrap_or_default();
         if row.get::<_, Option<String>>(2)?.is_some_and(|collation| collation != "BINARY") {
             found.columns.iter_mut().filter(|of| of.name == column).for_each(|of| of.is_folding = true);
@@ -295,7 +296,7 @@ fn sql(datum: &Datum, kind: Option<Type>) -> Sql {
         Datum::Text(text) if kind == Some(Type::Bytes) => Sql::Blob(BASE64.decode(text).unwrap_or_default()),
         Datum::Text(text) | Datum::Json(text) => Sql::Text(text.clone()),
         Datum::Number(text) if matches!(kind, Some(Type::Numeric(_))) => Sql::Text(text.clone()),
-        // As a text where a float would lose something of it.
+        // As a text if a float would lose precision.
         Datum::Number(text) => match (text.parse::<i64>(), text.parse::<f64>()) {
             (Ok(integer), _) if kind != Some(Type::Float) => Sql::Integer(integer),
             (_, Ok(float)) if kind == Some(Type::Float) || is_exact(float, text) => Sql::Real(float),
@@ -304,7 +305,7 @@ fn sql(datum: &Datum, kind: Option<Type>) -> Sql {
     }
 }
 
-/// Whether a float's shortest form is the same number.
+/// Returns whether a float represents the number exactly.
 fn is_exact(float: f64, text: &str) -> bool {
     let normal = |text: &str| Datum::Number(text.to_owned()).in_key(None);
     float.is_finite() && normal(&float.to_string()) == normal(text)
@@ -329,7 +330,7 @@ fn take(connection: &Connection, batch: &Batch, step: &Step) -> rusqlite::Result
                 }
             };
             let mut statement = connection.prepare_cached(&statement)?;
-            // A column that the mapping had when the row was written.
+            // The mapping had this column when the row was written.
             let kind =
                 |name: &String| table.columns.iter().find(|column| column.name == *name).and_then(|column| column.kind);
             let kinds: Vec<Option<Type>> = columns.iter().map(kind).collect();

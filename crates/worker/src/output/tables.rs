@@ -1,8 +1,8 @@
-//! What all targets with tables do, whatever their dialect: the tables are looked at, and made where they are missing; a batch is one
-//! transaction, in which the claims of its documents are read, rows and claims written, and the checkpoint that is reached by it,
-//! unless another process has raised the job's epoch meanwhile. A kind of target is a [`Driver`]: how its server is spoken to.
+//! The common part of targets with tables, independent of the dialect: checks the tables and creates missing ones. Each
+//! batch is one transaction, which reads the claims of its documents and writes rows, claims and the checkpoint, unless
+//! another process has raised the job's epoch. A kind of target is a [`Driver`], which speaks to its server.
 //!
-//! `flatbed_rows` has the claims, `flatbed_checkpoints` where each job stands.
+//! `flatbed_rows` has the claims, `flatbed_checkpoints` the jobs' checkpoints.
 
 pub mod dialect;
 pub mod fit;
@@ -22,53 +22,53 @@ use dialect::{Dialect, definition};
 use fit::{Found, is_replaceable, misfit, missing};
 use steps::{Step, steps, with_children};
 
-/// The table of the claims.
+/// The table of claims.
 pub const ROWS: &str = "flatbed_rows";
 
-/// Claims of the documents of a batch: one with more is split.
+/// The most claims of the documents of a batch. A batch with more is split.
 pub const CLAIMS_MAX: usize = 200_000;
 
-/// What they may take, in bytes, with their documents' ids.
+/// The most bytes of those claims, including the ids of the documents.
 pub const CLAIMS_BYTES_MAX: usize = 32 << 20;
 
-/// The table of where jobs stand.
+/// The table of checkpoints.
 pub const CHECKPOINTS: &str = "flatbed_checkpoints";
 
-/// A batch, as a driver writes it.
+/// A batch, prepared for a driver.
 #[derive(Debug)]
 pub struct Batch {
-    /// Whose it is.
+    /// The id of the job.
     pub job: String,
     /// The tables of the mapping.
     pub tables: Arc<Vec<Table>>,
-    /// What the target has of each of them.
+    /// The target's definition of each table.
     pub found: Arc<Vec<Found>>,
-    /// What is to become of documents.
+    /// The deliveries.
     pub deliveries: Arc<Vec<Delivery>>,
-    /// What is to be done for it, in this order.
+    /// The operations, in their order.
     pub steps: Vec<Step>,
-    /// When rows are left that stay, as ISO 8601 in UTC.
+    /// The time for soft deletes, as ISO 8601 in UTC.
     pub now: String,
-    /// What it takes.
+    /// The memory of the batch.
     pub room: Option<Arc<Charge>>,
 }
 
-/// What a target's transaction begins with.
+/// The parameters of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opening {
-    /// Whose it is.
+    /// The id of the job.
     pub job: String,
-    /// Who holds the job with a higher one has taken it over.
+    /// The epoch of this process. A higher one in the target means that another process has taken over the job.
     pub epoch: i64,
-    /// What is reached by it; `None`: what stands there stays.
+    /// The new checkpoint; `None`: unchanged.
     pub checkpoint: Option<String>,
-    /// The documents whose claims are wanted.
+    /// The documents whose claims are read.
     pub documents: Vec<String>,
-    /// Where these are put.
+    /// The collector of these claims.
     pub claims: Claims,
 }
 
-/// Claims with their documents, as they are read: no more than there may be, and one.
+/// Claims with their documents, collected up to a limit and one beyond.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
     all: Vec<(String, Claim)>,
@@ -78,12 +78,12 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// So many at most, of so many bytes.
+    /// Creates a collector with limits.
     pub fn within(count_max: usize, bytes_max: usize) -> Claims {
         Claims { all: Vec::new(), bytes: 0, count_max, bytes_max }
     }
 
-    /// Takes one in. False: those are more than there may be, and no further one is to be read.
+    /// Adds a claim. False: the limits are exceeded, and the driver must stop reading.
     #[must_use]
     pub fn take(&mut self, document: String, claim: Claim) -> bool {
         self.bytes += document.len() + claim.table.len() + claim.key.len();
@@ -91,7 +91,7 @@ impl Claims {
         self.is_within()
     }
 
-    /// How many were taken in.
+    /// Returns the number of claims.
     pub fn count(&self) -> usize {
         self.all.len()
     }
@@ -100,65 +100,66 @@ impl Claims {
         self.all.len() <= self.count_max && self.bytes <= self.bytes_max
     }
 
-    /// All of them. `None`: there are more than there may be.
+    /// Returns all claims. `None`: the limits are exceeded.
     pub fn all(self) -> Option<Vec<(String, Claim)>> {
         self.is_within().then_some(self.all)
     }
 }
 
-/// A database, as its kind speaks. Each wait of it has an end, after which its connection is given up.
+/// A database connection of one kind. Each wait has a timeout, after which the connection is closed.
 pub trait Driver: Send {
-    /// Names and types, as it writes them.
+    /// Returns the dialect.
     fn dialect(&self) -> &'static Dialect;
 
-    /// Connects, unless it is connected. Whether it did: then nothing is known of the tables any more.
+    /// Connects unless connected, and returns whether it did. Knowledge of the tables then is stale.
     ///
     /// # Errors
     /// [`Refused`].
     fn connect(&mut self) -> impl Future<Output = Result<bool, Refused>> + Send;
 
-    /// What it has of a table. `None`: there is no such table.
+    /// Returns the definition of a table. `None`: the table does not exist.
     ///
     /// # Errors
     /// [`Refused`].
     fn look(&mut self, table: String) -> impl Future<Output = Result<Option<Found>, Refused>> + Send;
 
-    /// Makes tables.
+    /// Creates tables.
     ///
     /// # Errors
     /// [`Refused`].
     fn make(&mut self, statements: Vec<String>) -> impl Future<Output = Result<(), Refused>> + Send;
 
-    /// Whether a job has claims of a table.
+    /// Returns whether a job has claims in a table.
     ///
     /// # Errors
     /// [`Refused`].
     fn has_claims(&mut self, job: String, table: String) -> impl Future<Output = Result<bool, Refused>> + Send;
 
-    /// Raises a job's epoch, and says where it stands: an empty text where it never was. `None`: its epoch is higher.
+    /// Raises a job's epoch and returns its checkpoint, as an empty text if there is none. `None`: the stored epoch is
+    /// higher.
     ///
     /// # Errors
     /// [`Refused`].
     fn take_over(&mut self, job: String, epoch: i64) -> impl Future<Output = Result<Option<String>, Refused>> + Send;
 
-    /// Begins a transaction with the checkpoint in it. The documents' claims; `None`: the job is another process's, and no
-    /// transaction is open.
+    /// Begins a transaction, writes the checkpoint, and returns the documents' claims. `None`: another process has the
+    /// job, and no transaction is open.
     ///
     /// # Errors
     /// [`Refused`]; no transaction is open then.
     fn open(&mut self, opening: Opening) -> impl Future<Output = Result<Option<Claims>, Refused>> + Send;
 
-    /// Does what a batch wants, and commits.
+    /// Executes a batch and commits.
     ///
     /// # Errors
     /// [`Refused`]; the transaction is rolled back, or, if the connection was lost, may have been committed.
     fn close(&mut self, batch: Arc<Batch>) -> impl Future<Output = Result<(), Refused>> + Send;
 
-    /// Gives up a transaction that is open.
+    /// Rolls back an open transaction.
     fn abandon(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// A job's tables in a database.
+/// The tables of a job in a database.
 #[derive(Debug)]
 pub struct Tables<D> {
     driver: D,
@@ -166,34 +167,34 @@ pub struct Tables<D> {
     tables: Arc<Vec<Table>>,
     is_to_create: bool,
     epoch: i64,
-    /// What the connection's database has of them; `None`: it has not been looked at.
+    /// The database's definitions of the tables; `None`: not read since the connection was made.
     found: Option<Arc<Vec<Found>>>,
-    /// Of the batch that is delivered.
+    /// The memory of the current batch.
     room: Option<Arc<Charge>>,
     clock: Clock,
 }
 
 impl<D: Driver> Tables<D> {
-    /// Nothing is connected yet. `is_to_create`: tables that are missing when a run begins are made.
+    /// Creates a target without connecting. `is_to_create`: tables that are missing when a run begins are created.
     pub fn new(driver: D, job: &str, tables: &[Table], is_to_create: bool) -> Tables<D> {
         let tables = Arc::new(tables.to_vec());
         let (job, clock) = (job.to_owned(), Clock::default());
         Tables { driver, job, tables, is_to_create, epoch: 0, found: None, room: None, clock }
     }
 
-    /// Takes the time from `clock` instead of the machine's.
+    /// Replaces the system clock.
     #[must_use]
     pub fn timed_by(self, clock: Clock) -> Tables<D> {
         Tables { clock, ..self }
     }
 
-    /// What it writes to.
+    /// Returns the driver.
     pub fn driver(&mut self) -> &mut D {
         &mut self.driver
     }
 
-    /// Connects, and looks at the tables where that is new. Tables are made only when a run begins: one that somebody drops later is
-    /// missed, rather than made again without its rows.
+    /// Connects, and checks the tables after a new connection. Tables are created only when a run begins: a table that
+    /// is dropped later counts as an outage, rather than being created again without its rows.
     async fn ready(&mut self, is_beginning: bool) -> Result<Arc<Vec<Found>>, Refused> {
         let is_new = self.driver.connect().await?;
         if let Some(found) = self.found.as_ref().filter(|_| !is_new && !is_beginning) {
@@ -288,14 +289,14 @@ impl<D: Driver> Tables<D> {
                 done => done,
             };
         }
-        // Documents may exchange a value that only one row may have: then rows must go before others come. Only rows of which
-        // nothing is lost by that.
+        // Documents may exchange the values of a unique key. Deleting rows before inserting others resolves this, for
+        // tables whose rows lose nothing by it.
         let replaced = is_replaceable(&self.tables, &found);
         if !replaced.contains(&true) {
             return Err(refused);
         }
         match self.attempt(&found, &deliveries, checkpoint.as_ref(), &replaced, false).await {
-            // What the first said is what it is about.
+            // The first failure names the cause.
             Err(again) if again.is_poison() => Err(refused),
             done => done,
         }

@@ -33,7 +33,7 @@ fn the_checkpoint_waits_for_what_is_under_way() {
     assert_eq!(checkpoint(&mut plan), Some(3));
     assert_eq!(checkpoint(&mut plan), None);
     assert!(plan.is_empty());
-    // Rows that are not this job's.
+    // Rows that do not concern this job.
     plan.pass(seq(9));
     assert_eq!(checkpoint(&mut plan), Some(9));
     admit(&mut plan, "a", 10);
@@ -55,7 +55,7 @@ fn one_of_a_document_at_a_time_and_the_newest_of_those_that_wait() {
     assert_eq!(plan.take(9).map(|taken| taken.change), Some(3));
     assert_eq!(plan.take(9), None);
     plan.settle("a", first.place);
-    // Who goes on behind 2 finds 4.
+    // A run that resumes after 2 finds 4.
     assert_eq!(checkpoint(&mut plan), Some(2));
     let newest = plan.take(9).unwrap();
     assert_eq!(newest.change, 4);
@@ -81,7 +81,7 @@ fn what_is_given_back_is_overtaken_or_comes_again() {
     plan.settle("a", second.place);
     assert_eq!(checkpoint(&mut plan), Some(2));
     assert_eq!((plan.under_way(), plan.is_empty()), (0, true));
-    // Settled twice, or by who does not have it.
+    // Settled twice, or by a caller that did not take it.
     plan.settle("a", 0);
     plan.settle("x", 7);
     assert_eq!(plan.under_way(), 0);
@@ -92,14 +92,14 @@ fn there_is_a_bound() {
     let mut plan = Plan::new(2);
     admit(&mut plan, "a", 1);
     admit(&mut plan, "a", 2);
-    // Two changes of one document: the older is settled by the newer, and makes room.
+    // Two changes of one document: the newer settles the older, which makes room.
     assert_eq!(plan.room(), 1);
     admit(&mut plan, "b", 3);
     assert_eq!((plan.room(), plan.admit("c", seq(4), 4)), (0, Err(4)));
 }
 
 proptest! {
-    /// Admissions, deliveries and failures in any order, against what a target has.
+    /// Admissions, deliveries and failures in any order, compared with a model target.
     #[test]
     fn documents_are_delivered_in_order_and_the_checkpoint_passes_nothing(
         steps in proptest::collection::vec((0_u8..4, any::<u16>()), 1..200), at_once in 1_usize..6, room in 1_usize..20,
@@ -107,7 +107,7 @@ proptest! {
         let mut plan = Plan::new(room);
         let (mut number, mut under_way) = (0_u64, Vec::<Taken<u64>>::new());
         let mut newest: HashMap<String, u64> = HashMap::new();
-        // The newest change of each document that was settled.
+        // The newest settled change of each document.
         let mut target: HashMap<String, u64> = HashMap::new();
         let mut all: Vec<(u64, String)> = Vec::new();
         let mut passed = 0;
@@ -154,8 +154,8 @@ proptest! {
                 prop_assert!(at > passed);
                 passed = at;
             }
-            // Whoever goes on from the checkpoint misses nothing: what lies before it is settled, or a newer one of its document
-            // comes behind it.
+            // A run that resumes from the checkpoint misses nothing: each earlier change is settled, or followed by a
+            // newer change of its document.
             for (number, id) in all.iter().filter(|(number, _)| *number <= passed) {
                 let has = target.get(id).copied().unwrap_or(0);
                 prop_assert!(has >= *number || newest[id] > passed, "{} of {}", number, id);

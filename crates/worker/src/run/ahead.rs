@@ -1,8 +1,8 @@
-//! What is delivered next, made while the last batch is written.
+//! Makes the next delivery while the last batch is written.
 //!
-//! One part is made ahead, of changes whose turn it is, and only where there is room for it at once: nothing is waited for while
-//! something is held. It is delivered only behind what was written meanwhile, and given back to the plan unless that was taken. What
-//! takes more than making (a document that is to be read, an entry to be written) waits for its turn.
+//! One part is made ahead, from changes that are ready, and only if memory is available at once: the run never waits
+//! for memory while it holds some. The part is delivered after the current batch, and returned to the plan if that
+//! batch fails. Work beyond conversion (a document to be read, an entry to be written) waits for its turn.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -16,24 +16,24 @@ use crate::output::Target;
 use crate::plan::Taken;
 use crate::source::Source;
 
-/// Documents that are made before what is written is looked after again.
+/// The number of documents that are made between two checks of the write in progress.
 const MADE_AT_ONCE: usize = 64;
 
-/// Changes that are delivered next, in their order.
+/// The next changes to deliver, in order.
 #[derive(Default)]
 pub(super) struct Ahead {
-    /// The first of them, as far as they are made.
+    /// The first of them, already made.
     pub(super) part: Option<Part>,
     pub(super) rest: VecDeque<Taken<Waiting>>,
 }
 
 impl Ahead {
-    /// Nothing is made of them yet.
+    /// Creates a list of changes of which none is made.
     pub(super) fn unmade(rest: VecDeque<Taken<Waiting>>) -> Ahead {
         Ahead { part: None, rest }
     }
 
-    /// All of them, and what was made is no more.
+    /// Returns all changes and drops the products.
     pub(super) fn changes(self) -> VecDeque<Taken<Waiting>> {
         let mut rest = self.rest;
         for taken in self.part.into_iter().flat_map(|part| part.ready).rev() {
@@ -44,10 +44,10 @@ impl Ahead {
 }
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
-    /// The changes whose turn it is. `None`: there are none.
+    /// Takes the ready changes. `None`: there are none.
     pub(super) fn take_batch(&mut self, batch_max: usize) -> Option<VecDeque<Taken<Waiting>>> {
         let mut batch = VecDeque::new();
-        // Those of the batch before may be under way.
+        // Changes of the previous batch may be under way.
         let at_once = self.plan.under_way().saturating_add(batch_max);
         while let Some(taken) = self.plan.take(at_once) {
             batch.push_back(taken);
@@ -55,12 +55,13 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         (!batch.is_empty()).then_some(batch)
     }
 
-    /// Whether the next batch may be made while one is written: attachments are asked of the target, and a window is gathered.
+    /// Returns whether the next batch may be made during a write: not if attachments must be checked at the target, nor
+    /// for a window that gathers documents.
     pub(super) fn may_make_ahead(&self) -> bool {
         self.window.is_none() && self.job.attachments.is_none() && !self.system().processing.dry_run
     }
 
-    /// Waits until there is a batch behind the one that is written; for ever where there is none to be had.
+    /// Waits until a batch is ready behind the one that is written; possibly for ever.
     pub(super) async fn more_is_there(&mut self) {
         if self.plan.has_ready() {
             return;
@@ -75,8 +76,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    /// Makes the first part of what is next: of what is left of the batch, else of the next one. Nothing more once the job is to end, or
-    /// `is_in_vain`.
+    /// Makes the first part of the rest of the batch, or of the next batch. Stops when the job stops or `is_in_vain` is
+    /// notified.
     pub(super) async fn make_ahead(
         &mut self,
         left: VecDeque<Taken<Waiting>>,
@@ -110,7 +111,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                     made = self.make(&taken.change.change, PART_BYTES - bytes) => made.ok(),
                 },
             };
-            // Why nothing came of it, whoever delivers it says.
+            // The delivery at its turn finds the cause again.
             let Some(delivery) = made else {
                 rest.push_front(taken);
                 break;
@@ -126,7 +127,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         Ahead { part: (!part.ready.is_empty()).then_some(part), rest }
     }
 
-    /// What was made ahead is not delivered now: its changes wait again.
+    /// Returns the changes that were made ahead to the plan.
     pub(super) fn unmake_ahead(&mut self) {
         if let Some(ahead) = self.ahead.take() {
             self.give_back(ahead.changes());
@@ -139,15 +140,15 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    /// Of what was delivered since the last checkpoint any part may be lost: all of it is read again.
+    /// Rewinds to the written checkpoint, because everything delivered since may be lost.
     pub(super) fn go_back(&mut self) {
         self.forget_read();
-        // Also where what is read again is given back before any of it is delivered.
+        // Also if the changes read again are released before any is delivered.
         self.reached = Some(self.written.clone());
         self.read_to = self.written.clone();
     }
 
-    /// Writes nothing, as [`End::Superseded`] says, once the job may be another process's.
+    /// Returns [`End::Superseded`] once another process may run the job.
     pub(super) fn check_held(&self) -> Result<(), End> {
         if self.held.as_ref().is_none_or(super::Held::is_held) { Ok(()) } else { Err(End::Superseded) }
     }

@@ -1,7 +1,7 @@
-//! What a change is for the target, with its attachments where the job delivers them.
+//! Converts a change to a delivery, with its attachments if the job delivers them.
 //!
-//! They are asked of the source by the revision that the document has here: what it says of one that came later is said by a later
-//! change. Nothing is fetched of documents that the mapping is not about, nor what the target has.
+//! Attachments are requested by the revision that this change has; a later revision has its own change. Attachments of
+//! unmatched documents and attachments that the target already has are not fetched.
 
 use bytes::Bytes;
 use flatbed_flatten::json::{Limits, Value, parse};
@@ -15,22 +15,22 @@ use crate::peer::PeerError;
 use crate::rows::{Product, Unmappable};
 use crate::source::{Source, SourceError};
 
-/// Attachments of a document that are fetched at once.
+/// The most attachments of a document that are fetched at once.
 const AT_ONCE: usize = 5;
 
-/// Where they stand in a document's text, which this crate has written.
+/// The name of the member in a document's text, which this crate has written.
 const MEMBER: &str = "\"_attachments\"";
 
-/// Of which document, and where its change stands.
+/// The identity of a change and its document.
 pub(super) struct Of<'c> {
     pub(super) id: &'c str,
     pub(super) rev: &'c str,
     pub(super) seq: &'c str,
-    /// Whether its text is as this program writes JSON, and need not be looked at once more.
+    /// True if the document's text is in this program's form and need not be normalized.
     pub(super) is_written: bool,
 }
 
-/// What a document says of those that are wanted, and its revision.
+/// The stubs of the attachments to deliver, and the revision.
 #[derive(Default)]
 struct Wanted {
     rev: String,
@@ -38,7 +38,7 @@ struct Wanted {
 }
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
-    /// What a document's text becomes, in at most so many bytes; `None`: it is gone.
+    /// Makes the delivery of a document's text within `bytes_max`; `None`: the document is gone.
     pub(super) async fn made(&mut self, of: Of<'_>, text: Option<&str>, bytes_max: usize) -> Result<Delivery, Unmade> {
         let Of { id, rev, seq, is_written } = of;
         let delivery = |state, attachments| Delivery {
@@ -66,7 +66,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         if wanted.stubs.is_empty() && settings.mode == Mode::Inline {
             return Ok(delivery(self.produce(text, is_written, bytes_max).await?, Vec::new()));
         }
-        // What is made of it, at least once more beside it, has the same room.
+        // The product, and at least one copy beside it, share this memory.
         let left = bytes_max.checked_sub(with.len()).ok_or(Unmade::Beyond)? / 4 * 3;
         let fetched = self.fetch(settings, &delivery(State::Gone, Vec::new()), wanted, left).await?;
         let text = {
@@ -96,7 +96,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         Ok(Wanted { rev: document.get("_rev").and_then(Value::as_str).unwrap_or_default().to_owned(), stubs })
     }
 
-    /// Those of them that are to be had, in at most so many bytes.
+    /// Fetches the attachments that are available, within a number of bytes.
     async fn fetch(
         &mut self,
         settings: &Attachments,
@@ -119,7 +119,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 fetched.push(Attachment { stub, body: Some(body) });
                 continue;
             }
-            // What came with this revision cannot be there, unless this is not the first try.
+            // An attachment new in this revision cannot be at the target, except after a failed attempt.
             let may_be_there = self.failures > 0 || stub.revpos.zip(generation).is_none_or(|(pos, own)| pos < own);
             if may_be_there && !stub.digest.is_empty() && self.holds(of, &stub).await {
                 self.progress.add_attachment_held();
@@ -130,7 +130,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
         let mut rest = asked.as_slice();
         while let Some(first) = rest.first() {
-            // Of which nobody says how long it is, that is fetched alone.
+            // Attachments of unknown length are fetched one at a time.
             let count = rest.iter().take(AT_ONCE).take_while(|stub| stub.length.is_some()).count();
             let (group, behind) =
                 rest.split_at_checked(count).filter(|_| first.length.is_some()).unwrap_or_else(|| rest.split_at(1));
@@ -152,7 +152,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                         settings.too_large().map_err(Unmade::Unmappable)?;
                         continue;
                     }
-                    // It is not what the document says that it is.
+                    // The attachment does not have the declared length.
                     Err(SourceError::Peer(PeerError::TooLarge(_))) => None,
                     Err(error) => {
                         self.progress.add_attachment_failed();
@@ -183,7 +183,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         Ok(fetched)
     }
 
-    /// Whether nothing came later: what has, brings its own attachments.
+    /// Returns whether the revision still is the newest. A later one brings its own attachments.
     async fn is_newest(&mut self, id: &str, rev: &str) -> Result<bool, Unmade> {
         let found = self.read_document(id, crate::rows::ROWS_BYTES_MAX).await?;
         Ok(found.is_some_and(|text| super::replays::rev_of(&text) == rev))

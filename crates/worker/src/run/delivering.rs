@@ -1,4 +1,4 @@
-//! Changes that were read, brought to the target.
+//! Delivers changes to the target.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::pin::pin;
@@ -22,46 +22,48 @@ use crate::queue::{Entry, Failed};
 use crate::rows::{ROWS_BYTES_MAX, Unmappable};
 use crate::source::{Source, SourceError};
 
-/// Bytes of what documents produce that are delivered at once, but for what a single one does.
+/// The most bytes of products that are delivered at once. A single larger document is delivered alone.
 pub(super) const PART_BYTES: usize = 8 << 20;
 
-/// Rows of them, but for what a single one has, where they are not taken together as an object.
+/// The most rows of products that are delivered at once, except for a single document and for objects of many
+/// documents.
 pub(super) const PART_ROWS: usize = crate::rows::ROWS_MAX;
 
-/// What becomes of a part.
+/// The outcome of a part.
 pub(super) enum Tried {
     Taken,
-    /// One of its documents is to blame.
+    /// A document is the cause.
     Poison(Failure, String),
-    /// The target's state is.
+    /// The target's state is the cause.
     Refused(Refused),
 }
 
-/// What is delivered at once.
+/// Documents that are delivered at once.
 #[derive(Default)]
 pub(super) struct Part {
     pub(super) deliveries: Vec<Delivery>,
-    /// The changes that they are of.
+    /// Their changes.
     pub(super) ready: Vec<Taken<Waiting>>,
     pub(super) charge: Option<Charge>,
 }
 
-/// What must mend before anything more is made.
+/// A failure that must end before more documents are made.
 enum WaitsFor {
     Source(SourceError),
-    /// What runs functions, and why it did not.
+    /// The runner of functions failed, with its message.
     Function(String),
 }
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
-    /// Brings a batch to the target, part by part where it is large or refused. What is next is made meanwhile.
+    /// Delivers a batch to the target, in parts if it is large or refused. Makes the next delivery meanwhile.
     ///
-    /// Of a part that is refused as poison the first half is tried, and so on: what is taken was not to blame, so that the rest need not be
-    /// tried as a whole. Where one is found, what stands behind it is tried with what comes next. As long as the target refuses parts
-    /// they have half as many documents each time, and twice as many for each that it takes whole.
+    /// A part that is refused as poison is bisected: a half that is taken was not the cause, so the rest need not be
+    /// tried as a whole. Once the guilty document is found, the documents behind it are tried with the following ones.
+    /// While the target refuses parts, each next part has half as many documents; it doubles with each part that is
+    /// taken whole.
     pub(super) async fn deliver(&mut self, next: Ahead, batch_max: usize) -> Result<(), End> {
         let Ahead { part: mut made, rest: mut left } = next;
-        // The first of those that are left, among which there is one that is to blame.
+        // The number of first changes among which one is guilty.
         let mut suspects = 0_usize;
         loop {
             let count = if suspects > 1 {
@@ -128,7 +130,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                         self.written = seq;
                     }
                     if is_whole && may_make_ahead {
-                        // What is ahead is of the next batch.
+                        // The part made ahead belongs to the next batch.
                         self.ahead = Some(ahead).filter(|ahead| ahead.part.is_some() || !ahead.rest.is_empty());
                         return Ok(());
                     }
@@ -166,8 +168,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    /// Waits before the target or the source is tried again. What was read is given back as soon as other jobs wait for the room, and read again later;
-    /// nothing of it may be under way.
+    /// Waits before the target or source is retried. Releases the changes that were read as soon as other jobs wait for
+    /// memory, and reads them again later. No change may be under way.
     pub(super) async fn pause_giving_back(&mut self, until: Instant) -> Result<(), End> {
         self.fetched.clear();
         self.unmake_ahead();
@@ -186,7 +188,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    /// Shows the target the room of what is delivered next.
+    /// Passes the memory of the next delivery to the target.
     fn hold(&mut self, room: Option<&Arc<Charge>>) -> Result<(), End> {
         if let Some(room) = room {
             self.target()?.hold(room.clone());
@@ -194,7 +196,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         Ok(())
     }
 
-    /// Gives it to the target once. It is made anew for another try, so that there is one copy of it.
+    /// Delivers a part once. A retry makes it again, so that there is only one copy.
     pub(super) async fn try_deliver(
         &mut self,
         deliveries: Vec<Delivery>,
@@ -210,7 +212,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         self.tried(done)
     }
 
-    /// As [`Runner::try_deliver`]; meanwhile the first part of `left` is made, or of the next batch.
+    /// As [`Runner::try_deliver`]; meanwhile makes the first part of `left`, or of the next batch.
     async fn try_deliver_making(
         &mut self,
         deliveries: Vec<Delivery>,
@@ -225,7 +227,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             let mut writing = pin!(async {
                 let done = target.deliver(deliveries, checkpoint).await;
                 if done.is_err() {
-                    // What is made behind it is not delivered.
+                    // The part made ahead will not be delivered.
                     is_in_vain.notify_one();
                 }
                 done
@@ -263,30 +265,30 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    /// Room for what is made, and for the target's copy of it.
+    /// Acquires memory for products and for the target's copy of them.
     pub(super) async fn products(&mut self, bytes: usize) -> Result<Charge, End> {
         if let Some(charge) = self.memory.try_products(2 * bytes) {
             return Ok(charge);
         }
-        // Nobody waits for what others hold who wait for what he holds.
+        // Release before waiting: other jobs may wait for this memory while they hold theirs.
         self.fetched.clear();
         let mut stop = self.stop.clone();
         tokio::select! {
-            // What was gathered is delivered before the end, where there is room.
+            // A gathered window is delivered before the end if there is memory.
             biased;
             charge = self.memory.products(2 * bytes) => Ok(charge),
             _ = stop.wait_for(|stop| *stop) => Err(End::Stopped),
         }
     }
 
-    /// Makes as much of the first so many changes as there is room for, and takes them from what is left.
+    /// Makes as many of the first changes as memory allows, and takes them from `left`.
     async fn make_part(
         &mut self,
         left: &mut VecDeque<Taken<Waiting>>,
         count: usize,
     ) -> Result<Result<Part, WaitsFor>, End> {
         let mut made = Part::default();
-        // Where it is taken together, as much as that may be.
+        // Documents of one object share its limit.
         let (mut bytes, mut room) = (0, self.window.map_or(PART_BYTES, |window| window.bytes.max(PART_BYTES)));
         let (part_bytes, mut is_alone) = (room, false);
         let mut rows = if self.window.is_some() { None } else { Some(0_usize) };
@@ -295,7 +297,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             let Some(mut taken) = left.pop_front() else { break };
             let mut delivery = self.make(&taken.change.change, room.saturating_sub(bytes)).await;
             if matches!(delivery, Err(Unmade::Beyond)) && made.ready.is_empty() && room < ROWS_BYTES_MAX {
-                // Alone, with all the room that one may have; nothing is held while it is waited for.
+                // Delivered alone, with all memory that a job may have. The run holds none while it waits.
                 left.push_front(taken);
                 made.charge = None;
                 room = ROWS_BYTES_MAX;
@@ -315,7 +317,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                         break;
                     }
                 }
-                // What is made already goes first: engines that are busy now and then must not undo it each time.
+                // Finished documents go first, so that a runner of functions that is temporarily busy does not undo
+                // them each time.
                 Err(Unmade::Beyond | Unmade::Later(_)) if !made.ready.is_empty() => {
                     left.push_front(taken);
                     break;
@@ -342,7 +345,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         Ok(Ok(made))
     }
 
-    /// What a change is for the target, in at most so many bytes.
+    /// Makes the delivery of a change within `bytes_max`.
     pub(super) async fn make(&mut self, change: &Change, bytes_max: usize) -> Result<Delivery, Unmade> {
         let read = match &change.what {
             What::ToBeRead => self.read_document(&change.id, bytes_max).await?,
@@ -362,7 +365,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         self.put_aside(taken, &Failure::Unmappable(Box::new(unmappable)), &error).await
     }
 
-    /// The entry first; then the checkpoint may pass its change.
+    /// Writes the queue entry, before the checkpoint may pass its change.
     async fn put_aside(&mut self, taken: &Taken<Waiting>, failure: &Failure, error: &str) -> Result<(), End> {
         let change = &taken.change.change;
         let (method, document) = match &change.what {

@@ -1,6 +1,6 @@
-//! Attachments of a part of a batch that may be refused: it is made anew in halves then, and they are not fetched again.
+//! Caches the attachments of a part. If the part is refused and made again in halves, they are not fetched again.
 //!
-//! They have room of their own among what is made for targets, if there is any at once, and are let go before more of it is waited for.
+//! The cache takes memory for products if it is available at once, and is cleared before the run waits for memory.
 
 use std::collections::HashMap;
 
@@ -8,25 +8,25 @@ use bytes::Bytes;
 
 use crate::memory::{Charge, Memory};
 
-/// What is kept at most, as much as a part has.
+/// The most bytes in the cache, as many as a part has.
 const BYTES_MAX: usize = super::delivering::PART_BYTES;
 
-/// What an attachment takes at least.
+/// The smallest accounted size of an attachment, in bytes.
 const ONE_BYTES: usize = 1 << 10;
 
 #[derive(Debug)]
 struct Kept {
-    /// Of their document, which may be read anew for the same change.
+    /// The document's revision, which may differ when the same change is read again.
     rev: String,
     name: String,
     body: Bytes,
     _charge: Charge,
 }
 
-/// See above.
+/// The cache.
 #[derive(Debug, Default)]
 pub(super) struct Fetched {
-    /// By the place of their document's change.
+    /// Attachments by the position of their change.
     kept: HashMap<String, Vec<Kept>>,
     bytes: usize,
 }
@@ -36,12 +36,12 @@ fn bytes_of(body: &Bytes) -> usize {
 }
 
 impl Fetched {
-    /// One that is kept, of this revision.
+    /// Returns a cached attachment of this revision.
     pub(super) fn get(&self, seq: &str, rev: &str, name: &str) -> Option<Bytes> {
         self.kept.get(seq)?.iter().find(|kept| kept.rev == rev && kept.name == name).map(|kept| kept.body.clone())
     }
 
-    /// Keeps one, where there is room.
+    /// Caches an attachment if there is memory.
     pub(super) fn keep(&mut self, seq: &str, rev: &str, name: &str, body: &Bytes, memory: &Memory) {
         let bytes = bytes_of(body);
         if self.bytes.saturating_add(bytes) > BYTES_MAX {
@@ -54,13 +54,13 @@ impl Fetched {
         }
     }
 
-    /// Lets go those of a change that is delivered.
+    /// Removes the attachments of a delivered change.
     pub(super) fn forget(&mut self, seq: &str) {
         let gone = self.kept.remove(seq).unwrap_or_default();
         self.bytes -= gone.iter().map(|kept| bytes_of(&kept.body)).sum::<usize>();
     }
 
-    /// Lets all go.
+    /// Removes all.
     pub(super) fn clear(&mut self) {
         *self = Fetched::default();
     }
@@ -88,10 +88,10 @@ mod tests {
         assert_eq!(memory.taken().1, 5 << 20);
         fetched.keep("3", "1-r", "a", &body, &memory);
         assert!(fetched.get("3", "1-r", "a").is_some());
-        // A change whose document was read again may be of another revision by then.
+        // A document that is read again may have another revision.
         assert!(fetched.get("3", "2-r", "a").is_none());
         fetched.clear();
-        // Who has no room at once keeps nothing.
+        // Nothing is cached if memory is not available at once.
         let (_all, mut fetched) = (memory.try_products(32 << 20), fetched);
         fetched.keep("1", "1-r", "a", &Bytes::new(), &memory);
         assert!(fetched.get("1", "1-r", "a").is_none() && fetched.bytes == 0);

@@ -1,15 +1,15 @@
-//! Whether a job is still this process's.
+//! Ownership of a job by this process.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Whether the job is this process's without doubt, by its clock alone. A process that was stopped for a while may not know yet
-/// that another has the job; it is asked before anything is sent to a target.
+/// Tells by the local clock alone whether the job certainly belongs to this process. A process that was stopped may not
+/// know yet that another one runs the job, so this is checked before anything is sent to a target.
 #[derive(Clone)]
 pub struct Held(Arc<dyn Fn() -> bool + Send + Sync>);
 
 impl Held {
-    /// As `is_held` says.
+    /// Wraps a function that returns whether the job is held.
     pub fn new(is_held: impl Fn() -> bool + Send + Sync + 'static) -> Held {
         Held(Arc::new(is_held))
     }

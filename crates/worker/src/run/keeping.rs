@@ -1,8 +1,8 @@
-//! When the checkpoint is written, where no batch has written it: that of a target that keeps none to the source, and that of one that
-//! does where nothing was to be done for what it passes.
+//! Decides when a checkpoint is written outside of a batch: to the source for targets that store none, and to the
+//! target after changes without effect.
 //!
-//! A job's `checkpoint` says how often. Each is a transaction of the source, and what was delivered since the last one is delivered again
-//! after a crash.
+//! The job's `checkpoint` sets the frequency. Each write is a transaction at the source, and changes delivered since
+//! the last write are delivered again after a crash.
 
 use std::time::Duration;
 
@@ -13,31 +13,31 @@ use crate::checkpoint::local_id;
 use crate::output::Target;
 use crate::source::{Source, SourceError};
 
-/// Where the job says nothing: after so many documents, or such a time.
+/// The default number of documents after which a checkpoint is written.
 const KEEP_AFTER: u64 = 1_000;
 const KEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// ... and no sooner than this after the last: each is a transaction of the source.
+/// The shortest time between two checkpoints, because each is a transaction at the source.
 const KEEP_PAUSE: Duration = Duration::from_millis(200);
 
-/// The last one of a run is waited for no longer: somebody waits for its end.
+/// The timeout of a run's last checkpoint.
 const KEEP_AT_END: Duration = Duration::from_secs(5);
 
-/// What has come to an end.
+/// The event after which a checkpoint may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Moment {
-    /// A batch, and there are more.
+    /// The end of a batch with more to come.
     Batch,
-    /// What there was: the feed has no more for now, or an object of many documents is stored.
+    /// The end of the available changes, or of an object of many documents.
     Rest,
-    /// What a reset has come to, which is all that it is to do.
+    /// The end of a reset, which does nothing else.
     Reset,
-    /// The run: nothing is waited for any more, and tried once.
+    /// The end of the run: a single attempt without pauses.
     Run,
 }
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
-    /// Changes that are delivered before the checkpoint is looked after.
+    /// Returns the most changes that are delivered between two checks of the checkpoint.
     pub(super) fn batch_max(&self) -> usize {
         let batch = self.system().processing.batch();
         let documents = self.system().checkpoint.documents().filter(|_| !self.keeps_checkpoint);
@@ -58,14 +58,15 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    /// When it is to be written although nothing more comes. `None`: it is, or there is nothing to be written.
+    /// Returns the time at which the checkpoint is written even if no change follows. `None`: it is current.
     pub(super) fn due_at(&self) -> Option<Instant> {
         let period = self.system().checkpoint.period().filter(|_| !self.system().processing.dry_run)?;
         let is_unwritten = self.reached.as_ref().is_some_and(|seq| *seq != self.written);
         is_unwritten.then(|| self.kept_at + period)
     }
 
-    /// Writes what the run has come to, once and in little time, unless it ends since the job is another's or the source another one.
+    /// Writes the final checkpoint in a single attempt with a timeout, unless the run ended because the job has another
+    /// owner or the source changed.
     pub(super) async fn keep_at_end(&mut self, end: &End) {
         match end {
             End::Stopped | End::Done | End::Halted(_) | End::QueueFull(_) | End::GaveUp(_) | End::Broken(_) => {}
@@ -77,7 +78,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    /// Writes the checkpoint, where no batch has written it and it is due.
+    /// Writes the checkpoint if it is due and no batch has written it.
     pub(super) async fn keep(&mut self, moment: Moment) -> Result<(), End> {
         self.reached = self.plan.checkpoint().or(self.reached.take());
         if let Some(reached) = &self.reached {
@@ -92,7 +93,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         (self.unkept, self.kept_at) = (0, self.clock.now());
         self.check_held()?;
         if self.keeps_checkpoint {
-            // Nothing of it can be poison.
+            // An empty batch cannot be poison.
             while let Err(refused) = self.target()?.deliver(Vec::new(), Some(checkpoint.clone())).await {
                 if moment == Moment::Run {
                     return Ok(());
@@ -106,7 +107,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             self.written = seq;
             return Ok(());
         }
-        // What must last is on the disk before the checkpoint passes it.
+        // Persist what the target took before the checkpoint passes it.
         match moment {
             Moment::Run if self.target()?.persist().await.is_err() => return Ok(()),
             Moment::Run => {}
@@ -117,7 +118,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let id = self.local_id();
         let mut written = self.source.write_checkpoint(&id, &checkpoint, self.rev.as_deref()).await;
         if written == Err(SourceError::Status(409)) {
-            // Who has the job now writes it under a higher epoch.
+            // A new owner writes it under a higher epoch.
             match self.source.checkpoint(&id).await {
                 Ok(Some((other, _))) if other.epoch > self.epoch => return Err(End::Superseded),
                 Ok(found) => {
@@ -129,7 +130,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
         match written {
             Ok(rev) => (self.rev, self.written) = (Some(rev), seq),
-            // It is written the next time; what is lost by it is delivered again.
+            // The next write covers it; changes in between may be delivered again.
             Err(error) => match self.queue.keep(&checkpoint).await {
                 Ok(()) => self.written = seq,
                 Err(other) => {
@@ -141,24 +142,24 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         Ok(())
     }
 
-    /// Sees to it that what the target has taken lasts. False: any part of what it took since that was last sure may be lost. A time has
-    /// been waited then, and all since the checkpoint is read again.
+    /// Makes everything durable that the target took. False: any part of it since the last success may be lost. The run
+    /// then has waited and rewound to the checkpoint.
     pub(super) async fn persist(&mut self) -> Result<bool, End> {
         let Err(refused) = self.target()?.persist().await else {
             self.persist_failures = 0;
             self.tell_failing();
             return Ok(true);
         };
-        // First: whatever ends the run now, no checkpoint passes what may be lost.
+        // First, so that no checkpoint passes what may be lost, even if the run ends now.
         self.go_back();
-        // What is delivered meanwhile does not show that it lasts.
+        // Successful deliveries in between do not reset this count.
         self.persist_failures = self.persist_failures.saturating_add(1);
         let until = self.note_outage(refused, self.persist_failures)?;
         self.pause(until).await?;
         Ok(false)
     }
 
-    /// Where its checkpoint lies at the source.
+    /// Returns the id of the checkpoint's document at the source.
     pub(super) fn local_id(&self) -> String {
         let input = &self.job.input;
         let client_id = self.system().checkpoint.client_id.as_deref().unwrap_or("changes_worker");

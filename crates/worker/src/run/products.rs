@@ -1,4 +1,4 @@
-//! What a document is made into, with its mapping's function if it has one.
+//! Makes products of documents, with the mapping's function if it has one.
 
 use super::{Queue, Runner};
 use crate::output::{State, Target};
@@ -7,22 +7,22 @@ use crate::rows::{Product, ROWS_BYTES_MAX, Unmappable};
 use crate::script::{ScriptError, product};
 use crate::source::{Source, SourceError};
 
-/// Why nothing is made of a change.
+/// The reason why a change has no product.
 pub(super) enum Unmade {
-    /// It is the document's fault.
+    /// The document is the cause.
     Unmappable(Unmappable),
-    /// It is more than there is room for.
+    /// The product exceeds the available memory.
     Beyond,
-    /// The document is not to be had now.
+    /// The document cannot be read now.
     Source(SourceError),
-    /// The mapping's function cannot be run now.
+    /// The mapping's function cannot run now.
     Later(String),
-    /// It is not a function.
+    /// The mapping's function is not a function.
     Broken(String),
 }
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
-    /// A document's newest state at the source.
+    /// Reads a document's newest state from the source.
     pub(super) async fn read_document(&mut self, id: &str, bytes_max: usize) -> Result<Option<String>, Unmade> {
         match self.source.document(id, bytes_max).await {
             Ok(found) => {
@@ -35,7 +35,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    /// What a document's text becomes, in at most so many bytes; `None`: it is gone.
+    /// Returns the product of a document's text within `bytes_max`; `None`: the document is gone.
     pub(super) async fn produce(
         &mut self,
         text: Option<&str>,

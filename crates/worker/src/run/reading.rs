@@ -1,5 +1,5 @@
-//! Pages of the feed, one ahead of what is delivered; and one behind it that is asked for as soon as it is known where that begins, so
-//! that the source makes it while this one is read.
+//! Reads pages of the feed, one ahead of the delivery. The following page is requested as soon as its position is
+//! known, so that the source prepares it while this one is parsed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,45 +18,45 @@ use crate::output::Target;
 use crate::peer::PeerError;
 use crate::source::{Ask, Source, SourceError};
 
-/// Rows of a page, where the job says nothing.
+/// The default rows of a page.
 const PAGE_ROWS: usize = 1_000;
 
-/// Bytes of a page: with documents that are larger than most, it has fewer rows.
+/// The most bytes of a page. Pages of large documents have fewer rows.
 pub(super) const PAGE_BYTES: usize = 8 << 20;
 
-/// Bytes of a page of one row, that has no room in [`PAGE_BYTES`].
+/// The most bytes of a page of one row that exceeds [`PAGE_BYTES`].
 const PAGE_BYTES_MAX: usize = 64 << 20;
 
-/// Bytes of an answer that is waited for, which is in nobody's account: with more it is read as a page.
+/// The most bytes of an answer that waits for changes, which is not accounted. A longer answer is read again as a page.
 const WAITING_BYTES: usize = 128 << 10;
 
-/// Documents of a job that were read and are not delivered, in bytes, beyond which no further page is read.
+/// The bytes of undelivered documents of a job beyond which no further page is read.
 pub(super) const ADMITTED_BYTES_MAX: usize = 64 << 20;
 
-/// What a change takes beside its texts.
+/// The memory of a change beside its texts, in bytes.
 const CHANGE_BYTES: usize = 400;
 
-/// No source is asked for changes more often, where it has none.
+/// The shortest interval between requests to a source without changes.
 const IDLE_MIN: Duration = Duration::from_millis(500);
 
-/// How often it is asked where its feed ends, by whoever is not there.
+/// The interval at which the end of the feed is sampled.
 const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 
-/// Pages that are under way at once, or here and not taken in.
+/// The most pages that are being read, or read and not admitted.
 const READINGS_MAX: usize = 2;
 
-/// A page; and, if the source was asked after it, the identity of its database and the end of the feed.
+/// A page and, if requested after it, the identity of the source's database with the end of the feed.
 type PageAnswer = (Result<Page, SourceError>, Option<(SourceIdentity, Seq)>);
 
-/// What whoever reads pages must know of the run, which goes on meanwhile.
+/// The state of the run that concurrent page readers share.
 #[derive(Debug, Clone)]
 pub(super) struct Pace {
     memory: Memory,
-    /// What the job has of it for what it has read.
+    /// The bytes of memory that this job's changes occupy.
     own: Arc<AtomicUsize>,
-    /// Changes that are admitted: as many or fewer.
+    /// An upper bound of the admitted changes.
     admitted: Arc<AtomicUsize>,
-    /// Pages that are not taken in.
+    /// The number of pages that are not admitted.
     readings: Arc<AtomicUsize>,
     clock: Clock,
 }
@@ -66,7 +66,7 @@ impl Pace {
         Pace { memory, own, admitted: Arc::default(), readings: Arc::default(), clock }
     }
 
-    /// The room for a page behind one that is asked for by `ask`, if there is any at once.
+    /// Acquires memory for the page behind one requested by `ask`, if available at once.
     fn room(&self, ask: Ask) -> Option<Charge> {
         let is_one =
             ask.is_to_wait || ask.bytes_max > PAGE_BYTES || self.readings.load(Ordering::Relaxed) >= READINGS_MAX;
@@ -76,7 +76,7 @@ impl Pace {
     }
 }
 
-/// One of the pages that are not taken in.
+/// Counts a page that is not admitted until dropped.
 #[derive(Debug)]
 struct Counted(Arc<AtomicUsize>);
 
@@ -93,26 +93,26 @@ impl Drop for Counted {
     }
 }
 
-/// What a page has behind it.
+/// The successor of a page.
 #[derive(Debug, Default)]
 struct Behind {
-    /// The page that was asked for meanwhile.
+    /// The page that was requested meanwhile.
     next: Option<Box<Reading>>,
-    /// Nobody wants it any more.
+    /// True if no successor is needed any more.
     is_over: bool,
 }
 
-/// A page that is under way. Nothing more comes of it when this is dropped.
+/// A page that is being read. Dropping it cancels the request.
 #[derive(Debug)]
 pub(super) struct Reading {
     task: JoinHandle<PageAnswer>,
-    /// What came of it, once it is here.
+    /// The result, once it has arrived.
     answered: Option<PageAnswer>,
     behind: Arc<Mutex<Behind>>,
     since: Seq,
     ask: Ask,
     asked_at: Instant,
-    /// When it was last asked where the feed ends.
+    /// The time of the last sample of the feed's end.
     sampled_at: Instant,
     charge: Charge,
     _counted: Counted,
@@ -146,7 +146,8 @@ impl Reading {
                 }
             };
             let page = source.page_and(&from, ask, next).await;
-            // A page that was waited for may be of another database. Asked after the page: an unchanged identity then covers it.
+            // A page that waited for changes may be of another database. The identity is read after the page, so that
+            // an unchanged identity covers it.
             let is_unnamed = !is_named && page.as_ref().is_ok_and(|page| page.last_seq.incarnation().is_none());
             match (is_unnamed, is_sampled) {
                 (true, _) => match source.identity().await {
@@ -168,7 +169,7 @@ impl Reading {
         self.answered.is_some() || self.task.is_finished()
     }
 
-    /// Waits for its answer.
+    /// Waits for the result.
     async fn answer(&mut self) -> &PageAnswer {
         let answered = match self.answered.take() {
             Some(answered) => answered,
@@ -180,7 +181,7 @@ impl Reading {
         self.answered.insert(answered)
     }
 
-    /// Waits for its answer, and says whether that is a page which only has to be taken in.
+    /// Waits for the result and returns whether it is a page that can be admitted at once.
     pub(super) async fn may_be_admitted(&mut self) -> bool {
         !self.ask.is_to_wait && self.answer().await.0.is_ok()
     }
@@ -198,7 +199,7 @@ impl Drop for Reading {
     }
 }
 
-/// Rows of a page at most.
+/// Returns the most rows of a page.
 pub(super) fn rows_max(job: &Description) -> usize {
     match job.input.changes_feed.limit {
         0 => PAGE_ROWS,
@@ -211,13 +212,13 @@ fn bytes_of(change: &Change) -> usize {
         What::Changed(text) => text.len(),
         What::ToBeRead | What::Deleted | What::Removed => 0,
     };
-    // The id stands twice.
+    // The plan stores the id twice.
     text + 2 * change.id.len() + change.rev.len() + 2 * change.seq.as_str().len() + CHANGE_BYTES
 }
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
-    /// Begins to read the next page, if none is under way; `is_to_wait`: where the feed ends, some time is waited for a row. False: there
-    /// is no room for it until something is delivered.
+    /// Begins to read the next page unless one is under way. `is_to_wait`: the request waits for changes at the end of
+    /// the feed. False: there is no memory until something is delivered.
     pub(super) async fn start_reading(&mut self, is_to_wait: bool) -> Result<bool, End> {
         if self.reading.is_some() {
             return Ok(true);
@@ -228,7 +229,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             return Ok(false);
         }
         let bytes_max = if is_to_wait { WAITING_BYTES } else { self.page_bytes };
-        // The answer, and the changes that are made of it.
+        // The answer, and the changes parsed from it.
         let charged = if is_to_wait { 0 } else { 2 * bytes_max };
         let charge = if charged == 0 {
             Charge::none()
@@ -255,8 +256,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         Ok(true)
     }
 
-    /// Takes in the page that is under way, once it is there; nothing, if entries are to be replayed or the checkpoint is to be written
-    /// before.
+    /// Waits for the page that is under way and admits it. Returns early if entries are to be replayed or the
+    /// checkpoint is due.
     pub(super) async fn take_in(&mut self) -> Result<(), End> {
         let due_at = self.due_at();
         let Some(reading) = &mut self.reading else { return Ok(()) };
@@ -289,7 +290,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 self.is_at_end = false;
                 Ok(())
             }
-            // Fewer rows, down to a single one, and then a larger page.
+            // Reduces the rows, down to one; then the page may be larger.
             Err(SourceError::Peer(PeerError::TooLarge(_))) if reading.ask.limit > 1 => {
                 self.page_rows = (reading.ask.limit / 8).max(1);
                 Ok(())
@@ -298,7 +299,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 self.page_bytes = PAGE_BYTES_MAX;
                 Ok(())
             }
-            // What was read before is delivered first.
+            // Changes that were read before are delivered first.
             Err(_) if !self.plan.is_empty() => {
                 (self.is_source_away, self.was_source_away) = (true, true);
                 Ok(())
@@ -310,8 +311,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    /// Whether a page is of the checkpoint's database, by its sequences and by the identity that the source reported after it. There is
-    /// no other sign of a database that was deleted and created again between two pages.
+    /// Returns whether a page is of the checkpoint's database, by its sequences and by the identity that the source
+    /// reported after it. Nothing else reveals that a database was deleted and created again between two pages.
     fn is_of_source(&self, page: &Page, end: Option<&(SourceIdentity, Seq)>) -> bool {
         let is_other = match (&self.identity.incarnation, page.last_seq.incarnation()) {
             (Some(ours), Some(found)) => ours != found,
@@ -328,7 +329,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         (self.source_failures, self.is_source_away) = (0, false);
         self.tell_failing();
         if reading.ask.is_to_wait && page.rows == 0 && self.clock.since(reading.asked_at) < IDLE_MIN {
-            // It does not wait as it was asked to.
+            // The source does not wait for changes as requested.
             let mut stop = self.stop.clone();
             let _ = self.clock.timeout(IDLE_MIN, stop.wait_for(|stop| *stop)).await;
         }
@@ -337,7 +338,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         Ok(())
     }
 
-    /// Goes on with the page that was asked for behind one that is taken in, if it is the one that comes now.
+    /// Continues with the page that was requested ahead if it follows the admitted one.
     fn go_on(&mut self, read: Reading) {
         self.pace.admitted.store(self.plan.admitted(), Ordering::Relaxed);
         let rows_max = self.plan.room().min(self.page_rows);
@@ -349,7 +350,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    /// Takes in a page that is there, while something is written, and begins to read the next.
+    /// Admits an available page during a write, and begins to read the next one.
     pub(super) async fn admit_ahead(&mut self) {
         if self.was_source_away || self.reading.as_ref().is_none_or(|reading| reading.ask.is_to_wait) {
             return;
@@ -363,7 +364,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 self.admit_rows(page, &mut reading);
                 self.go_on(reading);
                 if !self.is_at_end {
-                    // What is written is in the plan, so that no room is waited for.
+                    // The batch being written is in the plan, so this does not wait for memory.
                     let _ = self.start_reading(false).await;
                 }
             }
@@ -383,7 +384,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         self.progress.behind(if is_end { waiting } else { waiting.saturating_add(page.pending.unwrap_or(0)) });
         self.fit_page(&page, limit);
         if is_to_wait {
-            // What is waited for is small, and has its room when it is there; without any, it is delivered next.
+            // An answer that waited is small and gets its memory afterwards. If there is none, the page is delivered
+            // next.
             let bytes = page.changes.iter().map(bytes_of).sum();
             reading.charge = self.memory.try_changes(bytes).unwrap_or_else(Charge::none);
         }
@@ -403,7 +405,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             let id = change.id.clone();
             let waiting = Waiting { _charge: reading.charge.split(bytes_of(&change), &self.own), change };
             if self.plan.admit(&id, seq, waiting).is_err() {
-                // More rows than were asked for: the others are read again.
+                // More rows than requested: the rest is read again.
                 self.is_at_end = false;
                 return;
             }
@@ -414,7 +416,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         self.is_at_end = is_end;
     }
 
-    /// How many rows the next page has, by what this one's took.
+    /// Adapts the rows of the next page to the size of this page.
     fn fit_page(&mut self, page: &Page, limit: usize) {
         let bytes: usize = page.changes.iter().map(bytes_of).sum();
         if self.page_bytes > PAGE_BYTES && bytes <= PAGE_BYTES {
@@ -427,14 +429,14 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    /// Gives back what was read and is not delivered, and reads it again from where all is settled.
+    /// Releases undelivered changes and reads them again from the settled position.
     pub(super) fn shed(&mut self) {
         self.reached = self.plan.checkpoint().or(self.reached.take());
         self.forget_read();
         self.read_to = self.reached.clone().unwrap_or_else(|| self.begun_at.clone());
     }
 
-    /// Gives back what was read; somebody has to say where it is read again.
+    /// Releases undelivered changes. The caller sets the position at which to read again.
     pub(super) fn forget_read(&mut self) {
         self.ahead = None;
         self.plan = crate::plan::Plan::new(super::ADMITTED_MAX);

@@ -1,7 +1,8 @@
-//! Entries of the queue, delivered once more.
+//! Replays queue entries.
 //!
-//! They are replayed where nothing else of the job is under way, so that nothing overtakes what is sent. What the source has
-//! decides: another revision than the entry's comes, or came, through the feed, and the entry is marked and not sent.
+//! Replays run while no other change of the job is under way, so that nothing overtakes them. The source is
+//! authoritative: if it has another revision than the entry, the feed delivers or has delivered that, and the entry is
+//! marked and not sent.
 
 use std::sync::Arc;
 
@@ -18,33 +19,33 @@ use crate::queue::{AtSource, Entry, Replay};
 use crate::rows::{ROWS_BYTES_MAX, Unmappable};
 use crate::source::{Source, SourceError};
 
-/// Entries that are asked for at once; between them the feed goes on.
+/// The most entries per request to the queue. The feed proceeds in between.
 const SLICE: usize = 100;
 
-/// An entry that somebody wants to be delivered.
+/// An entry to be replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     /// The entry.
     pub entry: Entry,
-    /// Whether it was asked for by its id.
+    /// True if it was requested by its id.
     pub by_hand: bool,
 }
 
-/// What became of an entry that was to be replayed.
+/// The outcome of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replayed {
-    /// It was delivered, and goes.
+    /// Delivered; the entry is removed.
     Delivered,
-    /// It has changed: another try failed, or it is overtaken.
+    /// The entry has changed: another failure, or overtaken.
     Changed,
-    /// It is as it was: it is exhausted.
+    /// The entry is unchanged: it is exhausted.
     Left,
 }
 
-/// What becomes of an entry with the room that there is.
+/// The outcome of a replay within limited memory.
 enum Within {
     Done(Replayed),
-    /// It takes more.
+    /// The entry needs more memory.
     Beyond,
     Source(SourceError),
     Refused(Refused),
@@ -57,7 +58,7 @@ pub(super) fn rev_of(text: &str) -> String {
 }
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
-    /// Replays what is wanted now. Whether there may be more.
+    /// Replays the requested entries and returns whether there may be more.
     pub(super) async fn replay(&mut self) -> Result<bool, End> {
         if self.system().processing.dry_run {
             return Ok(false);
@@ -84,7 +85,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 if what != Replayed::Delivered {
                     break what;
                 }
-                // Without its entry nothing would bring it again.
+                // The entry is the only record of the change.
                 if self.persist().await? {
                     self.counts.replayed += 1;
                     self.progress.add_replayed();
@@ -105,7 +106,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         loop {
             let charge = Arc::new(self.products(room).await?);
             let within = self.replay_within(entry, by_hand, room, &charge).await?;
-            // Nothing is held while something is waited for.
+            // The run holds no memory while it waits.
             drop(charge);
             match within {
                 Within::Done(what) => return Ok(what),
@@ -163,7 +164,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     ) -> Result<Within, End> {
         let (rev, mut seq) = (entry.rev.clone(), entry.seq.clone());
         if self.window.is_some() {
-            // An object of many is called by the last of them: this one must not take the place of such.
+            // An object of many documents is named by the last of them. This object must not replace it.
             seq = format!("{seq}-again-{}", self.clock.unix_seconds());
         }
         let of = Of { id: &entry.doc_id_original, rev: &rev, seq: &seq, is_written: false };

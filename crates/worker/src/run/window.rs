@@ -1,4 +1,4 @@
-//! Documents that a target takes together: it is waited for more of them, as long as the job says.
+//! Gathers documents that a target takes together, as long as the job allows.
 
 use std::sync::atomic::Ordering;
 
@@ -9,15 +9,15 @@ use crate::output::{Target, Window};
 use crate::source::Source;
 
 impl Window {
-    /// As much of it as the worker holds.
+    /// Limits the window to what the worker can hold.
     pub(super) fn held(self) -> Window {
         Window { documents: self.documents.clamp(1, ADMITTED_MAX), bytes: self.bytes.min(ADMITTED_BYTES_MAX), ..self }
     }
 }
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
-    /// Reads on behind the feed's end, until the window is full or over, the job is to end, or others lack the room: then what is there
-    /// is delivered. What is to be replayed meanwhile is.
+    /// Reads beyond the end of the feed until the window is full or expires, the job stops, or other jobs lack memory.
+    /// Replays requested entries meanwhile.
     pub(super) async fn gather(&mut self, window: Window) -> Result<(), End> {
         let clock = self.clock.clone();
         let begin = clock.now();
@@ -28,12 +28,12 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             if has_enough || self.is_source_away || left.is_zero() || self.memory.is_short() || *self.stop.borrow() {
                 return Ok(());
             }
-            // What is more than is waited for is read as a page; and what had to be given back is waited for elsewhere.
+            // A long answer is read as a page, and after a release of memory the run waits elsewhere.
             let is_to_wait = self.is_at_end;
             if self.plan.is_empty() || !self.start_reading(is_to_wait).await? {
                 return Ok(());
             }
-            // A page that is not taken in is still under way.
+            // A page that is not admitted stays under way.
             match clock.timeout(left, self.take_in()).await {
                 Err(_) | Ok(Err(End::Stopped)) => return Ok(()),
                 Ok(taken) => taken?,

@@ -1,5 +1,5 @@
-//! A feed that is one long answer (`feed=continuous`): it is kept from page to page, as long as each begins where the last one ended.
-//! Older rows are read in pages; this is for who waits for new ones, and spares a request for each.
+//! The continuous feed (`feed=continuous`): one long answer, kept from page to page as long as each begins where the
+//! last one ended. Older rows are read in pages. It saves a request per page for runs that wait for changes.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::change::{Nonsense, Page, read_row};
 use crate::checkpoint::Seq;
 use crate::peer::{PeerError, Streamed};
 
-/// For the head of the answer.
+/// The timeout of the answer's head.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Rows that come within such a time of each other go together.
+/// The time within which consecutive rows are grouped into a page.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// Between two signs of life, where the job says nothing.
+/// The default interval of heartbeats, in milliseconds.
 const HEARTBEAT_MS: u64 = 10_000;
 
-/// An answer under way, and behind which row it is.
+/// An open answer, and the position of its last row.
 #[derive(Debug)]
 pub(super) struct Live {
     at: Seq,
@@ -38,8 +38,8 @@ impl HttpSource {
         Ok(Live { at: since.clone(), streamed })
     }
 
-    /// The rows that come, once there are some; none after [`WAIT`]. If it is dropped meanwhile, the next call begins behind the same
-    /// place with another answer.
+    /// Returns the next rows when they arrive; none after [`WAIT`]. If the future is dropped, the next call opens
+    /// another answer at the same position.
     pub(super) async fn live(&self, since: &Seq, ask: Ask) -> Result<Page, SourceError> {
         let mut kept = self.live.lock().await;
         let mut live = match kept.take().filter(|live| live.at == *since) {
@@ -54,7 +54,7 @@ impl HttpSource {
             let line = match line {
                 Ok(Some(line)) if line.is_empty() => continue,
                 Ok(Some(line)) => line,
-                // What has come is whole.
+                // Rows that have arrived are complete.
                 Err(_) if page.rows > 0 => return Ok(page),
                 Ok(None) => return Ok(page),
                 Err(flatbed_client::Error::TooLarge) => return Err(PeerError::TooLarge(200).into()),
@@ -62,7 +62,7 @@ impl HttpSource {
             };
             bytes += line.len();
             let value = parse(&line, &Limits::default()).map_err(|_| Nonsense("a row of it is no JSON"))?;
-            // How such an answer ends.
+            // The last line of such an answer.
             if value.get("id").is_none() && value.get("last_seq").is_some() {
                 return Ok(page);
             }

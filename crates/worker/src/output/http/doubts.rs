@@ -1,10 +1,10 @@
-//! Deletions of which an endpoint said that there is nothing to be deleted.
+//! Deletions that an endpoint answered with 404.
 //!
-//! 404 is the right answer to a deletion of what is not there: it may be sent for the second time, or be of a document that the endpoint
-//! never had. An endpoint that has lost its place, behind a proxy that leads elsewhere for an hour, answers the same. Its documents show
-//! which it is: one that is refused with 404 is waited for, and once one is taken again the deletions are sent again that were answered
-//! so since the last that was taken before. They are remembered by the process that sent them, and no more than some hundreds; one is
-//! forgotten with the next thing that the endpoint says of the same document, which is newer.
+//! 404 is the correct answer to a deletion of a missing document: the deletion may be a repetition, or the endpoint
+//! never had the document. An endpoint that has lost its path, such as behind a misdirected proxy, answers the same.
+//! Its documents show the difference. A document that is refused with 404 is retried, and once a document is taken
+//! again, the deletions that got 404 since the last taken document are repeated. The process that sent them remembers
+//! some hundreds of them. A later answer about the same document discards its deletion.
 
 use std::collections::VecDeque;
 
@@ -12,24 +12,24 @@ use super::Told;
 use crate::failure::Failure;
 use crate::output::{Delivery, Refused, State};
 
-/// What remembered deletions may take. Beyond that the oldest are forgotten.
+/// The most bytes of remembered deletions. Beyond that the oldest are discarded.
 const BYTES_MAX: usize = 256 << 10;
 
-/// See above.
+/// The deletions in doubt, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Doubts {
     deletions: VecDeque<Delivery>,
     bytes: usize,
-    /// A document was answered 404, too.
+    /// True if a document was answered with 404 too.
     is_lost: bool,
-    /// ... and one was taken after that.
+    /// True if a document was taken after that.
     is_found: bool,
 }
 
 impl Doubts {
-    /// What was said of something that was sent.
+    /// Records the answer to a delivery.
     pub(super) fn note(&mut self, delivery: &Delivery, told: Told) {
-        // What is older must not come after it.
+        // An older deletion must not be repeated after this delivery.
         self.forget(&delivery.id);
         match told {
             Told::Taken if self.is_lost => self.is_found = true,
@@ -59,24 +59,24 @@ impl Doubts {
         });
     }
 
-    /// What was not taken.
+    /// Records a refused delivery.
     pub(super) fn note_refused(&mut self, refused: &Refused) {
         if matches!(refused, Refused::Failed { failure: Failure::Http(404), .. }) && !self.deletions.is_empty() {
             (self.is_lost, self.is_found) = (true, false);
         }
     }
 
-    /// Whether they are to be sent again.
+    /// Returns whether the deletions must be repeated.
     pub(super) fn is_to_be_settled(&self) -> bool {
         self.is_lost && self.is_found
     }
 
-    /// Those that are remembered, the oldest first.
+    /// Returns the remembered deletions, oldest first.
     pub(super) fn deletions(&self) -> impl Iterator<Item = &Delivery> {
         self.deletions.iter()
     }
 
-    /// There is no doubt any longer.
+    /// Discards all deletions.
     pub(super) fn settle(&mut self) {
         *self = Doubts::default();
     }
@@ -97,9 +97,9 @@ mod tests {
             assert!(doubts.bytes <= BYTES_MAX);
         }
         assert_eq!(doubts.bytes, doubts.deletions().map(Delivery::bytes).sum::<usize>());
-        // The newest are.
+        // The newest ones are remembered.
         assert!(doubts.deletions().count() > 100 && doubts.deletions().last().is_some_and(|it| it.seq == "4999"));
-        // Of a document the newest alone.
+        // Only the newest deletion of a document is remembered.
         let (count, bytes) = (doubts.deletions().count(), doubts.bytes);
         for seq in ["5000", "5001"] {
             let newest = doubts.deletions().last().unwrap().clone();
@@ -110,7 +110,7 @@ mod tests {
         doubts.note_refused(&Refused::failed(Failure::Http(503), ""));
         assert!(!doubts.is_lost);
         doubts.settle();
-        // Nothing is in doubt: there is nothing to be found.
+        // Without deletions in doubt a 404 has no effect.
         doubts.note_refused(&Refused::failed(Failure::Http(404), ""));
         assert!(!doubts.is_lost && doubts.bytes == 0);
     }

@@ -1,4 +1,4 @@
-//! Where a document goes at an endpoint: a template whose names in braces are replaced, percent-encoded.
+//! Paths of documents at an endpoint: templates whose names in braces are replaced by percent-encoded values.
 
 use flatbed_client::encode_segment;
 use flatbed_flatten::json::Value;
@@ -7,53 +7,53 @@ use hyper::Uri;
 use crate::output::Delivery;
 use crate::transform::text_of;
 
-/// The longest path that a template makes.
+/// The longest path that a template makes, in bytes.
 const PATH_BYTES_MAX: usize = 8 << 10;
 
-/// What a template is for.
+/// The purpose of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// Documents; `is_deleted`: their deletions go there, too, and `is_told` has each say by its body which document it is of.
+    /// Documents.
     Documents {
-        /// See above.
+        /// True if their deletions are sent too.
         is_deleted: bool,
-        /// See above.
+        /// True if the body of a deletion names its document.
         is_told: bool,
     },
-    /// Attachments that are delivered by themselves.
+    /// Attachments that are delivered individually.
     Attachments,
 }
 
-/// Why a template is none, or none for that.
+/// The reason why a template is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
-    /// A brace without the other, or nothing between two.
+    /// An unbalanced brace, or an empty name.
     #[error("the template has a brace without the other, or no name between two")]
     Brace,
-    /// No request could be made of it.
+    /// The path is not valid in a request.
     #[error(
         "the template must begin with a slash, and have no blanks, control characters or other characters that no path or query has"
     )]
     Character,
-    /// A member, which deletions do not have.
+    /// A member of the document, which deletions do not have.
     #[error(
         "deletions have no members, so none could be sent to {{{0}}}: {{id}} is the document's id; or `on_delete` is `ignore`, and documents stay there that are deleted, match no longer or change that member"
     )]
     Lost(String),
-    /// Nothing that says which document is deleted.
+    /// The path and body of a deletion do not name the document.
     #[error(
         "no deletion would say which document it is of: {{id}} in the path, `send_delete_body`, or `on_delete` `ignore` is needed"
     )]
     Same,
-    /// What stands for attachments alone.
+    /// A name that is valid for attachments only.
     #[error("{{{0}}} stands in the path of attachments alone")]
     Attachment(String),
-    /// One path for all attachments.
+    /// All attachments would have the same path.
     #[error("a path of attachments needs {{id}} and {{attachment}}: all would be one")]
     Attachments,
 }
 
-/// The names that stand in braces.
+/// Returns the names in braces.
 fn names(template: &str) -> Result<Vec<&str>, PathError> {
     let (mut names, mut rest) = (Vec::new(), template);
     while let Some((before, after)) = rest.split_once('{') {
@@ -67,7 +67,7 @@ fn names(template: &str) -> Result<Vec<&str>, PathError> {
     if rest.contains('}') { Err(PathError::Brace) } else { Ok(names) }
 }
 
-/// Whether a request can be sent there, whatever stands for the names: their values are percent-encoded.
+/// Returns whether the path is valid in a request for all values of its names, which are percent-encoded.
 fn is_target(template: &str) -> bool {
     let (mut target, mut rest) = (String::with_capacity(template.len()), template);
     while let Some((before, after)) = rest.split_once('{') {
@@ -76,17 +76,17 @@ fn is_target(template: &str) -> bool {
         rest = after.split_once('}').map_or("", |(_, rest)| rest);
     }
     target.push_str(rest);
-    // What is behind `#` would not be sent.
+    // The part after `#` would not be sent.
     target.starts_with('/') && !target.contains('#') && target.parse::<Uri>().is_ok()
 }
 
-/// Whether it has members, of what a document produces.
+/// Returns whether the template uses members of the product.
 pub fn has_members(template: &str) -> bool {
     let known = ["id", "doc_id", "rev", "seq", "attachment", "attachment_name"];
     names(template).is_ok_and(|names| names.iter().any(|name| !known.contains(name)))
 }
 
-/// Whether a template fits what it is for.
+/// Checks that a template fits its purpose.
 ///
 /// # Errors
 /// [`PathError`].
@@ -116,8 +116,9 @@ fn check_names(template: &str, is_for: Use) -> Result<(), PathError> {
     }
 }
 
-/// The path of a document, or of an attachment of it: `{id}`, `{rev}`, `{seq}`, `{attachment}` and members of what it produces
-/// (`{customer.id}`), percent-encoded. `None`: it is too long, a member is missing, or the template has a name of nothing.
+/// Returns the path of a document or of one of its attachments, from `{id}`, `{rev}`, `{seq}`, `{attachment}` and
+/// members of the product (`{customer.id}`), percent-encoded. `None`: the path is too long, a member is missing, or a
+/// name is unknown.
 pub fn path_of(template: &str, delivery: &Delivery, body: &Value<'_>, attachment: Option<&str>) -> Option<String> {
     let mut path = String::with_capacity(template.len() + delivery.id.len());
     let mut rest = template;
@@ -134,7 +135,7 @@ pub fn path_of(template: &str, delivery: &Delivery, body: &Value<'_>, attachment
                 encode_segment(&text_of(found))
             }
         };
-        // Dots alone would be a path of their own to whoever makes it plain.
+        // Servers that normalize paths would treat dots as path segments.
         if matches!(value.as_str(), "" | "." | "..") {
             return None;
         }
@@ -190,7 +191,7 @@ mod tests {
             ("/in/{doc_id}?rev={rev}&seq={seq}", deleted, Ok(())),
             ("/{type}/{id}", deleted, lost("type")),
             ("/{type}/{id}", told, lost("type")),
-            // A mapping may put anything there.
+            // A mapping may set this member to anything.
             ("/in/{_id}", deleted, lost("_id")),
             ("/{type}/{_id}", kept, Ok(())),
             ("/in", deleted, Err(PathError::Same)),

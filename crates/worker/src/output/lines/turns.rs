@@ -1,7 +1,7 @@
-//! Who writes to a file now, of all runs of a process.
+//! Serializes the runs of a process that write to the same file.
 //!
-//! A run may be dropped wherever it waits, and the thread that writes for it is not: it ends what it has begun. Who comes next must not
-//! write meanwhile, or older lines would stand behind newer ones. So the thread has the turn, and keeps it as long as it writes.
+//! Dropping a run does not stop its writing thread, which completes the current write. The next run must wait, or older
+//! lines would follow newer ones. The thread therefore holds the turn until it ends.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ use tokio::sync::{Mutex as Lock, OwnedMutexGuard};
 use crate::failure::Failure;
 use crate::output::Refused;
 
-/// For who writes. A disk that takes longer is waited for as for any target.
+/// The longest wait for another writer. Beyond it the target counts as failed and is retried.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The turns at all files of a process. Cheap to clone.
+/// The turns of all files of a process. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Turns(Arc<Mutex<HashMap<PathBuf, Weak<Lock<()>>>>>);
 
-/// One writes at a time. Cheap to clone.
+/// A lock that one writer holds at a time. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Turn {
     lock: Arc<Lock<()>>,
@@ -30,10 +30,10 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// At what lies at a path.
+    /// Returns the turn of the file at a path.
     pub fn at(&self, path: &Path) -> Turn {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // What nobody writes to any longer, nor is going to.
+        // Removes the turns of files without writers.
         all.retain(|_, lock| lock.strong_count() > 0);
         let known = all.get(path).and_then(Weak::upgrade);
         let lock = known.unwrap_or_else(|| {
@@ -46,29 +46,29 @@ impl Turns {
 }
 
 impl Default for Turn {
-    /// At something that nobody else writes to.
+    /// Returns a turn that is not shared.
     fn default() -> Turn {
         Turn { lock: Arc::default(), wait_max: WAIT_MAX, clock: Clock::default() }
     }
 }
 
 impl Turn {
-    /// Waits for others no longer than this, instead of 10 s.
+    /// Sets the longest wait, instead of 10 s.
     #[must_use]
     pub fn within(self, wait_max: Duration) -> Turn {
         Turn { wait_max, ..self }
     }
 
-    /// Takes the time from `clock` instead of the machine's.
+    /// Replaces the system clock.
     #[must_use]
     pub fn timed_by(self, clock: Clock) -> Turn {
         Turn { clock, ..self }
     }
 
-    /// Waits for it.
+    /// Waits for the turn.
     ///
     /// # Errors
-    /// [`Refused`], for the target's state: another still writes.
+    /// [`Refused`] as an outage: another run still writes.
     pub(super) async fn take(&self) -> Result<OwnedMutexGuard<()>, Refused> {
         let taken = self.clock.timeout(self.wait_max, self.lock.clone().lock_owned()).await;
         taken.map_err(|_| {
@@ -89,7 +89,7 @@ mod tests {
         assert!(same.take().await.is_err() && other.take().await.is_ok());
         drop(taken);
         let taken = same.take().await.unwrap();
-        // It stays while anybody has it, and is not kept for ever.
+        // A turn exists while it is shared, and no longer.
         drop((one, same, other));
         assert!(turns.at(Path::new("a")).take().await.is_err());
         drop(taken);

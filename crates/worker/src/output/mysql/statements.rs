@@ -1,4 +1,4 @@
-//! What is said to MySQL and MariaDB, and how values stand in it.
+//! SQL statements of MySQL and MariaDB, and the conversion of values.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -10,16 +10,17 @@ use crate::mapping::Table;
 use crate::output::tables::dialect::{Dialect, key_of};
 use crate::output::tables::fit::{Family, Found};
 
-/// Rows of a statement: the longest of these that there are as many for, so that few statements are prepared.
+/// The numbers of rows per statement. The largest that fits is used, so that few statements are prepared.
 const LENGTHS: [usize; 4] = [512, 64, 8, 1];
 
-/// Places for values that a statement may have.
+/// The most placeholders of a statement.
 const PLACES_MAX: usize = 60_000;
 
 const CHECKPOINTS: &[&str] = &["CREATE TABLE IF NOT EXISTS flatbed_checkpoints (
     job VARBINARY(800) PRIMARY KEY, epoch BIGINT NOT NULL, checkpoint LONGTEXT NOT NULL) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4"];
 
-/// Texts as bytes: no collation takes two ids for one. A key may be longer than an index takes, so that its hash is there for it.
+/// Texts are stored as bytes, so that no collation equates two ids. A key may be longer than an index allows, so the
+/// index is on its hash.
 const ROWS: &[&str] = &["CREATE TABLE IF NOT EXISTS flatbed_rows (
     job VARBINARY(800) NOT NULL, tbl VARBINARY(63) NOT NULL, hash BINARY(32) NOT NULL, `key` LONGBLOB NOT NULL,
     document VARBINARY(2200) NOT NULL, revision VARBINARY(200) NOT NULL,
@@ -45,7 +46,7 @@ pub(super) static MARIADB: Dialect = Dialect {
     rows: ROWS,
 };
 
-/// What an index takes together is 3,072 bytes, four for each character.
+/// An index has at most 3,072 bytes, with four bytes per character.
 fn kind(kind: Option<Type>, texts: Option<usize>) -> String {
     let indexed = if texts.is_some_and(|texts| texts > 1) { 180 } else { 700 };
     match (kind, texts) {
@@ -64,13 +65,13 @@ fn kind(kind: Option<Type>, texts: Option<usize>) -> String {
         (Some(Type::Json), None) => " JSON".to_owned(),
         (Some(Type::Text(Some(length))), Some(_)) => format!(" VARCHAR({})", length.clamp(1, indexed)),
         (Some(Type::Text(Some(length @ 1..=255))), None) => format!(" VARCHAR({length})"),
-        // Decimals without a scale among them: there are none that keep each.
+        // Includes decimals without a scale, since no type preserves each of them.
         (_, Some(_)) => format!(" VARCHAR({indexed})"),
         (_, None) => " LONGTEXT".to_owned(),
     }
 }
 
-/// What a column takes, by the name of its type, its scale and the digits of its seconds.
+/// Returns what a column accepts, from its type's name, scale and fractional digits of a second.
 pub(super) fn family(name: &str, scale: Option<i32>, digits: Option<u32>) -> Family {
     match name.to_ascii_lowercase().as_str() {
         "char" | "varchar" | "tinytext" | "text" | "mediumtext" | "longtext" => Family::Text,
@@ -85,7 +86,7 @@ pub(super) fn family(name: &str, scale: Option<i32>, digits: Option<u32>) -> Fam
     }
 }
 
-/// Parts of a list of which each is as long as one of few, with so many values for each item.
+/// Splits a list into parts of the lengths of [`LENGTHS`], with a number of values per item.
 pub(super) fn lengths<T>(items: &[T], values: usize) -> Vec<&[T]> {
     let (mut parts, mut rest) = (Vec::new(), items);
     while !rest.is_empty() {
@@ -99,7 +100,7 @@ pub(super) fn lengths<T>(items: &[T], values: usize) -> Vec<&[T]> {
     parts
 }
 
-/// Values of columns; why one would not be the same there.
+/// Converts the values of columns. The error names a column that would change its value.
 pub(super) fn values(names: &[&str], row: &[Datum], table: &Table, found: &Found) -> Result<Vec<Value>, String> {
     let one = |(name, datum): (&&str, &Datum)| {
         let declared = table.columns.iter().find(|column| column.name == *name).and_then(|column| column.kind);
@@ -124,11 +125,11 @@ fn value(datum: &Datum, family: Family, declared: Option<Type>) -> Option<Value>
         }
         (Datum::Bool(value), Family::Text) => bytes(if *value { "true" } else { "false" }),
         (Datum::Bool(value), _) => Value::Int(i64::from(*value)),
-        // It would be rounded.
+        // The server would round the number.
         (Datum::Number(text), Family::Integer) => {
             return Decimal::parse(text).filter(Decimal::is_whole).map(|number| bytes(&number.truncated().to_string()));
         }
-        // Of the server's form, without a zone: sessions are in UTC.
+        // The server's form has no zone; sessions are in UTC.
         (Datum::Text(text), Family::Timestamp(_) | Family::Date) if declared == Some(Type::Timestamp) => {
             bytes(&text.replace('T', " ").replace('Z', ""))
         }
@@ -136,7 +137,7 @@ fn value(datum: &Datum, family: Family, declared: Option<Type>) -> Option<Value>
     })
 }
 
-/// Inserts rows; over those that are there, where there is no other key that could mean another row.
+/// Inserts rows; overwrites existing ones if the table has no other unique key.
 pub(super) fn insert(dialect: &Dialect, table: &Table, rows: usize, is_over: bool) -> String {
     let mut columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
     let mut places = vec!["?"; columns.len()];
@@ -149,7 +150,7 @@ pub(super) fn insert(dialect: &Dialect, table: &Table, rows: usize, is_over: boo
         places.push("NULL");
         sets.push(name(column));
     }
-    // Something must stand there.
+    // The clause must not be empty.
     if let (true, Some(first)) = (sets.is_empty(), key.first()) {
         sets.push(name(first));
     }
@@ -166,7 +167,8 @@ fn condition(dialect: &Dialect, columns: &[&str]) -> String {
     columns.iter().map(|column| format!("{} = ?", dialect.quoted(column))).collect::<Vec<_>>().join(" AND ")
 }
 
-/// Asks whether a row is there, and writes over it: the columns that are not of its key, and then those of the key, are given.
+/// Returns a statement that checks for a row, and one that overwrites it. Values: the columns outside of the key, then
+/// those of the key.
 pub(super) fn overwrite(dialect: &Dialect, table: &Table) -> (String, Option<String>) {
     let (name, key) = (dialect.quoted(&table.name), key_of(table));
     let condition = condition(dialect, &key);
@@ -177,7 +179,7 @@ pub(super) fn overwrite(dialect: &Dialect, table: &Table) -> (String, Option<Str
     (format!("SELECT 1 FROM {name} WHERE {condition} FOR UPDATE"), update)
 }
 
-/// Deletes rows by their keys, or says since when they are left.
+/// Deletes rows by their keys, or sets their time of deletion.
 pub(super) fn leave(dialect: &Dialect, table: &str, soft: Option<&str>, columns: &[&str], rows: usize) -> String {
     let conditions = vec![format!("({})", condition(dialect, columns)); rows].join(" OR ");
     let table = dialect.quoted(table);
@@ -197,7 +199,7 @@ mod tests {
             lengths(&vec![0; count], values).iter().map(|part| part.len()).collect::<Vec<_>>()
         };
         assert_eq!(of(1_100, 3), [512, 512, 64, 8, 1, 1, 1, 1]);
-        // No more places than a statement may have.
+        // Limited by the placeholders of a statement.
         assert_eq!(of(130, 500), [64, 64, 1, 1]);
         assert_eq!(of(0, 3), [0; 0]);
     }

@@ -1,4 +1,4 @@
-//! Requests to a server that are under way.
+//! Pipelined requests to a server.
 
 use std::time::Duration;
 
@@ -9,16 +9,18 @@ use tokio_postgres::Error;
 
 use super::{Fault, Session};
 
-/// A request that has been sent. Its answer may be waited for after others have been sent; the server takes them in this order.
+/// A request that has been sent. The caller may send others before it waits for the answer. The server processes them
+/// in order.
 pub(super) enum Sent<'s, T> {
-    /// It is answered, or was not sent at all: it could not be written, or there is no connection.
+    /// Answered, or not sent: the write failed, or there is no connection.
     Answered(Result<T, Error>),
-    /// It has been sent.
+    /// Sent, without an answer yet.
     UnderWay(BoxFuture<'s, Result<T, Error>>),
 }
 
 impl<'s, T> Sent<'s, T> {
-    /// Sends what a method of [`tokio_postgres::Client`] says, for a statement that is prepared: that is done where it is polled first.
+    /// Sends a request of a method of [`tokio_postgres::Client`] with a prepared statement. Such a method sends when it
+    /// is first polled.
     pub(super) fn now(work: impl Future<Output = Result<T, Error>> + Send + 's) -> Sent<'s, T> {
         let mut work = work.boxed();
         match work.as_mut().now_or_never() {
@@ -27,7 +29,7 @@ impl<'s, T> Sent<'s, T> {
         }
     }
 
-    /// Waits for the answer, as long as the server may take for it.
+    /// Waits for the answer, at most for `time_max`.
     pub(super) async fn answer(self, clock: &Clock, time_max: Duration) -> Result<T, Fault> {
         match self {
             Sent::Answered(answer) => Ok(answer?),

@@ -1,4 +1,4 @@
-//! What is said to PostgreSQL, and how values stand in it.
+//! SQL statements of PostgreSQL, and the conversion of values.
 
 use std::borrow::Cow;
 
@@ -26,23 +26,23 @@ pub(super) static DIALECT: Dialect = Dialect {
     ],
 };
 
-/// Who holds the job writes where it stands. Values: the job, its epoch, the checkpoint.
+/// Writes the checkpoint if the epoch still holds. Values: the job, its epoch, the checkpoint.
 pub(super) const FENCE: &str = "UPDATE flatbed_checkpoints SET checkpoint = coalesce($3::text, checkpoint)
     WHERE job = $1::text AND epoch = $2::int8";
 
-/// The claims of documents. Values: the job, the documents, how many. By the index, once for each document: for `= ANY` the server
-/// reads all claims of the job, as soon as it takes the documents to be many. `OFFSET 0` keeps it from making a join of it.
+/// Reads the claims of documents. Values: the job, the documents, the limit. Uses the index once per document: with `=
+/// ANY` the server reads all claims of the job once it estimates many documents. `OFFSET 0` prevents a join.
 pub(super) const CLAIMS: &str = "SELECT r.document, r.tbl, r.key FROM unnest($2::text[]) AS d(document)
     CROSS JOIN LATERAL (SELECT document, tbl, key FROM flatbed_rows
         WHERE job = $1::text AND document = d.document OFFSET 0) AS r
     LIMIT $3::int8";
 
-/// Values: the job, tables, keys, documents.
+/// Deletes claims. Values: the job, tables, keys, documents.
 pub(super) const RELEASE: &str =
     "DELETE FROM flatbed_rows r USING unnest($2::text[], $3::text[], $4::text[]) AS c(tbl, key, document)
     WHERE r.job = $1::text AND r.tbl = c.tbl AND r.key = c.key AND r.document = c.document";
 
-/// Values: the job, tables, keys, documents, revisions.
+/// Writes claims. Values: the job, tables, keys, documents, revisions.
 pub(super) const CLAIM: &str = "INSERT INTO flatbed_rows (job, tbl, key, document, revision) SELECT $1::text, c.*
     FROM unnest($2::text[], $3::text[], $4::text[], $5::text[]) AS c ON CONFLICT (job, tbl, key)
     DO UPDATE SET document = excluded.document, revision = excluded.revision";
@@ -51,7 +51,7 @@ pub(super) fn family(name: &str, modifier: i32) -> Family {
     match name {
         "text" | "varchar" | "bpchar" | "name" | "citext" => Family::Text,
         "int2" | "int4" | "int8" => Family::Integer,
-        // The scale has eleven bits of the modifier, with a sign.
+        // The scale is a signed number of eleven bits in the modifier.
         "numeric" => Family::Numeric((modifier >= 4).then(|| {
             let scale = (modifier - 4) & 0x7ff;
             if scale < 0x400 { scale } else { scale - 0x800 }
@@ -66,7 +66,7 @@ pub(super) fn family(name: &str, modifier: i32) -> Family {
     }
 }
 
-/// A value as a text that the server casts to its column's type.
+/// Returns a value as a text that the server casts to its column's type.
 fn text_of(datum: &Datum, (family, declared): (Family, Option<Type>)) -> Option<Cow<'_, str>> {
     let hex = |bytes: &[u8]| {
         let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
@@ -95,7 +95,7 @@ fn text_of(datum: &Datum, (family, declared): (Family, Option<Type>)) -> Option<
 
 pub(super) type Kind = (Family, Option<Type>);
 
-/// What columns take, and what they are declared as.
+/// Returns the accepted and declared types of columns.
 pub(super) fn kinds(names: &[&str], table: &Table, found: &Found) -> Vec<Kind> {
     let kind = |name: &&str| {
         let declared = table.columns.iter().find(|column| column.name == *name).and_then(|column| column.kind);
@@ -104,7 +104,7 @@ pub(super) fn kinds(names: &[&str], table: &Table, found: &Found) -> Vec<Kind> {
     names.iter().map(kind).collect()
 }
 
-/// An array for each column.
+/// Transposes rows to one array per column.
 pub(super) fn arrays<'v>(rows: impl Iterator<Item = &'v [Datum]>, kinds: &[Kind]) -> Vec<Vec<Option<Cow<'v, str>>>> {
     let mut arrays: Vec<Vec<Option<Cow<'v, str>>>> = kinds.iter().map(|_| Vec::new()).collect();
     for row in rows {
@@ -116,7 +116,7 @@ pub(super) fn arrays<'v>(rows: impl Iterator<Item = &'v [Datum]>, kinds: &[Kind]
 }
 
 fn cast(column: &str, found: &Found) -> String {
-    // A column that is gone since is an error that names it.
+    // A column that was dropped meanwhile yields an error that names it.
     let kind = found.column(column).map_or("text", |column| column.kind.as_str());
     format!("u.{}::{kind}", DIALECT.quoted(column))
 }
@@ -150,7 +150,7 @@ pub(super) fn upsert(table: &Table, found: &Found) -> String {
     )
 }
 
-/// Deletes rows by their keys, or says since when they are left.
+/// Deletes rows by their keys, or sets their time of deletion.
 pub(super) fn leave(table: &str, soft: Option<&str>, columns: &[&str], found: &Found) -> String {
     let table = DIALECT.quoted(table);
     let conditions: Vec<String> =

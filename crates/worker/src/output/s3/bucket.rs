@@ -1,4 +1,4 @@
-//! A bucket of an S3-compatible store: objects are put and deleted, whole, and listed by what their keys begin with.
+//! A bucket of an S3-compatible store: puts and deletes whole objects and lists keys by prefix.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use crate::peer::{Answer, Bounds, Peer, PeerError};
 use crate::retry::retry_after;
 use crate::secret::Secret;
 
-/// What is read of an answer.
+/// The longest part of an answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// What is read of a list of keys, and how many are asked for.
+/// The longest list of keys that is read, in bytes, and the number of keys that are requested.
 const LIST_BYTES_MAX: usize = 1 << 20;
 const LIST_MAX: usize = 200;
 
-/// The header in which an object keeps what tells its bytes from others.
+/// The header that stores the digest of an object's bytes.
 const DIGEST: &str = "x-amz-meta-flatbed-digest";
 
-/// What is longer is hashed where no other work waits for it.
+/// The size in bytes from which a body is hashed on a blocking thread.
 const HASH_HERE_BYTES_MAX: usize = 256 << 10;
 
-/// The service's words for what this object alone causes. All else is the bucket's state, also where its status is 400 (a clock that
-/// is late, a region that is another, a token that has ended, a request that took too long) or 409.
+/// The service's error codes that the object itself causes. All other errors are the bucket's state, even with status
+/// 400 (clock skew, another region, an expired token, a slow request) or 409.
 const POISON: [&str; 5] =
     ["KeyTooLongError", "EntityTooLarge", "InvalidObjectName", "XMinioInvalidObjectName", "MetadataTooLarge"];
 
@@ -37,16 +37,17 @@ const POISON: [&str; 5] =
 #[derive(Debug)]
 pub struct Bucket {
     peer: Peer,
-    /// Before the key: `/BUCKET` where the server's name does not have it.
+    /// The prefix of paths: `/BUCKET` if the server's name does not include it.
     prefix: String,
-    /// `None`: nothing is signed.
+    /// `None`: requests are not signed.
     signer: Option<Signer>,
     session_token: Option<Secret>,
     time_max: Duration,
 }
 
 impl Bucket {
-    /// At a server whose name has the bucket's in it (`in_path`: `None`), or with the bucket's name in the path.
+    /// Creates a bucket at a server whose name includes the bucket (`in_path`: `None`), or with the bucket's name in
+    /// the path.
     pub fn new(
         peer: Peer,
         in_path: Option<&str>,
@@ -58,12 +59,12 @@ impl Bucket {
         Bucket { peer, prefix, signer, session_token, time_max }
     }
 
-    /// The clock that it takes the time from.
+    /// Returns the clock in use.
     pub fn clock(&self) -> &Clock {
         self.peer.clock()
     }
 
-    /// Stores an object in the place of what is there, with a digest if one is given.
+    /// Stores an object, replacing an existing one, with a digest if one is given.
     ///
     /// # Errors
     /// [`Refused`].
@@ -74,14 +75,14 @@ impl Bucket {
         self.call(Method::PUT, said, body).await.map(drop)
     }
 
-    /// The digest with which an object was stored; `None` where there is no object, or none with one, or no answer.
+    /// Returns the digest stored with an object; `None` if there is no object, no digest, or no answer.
     pub async fn digest(&self, key: &str) -> Option<String> {
         let said = Said { path: self.path(key), ..Said::default() };
         let answer = self.call(Method::HEAD, said, Bytes::new()).await.ok()?;
         Some(answer.headers.get(DIGEST)?.to_str().ok()?.to_owned())
     }
 
-    /// Keys that begin so, at most some hundreds; and where the next ones begin, if there are more.
+    /// Lists keys with a prefix, at most some hundreds, and returns the position of the next ones if there are more.
     ///
     /// # Errors
     /// [`Refused`].
@@ -96,7 +97,7 @@ impl Bucket {
             .ok_or_else(|| Refused::failed(Failure::Store(answer.status), "the bucket's list of keys is none"))
     }
 
-    /// Deletes an object, if it is there.
+    /// Deletes an object if it exists.
     ///
     /// # Errors
     /// [`Refused`].
@@ -137,7 +138,7 @@ impl Bucket {
         let mut sent = HeaderMap::new();
         let all = headers.iter().map(|(name, value)| (*name, *value));
         for (name, value) in all.chain(authorization.as_deref().map(|value| (header::AUTHORIZATION.as_str(), value))) {
-            // The connection's own.
+            // The connection sets `host`.
             if name != "host" {
                 let mut value = HeaderValue::from_str(value).map_err(|_| unsendable())?;
                 value.set_sensitive(matches!(name, "authorization" | "x-amz-security-token"));
@@ -162,7 +163,7 @@ impl Bucket {
     }
 }
 
-/// What a request says but for its body.
+/// A request without its body.
 struct Said<'r> {
     path: String,
     query: String,
@@ -177,13 +178,14 @@ impl Default for Said<'_> {
     }
 }
 
-/// Whether a text is signed as it is sent: printable, and without spaces that are made fewer on the way.
+/// Returns whether a header value reaches the server exactly as signed: printable, and without spaces that are
+/// collapsed on the way.
 fn is_plain(text: &str) -> bool {
     let is_printable = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     !text.is_empty() && is_printable && text.trim() == text && !text.contains("  ")
 }
 
-/// Keys of a list in XML, and where it goes on. `None`: it is no list, or goes on nowhere.
+/// Parses a list of keys from XML, with the position of the next list. `None`: malformed, or without the position.
 fn listed(text: &str) -> Option<(Vec<String>, Option<String>)> {
     let inner = |name: &str| text.split_once(&format!("<{name}>"))?.1.split_once('<').map(|(inside, _)| inside.trim());
     text.contains("<ListBucketResult").then_some(())?;
@@ -200,7 +202,7 @@ fn listed(text: &str) -> Option<(Vec<String>, Option<String>)> {
     Some((keys, next))
 }
 
-/// A text of XML.
+/// Decodes an XML text.
 fn plain_text(mut text: &str) -> Option<String> {
     let mut plain = String::with_capacity(text.len());
     while let Some((before, after)) = text.split_once('&') {
@@ -224,20 +226,21 @@ fn plain_text(mut text: &str) -> Option<String> {
     Some(plain)
 }
 
-/// What is percent-encoded, with `+` for spaces.
+/// Decodes percent-encoding with `+` for spaces.
 fn decoded(text: &str) -> Option<String> {
-    // A form's value is encoded so. What would end it there is encoded in it.
+    // A form's value has this encoding. `&` would end it and is encoded.
     let form = format!("k={}", text.replace('&', "%26"));
     form_urlencoded::parse(form.as_bytes()).next().map(|(_, value)| value.into_owned())
 }
 
-/// What an answer means, by its status and the service's word, which stands in XML: `<Error><Code>NoSuchBucket</Code>...`.
+/// Returns the failure of an answer, from its status and the service's code in XML:
+/// `<Error><Code>NoSuchBucket</Code>...`.
 fn failure(status: u16, body: &[u8]) -> Failure {
     let text = String::from_utf8_lossy(body);
     let code = text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>")).map(|(code, _)| code.trim());
     match (status, code) {
         (400..=499, Some(code)) if POISON.contains(&code) => Failure::TooLarge,
-        // Of a proxy on the way, which has no such words.
+        // From a proxy, which has no such codes.
         (413, _) => Failure::Http(413),
         (status, _) => Failure::Store(status),
     }

@@ -1,8 +1,8 @@
-//! Keys of objects, made of templates.
+//! Keys of objects, made from templates.
 //!
-//! A document chooses what stands in its key and may be anybody's: what it says is kept within its place. Of a value all characters but
-//! letters, digits, some signs and what is beyond ASCII are percent-encoded, a slash too, and a dot at its beginning; so two values never
-//! become one, none begins another folder, and none is `..`.
+//! A document's values in its key are untrusted and must stay inside their segment. In a value all characters except
+//! letters, digits, some signs and non-ASCII characters are percent-encoded, including slashes and a leading dot.
+//! Different values therefore never become equal, open another folder, or become `..`.
 
 use std::fmt::Write;
 use std::str::FromStr;
@@ -12,13 +12,13 @@ use flatbed_flatten::json::Value;
 use crate::time::Moment;
 use crate::transform::text_of;
 
-/// The longest key in bytes: S3's.
+/// The longest key in bytes: S3's limit.
 pub const KEY_BYTES_MAX: usize = 1_024;
 
-/// The longest template.
+/// The longest template, in bytes.
 const TEMPLATE_BYTES_MAX: usize = 1_000;
 
-/// What keys are made of.
+/// A template of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template(Vec<Part>);
 
@@ -34,79 +34,79 @@ enum Part {
     Job,
     Table,
     Attachment,
-    /// Of the present, as a date has it: from one place to another of `2026-11-23T14:05:09Z`.
+    /// A range of the present date's text, `2026-11-23T14:05:09Z`.
     Time(usize, usize),
     Timestamp,
-    /// A member of what the document produces.
+    /// A member of the product.
     Member(Vec<String>),
 }
 
-/// Why a text is no template.
+/// The reason why a template is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// Longer than 1,000 bytes.
     #[error("a key's template has at most 1,000 bytes")]
     TooLong,
-    /// A brace without the other.
+    /// An unbalanced brace.
     #[error("a key's template has a brace without the other")]
     Brace,
-    /// Two slashes, one at an end, `.` or `..` between two, or a control character.
+    /// An empty segment, `.` or `..` as a segment, a slash at an end, or a control character.
     #[error(
         "a key's template must have no empty parts, `.` or `..` between slashes, none at its ends, and no control characters"
     )]
     Path,
-    /// Nothing that differs.
+    /// All objects would have the same key.
     #[error(
         "a key's template needs {{id}}, {{seq}} or a member, and {{attachment}} for attachments: all would be one object"
     )]
     Same,
-    /// An object of many documents, without a place in the feed.
+    /// An object of many documents whose key lacks the feed position.
     #[error(
         "the key of an object of many documents needs {{seq}}, and has nothing of a single one: no {{id}}, {{rev}} or members"
     )]
     Batch,
-    /// Attachments that could not be told from other objects where they are looked for.
+    /// The folder of attachments may contain other objects.
     #[error(
         "the key of an attachment begins with a folder's name that begins with a letter, as no document's does, and ends with `/{{attachment}}`; without them set `on_delete` to `ignore`. It has no members"
     )]
     Folder,
-    /// What is to be deleted could not be found.
+    /// A deletion could not find the object.
     #[error(
         "an object can be deleted only if its key is made of {{id}} and {{job}} alone: else set `on_delete` to `ignore` or `tombstone`"
     )]
     Lost,
-    /// What says that a document is gone would have no place.
+    /// A tombstone could not have this key.
     #[error(
         "a document that is deleted has no members: its tombstone needs a key without them, of {{id}}, {{seq}} and the like; else set `on_delete` to `ignore`"
     )]
     Tombstone,
-    /// Something that such objects do not have.
+    /// A name that such objects do not have.
     #[error("{{attachment}} stands in keys of attachments alone, and {{table}} in none of those")]
     Misplaced,
 }
 
-/// What a key is made for.
+/// The values of a key.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'p> {
-    /// The document's id; of a batch the last one's, as all that follows.
+    /// The document's id. For a batch: the last document's, here and in the next two members.
     pub id: &'p str,
-    /// Its revision.
+    /// The revision.
     pub rev: &'p str,
-    /// Its place in the feed.
+    /// The position in the feed.
     pub seq: &'p str,
-    /// The first one's.
+    /// The position of the first document.
     pub first_seq: &'p str,
-    /// What it produces.
+    /// The product.
     pub body: &'p Value<'p>,
-    /// The job.
+    /// The id of the job.
     pub job: &'p str,
-    /// The job's epoch.
+    /// The epoch of the job.
     pub epoch: u64,
-    /// A table of its mapping.
+    /// A table of the mapping.
     pub table: &'p str,
-    /// An attachment's name.
+    /// The attachment's name.
     pub attachment: &'p str,
-    /// Seconds of Unix time.
+    /// The present, in seconds of Unix time.
     pub now: u64,
 }
 
@@ -118,7 +118,7 @@ impl FromStr for Template {
             return Err(TemplateError::TooLong);
         }
         let mut parts = Vec::new();
-        // As it is where each name is a letter.
+        // The template with each name replaced by a letter.
         let mut plain = String::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
@@ -161,27 +161,27 @@ impl FromStr for Template {
     }
 }
 
-/// What objects are to be made.
+/// The purpose of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// One of each document; `is_deleted`: which is deleted with it.
+    /// One object per document.
     Each {
-        /// See above.
+        /// True if it is deleted with its document.
         is_deleted: bool,
     },
-    /// One of each document, and one that says that it is gone.
+    /// One object per document, replaced by a tombstone.
     Tombstones,
-    /// Of many documents, each once.
+    /// One object for many documents, once each.
     Batch,
-    /// One of each attachment.
+    /// One object per attachment.
     Attachments {
-        /// As of each document.
+        /// True if it is deleted with its document.
         is_deleted: bool,
     },
 }
 
 impl Template {
-    /// Whether it fits what it is for.
+    /// Checks that the template fits its purpose.
     ///
     /// # Errors
     /// [`TemplateError`].
@@ -217,22 +217,23 @@ impl Template {
         }
     }
 
-    /// The folder in which all objects lie, whatever they are of: `attachments/`.
+    /// Returns the literal first folder: `attachments/`.
     fn root(&self) -> Option<&str> {
         let Some(Part::Text(text)) = self.0.first() else { return None };
         let end = text.find('/')?.checked_add(1)?;
         text.get(..end).filter(|root| root.starts_with(char::is_alphabetic))
     }
 
-    /// What makes the folder in which the attachments of one document lie, and nothing else: all before the last slash.
+    /// Returns the template of the folder with the attachments of one document and nothing else: the part before the
+    /// last slash.
     pub fn folder(&self) -> Option<Template> {
         let (last, before) = self.0.split_last()?;
         let is_own = matches!(before.last(), Some(Part::Text(text)) if text.ends_with('/'));
         (*last == Part::Attachment && is_own && !before.contains(&Part::Attachment)).then(|| Template(before.to_vec()))
     }
 
-    /// Whether an object of this template may lie in the folder of another one's attachments. A value has no slashes, and what begins
-    /// with the time begins with no letter.
+    /// Returns whether an object of this template may lie in the folder of another's attachments. Values contain no
+    /// slashes, and times begin with a digit.
     pub fn may_meet(&self, attachments: &Template) -> bool {
         let Some(root) = attachments.root() else { return true };
         let has_slash = |part: &Part| matches!(part, Part::Text(text) if text.contains('/'));
@@ -247,12 +248,12 @@ impl Template {
         }
     }
 
-    /// Whether it has `{table}`.
+    /// Returns whether the template has `{table}`.
     pub fn has_table(&self) -> bool {
         self.0.contains(&Part::Table)
     }
 
-    /// A key. `None`: a member is missing or empty, or the key would be too long.
+    /// Returns the key. `None`: a member is missing or empty, or the key would be too long.
     pub fn key(&self, place: &Place<'_>) -> Option<String> {
         let mut key = String::new();
         let moment = Moment { seconds: i64::try_from(place.now).unwrap_or(0), nanoseconds: 0 };
@@ -289,7 +290,7 @@ impl Template {
     }
 }
 
-/// `None`: there is nothing.
+/// Appends an encoded value. `None`: it is empty.
 fn value(key: &mut String, text: &str) -> Option<()> {
     for (at, character) in text.char_indices().take(KEY_BYTES_MAX + 1) {
         let is_plain = match character {

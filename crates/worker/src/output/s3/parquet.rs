@@ -1,9 +1,9 @@
 //! Objects of many documents as Parquet, compressed by Snappy.
 //!
-//! A row has `flatbed_id`, `flatbed_rev`, `flatbed_seq` and `flatbed_deleted` before its table's columns, by their declared types; without
-//! tables what the document produces stands as JSON in a column `doc`. Each document that an object tells of has a row at least in each
-//! table: one that produces none there, or is gone, has one that says `flatbed_deleted`, with nulls. So who reads takes the rows of a
-//! document's highest sequence, and none if that is deleted.
+//! A row has `flatbed_id`, `flatbed_rev`, `flatbed_seq` and `flatbed_deleted` before its table's columns, which have
+//! their declared types. Without tables, a column `doc` has the product as JSON. Each document of an object has at
+//! least one row in each table: a document without rows there, or a deletion, has one with `flatbed_deleted` and nulls.
+//! Readers use the rows of a document's highest sequence, and none if that row is deleted.
 
 use std::sync::Arc;
 
@@ -23,27 +23,27 @@ use crate::output::{Delivery, State};
 use crate::rows::Product;
 use crate::time::{Moment, day_of};
 
-/// Columns before a table's own, whose names cannot begin so.
+/// Columns before a table's own, whose names cannot begin with `flatbed_`.
 const OWN: [&str; 4] = ["flatbed_id", "flatbed_rev", "flatbed_seq", "flatbed_deleted"];
 
-/// Digits that an INT64 has, and 16 bytes.
+/// The most decimal digits in an INT64 and in 16 bytes.
 const SHORT_DIGITS: usize = 18;
 const LONG_DIGITS: usize = 38;
 
-/// Why there is no file.
+/// The reason why a file cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ParquetFailure {
-    /// A value that is not of its column's type, though it was converted to it; with the column's name.
+    /// A converted value that still does not fit its column's type, with the column's name.
     #[error("a value of the column {0:?} cannot be written")]
     Value(String),
-    /// What the library says.
+    /// An error of the library.
     #[error("{0}")]
     Library(#[from] ParquetError),
 }
 
 type Result<T> = std::result::Result<T, ParquetFailure>;
 
-/// About the bytes that a delivery takes in a file, before it is compressed.
+/// Returns the approximate uncompressed bytes of a delivery in a file.
 pub fn bytes_of(delivery: &Delivery) -> usize {
     let own = 64 + delivery.id.len() + delivery.rev.len() + delivery.seq.len();
     match &delivery.state {
@@ -55,14 +55,14 @@ pub fn bytes_of(delivery: &Delivery) -> usize {
     }
 }
 
-/// A row: whose it is, and its values; `None`: there are none.
+/// A row with its document. Values are `None` for a document without rows.
 struct Row<'r> {
     delivery: &'r Delivery,
     values: Option<&'r [Datum]>,
     json: Option<&'r str>,
 }
 
-/// A file with what documents produce of one table, which is at this place of the mapping's; or, without tables, of all.
+/// Returns a file with the rows of one table, which has this index in the mapping, or without tables with the products.
 ///
 /// # Errors
 /// [`ParquetFailure`].
@@ -175,13 +175,13 @@ fn write<T: DataType>(
         levels.push(i16::from(value.is_some()));
         present.extend(value);
     }
-    // Of a column that cannot be null they are not asked for.
+    // A required column has no levels.
     column.typed::<T>().write_batch(&present, Some(&levels), None)?;
     column.close()?;
     Ok(())
 }
 
-/// `Err(None)`: a value is not of the type.
+/// Converts a value for a column. `Err(None)`: the value does not fit the type.
 fn column_of<'v>(
     group: &mut SerializedRowGroupWriter<'_, Vec<u8>>,
     kind: Option<Type>,
@@ -262,11 +262,11 @@ fn column_of<'v>(
     }
 }
 
-/// A number of a declared scale, as a whole number of its last places.
+/// Returns a number of a declared scale as an integer in units of its last digit.
 fn unscaled(datum: &Datum, scale: usize) -> Option<i128> {
     let Datum::Number(text) = datum else { return None };
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    // A converted number has as many places; fewer mean zeros.
+    // A converted number has the declared number of fractional digits; missing ones are zeros.
     (fraction.len() <= scale).then(|| format!("{whole}{fraction:0<scale$}").parse().ok())?
 }
 
@@ -280,7 +280,7 @@ mod tests {
     use crate::mapping::Mapping;
     use crate::rows::produce;
 
-    /// Rows as the library shows them.
+    /// Returns rows in the library's notation.
     fn read(file: Vec<u8>) -> Vec<String> {
         let reader = SerializedFileReader::new(Bytes::from(file)).unwrap();
         let rows = reader.get_row_iter(None).unwrap();

@@ -1,5 +1,5 @@
-//! AWS's Signature Version 4 in the header `Authorization`, as S3 has it: paths are encoded once and not made plain, and the body's hash
-//! is a header of its own.
+//! AWS Signature Version 4 in the header `Authorization`, in S3's variant: paths are encoded once and not normalized,
+//! and the body's hash is a separate header.
 
 use std::fmt::Write;
 
@@ -11,30 +11,29 @@ use crate::time::Moment;
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 
-/// Who signs.
+/// A key that signs requests.
 #[derive(Debug, Clone)]
 pub struct Signer {
-    /// The id of the key, which is sent.
+    /// The key's id, which is sent.
     pub access_key_id: Secret,
-    /// The key, which is not.
+    /// The secret key, which is not sent.
     pub secret_access_key: Secret,
-    /// Where the bucket is, as its servers call it: `us-east-1`.
+    /// The bucket's region: `us-east-1`.
     pub region: String,
 }
 
-/// What is signed of a request.
+/// The signed parts of a request.
 #[derive(Debug)]
 pub struct Signed<'r> {
     /// `PUT`.
     pub method: &'r str,
-    /// Percent-encoded ([`encode_key`]), with a slash at its beginning.
+    /// The path, percent-encoded ([`encode_key`]), with a leading slash.
     pub path: &'r str,
-    /// Pairs of percent-encoded names and values, in the order of their bytes, with `&` between.
+    /// Pairs of percent-encoded names and values, sorted by bytes, joined by `&`.
     pub query: &'r str,
-    /// Names in lower case and values without space around them, in the order of the names; `host`, `x-amz-content-sha256` and
-    /// `x-amz-date` are among them.
+    /// Lower-case names and trimmed values, sorted by name, including `host`, `x-amz-content-sha256` and `x-amz-date`.
     pub headers: &'r [(&'r str, &'r str)],
-    /// The body's [`hash`], as the header has it.
+    /// The body's [`hash`], as in the header.
     pub body_hash: &'r str,
 }
 
@@ -46,31 +45,31 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// SHA-256 of a body, in hexadecimal digits.
+/// Returns the SHA-256 of a body, in hexadecimal digits.
 pub fn hash(body: &[u8]) -> String {
     hex(&Sha256::digest(body))
 }
 
-/// `20130524T000000Z`, of Unix time in seconds.
+/// Formats Unix time in seconds as `20130524T000000Z`.
 pub fn timestamp(seconds: u64) -> String {
     let moment = Moment { seconds: i64::try_from(seconds).unwrap_or(0), nanoseconds: 0 };
     moment.to_string().chars().filter(|character| !matches!(character, '-' | ':')).collect()
 }
 
-/// A key in a path: percent-encoded but for unreserved characters and slashes.
+/// Encodes a key in a path: percent-encoded except for unreserved characters and slashes.
 pub fn encode_key(key: &str) -> String {
     key.split('/').map(flatbed_client::encode_segment).collect::<Vec<_>>().join("/")
 }
 
 fn mac(key: &[u8], text: &str) -> Vec<u8> {
-    // A key of any length will do.
+    // HMAC accepts keys of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return Vec::new() };
     mac.update(text.as_bytes());
     mac.finalize().into_bytes().to_vec()
 }
 
 impl Signer {
-    /// The value of `Authorization` for a request at a [`timestamp`], which is its `x-amz-date`.
+    /// Returns the value of `Authorization` for a request at a [`timestamp`], which is its `x-amz-date`.
     pub fn sign(&self, request: &Signed<'_>, timestamp: &str) -> String {
         let Signed { method, path, query, headers, body_hash } = request;
         let names = headers.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(";");

@@ -18,7 +18,7 @@ fn mapping() -> Mapping {
     Mapping::from_value(json!({"source": {"match": {"t": 1}}, "tables": [orders, items]})).unwrap()
 }
 
-/// A delivery of a document; `null`: it is gone.
+/// Returns a delivery of a document; `null`: deleted.
 fn delivery(mapping: &Mapping, id: &str, document: &serde_json::Value) -> Delivery {
     let mut document = document.clone();
     let state = if document.is_null() {

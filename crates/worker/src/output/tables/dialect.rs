@@ -1,58 +1,59 @@
-//! Tables as each database writes them down.
+//! Dialects: the definition of tables in each database.
 
 use crate::datum::Type;
 use crate::mapping::Table;
 
-/// Names and types of a kind of database.
+/// The names and types of a kind of database.
 #[derive(Debug)]
 pub struct Dialect {
-    /// Around names; twice within them.
+    /// The quotation mark of names; doubled within them.
     pub quote: char,
-    /// A column's type, with a blank before it; whether it is in a key or refers to one, and how many such texts the table has.
+    /// A column's type with a leading space, from the declared type and, if the column is in a key or refers to one,
+    /// the number of such texts in the table.
     pub kind: fn(Option<Type>, Option<usize>) -> String,
-    /// Of the column that says since when a row is left.
+    /// The type of the column with the time of deletion.
     pub moment: &'static str,
-    /// Behind a table's columns.
+    /// The clause after a table's columns.
     pub options: &'static str,
-    /// Whether columns with foreign keys want an index of their own where no key begins with them.
+    /// True if foreign keys need an index of their own unless a key begins with them.
     pub is_to_index: bool,
-    /// Makes the table where jobs stand.
+    /// The statements that create the table of checkpoints.
     pub checkpoints: &'static [&'static str],
-    /// Makes the table of claims.
+    /// The statements that create the table of claims.
     pub rows: &'static [&'static str],
 }
 
 impl Dialect {
-    /// A name as it stands in statements. Names of mappings have letters, digits and underscores alone; those of a document's key
-    /// come from `flatbed_rows`.
+    /// Quotes a name. Names in mappings have only letters, digits and underscores; those in a document's keys come from
+    /// `flatbed_rows`.
     pub fn quoted(&self, name: &str) -> String {
         let quote = self.quote;
         format!("{quote}{}{quote}", name.replace(quote, &format!("{quote}{quote}")))
     }
 
-    /// Names, in a list.
+    /// Returns a list of quoted names.
     pub fn list<'n>(&self, names: impl IntoIterator<Item = &'n str>) -> String {
         names.into_iter().map(|name| self.quoted(name)).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// The names of a key's columns.
+/// Returns the names of a key's columns.
 pub fn key_of(table: &Table) -> Vec<&str> {
     table.key.iter().filter_map(|at| table.columns.get(*at)).map(|column| column.name.as_str()).collect()
 }
 
-/// A column's type: where none is declared, that of what it refers to.
+/// Returns a column's type; if none is declared, that of the column that it references.
 fn kind_of(table: &Table, at: usize, tables: &[Table]) -> Option<Type> {
     let declared = table.columns.get(at).and_then(|column| column.kind);
     let foreign = table.foreign_key.as_ref().filter(|foreign| declared.is_none() && foreign.column == at);
     match foreign.and_then(|foreign| Some((tables.get(foreign.parent)?, foreign.references))) {
-        // Parents stand before their children, so this ends.
+        // Terminates, because parents come before their children.
         Some((parent, references)) => kind_of(parent, references, tables),
         None => declared,
     }
 }
 
-/// Statements that make a table.
+/// Returns the statements that create a table.
 pub fn definition(dialect: &Dialect, table: &Table, tables: &[Table]) -> Vec<String> {
     let is_text = |at: &usize| matches!(kind_of(table, *at, tables), None | Some(Type::Text(_) | Type::Json));
     let is_foreign = |at: usize| table.foreign_key.as_ref().is_some_and(|foreign| foreign.column == at);
@@ -72,7 +73,7 @@ pub fn definition(dialect: &Dialect, table: &Table, tables: &[Table]) -> Vec<Str
     if let Some(foreign) = &table.foreign_key
         && let Some(parent) = tables.get(foreign.parent)
         && let Some(refers) = parent.columns.get(foreign.references)
-        // Others than the parent's whole key are not unique there.
+        // Only the parent's whole key is unique.
         && parent.key == [foreign.references]
         && let Some(column) = table.columns.get(foreign.column)
     {

@@ -1,7 +1,7 @@
-//! Whether a database's tables are such that a mapping's rows can be written to them.
+//! Checks that a database's tables can hold a mapping's rows.
 //!
-//! What would lose something without a word, or fail for each document, does not fit and stops the job. What fails for some
-//! documents alone, as a text that is too long for its column, is found with them.
+//! A table that would silently lose data, or fail for each document, does not fit and stops the job. Failures of single
+//! documents, such as a text that is too long for its column, show at delivery.
 
 use std::collections::BTreeSet;
 
@@ -9,33 +9,33 @@ use crate::datum::Type;
 use crate::mapping::Table;
 use crate::output::tables::dialect::key_of;
 
-/// What a column of a database takes.
+/// The values that a column accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// Whatever there is, in its own form: SQLite's columns.
+    /// Any value, unchanged: SQLite's columns.
     Any,
-    /// Texts; a number or date has its form as a text there.
+    /// Texts; numbers and dates are converted to texts.
     Text,
-    /// Whole numbers.
+    /// Integers.
     Integer,
-    /// Decimals with so many digits behind the point, or so many zeros before it; `None`: as many as there are.
+    /// Decimals with this many fractional digits, or negative: trailing zeros; `None`: unlimited.
     Numeric(Option<i32>),
-    /// Floats, of 64 bits or less.
+    /// Floats of at most 64 bits.
     Float {
-        /// Whether it has 64.
+        /// True for 64 bits.
         is_double: bool,
     },
-    /// True or false.
+    /// Booleans.
     Boolean,
     /// Dates.
     Date,
-    /// Moments, with so many digits of a second.
+    /// Times, with this many fractional digits of a second.
     Timestamp(u32),
     /// JSON.
     Json,
     /// Bytes.
     Bytes,
-    /// Something else, which is written as a text that the database reads.
+    /// Another type, written as a text that the database parses.
     Other,
 }
 
@@ -44,13 +44,13 @@ pub enum Family {
 pub struct FoundColumn {
     /// Its name.
     pub name: String,
-    /// Its type, as the database writes it where a value is cast to it.
+    /// Its type, in the notation of the database's casts.
     pub kind: String,
-    /// What it takes.
+    /// The accepted values.
     pub family: Family,
-    /// Whether each row must give it a value.
+    /// True if each row must provide a value.
     pub is_required: bool,
-    /// Whether it takes texts for the same that are not: in another case, or with other accents.
+    /// True if its collation equates different texts, such as in another case or with other accents.
     pub is_folding: bool,
 }
 
@@ -59,25 +59,25 @@ pub struct FoundColumn {
 pub struct Found {
     /// Its columns.
     pub columns: Vec<FoundColumn>,
-    /// Columns of its keys: of no two rows are all of them the same.
+    /// The column sets of its unique keys.
     pub keys: Vec<BTreeSet<String>>,
-    /// Tables with foreign keys to it.
+    /// The tables with foreign keys to it.
     pub referenced_by: Vec<String>,
-    /// What keeps it, if that knows no transactions.
+    /// The storage engine, if it lacks transactions.
     pub engine: Option<String>,
 }
 
 impl Found {
-    /// A column by its name.
+    /// Returns a column by its name.
     pub fn column(&self, name: &str) -> Option<&FoundColumn> {
         self.columns.iter().find(|column| column.name == name)
     }
 }
 
-/// Digits of a second that declared moments have.
+/// The fractional digits of a second in declared times.
 const SECOND_DIGITS: u32 = 6;
 
-/// Whether values of a declared type lose nothing there.
+/// Returns whether values of a declared type are stored without loss.
 fn takes(family: Family, declared: Type) -> bool {
     match (family, declared) {
         (Family::Any | Family::Text | Family::Other, _) => true,
@@ -99,13 +99,13 @@ fn takes(family: Family, declared: Type) -> bool {
     }
 }
 
-/// The first column of a mapping's table that the database's lacks. It may come, as a table may.
+/// Returns the first column of a mapping's table that the database's lacks. It may be added later, as a table may.
 pub fn missing<'t>(table: &'t Table, found: &Found) -> Option<&'t str> {
     let names = table.columns.iter().map(|column| &column.name).chain(&table.soft_delete_column);
     names.map(String::as_str).find(|name| found.column(name).is_none())
 }
 
-/// Why a mapping's rows cannot be written to a table that lacks no column. `None`: they can.
+/// Returns the reason why a mapping's rows cannot be written to a table that lacks no column. `None`: they can.
 pub fn misfit(table: &Table, found: &Found) -> Option<String> {
     if let Some(engine) = &found.engine {
         return Some(format!("its engine {engine} has no transactions"));
@@ -123,7 +123,7 @@ pub fn misfit(table: &Table, found: &Found) -> Option<String> {
         }
     }
     if let Some(soft) = &table.soft_delete_column {
-        // A moment of the worker's own, which may be rounded.
+        // The worker's own timestamp, which may be rounded.
         let is_moment = |family| matches!(family, Family::Timestamp(_)) || takes(family, Type::Timestamp);
         let unable = |there: &&FoundColumn| !is_moment(there.family) || there.is_required;
         if let Some(there) = found.column(soft).filter(unable) {
@@ -147,8 +147,8 @@ pub fn misfit(table: &Table, found: &Found) -> Option<String> {
     None
 }
 
-/// Of which tables rows may go and come again in one transaction without a loss: they have no columns of somebody else's, and nobody
-/// else's rows refer to them.
+/// Returns which tables' rows can be deleted and inserted again in one transaction without loss: those without foreign
+/// columns and without references from tables outside of the mapping.
 pub fn is_replaceable(tables: &[Table], found: &[Found]) -> Vec<bool> {
     let is_own = |(table, found): (&Table, &Found)| {
         let is_known = |name: &String| {
@@ -158,7 +158,7 @@ pub fn is_replaceable(tables: &[Table], found: &[Found]) -> Vec<bool> {
             && found.referenced_by.iter().all(|other| tables.iter().any(|table| table.name == *other))
     };
     let mut all: Vec<bool> = tables.iter().zip(found).map(is_own).collect();
-    // A parent's rows cannot go while those of its children stay.
+    // A parent's rows cannot be deleted while its children's rows stay.
     for (at, table) in tables.iter().enumerate().rev() {
         if let Some(foreign) = &table.foreign_key
             && all.get(at) == Some(&false)

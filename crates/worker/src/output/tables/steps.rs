@@ -1,7 +1,7 @@
-//! A batch as steps that a database takes in bulk: for all its documents together, and in an order in which foreign keys hold.
+//! Converts a batch into bulk operations over all its documents, in an order that satisfies foreign keys.
 //!
-//! Rows go before others come, children before their parents; then parents come before their children. Of two documents of a batch
-//! that produce one row the later one has it, as if they had come one after the other.
+//! Deletions come before insertions, children before their parents; then parents are inserted before their children. If
+//! two documents of a batch produce the same row, the later one owns it, as in sequential delivery.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,34 +11,34 @@ use crate::mapping::Table;
 use crate::output::{Delivery, State};
 use crate::rows::{Product, Row};
 
-/// Something to be done with several rows.
+/// A bulk operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Rows go, or say since when their documents have them no longer.
+    /// Deletes rows, or sets their time of deletion.
     Leave {
-        /// The table's place in the mapping.
+        /// The table's index in the mapping.
         table: usize,
-        /// Whether they stay, and say so.
+        /// True for a soft delete.
         is_soft: bool,
-        /// The columns of their keys, which may be those of an earlier mapping.
+        /// The columns of the keys, which may be those of an earlier mapping.
         columns: Vec<String>,
-        /// A value for each of the columns.
+        /// The keys, with a value per column.
         keys: Vec<Vec<Datum>>,
     },
-    /// Rows are written, whether they are there or not; no key twice.
+    /// Inserts or overwrites rows; no key occurs twice.
     Upsert {
-        /// The table's place in the mapping.
+        /// The table's index in the mapping.
         table: usize,
-        /// Places of deliveries, and of rows of their products.
+        /// Indexes of deliveries, and of rows of their products.
         rows: Vec<(usize, usize)>,
     },
-    /// Claims that documents no longer have; a place of a delivery with each.
+    /// Deletes claims, each with the index of its delivery.
     Release(Vec<(Claim, usize)>),
-    /// Claims that they have, whoever had them before.
+    /// Writes claims, taking them from previous owners.
     Claim(Vec<(Claim, usize)>),
 }
 
-/// The rows that a delivery produces, and whether its document is gone.
+/// Returns the rows that a delivery produces, and whether its document is gone.
 pub fn rows_of(delivery: &Delivery) -> (&[Row], bool) {
     match &delivery.state {
         State::Is(Product::Rows(rows)) => (rows, false),
@@ -47,8 +47,8 @@ pub fn rows_of(delivery: &Delivery) -> (&[Row], bool) {
     }
 }
 
-/// What is to be done for a batch, given the claims that its documents have so far. `replaced`: tables whose rows go before they are
-/// written again; none where it is empty.
+/// Returns the operations of a batch, given the current claims of its documents. `replaced`: the tables whose rows are
+/// deleted before they are written again; may be empty.
 pub fn steps(tables: &[Table], deliveries: &[Delivery], before: &[(String, Claim)], replaced: &[bool]) -> Vec<Step> {
     let mut claims: HashMap<&str, Vec<Claim>> = HashMap::new();
     for (document, claim) in before {
@@ -94,7 +94,7 @@ pub fn steps(tables: &[Table], deliveries: &[Delivery], before: &[(String, Claim
             }
         }
         released.extend(difference.released.into_iter().map(|claim| (claim, at)));
-        // What the document produces now stands behind what it keeps of before.
+        // The rows of the new product come after the kept claims.
         let kept_count = difference.claimed.len().saturating_sub(now.len());
         for (number, claim) in difference.claimed.into_iter().enumerate() {
             if number < kept_count { kept.push((claim, at)) } else { produced.push((claim, at)) }
@@ -114,7 +114,7 @@ pub fn steps(tables: &[Table], deliveries: &[Delivery], before: &[(String, Claim
     if !released.is_empty() {
         steps.push(Step::Release(released));
     }
-    // A row is its last writer's; who only keeps it has not written it.
+    // The last writer owns a row; keeping a claim is not a write.
     let claimed: BTreeMap<Claim, usize> = kept.into_iter().chain(produced).collect();
     if !claimed.is_empty() {
         steps.push(Step::Claim(claimed.into_iter().collect()));
@@ -122,8 +122,8 @@ pub fn steps(tables: &[Table], deliveries: &[Delivery], before: &[(String, Claim
     steps
 }
 
-/// The same steps, with all that refers to rows that go: what another document has left there, which had the row before and whose newer
-/// state the target has not taken.
+/// Adds deletions of the rows that refer to deleted rows: those left by another document that owned the parent before
+/// and whose newer state the target has not taken.
 pub fn with_children(tables: &[Table], steps: Vec<Step>) -> Vec<Step> {
     let mut all = Vec::with_capacity(steps.len());
     for step in steps {
@@ -145,7 +145,7 @@ pub fn with_children(tables: &[Table], steps: Vec<Step>) -> Vec<Step> {
     all
 }
 
-/// Parts of a list, each of at most so many items and, unless it is one item, so many bytes.
+/// Splits a list into parts of at most `count_max` items and, except for single items, `bytes_max` bytes.
 pub fn parts<T>(items: &[T], count_max: usize, bytes_max: usize, bytes: impl Fn(&T) -> usize) -> Vec<&[T]> {
     let (mut parts, mut begin, mut total) = (Vec::new(), 0, 0_usize);
     for (at, item) in items.iter().enumerate() {
@@ -192,7 +192,8 @@ mod tests {
         (document.to_owned(), Claim { table: table.to_owned(), key: key.to_owned() })
     }
 
-    /// In short: `-1[k]` a row of the second table goes, `+0[0.0]` the first row of the first delivery comes to the first table.
+    /// Abbreviates: `-1[k]` deletes a row of the second table, `+0[0.0]` writes the first row of the first delivery to
+    /// the first table.
     fn shown(steps: &[Step]) -> String {
         let one = |step: &Step| match step {
             Step::Leave { table, is_soft, keys, .. } => {
@@ -216,7 +217,7 @@ mod tests {
         let mapping = mapping();
         let of = |id: &str, body: Value| delivery(&mapping, id, &body);
         let tables = mapping.tables();
-        // `a` goes with its child, `b` takes its key and `c` takes it from `b`.
+        // `a` is deleted with its child, `b` takes its key and `c` takes the key of `b`.
         let batch =
             [of("a", Value::Null), of("b", json!({"k": 1, "items": []})), of("c", json!({"k": 1, "items": [7]}))];
         let before = [
@@ -228,7 +229,7 @@ mod tests {
             shown(&steps(tables, &batch, &before, &[])),
             r#"-1x1, -0x2, +0[2.0], +1[2.1], release 3, claim {"k":1,"flatbed_position":0}=2 {"k":1}=2"#
         );
-        // What stays as it is is written again, and goes before only where tables are replaced.
+        // Unchanged rows are written again, and deleted before only in replaced tables.
         let batch = [of("a", json!({"k": 1, "items": [7]}))];
         let before = [claim("a", "orders", r#"{"k":1}"#), claim("a", "items", r#"{"k":1,"flatbed_position":0}"#)];
         let claims = r#"claim {"k":1,"flatbed_position":0}=0 {"k":1}=0"#;
@@ -238,7 +239,7 @@ mod tests {
             format!("-1x1, -0x1, +0[0.0], +1[0.1], {claims}")
         );
         assert_eq!(shown(&steps(tables, &[of("z", Value::Null)], &[], &[])), "");
-        // What others left beneath a row goes with it.
+        // Rows of other documents that refer to a deleted row are deleted too.
         let before = [claim("b", "orders", r#"{"k":2}"#)];
         let steps = with_children(tables, steps(tables, &[of("b", Value::Null)], &before, &[]));
         assert_eq!(shown(&steps), "-1x1, -0x1, release 1");
