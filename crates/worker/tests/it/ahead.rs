@@ -1,5 +1,4 @@
-//! What is next is made while something is written, and parts are as large as the target takes them: counted, and with everything that
-//! was promised of order and checkpoints held by the target itself.
+//! Making deliveries ahead, and the size of parts. The target itself verifies order and checkpoints.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -19,16 +18,16 @@ use tokio::sync::{Notify, watch};
 
 use crate::fake::{FakeQueue, FakeSource, job, redactor};
 
-/// A target with transactions that believes nothing: no state of a document after a newer one, no checkpoint beyond what it has or
-/// the queue.
+/// A target with transactions that verifies each call: no state of a document after a newer one, no checkpoint beyond
+/// what it or the queue has.
 #[derive(Debug)]
 struct Strict {
     source: FakeSource,
     queue: FakeQueue,
-    /// The sequence of what it has, by document.
+    /// The sequence of each document's state.
     has: BTreeMap<String, u64>,
     checkpoint: Option<Checkpoint>,
-    /// It fails now and then, and the source changes meanwhile.
+    /// The source of random failures and of concurrent changes.
     random: Option<Random>,
     calls: usize,
     documents: usize,
@@ -55,7 +54,7 @@ impl Target for Strict {
         self.documents += batch.len();
         if let Some(random) = &mut self.random {
             for _ in 0..random.below(4) {
-                // Of those that are under way, too: a newer state is read before the older one is settled.
+                // Documents under way change too: a newer state is read before the older one is settled.
                 let of_batch = batch.get(random.index(2 * batch.len() + 1));
                 let id = of_batch.map_or_else(|| format!("d{}", random.below(400)), |delivery| delivery.id.clone());
                 self.source.write(&id, if random.below(5) == 0 { Value::Null } else { json!({"n": 1}) });
@@ -107,13 +106,13 @@ async fn run<T: Target>(job: &Description, source: &FakeSource, target: T, queue
     (end, counts, target.unwrap())
 }
 
-/// With changes, outages and runs that end anywhere: another run goes on where the target says.
+/// With changes, outages and runs that end anywhere; the next run resumes from the target's checkpoint.
 #[tokio::test(start_paused = true)]
 async fn no_checkpoint_and_no_state_comes_before_its_turn() {
     for seed in 0..60 {
         let (source, queue) = (FakeSource::default(), FakeQueue::default());
         let limit = 7 + seed % 9;
-        // Of few documents what changes is read with the next page, while what it overtakes is under way.
+        // With few documents, changes arrive with the next page while the ones that they overtake are under way.
         let (documents, batch) = if seed % 6 == 0 { (250, 10) } else { (limit * 3 / 2, limit) };
         for at in 0..documents {
             source.write(&format!("d{at}"), json!({"n": 0}));
@@ -130,7 +129,7 @@ async fn no_checkpoint_and_no_state_comes_before_its_turn() {
             }
             assert_eq!(end, End::Superseded);
         }
-        // Nothing fails any more, and nothing changes.
+        // Neither failures nor changes from now on.
         target.random = None;
         let (end, _, target) = run(&job, &source, target, &queue).await;
         assert_eq!(end, End::Done);
@@ -140,7 +139,7 @@ async fn no_checkpoint_and_no_state_comes_before_its_turn() {
     }
 }
 
-/// A page is asked for while the one before it is read, and no more than that.
+/// The next page is requested while the current one is parsed, and only that one.
 #[tokio::test(start_paused = true)]
 async fn the_next_page_is_asked_for_before_one_is_read() {
     for memory in [Memory::new(512 << 20), Memory::new(130 << 20)] {
@@ -160,7 +159,7 @@ async fn the_next_page_is_asked_for_before_one_is_read() {
     }
 }
 
-/// Of 2,000 documents each fiftieth is poison. By halves from the whole batch on it took 524 calls with 12,400 documents.
+/// Every fiftieth of 2,000 documents is poison.
 #[tokio::test]
 async fn poison_costs_no_multiple_of_the_work() {
     const DOCUMENTS: usize = 2_000;
@@ -173,7 +172,7 @@ async fn poison_costs_no_multiple_of_the_work() {
     let (end, counts, target) = run(&job, &source, Strict::new(&source, &queue, None), &queue).await;
     assert_eq!((end, counts.delivered, counts.queued), (End::Done, 1_960, 40));
     assert!(target.calls < 400 && target.documents < 4 * DOCUMENTS, "{} {}", target.calls, target.documents);
-    // One costs its halves, and no more.
+    // A single one costs only its bisection.
     let (source, queue) = (FakeSource::default(), FakeQueue::default());
     for at in 0..2_000 {
         source.write(&if at == 333 { "d07".to_owned() } else { format!("d{at}x") }, json!({"n": 0}));
@@ -183,12 +182,12 @@ async fn poison_costs_no_multiple_of_the_work() {
     assert!(target.calls < 4 + 14 && target.documents < 2_000 + 1_100, "{} {}", target.calls, target.documents);
 }
 
-/// Takes its first batch only once something of the next is made.
+/// Takes its first batch only once part of the next is made.
 #[derive(Debug)]
 struct Late {
     next_is_made: Arc<Notify>,
     has_waited: bool,
-    /// Instead of taking it.
+    /// Returned instead of success.
     refusal: Option<Refused>,
 }
 
@@ -233,7 +232,7 @@ async fn the_next_batch_is_made_while_one_is_written() {
     assert_eq!((end, counts.delivered), (End::Done, 40));
 }
 
-/// A function that does not come back, while the target takes its time.
+/// A function that never returns, under a slow target.
 #[tokio::test(start_paused = true)]
 async fn what_is_made_ahead_ends_with_the_job_and_with_what_is_before_it() {
     for is_refused in [false, true] {
@@ -270,11 +269,11 @@ async fn what_is_made_ahead_ends_with_the_job_and_with_what_is_before_it() {
     }
 }
 
-/// What was written may be lost with the machine's power: then no checkpoint passes it.
+/// Writes may be lost with a power failure: then no checkpoint passes them.
 #[derive(Debug, Default)]
 struct Forgetful {
     seqs: Vec<u64>,
-    /// So many times they are lost.
+    /// The number of losses to come.
     failing: u32,
 }
 
@@ -307,7 +306,7 @@ async fn what_is_not_sure_to_last_is_delivered_again() {
     let job = in_batches(10);
     let (end, counts, target) = run(&job, &source, Forgetful { failing: 1, ..Forgetful::default() }, &queue).await;
     assert_eq!((end, counts.outages, target.seqs), (End::Done, 1, (1..=30).collect()));
-    // What is delivered in between does not show that the disk is well; and the run's end passes nothing that is lost.
+    // Deliveries in between do not prove that the disk works, and the run's end does not pass what is lost.
     source.0.lock().unwrap().locals.clear();
     let retry = json!({"backoff_base_seconds": 0.001, "max_retries": 1});
     let system = json!({"halt_on_failure": true, "processing": {"batch": 10}, "retry": retry});
@@ -317,7 +316,7 @@ async fn what_is_not_sure_to_last_is_delivered_again() {
     assert!(source.0.lock().unwrap().locals.is_empty());
 }
 
-/// Keeps what it took twice, loses what it took then, and is down until another job has had its turn.
+/// Persists twice, then loses what it took, and is down until another job has had its turn.
 #[derive(Debug, Default)]
 struct Unsteady {
     seqs: Vec<u64>,
@@ -351,8 +350,8 @@ impl Target for Unsteady {
     }
 }
 
-/// What is read again may have to be given back before any of it is delivered: it is read from the checkpoint once more, and not from
-/// where the run began.
+/// Changes that are read again may be released before any is delivered: then they are read from the checkpoint again,
+/// and not from where the run began.
 #[tokio::test(start_paused = true)]
 async fn who_went_back_goes_back_no_further() {
     let system = json!({"processing": {"batch": 10}, "checkpoint": {"every_n_docs": 10}});
@@ -365,7 +364,7 @@ async fn who_went_back_goes_back_no_further() {
         }
         source
     };
-    // A page takes all of it.
+    // A page takes all memory.
     let memory = Memory::new(32 << 20);
     let target = Unsteady::default();
     let (is_down, went_down) = (target.is_down.clone(), target.went_down.clone());

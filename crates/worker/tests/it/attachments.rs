@@ -1,4 +1,4 @@
-//! Attachments, brought to each kind of target.
+//! Attachments with each kind of target.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,14 +18,14 @@ use crate::fake::{FakeQueue, FakeSource, Mishap, Unlucky, job};
 use crate::s3::{into, once, target};
 use crate::server::{Request, plain, serve};
 
-/// Objects by their keys: their type, digest and text.
+/// Objects by key: type, digest and text.
 type Objects = Arc<Mutex<BTreeMap<String, (String, String, String)>>>;
 
 fn header(request: &Request, name: &str) -> String {
     request.headers.iter().find(|(of, _)| of == name).map(|(_, value)| value.clone()).unwrap_or_default()
 }
 
-/// A bucket `b` in memory, whose lists have two keys at most; and what it was asked.
+/// Starts a bucket `b` in memory, whose lists have at most two keys, and records its requests.
 async fn bucket() -> (String, Objects, Arc<Mutex<Vec<Request>>>) {
     let objects: Objects = Arc::default();
     let kept = objects.clone();
@@ -57,7 +57,7 @@ async fn bucket() -> (String, Objects, Arc<Mutex<Vec<Request>>>) {
                         .map(|(_, value)| value.into_owned())
                 };
                 let (prefix, after) = (of("prefix").unwrap(), of("continuation-token").unwrap_or_default());
-                // A key is in the path once more encoded than in its list.
+                // The path encodes a key once more than the list does.
                 let plain = |key: &String| {
                     form_urlencoded::parse(format!("k={}", key.replace('+', "%2B")).as_bytes())
                         .next()
@@ -110,21 +110,21 @@ async fn objects_follow_the_attachments_of_their_document() {
     source.write("plain", json!({}));
     let (end, counts, _) = once(&job, &source, target(&job), &queue, 1).await;
     assert_eq!((end, counts.delivered), (End::Done, 3));
-    // The folder, the document and the name stay apart, whatever they are called.
+    // Folder, document and name stay apart with any characters.
     let of_b = ["attachments/a%252Fb/%252E.%252F3", "attachments/a%252Fb/1", "attachments/a%252Fb/2"];
     let in_ = ["in/a%252Fb.json", "in/a.json", "in/plain.json"];
     let of_a = ["attachments/a/b.txt", "attachments/a/x%2520y.png"];
     assert_eq!(keys(), [of_b.as_slice(), &of_a, &in_].concat());
     let of = |key: &str| objects.lock().unwrap()[key].clone();
     assert_eq!((of(of_a[0]).0.as_str(), of(of_a[0]).2.as_str()), ("text/plain; charset=utf-8", "hello"));
-    // What cannot stand in a header does not.
+    // Invalid header values are not sent.
     assert!(of_b.iter().all(|key| of(key).0 == "application/octet-stream"));
     {
-        // Who finds the document finds its attachments.
+        // Attachments are stored before their document.
         let requests = requests.lock().unwrap();
         let at = |key: &str| requests.iter().position(|request| request.path == format!("/b/{key}")).unwrap();
         assert!(of_a.iter().all(|key| at(key) < at("in/a.json")));
-        // Nothing is looked for where there can be nothing.
+        // No lookup without a possible result.
         assert!(
             requests.iter().all(|request| request.method == "PUT"
                 || request.path.contains("prefix=attachments%2Fa%252Fb%2F")
@@ -133,13 +133,13 @@ async fn objects_follow_the_attachments_of_their_document() {
         );
     }
     assert_eq!(fetched(&source), ["a/b.txt?1-x", "a/b/../3?2-x", "a/b/1?2-x", "a/b/2?2-x", "a/x y.png?1-x"]);
-    // What the store has is not fetched again; what the document lost goes, and nothing of another document.
+    // Stored attachments are not fetched again; removed ones are deleted, and no other document's.
     source.attach("a", json!({"n": 2}), &[("x y.png", "image/png", b"\x01\x02"), ("c", "text/plain", b"new")]);
     source.write("a/b", Value::Null);
     assert_eq!(once(&job, &source, target(&job), &queue, 2).await.0, End::Done);
     assert_eq!(fetched(&source), ["a/c?4-x"]);
     assert_eq!(keys(), ["attachments/a/c", "attachments/a/x%2520y.png", "in/a.json", "in/plain.json"]);
-    // Other bytes under the same name; and those that a store lost come with the next revision.
+    // Other bytes under the same name are fetched; attachments that a store lost come with the next revision.
     source.attach("a", json!({"n": 3}), &[("x y.png", "image/png", b"\x01\x02"), ("c", "text/plain", b"newer")]);
     objects.lock().unwrap().remove("attachments/a/x%2520y.png");
     assert_eq!(once(&job, &source, target(&job), &queue, 3).await.0, End::Done);
@@ -172,7 +172,7 @@ async fn a_real_store_has_them() {
     };
     assert_eq!(keys("d%2F1").await, ["%2E.", "%3Cb%3E", "100%25", "a", "a%2Fb", "x%2By%26z", "ä%20ö"]);
     assert_eq!(crate::s3::get(&server, &format!("{}ä%20ö", folder("d%2F1")), "").await, (200, "ä ö".to_owned()));
-    // They came with this revision: what a process that was killed had stored is not known to be there.
+    // They are new in this revision, and a restarted process does not know what was stored before.
     assert_eq!(fetched(&source).len(), 16);
     source.attach("d/1", json!({}), &all[1..3]);
     assert_eq!(once(&job, &source, server.target(&job), &queue, 3).await.0, End::Done);
@@ -202,7 +202,7 @@ async fn endpoints_get_requests_of_their_own() {
     })
     .await;
     let (source, queue) = (FakeSource::default(), FakeQueue::default());
-    // Its digest is that of no bytes.
+    // The digest matches no bytes.
     source.attach("a", json!({}), &[("known", "", b""), ("same", "", b""), ("x y", "image/png", b"png")]);
     source.attach("bad", json!({}), &[("1", "a/b", b"1")]);
     let job = to(&url, json!({}), apart(json!({})));
@@ -221,14 +221,14 @@ async fn endpoints_get_requests_of_their_own() {
         assert!(header(png, "flatbed-digest").starts_with("md5-"));
     }
     assert_eq!(sent(), ["PUT /in/a/known", "PUT /in/a/same", "PUT /in/a/x%20y", "PUT /in/a"]);
-    // What is split is made anew, of what was fetched for the whole.
+    // The halves of a split part use the cache.
     assert_eq!(fetched(&source).len(), 4);
-    // With another revision the endpoint is asked what it has.
+    // For another revision the endpoint is asked again.
     source.attach("a", json!({}), &[("known", "", b""), ("same", "", b""), ("x y", "image/png", b"png")]);
     once(&job, &source, target(&job), &queue, 6).await;
     let again = ["HEAD /in/a/known", "HEAD /in/a/same", "HEAD /in/a/x%20y"];
     assert_eq!(sent(), [again.as_slice(), &["PUT /in/a/x%20y", "PUT /in/a"]].concat());
-    // What was refused is sent again from the queue, with its attachments.
+    // A refused document is replayed with its attachments.
     let entries = queue.0.lock().unwrap().clone();
     queue.1.lock().unwrap().extend(entries.into_values().map(|entry| Wanted { entry, by_hand: true }));
     let elsewhere = apart(json!({"destination": {"url_template": "/files/{doc_id}?name={attachment_name}"}}));
@@ -243,7 +243,7 @@ async fn endpoints_get_requests_of_their_own() {
 async fn documents_have_them_within() {
     let (url, requests) = serve(|_| (201, "", String::new())).await;
     let (source, queue) = (FakeSource::default(), FakeQueue::default());
-    // More than what is made of a part of a batch.
+    // Larger than the products of a part.
     let large = vec![7_u8; 7 << 20];
     source.attach("large", json!({}), &[("1", "a/b", &large)]);
     source.attach("small", json!({"n": 1}), &[("x", "text/plain", b"hello"), ("y.bin", "a/b", b"\x00")]);
@@ -278,12 +278,12 @@ async fn what_is_too_large_or_missing() {
         source.attach("large", json!({}), &[("1", "", b"1"), ("2", "", &[0; 11])]);
         source.attach("total", json!({}), &[("1", "", &[0; 8]), ("2", "", &[0; 8])]);
         source.attach("gone", json!({}), &[("1", "", b"1"), ("2", "", b"22")]);
-        // Another length than is said, and none.
+        // Another length than declared, and a missing attachment.
         source.0.lock().unwrap().attachments.insert(("gone".to_owned(), "2".to_owned()), b"2".to_vec());
         source.attach("unsaid", json!({"_attachments": {"2": {"stub": true}}}), &[("1", "", b"1")]);
         let mut whole = json!({"filter": {"max_size_bytes": 10, "max_total_bytes_per_doc": 15}});
         whole.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
-        // What is not there at all is the same.
+        // A missing attachment counts the same.
         if settings["on_missing_attachment"] == "dlq" {
             source.0.lock().unwrap().attachments.insert(("unsaid".to_owned(), "2".to_owned()), vec![0; 11]);
         }
@@ -345,7 +345,7 @@ async fn rows_follow_the_attachments_of_their_document() {
     };
     let row = |name: &str, data: &[u8]| (name.to_owned(), "a/b".to_owned(), Some(data.to_vec()));
     source.attach("d", json!({"t": "x"}), &[("1", "a/b", b"\x00\xff"), ("2", "a/b", b"two")]);
-    // Nothing is fetched of what the mapping is not about.
+    // Attachments of unmatched documents are not fetched.
     source.attach("other", json!({"t": "y"}), &[("1", "a/b", b"1")]);
     assert_eq!(run(1).await, [row("1", b"\x00\xff"), row("2", b"two")]);
     assert_eq!(fetched(&source), ["d/1?1-x", "d/2?1-x"]);
@@ -417,12 +417,12 @@ fn what_no_job_may_say() {
         ("cloud", s3("{id}"), individual(json!({}))),
         ("http", http("http://h/{id}"), individual(json!({}))),
         ("http", hook.clone(), individual(json!({"url_template": "/{type}/{id}/{attachment}"}))),
-        // What is not wanted is not judged.
+        // Attachments that are not delivered are not validated.
         ("http", hook, json!({"mode": "individual"})),
     ] {
         let mapping = if kind == "rdbms" { tables.clone() } else { Value::Null };
         assert_eq!(resolved(kind, output.clone(), mapping, attachments.clone()), Ok(()), "{output} {attachments}");
     }
-    // A target that takes none by itself has none.
+    // A target without individual attachments.
     assert!(matches!(target(&to("http://127.0.0.1:9", json!({}), json!({}))), AnyTarget::Http(_)));
 }

@@ -1,4 +1,4 @@
-//! How often a job's checkpoint is written, counted at its source; and that it never says more than the target has.
+//! The frequency of checkpoints, counted at the source; and that none exceeds what the target has.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ use tokio::sync::watch;
 
 use crate::fake::{FakeQueue, FakeSource, job, redactor};
 
-/// Takes everything but the document `poison`, and is killed before a batch in which there is a sequence. A batch may take some time.
+/// Takes everything except the document `poison`, and is killed before a batch with a given sequence. A batch may take
+/// time.
 #[derive(Debug)]
 struct Watched {
     source: FakeSource,
@@ -84,14 +85,14 @@ async fn it_is_written_as_often_as_the_job_says() {
         (json!({}), 3, 0, vec![30]),
         (json!({"every_n_docs": 0, "every_seconds": 0}), 3, 0, vec![30]),
         (json!({"every_n_docs": 10}), 1_000, 0, vec![10, 20, 30]),
-        // Within a batch, too, and at the end.
+        // Within a batch too, and at the end.
         (json!({"every_n_docs": 7}), 1_000, 0, vec![7, 14, 21, 28, 30]),
-        // No batch is divided for it that is smaller.
+        // A smaller batch is not divided for it.
         (json!({"every_n_docs": 7}), 3, 0, vec![9, 18, 27, 30]),
         (json!({"every_n_docs": 1_000}), 3, 0, vec![30]),
         (json!({"every_seconds": 3_600}), 3, 0, vec![30]),
         (json!({"every_n_docs": 20, "every_seconds": 3_600}), 10, 0, vec![20, 30]),
-        // Each batch takes two seconds: every five where nothing is said.
+        // Each batch takes two seconds; the default is five.
         (json!({}), 3, 2, vec![9, 18, 27, 30]),
         (json!({"every_seconds": 4}), 3, 2, vec![6, 12, 18, 24, 30]),
     ] {
@@ -127,7 +128,7 @@ async fn a_crash_repeats_no_more_than_it_says() {
     }
 }
 
-/// Changes come one by one, and the checkpoint need not follow each of them; the end of the job writes it.
+/// Single changes do not cause a checkpoint each; the end of the job writes it.
 #[tokio::test]
 async fn changes_that_trickle_are_not_a_write_each() {
     for (settings, expected) in [(json!({}), vec![1, 2, 3, 4, 5]), (json!({"every_seconds": 3_600}), vec![5])] {
@@ -177,7 +178,7 @@ async fn its_time_comes_although_no_change_does() {
     assert_eq!(kept(&source), [1, 2, 3]);
 }
 
-/// The truth of a target with transactions is in them.
+/// The checkpoint in a target with transactions is authoritative.
 #[tokio::test]
 async fn a_target_that_keeps_it_has_it_with_each_batch() {
     let directory = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::fake::FakeQueue;
 use crate::server::{Request, Response, plain, serve};
 
-/// A database with three documents, and what lies in its `_local`.
+/// A database with three documents, and its `_local` documents.
 fn answer(request: &Request, local: &Mutex<Option<Value>>) -> Response {
     let ok = |body: Value| (200, "", body.to_string());
     if !request.headers.contains(&("authorization".to_owned(), "Basic YW5uYTpodW50ZXIy".to_owned())) {
@@ -102,7 +102,7 @@ async fn documents_of_worker_become_a_job_that_runs() {
                 1 + round,
             );
             let (end, counts, _, target, _) = runner.once().run().await;
-            // `b` has no number, which only a column with a type minds. The second time nothing is new.
+            // `b` has no number, which only a typed column requires. The second run finds nothing new.
             let is_table = matches!(target, Some(AnyTarget::Sqlite(_)));
             let expected = match (round, is_table) {
                 (0, true) => Counts { delivered: 2, queued: 1, outages: 0, ..Counts::default() },

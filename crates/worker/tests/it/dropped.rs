@@ -1,4 +1,4 @@
-//! Runs that are dropped while a thread writes for them.
+//! Dropped runs whose thread still writes.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::fake::{FakeQueue, FakeSource, job, redactor};
 
-/// A disk that writes some bytes, and then nothing until it is told.
+/// A disk that writes some bytes and then blocks until released.
 struct Stuck {
     file: Arc<File>,
     has_begun: Arc<Notify>,
@@ -41,7 +41,8 @@ impl Write for Stuck {
     }
 }
 
-/// Its thread ends what it has begun to write, and whoever has the job next writes behind that, and what its lines take is taken until then.
+/// The thread completes its write; the next run writes after that, and the memory of the lines stays acquired until
+/// then.
 #[tokio::test]
 async fn a_thread_that_still_writes_is_waited_for() {
     let directory = tempfile::tempdir().unwrap();
@@ -68,13 +69,13 @@ async fn a_thread_that_still_writes_is_waited_for() {
     has_begun.notified().await;
     run.abort();
     assert!(run.await.unwrap_err().is_cancelled());
-    // What was read is given back, and what is being written is not.
+    // The changes' memory is released, the memory of the write is not.
     assert!(memory.taken().0 == 0 && memory.taken().1 > 0);
     let file = open();
     let next =
         |wait_max| Lines::new(file.clone(), Vec::new()).kept_by(file.clone()).in_turn(turns.at(&path).within(wait_max));
     assert!(next(Duration::ZERO).begin(2).await.is_err());
-    // Another file is another one's.
+    // Another file is independent.
     let elsewhere = turns.at(Path::new("/dev/null")).within(Duration::ZERO);
     assert!(Lines::new(io::sink(), Vec::new()).in_turn(elsewhere).begin(2).await.is_ok());
     let waiting = tokio::spawn({
@@ -90,7 +91,7 @@ async fn a_thread_that_still_writes_is_waited_for() {
     release.send(()).unwrap();
     drop(release);
     soon(waiting).await.unwrap();
-    // Nothing more was written for nobody; what broke off spoils no other line.
+    // The dropped run writes nothing more, and the torn line spoils no other.
     assert_eq!(writes.load(Ordering::SeqCst), 1);
     let text = std::fs::read_to_string(&path).unwrap();
     let lines: Vec<&str> = text.lines().collect();

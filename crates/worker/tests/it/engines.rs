@@ -1,4 +1,4 @@
-//! What holds of every target with tables, shown with each of them: SQLite, and the servers that the machine has.
+//! Scenarios for all targets with tables: SQLite, and the installed servers.
 
 mod bounds;
 mod leftovers;
@@ -43,7 +43,7 @@ impl Engine {
     }
 }
 
-/// A database of a scenario's own.
+/// A database for one scenario.
 struct Place<'e> {
     engine: &'e mut Engine,
     database: String,
@@ -52,13 +52,13 @@ struct Place<'e> {
     epoch: u64,
 }
 
-/// As the scenarios want it, in the words of each engine.
+/// A constraint, written in each engine's dialect.
 enum Rule {
-    /// A value of `orders.id` that only one row may have.
+    /// A unique key on `orders.id`.
     Unique,
-    /// No `k` that ends with 13.
+    /// A check against values of `k` that end with 13.
     NoThirteen,
-    /// A full disk, with whatever comes to `orders`.
+    /// A full disk, simulated for every write to `orders`.
     Full,
 }
 
@@ -76,7 +76,7 @@ impl<'e> Place<'e> {
         directory.path().join(&self.database)
     }
 
-    /// Does something as the administrator; lines of values with bars between them.
+    /// Executes a statement as the administrator; returns lines of values joined by bars.
     fn sql(&self, statement: &str) -> Vec<String> {
         match &self.engine {
             Engine::Postgres(server) => server.sql(&self.database, statement),
@@ -134,7 +134,8 @@ impl<'e> Place<'e> {
         output
     }
 
-    /// A job with orders and their items; members of the output, of the first table and of the settings as they are given.
+    /// Creates a job with orders and their items, and with further members of the output, the first table and the
+    /// settings.
     fn job(&self, output: Value, orders: Value, system: Value) -> Description {
         let with = |base: Value, further: Value| {
             let mut base = base;
@@ -197,7 +198,7 @@ impl<'e> Place<'e> {
         self.source.write(id, json!({"t": "order", "k": k, "id": id, "items": vec!["x"; items]}));
     }
 
-    /// What the tables have: of each order its id and how many items.
+    /// Returns the id and number of items of each order in the tables.
     fn orders(&self) -> BTreeMap<i64, (String, usize)> {
         let query = "SELECT k, id, (SELECT count(*) FROM items WHERE items.k = orders.k) FROM orders";
         let of = |line: String| {
@@ -207,7 +208,7 @@ impl<'e> Place<'e> {
         self.sql(query).into_iter().map(of).collect()
     }
 
-    /// What they should have, but for documents that are in the queue.
+    /// Returns the expected orders, without documents in the queue.
     fn expected(&self) -> BTreeMap<i64, (String, usize)> {
         let queued = self.queue.documents();
         let of = |(id, body): (String, Value)| {
@@ -244,7 +245,7 @@ impl<'e> Place<'e> {
         self.sql(statement);
     }
 
-    /// Runs a job until `work` is done, which makes and mends what the target suffers.
+    /// Runs a job until `work` is done, which causes and fixes the target's failures.
     async fn meanwhile(&mut self, job: &Description, work: impl AsyncFnOnce(&mut Place<'_>, &Progress)) -> End {
         self.epoch += 1;
         let (stop, stopping) = watch::channel(false);
@@ -252,7 +253,7 @@ impl<'e> Place<'e> {
         let (source, queue, target) = (self.source.clone(), self.queue.clone(), self.target(job));
         let (told, epoch) = (progress.clone(), self.epoch);
         let job = job.clone();
-        // Of its own, so that it goes on while somebody waits for what it holds.
+        // A separate task, which proceeds while `work` waits for locks that it holds.
         let running = tokio::spawn(async move {
             Runner::new(&job, source, target, queue, redactor(), stopping, epoch).telling(told).run().await.0
         });
@@ -261,13 +262,13 @@ impl<'e> Place<'e> {
         soon(running).await.unwrap()
     }
 
-    /// Waits until the tables have what they should.
+    /// Waits until the tables are as expected.
     async fn until_right(&self) {
         until("the tables are right", async || self.orders() == self.expected()).await;
     }
 }
 
-/// All of it, one after the other, each in a database of its own.
+/// Runs all scenarios in sequence, each in a database of its own.
 async fn all(mut engine: Engine) {
     let engine = &mut engine;
     rows_follow_documents(&mut Place::new(engine, "follow")).await;
@@ -320,7 +321,8 @@ async fn rows_follow_documents(place: &mut Place<'_>) {
     assert_eq!(place.orders(), place.expected());
     let claims = 1_000 + 250 * (1 + 2 + 3);
     assert_eq!(place.count("flatbed_rows"), claims);
-    // Again: nothing is new; then a key moves, an array shrinks, one goes, one no longer matches, two exchange their keys.
+    // Again without changes; then a key moves, an array shrinks, one document is deleted, one no longer matches, two
+    // exchange keys.
     assert_eq!(place.once(&job).await.1.delivered, 0);
     place.order("d3", 9_003, 1);
     place.source.write("d7", Value::Null);
@@ -367,7 +369,7 @@ async fn kills_and_outages_lose_nothing(place: &mut Place<'_>) {
             match (at + round) % 6 {
                 0 => place.source.write(&id, Value::Null),
                 1 => place.source.write(&id, json!({"t": "invoice"})),
-                // Keys of its own: two documents with one key are no question of this test.
+                // Distinct keys: two documents with one key are not tested here.
                 _ => place.order(&id, (((at * 7 + round) % 30) * 100 + at % 5) as i64, round % 4),
             }
         }
@@ -391,7 +393,7 @@ async fn who_lost_the_job_writes_nothing(place: &mut Place<'_>) {
     place.order("b", 2, 1);
     let target = place.target(&job);
     let (_, _, new) = place.once_with(&job, target).await;
-    // Whoever had the job before comes back: neither its batches nor a beginning of its own pass.
+    // The previous owner returns: neither its batches nor its start succeed.
     place.source.write("b", Value::Null);
     place.epoch -= 2;
     let (end, counts, mut old) = place.once_with(&job, old).await;
@@ -419,13 +421,13 @@ async fn documents_exchange_what_only_one_may_have(place: &mut Place<'_>) {
     let (end, counts) = place.once(&job).await;
     assert_eq!((end, counts.queued), (End::Done, 0));
     assert_eq!(place.orders(), place.expected());
-    // One that another really has goes to the queue, with nobody else.
+    // A true conflict goes to the queue, alone.
     write(place, "d", 4, "three");
     write(place, "e", 5, "five");
     assert_eq!(place.once(&job).await.1.queued, 1);
     assert_eq!(place.queue.documents(), ["d"]);
     assert_eq!(place.orders(), place.expected());
-    // Rows with something of somebody else's in them are not replaced.
+    // Rows with values in foreign columns are not replaced.
     place.sql("ALTER TABLE orders ADD note varchar(10)");
     place.sql("UPDATE orders SET note = 'mine' WHERE k = 1");
     write(place, "a", 1, "one");
@@ -474,10 +476,10 @@ async fn values_keep_their_types(place: &mut Place<'_>) {
     let found = place.sql(query);
     assert_eq!(found[1], "b||||||||||", "{found:?}");
     let first = found[0].replace(": ", ":").replace(", ", ",").replace(".250Z", ".25Z");
-    // What has no type is a text, or SQLite's number.
+    // Values without a type are texts, or numbers in SQLite.
     let expected = "\u{e4}\u{1f600} 'x' \\ \"|-32768|9223372036854775807|12345678901234567890.0123456789|0.1|1|2026-02-28|2026-03-01T00:30:00.25Z|{\"b\":[1,null,\"\u{1f600}\"]}|000102FF|1.5";
     assert_eq!(first, expected);
-    // A text with NUL is the document's fault where there is no such text.
+    // A text with NUL is the document's fault if the engine has no such texts.
     place.source.write("c", json!({"t": "order", "id": "c\u{0}d"}));
     place.source.write("d", json!({"t": "order", "id": "d", "tree": "c\u{0}d"}));
     place.source.write("e", json!({"t": "order", "id": "e"}));
@@ -485,7 +487,7 @@ async fn values_keep_their_types(place: &mut Place<'_>) {
     let is_refused = matches!(place.engine, Engine::Postgres(_));
     assert_eq!((end, counts.queued, counts.outages), (End::Done, if is_refused { 2 } else { 0 }, 0));
     assert!(place.sql("SELECT id FROM t").contains(&"e".to_owned()));
-    // Rows are found by such keys, too.
+    // Such keys identify rows too.
     place.source.write("a", Value::Null);
     place.source.write("e", Value::Null);
     assert_eq!(place.once(&job).await.0, End::Done);
@@ -501,12 +503,12 @@ async fn tables_are_made_or_looked_at(place: &mut Place<'_>) {
     );
     let (end, _) = place.once(&given).await;
     assert_eq!(end, End::GaveUp("there is no such table: orders".to_owned()));
-    // What somebody made fits, if nothing is lost by it.
+    // A table made by others fits if it loses nothing.
     place.sql("CREATE TABLE orders (k bigint NOT NULL, id varchar(50), note varchar(50), PRIMARY KEY (k))");
     place.sql("CREATE TABLE items (k bigint NOT NULL, flatbed_position bigint NOT NULL, name varchar(50), PRIMARY KEY (k, flatbed_position))");
     assert_eq!(place.once(&given).await.1.delivered, 1);
     assert_eq!(place.orders(), place.expected());
-    // A table that is dropped is missed, and not made again without its rows.
+    // A dropped table counts as an outage and is not created again without its rows.
     let patient = place.job(
         json!({}),
         json!({}),
@@ -544,7 +546,7 @@ async fn tables_are_made_or_looked_at(place: &mut Place<'_>) {
 async fn large_batches(place: &mut Place<'_>) {
     let job = place.job(json!({"timeout_seconds": 60}), json!({}), json!({}));
     let long = "x".repeat(1 << 20);
-    // More than a statement takes, in bytes and in rows.
+    // More bytes and rows than a statement takes.
     for at in 0..20 {
         place.source.write(&format!("d{at}"), json!({"t": "order", "k": at, "id": "x", "items": [long]}));
     }
@@ -561,7 +563,7 @@ async fn large_batches(place: &mut Place<'_>) {
     }
     assert_eq!(place.once(&job).await.0, End::Done);
     assert_eq!(place.count("flatbed_rows"), 2);
-    // A text that no index takes is its document's fault, wherever it is a key.
+    // A text too long for an index is its document's fault, in any key.
     let table = json!({"alone": true, "table": {"name": "keyed", "primary_key": ["id"], "columns": [{"name": "id", "path": "$.id"}]}});
     let job = place.job(json!({}), table, json!({}));
     let mut state = 1_u64;
@@ -625,7 +627,7 @@ async fn the_targets_state_is_waited_for(place: &mut Place<'_>) {
     assert!(place.queue.documents().is_empty());
 }
 
-/// As a process that the system has stopped: its transaction is open, and nothing comes of it.
+/// A process that was stopped with an open transaction.
 async fn who_is_stopped_in_a_transaction_holds_nobody_up(place: &mut Place<'_>) {
     place.order("a", 1, 1);
     let job = place.job(json!({"timeout_seconds": 1}), json!({}), json!({}));

@@ -1,4 +1,4 @@
-//! A source, a target and a queue in memory.
+//! A source, a target and a queue, in memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,27 +22,27 @@ use tokio::sync::watch;
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// The newest state of each document, by sequence; `None`: it is deleted.
+    /// The newest state of each document, by sequence; `None`: deleted.
     feed: BTreeMap<u64, (String, Option<Value>)>,
     last_seq: watch::Sender<u64>,
     pub(crate) locals: BTreeMap<String, (Checkpoint, u64)>,
-    /// Sequences of the checkpoints that were written, in their order.
+    /// The sequences of written checkpoints, in order.
     pub(crate) kept: Vec<u64>,
-    /// It says where the next page begins before it gives one, now and then something else (a number that is drawn from); how many pages are
-    /// under way, and were at most.
+    /// If set, reports the position of the next page before the page, sometimes a wrong one (a random seed); below, the
+    /// number of concurrent pages and its maximum.
     pub(crate) hints: Option<u64>,
     pub(crate) pages: (u32, u32),
-    /// Who waits for changes at the feed's end waits until there are some.
+    /// True if requests at the feed's end wait for changes.
     pub(crate) is_patient: bool,
     pub(crate) instance: u64,
-    /// The incarnation in its sequences, which Flatbed's have; `None`: sequences without one.
+    /// The incarnation in the sequences, as in Flatbed's; `None`: sequences without one.
     pub(crate) incarnation: Option<u64>,
-    /// So many requests fail from now on.
+    /// The number of requests that fail from now on.
     pub(crate) failing: u32,
     pub(crate) requests: u32,
-    /// This one fails, and then it is another database of that name.
+    /// The request that fails, after which the database is another one of that name.
     pub(crate) made_again_at: Option<u32>,
-    /// What attachments have, by document and name; and those that were fetched, with the revision that was asked for.
+    /// The bytes of attachments, by document and name; below, the fetched ones with the requested revision.
     pub(crate) attachments: BTreeMap<(String, String), Vec<u8>>,
     pub(crate) fetched: Vec<String>,
 }
@@ -74,18 +74,18 @@ impl FakeSource {
         state.last_seq.send_replace(seq);
     }
 
-    /// Deletes the database and creates it again, without documents and without a sign to clients.
+    /// Deletes the database and creates it again, empty and without a sign to clients.
     pub(crate) fn make_again(&self) {
         let mut state = self.0.lock().unwrap();
         state.feed.clear();
         match &mut state.incarnation {
-            // Within the same second as the first creation.
+            // Created within the same second.
             Some(incarnation) => *incarnation += 1,
             None => state.instance += 1,
         }
     }
 
-    /// Writes a document with attachments, of which those are new that it did not have so.
+    /// Writes a document with attachments; those that differ from the previous revision are new.
     pub(crate) fn attach(&self, id: &str, body: Value, attachments: &[(&str, &str, &[u8])]) {
         let mut body = body;
         let before = self.documents().remove(id).unwrap_or_default();
@@ -102,13 +102,13 @@ impl FakeSource {
         self.write(id, body);
     }
 
-    /// What it has, by id.
+    /// Returns the documents by id.
     pub(crate) fn documents(&self) -> BTreeMap<String, Value> {
         let state = self.0.lock().unwrap();
         state.feed.values().filter_map(|(id, body)| Some((id.clone(), body.clone()?))).collect()
     }
 
-    /// The newest change of each document.
+    /// Returns the newest change of each document.
     pub(crate) fn sequences(&self) -> Vec<(u64, String)> {
         self.0.lock().unwrap().feed.iter().map(|(seq, (id, _))| (*seq, id.clone())).collect()
     }
@@ -128,7 +128,7 @@ impl FakeSource {
     }
 }
 
-/// A page that is under way, until it is here or given up.
+/// Counts a pending page until it is answered or dropped.
 struct UnderWay(FakeSource);
 
 impl Drop for UnderWay {
@@ -250,17 +250,17 @@ impl Source for FakeSource {
     }
 }
 
-/// Entries by id; and those that somebody wants to be replayed.
+/// Entries by id; below, the entries to be replayed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FakeQueue(
     pub(crate) Arc<Mutex<BTreeMap<String, Entry>>>,
     pub(crate) Arc<Mutex<Vec<Wanted>>>,
-    /// Entries that it has at most.
+    /// The most entries that it holds.
     pub(crate) Option<usize>,
 );
 
 impl FakeQueue {
-    /// The documents that have an entry.
+    /// Returns the documents with an entry.
     pub(crate) fn documents(&self) -> Vec<String> {
         let mut ids: Vec<_> = self.0.lock().unwrap().values().map(|entry| entry.doc_id_original.clone()).collect();
         ids.sort();
@@ -296,18 +296,18 @@ impl Queue for FakeQueue {
     }
 }
 
-/// What a target that does not do what it should does with a call.
+/// A failure of a call to a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mishap {
-    /// It fails, for its own state.
+    /// An outage.
     Outage,
     /// The process is killed before the target has the batch: the run ends.
     KilledBefore,
-    /// ... after it has it.
+    /// The process is killed after the target has the batch.
     KilledAfter,
 }
 
-/// A target in front of another that has mishaps: the next of them with each call, as long as there are any.
+/// Wraps a target and applies the next mishap to each call, as long as there are any.
 #[derive(Debug)]
 pub(crate) struct Unlucky<T> {
     pub(crate) target: T,
@@ -344,7 +344,7 @@ impl<T: Target> Target for Unlucky<T> {
     }
 }
 
-/// A job from a database to `output`, with a mapping and settings.
+/// Creates a job from a database to `output`, with a mapping and settings.
 pub(crate) fn job(output_type: &str, output: Value, mapping: Value, system: Value) -> Description {
     let input = json!({"id": "in", "source_type": "couchdb", "url": "http://localhost:5984/db"});
     let job = json!({"type": "job", "id": "j", "inputs": [input], "outputs": [output], "output_type": output_type,
@@ -353,7 +353,7 @@ pub(crate) fn job(output_type: &str, output: Value, mapping: Value, system: Valu
     Connections::default().resolve(&job).unwrap()
 }
 
-/// Of a job with one secret.
+/// Returns the redactor of a job with one secret.
 pub(crate) fn redactor() -> Redactor {
     let secret = Secret::of(&SecretRef::File("x".to_owned()), b"hunter2").unwrap();
     Redactor::new([&secret], [])

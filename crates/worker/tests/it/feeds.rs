@@ -1,4 +1,4 @@
-//! What is asked of a source's feed, and what is made of its answers.
+//! Requests to a source's feed, and the handling of its answers.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -50,7 +50,7 @@ async fn what_a_job_is_about_is_asked_of_the_source() {
         let sent = serde_json::from_str(&request.body).unwrap_or(Value::Null);
         assert_eq!((sent.clone(), request.method.as_str()), (body, if sent.is_null() { "GET" } else { "POST" }));
     }
-    // Where it ends: by a wait at the source, or by a look now and then.
+    // At the feed's end: the source waits, or the worker polls.
     for (feed, part) in
         [(json!({}), "feed=longpoll"), (json!({"feed_type": "normal", "poll_interval_seconds": 0}), "feed=normal")]
     {
@@ -58,7 +58,7 @@ async fn what_a_job_is_about_is_asked_of_the_source() {
         let request = requests.lock().unwrap().pop().unwrap();
         assert!(request.path.contains(part), "{}", request.path);
     }
-    // More than there is room for.
+    // Beyond the size limit.
     let (url, _) = serve(|_: &Request| (200, "", "x".repeat(2 << 20))).await;
     let found = source(&url, json!({})).page(&Seq::default(), ask(false)).await;
     assert_eq!(found, Err(SourceError::Peer(PeerError::TooLarge(200))));
@@ -77,7 +77,7 @@ async fn documents_that_rows_lack_are_read_in_bulk() {
         let asked: Value = serde_json::from_str(&request.body).unwrap_or_default();
         let result = |doc: &Value| match doc["id"].as_str().unwrap() {
             "d0" => json!({"id": "d0", "docs": [{"ok": {"_id": "d0", "_rev": "1-x", "n": 1.5}}]}),
-            // Another revision, an error, and what the row did not tell.
+            // Another revision, an error, and a document that the row lacks.
             "d1" => json!({"id": "d1", "docs": [{"ok": {"_id": "d1", "_rev": "2-x"}}]}),
             "d2" => json!({"id": "d2", "docs": [{"error": {"id": "d2", "error": "not_found"}}]}),
             id => json!({"id": id, "docs": [{"ok": {"_id": id, "_rev": "1-x", "_deleted": true}}]}),
@@ -94,7 +94,7 @@ async fn documents_that_rows_lack_are_read_in_bulk() {
     assert_eq!(whats(page), [first, What::ToBeRead, What::ToBeRead, What::Deleted, What::Deleted]);
     let bulk: Value = serde_json::from_str(&requests.lock().unwrap()[1].body).unwrap();
     assert_eq!(bulk["docs"].as_array().unwrap().len(), 4, "not of what is deleted: {bulk}");
-    // It does not know it: each is read when it is its turn, and it is not asked again.
+    // The source lacks it: each document is read at its turn, and the source is not asked again.
     *has_bulk.lock().unwrap() = 404;
     for requests_made in [4, 5] {
         let page = of.page(&Seq::default(), ask(false)).await.unwrap();
@@ -125,7 +125,7 @@ async fn a_feed_is_looked_at_again_after_its_interval() {
     assert_eq!((page.unwrap().rows, requests.lock().unwrap().len()), (0, 1));
 }
 
-/// A feed that goes on as the test says; each connection is answered with what is sent from then on, and an end of it closes it.
+/// Starts a continuous feed that the test controls. Each connection gets what is sent from then on; `None` closes it.
 async fn live() -> (String, mpsc::UnboundedSender<Option<&'static str>>, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -163,13 +163,13 @@ async fn a_feed_that_goes_on() {
     let since = Seq::parse("0").unwrap();
     let page = of.page(&since, ask(true)).await.unwrap();
     assert_eq!((page.changes[0].id.as_str(), page.last_seq.as_str()), ("a", "1-a"));
-    // The same answer goes on, a row in two parts of it.
+    // The same answer continues with a row in two parts.
     row("{\"seq\":\"2-b\",\"id\":\"b\",\"changes\":[{\"re");
     row("v\":\"1-x\"}],\"deleted\":true}\n\n");
     let page = of.page(&page.last_seq, ask(true)).await.unwrap();
     assert_eq!((page.changes[0].what.clone(), page.last_seq.as_str()), (What::Deleted, "2-b"));
     assert_eq!(asked.lock().unwrap().len(), 1);
-    // It ends, and another one begins behind what was read.
+    // It ends, and another one begins behind the last row.
     row("{\"last_seq\":\"2-b\",\"pending\":0}\n");
     lines.send(None).unwrap();
     let page = of.page(&page.last_seq, ask(true)).await.unwrap();
@@ -182,18 +182,18 @@ async fn a_feed_that_goes_on() {
         assert!(asked[0].contains("feed=continuous&since=0&include_docs=true&heartbeat=2000"), "{asked:?}");
         assert!(asked.len() == 2 && asked[1].contains("since=2-b"), "{asked:?}");
     }
-    // From another place than where it stands, with another answer; what was under way is dropped.
+    // Another position requires another answer; the open one is dropped.
     lines.send(None).unwrap();
     row("{\"seq\":\"2-b\",\"id\":\"b\",\"changes\":[{\"rev\":\"1-x\"}],\"deleted\":true}\n");
     let page = of.page(&Seq::parse("1-a").unwrap(), ask(true)).await.unwrap();
     assert_eq!((page.last_seq.as_str(), asked.lock().unwrap().len()), ("2-b", 3));
-    // A call that is dropped loses nothing: the next one begins anew behind the same place.
+    // A dropped call loses nothing: the next one begins at the same position.
     assert!(tokio::time::timeout(Duration::from_millis(50), of.page(&page.last_seq, ask(true))).await.is_err());
     lines.send(None).unwrap();
     row("nonsense\n");
     let found = of.page(&page.last_seq, ask(true)).await;
     assert!(matches!(found, Err(SourceError::Nonsense(_))), "{found:?}");
-    // A line beyond what there is room for.
+    // A line beyond the size limit.
     lines.send(None).unwrap();
     let long: &'static str = Box::leak("x".repeat(2 << 20).into_boxed_str());
     row(long);
@@ -232,7 +232,7 @@ async fn deletions_of_what_a_new_target_never_had_are_left_out() {
     };
     let source = filled();
     assert_eq!(run(&source, true).await, ["b"]);
-    // From then on they are delivered.
+    // From then on deletions are delivered.
     source.write("b", Value::Null);
     assert_eq!(run(&source, true).await, ["b"]);
     assert_eq!(run(&filled(), false).await, ["b", "a"]);

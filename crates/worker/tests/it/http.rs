@@ -101,7 +101,7 @@ async fn an_endpoint_that_refuses_is_busy_and_breaks_off() {
     let (url, requests) = serve(|request: &Request| match request.path.as_str() {
         "/in/poison" => (422, "", "no such thing, hunter2".to_owned()),
         "/in/gone" => (404, "", String::new()),
-        // Every third is refused for the moment.
+        // Every third request gets a transient refusal.
         _ if ASKED.fetch_add(1, Ordering::Relaxed) % 3 == 2 => (503, "retry-after: 0\r\n", "busy".to_owned()),
         _ => (201, "", String::new()),
     })
@@ -130,7 +130,7 @@ async fn an_endpoint_that_refuses_is_busy_and_breaks_off() {
     );
     let requests = requests.lock().unwrap();
     let of = |id: &str| requests.iter().filter(|request| request.path == format!("/in/{id}")).collect::<Vec<_>>();
-    // Each document came, and what was taken did not come again; epoch and place stand in the head.
+    // Each document arrives once, with epoch and position in the headers.
     for at in 0..40 {
         let sent = of(&format!("d{at}"));
         let header = |name: &str| sent[0].headers.iter().find(|(of, _)| of == name).map(|(_, value)| value.clone());
@@ -143,7 +143,7 @@ async fn an_endpoint_that_refuses_is_busy_and_breaks_off() {
     }
     assert_eq!(of("gone")[0].method, "DELETE");
     let all = requests.iter().filter(|request| request.path.starts_with("/in/d")).count();
-    // Every third was refused, and no other was sent twice.
+    // Every third was refused, and no other was repeated.
     assert_eq!(all - all / 3, 40);
 }
 
@@ -170,7 +170,7 @@ async fn what_does_not_answer_is_an_outage() {
     assert!(queue.documents().is_empty());
 }
 
-/// An endpoint that gives back what it stores has taken it.
+/// An endpoint that echoes the stored document has taken it.
 #[tokio::test]
 async fn a_long_answer_means_what_its_status_says() {
     let (url, requests) = serve(|_| (201, "", "x".repeat(100_000))).await;
@@ -189,7 +189,7 @@ fn delivery(id: &str, seq: u64, json: Option<&str>) -> Delivery {
     Delivery { id: id.into(), rev: "1-x".into(), seq: seq.to_string(), state, attachments: Vec::new() }
 }
 
-/// An endpoint that answers all requests with a status, and those for a document that is said to be missing with 404.
+/// Starts an endpoint that answers all requests with a status, and those for the missing document with 404.
 async fn endpoint(status: Arc<AtomicU32>) -> (String, impl Fn() -> String) {
     let (url, requests) = serve(move |request: &Request| match status.load(Ordering::Relaxed) {
         200 if request.path.ends_with("/none") => (404, "", String::new()),
@@ -211,25 +211,25 @@ async fn deletions_that_met_no_place_are_sent_again() {
     let is = |id, seq| delivery(id, seq, Some("{}"));
     let gone = |id, seq| delivery(id, seq, None);
     let is_outage = |done: &Result<(), Refused>| matches!(done, Err(Refused::Failed { failure, .. }) if failure.class() == Class::Outage);
-    // What is not there is gone; and documents go first.
+    // A missing document counts as deleted, and documents go first.
     target.deliver(vec![gone("none", 1), is("a", 2), is("b", 3)], None).await.unwrap();
     assert_eq!(sent(), "PUT a, PUT b, DELETE none");
     target.deliver(vec![is("c", 4)], None).await.unwrap();
     assert_eq!(sent(), "PUT c");
-    // The path leads nowhere for a while.
+    // The path is lost for a while.
     status.store(404, Ordering::Relaxed);
     target.deliver(vec![gone("a", 5), gone("b", 6)], None).await.unwrap();
     for _ in 0..2 {
         assert!(is_outage(&target.deliver(vec![is("b", 7), is("d", 8)], None).await));
     }
     assert_eq!(sent(), "DELETE a, DELETE b, PUT b, PUT b");
-    // What the batch has of a document is newer.
+    // Changes in the batch are newer.
     status.store(200, Ordering::Relaxed);
     target.deliver(vec![is("b", 7), is("d", 8)], None).await.unwrap();
     assert_eq!(sent(), "PUT b, DELETE a, PUT d");
     target.deliver(vec![is("d", 9)], None).await.unwrap();
     assert_eq!(sent(), "PUT d");
-    // It is lost once more, and fails before all is sent again.
+    // It is lost again, and fails before everything is repeated.
     status.store(404, Ordering::Relaxed);
     target.deliver(vec![gone("c", 10), gone("d", 11)], None).await.unwrap();
     assert!(target.deliver(vec![is("e", 12)], None).await.is_err());
@@ -239,7 +239,7 @@ async fn deletions_that_met_no_place_are_sent_again() {
     sent();
     target.deliver(vec![is("e", 12)], None).await.unwrap();
     assert_eq!(sent(), "PUT e, DELETE c, DELETE d");
-    // Where documents are taken there is no doubt.
+    // While documents are taken, deletions are not in doubt.
     target.deliver(vec![gone("none", 13)], None).await.unwrap();
     target.deliver(vec![is("f", 14)], None).await.unwrap();
     status.store(404, Ordering::Relaxed);
@@ -249,7 +249,7 @@ async fn deletions_that_met_no_place_are_sent_again() {
     assert_eq!(sent(), "DELETE none, PUT f, PUT g, PUT g");
 }
 
-/// A deletion that met no place is older than what the endpoint has of the document since, in whichever part of a batch that came.
+/// A repeated deletion must not follow a newer state of its document, in whichever part of a batch that comes.
 #[tokio::test]
 async fn no_deletion_comes_after_what_is_newer() {
     let stored = Arc::<Mutex<BTreeSet<String>>>::default();
@@ -274,12 +274,12 @@ async fn no_deletion_comes_after_what_is_newer() {
     .await;
     let is = |id, seq| delivery(id, seq, Some("{}"));
     let gone = |id, seq| delivery(id, seq, None);
-    // What comes once the place is found again, part by part.
+    // The batches after the path is found again, part by part.
     let found: [&[&[Delivery]]; 4] = [
-        // Of a batch that is refused and tried by halves `x` was taken with its first try.
+        // In a bisected batch, `x` is taken with its first try.
         &[&[is("poison", 4), is("x", 5)], &[is("poison", 4)], &[is("x", 5)]],
         &[&[is("x", 5), is("poison", 6)], &[is("x", 5)], &[is("poison", 6)]],
-        // One after the other.
+        // In sequence.
         &[&[is("x", 4)], &[is("poison", 5)], &[is("z", 6)]],
         &[&[is("poison", 4), is("z", 5)], &[is("x", 6)], &[is("poison", 4)], &[is("z", 7)]],
     ];
@@ -295,7 +295,7 @@ async fn no_deletion_comes_after_what_is_newer() {
             assert_eq!(done.is_err(), part.iter().any(|delivery| delivery.id == "poison"));
         }
         assert!(stored.lock().unwrap().contains("x"), "{parts:?}");
-        // What is not newer is sent again as ever.
+        // A deletion without a newer state of its document is repeated.
         is_lost.store(true, Ordering::SeqCst);
         target.deliver(vec![gone("x", 8)], None).await.unwrap();
         target.deliver(vec![is("y", 9)], None).await.unwrap_err();
@@ -303,7 +303,7 @@ async fn no_deletion_comes_after_what_is_newer() {
         target.deliver(vec![is("y", 9)], None).await.unwrap();
         assert!(!stored.lock().unwrap().contains("x"), "{parts:?}");
     }
-    // Nor is a deletion newer than itself, which a batch has again that was refused behind it.
+    // A deletion is not newer than itself, in a batch that repeats it after a refusal.
     let mut target = Http::new(peer(&url), ways(), Vec::new(), 1);
     target.deliver(vec![is("x", 1)], None).await.unwrap();
     is_lost.store(true, Ordering::SeqCst);
@@ -323,7 +323,7 @@ async fn what_a_status_says_of_a_deletion() {
         (Method::DELETE, 410, true),
         (Method::PATCH, 404, true),
         (Method::POST, 410, true),
-        // What takes deletions as it takes documents is not there.
+        // An endpoint that takes deletions by POST or PUT lacks the path.
         (Method::POST, 404, false),
         (Method::PUT, 404, false),
         (Method::DELETE, 405, false),
@@ -334,7 +334,7 @@ async fn what_a_status_says_of_a_deletion() {
         assert_eq!(done.is_ok(), is_taken, "{method} {answer}");
         assert_eq!(sent(), format!("{method} a"));
     }
-    // Where none is sent a template may have members.
+    // Templates may have members if deletions are not sent.
     status.store(200, Ordering::Relaxed);
     let output = json!({"id": "out", "url": format!("{url}/in/{{type}}/{{_id}}"), "on_delete": "ignore"});
     let job = job("http", output, Value::Null, json!({}));

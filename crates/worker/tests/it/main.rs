@@ -1,4 +1,4 @@
-//! Runs of jobs: from sources made for the test to targets that fail in every way.
+//! Runs of jobs, from test sources to targets with all kinds of failures.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing)]
 
 mod ahead;

@@ -1,4 +1,4 @@
-//! Memory that jobs have in common, with documents that mean no good.
+//! The memory budget that jobs share, under hostile documents.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,15 +16,15 @@ use tokio::sync::watch;
 
 use crate::fake::{FakeQueue, FakeSource, job, redactor};
 
-/// A target that takes its time, and knows how much all of its kind are given at once.
+/// A slow target that measures the bytes that all targets of its kind hold.
 #[derive(Debug, Clone, Default)]
 struct Scales {
     now: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
     is_down: Arc<AtomicBool>,
-    /// Of documents of this target.
+    /// The documents of this target.
     ids: Arc<std::sync::Mutex<Vec<String>>>,
-    /// Of each batch.
+    /// The rows of each batch.
     rows: Arc<std::sync::Mutex<Vec<usize>>>,
 }
 
@@ -49,7 +49,7 @@ impl Target for Scales {
 }
 
 fn into_rows() -> Description {
-    // A document of some kilobytes becomes megabytes: each element has the whole text beside it.
+    // A document of some kilobytes grows to megabytes: each element has the whole text beside it.
     let mapping = json!({"tables": [{"name": "t", "primary_key": "id", "columns": [{"name": "id", "path": "$._id"}]},
         {"name": "u", "parent": "t", "foreign_key": {"column": "t", "references": "id"}, "source_array": "$.of",
          "columns": {"t": "$$._id", "text": "$$.text"}}]});
@@ -73,7 +73,7 @@ async fn run(
 #[tokio::test]
 async fn what_documents_swell_to_is_bounded_for_all_jobs_together() {
     const JOBS: usize = 8;
-    // 16 MB for what was read, 16 MB for what is made: a part of one job at a time.
+    // 16 MB for changes, 16 MB for products: one part of one job at a time.
     let memory = Memory::new(32 << 20);
     let scales = Scales::default();
     let (_stop, stopping) = watch::channel(false);
@@ -84,9 +84,9 @@ async fn what_documents_swell_to_is_bounded_for_all_jobs_together() {
             let body = match (number + at) % 8 {
                 // 6 MB of rows of 36 kB.
                 0 => json!({"text": "x".repeat(30_000), "of": vec![0; 200]}),
-                // More than a part has room for: 12 MB.
+                // 12 MB: more than a part holds.
                 1 => json!({"text": "x".repeat(40_000), "of": vec![0; 300]}),
-                // More than there may be of one document.
+                // More than one document may produce.
                 2 => json!({"text": "x".repeat(20_000), "of": vec![0; 9_000]}),
                 3 => json!({"of": vec![0; 20_000]}),
                 _ => json!({"n": number}),
@@ -112,7 +112,7 @@ async fn what_documents_make_is_bounded_in_rows_too() {
     for number in 0..30 {
         source.write(&format!("d{number}"), json!({"of": vec![0; 1_000]}));
     }
-    // Whatever it has, a document is delivered whole.
+    // A document is delivered whole, regardless of its rows.
     source.write("most", json!({"of": vec![0; 9_990]}));
     source.write("next", json!({"of": vec![0; 9_990]}));
     let (_stop, stopping) = watch::channel(false);
@@ -125,7 +125,7 @@ async fn what_documents_make_is_bounded_in_rows_too() {
 
 #[tokio::test]
 async fn who_cannot_deliver_leaves_room_to_others() {
-    // 24 MB for what was read: one page under way and another one in the plan of a job fill it.
+    // 24 MB for changes: filled by one page under way and another in a job's plan.
     let memory = Memory::new(48 << 20);
     let source = |count: usize| {
         let source = FakeSource::default();
@@ -148,7 +148,7 @@ async fn who_cannot_deliver_leaves_room_to_others() {
         let (end, counts) = run(lines(), source(60), target.clone(), memory.clone(), stopping.clone()).await;
         assert_eq!((end, counts.delivered), (End::Done, 60));
     }
-    // They go on where they were, and lose nothing.
+    // They resume where they were and lose nothing.
     for target in &down {
         target.is_down.store(false, Ordering::SeqCst);
     }
@@ -168,7 +168,7 @@ fn into_rows_retry() -> Value {
     json!({"retry": {"backoff_base_seconds": 0.01, "backoff_max_seconds": 0.05}, "processing": {"batch": 20}})
 }
 
-/// Takes two documents together, however long it takes.
+/// Takes two documents together, regardless of the wait.
 #[derive(Debug, Clone, Default)]
 struct Pairs(Arc<std::sync::Mutex<Vec<usize>>>);
 
@@ -187,7 +187,7 @@ impl Target for Pairs {
     }
 }
 
-/// What is waited for is small: a document that is not is read as a page, also while others wait to be delivered with it.
+/// An answer that waits is small: a large document is read as a page, also while others wait to be delivered with it.
 #[tokio::test]
 async fn a_large_document_is_gathered_too() {
     let (source, pairs) = (FakeSource::default(), Pairs::default());
@@ -196,7 +196,7 @@ async fn a_large_document_is_gathered_too() {
     let (stop, stopping) = watch::channel(false);
     let runner = Runner::new(&lines, source.clone(), pairs.clone(), FakeQueue::default(), redactor(), stopping, 1);
     let writes = async {
-        // The database, the checkpoint, a page, and one that is waited for.
+        // Requests: the database, the checkpoint, a page, and one that waits.
         until("a change is waited for", async || source.0.lock().unwrap().requests >= 4).await;
         source.write("large", json!({"text": "x".repeat(300_000)}));
         until("a pair is delivered", async || !pairs.0.lock().unwrap().is_empty()).await;

@@ -1,4 +1,4 @@
-//! Entries of the queue that are delivered once more, and jobs that go on from another place.
+//! Replays of queue entries, and jobs that are reset to another position.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -78,7 +78,7 @@ async fn what_the_target_takes_at_last_leaves_the_queue() {
     }
     assert_eq!(place.run(None).await, (End::Done, 0));
     assert_eq!(place.queue.documents(), ["b", "c", "d"]);
-    // In vain; a newer revision than an entry's is the feed's.
+    // Replays fail; a newer revision than the entry's is left to the feed.
     place.source.write("d", json!({"n": 4}));
     place.want_all(false);
     assert_eq!(place.run(None).await, (End::Done, 1));
@@ -98,7 +98,7 @@ async fn what_the_target_takes_at_last_leaves_the_queue() {
     place.want_all(false);
     place.run(None).await;
     assert_eq!(states(&place)[0], named("b", State::Exhausted, 2));
-    // What is exhausted is sent by hand alone.
+    // Exhausted entries are replayed only by id.
     place.refuse(false);
     place.want_all(false);
     assert_eq!(place.run(None).await, (End::Done, 0));
@@ -129,7 +129,7 @@ async fn a_job_that_is_reset_goes_on_where_it_is_told() {
         place.source.write(&format!("d{at}"), json!({"n": at}));
     }
     assert_eq!(place.run(None).await, (End::Done, 5));
-    // The source is another one: somebody has to say what is meant.
+    // The source is another one: an administrator must decide.
     place.source.0.lock().unwrap().instance = 1;
     assert_eq!(place.run(None).await.0, End::Strange(Strange::MadeAgain));
     assert_eq!(place.run(Some(ResetTo::AsIs)).await.0, End::Done);
@@ -142,14 +142,14 @@ async fn a_job_that_is_reset_goes_on_where_it_is_told() {
     assert_eq!(place.rows().len(), 5);
 }
 
-/// What was written to it is lost where it fails before it is kept.
+/// Loses what was written if it fails before it persists.
 #[derive(Debug, Default)]
 struct Disk {
     written: BTreeSet<String>,
     kept: BTreeSet<String>,
     /// A document that it refuses.
     refused: Option<&'static str>,
-    /// So many times nothing is kept.
+    /// The number of failures to persist.
     failing: u32,
 }
 
@@ -181,7 +181,7 @@ impl Target for OnDisk {
     }
 }
 
-/// An entry is all that is known of its document: it stays until what was sent is sure to last.
+/// An entry is the only record of its document: it stays until the delivery is durable.
 #[tokio::test(start_paused = true)]
 async fn no_entry_goes_before_what_it_brought_is_kept() {
     let system = json!({"halt_on_failure": true, "retry": {"max_retries": 3, "backoff_base_seconds": 0.001}});
@@ -199,13 +199,13 @@ async fn no_entry_goes_before_what_it_brought_is_kept() {
     let wanted: Vec<_> =
         queue.0.lock().unwrap().values().map(|entry| Wanted { entry: entry.clone(), by_hand: true }).collect();
     assert_eq!(wanted.len(), 1);
-    // Nothing is kept whatever is tried: the entry stays.
+    // Persisting always fails: the entry stays.
     disk.lock().unwrap().refused = None;
     disk.lock().unwrap().failing = u32::MAX;
     *queue.1.lock().unwrap() = wanted.clone();
     assert_eq!(run().await, (End::GaveUp("the disk is gone".to_owned()), 0));
     assert_eq!(queue.documents(), ["a"]);
-    // It fails for a while; what else was written then is lost, too.
+    // It fails for a while; other writes of that time are lost too.
     for failing in [0, 1, 3] {
         let id = format!("b{failing}");
         source.write(&id, json!({"n": 2}));

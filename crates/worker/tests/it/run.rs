@@ -32,7 +32,7 @@ fn open(file: &Path, job: &Description) -> Sqlite {
     Sqlite::in_file(file, &job.id, job.mapping.tables(), true)
 }
 
-/// What the tables have: of each order its document and how many items.
+/// Returns the document and number of items of each order in the tables.
 fn orders(file: &Path) -> BTreeMap<i64, (String, i64)> {
     let connection = rusqlite::Connection::open(file).unwrap();
     let query = "SELECT k, id, (SELECT count(*) FROM items WHERE items.k = orders.k) FROM orders";
@@ -41,7 +41,7 @@ fn orders(file: &Path) -> BTreeMap<i64, (String, i64)> {
     statement.query_map([], row).unwrap().map(Result::unwrap).collect()
 }
 
-/// What they should have, but for documents that are in the queue.
+/// Returns the expected orders, without documents in the queue.
 fn expected(source: &FakeSource, queue: &FakeQueue) -> BTreeMap<i64, (String, i64)> {
     let queued = queue.documents();
     let of = |(id, body): (String, Value)| {
@@ -83,7 +83,7 @@ async fn outages_are_waited_for_and_queue_nothing() {
     assert_eq!((end, counts.delivered, counts.queued), (End::Done, 100, 0));
     assert!(counts.outages >= 20, "{counts:?}");
     assert_eq!(orders(&file), expected(&source, &queue));
-    // As many as the job allows.
+    // As many retries as the job allows.
     let patient = into_sqlite(
         json!({"halt_on_failure": true, "retry": {"max_retries": 3, "backoff_base_seconds": 0.001, "backoff_max_seconds": 0.002}}),
     );
@@ -100,23 +100,23 @@ async fn what_must_not_go_on_halts() {
     source.write("good", order(1, 0));
     let (end, _, old) = once(&job, &source, open(&file, &job), &queue, 5).await;
     assert_eq!(end, End::Done);
-    // Another process takes the job, and the first comes back.
+    // Another process takes over the job, and the first returns.
     assert_eq!(once(&job, &source, open(&file, &job), &queue, 6).await.0, End::Done);
     assert_eq!(once(&job, &source, old, &queue, 5).await.0, End::Superseded);
-    // A mapping that is wrong for all.
+    // A mapping that is wrong for all documents.
     for at in 0..500 {
         source.write(&format!("d{at}"), json!({"t": "order"}));
     }
     let (end, counts, _) = once(&job, &source, open(&file, &job), &queue, 7).await;
     assert_eq!((end, counts.queued), (End::Halted(Halt::InARow), 100));
-    // A database that was made again, or restored.
+    // A database that was created again, or restored.
     source.0.lock().unwrap().instance = 1;
     assert_eq!(once(&job, &source, open(&file, &job), &queue, 8).await.0, End::Strange(Strange::MadeAgain));
     let restored = FakeSource::default();
     assert_eq!(once(&job, &restored, open(&file, &job), &queue, 9).await.0, End::Strange(Strange::Behind));
 }
 
-/// Whichever request it is that gets no answer: of what is another database by then nothing is delivered.
+/// Whichever request fails, nothing is delivered of a database that is another one by then.
 #[tokio::test(start_paused = true)]
 async fn a_source_that_was_away_is_looked_at() {
     let mut job = job("cloud", json!({"id": "out", "provider": "stdout"}), Value::Null, json!({}));
@@ -136,11 +136,11 @@ async fn a_source_that_was_away_is_looked_at() {
     }
     let strange = |delivered| (End::Strange(Strange::MadeAgain), delivered);
     let done = (End::Done, 30);
-    // The database, the checkpoint, three pages and one without rows, the checkpoint that is written.
+    // The requests: the database, the checkpoint, three pages and an empty one, the written checkpoint.
     assert_eq!(ends, [done.clone(), done.clone(), strange(0), strange(10), strange(20), strange(30), done]);
 }
 
-/// Only the source's identity, or its sequences, show the new database.
+/// Only the source's identity or its sequences reveal the new database.
 #[tokio::test]
 async fn a_database_that_is_made_again_while_it_is_waited_for_is_noticed() {
     for incarnation in [None, Some(1)] {
@@ -180,7 +180,7 @@ async fn a_target_that_is_away_is_tried_after_longer_and_longer_pauses() {
         for failures in 1..=4 {
             let is_paused = async || progress.outages() == failures && manual.waiting() == 1;
             until("the next try is waited for", is_paused).await;
-            // A pause lies between half of the schedule's and all of it.
+            // A pause lies between half of the schedule's pause and the whole.
             let pause = Duration::from_secs(60 << (failures - 1));
             manual.advance(pause / 2 - Duration::from_secs(1));
             tokio::task::yield_now().await;
@@ -195,7 +195,7 @@ async fn a_target_that_is_away_is_tried_after_longer_and_longer_pauses() {
     assert!(!progress.is_failing());
 }
 
-/// A target that has a checkpoint, and does not report it while it is away.
+/// A target with a checkpoint that it cannot report while it is down.
 #[derive(Debug)]
 struct Away;
 
@@ -241,7 +241,7 @@ async fn a_job_follows_until_it_is_told_to_end() {
         let wait = async || {
             until("the job waits", async || manual.waiting() > 0).await;
             manual.advance(Duration::from_secs(1));
-            // The runner's turn: both are one task.
+            // Yields to the runner, which shares the task.
             tokio::task::yield_now().await;
         };
         for at in 0..20 {
@@ -255,7 +255,7 @@ async fn a_job_follows_until_it_is_told_to_end() {
     };
     let ((end, ..), ()) = soon(async { tokio::join!(runner.run(), writes) }).await;
     assert_eq!(end, End::Stopped);
-    // A source that answers at once that there is nothing is not asked without end.
+    // A source that answers at once without changes is not polled in a loop.
     assert!(source.0.lock().unwrap().requests < 400);
 }
 
@@ -283,7 +283,7 @@ async fn lines_have_their_checkpoint_at_the_source() {
     source.write("c", json!({"n": 3}));
     let (_, counts, _) = once(&job, &source, Lines::new(Vec::new(), Vec::new()), &queue, 2).await;
     assert_eq!(counts.delivered, 1);
-    // A job that takes over where the Python worker was; not where the target's tables are new.
+    // A job resumes from the Python worker's checkpoint, but not if the target's tables are new.
     let (checkpoint, _) = source.0.lock().unwrap().locals.values().next().unwrap().clone();
     source.0.lock().unwrap().locals.clear();
     let (_stop, stopping) = watch::channel(false);
@@ -299,8 +299,8 @@ async fn lines_have_their_checkpoint_at_the_source() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Writes while the worker is killed and the target fails: in the end the tables have what the source has, but for what is in the
-    /// queue, and that is exactly what is poisoned.
+    /// Writes during kills of the worker and failures of the target: in the end the tables have what the source has,
+    /// except for documents in the queue, which are exactly the poisoned ones.
     #[test]
     fn kills_and_outages_lose_nothing(
         rounds in proptest::collection::vec(
@@ -318,7 +318,7 @@ proptest! {
         for (writes, mishaps) in rounds {
             for (document, key, items, kind) in writes {
                 let id = format!("d{document}");
-                // Keys of its own: two documents with one key are no question of this test.
+                // Distinct keys: two documents with one key are not tested here.
                 let mut body = order(i64::from(document) * 100 + i64::from(key), items);
                 match kind {
                     0 => body = Value::Null,
@@ -341,13 +341,13 @@ proptest! {
         for (id, body) in source.documents() {
             prop_assert!(body["k"] != "poison" || queue.documents().contains(&id));
         }
-        // A document that was mended since has its rows; one that is poisoned has those of before.
+        // A fixed document has its rows; a poisoned one has its previous rows.
         let found: BTreeMap<i64, (String, i64)> = orders(&file).into_iter().filter(|(_, (id, _))| !now_poisoned(id)).collect();
         prop_assert_eq!(found, expected(&source, &poisoned_now(&source)));
     }
 }
 
-/// A queue that has what is poisoned now, for [`expected`].
+/// Returns a queue with the currently poisoned documents, for [`expected`].
 fn poisoned_now(source: &FakeSource) -> FakeQueue {
     let queue = FakeQueue::default();
     for (id, _) in source.documents().into_iter().filter(|(_, body)| body["k"] == "poison") {

@@ -40,7 +40,7 @@ fn reach(id: &str, key: &str) -> Reach {
     }
 }
 
-/// A job into the bucket `b` at a server, with further members of its output.
+/// Creates a job into the bucket `b` at a server, with further members of its output.
 pub(crate) fn into(url: &str, members: Value, system: Value) -> Description {
     let mut output = json!({"id": "out", "provider": "s3", "bucket": "b", "endpoint_url": url,
         "access_key_id": "env:FLATBED_WORKER_ID", "secret_access_key": "env:FLATBED_WORKER_KEY"});
@@ -173,7 +173,7 @@ async fn parquet_is_an_object_of_each_table() {
     let paths: Vec<_> = requests.iter().map(|request| request.path.as_str()).collect();
     assert_eq!(paths, ["/b/o/2.parquet", "/b/i/2.parquet", "/b/o/3.parquet", "/b/i/3.parquet"]);
     assert!(requests.iter().all(|request| request.body.starts_with("PAR1")));
-    // What could not be told apart, or has no table.
+    // Ambiguous keys, or no table.
     assert!(described("{seq}", "parquet", &mapping).is_err());
     assert!(described("{table}/{seq}", "parquet", &json!({})).is_err());
     assert!(described("{table}/{seq}", "json_lines", &mapping).is_err());
@@ -193,14 +193,14 @@ async fn what_a_store_refuses() {
     for id in ["a", "long", "z"] {
         source.write(id, json!({}));
     }
-    // An id that makes no key is the document's fault, too.
+    // An id that makes no valid key is the document's fault too.
     source.write(&"x".repeat(1_100), json!({}));
     let job_ = into(&url, json!({"key_template": "{id}"}), json!({}));
     let (end, counts, _) = once(&job_, &source, target(&job_), &queue, 1).await;
     assert_eq!((end, counts), (End::Done, Counts { delivered: 2, queued: 2, ..Counts::default() }));
     assert!(queue.documents().contains(&"long".to_owned()));
     assert!(queue.0.lock().unwrap().values().all(|entry| !entry.error.contains("hunter2")));
-    // A bucket that is not there is waited for, and no document goes to the queue.
+    // A missing bucket is an outage, and no document goes to the queue.
     let (source, queue) = (FakeSource::default(), FakeQueue::default());
     source.write("a", json!({}));
     let gone = into(
@@ -213,8 +213,8 @@ async fn what_a_store_refuses() {
     assert!(queue.documents().is_empty());
 }
 
-/// moto's server from PyPI, which checks signatures, with a bucket; it ends with this. Of the version that `tests/worker/requirements.txt`
-/// names: 5.2.1 and others before hash another path than the one that was sent, so keys with percent signs are refused there.
+/// moto's server from PyPI, which checks signatures, with a bucket. `tests/worker/requirements.txt` fixes its version:
+/// some others, such as 5.2.1, hash another path than the one sent, so they refuse keys with percent signs.
 pub(crate) struct Server {
     process: Child,
     url: String,
@@ -228,8 +228,8 @@ impl Drop for Server {
     }
 }
 
-/// `None`: nobody has said where it is, which is said, and fails where `FLATBED_REQUIRE_SERVERS=1`. Whatever else is called so on this
-/// machine is not started: it may be of any age.
+/// Starts the server that `FLATBED_MOTO_SERVER` names, and no other, since its version matters. `None`: it is unset;
+/// the test is skipped, or fails under `FLATBED_REQUIRE_SERVERS=1`.
 pub(crate) async fn server() -> Option<Server> {
     let Ok(program) = std::env::var("FLATBED_MOTO_SERVER") else {
         let is_required = std::env::var("FLATBED_REQUIRE_SERVERS").is_ok_and(|value| value == "1");
@@ -253,7 +253,7 @@ pub(crate) async fn server() -> Option<Server> {
             server.url = url.trim().to_owned();
         }
     }
-    // What it logs is to be read by somebody.
+    // Drains the log.
     std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
     let ask = async |method: Method, path: &str, headers: &[(&'static str, &str)], body: &'static str| {
         let peer = Peer::new(Url::parse(&server.url).unwrap(), HeaderMap::new(), plain());
@@ -262,7 +262,7 @@ pub(crate) async fn server() -> Option<Server> {
         assert_eq!(answer.status, 200, "{path} {body}: {answer:?}");
         String::from_utf8(answer.body.to_vec()).unwrap()
     };
-    // Until somebody has a key, nobody is asked for one.
+    // The server checks no key before one exists.
     let text = [("content-type", "text/plain")];
     ask(Method::POST, "/moto-api/reset-auth", &text, "1000").await;
     let credential = |service: &str| {
@@ -285,7 +285,7 @@ pub(crate) async fn server() -> Option<Server> {
 }
 
 impl Server {
-    /// A job that ends where the store goes on refusing, and says why: a job waits for its target as long as it takes, a test must not.
+    /// Creates a job that gives up if the store keeps refusing, so that the test fails instead of waiting.
     pub(crate) fn job(&self, members: Value, system: Value) -> Description {
         let mut whole = json!({"bucket": "bucket"});
         whole.as_object_mut().unwrap().extend(members.as_object().unwrap().clone());
@@ -302,7 +302,7 @@ impl Server {
 
 const BOUNDS: Bounds = Bounds { bytes_max: 1 << 20, time_max: std::time::Duration::from_secs(60) };
 
-/// A signed GET of an object, or of the bucket's list.
+/// Reads an object, or the bucket's list, with a signed GET.
 pub(crate) async fn get(server: &Server, key: &str, query: &str) -> (u16, String) {
     let peer = Peer::new(Url::parse(&server.url).unwrap(), HeaderMap::new(), plain());
     let secret = |at: usize| Secret::of(&SecretRef::File("x".to_owned()), server.keys[at].as_bytes()).unwrap();
@@ -324,7 +324,7 @@ pub(crate) async fn get(server: &Server, key: &str, query: &str) -> (u16, String
     (answer.status, String::from_utf8(answer.body.to_vec()).unwrap())
 }
 
-/// The keys that the bucket has, at most 1,000.
+/// Returns the keys in the bucket, at most 1,000.
 pub(crate) async fn keys(server: &Server) -> Vec<String> {
     let (status, list) = get(server, "", "list-type=2").await;
     assert_eq!(status, 200, "{list}");
@@ -369,7 +369,7 @@ async fn a_store_has_what_the_source_has() {
         let found: Value = serde_json::from_str(&text).unwrap();
         assert_eq!((&found["_id"], &found["n"]), (&id.into(), &body["n"]));
     }
-    // Who has another key is refused, and waits.
+    // Another key is refused, and the job waits.
     let system = json!({"halt_on_failure": true, "retry": {"max_retries": 0}});
     let wrong = server.job(json!({"key_template": "in/{id}.json"}), system);
     source.write("b", json!({}));
@@ -397,7 +397,7 @@ async fn the_last_line_of_each_document_is_its_newest_state() {
         once(&job, &source, Unlucky { target: server.target(&job), mishaps }, &queue, round).await;
     }
     assert_eq!(once(&job, &source, server.target(&job), &queue, 7).await.0, End::Done);
-    // Keys sort by their place in the feed, and then by epoch.
+    // Keys sort by position in the feed, and then by epoch.
     let mut newest: BTreeMap<String, Value> = BTreeMap::new();
     for key in keys(&server).await {
         let (_, text) = get(&server, &key, "").await;
@@ -434,7 +434,7 @@ async fn what_is_gathered_is_delivered_at_the_end_of_the_job() {
     let runner = Runner::new(&job, source.clone(), target(&job), queue.clone(), redactor(), stopping, 1);
     let runner = runner.telling(progress.clone());
     let watching = async {
-        // Full objects are stored at once; what is left over is held, and counted.
+        // Full objects are stored at once; the rest is held and counted.
         until("the objects are stored", async || progress.delivered() >= 12).await;
         source.write("late", json!({}));
         source.write("later", json!({}));
@@ -447,7 +447,7 @@ async fn what_is_gathered_is_delivered_at_the_end_of_the_job() {
     assert_eq!((end, counts.delivered), (End::Stopped, 14));
     assert_eq!(requests.lock().unwrap().len(), stored + 1);
     assert_eq!(requests.lock().unwrap().last().unwrap().body.lines().count(), 2);
-    // The checkpoint is behind it.
+    // The checkpoint excludes the rest.
     let kept = source.0.lock().unwrap().locals.values().next().unwrap().0.clone();
     assert_eq!(kept.seq.as_str(), "14");
 }

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::fake::{FakeQueue, FakeSource, job, redactor};
 
-/// Gives what the document says that it gives; or fails as it says.
+/// Returns the result that the document specifies, or fails as it specifies.
 fn scripts() -> Scripts {
     static BUSY: AtomicU32 = AtomicU32::new(0);
     Arc::new(|call: Call| {
@@ -80,7 +80,7 @@ async fn what_a_function_gives_is_mapped() {
     );
     let twice = made(&tables, json!({"gives": [{"id": "a"}, {"id": "a"}]})).await;
     assert_eq!(twice, Err(Unmappable::TwoOfOneKey("o".to_owned())));
-    // What they take is counted together.
+    // The limit applies to all of them together.
     for gives in [json!([{"id": "a"}, {"id": "b"}]), json!({"id": "a", "items": [1, 2]})] {
         let of = json!({"t": "x", "gives": gives});
         for mapping in [&json, &tables] {
@@ -161,7 +161,7 @@ async fn engines_that_are_busy_now_and_then_hold_nobody_up_for_ever() {
     let ids: std::collections::BTreeSet<_> =
         text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["id"].to_string()).collect();
     assert_eq!((ids.len(), memory.taken()), (60, (0, 0)));
-    // Little is made twice.
+    // Few products are made twice.
     assert!(calls.load(Ordering::Relaxed) < 120, "{calls:?}");
 }
 
@@ -178,12 +178,12 @@ async fn a_full_queue_halts_the_job() {
         let lines = Lines::new(Vec::new(), Vec::new());
         Runner::new(&job, source.clone(), lines, queue, redactor(), stopping, 1).once().run().await.0
     };
-    // Again without room: what has an entry already needs none.
+    // Again without room: documents with an entry need none.
     for _ in 0..2 {
         assert_eq!(run(queue.clone()).await, End::QueueFull(3));
         assert_eq!(queue.documents(), ["d11", "d3", "d7"]);
     }
-    // With room it goes on, and nothing is lost.
+    // With room it continues, and nothing is lost.
     let roomy = FakeQueue(queue.0.clone(), queue.1.clone(), Some(5));
     assert_eq!(run(roomy).await, End::Done);
     assert_eq!(queue.documents(), ["d11", "d15", "d19", "d3", "d7"]);

@@ -1,4 +1,4 @@
-//! A small HTTP/1.1 server: what it is asked it hands to a function, on one connection after another.
+//! A small HTTP/1.1 server that answers by a function, one connection after another.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use flatbed_worker::peer::{Addresses, Dial, Stream};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// A request: method, path, headers in lower case, body (as text: what is not UTF-8 is replaced).
+/// A request: method, path, headers in lower case, body (as text; invalid UTF-8 is replaced).
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(crate) method: String,
@@ -19,7 +19,7 @@ pub(crate) struct Request {
 /// Status, further headers, body.
 pub(crate) type Response = (u16, &'static str, String);
 
-/// Answers by a function; all requests are kept. The server's address.
+/// Starts a server that answers by a function and records all requests. Returns its address.
 pub(crate) async fn serve(
     answer: impl Fn(&Request) -> Response + Send + Sync + 'static,
 ) -> (String, Arc<Mutex<Vec<Request>>>) {
@@ -67,12 +67,12 @@ async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     Some(Request { method, path, headers, body: String::from_utf8_lossy(&body).into_owned() })
 }
 
-/// Knows no other host than this one.
+/// Resolves every name to this host.
 pub(crate) fn local() -> Addresses {
     Arc::new(|_| Box::pin(async { Ok(vec![std::net::Ipv4Addr::LOCALHOST.into()]) }))
 }
 
-/// Connects without TLS to whatever address is given.
+/// Connects to any address without TLS.
 pub(crate) fn plain() -> Dial {
     Arc::new(|url: &Url| {
         let authority = url.authority();

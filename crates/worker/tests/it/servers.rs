@@ -1,4 +1,4 @@
-//! Database servers for one test each, of what the machine has installed: on a port of their own, in a directory that goes with them.
+//! Installed database servers, started for one test each, on a free port and in a temporary directory.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -10,12 +10,12 @@ use flatbed_testkit::until_blocking;
 /// The password of the server's administrator, `root`.
 pub(crate) const PASSWORD: &str = "hunter2";
 
-/// A server that is there only for its test.
+/// A server that lives as long as its test.
 pub(crate) struct Server {
     directory: tempfile::TempDir,
     program: PathBuf,
     arguments: Vec<String>,
-    /// As whom it runs: PostgreSQL does not run as root.
+    /// The user that it runs as: PostgreSQL does not run as root.
     user: Option<(u32, u32)>,
     child: Option<Child>,
     pub(crate) port: u16,
@@ -26,12 +26,12 @@ fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The first that is a program, of a list of paths and names.
+/// Returns the first existing program of a list of paths and names.
 fn program(candidates: &[&str]) -> Option<PathBuf> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let mut directories: Vec<PathBuf> = std::env::split_paths(&paths).collect();
     directories.extend(["/usr/sbin".into(), "/usr/bin".into()]);
-    // Debian has one directory for each version.
+    // Debian has one directory per version.
     if let Ok(versions) = std::fs::read_dir("/usr/lib/postgresql") {
         directories.extend(versions.flatten().map(|version| version.path().join("bin")));
     }
@@ -39,7 +39,7 @@ fn program(candidates: &[&str]) -> Option<PathBuf> {
     all.find(|path| path.is_file()).map(|path| path.canonicalize().unwrap())
 }
 
-/// Says that a test is skipped, unless the environment requires it.
+/// Reports that a test is skipped, or fails if the environment requires it.
 fn missing<T>(what: &str) -> Option<T> {
     assert!(std::env::var_os("FLATBED_REQUIRE_SERVERS").is_none_or(|value| value != "1"), "{what} is not installed");
     println!("skipped: {what} is not installed");
@@ -59,7 +59,7 @@ fn run(command: &mut Command) -> String {
 }
 
 impl Server {
-    /// A PostgreSQL server, or `None` and a line about it.
+    /// Starts a PostgreSQL server, or prints a line and returns `None`.
     pub(crate) fn postgres() -> Option<Server> {
         let Some(program) = program(&["postgres"]) else { return missing("postgresql") };
         let Some(initdb) = program.parent().map(|bin| bin.join("initdb")).filter(|path| path.is_file()) else {
@@ -89,7 +89,7 @@ impl Server {
         Some(server)
     }
 
-    /// A MariaDB server, or `None` and a line about it.
+    /// Starts a MariaDB server, or prints a line and returns `None`.
     pub(crate) fn mariadb() -> Option<Server> {
         let Some(program) = program(&["mariadbd"]) else { return missing("mariadb-server") };
         let Some(install) = self::program(&["mariadb-install-db"]) else { return missing("mariadb-server (install)") };
@@ -147,7 +147,7 @@ impl Server {
         self.spawn();
         until_blocking("the database server answers", || {
             let answers = (self.client)(self, "", "SELECT 1").output().unwrap().status.success();
-            // Processes of the one before may still hold its memory.
+            // Processes of the previous server may still hold its memory.
             if !answers && self.child.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some()) {
                 println!("{}", std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default());
                 self.spawn();
@@ -167,7 +167,7 @@ impl Server {
         self.child = Some(command.spawn().unwrap());
     }
 
-    /// As a power cut.
+    /// Kills the server as a power cut would.
     pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
@@ -188,12 +188,12 @@ impl Server {
         command
     }
 
-    /// Does something as the administrator; lines of values with bars between them.
+    /// Executes a statement as the administrator; returns lines of values joined by bars.
     pub(crate) fn sql(&self, database: &str, statement: &str) -> Vec<String> {
         self.try_sql(database, statement).unwrap_or_else(|error| panic!("{statement}: {error}"))
     }
 
-    /// As [`Server::sql`], or what the server says against it.
+    /// As [`Server::sql`], or returns the server's error.
     pub(crate) fn try_sql(&self, database: &str, statement: &str) -> Result<Vec<String>, String> {
         let done = (self.client)(self, database, statement).output().unwrap();
         if !done.status.success() {

@@ -1,4 +1,4 @@
-//! Servers that do not answer, or not as servers do.
+//! Servers that do not answer, or answer in another protocol.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,11 +15,11 @@ use flatbed_worker::peer::Dial;
 
 use crate::server::{local, plain};
 
-/// For a server's answer, and more than that.
+/// Beyond the timeout of a server's answer.
 const TIME_MAX: Duration = Duration::from_secs(30);
 const LATE: Duration = Duration::from_secs(60);
 
-/// A target that does not begin. Once there is a connection, its time passes.
+/// Returns the error of a target that does not begin. The clock moves once there is a connection.
 async fn refused(
     manual: &ManualClock,
     begun: impl Future<Output = Result<Option<Checkpoint>, Refused>>,
@@ -41,7 +41,7 @@ async fn refused(
     assert!(matches!(&refused, Refused::Failed { failure: Failure::Connection, .. }), "{refused:?}");
 }
 
-/// A server that takes connections and says nothing, and one that speaks something else.
+/// One server accepts connections and stays silent, another speaks another protocol.
 #[tokio::test]
 async fn servers_that_do_not_answer_are_not_waited_for() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! What is read of a target at once.
+//! Limits of what is read from a target at once.
 
 use flatbed_testkit::until_some;
 use flatbed_worker::connect::AnyTarget;
@@ -9,14 +9,14 @@ use serde_json::json;
 
 use super::Place;
 
-/// A batch reads the claims of its documents, and not all that the job has: what it costs does not grow with the tables.
+/// A batch reads only the claims of its documents, so that its cost does not grow with the tables.
 pub(super) async fn claims_are_read_by_their_documents(place: &mut Place<'_>) {
     for at in 0..1_000 {
         place.order(&format!("d{at}"), at, 0);
     }
     let job = place.job(json!({}), json!({}), json!({"processing": {"batch": 50}}));
     assert_eq!(place.once(&job).await.1.delivered, 1_000);
-    // The server counts when a session ends, or some time after.
+    // The server updates its counters when a session ends or later.
     let read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'flatbed_rows' AND n_tup_ins = 1000";
     let look = async || place.sql(read).first().map(|read| read.parse::<u64>().unwrap());
     let read = until_some("the server says what was read", look).await;
@@ -36,7 +36,7 @@ pub(super) async fn no_more_claims_are_read_than_there_is_room_for(place: &mut P
         AnyTarget::MySql(tables) => read(tables, epoch).await,
         _ => unreachable!(),
     }
-    // What was not read is in nobody's way.
+    // Unread claims do not disturb the connection.
     let gone = |id: &str, seq: &str| Delivery {
         id: id.into(),
         rev: "2-x".into(),
@@ -50,7 +50,7 @@ pub(super) async fn no_more_claims_are_read_than_there_is_room_for(place: &mut P
 
 async fn read<D: Driver>(tables: &mut Tables<D>, epoch: u64) {
     let driver = tables.driver();
-    // A claim takes 14 bytes or more.
+    // A claim takes at least 14 bytes.
     for (count_max, bytes_max, counts) in [(12, 1 << 20, 12..=12), (3, 1 << 20, 4..=4), (100, 40, 2..=3)] {
         driver.connect().await.unwrap();
         let opening = Opening {

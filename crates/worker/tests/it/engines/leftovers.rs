@@ -1,11 +1,11 @@
-//! Rows of a document's older state, of which the newest one is in the queue.
+//! Rows of a document's older state, whose newest state is in the queue.
 
 use flatbed_worker::run::End;
 use serde_json::Value;
 
 use super::{Place, Rule};
 
-/// They are where another document comes and goes.
+/// Such rows do not block another document that takes their key and is deleted again.
 pub(super) async fn what_the_guilty_left_keeps_nobody(place: &mut Place<'_>) {
     let job = place.plain_job();
     place.order("a", 5, 3);

@@ -1,4 +1,4 @@
-//! Tables of somebody else's that would take rows and lose something of them.
+//! Foreign tables that would silently lose part of a row.
 
 use flatbed_worker::run::End;
 use serde_json::json;
@@ -24,7 +24,7 @@ pub(super) async fn what_would_be_lost_is_said(place: &mut Place<'_>) {
         place.sql("DROP TABLE moments");
     }
     if is_maria {
-        // The worker's own are made only where they are not.
+        // The worker's own tables are created only if they are missing.
         for own in ["flatbed_checkpoints", "flatbed_rows"] {
             place.sql(&format!("RENAME TABLE {own} TO kept; CREATE TABLE {own} (x int) ENGINE=Aria"));
             let reason = format!("the table {own}: its engine Aria has no transactions");
