@@ -1,5 +1,5 @@
-//! Jobs as `/_worker/_api` shows and steers them, in any process: what is to be done is written into a job's document, and what is done
-//! stands in the leases.
+//! The API of jobs, `/_worker/_api`, served by any process: commands are written into a job's document, and the state
+//! of jobs comes from their leases.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,59 +19,58 @@ use crate::scripts::check;
 use crate::store::{StoreError, set};
 use crate::work::Told;
 
-/// Documents that a mapping is tried on at once.
+/// The most documents on which a mapping is tested in one request.
 const TRIED_MAX: usize = 100;
 
-/// For all of them; what a single call takes may come on top.
+/// The timeout of such a request. A single call of a function may exceed it by its own limit.
 const TRYING_MAX: Duration = Duration::from_secs(20);
 
-/// As whose a mapping's function is tried.
+/// The name under which the functions of tested mappings run.
 const TRYING: &str = "/test";
 
-/// Orders of a job that are not done yet.
+/// The most pending orders of a job. Further ones are refused.
 const ORDERS_MAX: usize = 100;
 
-/// Why the API does not do something.
+/// The reason why the API refuses a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is no such job.
+    /// The job does not exist.
     #[error("there is no such job")]
     NoJob,
-    /// There is no such entry.
+    /// The entry does not exist.
     #[error("there is no such entry")]
     NoEntry,
-    /// The request makes no sense.
+    /// The request is malformed.
     #[error("{0}")]
     Bad(String),
-    /// Not as things stand.
+    /// The request conflicts with the current state.
     #[error("{0}")]
     Conflict(&'static str),
 }
 
-/// Why the API answers nothing else.
+/// An error of the API.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ApiError {
-    /// It does not do it.
+    /// The request is refused.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The database.
+    /// An error of the database.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The leases.
+    /// An error of the leases.
     #[error(transparent)]
     Layer(#[from] LayerError),
-    /// The leases of another server.
+    /// An error of the leases at another server.
     #[error("{0}")]
     Lease(String),
 }
 
-/// Result with [`ApiError`].
 pub(crate) type Result<T> = std::result::Result<T, ApiError>;
 
-/// A random name for an order.
+/// Returns a random id for an order.
 pub(crate) fn new_id() -> String {
     let mut random = [0; 8];
-    // Without randomness the time tells them apart.
+    // Without randomness the time distinguishes ids.
     if getrandom::fill(&mut random).is_err() {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         random = (now.as_nanos() as u64).to_be_bytes();
@@ -79,7 +78,7 @@ pub(crate) fn new_id() -> String {
     random.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// An order without details.
+/// Returns an order without details.
 pub(crate) fn order(what: Do) -> Order {
     Order {
         id: new_id(),
@@ -130,7 +129,7 @@ fn shown(id: &str, listed: &Listed, told: Option<&Told>) -> Value {
 }
 
 impl Dispatcher {
-    /// What the processes say of the jobs that they run: this one as of now, the others as of some seconds ago.
+    /// Returns the states of running jobs: of this process as of now, of others as of some seconds ago.
     async fn told(&self) -> Result<HashMap<String, Told>> {
         let mut told = HashMap::new();
         let mut after: Option<String> = None;
@@ -162,7 +161,7 @@ impl Dispatcher {
         }
     }
 
-    /// All jobs.
+    /// Returns all jobs.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -172,7 +171,7 @@ impl Dispatcher {
         Ok(json!({"total_rows": rows.len(), "jobs": rows}))
     }
 
-    /// One job.
+    /// Returns one job.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -182,7 +181,7 @@ impl Dispatcher {
         Ok(shown(id, listed, told.get(id)))
     }
 
-    /// Adds an order to a job's document, and says whether it is to run.
+    /// Adds an order to a job's document, and sets whether the job is enabled.
     pub(crate) async fn give_order(&self, id: &str, order: &Order, is_enabled: Option<bool>) -> Result<()> {
         let value = serde_json::to_value(order).map_err(|error| Refusal::Bad(error.to_string()))?;
         let mut is_full = false;
@@ -206,7 +205,7 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Lets a job run, once more if it has halted.
+    /// Starts a job, also after a halt.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -229,7 +228,7 @@ impl Dispatcher {
         Ok(json!({"ok": true}))
     }
 
-    /// Lets a job go on from another place; `body` has `to`: `beginning`, `now` or `as_is`.
+    /// Resets a job to another position; `body` has `to`: `beginning`, `now` or `as_is`.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -240,7 +239,8 @@ impl Dispatcher {
         Ok(json!({"ok": true}))
     }
 
-    /// What a mapping makes of documents: `body` has `mapping` (itself or a name) and `documents`. Nothing is written.
+    /// Returns the products of documents under a mapping: `body` has `mapping` (inline or a name) and `documents`.
+    /// Writes nothing.
     ///
     /// # Errors
     /// [`ApiError`].

@@ -1,4 +1,4 @@
-//! What documents of `_worker` say is to be done.
+//! The jobs that the documents of `_worker` define.
 
 use std::collections::BTreeMap;
 
@@ -8,39 +8,38 @@ use sha2::{Digest, Sha256};
 
 use crate::store::{Result, Store, text_of};
 
-/// Ids of the documents that jobs are made of lie between these; checkpoints and entries before.
+/// The range of ids of the documents that define jobs. Checkpoints and entries lie before it.
 const BEGIN: &str = "inputs";
 const END: &str = "tables_rdbms";
 
-/// Jobs of a database; of more the first are run.
+/// The most jobs of a database. Further ones are left out.
 const JOBS_MAX: usize = 10_000;
 
-/// A job as its documents have it.
+/// A job, as its documents define it.
 #[derive(Debug, Clone)]
 pub(crate) struct Listed {
-    /// What people call it.
+    /// The display name.
     pub(crate) name: String,
-    /// Whether it is to run.
+    /// True if the job is to run.
     pub(crate) is_enabled: bool,
-    /// What is to be done besides.
+    /// The pending orders.
     pub(crate) orders: Vec<Order>,
-    /// With all that it names, or why it cannot run.
+    /// The job with everything that it names, or the reason why it cannot run.
     pub(crate) description: std::result::Result<Description, String>,
-    /// What tells this description from another.
+    /// A hash of the description, to detect changes.
     pub(crate) fingerprint: String,
 }
 
 /// All jobs, by id.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Board {
-    /// The jobs.
     pub(crate) jobs: BTreeMap<String, Listed>,
-    /// What they name.
+    /// The objects that jobs can name.
     pub(crate) connections: Connections,
 }
 
 impl Board {
-    /// Reads them.
+    /// Reads all jobs.
     ///
     /// # Errors
     /// Those of the database.
@@ -53,7 +52,7 @@ impl Board {
                 Ok(Document::Job(job)) if id == format!("{JOB}{}", job.id) && jobs.len() < JOBS_MAX => jobs.push(*job),
                 Ok(Document::Job(_)) => faults.push(id),
                 Ok(other) => connections.add(other),
-                // It was written by an older program, by whose schema it was right.
+                // An older program wrote it, by whose schema it was valid.
                 Err(error) => {
                     tracing::warn!(document = id, %error, "a document of _worker cannot be read");
                 }

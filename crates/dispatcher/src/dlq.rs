@@ -1,13 +1,14 @@
-//! The queue of documents that targets refused, as `/_worker/_api/dlq` shows it and works with it.
+//! The API of the queue of documents that targets refused, `/_worker/_api/dlq`.
 //!
-//! | path | what it does |
+//! | path | function |
 //! |---|---|
 //! | `dlq` | lists without documents (`limit`, `offset`, `sort`, `reason`, `job`, `state`, `since`, `until`), in the order of the filter's index; `DELETE` with a filter or `all=true` |
 //! | `dlq/count`, `dlq/stats`, `dlq/explain` | counts, a view of `_worker`, `_explain` |
 //! | `dlq/{id}` | `GET`, `PUT` to edit, `DELETE` |
-//! | `dlq/{id}/retry` | waits 10 s, or `wait`: 200 with `"state":"delivered"` or the failure; 202 if the job is paused, has halted, or did not come to it |
+//! | `dlq/{id}/retry` | waits 10 s, or `wait`: 200 with `"state":"delivered"` or the failure; 202 if the job is paused,
+//! has halted, or did not reach it |
 //! | `dlq/retry` | by filter, `per_second`: orders, and answers 202 |
-//! | `dlq/export`, `dlq/import` | entries, one a line |
+//! | `dlq/export`, `dlq/import` | entries, one per line |
 
 use std::time::Duration;
 
@@ -22,37 +23,37 @@ use crate::Dispatcher;
 use crate::api::{ApiError, Refusal, Result, order};
 use crate::store::{Filter, set, text_of};
 
-/// Entries of a list where nothing is said, and at most.
+/// The default and the largest number of entries of a list.
 const LIMIT: u64 = 25;
 const LIMIT_MAX: u64 = 1_000;
 
-/// Entries that a list may leave out at its beginning.
+/// The largest offset of a list.
 const OFFSET_MAX: u64 = 100_000;
 
-/// Entries that are deleted or written at once.
+/// The most entries that are deleted or written in one request.
 const AT_ONCE: u64 = 200;
 
-/// Entries of a page of an export: each has a document of up to 4 MB.
+/// The entries of a page of an export. Each has a document of up to 4 MB.
 const EXPORTED: usize = 50;
 
-/// Bytes of lines whose entries are written at once.
+/// The bytes of lines whose entries are written in one request.
 const IMPORTED_BYTES: usize = 1 << 20;
 
-/// Lines of an import that are no entries, of which it is said why.
+/// The most malformed lines of an import that are reported.
 const FAULTS_MAX: usize = 20;
 
-/// Where entries' ids lie.
+/// The range of ids of entries.
 const BEGIN: &str = "dlq:";
 const END: &str = "dlq:~";
 
-/// How often it is looked whether an entry was replayed.
+/// The interval at which a replayed entry is polled.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// For how long that is waited for, where nothing is said, and at most.
+/// The default and the longest wait for a replay, in seconds.
 const WAIT_SECONDS: u64 = 10;
 const WAIT_SECONDS_MAX: u64 = 60;
 
-/// The members of an entry that lists have: all but the document.
+/// The members of an entry in a list: all except the document.
 const MEMBERS: [&str; 18] = [
     "_id",
     "type",
@@ -77,21 +78,21 @@ const MEMBERS: [&str; 18] = [
 /// The order of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sorted {
-    /// The newest first.
+    /// Newest first.
     #[default]
     Newest,
-    /// The oldest first.
+    /// Oldest first.
     Oldest,
 }
 
-/// Which part of a list is asked for.
+/// The requested part of a list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Window {
-    /// So many at most.
+    /// The most entries.
     pub limit: Option<u64>,
-    /// After so many.
+    /// The number of entries to skip.
     pub offset: u64,
-    /// In which order.
+    /// The order.
     pub sorted: Sorted,
 }
 
@@ -109,7 +110,7 @@ fn request(filter: &Filter, window: &Window) -> Value {
     asked
 }
 
-/// An entry as it is shown: `id` in the place of CouchDB's members.
+/// Returns an entry with `id` instead of CouchDB's members.
 fn shown(mut document: Value) -> Value {
     let id = text_of(&document, "_id").to_owned();
     if let Some(members) = document.as_object_mut() {
@@ -120,7 +121,7 @@ fn shown(mut document: Value) -> Value {
     document
 }
 
-/// The entries of a filter, in pages.
+/// A paged export of the entries of a filter.
 #[derive(Debug, Clone)]
 pub struct Export {
     filter: Filter,
@@ -128,7 +129,7 @@ pub struct Export {
 }
 
 impl Dispatcher {
-    /// Entries, without their documents.
+    /// Lists entries without their documents.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -139,7 +140,7 @@ impl Dispatcher {
         Ok(json!({"offset": window.offset, "entries": entries}))
     }
 
-    /// How [`Dispatcher::list_entries`] finds them.
+    /// Explains the query of [`Dispatcher::list_entries`].
     ///
     /// # Errors
     /// [`ApiError`].
@@ -147,7 +148,7 @@ impl Dispatcher {
         Ok(self.store.call(Method::POST, "/_explain", Some(&request(filter, window))).await?)
     }
 
-    /// How many there are.
+    /// Counts entries.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -158,7 +159,7 @@ impl Dispatcher {
         Ok(json!({"count": answer.get("count").and_then(Value::as_u64).unwrap_or(0)}))
     }
 
-    /// How many there are of each job, reason and state.
+    /// Counts entries by job, reason and state.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -183,7 +184,7 @@ impl Dispatcher {
         Ok(json!({"total": total, "jobs": jobs, "reasons": reasons, "states": states, "groups": groups}))
     }
 
-    /// One, with its document.
+    /// Returns an entry with its document.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -196,7 +197,7 @@ impl Dispatcher {
         Ok(found.ok_or(Refusal::NoEntry)?)
     }
 
-    /// Puts another document in the place of an entry's, to be sent when it is replayed: `body` has `doc`, or `doc_data` as text.
+    /// Replaces the document that a replay of an entry sends: `body` has `doc`, or `doc_data` as text.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -230,7 +231,7 @@ impl Dispatcher {
         Ok(json!({"ok": true}))
     }
 
-    /// Deletes one.
+    /// Deletes an entry.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -240,7 +241,8 @@ impl Dispatcher {
         Ok(json!({"ok": true}))
     }
 
-    /// Has one delivered, and waits for what becomes of it. The status too: 200, or 202 where nobody has come to it yet.
+    /// Orders the replay of an entry and waits for its outcome. Returns the status too: 200, or 202 if no outcome is
+    /// known yet.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -271,7 +273,7 @@ impl Dispatcher {
         }
     }
 
-    /// Has all that match delivered, so many in a second at most. Each job's are one order to it.
+    /// Orders the replay of all matching entries, at most `per_second`, with one order per job.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -291,7 +293,7 @@ impl Dispatcher {
             let order = Order { reason, since, until, per_second, ..order(Do::Replay) };
             match self.give_order(&job, &order, None).await {
                 Ok(()) => ordered.push(job),
-                // Its entries are still there; nobody delivers them.
+                // The job is gone, and its entries remain undelivered.
                 Err(ApiError::Refused(Refusal::NoJob)) if filter.job.is_none() => {}
                 Err(error) => return Err(error),
             }
@@ -299,7 +301,7 @@ impl Dispatcher {
         Ok(json!({"ok": true, "jobs": ordered}))
     }
 
-    /// Deletes all that match.
+    /// Deletes all matching entries.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -320,12 +322,12 @@ impl Dispatcher {
         }
     }
 
-    /// Begins to write entries out.
+    /// Begins an export.
     pub fn export_entries(&self, filter: Filter) -> Export {
         Export { filter, from: Some((BEGIN.to_owned(), false)) }
     }
 
-    /// The next lines of an export, an entry each; `None` at its end.
+    /// Returns the next lines of an export, one entry each; `None` at its end.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -351,10 +353,11 @@ impl Dispatcher {
         Ok(Some(lines))
     }
 
-    /// Takes entries in, one a line: Flatbed's, or the Python worker's for a job of this id. Those that are there already stay as they are.
+    /// Imports entries, one per line: Flatbed's, or the Python worker's for the job with this id. Existing entries stay
+    /// unchanged.
     ///
     /// # Errors
-    /// [`ApiError`]; the answer names lines that are no entries.
+    /// [`ApiError`]; the answer lists malformed lines.
     pub async fn import_entries(&self, job: Option<&str>, lines: &str) -> Result<Value> {
         let (mut imported, mut there, mut refused, mut faults) = (0_u64, 0_u64, 0_u64, Vec::new());
         let mut fault = |fault: Value| {
@@ -397,7 +400,7 @@ impl Dispatcher {
     }
 }
 
-/// The document of an imported line.
+/// Returns the document of an imported line.
 fn entry_of(job: Option<&str>, line: &str) -> std::result::Result<Value, String> {
     let value: Value = serde_json::from_str(line).map_err(|_| "it is no JSON".to_owned())?;
     let entry = if text_of(&value, "type") == "dlq" {

@@ -1,4 +1,4 @@
-//! The queue of one job, for a run of it: entries are written, and those that somebody wants are read to be replayed.
+//! The queue of one job, for its run: writes entries, and reads those to be replayed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -18,25 +18,25 @@ use tokio::time::Instant;
 use crate::metrics::Metrics;
 use crate::store::{Filter, Store, StoreError, expired, set, text_of};
 
-/// Ids of entries that are listed at once.
+/// The most ids of entries that are listed in one request.
 const LISTED_MAX: u64 = 500;
 
-/// Bytes of documents in entries that are read ahead.
+/// The most bytes of documents in entries that are read ahead.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Entries that are replayed once by themselves.
+/// The most entries that are replayed once automatically.
 const AGAIN_MAX: usize = 1_000;
 
-/// How often what may go is looked for.
+/// The interval at which expired entries are removed.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
-/// Entries that go at once.
+/// The most entries that are removed in one request.
 const SWEPT_MAX: u64 = 200;
 
-/// Entries of a job, where it says nothing.
+/// The default limit of a job's entries.
 const ENTRIES_MAX: u64 = 1_000_000;
 
-/// A replay that is under way.
+/// A replay order in progress.
 #[derive(Debug)]
 struct UnderWay {
     order: Order,
@@ -45,7 +45,7 @@ struct UnderWay {
     is_listed: bool,
 }
 
-/// See the module.
+/// The queue of one job.
 #[derive(Debug)]
 pub(crate) struct Entries {
     clock: Clock,
@@ -55,13 +55,13 @@ pub(crate) struct Entries {
     orders: watch::Receiver<Vec<Order>>,
     under_way: Option<UnderWay>,
     done: HashSet<String>,
-    /// What another document was in the way of; it may be no longer.
+    /// Documents that failed because of another document's row, to be tried once more.
     again: VecDeque<String>,
     revs: HashMap<String, String>,
-    /// No replay before.
+    /// The earliest time of the next replay.
     not_before: Option<Instant>,
     swept_at: Option<Instant>,
-    /// How many there are, as far as it is known, and how many were written since.
+    /// The last known number of entries, including those written since.
     known: Option<u64>,
     metrics: Arc<Metrics>,
 }
@@ -92,7 +92,7 @@ impl Entries {
         }
     }
 
-    /// Whether there is room for another.
+    /// Checks that the queue may hold another entry.
     async fn room(&mut self) -> Result<(), NotKept> {
         let max = self.settings.entries_max.unwrap_or(ENTRIES_MAX);
         if self.known.is_some_and(|known| known < max) {
@@ -107,7 +107,7 @@ impl Entries {
         if known < max { Ok(()) } else { Err(NotKept::Full(known)) }
     }
 
-    /// The next order to replay something.
+    /// Returns the next pending replay order.
     fn next_order(&mut self) -> Option<UnderWay> {
         let orders = self.orders.borrow();
         self.done.retain(|done| orders.iter().any(|order| order.id == *done));
@@ -118,7 +118,7 @@ impl Entries {
         Some(UnderWay { order, ids, bookmark: None, is_listed })
     }
 
-    /// Reads the ids of further entries that an order is about.
+    /// Lists the ids of further entries of an order.
     async fn list(&self, under_way: &mut UnderWay) -> Result<(), StoreError> {
         let order = &under_way.order;
         let filter = Filter {
@@ -147,7 +147,7 @@ impl Entries {
         if let Some(members) = document.as_object_mut() {
             members.retain(|name, _| !name.starts_with('_'));
         }
-        // An entry of another job may be named by an order; it is that job's.
+        // An order may name an entry of another job, which only that job replays.
         let Ok(entry) = serde_json::from_value::<Entry>(document) else { return Ok(None) };
         if entry.job != self.job {
             return Ok(None);
@@ -183,7 +183,7 @@ impl Entries {
             }
             let Some(id) = under_way.ids.pop_front() else {
                 if under_way.is_listed {
-                    // What was given out before is settled by now.
+                    // The entries returned before are settled by now.
                     if !wanted.is_empty() {
                         self.under_way = Some(under_way);
                         break;
@@ -208,14 +208,14 @@ impl Entries {
         Ok(wanted)
     }
 
-    /// Takes an order away that is done.
+    /// Removes a completed order.
     async fn end(&mut self, order: &str) -> Result<(), StoreError> {
         end_order(&self.store, &self.job, order).await?;
         self.done.insert(order.to_owned());
         Ok(())
     }
 
-    /// Takes away what may go by itself.
+    /// Removes expired entries.
     async fn sweep(&mut self) -> Result<(), StoreError> {
         let is_due = self.swept_at.is_none_or(|at| self.clock.since(at) >= SWEEP_EVERY);
         if !is_due {
@@ -233,7 +233,7 @@ impl Entries {
             }
             self.known = self.known.map(|known| known.saturating_sub(gone));
             if gone >= SWEPT_MAX {
-                // There are more; deliveries come between.
+                // More remain; deliveries proceed in between.
                 self.swept_at = None;
             }
         }
@@ -241,7 +241,7 @@ impl Entries {
     }
 }
 
-/// Takes an order out of a job's document.
+/// Removes an order from a job's document.
 pub(crate) async fn end_order(store: &Store, job: &str, order: &str) -> Result<(), StoreError> {
     let change = |document: &mut Value| {
         let Some(Value::Array(orders)) = document.get_mut("orders") else { return false };
@@ -256,14 +256,14 @@ impl Queue for Entries {
     async fn put(&mut self, entry: &Entry) -> Result<(), NotKept> {
         let id = entry.id();
         if let Err(full) = self.room().await {
-            // One that is there already needs no room.
+            // Replacing an existing entry needs no room.
             let is_there = matches!(full, NotKept::Full(_)) && matches!(self.store.get(&id).await, Ok(Some(_)));
             return if is_there { Ok(()) } else { Err(full) };
         }
         let document = serde_json::to_value(entry).map_err(|error| NotKept::Failed(error.to_string()))?;
         let mut written = self.store.put(&id, &document).await;
         if written.as_ref().is_err_and(|error| error.status() == Some(413)) {
-            // As JSON in JSON it may be longer than a document may be; a replay reads it from the source.
+            // Nested JSON may exceed the limit of a document; a replay reads it from the source.
             let entry = Entry { doc_data: String::new(), ..entry.clone() };
             let document = serde_json::to_value(entry).map_err(|error| NotKept::Failed(error.to_string()))?;
             written = self.store.put(&id, &document).await;
@@ -276,7 +276,7 @@ impl Queue for Entries {
                 }
                 Ok(())
             }
-            // A process that died has written it, and somebody may have worked with it since.
+            // A process that died has written it, and an administrator may have changed it since.
             Err(error) if error.status() == Some(409) => Ok(()),
             Err(error) => Err(NotKept::Failed(format!("an entry of {WORKER}: {error}"))),
         }
@@ -306,7 +306,7 @@ impl Queue for Entries {
                 }
                 Ok(())
             }
-            // Somebody has edited or deleted it meanwhile: what they want is done when they ask for it.
+            // An administrator edited or deleted it meanwhile, which takes precedence.
             Err(error) if matches!(error.status(), Some(404 | 409)) => Ok(()),
             Err(error) => Err(error.to_string()),
         }

@@ -1,4 +1,4 @@
-//! Follows `_worker`: every process knows the same jobs, and the leases say which one runs each.
+//! Follows `_worker`: every process knows the same jobs, and leases decide which process runs each.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use crate::leases;
 use crate::store::text_of;
 use crate::work::Followed;
 
-/// After an error, at first.
+/// The first pause after an error.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// After errors of a server elsewhere.
+/// The longest pause after errors of a remote server.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// For how long such a server is asked to wait for a change, in milliseconds.
+/// The time that a remote server waits for a change, in milliseconds.
 const WAIT_MS: u64 = 25_000;
 
-/// Rows of a page of its changes.
+/// The rows of a page of changes.
 const ROWS_MAX: u32 = 1_000;
 
 /// Runs until the server stops.
@@ -73,12 +73,12 @@ impl Job for Follower {
     }
 }
 
-/// Whether a document of such an id says something of what is to run.
+/// Returns whether the document with this id defines jobs.
 fn is_of_jobs(id: &str) -> bool {
     !(id.starts_with("dlq:") || id.starts_with("checkpoint:") || id.starts_with('_'))
 }
 
-/// Follows the database until it is gone or cannot be read.
+/// Follows the database until it is deleted or cannot be read.
 async fn follow(dispatcher: &Arc<Dispatcher>) -> Result<(), String> {
     dispatcher.store.ensure().await.map_err(|error| error.to_string())?;
     match &dispatcher.home {
@@ -87,12 +87,12 @@ async fn follow(dispatcher: &Arc<Dispatcher>) -> Result<(), String> {
     }
 }
 
-/// By requests to a server: all its changes once, and then those that come.
+/// Follows a remote server's database: reads all changes once, then waits for new ones.
 async fn follow_there(dispatcher: &Arc<Dispatcher>) -> Result<(), crate::StoreError> {
     let store = &dispatcher.store;
     let lease = leases::silence_max(store).await?;
     if lease != dispatcher.lease() {
-        // All processes must agree on it: jobs that run by another time end, and are taken anew.
+        // All processes must agree on the lease time: running jobs end and are claimed again.
         let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
         dispatcher.lease_ms.store(lease_ms, Ordering::Relaxed);
         for job in dispatcher.followed() {
@@ -114,9 +114,9 @@ async fn follow_there(dispatcher: &Arc<Dispatcher>) -> Result<(), crate::StoreEr
     }
 }
 
-/// In the storage of this process.
+/// Follows the database in this process's storage.
 async fn follow_here(dispatcher: &Arc<Dispatcher>, layer: &Layer) -> Result<(), String> {
-    // From now on; then all is read. A queue of a million entries is not gone through.
+    // Follows from now on, then reads all definitions once. This skips the entries of the queue.
     let query = ChangesQuery { since: Since::Now, ..ChangesQuery::default() };
     let mut changes = layer.reader(WORKER).changes(query);
     let mut is_first = true;
@@ -137,7 +137,7 @@ async fn follow_here(dispatcher: &Arc<Dispatcher>, layer: &Layer) -> Result<(), 
     }
 }
 
-/// Makes what runs into what is to run.
+/// Starts and stops jobs to match the board.
 async fn take(dispatcher: &Arc<Dispatcher>, board: Board) {
     let known: HashMap<String, Arc<Followed>> =
         dispatcher.followed().into_iter().map(|job| (job.description.id.clone(), job)).collect();
@@ -183,7 +183,7 @@ async fn take(dispatcher: &Arc<Dispatcher>, board: Board) {
     }
 }
 
-/// Looks at the leases of all jobs that other processes run, in few reads.
+/// Reads the leases of all jobs that other processes run, in few transactions.
 async fn watch_leases(dispatcher: &Arc<Dispatcher>) {
     loop {
         dispatcher.clock().sleep(dispatcher.lease() / 4).await;

@@ -1,5 +1,5 @@
-//! Where the jobs of this process lie: in the storage that it has open, or at a server that it asks over HTTP. Both have the same
-//! leases in common, with the same epochs.
+//! The home of this process's jobs: the storage that it has open, or a server that it calls over HTTP. Both use the
+//! same leases with the same epochs.
 
 use std::time::Duration;
 
@@ -11,39 +11,35 @@ use serde_json::Value;
 use crate::leases;
 use crate::store::{Store, StoreError};
 
-/// Epochs this far ahead of the clock, in seconds, are nobody's: whoever writes one would leave none to those that come after.
+/// The seconds by which an epoch may be ahead of the clock. An epoch without this limit could leave none to its
+/// successors.
 const AHEAD_MAX: u64 = 86_400;
 
-/// See the module.
+/// The home of jobs.
 #[derive(Clone)]
 pub(crate) enum Home {
     /// In this process's storage.
-    Here {
-        /// The storage.
-        layer: Layer,
-        /// Takes leases.
-        actor: ServerActor,
-    },
-    /// At a server, which `Store` asks.
+    Here { layer: Layer, actor: ServerActor },
+    /// At a server, which `Store` calls.
     There {
-        /// The server.
+        /// The client of the server.
         store: Store,
-        /// No call takes longer: an answer that comes later is worth nothing.
+        /// The timeout of a call. A later answer is useless.
         time_max: Duration,
     },
 }
 
-/// What whoever takes a job over is given: its state, for [`flatbed_jobs::Job::restore`].
+/// The state that a new owner of a lease receives, for [`flatbed_jobs::Job::restore`].
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Given {
-    /// What is done from now on is done under this epoch. It is above all that the lease has seen, by the clock where the lease lies.
+    /// The epoch of the new owner: above all epochs in the lease, by the clock of the home.
     pub(crate) epoch: u64,
-    /// What the one before told.
+    /// The state that the previous owner stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) told: Option<Value>,
 }
 
-/// The epoch in what a lease tells; 0 where it tells none.
+/// Returns the epoch in a lease's state; 0 if it has none.
 pub(crate) fn epoch_of(state: &[u8]) -> u64 {
     #[derive(Deserialize)]
     struct Epoch {
@@ -53,16 +49,16 @@ pub(crate) fn epoch_of(state: &[u8]) -> u64 {
 }
 
 impl Given {
-    /// To whoever takes a lease with such a state at a time, in seconds since 1970.
+    /// Makes the state for the new owner of a lease at a time, in seconds of Unix time.
     pub(crate) fn of(state: &[u8], now: u64) -> Given {
-        // The time is above what a lease had that is gone with its job.
+        // The time exceeds the epochs of a lease that was deleted with its job.
         let epoch = epoch_of(state).saturating_add(1).max(now);
         Given { epoch, told: serde_json::from_slice(state).ok() }
     }
 }
 
-/// Whether a new state may replace the one that was found at a time: not one of an older epoch that comes late, and no epoch out of
-/// turn.
+/// Returns whether a new state may replace the stored one: not with an older epoch, which arrived late, and not with an
+/// epoch beyond [`AHEAD_MAX`].
 fn may_follow(found: &[u8], told: &[u8], now: u64) -> bool {
     let (found, told) = (epoch_of(found), epoch_of(told));
     found <= told && told <= found.saturating_add(1).max(now.saturating_add(AHEAD_MAX))
@@ -73,8 +69,8 @@ impl Home {
         layer.database(WORKER, actor.clone())
     }
 
-    /// Leases behind `after` in the order of their ids, a page of them; an empty one is the end. Their states are left out by
-    /// [`Home::There`].
+    /// Returns a page of leases after `after`, in the order of their ids; empty at the end. [`Home::There`] omits their
+    /// states.
     pub(crate) async fn page(&self, after: Option<&str>) -> Result<Vec<(String, Lease)>, LeaseError> {
         match self {
             Home::Here { layer, .. } => match layer.reader(WORKER).leases(after).await {
@@ -85,7 +81,7 @@ impl Home {
         }
     }
 
-    /// Removes a lease of a job that is gone. False: the job is there, as it was made again, and its lease may be somebody's.
+    /// Removes the lease of a deleted job. False: the job exists again, and its lease may have an owner.
     pub(crate) async fn forget(&self, id: &str) -> Result<bool, LeaseError> {
         match self {
             Home::Here { layer, actor } => {
@@ -104,7 +100,8 @@ fn not_asked(error: StoreError) -> LeaseError {
     }
 }
 
-/// In one transaction with the look whether there is such a job: of what is no job there would be leases that nobody removes.
+/// Takes a lease and checks in the same transaction that the job exists, since nothing would remove a lease without a
+/// job.
 async fn take_here(
     layer: &Layer,
     actor: &ServerActor,
@@ -188,11 +185,11 @@ mod tests {
         for (found, comes, may) in [
             (told(7), told(7), true),
             (told(7), told(8), true),
-            // What was sent under an older one comes late.
+            // Sent under an older epoch, it arrives late.
             (told(8), told(7), false),
             (told(8), b"{}".to_vec(), false),
             (Vec::new(), told(NOW), true),
-            // It would be the last.
+            // It would be the last epoch.
             (told(7), told(u64::MAX), false),
             (told(u64::MAX - 1), told(u64::MAX), true),
         ] {

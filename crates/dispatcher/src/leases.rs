@@ -1,15 +1,20 @@
-//! Leases of jobs over HTTP, `/_worker/_api/leases`: what a server answers, and what a process elsewhere asks it. Each call is one
-//! transaction at the server, and does nothing more when it is sent again: who has a lease takes it once more. All that a process holds
-//! are held by one.
+//! Leases of jobs over HTTP, `/_worker/_api/leases`: the server's answers, and the client of a remote process. Each
+//! call is one transaction at the server and idempotent: an owner may take its lease again. A process holds all its
+//! leases in one call.
 //!
 //! | call | meaning |
 //! |---|---|
-//! | `GET leases?after=JOB` | `lease_ms` (the server's setting, for all processes); `leases`: `id`, `owner`, `beats`; at most 200, an empty list is the end |
-//! | `POST leases/JOB/take`, `{"owner", "stale"}` | `stale`: a lease as it was seen and unchanged since. `{"ours": true, "epoch", "told"}`, the epoch above all others by the server's clock; or `{"ours": false, "lease"}`. 404: no such job |
-//! | `POST leases/JOB/hold`, `{"owner", "told"}` | `told` is the state, with `epoch`. `{"ours": false}`: the job is another's |
-//! | `POST leases`, `{"owner", "held": [{"id", "told"}]}` | holds at most 100 different jobs, 500,000 bytes. `{"ours": [...]}` in their order, false for no job. An older server answers 405 and is asked for each |
+//! | `GET leases?after=JOB` | `lease_ms` (the server's setting, for all processes); `leases`: `id`, `owner`, `beats`;
+//! at most 200, empty at the end |
+//! | `POST leases/JOB/take`, `{"owner", "stale"}` | `stale`: a lease that was seen unchanged for its time. `{"ours":
+//! true, "epoch", "told"}`, the epoch above all others by the server's clock; or `{"ours": false, "lease"}`. 404: no
+//! such job |
+//! | `POST leases/JOB/hold`, `{"owner", "told"}` | `told` is the state, with `epoch`. `{"ours": false}`: another
+//! process has the job |
+//! | `POST leases`, `{"owner", "held": [{"id", "told"}]}` | holds at most 100 different jobs, 500,000 bytes. `{"ours":
+//! [...]}` in their order, false for a missing job. An older server answers 405 and gets a call for each |
 //! | `POST leases/JOB/release` | as `hold`, and returns the lease |
-//! | `DELETE leases/JOB` | of a job that is gone; 409 while it exists, also if made again |
+//! | `DELETE leases/JOB` | removes the lease of a deleted job; 409 while the job exists, even if it was created again |
 //!
 //! Owners are 16 bytes in hexadecimal digits, `beats` is a number as text.
 
@@ -29,14 +34,14 @@ use crate::api::{ApiError, Refusal, Result};
 use crate::home::{Given, epoch_of};
 use crate::store::{self, Store, StoreError, text_of};
 
-/// Bytes of an owner: as it is made, and none longer.
+/// The bytes of an owner; also the longest that is accepted.
 const OWNER_BYTES: usize = 16;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// What [`hex`] has written. `None` for any other text, and for one that is longer than an owner.
+/// Parses the output of [`hex`]. `None`: malformed, or longer than an owner.
 fn unhex(text: &str) -> Option<Vec<u8>> {
     if text.len() > 2 * OWNER_BYTES || !text.len().is_multiple_of(2) || !text.is_ascii() {
         return None;
@@ -44,7 +49,7 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
 }
 
-/// A lease as it is seen from elsewhere. Beats are beyond what every reader of JSON takes for a number.
+/// Returns a lease as JSON. Beats are texts, because they exceed the integers that every JSON parser preserves.
 fn seen(lease: &Lease) -> Value {
     json!({"owner": hex(&lease.owner), "beats": lease.beats.to_string()})
 }
@@ -72,7 +77,7 @@ impl From<LeaseError> for ApiError {
 }
 
 impl Dispatcher {
-    /// A page of leases, and for how long their owners may be silent.
+    /// Returns a page of leases, and the time after which a silent owner loses them.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -89,8 +94,8 @@ impl Dispatcher {
         Ok(json!({"lease_ms": lease_ms, "leases": rows}))
     }
 
-    /// Takes a job's lease for a process elsewhere: `body` has its `owner` and, to take what another was silent about for too long,
-    /// `stale`, the lease as it was seen.
+    /// Takes a job's lease for a remote process: `body` has its `owner` and, to take an expired lease, `stale`, the
+    /// lease as it was seen.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -109,8 +114,8 @@ impl Dispatcher {
         }
     }
 
-    /// Says for a process elsewhere that it still has a job, and what it tells; with `release`, that it gives the job up. `body` has
-    /// `owner` and `told`, in which the epoch is.
+    /// Renews a job's lease for a remote process and stores its state; with `release` returns the lease. `body` has
+    /// `owner` and `told`, which contains the epoch.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -125,8 +130,8 @@ impl Dispatcher {
         Ok(json!({"ours": is_ours}))
     }
 
-    /// As [`Dispatcher::hold_lease`] for several jobs of a process, in one transaction: `body` has `owner`, and `held` with `id` and `told` of
-    /// each.
+    /// Renews the leases of several jobs of a process in one transaction, as [`Dispatcher::hold_lease`]: `body` has
+    /// `owner`, and `held` with `id` and `told` of each.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -154,7 +159,7 @@ impl Dispatcher {
         Ok(json!({"ours": self.home.hold_many(&owner, &holds).await?}))
     }
 
-    /// Removes the lease of a job that is no more.
+    /// Removes the lease of a deleted job.
     ///
     /// # Errors
     /// [`ApiError`].
@@ -178,7 +183,7 @@ fn nonsense(what: &str) -> StoreError {
     }
 }
 
-/// For how long owners may be silent at this server.
+/// Returns the time after which a silent owner loses its leases at this server.
 pub(crate) async fn silence_max(store: &Store) -> std::result::Result<Duration, StoreError> {
     let answer = match store.call(Method::GET, "/_api/leases?after=~", None).await {
         Err(StoreError::Refused { status: 404 | 501, .. }) => {
@@ -209,7 +214,7 @@ pub(crate) async fn page(
     rows.iter().map(row).collect::<Option<_>>().ok_or_else(|| nonsense("list of leases"))
 }
 
-/// False: the job is there.
+/// Removes the lease of a deleted job. False: the job exists.
 pub(crate) async fn forget(store: &Store, id: &str, time_max: Duration) -> std::result::Result<bool, StoreError> {
     match store.call_within(Method::DELETE, &path(id, ""), None, time_max).await {
         Err(error) if error.status() == Some(409) => Ok(false),
@@ -253,7 +258,7 @@ pub(crate) async fn hold(
     answer.get("ours").and_then(Value::as_bool).ok_or_else(|| nonsense("lease"))
 }
 
-/// As many answers as there are holds, or none.
+/// Renews several leases. Returns an answer for each, or an error.
 pub(crate) async fn hold_many(
     store: &Store,
     owner: &Owner,

@@ -1,8 +1,8 @@
-//! The jobs of the changes worker that a server runs: documents of `_worker`, shared with the other processes of the same storage by
-//! leases; and the queue of what their targets refused.
+//! Runs the jobs of the changes worker: documents of `_worker`, shared between the processes of one storage by leases,
+//! and the queue of documents that targets refused.
 //!
-//! It knows the layer for leases and for what has changed, and reads and writes documents by CouchDB's API, over connections that are
-//! made for it. What a job does is `flatbed-worker`'s.
+//! This crate uses the layer for leases and for changes, and reads and writes documents through CouchDB's API, over
+//! connections passed to it. `flatbed-worker` does the work of a job.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
@@ -47,49 +47,50 @@ pub use dlq::{Export, Sorted, Window};
 pub use store::{Filter, Store, StoreError};
 pub use work::{Followed, Halted, Told};
 
-/// How long jobs may take to end when the server stops.
+/// The time that jobs have to end when the server stops.
 const STOP_MAX: Duration = Duration::from_secs(8);
 
-/// Whether a document of `_worker` may be written under an id.
+/// Checks that a document of `_worker` may be written under an id.
 ///
 /// # Errors
-/// Why not, without anything that stands where a secret belongs.
+/// The reason, without the values of members that may be secrets.
 pub fn check_document(id: &str, text: &[u8]) -> Result<(), String> {
     flatbed_worker::documents::check(id, text).map_err(|error| error.to_string())
 }
 
-/// Makes a connection to the server itself, as an administrator.
+/// Makes a connection to this server, as an administrator.
 pub type Connect = Arc<dyn Fn() -> DuplexStream + Send + Sync>;
 
-/// The server at which a process without a storage keeps its jobs.
+/// The remote server with the jobs of a process without a storage.
 #[derive(Debug, Clone)]
 pub struct Server {
-    /// Its address, with the path that it is behind.
+    /// Its URL, including a path prefix.
     pub url: Url,
-    /// An administrator's name and password. `None`: the server lets everybody in.
+    /// An administrator's name and password. `None`: the server needs no sign-in.
     pub account: Option<(String, Secret)>,
 }
 
-/// How jobs run.
+/// The settings of a dispatcher.
 #[derive(Clone)]
 pub struct DispatcherOptions {
-    /// Jobs that run at once in this process.
+    /// The most jobs that run at once in this process.
     pub jobs_max: usize,
-    /// A process that has not renewed its hold on a job for this long loses it to another.
+    /// The lease time: a process that does not renew its lease on a job for this long loses it to another.
     pub lease: Duration,
-    /// Before a job that could not begin is tried again.
+    /// The pauses before a job that could not begin is retried.
     pub backoff: Backoff,
-    /// What jobs may hold of documents, all together.
+    /// The memory budget of all jobs.
     pub memory: Memory,
-    /// Where secrets lie, where files are written, and what may be reached. Its clock is the process's: the layer's, where there
-    /// is one.
+    /// The places of secrets and files, and the reachable servers. Its clock is the process's, which equals the layer's
+    /// if there is one.
     pub reach: Reach,
-    /// What runs functions of mappings; without it jobs that have one are broken.
+    /// The runner of functions. `None`: jobs whose mapping has a function are broken.
     pub scripts: Option<Scripts>,
 }
 
 impl DispatcherOptions {
-    /// `connect` makes connections to the server itself; `network` and `tls` say what else may be reached, and whom to trust there.
+    /// Creates settings for jobs in this process's storage. `connect` connects to this server; `network` and `tls`
+    /// define the other servers that may be reached and the trusted authorities.
     pub fn new(
         secrets: Secrets,
         files: Option<std::path::PathBuf>,
@@ -101,8 +102,8 @@ impl DispatcherOptions {
         DispatcherOptions::of(reach(secrets, files, network, tls, local))
     }
 
-    /// Of a process that keeps its jobs at a server elsewhere, which is reached whatever `network` is. How long a process may be silent
-    /// the server says.
+    /// Creates settings for a process whose jobs lie at a remote server, which may be reached regardless of `network`.
+    /// That server defines the lease time.
     pub fn elsewhere(
         secrets: Secrets,
         files: Option<std::path::PathBuf>,
@@ -127,7 +128,7 @@ impl DispatcherOptions {
         }
     }
 
-    /// With functions of mappings, which the server's own engines run.
+    /// Runs functions of mappings in the server's JavaScript processes.
     #[must_use]
     pub fn with_functions(self, runner: Runner) -> Self {
         DispatcherOptions { scripts: Some(scripts::scripts(runner)), ..self }
@@ -181,28 +182,28 @@ fn inward(connect: Connect) -> Dial {
 
 /// The jobs of one process.
 pub struct Dispatcher {
-    /// Where leases lie.
+    /// The home of the leases.
     home: Home,
-    /// By which jobs of this process take them, and hold them together.
+    /// Takes leases for the jobs of this process and renews them together.
     leases: Arc<Together<Home>>,
     options: DispatcherOptions,
-    /// How long owners of leases may be silent, in milliseconds.
+    /// The lease time, in milliseconds.
     lease_ms: AtomicU64,
     store: Store,
-    /// Jobs that are to run, by id, whichever process runs them.
+    /// Enabled jobs by id, whichever process runs them.
     jobs: Mutex<HashMap<String, Arc<Followed>>>,
-    /// By id, the last of those that have been told to end and may not have done so: the next one waits for it.
+    /// Stopped jobs that may still run, by id. Their successors wait for them.
     leaving: Mutex<HashMap<String, Arc<Followed>>>,
-    /// This process, for leases.
+    /// The owner of this process's leases.
     owner: Owner,
     rooms: Arc<Semaphore>,
     metrics: Arc<Metrics>,
-    /// Of what follows `_worker`.
+    /// The state of the task that follows `_worker`.
     follower: Status,
 }
 
 impl Dispatcher {
-    /// Runs nothing yet.
+    /// Creates a dispatcher that runs no jobs yet.
     ///
     /// # Errors
     /// [`StoreError::Address`].
@@ -211,7 +212,8 @@ impl Dispatcher {
         Dispatcher::at(|_| Home::Here { layer, actor }, DispatcherOptions { reach, ..options })
     }
 
-    /// Of a process without a storage: what it needs is kept at the server of [`DispatcherOptions::elsewhere`]. Runs nothing yet.
+    /// Creates a dispatcher without a storage, whose jobs lie at the server of [`DispatcherOptions::elsewhere`]. Runs
+    /// no jobs yet.
     ///
     /// # Errors
     /// [`StoreError::Address`].
@@ -248,17 +250,16 @@ impl Dispatcher {
         }))
     }
 
-    /// The process's clock.
     pub(crate) fn clock(&self) -> &Clock {
         &self.options.reach.clock
     }
 
-    /// Begins to work off `_worker`. The task is for [`Dispatcher::stop`].
+    /// Starts to follow `_worker`. Pass the task to [`Dispatcher::stop`].
     pub fn start(self: &Arc<Self>) -> JoinHandle<()> {
         tokio::spawn(follow::run(self.clone()))
     }
 
-    /// Ends all jobs, each after the batch that is under way.
+    /// Ends all jobs, each after its current batch.
     pub async fn stop(&self, follower: JoinHandle<()>) {
         self.follower.stop();
         if self.clock().timeout(STOP_MAX, follower).await.is_err() {
@@ -266,12 +267,12 @@ impl Dispatcher {
         }
     }
 
-    /// A process that has not renewed its hold on a job for this long loses it to another.
+    /// Returns the lease time.
     pub(crate) fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms.load(Ordering::Relaxed))
     }
 
-    /// What this process is called in what is shown.
+    /// Returns the display name of this process.
     pub fn node(&self) -> String {
         self.owner.iter().take(4).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
     }
@@ -288,7 +289,7 @@ impl Dispatcher {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a job once the one that had its id before, in whatever way it went, has ended: both have the lease of this process.
+    /// Runs a job once its predecessor with the same id has ended: both use the lease of this process.
     fn follow(self: &Arc<Self>, id: String, followed: Arc<Followed>) {
         let before = self.leaving().get(&id).cloned();
         self.map().insert(id, followed.clone());
@@ -305,7 +306,7 @@ impl Dispatcher {
         }
     }
 
-    /// Nobody has to wait for a job that has ended.
+    /// Forgets a job that has ended, so that no successor waits for it.
     pub(crate) fn left(&self, followed: &Arc<Followed>) {
         if followed.status.has_ended() {
             let mut leaving = self.leaving();

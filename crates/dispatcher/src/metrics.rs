@@ -1,4 +1,4 @@
-//! What is counted of jobs in this process.
+//! Metrics of the jobs in this process.
 
 use flatbed_metrics::{Counter, Family, Kind, Value};
 
@@ -7,7 +7,7 @@ use flatbed_worker::progress::{AttachmentCounts, Progress};
 use crate::Dispatcher;
 
 flatbed_metrics::metrics! {
-    /// What jobs have done that run here no longer, and what no job counts for itself.
+    /// Counts of jobs that no longer run here, and counts that are not per job.
     pub(crate) struct Metrics {
         worker_delivered: Counter = "Documents that targets of jobs took.",
         worker_queued: Counter = "Entries of queues written, for documents that a target refused.",
@@ -22,7 +22,7 @@ flatbed_metrics::metrics! {
 }
 
 impl Metrics {
-    /// Adds what a job has counted.
+    /// Adds the counts of a job.
     pub(crate) fn add(&self, progress: &Progress) {
         self.worker_delivered.add(progress.delivered());
         self.worker_queued.add(progress.queued());
@@ -35,7 +35,7 @@ impl Metrics {
         self.worker_attachments_failed.add(failed);
     }
 
-    /// Adds what others have.
+    /// Adds other metrics.
     fn add_all(&self, of: &Metrics) {
         let pairs = [
             (&self.worker_delivered, &of.worker_delivered),
@@ -58,10 +58,10 @@ impl Metrics {
 pub(crate) const STATES: [&str; 4] = ["running", "failing", "halted", "waiting"];
 
 impl Dispatcher {
-    /// Figures of the jobs, whichever of them run here.
+    /// Returns the metrics of all jobs in this process.
     pub fn families(&self) -> Vec<Family> {
         let followed = self.followed();
-        // What those have counted that run here no longer, and those that do.
+        // The counts of ended jobs and of running ones.
         let sum = Metrics::default();
         sum.add_all(&self.metrics);
         followed.iter().for_each(|job| sum.add(&job.progress));

@@ -1,16 +1,16 @@
-//! Functions of mappings, run by the server's engines.
+//! Runs functions of mappings in the server's JavaScript processes.
 
 use std::sync::Arc;
 
 use flatbed_javascript::{Error, Runner, TransformFunction};
 use flatbed_worker::script::{Call, ScriptError, Scripts};
 
-/// Runs functions with the server's own threads, which take turns between jobs as between databases.
+/// Returns a runner of functions. Jobs take turns as databases do.
 pub(crate) fn scripts(runner: Runner) -> Scripts {
     Arc::new(move |call: Call| {
         let runner = runner.clone();
         Box::pin(async move {
-            // No database has such a name.
+            // No database can have this name.
             let function = TransformFunction::new(format!("/worker/{}", call.job), call.source);
             let called = match &call.document {
                 Some(document) => runner.transform(&function, document).await,
@@ -29,7 +29,7 @@ pub(crate) fn scripts(runner: Runner) -> Scripts {
     })
 }
 
-/// Whether a source is a function, for a job.
+/// Checks that a source is a function.
 ///
 /// # Errors
 /// [`ScriptError`].

@@ -1,4 +1,4 @@
-//! `_worker` by CouchDB's API: where jobs, their copies of checkpoints and their queues lie.
+//! A client of `_worker` through CouchDB's API: jobs, copies of checkpoints, and queues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,50 +13,50 @@ use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
-/// What is read of an answer.
+/// The limits of an answer.
 const BOUNDS: Bounds = Bounds { bytes_max: 32 << 20, time_max: Duration::from_secs(60) };
 
-/// How often a document is read and written again where somebody else wrote it meanwhile.
+/// The most attempts to update a document under conflicts.
 const CONFLICTS_MAX: u32 = 20;
 
-/// The design document of the queue's indexes and figures.
+/// The design document with the queue's indexes and views.
 const DESIGN: &str = "flatbed_queue";
 
-/// Its indexes, each by name and members.
+/// Its indexes, with name and members.
 const INDEXES: [(&str, &[&str]); 5] = [
     ("job", &["type", "job", "time"]),
     ("reason", &["type", "reason", "time"]),
     ("state", &["type", "state", "time"]),
     ("time", &["type", "time"]),
-    // What may go by itself is found without the entries that may not.
+    // Finds expired entries without reading the others.
     (EXPIRY, &["type", "job", "state", "expires_at"]),
 ];
 
 const EXPIRY: &str = "expiry";
 
-/// Why the database did not do what it was asked for.
+/// The error of a request to the database.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// It does not answer.
+    /// The database does not answer.
     #[error("the database _worker does not answer: {0}")]
     Peer(#[from] PeerError),
-    /// It says no.
+    /// The database refuses the request.
     #[error("{reason}")]
     Refused {
-        /// HTTP's status.
+        /// The HTTP status.
         status: u16,
-        /// CouchDB's word.
+        /// CouchDB's `error`.
         error: String,
-        /// In words.
+        /// CouchDB's `reason`.
         reason: String,
     },
-    /// The server's address cannot be read.
+    /// A malformed server URL.
     #[error("the address: {0}")]
     Address(String),
 }
 
 impl StoreError {
-    /// HTTP's status, where it answered.
+    /// Returns the HTTP status, if there was an answer.
     pub fn status(&self) -> Option<u16> {
         match self {
             StoreError::Refused { status, .. } => Some(*status),
@@ -65,14 +65,13 @@ impl StoreError {
     }
 }
 
-/// Result with [`StoreError`].
 pub(crate) type Result<T> = std::result::Result<T, StoreError>;
 
-/// The database. Cheap to clone.
+/// A client of the database. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Store(Arc<Peer>);
 
-/// A text member of a document.
+/// Returns a text member of a document, or an empty text.
 pub(crate) fn text_of<'v>(value: &'v Value, name: &str) -> &'v str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
@@ -85,7 +84,7 @@ pub(crate) fn set(value: &mut Value, name: &str, to: impl Into<Value>) {
 }
 
 impl Store {
-    /// Of a server that answers as to an administrator, in a time by this clock.
+    /// Creates a client of a server that grants administrator rights, with timeouts by this clock.
     ///
     /// # Errors
     /// [`StoreError::Address`].
@@ -95,7 +94,7 @@ impl Store {
         Ok(Store(Arc::new(peer.timed_by(clock.clone()))))
     }
 
-    /// Asks for something: its status and the JSON that it answers.
+    /// Sends a request and returns the status and JSON of the answer.
     ///
     /// # Errors
     /// [`StoreError::Peer`].
@@ -117,7 +116,7 @@ impl Store {
         Ok((answer.status, serde_json::from_slice(&answer.body).unwrap_or(Value::Null)))
     }
 
-    /// As [`Store::ask`], for what has to go well.
+    /// Sends a request that must succeed.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -125,7 +124,7 @@ impl Store {
         self.call_within(method, path, body, BOUNDS.time_max).await
     }
 
-    /// As [`Store::call`], with an answer in such a time or none.
+    /// Sends a request that must succeed within a time.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -144,7 +143,7 @@ impl Store {
         Err(StoreError::Refused { status, error: of("error"), reason: of("reason") })
     }
 
-    /// Makes the database if it is not there, and what its queue is read by.
+    /// Creates the database and the queue's design document if they are missing.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -168,7 +167,7 @@ impl Store {
         }
     }
 
-    /// A document with its id and revision.
+    /// Returns a document with its id and revision.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -180,10 +179,10 @@ impl Store {
         }
     }
 
-    /// Writes a document in the place of the revision that it has; gives the new one.
+    /// Writes a document over the revision that it names and returns the new revision.
     ///
     /// # Errors
-    /// [`StoreError`]; with status 409 it is another one.
+    /// [`StoreError`]; status 409 means a conflict.
     pub async fn put(&self, id: &str, document: &Value) -> Result<String> {
         let path = match id.strip_prefix("_design/") {
             Some(name) => format!("/_design/{}", encode_segment(name)),
@@ -196,14 +195,14 @@ impl Store {
     /// Deletes a revision.
     ///
     /// # Errors
-    /// [`StoreError`]; with status 409 there is another one.
+    /// [`StoreError`]; status 409 means a conflict.
     pub async fn delete(&self, id: &str, rev: &str) -> Result<()> {
         let path = format!("/{}?rev={}", encode_segment(id), encode_segment(rev));
         self.call(Method::DELETE, &path, None).await.map(drop)
     }
 
-    /// Changes a document, once more where somebody else changes it meanwhile. `change` says whether there is something to be written.
-    /// `None`: there is no such document.
+    /// Updates a document and retries on conflicts. `change` returns whether the document must be written. `None`: the
+    /// document does not exist.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -222,7 +221,7 @@ impl Store {
         }
     }
 
-    /// Deletes those that `_find` has answered, a page of them, as far as they are as it found them; gives how many.
+    /// Deletes the documents of a `_find` result, except those changed since, and returns their number.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -237,7 +236,7 @@ impl Store {
         Ok(done.as_array().into_iter().flatten().filter(is_done).count() as u64)
     }
 
-    /// Documents of ids from `begin` on, in pages that `take` is given.
+    /// Passes the documents from `begin` to `end` to `take`.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -249,7 +248,7 @@ impl Store {
         Ok(())
     }
 
-    /// A page of documents from an id on, or behind it; the last id, unless it was the last page.
+    /// Returns a page of documents from an id on, or after it, and the last id unless the page was the last.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -287,35 +286,35 @@ impl Store {
     }
 }
 
-/// The request of `_find` for entries of a job in a state whose time has come.
+/// Returns the `_find` request for expired entries of a job in a state.
 pub(crate) fn expired(job: &str, state: &str, now: u64, limit: u64) -> Value {
     let due = json!({"$gt": 0, "$lte": now});
     let selector = json!({"type": "dlq", "job": job, "state": state, "expires_at": due});
     json!({"selector": selector, "use_index": [DESIGN, EXPIRY], "fields": ["_id", "_rev"], "limit": limit})
 }
 
-/// What `_find` and its like are asked, of the queue.
+/// A filter of queue entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Of this job.
+    /// The job.
     pub job: Option<String>,
-    /// With this reason.
+    /// The reason.
     pub reason: Option<String>,
-    /// In this state.
+    /// The state.
     pub state: Option<String>,
-    /// That failed first at this time or later, in seconds of Unix time.
+    /// The earliest time of the first failure, in seconds of Unix time.
     pub since: Option<u64>,
-    /// ... or earlier.
+    /// The latest time of the first failure, in seconds of Unix time.
     pub until: Option<u64>,
 }
 
 impl Filter {
-    /// Whether it leaves none out.
+    /// Returns whether the filter matches all entries.
     pub fn is_empty(&self) -> bool {
         *self == Filter::default()
     }
 
-    /// The selector, and the index that it is answered by with its members.
+    /// Returns the selector, and the index that answers it with its members.
     pub(crate) fn selector(&self) -> (Value, [&'static str; 2], &'static [&'static str]) {
         let mut time = json!({"$gte": self.since.unwrap_or(0)});
         if let Some(until) = self.until {
@@ -337,7 +336,7 @@ impl Filter {
         (selector, [DESIGN, name], fields)
     }
 
-    /// The request of `_find`.
+    /// Returns the `_find` request.
     pub(crate) fn find(&self, fields: &[&str], limit: u64) -> Value {
         let (selector, index, by) = self.selector();
         let sort: Vec<Value> = by.iter().map(|name| json!({*name: "asc"})).collect();

@@ -1,4 +1,4 @@
-//! One job in one process: it waits for the lease, and runs the job while it has it.
+//! One job in one process: waits for the lease, and runs the job while it holds it.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -21,62 +21,62 @@ use crate::entries::{Entries, end_order};
 use crate::home::Given;
 use crate::scripts::check;
 
-/// For the batch that is under way when a job is to end.
+/// The time for the current batch when a job must end.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// Orders that are remembered as done.
+/// The most completed orders that are remembered.
 const DONE_MAX: usize = 200;
 
-/// Why a job stands still until somebody does something.
+/// The reason why a job is halted until an administrator acts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Halted {
     /// `made_again`, `behind`, `nonsense`, `unfit`, `too_many_failures`, `queue_full`, `broken` or `gave_up`.
     pub kind: String,
-    /// In words.
+    /// The reason in words.
     pub reason: String,
-    /// Of which description.
+    /// The fingerprint of the halted description.
     pub of: String,
 }
 
-/// What a lease says of its job.
+/// The state of a job in its lease.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Told {
-    /// Raised with each take-over.
+    /// The epoch, raised by each takeover.
     pub epoch: u64,
-    /// Which process has it.
+    /// The process that holds the lease.
     pub node: String,
-    /// The description that runs.
+    /// The fingerprint of the running description.
     pub of: String,
     /// `running`, `failing`, `halted` or `waiting`.
     pub state: String,
-    /// Why it stands still.
+    /// The reason of a halt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub halted: Option<Halted>,
-    /// Up to where all is delivered or in the queue.
+    /// The position up to which everything is delivered or in the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seq: Option<String>,
-    /// Rows of the feed that are not.
+    /// The number of undelivered rows of the feed.
     pub lag_rows: u64,
-    /// Whether the lag is current.
+    /// True if the lag is current.
     pub is_lag_known: bool,
-    /// For how long there have been such.
+    /// The age of the target's state, in seconds.
     pub lag_seconds: u64,
-    /// Documents in a second, of the last minute.
+    /// The mean number of documents per second in the last minute.
     pub throughput: f64,
-    /// Of this process: documents that the target took.
+    /// The documents that the target accepted, in this process.
     pub delivered: u64,
-    /// Entries that were written.
+    /// The entries that were written.
     pub queued: u64,
-    /// Entries that were delivered.
+    /// The entries that were delivered.
     pub replayed: u64,
-    /// Tries that failed by the state of the source or the target.
+    /// The attempts that failed because of the state of the source or target.
     pub outages: u64,
-    /// What became of attachments.
+    /// The counts of attachments.
     #[serde(default)]
     pub attachments: AttachmentCounts,
-    /// The newest first: when, in seconds of Unix time, and what.
+    /// The last errors with their times in seconds of Unix time, newest first.
     pub errors: Vec<(u64, String)>,
-    /// When this was written, in seconds of Unix time.
+    /// The time of writing, in seconds of Unix time.
     pub at: u64,
 }
 
@@ -84,13 +84,13 @@ pub struct Told {
 struct Shown {
     epoch: u64,
     halted: Option<Halted>,
-    /// Orders that are done and may be seen once more, as what was read before comes late.
+    /// Completed orders. An older copy of the document may list them again.
     done: VecDeque<String>,
 }
 
-/// A job that is to run, and what this process knows of it.
+/// An enabled job, and its state in this process.
 pub struct Followed {
-    /// The id of its document, and of its lease.
+    /// The id of its document and of its lease.
     pub id: String,
     pub(crate) description: Arc<Description>,
     pub(crate) fingerprint: String,
@@ -129,7 +129,7 @@ impl Followed {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has to be done before a run, of the orders of the job.
+    /// Returns the next pending start or reset.
     fn before_a_run(&self, orders: &[Order]) -> Option<Order> {
         let shown = self.shown();
         let is_next = |order: &&Order| matches!(order.what, Do::Start | Do::Reset) && !shown.done.contains(&order.id);
@@ -140,7 +140,7 @@ impl Followed {
         self.shown().halted.clone()
     }
 
-    /// What it does here.
+    /// Returns the job's state in this process.
     pub(crate) fn state(&self) -> &'static str {
         let is_halted = self.shown().halted.is_some();
         self.state_of(is_halted)
@@ -164,7 +164,7 @@ impl Followed {
         }
     }
 
-    /// What is told of it.
+    /// Returns the state for the lease.
     pub fn told(&self) -> Told {
         let (halted, epoch) = {
             let shown = self.shown();
@@ -194,7 +194,7 @@ impl Followed {
         }
     }
 
-    /// Takes on what is to be done besides.
+    /// Updates the pending orders.
     pub(crate) fn order(&self, orders: &[Order]) {
         self.orders.send_if_modified(|known| {
             let is_other = known != orders;
@@ -205,7 +205,7 @@ impl Followed {
         });
     }
 
-    /// Runs the job, once an older description of it has ended, whenever it is this process's turn, until it is to end.
+    /// Runs the job whenever this process holds its lease, after its predecessor has ended, until it is stopped.
     pub(crate) async fn run(self: Arc<Self>, dispatcher: Arc<Dispatcher>, before: Option<Arc<Followed>>) {
         if let Some(before) = before {
             before.status.ended().await;
@@ -238,7 +238,7 @@ impl Job for Work {
     }
 
     async fn run(&self, mut run: Run) -> Result<Next, Failure> {
-        // The epoch must be in the lease before anything is done under it: whoever takes over raises it.
+        // The epoch must be in the lease before any work under it, because a takeover raises it from there.
         if let Some(fence) = &run.fence {
             match fence().await {
                 Ok(true) => {}
@@ -304,7 +304,7 @@ impl Job for Work {
 }
 
 impl Work {
-    /// What becomes of a job whose run has ended.
+    /// Maps the end of a run to the job's state.
     fn note(&self, end: End) -> Result<(), Failure> {
         let (kind, reason) = match end {
             End::Stopped | End::Done => return Ok(()),
@@ -337,7 +337,7 @@ impl Work {
         Ok(())
     }
 
-    /// Starts once more, or resets; then the order is taken away.
+    /// Executes a start or reset and then removes the order.
     async fn follow_order(&self, run: &mut Run, order: &Order) -> Result<(), Failure> {
         let job = &self.followed.description.id;
         if order.what == Do::Reset {
@@ -348,7 +348,7 @@ impl Work {
                 End::Superseded => return Err(Failure::Superseded),
                 End::Done => {}
                 end => {
-                    // What cannot be done is not tried for ever; the reason is shown.
+                    // A failed order is not retried for ever; the reason is shown.
                     self.note(end)?;
                     return self.end_order(order).await;
                 }
@@ -384,7 +384,7 @@ impl Work {
         };
         let connected = connecting.map_err(|error| failed(error.to_string()))?;
         let connected = connected.map_err(|error| failed(error.to_string()))?;
-        // What is no function is said at once, and not with the first document.
+        // Detects an invalid function at once instead of with the first document.
         if let Some(source) = description.mapping.function() {
             let checked = check(dispatcher.options.scripts.as_ref(), &description.id, source).await;
             match checked {
