@@ -1,14 +1,14 @@
-//! Which addresses the whole internet has, and which are of some network within. Pure.
+//! Classifies addresses as public or internal. Pure.
 //!
-//! What is listed is what must not be reached by way of this server; what nobody has thought of yet in IPv6 is refused, since all
-//! that is given out lies in 2000::/3.
+//! The list has the networks that must not be reached through this server. In IPv6 only 2000::/3 is allocated for
+//! public use; everything else is refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use flatbed_network::Block;
 
-/// Networks of IPv4 that are nobody's on the internet, with the lengths of their prefixes. Documents that give them away are
-/// listed by IANA (IPv4 Special-Purpose Address Registry).
+/// Networks of IPv4 that are not public, with prefix lengths. IANA lists most of them (IPv4 Special-Purpose Address
+/// Registry).
 const CLOSED_V4: &[Block] = &[
     v4([0, 0, 0, 0], 8),        // this network, unspecified: means this machine to most systems
     v4([10, 0, 0, 0], 8),       // private
@@ -28,10 +28,10 @@ const CLOSED_V4: &[Block] = &[
     v4([240, 0, 0, 0], 4),      // reserved, broadcast
 ];
 
-/// What is given out of IPv6 at all.
+/// The public part of IPv6.
 const UNICAST_V6: Block = v6(0x2000, 0, 3);
 
-/// What is closed in it.
+/// Networks in it that are not public.
 const CLOSED_V6: &[Block] = &[
     v6(0x2001, 0, 23),     // protocol assignments: Teredo, benchmarks, ORCHID
     v6(0x2001, 0xdb8, 32), // documentation
@@ -39,19 +39,20 @@ const CLOSED_V6: &[Block] = &[
     v6(0x3fff, 0, 20),     // documentation
 ];
 
-/// NAT64 (RFC 6052): an address of IPv4 in the last 32 bits, as networks without IPv4 have it.
+/// NAT64 (RFC 6052): an IPv4 address in the last 32 bits, for networks without IPv4.
 const NAT64: Block = v6(0x64, 0xff9b, 96);
 
 const fn v4([a, b, c, d]: [u8; 4], bits: u8) -> Block {
     Block::new(IpAddr::V4(Ipv4Addr::new(a, b, c, d)), bits)
 }
 
-/// By its first 32 bits; the others are zeros.
+/// Builds a block from the first 32 bits of its address; the others are zero.
 const fn v6(first: u16, second: u16, bits: u8) -> Block {
     Block::new(IpAddr::V6(Ipv6Addr::new(first, second, 0, 0, 0, 0, 0, 0)), bits)
 }
 
-/// Whether an address is one of the internet: not this machine's, not of a network within, and nothing that wraps such a one.
+/// Returns whether an address is public: not of this machine, not of an internal network, and not a wrapper of such an
+/// address.
 pub fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_v4(address),
@@ -64,7 +65,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
 }
 
 fn is_public_v6(address: Ipv6Addr) -> bool {
-    // The system connects to what is wrapped.
+    // The system connects to the wrapped address.
     if let Some(wrapped) = address.to_ipv4_mapped() {
         return is_public_v4(wrapped);
     }
@@ -73,7 +74,7 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     if NAT64.contains(address.into()) {
         return is_public_v4(last);
     }
-    // ISATAP (RFC 5214): a router within may take what it wraps out.
+    // ISATAP (RFC 5214): an internal router may unwrap the address.
     let [.., universal, isatap, _, _] = address.segments();
     if isatap == 0x5efe && universal & !0x0200 == 0 && !is_public_v4(last) {
         return false;
@@ -81,28 +82,29 @@ fn is_public_v6(address: Ipv6Addr) -> bool {
     UNICAST_V6.contains(address.into()) && !CLOSED_V6.iter().any(|block| block.contains(address.into()))
 }
 
-/// Why a text lists nothing that may be reached.
+/// The error for an invalid entry of a list.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{0:?} is neither an address, nor a network such as 10.0.0.0/8 without bits behind its length, nor a host's name"
 )]
 pub struct AllowedError(String);
 
-/// One that may be reached though it is not of the internet.
+/// An address block or host that may be reached although it is not public.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     Block(Block),
-    /// In lower case, without a dot at its end.
+    /// In lower case, without a trailing dot.
     Host(String),
 }
 
-/// Networks and hosts that every replication may reach, beside the internet.
+/// The internal networks and hosts that every replication may reach.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Allowed(Vec<Entry>);
 
 impl Allowed {
-    /// Reads a list with commas between: addresses, networks (`10.0.0.0/8`, `fd00::/8`) and names of hosts. An address is compared
-    /// with what a name resolves to, a name with the name itself, whatever that resolves to. An empty text lists nothing.
+    /// Parses a comma-separated list of addresses, networks (`10.0.0.0/8`, `fd00::/8`) and host names. An address is
+    /// compared with the addresses that a name resolves to; a name is compared with the name itself, whatever it
+    /// resolves to. An empty text lists nothing.
     ///
     /// # Errors
     /// [`AllowedError`] names the first entry that cannot be read.
@@ -114,12 +116,12 @@ impl Allowed {
             .map(Allowed)
     }
 
-    /// Whether an address is listed. One of IPv4 is the same in its IPv6 form (`::ffff:10.0.0.1`).
+    /// Returns whether an address is listed. An IPv4 address equals its IPv6 form (`::ffff:10.0.0.1`).
     pub fn has_address(&self, address: IpAddr) -> bool {
         self.0.iter().any(|entry| matches!(entry, Entry::Block(block) if block.contains(address)))
     }
 
-    /// Whether a host is listed by its name.
+    /// Returns whether a host is listed by name.
     pub fn has_host(&self, host: &str) -> bool {
         let host = plain(host);
         self.0.iter().any(|entry| matches!(entry, Entry::Host(name) if *name == host))
@@ -139,7 +141,7 @@ fn entry(text: &str) -> Option<Entry> {
         let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         (1..=63).contains(&label.len()) && label.bytes().all(is_of_name)
     };
-    // What ends in a number, such as 127.1 or 0x7f.1, is an address to the system's resolver.
+    // A name that ends in a number, such as 127.1 or 0x7f.1, is an address to the system's resolver.
     let is_name = name.len() <= 253
         && name.split('.').all(is_label)
         && name.rsplit('.').next().is_some_and(|last| !last.starts_with(|first: char| first.is_ascii_digit()));
@@ -322,7 +324,7 @@ mod tests {
         assert!(Allowed::parse(&"a".repeat(64)).is_err() && Allowed::parse(&["a"; 128].join(".")).is_err());
     }
 
-    /// What the standard library knows of an address by name.
+    /// Returns the standard library's classification of an address.
     fn is_closed_by_name(address: Ipv4Addr) -> bool {
         address.is_private()
             || address.is_loopback()
@@ -365,7 +367,7 @@ mod tests {
 
         #[test]
         fn networks_of_ipv6_are_what_their_bits_say(bits in any::<u128>(), other in any::<u128>(), length in 0_u8..=128) {
-            // Not in the mapped form, which is IPv4.
+            // Excludes the mapped form, which is IPv4.
             let bits = bits | 1 << 127;
             let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
             let allowed = Allowed::parse(&format!("{}/{length}", Ipv6Addr::from_bits(bits & mask))).unwrap();

@@ -1,5 +1,5 @@
-//! Connections that a server makes of its own accord, as for replications and jobs of the changes worker: which addresses may be
-//! reached, and TLS. There is no other way to a peer.
+//! Outgoing connections of a server, for replications and jobs of the changes worker: allowed addresses, and TLS. The
+//! crate has no other way to reach a peer.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 use flatbed_client::Url;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// For TLS, once there is a connection.
+/// The timeout of a TLS handshake.
 const TLS_MAX: Duration = Duration::from_secs(10);
 
 /// A connection.
@@ -24,7 +24,7 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Connects to a server, with TLS where its URL asks for it: 10 s for each of the two at most.
+/// Connects to a server, with TLS if its URL requires it. Each step has a timeout of 10 s.
 ///
 /// # Errors
 /// [`ConnectError`].
@@ -36,7 +36,8 @@ pub async fn connect(url: &Url, network: &Network, tls: &Tls) -> Result<Box<dyn 
     Ok(Box::new(secure(url.host(), stream, tls).await?))
 }
 
-/// Begins TLS over a connection to `host`, whose certificate must be of it, as protocols do that begin without: 10 s at most.
+/// Begins TLS on a connection to `host` and verifies its certificate, for protocols that start without TLS. The timeout
+/// is 10 s.
 ///
 /// # Errors
 /// [`ConnectError`].

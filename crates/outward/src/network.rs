@@ -1,7 +1,8 @@
-//! Connections to peers, and how far they may go.
+//! Connections to peers, limited to allowed addresses.
 //!
-//! A name is resolved once for each connection, and what is connected to is the address that was looked at: a name that
-//! means another one the next time gains nothing. Redirects are not followed, and proxies of the environment are not asked.
+//! Each connection resolves the name once and connects to the address that was checked, so that a name that resolves
+//! differently later (DNS rebinding) gains nothing. Redirects are not followed, and the environment's proxies are not
+//! used.
 
 use std::fmt;
 use std::io;
@@ -16,37 +17,36 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::addresses::{Allowed, is_public};
 
-/// For a connection, its name's resolution included.
+/// The timeout of a connection, including name resolution.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// A refusal comes no sooner than this: how long a name server of a network within takes is nobody's
-/// business.
+/// The shortest time to a refusal. It hides how long an internal name server takes.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
 
-/// Finds the addresses of `host:port`.
+/// Resolves `host:port`.
 pub type Resolve = Arc<dyn Fn(String) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync>;
 
-/// The network as who connects sees it. Cheap to clone.
+/// The reachable part of the network. Cheap to clone.
 #[derive(Clone)]
 pub struct Network {
     resolve: Resolve,
-    /// What may be reached beside the internet. None: everything may be.
+    /// The internal addresses that are allowed beside the public ones. `None`: all addresses are allowed.
     bounds: Option<Arc<Allowed>>,
 }
 
-/// Why there is no connection.
+/// The reason why a connection failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectError {
-    /// As the system or the peer says.
+    /// An error of the system or the peer.
     #[error("{0}")]
     Broken(String),
-    /// The host has no address that may be reached, or none at all, which is not told.
+    /// The host has no allowed address, or none at all. The error does not tell which.
     #[error("the host has no address that may be reached from here")]
     OutOfBounds,
 }
 
 impl Default for Network {
-    /// All of it, by the system's resolver.
+    /// Returns the whole network, with the system's resolver.
     fn default() -> Network {
         Network::new(Arc::new(|authority| {
             Box::pin(async move { Ok(tokio::net::lookup_host(authority).await?.collect()) })
@@ -55,18 +55,18 @@ impl Default for Network {
 }
 
 impl Network {
-    /// All of it.
+    /// Returns the whole network.
     pub fn new(resolve: Resolve) -> Network {
         Network { resolve, bounds: None }
     }
 
-    /// What of it is on the internet, and what is listed; none of this machine's own addresses that are not listed.
+    /// Returns the public addresses and the listed ones, without unlisted addresses of this machine.
     #[must_use]
     pub fn bounded(&self, allowed: Arc<Allowed>) -> Network {
         Network { resolve: self.resolve.clone(), bounds: Some(allowed) }
     }
 
-    /// Connects to the first of a host's addresses that answers, of those that may be reached.
+    /// Connects to the first allowed address of a host that answers.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -78,7 +78,7 @@ impl Network {
                 Err(_) => return Err(late()),
                 Ok(Err(error)) => failure = broken(error),
                 Ok(Ok(stream)) => {
-                    // Small requests wait for their answers: Nagle's algorithm would hold them back.
+                    // Small requests wait for their answers: Nagle's algorithm would delay them.
                     stream.set_nodelay(true).map_err(broken)?;
                     return Ok(stream);
                 }
@@ -87,7 +87,7 @@ impl Network {
         Err(failure)
     }
 
-    /// A host's addresses that may be reached, for who connects by itself: to these, and without asking for them once more.
+    /// Returns a host's allowed addresses, for a library that connects by itself. It must not resolve the name again.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -129,15 +129,15 @@ fn is_within(address: SocketAddr, allowed: &Allowed) -> bool {
     allowed.has_address(address.ip()) || is_public(address.ip()) && !is_own(address)
 }
 
-/// Whether an address is this machine's own, and a connection to it one that no firewall sees: the system would speak to it
-/// from itself. Nothing is sent.
+/// Returns whether an address is this machine's own, to which a connection passes no firewall: the system would use the
+/// address itself as the source. Sends nothing.
 fn is_own(address: SocketAddr) -> bool {
     let any: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let from = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(address)?;
         socket.local_addr()
     });
-    // Where there is no way to it, there will be no connection either.
+    // Without a route a connection fails anyway.
     from.is_ok_and(|from| from.ip().to_canonical() == address.ip().to_canonical())
 }
 
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Resolves names to what the test says, each time to what comes next, and counts.
+    /// Resolves names to the given answers in turn, and counts the requests.
     fn resolver(answers: &[(&str, &[&str])]) -> (Resolve, Arc<Mutex<HashMap<String, usize>>>) {
         let answers: HashMap<String, Vec<String>> = answers
             .iter()
@@ -184,7 +184,7 @@ mod tests {
         Url::parse_either(&format!("http://{host}:{port}/db")).unwrap()
     }
 
-    /// How the system itself reads hosts, in all spellings that mean an address within.
+    /// All spellings that the system reads as an internal address.
     #[tokio::test(start_paused = true)]
     async fn spellings_of_closed_addresses() {
         let (listener, port) = listen("127.0.0.1").await;
@@ -227,7 +227,7 @@ mod tests {
         }
         let untouched = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
         assert!(untouched.is_err(), "somebody connected");
-        // Who is bound by nothing gets there.
+        // An unlimited network reaches it.
         Network::default().connect(&url("127.1", port)).await.unwrap();
         Network::default().connect(&url("localhost", port)).await.unwrap();
     }
@@ -236,7 +236,7 @@ mod tests {
     async fn names_are_resolved_once_for_each_connection() {
         let (inner, port) = listen("127.0.0.1").await;
         let listed = TcpListener::bind(("127.0.0.2", port)).await.unwrap();
-        // First what may be reached, then what may not; both together; nothing.
+        // An allowed address before a forbidden one; both together; none.
         let (resolve, asked) = resolver(&[
             ("rebinding", &["127.0.0.2", "127.0.0.1"]),
             ("both", &["127.0.0.1 127.0.0.2 ::1"]),
@@ -259,7 +259,7 @@ mod tests {
         }
         assert_eq!(asked.lock().unwrap()["rebinding"], 2);
         drop((inner, listed));
-        // Where nothing listens, what may be reached says so, and what may not does not.
+        // Without a listener an allowed address yields an error of the system, a forbidden one does not.
         assert!(matches!(bounded.connect(&url("both", port)).await, Err(ConnectError::Broken(_))));
         assert!(matches!(bounded.connect(&url("inner", port)).await, Err(ConnectError::OutOfBounds)));
         let anywhere = Network::new(resolve);
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn this_machines_own_address() {
-        // Where there is no way to the internet, there is nothing to look at.
+        // Without a route to the internet there is nothing to check.
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         if socket.connect("192.0.2.1:9").is_err() {
             return;

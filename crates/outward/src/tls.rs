@@ -11,7 +11,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::{TlsConnector, rustls};
 
-/// Why certificates cannot be trusted.
+/// The reason why certificates are refused.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum TlsError {
     /// Not PEM.
@@ -20,19 +20,19 @@ pub enum TlsError {
     /// PEM without a certificate.
     #[error("there is no certificate in it")]
     None,
-    /// A certificate that is none.
+    /// An invalid certificate.
     #[error("a certificate cannot be used: {0}")]
     Certificate(rustls::Error),
 }
 
-/// Whom to trust: Mozilla's list of authorities, as it was when this program was built, and others by name.
+/// The trusted authorities: Mozilla's list as of the build, and additional ones.
 #[derive(Clone, Default)]
 pub struct Tls(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
     further: Vec<CertificateDer<'static>>,
-    /// Made with the first connection.
+    /// Created with the first connection.
     connector: OnceLock<TlsConnector>,
 }
 
@@ -54,7 +54,7 @@ impl Tls {
         Ok(Tls(Arc::new(Inner { further, connector: OnceLock::new() })))
     }
 
-    /// Whom it trusts by name, as DER: for who speaks TLS by itself.
+    /// Returns the additional authorities as DER, for a library with its own TLS.
     pub fn authorities(&self) -> Vec<Vec<u8>> {
         self.0.further.iter().map(|certificate| certificate.as_ref().to_vec()).collect()
     }
@@ -72,10 +72,10 @@ impl Tls {
         Ok(self.0.connector.get_or_init(|| TlsConnector::from(Arc::new(config))))
     }
 
-    /// Speaks TLS over a connection to `host`, a name or an address, whose certificate must be of it.
+    /// Begins TLS on a connection to `host`, a name or an address, and verifies its certificate.
     ///
     /// # Errors
-    /// Why there is no TLS.
+    /// The reason of the failure.
     pub async fn connect<S>(&self, host: &str, stream: S) -> Result<TlsStream<S>, String>
     where
         S: AsyncRead + AsyncWrite + Unpin,
