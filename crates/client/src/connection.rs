@@ -16,10 +16,10 @@ use tokio::net::TcpStream;
 use crate::Url;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// An answer that is held in memory whole may be as large as a bulk answer of the largest documents, not larger.
+/// The largest answer that is held in memory, in bytes: a bulk answer of the largest documents.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 
-/// Why a request got no answer.
+/// The reason why a request got no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No connection, with the operating system's reason.
@@ -30,13 +30,13 @@ pub enum Error {
         /// Refused, unreachable, timed out, an unknown host ...
         source: std::io::Error,
     },
-    /// The connection broke, or what came over it is no HTTP.
+    /// The connection broke, or the server does not speak HTTP.
     #[error("the connection to the server failed: {0}")]
     Http(#[from] hyper::Error),
-    /// The path or the credentials hold what a request line or header cannot.
+    /// The path or the credentials are invalid in a request line or header.
     #[error("the request cannot be written: {0}")]
     Request(#[from] hyper::http::Error),
-    /// More than 256 MB.
+    /// The answer exceeds 256 MB.
     #[error("the server's answer is larger than 256 MB")]
     TooLarge,
 }
@@ -51,14 +51,14 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The body as text, for a message to a person: at most 500 characters, one line.
+    /// Returns the body as text for a message: one line, at most 500 characters.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).chars().take(500).map(|c| if c.is_control() { ' ' } else { c }).collect()
     }
 }
 
-/// One connection, on which requests follow each other. If the server closed it between two requests it is opened
-/// again; a request that was already sent is never repeated.
+/// A connection for consecutive requests. It is reopened if the server closed it between two requests; a request that
+/// was sent is never repeated.
 pub struct Connection {
     url: Url,
     sender: SendRequest<Full<Bytes>>,
@@ -73,11 +73,11 @@ impl Connection {
         Ok(Connection { url: url.clone(), sender: connect(url).await? })
     }
 
-    /// Sends a request and gives the answer as soon as its headers are here. `path` starts with a slash and is already
+    /// Sends a request and returns the answer once its headers have arrived. `path` starts with a slash and is
     /// percent-encoded; a body is sent as `application/json`.
     ///
     /// # Errors
-    /// [`Error`]; after [`Error::Http`] the server may or may not have done what was asked.
+    /// [`Error`]; after [`Error::Http`] the server may have processed the request.
     pub async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, Error> {
         let request = self.request(method, path, body)?;
         if self.sender.ready().await.is_err() {
@@ -127,11 +127,11 @@ async fn connect(url: &Url) -> Result<SendRequest<Full<Bytes>>, Error> {
         .await
         .map_err(|_| failed(std::io::ErrorKind::TimedOut.into()))?
         .map_err(failed)?;
-    // Requests are small and wait for their answers: Nagle's algorithm would hold them back.
+    // Requests are small and wait for their answers: Nagle's algorithm would delay them.
     stream.set_nodelay(true).map_err(failed)?;
     let (sender, connection) = http1::Builder::new().max_buf_size(1 << 20).handshake(TokioIo::new(stream)).await?;
     tokio::spawn(async move {
-        // The error reaches the caller through the request that it broke.
+        // The request that failed reports the error.
         let _ = connection.await;
     });
     Ok(sender)

@@ -1,8 +1,8 @@
 //! A small HTTP/1.1 client for servers that speak CouchDB's API.
 //!
-//! It is what `flatbed load` and `flatbed dump`, the load generator and the black-box tests share: one keep-alive
-//! [`Connection`], a parsed [`Url`], bodies read line by line ([`Lines`]) and JSON cut into documents without being
-//! parsed ([`split::Splitter`]). It knows nothing of Flatbed's inside.
+//! `flatbed load` and `flatbed dump`, the load generator and the black-box tests share it: one keep-alive
+//! [`Connection`], a parsed [`Url`], bodies read line by line ([`Lines`]), and JSON cut into documents without parsing
+//! ([`split::Splitter`]). It knows nothing of Flatbed's internals.
 #![warn(clippy::indexing_slicing)]
 
 pub mod connection;

@@ -1,4 +1,4 @@
-//! A body read line by line: feeds and `_all_docs` put one row on a line.
+//! Reads a body line by line: feeds and `_all_docs` have one row per line.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -6,14 +6,14 @@ use hyper::body::Incoming;
 
 use crate::Error;
 
-/// The longest line taken: a document of 8 MB with every character escaped fits.
+/// The longest line, in bytes. A document of 8 MB with every character escaped fits.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
 /// The lines of a streamed body, without their line ends.
 pub struct Lines {
     body: Incoming,
     buffer: BytesMut,
-    /// How much of `buffer` is known to hold no line end.
+    /// The length of the prefix of `buffer` without a line end.
     searched: usize,
     bytes: u64,
     line_bytes_max: usize,
@@ -25,22 +25,22 @@ impl Lines {
         Lines { body, buffer: BytesMut::new(), searched: 0, bytes: 0, line_bytes_max: LINE_BYTES_MAX }
     }
 
-    /// Takes no longer lines than this, nor any of more than 64 MB.
+    /// Limits lines to this length, and at most 64 MB.
     #[must_use]
     pub fn bounded(self, line_bytes_max: usize) -> Lines {
         Lines { line_bytes_max: line_bytes_max.min(LINE_BYTES_MAX), ..self }
     }
 
-    /// How many bytes of the body have come so far.
+    /// Returns the number of bytes received so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The next line; `None` once the body has ended as the server meant it to. Empty lines (heartbeats) are given too.
-    /// Cancel-safe: a line that is not whole yet is kept.
+    /// Returns the next line, including empty ones (heartbeats); `None` at the regular end of the body. Cancel-safe: an
+    /// incomplete line is kept.
     ///
     /// # Errors
-    /// [`Error::Http`] if the connection broke in the middle, [`Error::TooLarge`] for a line of more than 64 MB, or than it was bounded to.
+    /// [`Error::Http`] if the connection broke, [`Error::TooLarge`] for a line beyond the limit.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             let fresh = self.buffer.get(self.searched..).unwrap_or_default();

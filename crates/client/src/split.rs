@@ -1,23 +1,23 @@
-//! JSON text cut into its objects without parsing it.
+//! Cuts JSON text into its objects without parsing it.
 //!
-//! A dump can be larger than memory and a number must arrive as it was written, so documents pass through `load` and
-//! `dump` as the bytes that they are. What is checked here is just enough that a piece put into a larger JSON text
-//! cannot change that text's structure: strings end, brackets match. All else is the server's to judge.
+//! A dump can exceed memory, and numbers must arrive as written, so documents pass through `load` and `dump` as bytes.
+//! The splitter checks just enough that a piece inserted into a larger JSON text cannot change that text's structure:
+//! strings end, brackets match. The server validates the rest.
 
 use std::{borrow::Cow, ops::Range};
 
-/// Why an input cannot be cut into objects.
+/// The reason why an input cannot be cut into objects.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
-    /// Something else stands where an object should start.
+    /// Another character at the start of an object.
     #[error("line {line}: expected a JSON object, found {found:?}")]
     NoObject {
         /// Counted from 1.
         line: u64,
-        /// The character found.
+        /// The character.
         found: char,
     },
-    /// A bracket closes one of the other kind.
+    /// A bracket closes another kind of bracket.
     #[error("line {line}: the brackets do not match")]
     Brackets {
         /// Where the object starts, counted from 1.
@@ -28,7 +28,7 @@ pub enum SplitError {
     TooLarge {
         /// Where the object starts, counted from 1.
         line: u64,
-        /// The largest object allowed.
+        /// The largest allowed object.
         bytes_max: usize,
     },
     /// The input ends inside an object or array.
@@ -39,7 +39,7 @@ pub enum SplitError {
     },
 }
 
-/// An empty buffer may keep this much room.
+/// The most capacity that an empty buffer keeps.
 const KEPT_BYTES: usize = 256 << 10;
 
 /// An object of the input.
@@ -53,25 +53,25 @@ pub struct Object<'a> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Around {
-    /// Objects follow each other with white space between: JSON Lines, or one object alone.
+    /// Objects separated by white space: JSON Lines, or a single object.
     Nothing,
     /// Inside an array of objects.
     Array,
-    /// The array's end has been seen.
+    /// After the array's end.
     Ended,
 }
 
-/// Cuts an input that comes in pieces: objects one after the other (JSON Lines, but an object may also span lines), or
-/// one array of objects.
+/// Cuts an input that arrives in pieces: consecutive objects (JSON Lines, but an object may also span lines), or one
+/// array of objects.
 pub struct Splitter {
     buffer: Vec<u8>,
-    /// Before this all is cut off already.
+    /// The end of the part that was returned.
     taken: usize,
-    /// Before this all is scanned.
+    /// The end of the part that was scanned.
     scanned: usize,
     around: Around,
     started: bool,
-    /// The brackets that are open, from the object's own on.
+    /// The open brackets, from the object's own on.
     open: Vec<u8>,
     in_string: bool,
     escaped: bool,
@@ -82,7 +82,7 @@ pub struct Splitter {
 }
 
 impl Splitter {
-    /// For a whole input, of objects of at most `object_bytes_max` bytes.
+    /// Creates a splitter for a whole input with objects of at most `object_bytes_max` bytes.
     pub fn new(object_bytes_max: usize) -> Splitter {
         Splitter {
             buffer: Vec::new(),
@@ -100,12 +100,13 @@ impl Splitter {
         }
     }
 
-    /// For an input that begins after the `[` of an array; what follows the array's `]` is ignored.
+    /// Creates a splitter for an input that begins after the `[` of an array. The text after the array's `]` is
+    /// ignored.
     pub fn inside_array(object_bytes_max: usize) -> Splitter {
         Splitter { around: Around::Array, started: true, ..Splitter::new(object_bytes_max) }
     }
 
-    /// The room that is held once a piece of this length is pushed, in bytes.
+    /// Returns the capacity in bytes after a piece of this length is pushed.
     pub fn room_with(&self, piece_length: usize) -> usize {
         let needed = self.buffer.len() - self.taken + piece_length;
         if needed <= self.buffer.capacity() { self.buffer.capacity() } else { needed.max(2 * self.buffer.capacity()) }
@@ -114,7 +115,7 @@ impl Splitter {
     /// Adds the next piece of the input.
     pub fn push(&mut self, piece: &[u8]) {
         self.buffer.drain(..self.taken);
-        // What one large object took is not kept for the small ones behind it.
+        // Releases the capacity of a large object before small ones.
         if self.buffer.capacity() > KEPT_BYTES && self.buffer.len() + piece.len() < self.buffer.capacity() / 4 {
             self.buffer.shrink_to(KEPT_BYTES);
         }
@@ -124,10 +125,10 @@ impl Splitter {
         self.buffer.extend_from_slice(piece);
     }
 
-    /// The next whole object; `None` if more input is needed first.
+    /// Returns the next whole object; `None` if more input is needed first.
     ///
     /// # Errors
-    /// [`SplitError`]; nothing more can be cut after it.
+    /// [`SplitError`]. The splitter cannot continue after it.
     pub fn next_object(&mut self) -> Result<Option<Object<'_>>, SplitError> {
         while self.scanned < self.buffer.len() {
             if self.around == Around::Ended {
@@ -147,7 +148,7 @@ impl Splitter {
         Ok(None)
     }
 
-    /// To be asked when the input has ended.
+    /// Checks that the input has ended at a valid position.
     ///
     /// # Errors
     /// [`SplitError::Unfinished`] if it ended inside an object or an array.
@@ -159,7 +160,7 @@ impl Splitter {
         Err(SplitError::Unfinished { line })
     }
 
-    /// One byte outside any object.
+    /// Processes a byte outside of objects.
     fn between(&mut self) -> Result<(), SplitError> {
         let Some(&byte) = self.buffer.get(self.scanned) else { return Ok(()) };
         match byte {
@@ -173,7 +174,7 @@ impl Splitter {
             b'[' if !self.started => self.around = Around::Array,
             b',' if self.around == Around::Array => {}
             b']' if self.around == Around::Array => self.around = Around::Ended,
-            // A byte order mark, which some editors put first.
+            // A byte order mark, which some editors write.
             0xEF | 0xBB | 0xBF if !self.started && self.line == 1 => {
                 self.scanned += 1;
                 self.taken = self.scanned;
@@ -191,7 +192,7 @@ impl Splitter {
         Ok(())
     }
 
-    /// Goes on inside an object: true at its end.
+    /// Scans inside an object and returns whether its end was reached.
     fn inside(&mut self) -> Result<bool, SplitError> {
         let Splitter { buffer, scanned, open, in_string, escaped, line, .. } = self;
         while let Some(&byte) = buffer.get(*scanned) {
@@ -211,7 +212,7 @@ impl Splitter {
                 b'\n' => *line += 1,
                 b'{' | b'[' => open.push(byte),
                 b'}' | b']' => {
-                    // In ASCII each closing bracket stands two after its opening one.
+                    // In ASCII each closing bracket is the opening one plus 2.
                     if open.pop().is_none_or(|opened| opened + 2 != byte) {
                         return Err(SplitError::Brackets { line: self.object_line });
                     }
@@ -231,12 +232,12 @@ impl Splitter {
 pub struct Member {
     /// The value, without white space around it.
     pub value: Range<usize>,
-    /// The member with the one comma that must go with it when it is cut out.
+    /// The member with the comma that is removed with it.
     pub cut: Range<usize>,
 }
 
-/// Finds the first member called `name` (which needs no escapes) of an object that [`Splitter`] cut; members of inner
-/// objects do not count. `None` also for what is no well-formed object.
+/// Finds the first member called `name` (which needs no escapes) of an object that [`Splitter`] returned, without
+/// members of nested objects. Also `None` for a malformed object.
 pub fn member(object: &[u8], name: &str) -> Option<Member> {
     let mut at = skip_space(object, 0);
     if object.get(at) != Some(&b'{') {
@@ -271,7 +272,7 @@ pub fn member(object: &[u8], name: &str) -> Option<Member> {
     }
 }
 
-/// The object without its member `name`, if it has one.
+/// Returns the object without its member `name`.
 pub fn without<'a>(object: &'a [u8], name: &str) -> Cow<'a, [u8]> {
     match member(object, name) {
         Some(Member { cut, .. }) => {
@@ -288,7 +289,7 @@ fn skip_space(text: &[u8], from: usize) -> usize {
     from + rest.iter().position(|b| !matches!(b, b' ' | b'\t' | b'\r' | b'\n')).unwrap_or(rest.len())
 }
 
-/// The end of the value that starts at `from`; `None` if there is none or it does not end.
+/// Returns the end of the value that starts at `from`; `None` if it is missing or unterminated.
 fn skip_value(text: &[u8], from: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let mut at = from;

@@ -1,10 +1,10 @@
-//! Addresses of servers: `http://[name:password@]host[:port][/prefix]`, or `https://` for who has TLS.
+//! Server URLs: `http://[name:password@]host[:port][/prefix]`, or `https://` for callers with TLS.
 
 use std::fmt::{self, Write};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 
-/// Where a server listens, and as whom to speak to it.
+/// A server's address and the credentials for it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url {
     is_secure: bool,
@@ -14,10 +14,10 @@ pub struct Url {
     authorization: Option<String>,
 }
 
-/// Why a text is no address of a server.
+/// The reason why a text is not a server URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// Anything but `http://`: there is no TLS in this client.
+    /// Another scheme than `http://`: this client has no TLS.
     #[error("the URL must start with http:// (put a TLS proxy before the server if it must be https)")]
     Scheme,
     /// Neither `http://` nor `https://`.
@@ -26,10 +26,10 @@ pub enum UrlError {
     /// No host between the scheme and the port or path.
     #[error("the URL names no host")]
     Host,
-    /// A port that is no number from 1 to 65,535.
+    /// A port outside of 1 to 65,535.
     #[error("the URL's port is not a number from 1 to 65535")]
     Port,
-    /// `%` without two hexadecimal digits, or bytes that are no UTF-8, in the name or password.
+    /// `%` without two hexadecimal digits, or invalid UTF-8, in the name or password.
     #[error("the URL's name or password is not percent-encoded UTF-8")]
     Credentials,
     /// A query, a fragment, a space or a control character.
@@ -38,19 +38,19 @@ pub enum UrlError {
 }
 
 impl Url {
-    /// Parses `http://[name:password@]host[:port][/prefix]`. The port is 80 if none is given; name and password are
-    /// percent-decoded (RFC 3986, 3.2.1); slashes at the end of the prefix are dropped.
+    /// Parses `http://[name:password@]host[:port][/prefix]`. The default port is 80. Name and password are
+    /// percent-decoded (RFC 3986, 3.2.1); trailing slashes of the prefix are dropped.
     ///
     /// # Errors
-    /// [`UrlError`] tells which part is wrong.
+    /// [`UrlError`] names the defect.
     pub fn parse(text: &str) -> Result<Url, UrlError> {
         Url::parse_rest(text.strip_prefix("http://").ok_or(UrlError::Scheme)?, false)
     }
 
-    /// As [`Url::parse`], and `https://` too, whose port is 443 if none is given.
+    /// Parses `http://` as [`Url::parse`] does, or `https://` with the default port 443.
     ///
     /// # Errors
-    /// [`UrlError`] tells which part is wrong.
+    /// [`UrlError`] names the defect.
     pub fn parse_either(text: &str) -> Result<Url, UrlError> {
         match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
             (Some(rest), _) => Url::parse_rest(rest, false),
@@ -72,7 +72,7 @@ impl Url {
             None => (None, authority),
         };
         let authorization = credentials.map(basic).transpose()?;
-        // An IPv6 address has colons of its own, inside brackets (RFC 3986, 3.2.2).
+        // An IPv6 address has colons inside brackets (RFC 3986, 3.2.2).
         let host_end = address.find(']').map_or(0, |at| at + 1);
         let (host, port) = match address[host_end..].find(':') {
             Some(at) => (&address[..host_end + at], address[host_end + at + 1..].parse().map_err(|_| UrlError::Port)?),
@@ -88,33 +88,33 @@ impl Url {
         Ok(Url { is_secure, host: host.to_owned(), port, prefix, authorization })
     }
 
-    /// `host:port`, for the `Host` header and for connecting.
+    /// Returns `host:port`, for the `Host` header and for connecting.
     pub fn authority(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// The host alone; an IPv6 address in its brackets.
+    /// Returns the host; an IPv6 address is in brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Whether it is `https://`.
+    /// Returns whether the scheme is `https://`.
     pub fn is_secure(&self) -> bool {
         self.is_secure
     }
 
-    /// The path on the server of `path`, which starts with a slash: the URL's own prefix stands before it.
+    /// Returns the path on the server: the URL's prefix and `path`, which starts with a slash.
     pub fn path(&self, path: &str) -> String {
         format!("{}{path}", self.prefix)
     }
 
-    /// The value of the `Authorization` header, if the URL has a name and password.
+    /// Returns the value of the `Authorization` header, if the URL has credentials.
     pub fn authorization(&self) -> Option<&str> {
         self.authorization.as_deref()
     }
 }
 
-/// Without the password, so that an address can be printed.
+/// Omits the password, so that an address can be logged.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.is_secure { "https" } else { "http" };
@@ -128,8 +128,8 @@ impl fmt::Debug for Url {
     }
 }
 
-/// One segment of a path, percent-encoded but for RFC 3986's unreserved characters: a slash in a database's name or a
-/// document's id stays inside its segment.
+/// Percent-encodes one path segment, except for RFC 3986's unreserved characters, so that a slash in a database name or
+/// document id stays inside its segment.
 pub fn encode_segment(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
