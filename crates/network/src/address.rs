@@ -1,9 +1,9 @@
-//! Addresses, as far as they tell one client from another.
+//! Identifies clients by their addresses.
 
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Where a client comes from: an address of IPv4, or the first 64 bits of one of IPv6, of which a client has as many as it
-/// likes. An address of IPv4 that is written as one of IPv6 is the same as it is without.
+/// A client's network: an IPv4 address, or the first 64 bits of an IPv6 address, since a client may use all addresses
+/// of its /64. An IPv4-mapped IPv6 address equals the IPv4 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Network {
     /// An address of IPv4.
@@ -13,7 +13,7 @@ pub enum Network {
 }
 
 impl Network {
-    /// The first 48 bits of one of IPv6, which is what one customer is given at most.
+    /// Returns the first 48 bits of an IPv6 address: the largest block that a provider gives to one customer.
     pub fn site(self) -> Option<u64> {
         match self {
             Network::V4(_) => None,

@@ -1,17 +1,17 @@
-//! Addresses that settings name.
+//! Address blocks in settings.
 
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// What stands for clients that have no address, since they come over a socket of the file system.
+/// The name for clients of a Unix socket, which have no address.
 const UNIX: &str = "unix";
 
-/// A text that names no addresses.
+/// The error for a text that is not an address block.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is neither an address, nor a block of addresses such as 10.0.0.0/8, nor unix")]
 pub struct InvalidBlock(pub String);
 
-/// Addresses that share their first bits (CIDR): one, or all of a network.
+/// Addresses with a common prefix (CIDR): one address or a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     address: IpAddr,
@@ -19,12 +19,12 @@ pub struct Block {
 }
 
 impl Block {
-    /// Those that share so many bits with an address; all bits, where it has no more.
+    /// Creates the block of addresses that share `bits` with an address; `bits` is capped to the address length.
     pub const fn new(address: IpAddr, bits: u8) -> Block {
         Block { address, bits }
     }
 
-    /// Whether an address is one of these. One of IPv4 that is written as one of IPv6 is the same as it is without.
+    /// Returns whether the block contains an address. An IPv4-mapped IPv6 address equals the IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (address.to_canonical(), self.address) {
             (IpAddr::V4(address), IpAddr::V4(block)) => {
@@ -39,7 +39,7 @@ impl Block {
         }
     }
 
-    /// Whether nothing is set behind the bits that are shared, as networks are written.
+    /// Returns whether all bits after the prefix are zero, as networks are written.
     pub fn is_network(&self) -> bool {
         let bits = self.bits.into();
         match self.address {
@@ -52,7 +52,7 @@ impl Block {
 impl FromStr for Block {
     type Err = InvalidBlock;
 
-    /// Takes an address, or one with a length behind a slash. A block of IPv4 that is written as one of IPv6 is one of IPv4.
+    /// Parses an address, or one with a prefix length after a slash. An IPv4-mapped IPv6 block becomes an IPv4 block.
     fn from_str(text: &str) -> Result<Block, InvalidBlock> {
         let invalid = || InvalidBlock(text.to_owned());
         let (address, bits) = match text.split_once('/') {
@@ -63,7 +63,7 @@ impl FromStr for Block {
         let most = if address.is_ipv4() { 32 } else { 128 };
         let bits = match bits {
             None => most,
-            // `+8` is a number to Rust.
+            // Rust would parse `+8` as a number.
             Some(bits) if bits.bytes().all(|byte| byte.is_ascii_digit()) => bits.parse().map_err(|_| invalid())?,
             Some(_) => return Err(invalid()),
         };
@@ -77,7 +77,7 @@ impl FromStr for Block {
     }
 }
 
-/// A list of addresses and blocks of them; `unix` for clients without an address.
+/// A list of addresses and blocks; `unix` stands for clients without an address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Blocks {
     blocks: Vec<Block>,
@@ -85,12 +85,12 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Whether it names nobody.
+    /// Returns whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty() && !self.has_unix
     }
 
-    /// Whether it names an address; `None`: a client without one.
+    /// Returns whether the list contains an address; `None`: a client without one.
     pub fn contains(&self, address: Option<IpAddr>) -> bool {
         match address {
             None => self.has_unix,
@@ -102,7 +102,7 @@ impl Blocks {
 impl FromStr for Blocks {
     type Err = InvalidBlock;
 
-    /// Takes a list that commas part.
+    /// Parses a comma-separated list.
     fn from_str(text: &str) -> Result<Blocks, InvalidBlock> {
         let mut blocks = Blocks::default();
         for block in text.split(',').map(str::trim).filter(|block| !block.is_empty()) {

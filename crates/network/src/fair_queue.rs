@@ -1,72 +1,74 @@
-//! A queue of what waits for its turn, fair by address: each address has a turn before any has a second one.
+//! A fair queue of waiting work: each address gets a turn before any gets a second one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// There is no room: 429.
+/// The error of a full queue. Surfaces answer 429.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many wait")]
 pub struct Full;
 
-/// How many may wait.
+/// The limits of waiting tickets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Of one address.
+    /// The most tickets of one address.
     pub of_one: usize,
-    /// Of all addresses. Where so many wait, one of another address has a place all the same as long as some address has two:
-    /// the newest of the one that has the most gives way. So no few addresses keep others out.
+    /// The most tickets of all addresses. At this limit, a ticket of another address still enters as long as some
+    /// address has two: the newest ticket of the address with the most tickets is evicted. A few addresses therefore
+    /// cannot keep others out.
     pub of_all: usize,
 }
 
-/// Tickets that wait, by who sent them: `W` is a [`crate::Network`] or the name of a database, `T` whatever stands for a piece of work.
-/// The tickets of an address are in their order as values, so whoever pushes them numbers them.
+/// Waiting tickets by sender: `W` is a [`crate::Network`] or the name of a database, `T` identifies a piece of work.
+/// The tickets of an address are served in the order of their values, so senders number them.
 ///
-/// Turns go round: the address that waited longest for a turn has the next, with its oldest ticket, and then goes to the
-/// end if it has further ones. So whoever comes waits for one ticket of each address that is there, however many these
+/// Addresses take turns round-robin: the address at the front is served its oldest ticket and moves to the end if it
+/// has more. A new ticket therefore waits for one ticket of each other address, however many these have. Each operation
+/// takes logarithmic time.
 /// have. Each operation takes logarithmic time.
 #[derive(Debug)]
 pub struct FairQueue<W, T> {
     bounds: Bounds,
     len: usize,
-    /// None is empty.
+    /// Without empty entries.
     waiting: HashMap<W, Waiting<T>>,
-    /// Those that have tickets, each once.
+    /// The addresses with tickets, each once.
     turns: BTreeMap<u64, W>,
-    /// How many tickets each of them has, and its turn.
+    /// The number of tickets of each address, with its turn.
     counts: BTreeSet<(usize, u64)>,
     last_turn: u64,
 }
 
-/// What waits of one address.
+/// The tickets of one address.
 #[derive(Debug)]
 struct Waiting<T> {
     tickets: BTreeSet<T>,
-    /// Its place among the turns; 0: none.
+    /// Its position among the turns; 0: none.
     turn: u64,
 }
 
 impl<W: Clone + Eq + Hash, T: Ord> FairQueue<W, T> {
-    /// Nobody waits.
+    /// Creates an empty queue.
     pub fn new(bounds: Bounds) -> FairQueue<W, T> {
         let (waiting, turns, counts) = (HashMap::new(), BTreeMap::new(), BTreeSet::new());
         FairQueue { bounds, len: 0, waiting, turns, counts, last_turn: 0 }
     }
 
-    /// How many wait.
+    /// Returns the number of waiting tickets.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nobody waits.
+    /// Returns whether no ticket waits.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Has a ticket wait, behind the others of its address: it is greater than they are. What it answers is a ticket that gave way to
-    /// it, which waits no more.
+    /// Adds a ticket, which must be greater than the others of its address. Returns the ticket that was evicted for it,
+    /// if any.
     ///
     /// # Errors
-    /// [`Full`]: as many wait as may, of this address, or of all, and none gives way.
+    /// [`Full`]: the limit of this address, or of all, is reached and no ticket can be evicted.
     pub fn push(&mut self, who: W, ticket: T) -> Result<Option<(W, T)>, Full> {
         let of_one = self.len_of(who.clone());
         if of_one >= self.bounds.of_one {
@@ -83,7 +85,7 @@ impl<W: Clone + Eq + Hash, T: Ord> FairQueue<W, T> {
         Ok(gave_way)
     }
 
-    /// Takes the newest ticket of the address that has the most, if these are so many.
+    /// Evicts the newest ticket of the address with the most tickets if it has at least `at_least`.
     pub fn give_way(&mut self, at_least: usize) -> Option<(W, T)> {
         let (count, turn) = self.counts.last().copied()?;
         if count < at_least {
@@ -94,12 +96,12 @@ impl<W: Clone + Eq + Hash, T: Ord> FairQueue<W, T> {
         Some((who, ticket))
     }
 
-    /// How many of an address wait.
+    /// Returns the number of waiting tickets of an address.
     pub fn len_of(&self, who: W) -> usize {
         self.waiting.get(&who).map_or(0, |waiting| waiting.tickets.len())
     }
 
-    /// Takes the ticket whose turn it is.
+    /// Takes the next ticket.
     pub fn pop(&mut self) -> Option<(W, T)> {
         let (_, who) = self.turns.first_key_value()?;
         let who = who.clone();
@@ -107,17 +109,17 @@ impl<W: Clone + Eq + Hash, T: Ord> FairQueue<W, T> {
         Some((who, ticket))
     }
 
-    /// Takes out all tickets of an address.
+    /// Takes all tickets of an address.
     pub fn take(&mut self, who: W) -> BTreeSet<T> {
         self.change(&who, false, std::mem::take)
     }
 
-    /// Takes a ticket out that nobody waits for any more; whether it was there.
+    /// Removes a ticket whose sender no longer waits; returns whether it was present.
     pub fn cancel(&mut self, who: W, ticket: &T) -> bool {
         self.change(&who, false, |tickets| tickets.remove(ticket))
     }
 
-    /// Changes the tickets of an address, and what follows from how many it has; `goes_back`: it has had its turn.
+    /// Changes the tickets of an address and updates the turns; `goes_back`: the address had its turn.
     fn change<R>(&mut self, who: &W, goes_back: bool, change: impl FnOnce(&mut BTreeSet<T>) -> R) -> R {
         let none = || Waiting { tickets: BTreeSet::new(), turn: 0 };
         let waiting = self.waiting.entry(who.clone()).or_insert_with(none);
@@ -187,7 +189,7 @@ mod tests {
     fn who_comes_too_many_is_refused() {
         let mut queue = queue(2, 3);
         assert_eq!([1, 2, 3].map(|ticket| queue.push('a', ticket)), [Ok(None), Ok(None), Err(Full)]);
-        // The newest of who has the most gives way to who has none.
+        // The address with the most tickets loses its newest to addresses without any.
         let found = [('b', 4), ('b', 5), ('c', 6), ('d', 7)].map(|(who, n)| queue.push(who, n));
         assert_eq!(found, [Ok(None), Err(Full), Ok(Some(('a', 2))), Err(Full)]);
         assert_eq!(drain(&mut queue), "a1 b4 c6 ");
@@ -211,7 +213,7 @@ mod tests {
         assert!(queue.cancel('b', &3) && queue.turns.values().all(|who| *who != 'b'));
         assert!(queue.push('c', 5).is_ok() && queue.push('a', 6).is_err());
         assert_eq!(drain(&mut queue), "a2 c5 a4 ");
-        // No turn is left behind that nobody has.
+        // No turn remains without tickets.
         queue.push('a', 7).unwrap();
         assert!(queue.cancel('a', &7) && queue.is_empty() && queue.turns.is_empty());
         queue.push('a', 8).unwrap();
@@ -219,7 +221,7 @@ mod tests {
     }
 
     thread_local! {
-        /// How many tickets were compared on this thread.
+        /// The number of ticket comparisons on this thread.
         static COMPARED: Cell<usize> = const { Cell::new(0) };
     }
 
@@ -247,7 +249,7 @@ mod tests {
 
     impl Eq for Counted {}
 
-    /// How many comparisons it takes to let so many tickets of one address wait, and to cancel them, the newest first.
+    /// Returns the comparisons needed to queue `count` tickets of one address and to cancel them, newest first.
     fn compared(count: u32) -> usize {
         let mut queue = FairQueue::new(Bounds { of_one: usize::MAX, of_all: usize::MAX });
         COMPARED.set(0);
@@ -285,12 +287,12 @@ mod tests {
     const WHO: [char; 4] = ['a', 'b', 'c', 'd'];
 
     proptest! {
-        /// A ticket waits for at most one of each other address for each ticket of its own address that was before it.
+        /// A ticket waits for at most one ticket of each other address per ticket of its own address before it.
         #[test]
         fn a_flood_delays_others_by_a_round(steps in steps()) {
             let mut queue = queue(6, 10);
             let mut pushed: Vec<(char, u32)> = Vec::new();
-            // Of those that wait: who, ticket, turns of each address since it came, own tickets before it.
+            // Waiting tickets: sender, ticket, turns of each address since it arrived, own tickets before it.
             let mut waiting: Vec<(char, u32, HashMap<char, usize>, usize)> = Vec::new();
             for (ticket, step) in steps.into_iter().enumerate() {
                 match step {

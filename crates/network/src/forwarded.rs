@@ -1,38 +1,37 @@
-//! What proxies say in headers of the client that they speak for: `X-Forwarded-For` with `X-Forwarded-Proto`, or `Forwarded`
-//! (RFC 7239).
+//! The client that proxies report in headers: `X-Forwarded-For` with `X-Forwarded-Proto`, or `Forwarded` (RFC 7239).
 //!
-//! Each proxy adds, at the end, whom it was asked by. So the list is read from its end, as long as who says something is
-//! known to say the truth: what stands before an address that is nobody's known was written by whoever is there.
+//! Each proxy appends the address of its peer. The list is therefore read from its end, as long as the entries come
+//! from known proxies. Entries before an unknown address were written by that client and are not trusted.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::blocks::Blocks;
 
-/// What is read of a list: proxies behind one another.
+/// The most entries of a list that are read: the longest chain of proxies.
 const HOPS_MAX: usize = 32;
 
-/// The client, as far as it is said.
+/// The reported client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forwarded {
-    /// The last address that somebody known has named; `None`: none was, or one without an address.
+    /// The last address reported by a known proxy; `None`: none was, or one without an address.
     pub address: Option<IpAddr>,
-    /// Whether it asked over TLS, if that is said.
+    /// True if the client used TLS, if reported.
     pub is_secure: Option<bool>,
 }
 
-/// Reads `X-Forwarded-For`, and `X-Forwarded-Proto`, each with all its lines in order; `None`: nothing is said. `known` are
-/// those whose word counts, of whom one has sent this.
+/// Reads `X-Forwarded-For` and `X-Forwarded-Proto`, each with all its lines in order; `None`: nothing is reported.
+/// `known` are the trusted proxies; one of them has sent this request.
 pub fn from_x_forwarded<'h>(
     addresses: impl DoubleEndedIterator<Item = &'h str>,
     protocols: impl DoubleEndedIterator<Item = &'h str>,
     known: &Blocks,
 ) -> Option<Forwarded> {
-    // Quotes mean nothing here.
+    // Quotes have no meaning here.
     let mut addresses = elements(addresses, |line| from_the_end(line, b',', false)).map(address_of);
     let mut protocols = elements(protocols, |line| from_the_end(line, b',', false)).map(is_secure);
     let mut found = None::<Forwarded>;
     for address in addresses.by_ref().take(HOPS_MAX) {
-        // Where there are fewer of them, the nearest proxy has set the only one.
+        // With fewer protocols than addresses, the nearest proxy has set the only one.
         let of_hop = protocols.next().flatten().or(found.and_then(|found| found.is_secure));
         found = Some(Forwarded { address, is_secure: of_hop });
         if address.is_none() || !known.contains(address) {
@@ -46,7 +45,7 @@ pub fn from_x_forwarded<'h>(
     found
 }
 
-/// Reads `Forwarded`, with all its lines in order; `None`: nothing is said.
+/// Reads `Forwarded`, with all its lines in order; `None`: nothing is reported.
 pub fn from_forwarded<'h>(lines: impl DoubleEndedIterator<Item = &'h str>, known: &Blocks) -> Option<Forwarded> {
     let mut found = None;
     for element in elements(lines, |line| from_the_end(line, b',', true)).take(HOPS_MAX) {
@@ -68,7 +67,7 @@ pub fn from_forwarded<'h>(lines: impl DoubleEndedIterator<Item = &'h str>, known
     found
 }
 
-/// The name that the last proxy was asked by, as `Forwarded` says it, with all its lines in order.
+/// Returns the host that the last proxy received, from all lines of `Forwarded` in order.
 pub fn host_in_forwarded<'h>(lines: impl DoubleEndedIterator<Item = &'h str>) -> Option<&'h str> {
     let last = elements(lines, |line| from_the_end(line, b',', true)).next()?;
     from_the_end(last, b';', true).find_map(|pair| {
@@ -77,7 +76,7 @@ pub fn host_in_forwarded<'h>(lines: impl DoubleEndedIterator<Item = &'h str>) ->
     })
 }
 
-/// The elements of a list, the last one first, those that are empty left out.
+/// Returns the non-empty elements of a list, last first.
 fn elements<'h, I: Iterator<Item = &'h str>>(
     lines: impl DoubleEndedIterator<Item = &'h str>,
     cut: impl Fn(&'h str) -> I,
@@ -85,9 +84,9 @@ fn elements<'h, I: Iterator<Item = &'h str>>(
     lines.rev().flat_map(cut).map(str::trim).filter(|element| !element.is_empty())
 }
 
-/// The parts of a text, cut wherever the separator stands, or stands outside of quotes, the last one first. Quotes are
-/// looked for from the end too: who has written the last part closes what it opens, and what a client has left open
-/// before it does not swallow it.
+/// Splits a text at separators, optionally only outside of quotes, and returns the parts last first. Quotes are matched
+/// from the end too: the proxy that wrote the last part closes its quotes, and a quote that a client left open before
+/// it cannot swallow that part.
 fn from_the_end(text: &str, separator: u8, has_quotes: bool) -> impl Iterator<Item = &str> {
     let mut left = Some(text);
     std::iter::from_fn(move || {
@@ -106,7 +105,8 @@ fn from_the_end(text: &str, separator: u8, has_quotes: bool) -> impl Iterator<It
     })
 }
 
-/// An address, with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:80`.
+/// Parses an address with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`,
+/// `[2001:db8::1]:80`.
 fn address_of(text: &str) -> Option<IpAddr> {
     let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
     let address = bare.parse().ok().or_else(|| text.parse().ok().map(|address: SocketAddr| address.ip()));
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn the_last_that_somebody_known_has_named() {
         assert_eq!(x(&["192.0.2.1"], &[]), is("192.0.2.1", None));
-        // What the client has written itself counts for nothing.
+        // Entries that the client wrote itself are ignored.
         assert_eq!(x(&["127.0.0.1, 192.0.2.1"], &["https"]), is("192.0.2.1", Some(true)));
         assert_eq!(x(&["127.0.0.1", "192.0.2.1"], &["https", "http"]), is("192.0.2.1", Some(false)));
         assert_eq!(x(&["203.0.113.9, 192.0.2.1, 10.0.0.7"], &["https, http"]), is("192.0.2.1", Some(true)));
@@ -194,7 +194,7 @@ mod tests {
             }
         }
 
-        /// Whatever a client writes in front, it is the one that the proxy names.
+        /// Whatever a client writes, the address that the proxy appended counts.
         #[test]
         fn a_client_cannot_be_another(text in r#"[0-9a-z.,:;= "]{0,40}"#) {
             prop_assert_eq!(x(&[&text, "192.0.2.1"], &[&text, "https"]), is("192.0.2.1", Some(true)));

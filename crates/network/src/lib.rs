@@ -1,7 +1,7 @@
-//! Addresses of clients: which of them are one client's, which are named in settings, what proxies say of them, and how much
-//! each may ask for, and when.
+//! Addresses of clients: their networks, their blocks in settings, their reports by proxies, and fair queues and rate
+//! limits by address.
 //!
-//! Nothing here does I/O, waits, or knows the time: the clock is passed in.
+//! Pure: no I/O, no waiting, and the caller passes the time.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 

@@ -1,60 +1,60 @@
-//! The PROXY protocol, versions 1 and 2 (HAProxy's `proxy-protocol.txt`): what a proxy sends first on a connection of the
-//! client that it speaks for.
+//! The PROXY protocol, versions 1 and 2 (HAProxy's `proxy-protocol.txt`): the header with the client's address that a
+//! proxy sends first on a connection.
 //!
-//! It is read where it is expected and nowhere else: whether a connection begins with it is never guessed.
+//! It is read only where the settings expect it. The server never guesses whether a connection begins with it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
-/// What both versions have at least.
+/// The shortest length of both versions.
 const FIRST_BYTES: usize = 12;
 
-/// Of version 2: the signature, version and command, family, length.
+/// The fixed part of version 2: the signature, version and command, family, length.
 const HEAD_BYTES: usize = 16;
 
 /// The longest line of version 1, with its end.
 const LINE_BYTES_MAX: usize = 107;
 
-/// What version 2 may have of addresses and further fields.
+/// The longest variable part of version 2: addresses and further fields.
 const REST_BYTES_MAX: usize = 4_096;
 
-/// The field of version 2 that says something about TLS, and its bit of a client that speaks it.
+/// The type of version 2's TLS field, and its bit for a client that used TLS.
 const TYPE_SSL: u8 = 0x20;
 const CLIENT_SSL: u8 = 0x01;
 
-/// What a proxy says of its client.
+/// The content of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
-    /// It speaks for itself: a check whether this server is there.
+    /// The proxy's own connection, such as a health check.
     Local,
-    /// It speaks for a client.
+    /// A connection of a client.
     Client {
-        /// The client's address; `None`: it has none, or it is not said.
+        /// The client's address; `None`: unknown, or of another family.
         address: Option<SocketAddr>,
-        /// The client came over TLS.
+        /// True if the client used TLS.
         is_secure: bool,
     },
 }
 
-/// How far a header has come.
+/// The progress of reading a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// At least so many bytes are missing; with them nothing is read of what follows it.
+    /// At least this many bytes are missing; reading them consumes none of the following data.
     Needs(usize),
-    /// It is complete: all bytes that came are its.
+    /// Complete: all bytes belong to the header.
     Complete(Header),
 }
 
-/// Bytes that are no header of the PROXY protocol.
+/// The error for bytes that are not a header of the PROXY protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no header of the PROXY protocol")]
 pub struct Malformed;
 
-/// Reads a header of which so much has come, as was asked for by [`Progress::Needs`] before.
+/// Parses the bytes that have arrived, which [`Progress::Needs`] requested before.
 ///
 /// # Errors
-/// [`Malformed`], as soon as it is clear.
+/// [`Malformed`], as soon as it is certain.
 pub fn read(bytes: &[u8]) -> Result<Progress, Malformed> {
     let needs = |all: usize| Ok(Progress::Needs(all.saturating_sub(bytes.len()).max(1)));
     if bytes.len() < FIRST_BYTES {
@@ -89,7 +89,7 @@ pub fn read(bytes: &[u8]) -> Result<Progress, Malformed> {
     }
 }
 
-/// Version 1: `PROXY TCP4 192.0.2.1 192.0.2.2 1234 80`.
+/// Parses version 1: `PROXY TCP4 192.0.2.1 192.0.2.2 1234 80`.
 fn line_of(line: &[u8]) -> Result<Header, Malformed> {
     let line = std::str::from_utf8(line).map_err(|_| Malformed)?;
     let mut words = line.split(' ');
@@ -116,7 +116,7 @@ fn line_of(line: &[u8]) -> Result<Header, Malformed> {
     Ok(Header::Client { address: Some(SocketAddr::new(from, from_port)), is_secure: false })
 }
 
-/// Version 2, behind its head.
+/// Parses version 2 after its fixed part.
 fn binary(family: u8, rest: &[u8]) -> Result<Header, Malformed> {
     let (address, fields) = match family {
         0x11 | 0x12 => {
@@ -133,15 +133,15 @@ fn binary(family: u8, rest: &[u8]) -> Result<Header, Malformed> {
             let address = IpAddr::V6(Ipv6Addr::from(*from));
             (Some(SocketAddr::new(address, u16::from_be_bytes([high, low]))), fields)
         }
-        // Sockets of the file system.
+        // Unix sockets.
         0x31 | 0x32 => (None, rest.get(216..).ok_or(Malformed)?),
-        // Whatever else it is, the fields begin nowhere that is known.
+        // The fields of other families begin at an unknown offset.
         _ => (None, [].as_slice()),
     };
     Ok(Header::Client { address, is_secure: is_secure(fields)? })
 }
 
-/// Whether one of the fields says that the client came over TLS.
+/// Returns whether a field reports that the client used TLS.
 fn is_secure(mut fields: &[u8]) -> Result<bool, Malformed> {
     let mut is_secure = false;
     while let Some((&[kind, high, low], rest)) = fields.split_first_chunk::<3>() {
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    /// What is read of a connection on which these bytes come: the header, and what is left for others.
+    /// Reads a header from these bytes and returns it with the remaining bytes.
     fn read_all(bytes: &[u8]) -> Result<(Header, &[u8]), Option<Malformed>> {
         let mut count = 0;
         loop {
@@ -283,7 +283,7 @@ mod tests {
             let _ = read_all(&bytes);
         }
 
-        /// Nothing is read of what follows, and what is returned is what was meant.
+        /// Reading consumes nothing of the following data and returns the original content.
         #[test]
         fn what_is_told_is_read(from: IpAddr, port: u16, is_line: bool, follows in prop::collection::vec(any::<u8>(), 0..20)) {
             let told = match (is_line, from) {

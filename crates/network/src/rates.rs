@@ -1,4 +1,4 @@
-//! How much each client may do in a second: a token bucket each, in a table of a fixed size.
+//! Rate limits per client: token buckets in a table of fixed size.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -6,30 +6,29 @@ use std::hash::{BuildHasher, Hash};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Places of one set, of which a client has one.
+/// The slots of a set, of which a client occupies one.
 const WAYS: usize = 4;
 
-/// Microseconds.
 type Micros = u64;
 
-/// What a client may do.
+/// A client's rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// In each second; 0: there is no bound.
+    /// The sustained rate per second; 0: unlimited.
     pub per_second: u32,
-    /// At once, by who did nothing for long; at least 1 is allowed.
+    /// The burst after a long pause; treated as at least 1.
     pub burst: u32,
 }
 
-/// A client's bucket: when it is full again. One that is empty, or full, stands for nobody.
+/// A client's bucket: the time at which it is full again. A full or empty slot belongs to no client.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
     who: u64,
     full_at: Micros,
 }
 
-/// Buckets of many clients, in a fixed room: where it is not enough, whose bucket is the fullest is forgotten, and begins
-/// with a full one. Clients are distinguished by a keyed hash of 64 bits.
+/// The buckets of many clients in fixed memory. When a set is full, its fullest bucket is evicted, and that client
+/// begins with a full one. A keyed 64-bit hash identifies clients.
 pub struct Rates {
     hasher: RandomState,
     sets: Box<[Mutex<[Bucket; WAYS]>]>,
@@ -42,16 +41,16 @@ impl fmt::Debug for Rates {
 }
 
 impl Rates {
-    /// For so many clients at once, or a few more.
+    /// Creates a table for about this many concurrent clients.
     pub fn new(clients: usize) -> Rates {
         let sets = clients.div_ceil(WAYS).max(1);
         Rates { hasher: RandomState::new(), sets: (0..sets).map(|_| Mutex::default()).collect() }
     }
 
-    /// A client does something that costs so much, at `now` since some beginning that is the same for all calls.
+    /// Takes `cost` tokens of a client at `now`, measured from a fixed origin.
     ///
     /// # Errors
-    /// It has done too much: how long it is to wait. It has not been counted then.
+    /// The rate is exceeded: the time to wait. Nothing was taken.
     pub fn take(&self, who: impl Hash, cost: u32, rate: Rate, now: Duration) -> Result<(), Duration> {
         if rate.per_second == 0 {
             return Ok(());
@@ -59,7 +58,7 @@ impl Rates {
         let each = 1_000_000.0 / f64::from(rate.per_second);
         let cost = (each * f64::from(cost)) as Micros;
         let room = (each * f64::from(rate.burst.max(1))) as Micros;
-        // 0 is when all buckets are full.
+        // 0 is the time at which all buckets are full.
         let now = u64::try_from(now.as_micros()).unwrap_or(u64::MAX / 2).saturating_add(1);
         let who = self.hasher.hash_one(who);
         let Some(set) = usize::try_from(who % self.sets.len() as u64).ok().and_then(|at| self.sets.get(at)) else {
@@ -81,7 +80,7 @@ impl Rates {
         }
     }
 
-    /// Whether a client has done too much to do anything that costs one, which is not counted.
+    /// Returns whether a client lacks a token, without taking one.
     pub fn is_spent(&self, who: impl Hash, rate: Rate, now: Duration) -> bool {
         if rate.per_second == 0 {
             return false;
@@ -126,7 +125,7 @@ mod tests {
         assert_eq!(rates.take("ben", 5, RATE, at(40)), Ok(()));
         assert_eq!(rates.take("anna", 1, RATE, at(100)), Ok(()));
         assert_eq!(rates.take("anna", 1, RATE, at(100)), Err(at(100)));
-        // Who rests has a burst again, and no more than that.
+        // A client that rests regains one burst and no more.
         let all = (0..100).filter(|_| rates.take("anna", 1, RATE, at(60_000)).is_ok()).count();
         assert_eq!(all, 5);
     }
@@ -159,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// In no span of time is more taken than a burst and the rate.
+        /// Over any time span, at most a burst plus the rate is taken.
         #[test]
         fn never_more_than_the_rate(steps in prop::collection::vec((0..400_u64, 1..4_u32), 1..200)) {
             let rates = Rates::new(4);
