@@ -1,4 +1,4 @@
-//! Whether a source answers what it was asked: no other documents, no other branches, and not for ever.
+//! Checks that a source answers the request: no other documents, no unrelated branches, and a limited number of rows.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -6,10 +6,11 @@ use std::sync::Arc;
 use crate::raw;
 use crate::transfer::{Wanted, string_of};
 
-/// A source tells of the leaves above what was asked for: where a document was edited meanwhile, that may be more.
+/// The most additional rows. A source returns the leaves above the requested revisions, which may be more after an
+/// edit.
 const FURTHER_ROWS_MAX: usize = 10_000;
 
-/// What one request asks a source for, and what has come of it.
+/// The revisions that one request asks for, and its progress.
 pub(crate) struct Asked<'w> {
     revs: HashMap<&'w str, (&'w Arc<str>, Vec<&'w str>)>,
     answered: HashSet<&'w str>,
@@ -22,22 +23,22 @@ impl<'w> Asked<'w> {
         for (id, rev) in wanted {
             revs.entry(id).or_insert_with(|| (id, Vec::new())).1.push(rev);
         }
-        // A row and a revision in it each count.
+        // Each row and each revision in it counts.
         Asked { revs, answered: HashSet::new(), rows_left: 2 * wanted.len() + FURTHER_ROWS_MAX }
     }
 
-    /// Counts a row; false: there were too many.
+    /// Counts a row; returns false beyond the limit.
     pub(crate) fn has_room(&mut self) -> bool {
         self.rows_left = self.rows_left.saturating_sub(1);
         self.rows_left > 0
     }
 
-    /// The id of a document that was asked for, as it is held already.
+    /// Returns the shared copy of a requested document's id.
     pub(crate) fn id(&self, id: &str) -> Option<Arc<str>> {
         self.revs.get(id).map(|(id, _)| Arc::clone(id))
     }
 
-    /// Notes that something was said of a document.
+    /// Marks a document as answered.
     pub(crate) fn answer(&mut self, id: &str) {
         if let Some((id, _)) = self.revs.get_key_value(id) {
             self.answered.insert(id);
@@ -48,7 +49,7 @@ impl<'w> Asked<'w> {
         self.answered.len() == self.revs.len()
     }
 
-    /// Whether a revision was asked for, or is one above such a one. `revisions`: the text of its `_revisions`.
+    /// Returns whether a revision was requested or descends from one. `revisions`: the text of its `_revisions`.
     pub(crate) fn is_asked_for(&self, id: &str, rev: &str, revisions: Option<&[u8]>) -> bool {
         let Some((_, wanted)) = self.revs.get(id) else { return false };
         if wanted.contains(&rev) {
@@ -61,7 +62,7 @@ impl<'w> Asked<'w> {
     }
 }
 
-/// `start` and `ids` of the text of a `_revisions`.
+/// Parses `start` and `ids` of a `_revisions`.
 fn ancestry(revisions: &[u8]) -> Option<(u64, Vec<String>)> {
     let members = raw::object(revisions)?;
     let find = |wanted: &str| members.iter().find(|(name, _)| name == wanted).map(|(_, value)| *value);
@@ -70,7 +71,7 @@ fn ancestry(revisions: &[u8]) -> Option<(u64, Vec<String>)> {
     Some((start, ids))
 }
 
-/// Whether the text of a revision's `_revisions` begins with that revision.
+/// Returns whether the text of a `_revisions` begins with this revision.
 pub(crate) fn is_ancestry_of(rev: &str, revisions: &[u8]) -> bool {
     let Some((position, hash)) = rev.split_once('-') else { return false };
     ancestry(revisions)
@@ -98,7 +99,7 @@ mod tests {
         {
             assert!(!is_ancestry_of(rev, &revisions));
         }
-        // Two of a kind.
+        // Duplicate names.
         for twice in [r#"{"start":4,"start":3,"ids":["d"]}"#, r#"{"start":4,"ids":["d"],"\u0069ds":["e"]}"#] {
             assert!(!is_ancestry_of("4-d", twice.as_bytes()), "{twice}");
             assert!(!asked.is_asked_for("x", "4-d", Some(twice.as_bytes())), "{twice}");

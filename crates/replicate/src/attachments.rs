@@ -1,5 +1,5 @@
-//! Revisions whose attachments are too large to be held in memory: their data goes from one peer to the other piece by
-//! piece, in `multipart/related`, or where the target does not take that as base64 made on the fly.
+//! Copies revisions whose attachments are too large for memory: streams their data between the peers in
+//! `multipart/related`, or as base64 if the target does not accept that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,25 +22,25 @@ use crate::raw;
 use crate::stats::Tally;
 use crate::transfer::{Revision, Transfer, Wanted};
 
-/// Attachments that are longer together are not held in memory.
+/// The size in bytes from which attachments of a revision are streamed.
 const LARGE_BYTES: u64 = 2 << 20;
 
-/// The longest stub of an attachment.
+/// The longest stub of an attachment, in bytes.
 const STUB_BYTES_MAX: usize = 64 << 10;
 
-/// What is between the source and the target while an attachment goes over.
+/// The bytes buffered between source and target while an attachment is copied.
 const STREAM_BYTES: usize = 1 << 20;
 
-/// Pieces between the source and the target.
+/// The pieces buffered between source and target.
 const PIECES_WAITING_MAX: usize = 4;
 
-/// A target that takes nothing and says nothing for so long, or twice as long, is given up.
+/// The time without progress after which a target is given up, at the latest after twice as long.
 const STALL_MAX: Duration = Duration::from_secs(60);
 
-/// A revision that has attachments.
+/// A revision with attachments.
 pub(crate) struct Attached {
     pub(crate) wanted: Wanted,
-    /// Their length.
+    /// The total length of the attachments.
     pub(crate) bytes: u64,
 }
 
@@ -50,23 +50,23 @@ impl Attached {
     }
 }
 
-/// The attachments of `_attachments`.
+/// The attachments in `_attachments`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stubs {
-    /// It has none.
+    /// None.
     Empty,
-    /// How long they are together.
+    /// The total length.
     Bytes(u64),
 }
 
-/// What `_attachments` names. `None`: it is not well-formed.
+/// Parses `_attachments`. `None`: malformed.
 pub(crate) fn stubs_of(attachments: &[u8]) -> Option<Stubs> {
     let attachments = raw::object(attachments)?;
     if attachments.is_empty() {
         return Some(Stubs::Empty);
     }
     let number = |text: &[u8]| std::str::from_utf8(text).ok()?.parse::<u64>().ok();
-    // An attachment with an empty name has no path of its own: its revision is fetched in one piece, however long it is.
+    // An attachment with an empty name has no path, so its revision is fetched in one piece of any length.
     let bytes_max = if attachments.iter().any(|(name, _)| name.is_empty()) { LARGE_BYTES } else { u64::MAX };
     attachments
         .iter()
@@ -78,10 +78,10 @@ pub(crate) fn stubs_of(attachments: &[u8]) -> Option<Stubs> {
         .map(|bytes| Stubs::Bytes(bytes.min(bytes_max)))
 }
 
-/// A revision as it is sent: text, then an attachment's data, then text again.
+/// A multipart or JSON message: text and attachment data in turn.
 struct Message {
     kind: String,
-    /// Before each attachment's data; its path behind the document's, and its length as sent.
+    /// The text before each attachment's data, the attachment's path below the document, and its length as sent.
     parts: Vec<(Vec<u8>, String, u64)>,
     tail: Vec<u8>,
     is_base64: bool,
@@ -97,7 +97,7 @@ impl Message {
     }
 }
 
-/// Copies one revision.
+/// Copies a revision.
 pub(crate) async fn copy(
     transfer: &Transfer,
     (id, rev): &Wanted,
@@ -121,7 +121,7 @@ pub(crate) async fn copy(
     if !found.has_its_ancestry() {
         return Err(transfer.source.protocol("a revision has the ancestry of another one"));
     }
-    // The message holds the document once more, twice while it is put together.
+    // The message contains the document once more, and twice while it is built.
     let mut share = Share::new(room);
     let bytes = STREAM_BYTES + 2 * answer.body.len();
     share.set(bytes).await.map_err(|error| transfer.source.no_room(error))?;
@@ -151,7 +151,7 @@ pub(crate) async fn copy(
     Ok(())
 }
 
-/// `None`: the text is not well-formed.
+/// Builds the message. `None`: the text is malformed.
 fn message(doc: &[u8], is_base64: bool) -> Result<Option<Message>> {
     let mut random = [0_u8; 16];
     getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
@@ -192,7 +192,7 @@ fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> 
         let mut attachment = written.object(name.as_str());
         attachment.string("content_type", content_type);
         for member in ["revpos", "digest"] {
-            // The digest of what is stored compressed is not that of what is sent.
+            // The digest of a compressed attachment does not match the uncompressed data that is sent.
             if let Some(value) = stub.get(member).filter(|_| member == "revpos" || stub.get("encoding").is_none()) {
                 attachment.value(member, value);
             }
@@ -231,7 +231,7 @@ fn message_with(doc: &[u8], is_base64: bool, boundary: &str) -> Option<Message> 
     Some(Message { kind, parts: heads, tail, is_base64 })
 }
 
-/// Sends a revision; the target's status.
+/// Sends a revision and returns the target's status.
 async fn send(transfer: &Transfer, document_path: &str, rev: &str, message: Message, room: &Arc<Room>) -> Result<u16> {
     let (sender, receiver) = mpsc::channel(PIECES_WAITING_MAX);
     let path = format!("{document_path}?new_edits=false");
@@ -262,21 +262,21 @@ async fn send(transfer: &Transfer, document_path: &str, rev: &str, message: Mess
     Ok(answer.status)
 }
 
-/// Where the pieces of a request go, and how many the target has taken.
+/// The channel of a request's pieces, with the number that the target has taken.
 struct Sender {
     pieces: mpsc::Sender<std::io::Result<Bytes>>,
     taken: Arc<AtomicU64>,
 }
 
 impl Sender {
-    /// False: nobody takes more.
+    /// Sends a piece. False: the receiver is gone.
     async fn send(&self, piece: Bytes) -> bool {
         self.taken.fetch_add(1, Ordering::Relaxed);
         self.pieces.send(Ok(piece)).await.is_ok()
     }
 }
 
-/// Returns when nothing was taken for [`STALL_MAX`].
+/// Returns once nothing was taken for [`STALL_MAX`].
 async fn stalled(taken: &AtomicU64) {
     let mut before = taken.load(Ordering::Relaxed);
     loop {
@@ -290,7 +290,7 @@ async fn stalled(taken: &AtomicU64) {
 }
 
 async fn feed(source: &Arc<Peer>, document_path: &str, rev: &str, message: Message, sender: &Sender) -> Result<()> {
-    // The target may have answered already: then nobody reads, and all that is left is to end.
+    // The target may have answered already. The receiver is gone then, and the loop ends.
     for (text, path, length) in message.parts {
         if !sender.send(text.into()).await {
             return Ok(());

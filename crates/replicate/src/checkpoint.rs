@@ -1,4 +1,4 @@
-//! Replication logs: where a replication stands, kept on both sides in CouchDB's form.
+//! Replication logs: the checkpoints of a replication, stored on both sides in CouchDB's form.
 
 use flatbed_clock::Clock;
 use flatbed_flatten::json::{Limits, Object, Value, parse, write};
@@ -8,26 +8,26 @@ use crate::error::{Error, Result};
 use crate::stats::Stats;
 use crate::time;
 
-/// Sessions that a log remembers, as in CouchDB.
+/// The number of sessions in a log, as in CouchDB.
 const HISTORY_MAX: usize = 50;
 
-/// The longest sequence taken, as JSON text: a checkpoint and what is shown of a job hold it several times. CouchDB's grow
-/// with the number of shards, some 40 bytes for each.
+/// The longest accepted sequence, as JSON text in bytes. A checkpoint and the status of a job hold several of them.
+/// CouchDB's grow by about 40 bytes per shard.
 pub(crate) const SEQ_BYTES_MAX: usize = 8 << 10;
 
-/// Of a peer's log so much is kept of the newest sessions, as JSON text, for as long as the replication runs.
+/// The most bytes of a peer's log that are kept while the replication runs, newest sessions first, as JSON text.
 const HISTORY_BYTES_MAX: usize = 256 << 10;
 
-/// The longest name of a session, or revision of a log.
+/// The longest session id, or revision of a log, in bytes.
 const NAME_BYTES_MAX: usize = 1 << 10;
 
-/// The beginning of every source.
+/// The first sequence of every source.
 const BEGINNING: &[u8] = b"0";
 
-/// The version of the replication's id that is written.
+/// The version of replication ids, as CouchDB writes it.
 pub(crate) const ID_VERSION: u32 = 4;
 
-/// A log as it was read.
+/// A parsed log.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Log {
     pub(crate) rev: Option<String>,
@@ -36,11 +36,11 @@ pub(crate) struct Log {
     history: Vec<Entry>,
 }
 
-/// A session of a log.
+/// A session in a log.
 #[derive(Debug, Clone)]
 struct Entry {
     session: Option<String>,
-    /// Where the source stood.
+    /// The recorded sequence of the source.
     recorded: Option<Vec<u8>>,
     text: Vec<u8>,
 }
@@ -57,8 +57,8 @@ fn name_of(value: &Value<'_>, member: &str) -> Option<String> {
 }
 
 impl Log {
-    /// From a document's text. What is not understood is as if it were not there: the replication then begins anew,
-    /// which costs time and loses nothing.
+    /// Parses a document's text. Unknown content is ignored; the replication then starts over, which costs time and
+    /// loses nothing.
     pub(crate) fn read(text: Option<&[u8]>) -> Log {
         let Some(Ok(value)) = text.map(|text| parse(text, &Limits::default())) else { return Log::default() };
         let mut bytes_left = HISTORY_BYTES_MAX;
@@ -75,12 +75,12 @@ impl Log {
             }
             _ => Vec::new(),
         };
-        // PouchDB calls it last_seq.
+        // PouchDB's name is `last_seq`.
         let last_seq = value.get("source_last_seq").or(value.get("last_seq")).and_then(seq_text);
         Log { rev: name_of(&value, "_rev"), session: name_of(&value, "session_id"), last_seq, history }
     }
 
-    /// Writes the members of CouchDB's answer to a run without changes, without braces: none if no session is recorded.
+    /// Writes the members of CouchDB's answer to a run without changes, without braces; none if no session is recorded.
     pub(crate) fn members(&self) -> Vec<u8> {
         let Some(session) = &self.session else { return Vec::new() };
         Object::members_text(|log| {
@@ -96,13 +96,13 @@ impl Log {
         })
     }
 
-    /// What the log says of a session: where the source stood.
+    /// Returns the sequence of the source that the log records for a session.
     fn recorded(&self, session: &str) -> Option<Vec<u8>> {
         self.history.iter().find(|entry| entry.session.as_deref() == Some(session))?.recorded.clone()
     }
 }
 
-/// A sequence as JSON text; `None`: it is too long to be one.
+/// Returns a sequence as JSON text; `None` if it is too long.
 pub(crate) fn seq_text(value: &Value<'_>) -> Option<Vec<u8>> {
     Some(json_text(value)).filter(|text| text.len() <= SEQ_BYTES_MAX)
 }
@@ -113,7 +113,7 @@ fn json_text(value: &Value<'_>) -> Vec<u8> {
     text
 }
 
-/// From where to go on, as JSON text: both logs must tell of the same session, the newest such counts.
+/// Returns the sequence to resume from, as JSON text: that of the newest session that both logs record.
 pub(crate) fn common(source: &Log, target: &Log) -> Vec<u8> {
     if let (Some(session), Some(last_seq)) = (&source.session, &source.last_seq)
         && target.session.as_ref() == Some(session)
@@ -129,16 +129,16 @@ pub(crate) fn common(source: &Log, target: &Log) -> Vec<u8> {
     BEGINNING.to_vec()
 }
 
-/// One run of a replication, from its beginning to its last checkpoint.
+/// A run of a replication, from its start to its last checkpoint.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
     id: String,
     clock: Clock,
     start_time: u64,
     start_seq: Vec<u8>,
-    /// Older sessions, of the source's log.
+    /// The older sessions in the source's log.
     history: Vec<Entry>,
-    /// Whether the answer has counts beside the history, as CouchDB's has with `doc_ids`.
+    /// True if the answer has counts beside the history, as CouchDB's has with `doc_ids`.
     pub(crate) has_counts: bool,
 }
 
@@ -157,7 +157,7 @@ impl Session {
         Ok(Session { id, clock, start_time, start_seq, history, has_counts: false })
     }
 
-    /// Writes the members that logs and answers have in common, without braces: `session_id`, `source_last_seq`,
+    /// Writes the members that logs and answers share, without braces: `session_id`, `source_last_seq`,
     /// `replication_id_version`, counts if `has_counts`, and `history`.
     pub(crate) fn members(&self, through: &[u8], stats: &Stats) -> Vec<u8> {
         Object::members_text(|log| self.write_members(through, stats, log))
@@ -193,7 +193,7 @@ impl Session {
         object.string("start_time", &time::http(self.start_time)).string("end_time", &time::http(now));
     }
 
-    /// The log to be written over the one of revision `rev`.
+    /// Returns the log that replaces revision `rev`.
     pub(crate) fn log(&self, id: &str, rev: Option<&str>, through: &[u8], stats: &Stats) -> Vec<u8> {
         Object::text(|log| {
             log.string("_id", &local_id(id));
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(common(&source, &behind), b"6");
         assert_eq!(common(&source, &Log::default()), b"0");
         assert_eq!(common(&source, &log(r#"{"session_id":"z","history":[1,{}]}"#)), b"0");
-        // As PouchDB writes it.
+        // In PouchDB's form.
         let pouch = log(r#"{"session_id":"p","last_seq":7,"history":[{"session_id":"p","last_seq":7}]}"#);
         assert_eq!(common(&pouch, &pouch), b"7");
     }
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(common(&long, &long), b"\"0\"");
         let session = Session::new(b"\"0\"".to_vec(), &long, &long, &Clock::system()).unwrap();
         assert!(session.log("id", None, b"1", &Stats::default()).len() < HISTORY_BYTES_MAX + 1_000);
-        // What is too long to be a sequence is none.
+        // A sequence beyond the limit is ignored.
         let seq = log(&format!(r#"{{"session_id":"a","source_last_seq":"{}"}}"#, "x".repeat(9_000)));
         assert_eq!(common(&seq, &seq), b"0");
     }
@@ -255,12 +255,12 @@ mod tests {
         let second = log(std::str::from_utf8(&text).unwrap());
         assert_eq!(second.rev.as_deref(), Some("0-1"));
         assert_eq!(second.history.len(), 2);
-        // A run without changes answers what the last one recorded.
+        // A run without changes answers the members of the last recorded run.
         let members = String::from_utf8(second.members()).unwrap();
         let recorded = std::str::from_utf8(&text).unwrap();
         assert!(recorded.ends_with(&format!(",{members}}}")), "{members} {recorded}");
         assert_eq!(Log::default().members(), b"");
-        // The target missed the second checkpoint: the first is what both know.
+        // The target missed the second checkpoint: the first is the newest common one.
         assert_eq!(common(&second, &first), b"\"5-y\"");
     }
 }

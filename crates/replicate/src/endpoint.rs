@@ -1,4 +1,4 @@
-//! Where a replication reads from and writes to.
+//! The endpoints of a replication.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,31 +15,31 @@ use tokio::io::DuplexStream;
 use crate::error::{Error, Result};
 use crate::memory::Memory;
 
-/// Makes a connection to the server that runs the replication, in memory.
+/// Makes an in-memory connection to the server that runs the replication.
 pub type LocalConnect = Arc<dyn Fn() -> DuplexStream + Send + Sync>;
 
-/// How peers are reached.
+/// The connections and resources of replications.
 #[derive(Clone)]
 pub struct Ways {
-    /// This server itself.
+    /// Connects to this server.
     pub local: LocalConnect,
-    /// All others.
+    /// Connects to all other servers.
     pub network: Network,
-    /// Servers behind `https://`.
+    /// TLS for servers behind `https://`.
     pub tls: Tls,
-    /// For what peers answer.
+    /// The memory for answers of peers.
     pub memory: Memory,
-    /// The time of replications: of checkpoints, sessions, and pauses.
+    /// The clock for checkpoints, sessions and pauses.
     pub clock: Clock,
 }
 
-/// Headers that one endpoint may have.
+/// The most headers of an endpoint.
 const HEADERS_MAX: usize = 50;
 
-/// Their names and values together.
+/// The most bytes of their names and values.
 const HEADERS_BYTES_MAX: usize = 16 << 10;
 
-/// The longest address: it is shown in many places, and stands in the head of each request.
+/// The longest URL, in bytes. It is shown in many places and part of each request's head.
 const ADDRESS_BYTES_MAX: usize = 8 << 10;
 
 #[derive(Clone)]
@@ -49,7 +49,7 @@ pub(crate) enum Place {
     Local(String),
 }
 
-/// A database, and as whom to speak to it. Shown without credentials.
+/// A database and its credentials. Displayed without credentials.
 #[derive(Clone)]
 pub struct Endpoint {
     pub(crate) place: Place,
@@ -57,8 +57,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// From `source` or `target` of a replication: a name of a database of this server, an URL, or an object with `url`,
-    /// `headers` and `auth.basic`.
+    /// Parses `source` or `target` of a replication: the name of a database of this server, a URL, or an object with
+    /// `url`, `headers` and `auth.basic`.
     ///
     /// # Errors
     /// [`Error::InvalidSpec`], [`Error::Url`].
@@ -115,7 +115,7 @@ impl Endpoint {
         Ok(Endpoint { place, headers })
     }
 
-    /// The database's path on its server.
+    /// Returns the database's path on its server.
     pub(crate) fn path(&self) -> String {
         match &self.place {
             Place::Remote(url) => url.path(""),
@@ -123,7 +123,7 @@ impl Endpoint {
         }
     }
 
-    /// The database's name on this server.
+    /// Returns the database's name on this server.
     pub fn local_name(&self) -> Option<&str> {
         match &self.place {
             Place::Local(name) => Some(name),
@@ -131,13 +131,13 @@ impl Endpoint {
         }
     }
 
-    /// What makes this endpoint another one for a replication's id: its address and as whom it is spoken to, which is
-    /// hashed and never shown.
+    /// Returns the text that identifies this endpoint in a replication's id: the URL and the user. It is hashed and
+    /// never shown.
     pub(crate) fn identity(&self) -> String {
         let mut identity = self.to_string();
         for (name, value) in &self.headers {
             if name == header::AUTHORIZATION {
-                // The name of a user, not the password: that may change under a replication.
+                // Without the password, which may change during a replication.
                 let text = value.to_str().unwrap_or_default();
                 let decoded = text.strip_prefix("Basic ").and_then(|text| BASE64.decode(text).ok()).unwrap_or_default();
                 identity.push('\n');
@@ -148,10 +148,10 @@ impl Endpoint {
     }
 }
 
-/// Later ones take the place of earlier ones.
+/// Sets a header, replacing one of the same name.
 fn push(headers: &mut Vec<(HeaderName, HeaderValue)>, name: &str, value: &str) -> Option<()> {
     let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-    // These are how messages are framed, and ours to set.
+    // These headers frame messages and are set by this program.
     if [header::HOST, header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION].contains(&name) {
         return Some(());
     }

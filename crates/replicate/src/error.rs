@@ -1,74 +1,74 @@
-//! Why a replication does not begin, or does not go on.
+//! Errors of replications.
 
 use flatbed_client::UrlError;
 
-/// What went wrong. No message holds a password or a header's value.
+/// The reason why a replication did not begin or ended. No message contains a password or a header's value.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    /// The description of the replication makes no sense.
+    /// The description of the replication is invalid.
     #[error("{0}")]
     InvalidSpec(String),
-    /// An endpoint's address is none.
+    /// The URL of an endpoint is invalid.
     #[error("`{0}`: {1}")]
     Url(&'static str, UrlError),
-    /// A database is not there.
+    /// A database does not exist.
     #[error("could not open {0}")]
     DatabaseNotFound(String),
-    /// A peer does not let us.
+    /// A peer denies access.
     #[error("unauthorized to access or create database {0}")]
     Unauthorized(String),
-    /// A peer cannot be reached, or a connection broke. Trying again may help.
+    /// A peer is unreachable, or a connection broke. A retry may succeed.
     #[error("{0}: {1}")]
     Connection(String, String),
-    /// A peer's host has no address that this replication may reach, or none at all: which of them is not told.
+    /// A peer's host has no address that this replication may reach, or none at all. The error does not tell which.
     #[error("{0}: the host has no address that replications of users may reach")]
     OutOfBounds(String),
-    /// It is not known what rights who asked for the replication has, or they are others than when it began.
+    /// The rights of the replication's owner are unknown, or have changed since it began.
     #[error("{0}")]
     Owner(&'static str),
-    /// Who asked for the replication has not, or not any more, the account that it runs with.
+    /// The account of the replication's owner does not exist, or no longer.
     #[error("nobody has the account of who asked for it")]
     OwnerGone,
-    /// Anybody may have asked for it, as everyone was an administrator, and nobody says now that it is to go on.
+    /// The replication was requested while everyone was an administrator, and no administrator has confirmed it since.
     #[error("it was asked for while everyone was an administrator: one of those there are now has to write it again")]
     OwnerUnknown,
     /// A peer answered with an error.
     #[error("{what}: {status} {error}: {reason}")]
     Status {
-        /// What was asked of whom.
+        /// The request and the peer.
         what: String,
-        /// HTTP's.
+        /// The HTTP status.
         status: u16,
         /// `error` of the answer.
         error: String,
         /// `reason` of the answer.
         reason: String,
     },
-    /// A peer's answer is not what the protocol says.
+    /// A peer's answer violates the protocol.
     #[error("{0}: {1}")]
     Protocol(String, &'static str),
-    /// A peer's answer is larger than is taken.
+    /// A peer's answer exceeds its limit.
     #[error("{0}: {1}")]
     TooLarge(String, &'static str),
-    /// Other replications hold what memory there is for peers' answers. Trying again may help.
+    /// Other replications occupy the memory for answers. A retry may succeed.
     #[error("{0}: there is no memory left for answers, as other replications need it")]
     NoRoom(String),
-    /// Whether this replication is still ours could not be found out. Trying again may help.
+    /// Whether this process still owns the replication is unknown. A retry may succeed.
     #[error("whether another process has taken over this replication is not known: {0}")]
     Unsure(String),
     /// Another process runs this replication now.
     #[error("another process has taken over this replication")]
     Superseded,
-    /// The system gives no randomness.
+    /// The system provides no random numbers.
     #[error("the operating system gives no randomness")]
     NoRandomness,
 }
 
-/// Result with [`Error`].
+/// A result with [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// Whether another attempt soon may go better.
+    /// Returns whether a retry may succeed soon.
     pub fn is_transient(&self) -> bool {
         match self {
             Error::Connection(..) | Error::NoRoom(_) => true,
@@ -79,17 +79,17 @@ impl Error {
         }
     }
 
-    /// Whether a peer has no storage left.
+    /// Returns whether a peer has no storage left.
     pub(crate) fn is_storage_full(&self) -> bool {
         matches!(self, Error::Status { status: 507, .. })
     }
 
-    /// Whether no attempt will ever go better: the description itself is wrong, or nobody's.
+    /// Returns whether no retry can succeed: the description is invalid, or its owner is gone.
     pub fn is_permanent(&self) -> bool {
         matches!(self, Error::InvalidSpec(_) | Error::Url(..) | Error::OwnerUnknown)
     }
 
-    /// CouchDB's word for it in answers.
+    /// Returns CouchDB's `error` for answers.
     pub fn word(&self) -> &'static str {
         match self {
             Error::InvalidSpec(_) | Error::Url(..) => "bad_request",

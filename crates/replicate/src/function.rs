@@ -1,5 +1,5 @@
-//! The function of a design document that selects a replication's documents. Its code is part of the id of the replication's
-//! log: the checkpoint of another function does not hold for this one.
+//! The function of a design document that selects a replication's documents. Its code is part of the id of the
+//! replication's log, because a checkpoint does not hold for another function.
 
 use flatbed_flatten::json::{Value, write};
 use flatbed_revtree::DESIGN;
@@ -28,7 +28,7 @@ impl Function {
         &self.code
     }
 
-    /// Reads the function from the design document; `None` if it is not there.
+    /// Reads the function from the design document; `None` if it does not exist.
     fn of(document: &Value<'_>, place: &FunctionPlace<'_>) -> Option<Function> {
         let found = document.get(place.kind)?.get(place.name)?;
         let code = if place.kind == "views" { found.get("map")? } else { found };
@@ -72,14 +72,14 @@ impl FunctionPlace<'_> {
     }
 }
 
-/// Whether a function that may change selects the documents.
+/// Returns whether a function, which may change, selects the documents.
 pub(crate) fn is_by_function(filter: Option<&Filter>) -> bool {
     FunctionPlace::of(filter).is_some()
 }
 
 impl Peer {
-    /// Reads the current function of a filter. `None`: the filter has no function, or the function does not exist, which
-    /// `_changes` answers with an error.
+    /// Reads the current function of a filter. `None`: the filter has no function, or the function does not exist,
+    /// which `_changes` answers with an error.
     pub(crate) async fn function(&self, filter: Option<&Filter>) -> Result<Option<Function>> {
         let Some(place) = FunctionPlace::of(filter) else { return Ok(None) };
         let path = Peer::document_path(&format!("{DESIGN}/{}", place.design));

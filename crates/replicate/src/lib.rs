@@ -1,10 +1,11 @@
 //! CouchDB's replication protocol (version 3), as a client of two peers that speak its HTTP API.
 //!
-//! A peer is a database behind `http://` or `https://`, or one of the server that runs the replication: that one is spoken to
-//! through a pair of pipes in memory, so that there is one protocol and no second way into a database. What is read from
-//! the source is handed on as the JSON text that it is; nothing is gathered beyond fixed bounds (see `transfer`).
+//! A peer is a database behind `http://` or `https://`, or one of the server that runs the replication. The latter is
+//! reached through in-memory pipes, so that there is one protocol and one way into a database. Documents pass from
+//! source to target as the JSON text that they are, within fixed limits of memory (see `transfer`).
 //!
-//! This crate knows neither keys nor FoundationDB, nor who runs a replication: that is `flatbed-http`'s supervisor.
+//! This crate knows neither keys nor FoundationDB, nor the scheduling of replications, which is in
+//! `flatbed-replicator`.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 

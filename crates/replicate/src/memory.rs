@@ -1,13 +1,14 @@
-//! What all replications of a process may hold in memory of what peers answer.
+//! The memory that all replications of a process may hold for answers of peers.
 //!
-//! There are three parts, so that nobody waits for room while others wait for what he holds:
-//! - Texts: whole answers, and revisions on their way. They take room as they come in. Who finds none left waits for some,
-//!   or for the *reserve*: it is as large as the most that one [`Room`] ever holds, and one room has it at a time. So there
-//!   is always one that can go on, and the others in their turn.
-//! - Trees of whole answers: waited for at once, and made and dropped without waiting for anything.
-//! - Pages of changes: waited for by who holds nothing but earlier pages of the same replication, which go on without it.
+//! There are three parts, so that no task waits for memory held by tasks that wait for it:
+//! - Texts: whole answers, and revisions in transit. They take memory as they arrive. A task that finds none waits for
+//!   some, or for the *reserve*, which is as large as the most that one [`Room`] ever holds and belongs to one room at
+//!   a time. So at least one task always proceeds.
+//! - Trees of whole answers: acquired at once, and built and dropped without waiting for anything.
+//! - Pages of changes: a task that waits for one holds only earlier pages of the same replication, which proceed
+//!   without it.
 //!
-//! A peer may be slow for as long as nobody else wants the room that it holds.
+//! A peer may be slow as long as no other task needs the memory that it holds.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,55 +17,55 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// In which room is given out.
+/// The granularity of accounting, in bytes.
 const UNIT_BYTES: usize = 4 << 10;
 
-/// A room below this is not counted: jobs and their batches are.
+/// Rooms below this size are not counted, because the numbers of jobs and batches are limited.
 const FREE_BYTES: usize = 16 << 10;
 
-/// The most that one room holds: a revision being read in a buffer that grew by doubling, the same to be written, and in
-/// the request that writes it.
+/// The most bytes that one room holds: a revision being read into a buffer that grew by doubling, a copy of it to be
+/// written, and another in the request that writes it.
 pub(crate) const ROOM_BYTES_MAX: usize = 4 * crate::transfer::REVISION_BYTES_MAX + (16 << 20);
 
-/// Nobody waits longer for room.
+/// The longest wait for memory.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// For so long a room is held in any case, and longer by its bytes at this pace, if others want it.
+/// The time for which a room is kept if other tasks wait; below, the bytes per second that extend it.
 const GRACE: Duration = Duration::from_secs(60);
 const BYTES_PER_SECOND: usize = 128 << 10;
 
-/// For so long a page is held if others want its room: less than they wait.
+/// The time for which a page is kept if other tasks wait: shorter than they wait.
 const PAGE_GRACE: Duration = Duration::from_secs(300);
 
-/// How often it is looked whether others want what is held.
+/// The interval at which waiting tasks are checked.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// There is no room in time, or there never will be.
+/// There is no memory in time, or the request can never be met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoRoom {
     Now,
     Ever,
 }
 
-/// What is used of a part, and its bound, in bytes.
+/// The use and limit of a part, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// Now.
+    /// The current use.
     pub used: usize,
-    /// At most.
+    /// The limit.
     pub limit: usize,
 }
 
-/// A part.
+/// A part of the memory.
 #[derive(Debug)]
 struct Part {
     free: Arc<Semaphore>,
     units: usize,
-    /// How many wait.
+    /// The number of waiting tasks.
     waiting: AtomicUsize,
 }
 
-/// One who waits, until this is dropped.
+/// Counts a waiting task until dropped.
 struct Waiting<'p>(&'p AtomicUsize);
 
 impl Drop for Waiting<'_> {
@@ -100,7 +101,7 @@ impl Part {
         self.free.clone().try_acquire_many_owned(units).ok()
     }
 
-    /// All at once.
+    /// Acquires all units at once.
     async fn take(&self, units: u32) -> Result<OwnedSemaphorePermit, NoRoom> {
         if !self.has(units) {
             return Err(NoRoom::Ever);
@@ -127,19 +128,19 @@ struct Parts {
     trees: Part,
     pages: Part,
     reserve: Arc<Semaphore>,
-    /// Of [`ROOM_BYTES_MAX`].
+    /// The used part of the reserve of [`ROOM_BYTES_MAX`].
     reserve_used: AtomicUsize,
 }
 
-/// The memory of all replications of a process. Clones are the same memory.
+/// The memory of all replications of a process. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Memory(Arc<Parts>);
 
 impl Memory {
-    /// The least that is given.
+    /// The smallest total, in bytes.
     pub const BYTES_MIN: usize = ROOM_BYTES_MAX + (64 << 20);
 
-    /// `total_bytes` for all parts and the reserve, at least [`Memory::BYTES_MIN`].
+    /// Creates memory of `total_bytes`, including the reserve, at least [`Memory::BYTES_MIN`].
     pub fn new(total_bytes: usize) -> Memory {
         let shared = total_bytes.max(Memory::BYTES_MIN) - ROOM_BYTES_MAX;
         Memory::of_parts(shared / 2, shared / 4, shared / 4)
@@ -151,7 +152,7 @@ impl Memory {
         Memory(Arc::new(Parts { texts, trees, pages, reserve, reserve_used }))
     }
 
-    /// Texts (with the reserve), trees, and pages of changes.
+    /// Returns the use of texts (with the reserve), trees, and pages of changes.
     pub fn usage(&self) -> [MemoryUsage; 3] {
         let mut texts = self.0.texts.usage();
         texts.used += self.0.reserve_used.load(Ordering::Relaxed);
@@ -163,7 +164,7 @@ impl Memory {
         Arc::new(Room { memory: self.clone(), held: Mutex::default() })
     }
 
-    /// Room for a tree, which is to be given back before anything else is waited for.
+    /// Acquires memory for a tree. The caller must return it before it waits for anything else.
     pub(crate) async fn tree(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, NoRoom> {
         if bytes <= FREE_BYTES {
             return Ok(None);
@@ -171,20 +172,20 @@ impl Memory {
         self.0.trees.take(units(bytes)).await.map(Some)
     }
 
-    /// Room for a page of changes, if there is some.
+    /// Acquires memory for a page of changes if it is available at once.
     pub(crate) fn try_page(&self, bytes: usize) -> Option<PageRoom> {
         let permit = self.0.pages.try_take(units(bytes))?;
         Some(PageRoom { memory: self.clone(), permit, since: Instant::now() })
     }
 
-    /// Waits for room for a page of changes; who waits holds none but earlier pages.
+    /// Waits for memory for a page of changes. The caller must hold none except earlier pages.
     pub(crate) async fn page(&self, bytes: usize) -> Result<PageRoom, NoRoom> {
         let permit = self.0.pages.take(units(bytes)).await?;
         Ok(PageRoom { memory: self.clone(), permit, since: Instant::now() })
     }
 }
 
-/// What a page of changes takes until this is dropped.
+/// The memory of a page of changes, returned on drop.
 #[derive(Debug)]
 pub(crate) struct PageRoom {
     memory: Memory,
@@ -193,7 +194,7 @@ pub(crate) struct PageRoom {
 }
 
 impl PageRoom {
-    /// It is no more than this.
+    /// Returns the memory beyond `bytes`.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         let surplus = self.permit.num_permits().saturating_sub(units(bytes) as usize);
         drop(self.permit.split(surplus));
@@ -203,7 +204,7 @@ impl PageRoom {
         units(bytes) as usize <= self.permit.num_permits()
     }
 
-    /// Returns when it was held for long and others want it.
+    /// Returns once the page was held for [`PAGE_GRACE`] and other tasks wait.
     pub(crate) async fn overdue(&self) {
         loop {
             tokio::time::sleep(LOOK).await;
@@ -219,7 +220,7 @@ struct Held {
     bytes: usize,
     permit: Option<OwnedSemaphorePermit>,
     reserve: Option<OwnedSemaphorePermit>,
-    /// Since when there was always something.
+    /// The time since which the room was never empty.
     since: Option<Instant>,
 }
 
@@ -237,7 +238,7 @@ impl Held {
     }
 }
 
-/// What one batch, or one whole answer, holds of texts. One task at a time takes more.
+/// The memory that one batch or one whole answer holds of texts. Only one task at a time may grow it.
 #[derive(Debug)]
 pub(crate) struct Room {
     memory: Memory,
@@ -249,7 +250,7 @@ impl Room {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes more, and waits for it.
+    /// Acquires more memory, waiting for it.
     async fn grow(&self, bytes: usize) -> Result<(), NoRoom> {
         let parts = &*self.memory.0;
         let missing = {
@@ -275,7 +276,7 @@ impl Room {
         };
         let _waiting = parts.texts.wait();
         let shared = async {
-            // Half of it would keep all others waiting for as long as it comes together.
+            // Holding a part of it would block all other tasks until the rest is available.
             match parts.texts.has(missing.saturating_mul(2)) {
                 true => parts.texts.free.clone().acquire_many_owned(missing).await,
                 false => std::future::pending().await,
@@ -317,14 +318,14 @@ impl Room {
         }
     }
 
-    /// Whether it was held for longer than its bytes allow, and others want it.
+    /// Returns whether the room was held longer than its size allows while other tasks wait.
     pub(crate) fn is_overdue(&self) -> bool {
         let held = self.held();
         let allowed = GRACE + Duration::from_secs((held.bytes / BYTES_PER_SECOND) as u64);
         self.memory.0.texts.is_wanted() && held.since.is_some_and(|since| since.elapsed() > allowed)
     }
 
-    /// Returns when it is.
+    /// Returns once [`Room::is_overdue`].
     pub(crate) async fn overdue(&self) {
         while !self.is_overdue() {
             tokio::time::sleep(LOOK).await;
@@ -340,7 +341,7 @@ impl Drop for Room {
     }
 }
 
-/// A part of a room, until this is dropped.
+/// A part of a room, returned on drop.
 #[derive(Debug)]
 pub(crate) struct Share {
     room: Arc<Room>,
@@ -352,7 +353,7 @@ impl Share {
         Share { room: room.clone(), bytes: 0 }
     }
 
-    /// Makes it so large.
+    /// Sets its size.
     pub(crate) async fn set(&mut self, bytes: usize) -> Result<(), NoRoom> {
         if bytes > self.bytes {
             self.room.grow(bytes - self.bytes).await?;
@@ -401,7 +402,7 @@ mod tests {
                 for bytes in (0..=60 * MB).step_by(MB / 4) {
                     share.set(bytes).await.unwrap();
                     tokio::task::yield_now().await;
-                    // The reserve is held by one.
+                    // One room holds the reserve.
                     assert!(used(&memory) <= 10 * MB + ROOM_BYTES_MAX);
                 }
                 // A second part of the same room does not wait for the first.
@@ -433,7 +434,7 @@ mod tests {
         assert_eq!(waits.await.unwrap(), Ok(()));
         assert_eq!(used(&memory), 0);
 
-        // Nobody waits for ever.
+        // Waits are bounded.
         let (one, two) = (memory.room(), memory.room());
         let (mut one, mut two) = (Share::new(&one), Share::new(&two));
         one.set(MB).await.unwrap();

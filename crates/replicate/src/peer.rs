@@ -1,4 +1,4 @@
-//! One side of a replication: what the protocol asks of it.
+//! One side of a replication: the requests of the protocol.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,25 +20,25 @@ use crate::memory::{Memory, NoRoom, Room, Share};
 use crate::pool::{Answer, Outgoing, Pool, Server, whole};
 use crate::signing_in::{Asked, Cookie, Next, SigningIn};
 
-/// Answers that are read whole: pages of changes, `_revs_diff`, replication logs.
+/// The largest answer that is read whole, in bytes: pages of changes, `_revs_diff`, replication logs.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// Answers that are read for a word or two: errors, and what came of a write.
+/// The largest short answer, in bytes: errors, and results of writes.
 const SHORT_BYTES_MAX: usize = 16 << 10;
 
-/// Replication logs.
+/// The largest replication log, in bytes.
 const LOG_BYTES_MAX: usize = 4 << 20;
 
-/// Time for an answer that is read whole.
+/// The timeout of an answer that is read whole.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(600);
 
-/// How often a request that failed on the way is sent again.
+/// The most attempts of a request that failed in transit.
 const TRIES: u32 = 5;
 
-/// Before the second try; twice as long before each further one.
+/// The pause before the second attempt, doubled for each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
-/// A database that is spoken to.
+/// A database at a peer.
 pub(crate) struct Peer {
     pool: Arc<Pool>,
     path: String,
@@ -46,25 +46,25 @@ pub(crate) struct Peer {
     signing_in: Option<SigningIn>,
     pub(crate) memory: Memory,
     pub(crate) clock: Clock,
-    /// Without credentials.
+    /// The URL without credentials.
     pub(crate) shown: String,
 }
 
-/// An answer that is read whole.
+/// A complete answer.
 pub(crate) struct Whole {
     pub(crate) status: u16,
     pub(crate) body: Vec<u8>,
     share: Share,
 }
 
-/// A text's tree, with the room that it takes. It is dropped before anything is waited for.
+/// A parsed text with the memory of its tree. Must be dropped before waiting for anything.
 pub(crate) struct Tree<'t> {
     pub(crate) value: Value<'t>,
     _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Whole {
-    /// The body as JSON; what is not JSON becomes `null`, and so does what names a member twice: no server does.
+    /// Parses the body as JSON; `null` if it is malformed or has duplicate names, which no server sends.
     pub(crate) async fn json(&self) -> std::result::Result<Tree<'_>, NoRoom> {
         let room = self.share.memory().tree(tree_bytes(&self.body)).await?;
         Ok(Tree { value: self.parse(), _room: room })
@@ -74,7 +74,7 @@ impl Whole {
         parse_unique(&self.body, &Limits::default()).unwrap_or(Value::Null)
     }
 
-    /// The same of a short one; a longer one is `null`.
+    /// Parses a short body as JSON; `null` if it is longer.
     fn short_json(&self) -> Value<'_> {
         if self.body.len() <= SHORT_BYTES_MAX { self.parse() } else { Value::Null }
     }
@@ -121,7 +121,7 @@ impl Peer {
         Error::Protocol(self.shown.clone(), what)
     }
 
-    /// `path` stands behind the database's, with its slash or question mark.
+    /// Builds a request. `path` is appended to the database's and begins with a slash or question mark.
     pub(crate) fn request(
         &self,
         method: Method,
@@ -148,7 +148,7 @@ impl Peer {
         Ok(answer)
     }
 
-    /// Sends a request whose body comes in pieces, once.
+    /// Sends a request with a streamed body, once.
     pub(crate) async fn send_pieces(&self, mut request: Request<Outgoing>) -> Result<Answer> {
         self.sign_in(&mut request).await?;
         let answer = self.pool.send_slowly(request).await.map_err(|error| self.unsent(error))?;
@@ -156,7 +156,7 @@ impl Peer {
         Ok(answer)
     }
 
-    /// Puts the session's cookie before the password, and asks for a session unless there is one.
+    /// Adds the session's cookie before the password, and requests a session unless there is one.
     async fn sign_in(&self, request: &mut Request<Outgoing>) -> Result<()> {
         let Some(signing_in) = &self.signing_in else { return Ok(()) };
         let mut state = signing_in.state().await;
@@ -178,7 +178,7 @@ impl Peer {
         }
     }
 
-    /// The answer's status, whether it asks for the password in the header, and its cookie.
+    /// Requests a session. Returns the status, whether the server requires the password in the header, and the cookie.
     async fn ask_for_session(
         &self,
         signing_in: &SigningIn,
@@ -197,7 +197,7 @@ impl Peer {
         if matches!(answer.status.as_u16(), 408 | 429 | 502..=504) {
             return Err(self.status("signing in", answer.status.as_u16()));
         }
-        // To its end, so that the connection can be used again, unless it is a long one.
+        // Reads a short answer to its end, so that the connection can be reused.
         let mut length = 0;
         while length < SHORT_BYTES_MAX {
             match answer.piece().await.map_err(|reason| self.broken(reason))? {
@@ -216,13 +216,13 @@ impl Peer {
         }
     }
 
-    /// Sends a request and reads the whole answer, again where the connection breaks or the server is overloaded: all
-    /// that is asked here may be asked twice.
+    /// Sends a request and reads the whole answer. Retries if the connection breaks or the server is overloaded: all
+    /// these requests are idempotent.
     pub(crate) async fn call(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Whole> {
         self.call_in(&self.memory.room(), method, path, body).await
     }
 
-    /// As [`Peer::call`]; the answer is held in a room that others share.
+    /// As [`Peer::call`], with the answer's memory in a shared room.
     pub(crate) async fn call_in(
         &self,
         room: &Arc<Room>,
@@ -233,7 +233,7 @@ impl Peer {
         self.call_for(room, method, path, body, Some(ANSWER_MAX)).await
     }
 
-    /// As [`Peer::call_in`]; without `answer_max` the answer may come as slowly as it likes, if only it goes on.
+    /// As [`Peer::call_in`]; without `answer_max` the answer may take any time as long as it makes progress.
     pub(crate) async fn call_for(
         &self,
         room: &Arc<Room>,
@@ -274,7 +274,7 @@ impl Peer {
             if length > ANSWER_BYTES_MAX {
                 return Err(Error::TooLarge(self.shown.clone(), "an answer is larger than 64 MB"));
             }
-            // A vector that grows has twice the room that it needs at most.
+            // A growing vector has at most twice the needed capacity.
             share.set(2 * length).await.map_err(|error| self.no_room(error))?;
             if room.is_overdue() {
                 return Err(self.no_room(NoRoom::Now));
@@ -284,7 +284,7 @@ impl Peer {
         Ok(Whole { status: answer.status.as_u16(), body, share })
     }
 
-    /// The error that an answer tells.
+    /// Returns the error in an answer.
     pub(crate) fn refused(&self, what: &str, answer: &Whole) -> Error {
         let json = answer.short_json();
         let text = |name: &str| json.get(name).and_then(Value::as_str).unwrap_or_default().chars().take(500).collect();
@@ -292,18 +292,18 @@ impl Peer {
         Error::Status { what, status: answer.status, error: text("error"), reason: text("reason") }
     }
 
-    /// The error of an answer that is not read.
+    /// Returns the error of an answer that is not read.
     pub(crate) fn status(&self, what: &str, status: u16) -> Error {
         let what = format!("{what} of {}", self.shown);
         Error::Status { what, status, error: String::new(), reason: String::new() }
     }
 
-    /// Whether the database is there; `create`: makes it if it is not.
+    /// Checks that the database exists; `create`: creates it if it is missing.
     pub(crate) async fn open(&self, create: bool) -> Result<()> {
         let mut answer = self.call(Method::GET, "", None).await?;
         if answer.status == 404 && create {
             let made = self.call(Method::PUT, "", None).await?;
-            // 412: another was faster.
+            // 412: another client created it meanwhile.
             if !matches!(made.status, 201 | 202 | 412) {
                 return Err(self.of_database("creation", &made));
             }
@@ -320,7 +320,7 @@ impl Peer {
         }
     }
 
-    /// A replication log; an empty one where it is missing.
+    /// Reads a replication log; empty if it is missing.
     pub(crate) async fn log(&self, id: &str) -> Result<Log> {
         let answer = self.call(Method::GET, &format!("/{LOCAL}/{id}"), None).await?;
         match answer.status {
@@ -337,7 +337,7 @@ impl Peer {
         }
     }
 
-    /// Writes a replication log; its new revision.
+    /// Writes a replication log and returns its new revision.
     pub(crate) async fn put_log(&self, id: &str, body: Vec<u8>) -> Result<String> {
         let answer = self.call(Method::PUT, &format!("/{LOCAL}/{id}"), Some(body.into())).await?;
         if !matches!(answer.status, 200..=202) {
@@ -346,7 +346,7 @@ impl Peer {
         Ok(answer.short_json().get("rev").and_then(Value::as_str).unwrap_or_default().to_owned())
     }
 
-    /// A path to a document of the database.
+    /// Returns the path of a document within the database.
     pub(crate) fn document_path(id: &str) -> String {
         let id = DocumentId::of(id);
         match id.kind() {

@@ -1,4 +1,4 @@
-//! Connections to one server, used again and again.
+//! A pool of connections to one server.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,23 +21,22 @@ use tokio::sync::mpsc;
 use crate::endpoint::LocalConnect;
 use crate::signing_in::Cookie;
 
-/// For the head of an answer, and between two pieces of it: heartbeats come more often.
+/// The timeout of an answer's head, and of the pause between two pieces of its body. Heartbeats come more often.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// Connections kept for the next request.
+/// The most idle connections kept for reuse.
 const IDLE_CONNECTIONS_MAX: usize = 16;
 
-/// What a connection reads ahead, and gathers to be written: there may be thousands. A head is no longer.
+/// The most bytes of a connection's buffers, also the longest head. There may be thousands of connections.
 const BUFFER_BYTES_MAX: usize = 128 << 10;
 
-/// The body of a request.
 pub(crate) type Outgoing = BoxBody<Bytes, std::io::Error>;
 
 pub(crate) fn whole(bytes: impl Into<Bytes>) -> Outgoing {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed()
 }
 
-/// A body that a task sends piece by piece, as fast as the peer takes it.
+/// A body that a task sends piece by piece, at the pace of the peer.
 pub(crate) struct Pieces(pub mpsc::Receiver<std::io::Result<Bytes>>);
 
 impl Body for Pieces {
@@ -75,7 +74,7 @@ impl Pool {
         loop {
             let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             match idle {
-                // What the server has closed meanwhile is not used.
+                // The server may have closed the connection meanwhile.
                 Some(mut sender) => {
                     if sender.ready().await.is_ok() {
                         return Ok(sender);
@@ -100,7 +99,7 @@ impl Pool {
         }
     }
 
-    /// Sends a request; its answer's body is still to be read.
+    /// Sends a request and returns the answer before its body is read.
     pub(crate) async fn send(self: &Arc<Self>, request: Request<Outgoing>) -> Result<Answer, ConnectError> {
         let mut sender = self.take().await?;
         sender.ready().await.map_err(broken)?;
@@ -110,7 +109,7 @@ impl Pool {
         Ok(Answer::new(self.clone(), sender, response))
     }
 
-    /// As [`Pool::send`], for a body that takes its time to be sent.
+    /// As [`Pool::send`], without a timeout for sending the body.
     pub(crate) async fn send_slowly(self: &Arc<Self>, request: Request<Outgoing>) -> Result<Answer, ConnectError> {
         let mut sender = self.take().await?;
         let response = sender.send_request(request).await.map_err(broken)?;
@@ -129,18 +128,18 @@ where
     let shaken = http1::Builder::new().max_buf_size(BUFFER_BYTES_MAX).handshake(TokioIo::new(stream)).await;
     let (sender, connection) = shaken.map_err(broken)?;
     tokio::spawn(async move {
-        // Its error reaches the caller through the request that it broke.
+        // The request that failed reports the error.
         let _ = connection.await;
     });
     Ok(sender)
 }
 
-/// An answer whose body comes in pieces. Its connection goes back when the body has been read to its end.
+/// An answer with a streamed body. Its connection returns to the pool when the body has been read to its end.
 pub(crate) struct Answer {
     pub status: StatusCode,
-    /// The session that it begins or goes on with.
+    /// The session that the answer begins or renews.
     pub cookie: Option<Cookie>,
-    /// Whether it asks for a password.
+    /// True if the server requires a password.
     pub is_challenge: bool,
     body: Incoming,
     connection: Option<(Arc<Pool>, SendRequest<Outgoing>)>,
@@ -154,7 +153,7 @@ impl Answer {
         Answer { status: parts.status, cookie, is_challenge, body, connection: Some((pool, sender)) }
     }
 
-    /// The next piece; `None` at the end.
+    /// Returns the next piece; `None` at the end.
     pub(crate) async fn piece(&mut self) -> Result<Option<Bytes>, String> {
         loop {
             match tokio::time::timeout(IDLE_MAX, self.body.frame()).await {

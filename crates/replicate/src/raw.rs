@@ -1,21 +1,22 @@
-//! JSON text cut at its members and items without parsing what they hold: documents pass through as they were written.
+//! Cuts JSON text at its members and items without parsing their values, so that documents pass through as written.
 //!
-//! What is checked here is read again by others, whose parser may take another one of two members of the same name, and
-//! knows a name in any of its spellings. So where a member counts, there must be one of it, in its plain spelling.
+//! Other parsers read the text again. They may choose another one of two members of the same name, and they decode
+//! escapes in names. A relevant member must therefore occur once, without escapes.
 
 use std::collections::HashSet;
 
 use crate::transfer::string_of;
 
-/// Members of an object all of whose names count, and items of an array: more are not made room for.
+/// The most members of an object in which all names are relevant, and the limit of items of an array below. Longer ones
+/// are malformed.
 const OBJECT_MEMBERS_MAX: usize = 10_000;
 const ITEMS_MAX: usize = 100_000;
 
-/// Members with an underscore of a document: no server knows more than a dozen.
+/// The most members of a document that begin with an underscore. Servers know about a dozen.
 const SPECIAL_MEMBERS_MAX: usize = 100;
 
-/// The members of an object all of whose names count: those of the protocol, and names of attachments. `None`: it is no
-/// whole object, a name stands there twice, or there are more than 10,000.
+/// Returns the members of an object in which all names are relevant: objects of the protocol, and names of attachments.
+/// `None`: malformed, a duplicate name, or more than 10,000.
 pub(crate) fn object(text: &[u8]) -> Option<Vec<(String, &[u8])>> {
     let mut found = Vec::new();
     for member in members(text) {
@@ -29,8 +30,8 @@ pub(crate) fn object(text: &[u8]) -> Option<Vec<(String, &[u8])>> {
     found.iter().all(|(name, _)| seen.insert(name.as_str())).then_some(found)
 }
 
-/// The members of a document that begin with an underscore, names as written: they must be there once and without escapes;
-/// the others are data, which a peer may hold as it likes. `None`: they are not, or it is no whole object.
+/// Returns the members of a document that begin with an underscore, with names as written. They must occur once and
+/// without escapes; the others are data, which is not checked. `None`: they do not, or the object is malformed.
 pub(crate) fn special(text: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     let mut found: Vec<(&[u8], &[u8])> = Vec::new();
     for member in members(text) {
@@ -50,7 +51,7 @@ pub(crate) fn special(text: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     Some(found)
 }
 
-/// A name without its escapes.
+/// Decodes the escapes of a name.
 fn unescaped(name: &[u8]) -> Option<String> {
     if !name.contains(&b'\\') {
         return String::from_utf8(name.to_vec()).ok();
@@ -61,25 +62,25 @@ fn unescaped(name: &[u8]) -> Option<String> {
 /// A member's name as written, without quotes, and its value.
 type Member<'t> = (&'t [u8], &'t [u8]);
 
-/// The members of an object's text, one after the other; `None` among them: it is no whole object.
+/// Iterates over the members of an object's text; yields `None` if it is malformed.
 pub(crate) fn members(text: &[u8]) -> Members<'_> {
     Members { text, next: Next::at(expect(text, 0, b'{')) }
 }
 
-/// See [`members`].
+/// The iterator of [`members`].
 pub(crate) struct Members<'t> {
     text: &'t [u8],
     next: Next,
 }
 
-/// What comes next in an object's text.
+/// The state of the iterator.
 #[derive(Clone, Copy)]
 enum Next {
-    /// A member, or the object's end.
+    /// Before a member or the object's end.
     At(usize),
-    /// Nothing that is well-formed.
+    /// The text is malformed.
     Crooked,
-    /// Nothing: all was given out.
+    /// All members were returned.
     Nothing,
 }
 
@@ -109,7 +110,7 @@ impl<'t> Iterator for Members<'t> {
     }
 }
 
-/// The member that begins here, and where the next one does.
+/// Returns the member that begins here, and the position of the next one.
 fn member_at(text: &[u8], at: usize) -> Option<(Member<'_>, usize)> {
     let name_end = string_end(text, at)?;
     let name = text.get(at + 1..name_end - 1)?;
@@ -120,12 +121,12 @@ fn member_at(text: &[u8], at: usize) -> Option<(Member<'_>, usize)> {
     Some(((name, text.get(value_start..value_end)?), next))
 }
 
-/// The value of one member of an object all of whose names count.
+/// Returns the value of a member of an object in which all names are relevant.
 pub(crate) fn member<'t>(text: &'t [u8], name: &str) -> Option<&'t [u8]> {
     object(text)?.into_iter().find(|(found, _)| found == name).map(|(_, value)| value)
 }
 
-/// The items of an array's text. `None`: it is no whole array, or there are more than 100,000.
+/// Returns the items of an array. `None`: malformed, or more than 100,000.
 pub(crate) fn items(text: &[u8]) -> Option<Vec<&[u8]>> {
     let mut at = expect(text, 0, b'[')?;
     let mut items = Vec::new();
@@ -153,13 +154,13 @@ fn skip_space(text: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Behind `byte`, which must come next.
+/// Returns the position after `byte`, which must come next.
 fn expect(text: &[u8], at: usize, byte: u8) -> Option<usize> {
     let at = skip_space(text, at);
     (text.get(at) == Some(&byte)).then_some(at + 1)
 }
 
-/// Behind the string that begins here.
+/// Returns the position after the string that begins here.
 fn string_end(text: &[u8], at: usize) -> Option<usize> {
     let mut at = expect(text, at, b'"')?;
     loop {
@@ -171,7 +172,7 @@ fn string_end(text: &[u8], at: usize) -> Option<usize> {
     }
 }
 
-/// Behind the value that begins here; never without progress.
+/// Returns the position after the value that begins here, always beyond `at`.
 fn value_end(text: &[u8], at: usize) -> Option<usize> {
     match text.get(at)? {
         b'"' => string_end(text, at),
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(object(named("", OBJECT_MEMBERS_MAX).as_bytes()).unwrap().len(), OBJECT_MEMBERS_MAX);
         assert_eq!(object(named("", OBJECT_MEMBERS_MAX + 1).as_bytes()), None);
         assert_eq!(special(named("_", SPECIAL_MEMBERS_MAX + 1).as_bytes()), None);
-        // Of data only what counts is listed, however much there is.
+        // Irrelevant members are not listed, whatever their number.
         assert_eq!(special(named("", 50_000).as_bytes()).unwrap().len(), 0);
     }
 
@@ -250,7 +251,7 @@ mod tests {
         ] {
             assert_eq!(special(text.as_bytes()), None, "{text}");
         }
-        // Data is the peer's own matter.
+        // Other members are not checked.
         for text in [r#"{"a":1,"a":2,"\u0061":3,"_id":"x","":0}"#, r#"{"\"_id":1,"a_id":2,"a\u005f":3}"#] {
             assert!(special(text.as_bytes()).is_some(), "{text}");
         }

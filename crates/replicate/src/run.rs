@@ -24,62 +24,63 @@ use crate::spec::{Filter, Spec};
 use crate::stats::{Progress, Stats, add};
 use crate::transfer::{Change, ID_BYTES_MAX, REV_BYTES_MAX, Transfer};
 
-/// Changes asked for at once.
+/// The rows of a page of changes.
 const PAGE_ROWS: usize = 2_000;
 
-/// Changes of one batch.
+/// The most changes of a batch.
 const BATCH_ROWS: usize = 500;
 
-/// Their revisions, and ids and revisions in bytes; a change that has more is a batch of its own.
+/// The most revisions of a batch, and the most bytes of ids and revisions. A larger change is a batch of its own.
 const BATCH_REVS: usize = 5_000;
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Batches under way at once.
+/// The most concurrent batches.
 const BATCHES_MAX: usize = 4;
 
-/// While the source has nothing new, it says so this often.
+/// The interval of the source's heartbeats.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// How often the filter's function is checked while no checkpoint is written.
+/// The interval at which the filter's function is checked while no checkpoint is written.
 const FUNCTION_LOOK: Duration = Duration::from_secs(30);
 
-/// A source that says at once that it has nothing new is asked again after this.
+/// The pause after a source that answers at once without changes.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 
 const LONG_SEQ: &str = "a sequence is longer than 8 kB";
 
-/// Asked before anything is recorded: whether this replication is still ours, or why that is not known.
+/// Checked before anything is recorded: returns whether this process still owns the replication, or why that is
+/// unknown.
 pub type Fence = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = std::result::Result<bool, String>> + Send>> + Send + Sync>;
 
-/// How a replication is watched and ended.
+/// The controls of a running replication.
 #[derive(Clone)]
 pub struct Control {
-    /// What it has done so far.
+    /// Its progress.
     pub progress: Arc<Progress>,
-    /// Becomes true when it is to end, after a checkpoint.
+    /// Becomes true when it must end, after a checkpoint.
     pub stop: watch::Receiver<bool>,
-    /// For one that another process may take over.
+    /// The ownership check, for a replication that another process may take over.
     pub fence: Option<Fence>,
 }
 
-/// A replication that has ended well.
+/// The result of a successful replication.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The source had no change for this replication.
+    /// True if the source had no change for this replication.
     pub no_changes: bool,
-    /// What was done.
+    /// The counts.
     pub stats: Stats,
-    /// Members `session_id`, `source_last_seq`, `replication_id_version`, `history` of CouchDB's answer, without braces: with
-    /// `no_changes` those of the last run that recorded a checkpoint, none if there is no such run.
+    /// The members `session_id`, `source_last_seq`, `replication_id_version`, `history` of CouchDB's answer, without
+    /// braces. With `no_changes`: those of the last run that recorded a checkpoint, none if there is no such run.
     pub members: Vec<u8>,
 }
 
-/// Replicates: until the source's changes are all taken, or for a continuous one until it is stopped. `server` is this
-/// server's own id, which goes into the replication's; `ways` connect to peers. If a function that selects the documents is
-/// changed meanwhile, the replication restarts from the checkpoint of the new function.
+/// Replicates until all changes of the source are copied, or for a continuous replication until it is stopped. `server`
+/// is this server's id, which is part of the replication's id; `ways` connect to peers. If the filter's function
+/// changes meanwhile, the replication restarts from the checkpoint of the new function.
 ///
 /// # Errors
-/// [`Error`]. What was done until then stays done, and another run goes on from the last checkpoint.
+/// [`Error`]. Copied documents remain, and another run resumes from the last checkpoint.
 pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Control) -> Result<Outcome> {
     loop {
         if let Some(outcome) = replicate_by_one_function(spec, server, ways, control.clone()).await? {
@@ -89,7 +90,7 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
     }
 }
 
-/// Replicates until the filter's function is changed: then returns `None`, and records nothing that was read since the last
+/// Replicates until the filter's function changes. Then returns `None` and records nothing that was read since the last
 /// checkpoint.
 async fn replicate_by_one_function(
     spec: &Arc<Spec>,
@@ -102,7 +103,7 @@ async fn replicate_by_one_function(
     let target = Arc::new(Peer::new(&spec.target, ways));
     source.open(false).await?;
     target.open(spec.create_target).await?;
-    // Before any page: later pages may be filtered by a changed function, which the checkpoint notices.
+    // Before any page: a changed function may filter later pages, which the checkpoint detects.
     let function = source.function(spec.filter.as_ref()).await?;
     let id = spec.log_id(server, function.as_ref());
     let (mut source_log, mut target_log) = (Log::default(), Log::default());
@@ -201,7 +202,7 @@ async fn replicate_by_one_function(
     Ok(Some(Outcome { no_changes, stats, members }))
 }
 
-/// A task that ends with what started it.
+/// Aborts a task on drop.
 struct AbortOnDrop(tokio::task::JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
@@ -210,14 +211,14 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Where both sides' logs stand.
+/// The checkpoints in both logs.
 struct Checkpoints {
     id: String,
     spec: Arc<Spec>,
-    /// The function of the filter as it was before the first page was read.
+    /// The function of the filter before the first page was read.
     function: Option<Function>,
     is_by_function: bool,
-    /// When the function was last checked.
+    /// The time of the last check of the function.
     looked: Instant,
     interval: Duration,
     enabled: bool,
@@ -226,9 +227,9 @@ struct Checkpoints {
     target: Arc<Peer>,
     source_rev: Option<String>,
     target_rev: Option<String>,
-    /// All changes up to here are at the target.
+    /// The sequence up to which all changes are at the target.
     through: Vec<u8>,
-    /// Up to here it is written down.
+    /// The sequence that is recorded.
     recorded: Vec<u8>,
     last: Instant,
     clock: Clock,
@@ -255,12 +256,12 @@ impl Checkpoints {
         self.last + self.interval
     }
 
-    /// When the function is next to be checked.
+    /// Returns the time of the next check of the function.
     fn look_due(&self) -> Instant {
         self.looked + FUNCTION_LOOK
     }
 
-    /// Whether the function of the filter was changed since the first page, even if it was changed back.
+    /// Returns whether the filter's function changed since the first page, even if it was changed back.
     async fn has_other_function(&mut self) -> Result<bool> {
         if !self.is_by_function {
             return Ok(false);
@@ -269,8 +270,8 @@ impl Checkpoints {
         Ok(self.source.function(self.spec.filter.as_ref()).await? != self.function)
     }
 
-    /// Writes both logs, the source's first: the target's alone is no checkpoint. Returns false, and writes nothing, if the function
-    /// of the filter was changed, since the new one may have filtered the pages.
+    /// Writes both logs, the source's first, because the target's alone is not a checkpoint. Returns false and writes
+    /// nothing if the filter's function changed, since the new one may have filtered the pages.
     async fn write(&mut self) -> Result<bool> {
         if !self.is_behind() {
             return Ok(true);
@@ -287,7 +288,7 @@ impl Checkpoints {
         for (peer, rev) in [(&self.source, &mut self.source_rev), (&self.target, &mut self.target_rev)] {
             let log = self.session.log(&self.id, rev.as_deref(), &self.through, &stats);
             let written = match peer.put_log(&self.id, log).await {
-                // A try whose answer was lost has written already, or another run of the same replication has.
+                // An attempt whose answer was lost has written it, or another run of the same replication has.
                 Err(Error::Status { status: 409, .. }) => {
                     let current = peer.log(&self.id).await?.rev;
                     let log = self.session.log(&self.id, current.as_deref(), &self.through, &stats);
@@ -304,17 +305,17 @@ impl Checkpoints {
     }
 }
 
-/// Changes, each with its sequence, and where the source stands behind them, as JSON text.
+/// A page of changes with their sequences, and the source's sequence after them, as JSON text.
 struct Page {
     changes: Vec<(Change, Vec<u8>)>,
     last_seq: Vec<u8>,
     room: PageRoom,
 }
 
-/// What is held of a page takes no more than so many times its text.
+/// The largest ratio of a page's memory to its text.
 const PAGE_TIMES: usize = 6;
 
-/// Beside its texts, a change and a revision take so much each, with what is made of them when they are copied.
+/// The memory of a change and of a revision beside their texts, including copies during the transfer, in bytes.
 const ROW_BYTES: usize = 150;
 
 impl Page {
@@ -326,7 +327,7 @@ impl Page {
     }
 }
 
-/// How many of the changes the next batch has, at least one if there is one.
+/// Returns the number of changes in the next batch, at least one if there are any.
 fn batch_rows(changes: &[(Change, Vec<u8>)]) -> usize {
     let (mut bytes, mut revs) = (0, 0);
     let fits = |(change, _): &&(Change, Vec<u8>)| {
@@ -337,11 +338,11 @@ fn batch_rows(changes: &[(Change, Vec<u8>)]) -> usize {
     changes.iter().take(BATCH_ROWS).take_while(fits).count().max(1).min(changes.len())
 }
 
-/// What came of asking for a page.
+/// The result of requesting a page.
 enum Asked {
-    /// A page, and whether there is nothing behind it.
+    /// A page, and whether it was the last.
     Page(Page, bool),
-    /// There is no room for one that takes so many bytes.
+    /// There is no memory for a page of this size.
     NoRoom(usize),
 }
 
@@ -350,9 +351,9 @@ struct Reader {
     source: Arc<Peer>,
     spec: Arc<Spec>,
     progress: Arc<Progress>,
-    /// Changes asked for at once: fewer for a while where a page was too large.
+    /// The rows per page, temporarily fewer after a page that was too large.
     rows_max: usize,
-    /// For the next page, where there was none for it when it came.
+    /// The memory for the next page, acquired after it had none.
     room: Option<PageRoom>,
     clock: Clock,
 }
@@ -364,7 +365,7 @@ impl Reader {
             let asked_at = self.clock.now();
             let page = match self.page(&since, wait && self.room.is_none()).await {
                 Ok(Asked::Page(page, is_last)) => Ok((page, is_last)),
-                // It is asked for again when there is room for it.
+                // Requests the page again once there is memory.
                 Ok(Asked::NoRoom(bytes)) => match self.source.memory.page(bytes).await {
                     Ok(room) => {
                         self.room = Some(room);
@@ -396,7 +397,7 @@ impl Reader {
         }
     }
 
-    /// False: there is nothing less than one.
+    /// Reduces the rows per page. False: it is one already.
     fn ask_for_fewer(&mut self) -> bool {
         let is_less = self.rows_max > 1;
         self.rows_max = (self.rows_max / 8).max(1);
@@ -463,13 +464,13 @@ impl Reader {
             if revs.iter().any(|rev| rev.len() > REV_BYTES_MAX) {
                 return Err(self.source.protocol("a revision's id is longer than 1 kB"));
             }
-            // CouchDB's clusters may tell of a change twice.
+            // CouchDB's clusters may repeat a change.
             if !seen.insert((id, revs.clone())) {
                 continue;
             }
             let seq = seq_text(seq).ok_or_else(|| self.source.protocol(LONG_SEQ))?;
             if id.len() > ID_BYTES_MAX {
-                // As in CouchDB, where that is set up so.
+                // As in CouchDB with a limit on ids.
                 tracing::warn!(source = self.source.shown, "a document's id is too long to be replicated");
                 add(&self.progress.doc_write_failures, 1);
                 continue;
@@ -479,7 +480,7 @@ impl Reader {
         }
         let last_seq = json.get("last_seq").ok_or_else(malformed)?;
         let last_seq = seq_text(last_seq).ok_or_else(|| self.source.protocol(LONG_SEQ))?;
-        // It would be asked for the same again and again.
+        // Otherwise the same page would be requested for ever.
         if !rows.is_empty() && last_seq == since {
             return Err(self.source.protocol("the changes behind a sequence end at the same sequence"));
         }
@@ -497,7 +498,7 @@ impl Reader {
     }
 }
 
-/// A sequence as it is given back to its source: a string's text, or any other value as JSON.
+/// Returns a sequence in the form for its source: a string's text, or any other value as JSON.
 fn string_or_text(seq: &[u8]) -> Option<String> {
     crate::transfer::string_of(seq).or_else(|| std::str::from_utf8(seq).ok().map(str::to_owned))
 }

@@ -1,9 +1,9 @@
-//! Signing in at a peer: a password is shown once in ten minutes, and a session's cookie in between.
+//! Signs in at a peer: sends the password every ten minutes, and a session's cookie in between.
 //!
-//! To check a password takes a server a good part of a second of its processor, unless it remembers it; a cookie costs
-//! nothing. The cookie goes before the password and not in its place, as CouchDB's own replicator has it: a session that has
-//! ended, by a restart or a rotated secret, would make a nobody of who sends the cookie alone, and a nobody may be allowed to
-//! read or to write less than was meant, without any error. Servers look at the cookie first.
+//! Verifying a password costs a server a considerable part of a second of CPU time unless it caches the result; a
+//! cookie costs nothing. The cookie is sent in addition to the password, as in CouchDB's replicator. With an expired
+//! cookie alone, after a restart or a rotated secret, the request would be anonymous, and an anonymous user may be
+//! allowed to read or write less without any error. Servers check the cookie first.
 
 use std::time::Duration;
 
@@ -18,19 +18,19 @@ use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
 
-/// As CouchDB calls it.
+/// The cookie's name in CouchDB.
 const COOKIE: &str = "AuthSession";
 
-/// The longest value of a cookie: CouchDB's have some hundred bytes.
+/// The longest value of a cookie, in bytes. CouchDB's have about a hundred.
 const COOKIE_BYTES_MAX: usize = 4 << 10;
 
-/// A new cookie is asked for after this where the server does not say how long one is good.
+/// The time after which a cookie is renewed if the server does not report its lifetime.
 const RENEW: Duration = Duration::from_secs(550);
 
-/// No new cookie is asked for earlier, however short a server says that one is good.
+/// The shortest time after which a cookie is renewed, however short its reported lifetime.
 const RENEW_MIN: Duration = Duration::from_secs(5);
 
-/// What an answer says of a session.
+/// A session cookie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cookie {
     /// `AuthSession=VALUE`, for requests.
@@ -39,7 +39,7 @@ pub(crate) struct Cookie {
 }
 
 impl Cookie {
-    /// The session that an answer begins or goes on with, if it does.
+    /// Returns the session that an answer begins or renews.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Cookie> {
         headers.get_all(header::SET_COOKIE).iter().find_map(|line| Cookie::parse(line.to_str().ok()?))
     }
@@ -64,48 +64,48 @@ impl Cookie {
     }
 }
 
-/// How a password is shown to a server.
+/// The state of the sign-in at a server.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    /// With when a new one is due.
+    /// The cookie with its time of renewal.
     cookie: Option<(Cookie, Instant)>,
-    /// The server has no sessions: it is shown the password each time.
+    /// True if the server has no sessions. Requests then carry the password alone.
     is_refused: bool,
-    /// It wants the password in the header as well before it begins one.
+    /// True if the server requires the password in the header before it begins a session.
     is_challenged: bool,
 }
 
-/// What there is to do before a request.
+/// The next step before a request.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// To send this cookie, if any, before the password.
+    /// Send the request, with this cookie if any, before the password.
     Send(Option<HeaderValue>),
-    /// To ask for a session first; true: with the password in the header as well.
+    /// Request a session first; true: with the password in the header.
     Ask(bool),
 }
 
-/// What came of asking for a session.
+/// The result of requesting a session.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// There is one, or there are none at this server.
+    /// There is a session, or the server has none.
     Settled,
-    /// Once more.
+    /// Request again.
     Again,
-    /// The name or the password is wrong.
+    /// The name or password is wrong.
     Refused,
 }
 
 /// A name and a password at a server.
 pub(crate) struct SigningIn {
-    /// Of `_session`, beside the database.
+    /// The path of `_session`, beside the database.
     pub(crate) path: String,
-    /// What is sent there.
+    /// The body of that request.
     pub(crate) form: Bytes,
     state: Mutex<State>,
 }
 
 impl SigningIn {
-    /// For who is spoken to with a password, and not with a cookie of their own.
+    /// Returns the sign-in for an endpoint with a password and without a configured cookie.
     pub(crate) fn of(endpoint: &Endpoint) -> Option<SigningIn> {
         if endpoint.local_name().is_some() || endpoint.headers.iter().any(|(name, _)| name == header::COOKIE) {
             return None;
@@ -113,19 +113,19 @@ impl SigningIn {
         let (_, value) = endpoint.headers.iter().find(|(name, _)| name == header::AUTHORIZATION)?;
         let decoded = BASE64.decode(value.to_str().ok()?.strip_prefix("Basic ")?).ok()?;
         let (name, password) = str::from_utf8(&decoded).ok()?.split_once(':')?;
-        // Nothing is sent elsewhere than beneath what was given: before that there may be another's server.
+        // Nothing is sent outside of the configured path, where another server may be.
         let database = endpoint.path();
         let path = format!("{}/_session", database.rsplit_once('/')?.0);
         let form = format!("name={}&password={}", encode_segment(name), encode_segment(password));
         Some(SigningIn { path, form: form.into(), state: Mutex::default() })
     }
 
-    /// For who asks for a session, one at a time; others wait for what comes of it.
+    /// Locks the state. One request for a session at a time; others wait for its result.
     pub(crate) async fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().await
     }
 
-    /// An answer that came at that moment has gone on with the session.
+    /// Records a cookie that an answer at `now` has renewed.
     pub(crate) async fn renewed(&self, cookie: Cookie, now: Instant) {
         let due = now + cookie.renew_after();
         self.state.lock().await.cookie = Some((cookie, due));
@@ -141,7 +141,7 @@ impl State {
         }
     }
 
-    /// `is_challenged`: the answer asks for the password in the header.
+    /// Processes the answer. `is_challenged`: it requires the password in the header.
     pub(crate) fn answered(
         &mut self,
         (status, is_challenged, cookie): (StatusCode, bool, Option<Cookie>),
@@ -236,8 +236,8 @@ mod tests {
 
     type Says = (u16, bool, Option<&'static str>);
 
-    /// What a request is sent with, or that the password is wrong; each time that is asked for a session, whether the password
-    /// is to be in the header is noted in `asked`.
+    /// Returns the cookie of a request, or an error for a wrong password. Records in `asked` for each request of a
+    /// session whether it has the password in the header.
     async fn before_a_request(
         signing_in: &SigningIn,
         says: &[Says],
@@ -262,7 +262,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_session_is_asked_for_once_and_again_when_it_is_due() {
         let begun = || Ok(Some("AuthSession=a".to_owned()));
-        // What is answered, what is then sent, and how it was asked by two requests.
+        // The answers, the resulting cookies, and the requests for sessions, over two requests.
         type Case = (&'static [Says], Result<Option<String>, ()>, &'static [bool]);
         let cases: [Case; 8] = [
             (&[(200, false, Some("AuthSession=a; Max-Age=100"))], begun(), &[false]),

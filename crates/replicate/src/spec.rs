@@ -1,4 +1,4 @@
-//! What is to be replicated, and how.
+//! The specification of a replication.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,42 +11,43 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::function::Function;
 
-/// Time between checkpoints where nothing else is said, as in CouchDB.
+/// The default interval of checkpoints, as in CouchDB.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Which documents.
+/// The selection of documents.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Filter {
-    /// Those with these ids, as the text of a JSON array.
+    /// By id, as the text of a JSON array.
     Ids(Vec<u8>),
-    /// Those that a Mango selector takes, as JSON text.
+    /// By a Mango selector, as JSON text.
     Selector(Vec<u8>),
-    /// Those that a function of a design document of the source takes, and the parameters for it.
+    /// By a function of a design document of the source, with its parameters.
     Function(String, Vec<(String, String)>),
 }
 
 /// A replication.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// From where.
+    /// The source.
     pub source: Endpoint,
-    /// To where.
+    /// The target.
     pub target: Endpoint,
-    /// Whether it goes on for ever.
+    /// True if the replication never ends by itself.
     pub continuous: bool,
-    /// Whether the target is made if it is not there.
+    /// True if a missing target is created.
     pub create_target: bool,
-    /// Not everything.
+    /// The selection of documents; `None`: all.
     pub filter: Option<Filter>,
-    /// Where to begin instead of at the checkpoint, as JSON text.
+    /// The sequence to begin at instead of the checkpoint, as JSON text.
     pub since_seq: Option<Vec<u8>>,
-    /// Time between checkpoints.
+    /// The interval of checkpoints.
     pub checkpoint_interval: Duration,
-    /// Whether checkpoints are read and written.
+    /// True if checkpoints are read and written.
     pub use_checkpoints: bool,
-    /// Whether only winners are replicated.
+    /// True if only winning revisions are replicated.
     pub winning_revs_only: bool,
-    /// Whose replication it is, where others may get less, or more, by the same: its logs are its own. No part of its text.
+    /// The owner, if others would get other documents from the same specification. It is part of the log's id and not
+    /// of the specification's text.
     pub owner: Option<String>,
 }
 
@@ -60,7 +61,8 @@ fn hash(text: &[u8]) -> String {
     Md5::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An id as it is meant: `%XX` is a byte, as CouchDB reads `doc_ids`. A `+` stays one. What is no UTF-8 then stays as it is.
+/// Decodes `%XX` in an id, as CouchDB does in `doc_ids`. A `+` stays. Returns the text unchanged if the result is not
+/// UTF-8.
 fn unquoted(id: &str) -> Cow<'_, str> {
     if !id.contains('%') {
         return id.into();
@@ -80,7 +82,7 @@ fn unquoted(id: &str) -> Cow<'_, str> {
 }
 
 impl Spec {
-    /// From the body of `POST /_replicate` or a document of `_replicator`.
+    /// Parses the body of `POST /_replicate` or a document of `_replicator`.
     ///
     /// # Errors
     /// [`Error::InvalidSpec`], [`Error::Url`].
@@ -95,7 +97,7 @@ impl Spec {
         if let Some(ids) = given("doc_ids") {
             match ids {
                 Value::Array(items) if items.iter().all(|id| id.as_str().is_some()) => {
-                    // The same set is the same replication.
+                    // Equal sets of ids make equal replications.
                     let mut items: Vec<_> = items.iter().filter_map(Value::as_str).map(unquoted).collect();
                     items.sort_unstable();
                     items.dedup();
@@ -155,7 +157,7 @@ impl Spec {
         })
     }
 
-    /// How long that is of it which has no bound of its own, in bytes: the filter.
+    /// Returns the length in bytes of the part without an own limit: the filter.
     pub fn filter_bytes(&self) -> usize {
         match &self.filter {
             None => 0,
@@ -167,14 +169,14 @@ impl Spec {
         }
     }
 
-    /// The id of the replication: 32 hexadecimal digits, equal for the same server, source, target and options. `server` is the
-    /// server's own id.
+    /// Returns the id of the replication: 32 hexadecimal digits, equal for the same server, source, target and options.
+    /// `server` is the server's own id.
     pub fn id(&self, server: &str) -> String {
         hash(&self.identity(server))
     }
 
-    /// The id of this replication's log on both sides: its own id, or, if a function selects the documents, one that also includes
-    /// the function's code.
+    /// Returns the id of this replication's log on both sides: its own id, or, if a function selects the documents, one
+    /// that includes the function's code.
     pub(crate) fn log_id(&self, server: &str, function: Option<&Function>) -> String {
         let mut text = self.identity(server);
         if let Some(function) = function {
@@ -216,7 +218,7 @@ impl Spec {
         text
     }
 
-    /// The id of the job: CouchDB marks those that go on for ever, and those that make their target.
+    /// Returns the id of the job. CouchDB marks continuous jobs and those that create their target.
     pub fn job_id(&self, server: &str) -> String {
         let mut id = self.id(server);
         if self.continuous {

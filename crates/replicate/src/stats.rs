@@ -1,30 +1,30 @@
-//! What a replication has done, as CouchDB counts it.
+//! The counts of a replication, as in CouchDB.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use flatbed_flatten::json::Object;
 
-/// Counts of one session.
+/// The counts of one session.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Revisions that the target was asked about.
+    /// Revisions checked at the target.
     pub missing_checked: u64,
-    /// Of these, those that it had not.
+    /// Of these, the revisions that the target lacked.
     pub missing_found: u64,
     /// Revisions read from the source.
     pub docs_read: u64,
-    /// Revisions that the target took.
+    /// Revisions that the target accepted.
     pub docs_written: u64,
     /// Revisions that the target refused.
     pub doc_write_failures: u64,
-    /// Revisions asked for by `_bulk_get`.
+    /// Revisions requested by `_bulk_get`.
     pub bulk_get_attempts: u64,
-    /// Revisions that came by `_bulk_get`.
+    /// Revisions received by `_bulk_get`.
     pub bulk_get_docs: u64,
 }
 
-/// The counts of a session under way, and where it stands. Read by others while it runs.
+/// The counts and position of a running session, read by others meanwhile.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub(crate) missing_checked: AtomicU64,
@@ -39,7 +39,7 @@ pub struct Progress {
     seqs: Mutex<Seqs>,
 }
 
-/// Sequences of the source as JSON text; empty: not known yet.
+/// Sequences of the source as JSON text; empty if unknown.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seqs {
     pub source: String,
@@ -51,7 +51,7 @@ pub(crate) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
-/// What one try of a batch has counted, so that a further try does not count it again.
+/// The counts of one attempt of a batch, so that a retry does not count them again.
 pub(crate) struct Tally<'p> {
     progress: &'p Progress,
     read: usize,
@@ -79,7 +79,7 @@ impl<'p> Tally<'p> {
         add(&self.progress.doc_write_failures, count);
     }
 
-    /// The try has failed: what the target has not taken is read, and what it refused is refused, once more.
+    /// Reverts the counts of a failed attempt, except documents that the target accepted.
     pub(crate) fn take_back(self) {
         let subtract = |counter: &AtomicU64, count: usize| counter.fetch_sub(count as u64, Ordering::Relaxed);
         subtract(&self.progress.docs_read, self.read.saturating_sub(self.written));
@@ -88,7 +88,7 @@ impl<'p> Tally<'p> {
 }
 
 impl Progress {
-    /// The counts as they stand.
+    /// Returns the current counts.
     pub fn stats(&self) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
@@ -102,7 +102,8 @@ impl Progress {
         }
     }
 
-    /// Whether a replication that is told to stop now resumes beyond the start of this run: it writes checkpoints, and a batch is done.
+    /// Returns whether a replication stopped now resumes beyond the start of this run: it writes checkpoints, and a
+    /// batch is done.
     pub fn has_advanced(&self) -> bool {
         self.has_advanced.load(Ordering::Relaxed)
     }
@@ -119,13 +120,13 @@ impl Progress {
         change(&mut self.seqs.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Whether the run knows the sequence at which it begins: it has read the logs of both sides.
+    /// Returns whether the run knows its first sequence, after reading the logs of both sides.
     pub fn has_begun(&self) -> bool {
         !self.seqs.lock().unwrap_or_else(PoisonError::into_inner).through.is_empty()
     }
 
-    /// Writes the members of `info` in `_scheduler/jobs`. A sequence that is no string is written as the string of its JSON text, as
-    /// in CouchDB.
+    /// Writes the members of `info` in `_scheduler/jobs`. A sequence that is not a string is written as the string of
+    /// its JSON text, as in CouchDB.
     pub fn write_info(&self, info: &mut Object<'_>) {
         let stats = self.stats();
         let seqs = self.seqs.lock().unwrap_or_else(PoisonError::into_inner).clone();

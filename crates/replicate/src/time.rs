@@ -1,10 +1,10 @@
-//! Moments as CouchDB writes them.
+//! Formats times as CouchDB does.
 
 const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// Year, month (1 to 12) and day of a day counted from 1970-01-01, in the Gregorian calendar: years are reckoned from
-/// March on, so that a leap day is the last of its year.
+/// Returns year, month (1 to 12) and day of a day counted from 1970-01-01, in the Gregorian calendar. Years are counted
+/// from March on, so that a leap day is the last day of its year.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
@@ -16,14 +16,14 @@ fn date(days: u64) -> (u64, u64, u64) {
     (year + era * 400 + u64::from(month <= 2), month, day)
 }
 
-/// `2013-08-11T20:38:50Z`, as in `_scheduler` and `_replication_state_time`.
+/// Formats as `2013-08-11T20:38:50Z`, as in `_scheduler` and `_replication_state_time`.
 pub fn iso(seconds: u64) -> String {
     let (year, month, day) = date(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// `Sun, 11 Aug 2013 20:38:50 GMT`, as in replication logs.
+/// Formats as `Sun, 11 Aug 2013 20:38:50 GMT`, as in replication logs.
 pub fn http(seconds: u64) -> String {
     let days = seconds / 86_400;
     let (year, month, day) = date(days);

@@ -1,8 +1,9 @@
-//! One batch of changes: what the target has not is asked of the source and written to the target.
+//! Transfers one batch of changes: reads the revisions that the target lacks from the source and writes them to the
+//! target.
 //!
-//! What is held at once: the batch's ids and revisions, one revision being cut out of the source's answer
-//! ([`REVISION_BYTES_MAX`]), and the revisions that wait to be written ([`WRITE_BYTES`] and one more), all of it within the
-//! memory of all replications. The source's answer is not read any further while the target writes.
+//! It holds the batch's ids and revisions, one revision being cut out of the source's answer ([`REVISION_BYTES_MAX`]),
+//! and revisions to be written ([`WRITE_BYTES`] and one more), within the memory of all replications. Reading from the
+//! source pauses while the target writes.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -24,30 +25,30 @@ use crate::pool::Answer;
 use crate::raw;
 use crate::stats::{Progress, Tally, add};
 
-/// The longest revision in a source's answer, with small attachments.
+/// The longest revision in a source's answer, including small attachments, in bytes.
 pub(crate) const REVISION_BYTES_MAX: usize = 64 << 20;
 
-/// The longest id of a document that is replicated, and of a revision.
+/// The longest replicated document id, and the longest revision, in bytes.
 pub(crate) const ID_BYTES_MAX: usize = 2_048;
 pub(crate) const REV_BYTES_MAX: usize = 1_024;
 
-/// Ids and revisions that are asked for in one request; an id stands there with each of its revisions.
+/// The most bytes of ids and revisions in one request. The id is repeated for each of its revisions.
 const ASKED_BYTES: usize = 256 << 10;
 const ASKED_COUNT: usize = 1_000;
 
-/// Revisions are written when they are about this long together: servers have a bound for a request's body.
+/// The bytes of revisions per write. Servers limit the body of a request.
 const WRITE_BYTES: usize = 2 << 20;
 
-/// Or when there are this many.
+/// The most revisions per write.
 const WRITE_COUNT: usize = 500;
 
-/// Revisions with attachments are fetched with them until these are about this long together.
+/// The bytes of attachments up to which revisions are fetched together with them.
 const ATTACHED_BYTES: u64 = 8 << 20;
 
-/// How often a batch is tried.
+/// The most attempts of a batch.
 const TRIES: u32 = 5;
 
-/// After the first try; twice as long after each further one.
+/// The pause after the first attempt, doubled after each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A changed document and its leaves.
@@ -56,17 +57,17 @@ pub(crate) struct Change {
     pub(crate) revs: Vec<String>,
 }
 
-/// A revision of a document.
+/// A revision of a document to be copied.
 pub(crate) type Wanted = (Arc<str>, String);
 
-/// What all batches of a replication share.
+/// The shared state of all batches of a replication.
 pub(crate) struct Transfer {
     pub(crate) source: Arc<Peer>,
     pub(crate) target: Arc<Peer>,
     pub(crate) progress: Arc<Progress>,
-    /// The source has no `_bulk_get`.
+    /// True if the source lacks `_bulk_get`.
     lacks_bulk_get: AtomicBool,
-    /// The target takes no multipart.
+    /// True if the target rejects multipart.
     pub(crate) lacks_multipart: AtomicBool,
 }
 
@@ -76,7 +77,7 @@ impl Transfer {
         Transfer { source, target, progress, lacks_bulk_get, lacks_multipart }
     }
 
-    /// Copies what is missing of a batch. Revisions that the target refuses are counted, as in CouchDB.
+    /// Copies the missing revisions of a batch. Revisions that the target refuses are counted, as in CouchDB.
     pub(crate) async fn batch(&self, changes: Vec<Change>, page: Arc<PageRoom>) -> Result<()> {
         let mut pause = FIRST_PAUSE;
         for at in 1.. {
@@ -89,7 +90,7 @@ impl Transfer {
             let done = tokio::select! {
                 done = copied => done,
                 () = room.overdue() => Err(self.source.no_room(NoRoom::Now)),
-                // The whole job gives way: its other batches may hold the page as well.
+                // The whole job yields, because its other batches may hold the page as well.
                 () = page.overdue() => return Err(self.source.no_room(NoRoom::Now)),
             };
             let Err(error) = done else { return Ok(()) };
@@ -108,7 +109,7 @@ impl Transfer {
         if changes.is_empty() {
             return Ok(Vec::new());
         }
-        // A document may be there twice, where it was edited while the source told of it: each name stands once.
+        // A document that was edited while the source listed its changes may occur twice: names are merged.
         let mut asked: BTreeMap<&Arc<str>, BTreeSet<&str>> = BTreeMap::new();
         for change in changes {
             asked.entry(&change.id).or_default().extend(change.revs.iter().map(String::as_str));
@@ -136,7 +137,7 @@ impl Transfer {
             let Some(Value::Array(missing)) = found.get(&***id).and_then(|found| found.get("missing")) else {
                 continue;
             };
-            // What nobody asked about is not asked of the source.
+            // Only requested revisions are read from the source.
             let missing: HashSet<&str> = missing.iter().filter_map(Value::as_str).collect();
             let revs = revs.iter().filter(|rev| missing.contains(*rev));
             wanted.extend(revs.map(|rev| (Arc::clone(id), (*rev).to_owned())));
@@ -164,7 +165,7 @@ impl Transfer {
         };
         match copied.await {
             Ok(()) => self.write(&mut outbox).await?,
-            // What came before a connection broke is not asked for again.
+            // Revisions that arrived before the connection broke are not requested again.
             Err(error) if error.is_transient() => return self.write(&mut outbox).await.and(Err(error)),
             Err(error) => return Err(error),
         }
@@ -181,7 +182,7 @@ impl Transfer {
                 return Ok(());
             }
             if attached.is_large() {
-                // Revisions are independent of each other: their order is of no matter.
+                // Revisions are independent, so their order does not matter.
                 let room = outbox.share.room().clone();
                 match attachments::copy(self, &attached.wanted, outbox.tally, &room).await {
                     Err(error) if error.is_storage_full() => outbox.full = Some(error),
@@ -202,7 +203,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// Fetches revisions; those with attachments are only noted in `later` unless these are asked for too.
+    /// Fetches revisions. Those with attachments are only collected in `later` unless `with_attachments`.
     async fn fetch(
         &self,
         wanted: &[Wanted],
@@ -238,7 +239,7 @@ impl Transfer {
                 let answer = self.source.whole(&room, answer).await?;
                 return Err(self.source.refused("a document", &answer));
             }
-            // Its rows that are no revision tell of the one that was asked for.
+            // Rows without a revision refer to the requested one.
             self.read(answer, &mut take).await?;
             take.asked.answer(id);
         }
@@ -249,7 +250,7 @@ impl Transfer {
         self.source.protocol("an answer leaves out a document that was asked for")
     }
 
-    /// `None`: the source does not know `_bulk_get`.
+    /// Requests revisions in bulk. `None`: the source lacks `_bulk_get`.
     async fn bulk_get(&self, wanted: &[Wanted], with_attachments: bool, room: &Arc<Room>) -> Result<Option<Answer>> {
         let body = Object::text(|body| {
             let mut docs = body.array("docs");
@@ -263,7 +264,7 @@ impl Transfer {
         match answer.status.as_u16() {
             200 => Ok(Some(answer)),
             400 | 404 | 405 | 501 => {
-                // The connection is to be used again.
+                // Reads the answer to its end, so that the connection can be reused.
                 self.source.whole(room, answer).await?;
                 Ok(None)
             }
@@ -274,7 +275,7 @@ impl Transfer {
         }
     }
 
-    /// Cuts an answer into revisions as it comes in: the rows of `{"results":[...]}`, or those of `[...]`.
+    /// Cuts an arriving answer into revisions: the rows of `{"results":[...]}`, or those of `[...]`.
     async fn read(&self, mut answer: Answer, take: &mut Take<'_, '_, '_>) -> Result<usize> {
         let mut splitter = Splitter::inside_array(REVISION_BYTES_MAX);
         let (mut inside, mut count, mut idle_bytes) = (false, 0, 0);
@@ -282,7 +283,7 @@ impl Transfer {
         let no_room = |error| self.source.no_room(error);
         let broken = |_| self.source.protocol("a list of revisions is not well-formed, or one is too large");
         while let Some(mut piece) = answer.piece().await.map_err(|reason| self.source.broken(reason))? {
-            // A row is no longer than this: what comes between rows need not be longer either.
+            // The text between rows is bounded like a row.
             idle_bytes += piece.len();
             if idle_bytes > REVISION_BYTES_MAX {
                 return Err(self.source.protocol("a list of revisions has no end"));
@@ -305,14 +306,14 @@ impl Transfer {
                 }
             }
         }
-        // An answer without an end is one that broke off.
+        // An answer without an end was interrupted.
         if !inside || splitter.finish().is_err() {
             return Err(self.source.broken("a list of revisions broke off"));
         }
         Ok(count)
     }
 
-    /// A row: `{"id":...,"docs":[{"ok":...}]}`, or what `docs` would hold.
+    /// Processes a row: `{"id":...,"docs":[{"ok":...}]}`, or an item of `docs`.
     fn take(&self, row: &[u8], take: &mut Take<'_, '_, '_>) -> Result<usize> {
         let malformed = || self.source.protocol("a revision is not well-formed");
         if !take.asked.has_room() {
@@ -334,7 +335,7 @@ impl Transfer {
                 }
                 "error" => {
                     let error = raw::member(value, "error").unwrap_or_default();
-                    // What was purged or compacted meanwhile is no longer a leaf.
+                    // A revision that was purged or compacted meanwhile is no longer a leaf.
                     if error != b"\"not_found\"" {
                         return Err(Error::Status {
                             what: format!("a revision of {}", self.source.shown),
@@ -380,7 +381,7 @@ impl Transfer {
     }
 
     async fn write(&self, outbox: &mut Outbox<'_, '_>) -> Result<()> {
-        // A body that is too long for the target goes in halves.
+        // A body that is too long for the target is split in halves.
         let mut parts = vec![outbox.empty()];
         while let Some(mut part) = parts.pop() {
             if outbox.full.is_some() {
@@ -411,13 +412,13 @@ impl Transfer {
                     let second = part.split_off(part.len() / 2);
                     parts.extend([second, part]);
                 }
-                // A document that the target does not take at all.
+                // The target refuses the document itself.
                 400 | 412 | 413 if part.len() == 1 => outbox.tally.refused(1),
                 400 | 412 => {
                     let second = part.split_off(part.len() / 2);
                     parts.extend([second, part]);
                 }
-                // Deletions may succeed alone, and may make room.
+                // Deletions may still succeed, and may free storage.
                 507 if outbox.full.is_none() => {
                     outbox.full = Some(self.target.refused("_bulk_docs", &answer));
                     parts.push(part);
@@ -429,7 +430,7 @@ impl Transfer {
     }
 }
 
-/// What counts of a revision's text.
+/// The relevant members of a revision's text.
 pub(crate) struct Revision<'t> {
     pub(crate) id: String,
     pub(crate) rev: String,
@@ -438,7 +439,7 @@ pub(crate) struct Revision<'t> {
 }
 
 impl Revision<'_> {
-    /// `None`: it is not well-formed, or leaves room for another reading.
+    /// Parses a revision. `None`: malformed, or ambiguous.
     pub(crate) fn of(text: &[u8]) -> Option<Revision<'_>> {
         let members = raw::special(text)?;
         let find = |wanted: &str| members.iter().find(|(name, _)| *name == wanted.as_bytes()).map(|(_, value)| *value);
@@ -454,7 +455,7 @@ impl Revision<'_> {
     }
 }
 
-/// Where what is fetched goes.
+/// The destination of fetched revisions.
 struct Take<'a, 't, 'p> {
     with_attachments: bool,
     asked: Asked<'a>,
@@ -463,23 +464,23 @@ struct Take<'a, 't, 'p> {
     later_bytes: usize,
 }
 
-/// Revisions that wait to be written.
+/// Revisions to be written.
 struct Outbox<'t, 'p> {
     docs: Vec<Bytes>,
     bytes: usize,
     tally: &'t mut Tally<'p>,
-    /// Of the batch's room.
+    /// The memory, part of the batch's room.
     share: Share,
-    /// The answer of a target that has no storage left: only deletions are written then.
+    /// The answer of a target without storage: only deletions are written then.
     full: Option<Error>,
 }
 
-/// Whether a revision's text is that of a deletion.
+/// Returns whether a revision's text is a deletion.
 fn is_deletion(doc: &[u8]) -> bool {
     raw::special(doc).is_some_and(|members| members.iter().any(|member| *member == (&b"_deleted"[..], &b"true"[..])))
 }
 
-/// How many of them are asked for in one request, at least one.
+/// Returns the number of revisions in the next request, at least one.
 fn asked_at_once(wanted: &[Wanted]) -> usize {
     let mut bytes_left = ASKED_BYTES;
     let fits = |(id, rev): &&Wanted| {
@@ -506,7 +507,7 @@ impl Outbox<'_, '_> {
     }
 }
 
-/// A JSON string's text.
+/// Decodes a JSON string.
 pub(crate) fn string_of(text: &[u8]) -> Option<String> {
     parse(text, &Limits::default()).ok()?.as_str().map(str::to_owned)
 }
