@@ -1,4 +1,4 @@
-//! Documents of `_replicator`: what they ask for, and what is written into them when it has ended.
+//! Documents of `_replicator`: the requested replication, and the outcome that is written into them.
 
 use std::borrow::Cow;
 
@@ -10,23 +10,23 @@ use flatbed_service::NamedOwner;
 use crate::SPEC_BYTES_MAX;
 use crate::owner::Owner;
 
-/// Names that replicators write.
+/// The prefix of members that replicators write.
 const OURS: &str = "_replication_";
 
-/// A document of `_replicator`, parsed. It is read again when it is needed again, since its tree may be large.
+/// A parsed document of `_replicator`. It is read again when needed, because its tree may be large.
 #[derive(Debug)]
 pub struct Description {
     /// The document's id.
     pub id: String,
     /// Its revision.
     pub rev: RevId,
-    /// The members of its body. None where it is too long, which it is taken for as failed.
+    /// The members of its body. Empty for a document beyond the limit, which counts as failed.
     members: Vec<(Cow<'static, str>, Value<'static>)>,
     is_too_long: bool,
 }
 
 impl Description {
-    /// `None`: a document that asks for nothing, such as a design document.
+    /// Parses a document. `None`: it requests nothing, such as a design document.
     pub fn read(document: &Document) -> Option<Description> {
         if document.deleted || document.id.starts_with('_') {
             return None;
@@ -46,7 +46,7 @@ impl Description {
         self.members.iter().find(|(found, _)| found == name).and_then(|(_, value)| value.as_str())
     }
 
-    /// `completed` or `failed`, if it has come to an end.
+    /// Returns `completed` or `failed` if the replication has ended.
     pub fn end(&self) -> Option<&str> {
         if self.is_too_long {
             return Some("failed");
@@ -54,10 +54,10 @@ impl Description {
         self.text("_replication_state").filter(|state| matches!(*state, "completed" | "failed"))
     }
 
-    /// What it asks for.
+    /// Returns the requested replication.
     ///
     /// # Errors
-    /// It asks for nothing that can be done.
+    /// The request is invalid.
     pub fn spec(&mut self) -> Result<Spec, Error> {
         let members = Value::Object(std::mem::take(&mut self.members));
         let spec = Spec::parse(&members);
@@ -67,11 +67,11 @@ impl Description {
         spec
     }
 
-    /// On whose behalf it asks. One that does not say so is the server's: it was written before there were owners, or by an
-    /// administrator with `new_edits=false`; nobody else can write such a one.
+    /// Returns the owner of the replication. A document without one belongs to the server: it was written before owners
+    /// existed, or by an administrator with `new_edits=false`; no other user can write one.
     ///
     /// # Errors
-    /// It names nobody that there could be.
+    /// The named owner cannot exist.
     pub fn owner(&self) -> Result<Owner, Error> {
         let member = |name: &str| self.members.iter().find(|(found, _)| found == name).map(|(_, value)| value);
         match NamedOwner::read(member) {
@@ -82,10 +82,10 @@ impl Description {
         }
     }
 
-    /// What was written into it: `_replication_id`, `..._state_time`, `..._state_reason`, and the statistics as JSON.
+    /// Returns a recorded member: `_replication_id`, `..._state_time`, `..._state_reason`, or the statistics as JSON.
     pub fn noted(&self, name: &str) -> Option<Vec<u8>> {
         if self.is_too_long {
-            // All servers see it by its length: nothing has to be written into it.
+            // All servers detect it by its length, so nothing has to be written into it.
             return (name == "state_reason").then(|| b"\"the document is longer than 1 MB\"".to_vec());
         }
         let (_, value) = self.members.iter().find(|(found, _)| *found == format!("{OURS}{name}"))?;
@@ -94,7 +94,7 @@ impl Description {
         Some(text)
     }
 
-    /// Notes the end in the document. One that was changed meanwhile stays as it is: it asks anew.
+    /// Records the end in the document. A document that changed meanwhile stays unchanged: it is a new request.
     pub(crate) async fn note(
         self,
         database: &Database,

@@ -1,4 +1,5 @@
-//! One document that asks for a replication, in one server: it waits for the lease, and runs the replication while it has it.
+//! One document that requests a replication, in one server: waits for the lease, and runs the replication while it
+//! holds it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,18 +20,19 @@ use crate::{GRACE, NODE, Replicator};
 #[derive(Debug, Clone)]
 pub(crate) struct Origins {
     pub(crate) name: Arc<str>,
-    /// The incarnation that was found to be a replicator database. `None`: any, since every database of the name is one.
+    /// The incarnation in which the database is a replicator database. `None`: any, since every database of the name is
+    /// one.
     pub(crate) incarnation: Option<u64>,
 }
 
-/// A document that asks for a replication, and its job.
+/// A document that requests a replication, and its job.
 pub struct Followed {
     pub(crate) origins: Origins,
-    /// The document's id and revision. The document itself is read again when it is its turn: it may be long.
+    /// The document's id. The document is read again at its turn, because it may be long.
     pub id: String,
-    /// Of the document as the job was made of it.
+    /// The revision from which the job was made.
     pub rev: RevId,
-    /// What was made of it.
+    /// The job.
     pub job: Arc<Replication>,
     pub(crate) claim: Claim,
     request: SeatRequest,
@@ -54,20 +56,20 @@ impl Followed {
         Arc::new(Followed { origins, id, rev, job, claim, request, held, restored_retry_at })
     }
 
-    /// The document's database.
+    /// Returns the document's database.
     pub fn database(&self) -> &str {
         &self.origins.name
     }
 
-    /// Whether this server has the lease.
+    /// Returns whether this server holds the lease.
     pub fn is_ours(&self) -> bool {
         self.claim.is_ours()
     }
 
-    /// Runs the replication, after the one that an older revision of the document asked for, whenever it is this server's
-    /// turn, until it has ended or the job is stopped.
+    /// Runs the replication whenever this server holds the lease, after the one of an older revision of the document,
+    /// until it has ended or the job is stopped.
     pub(crate) async fn run(self: Arc<Self>, replicator: Arc<Replicator>, before: Option<Arc<Followed>>) {
-        // It gives its lease up when it ends: ours too, as both are this process's.
+        // The older job gives up the lease of this process when it ends.
         if let Some(before) = before {
             before.job.status.ended().await;
         }
@@ -77,12 +79,12 @@ impl Followed {
         work.followed.withdraw();
     }
 
-    /// Withdraws the request for a seat, if there is one. The seats that the job would take are free for others then.
+    /// Withdraws the request for a seat, if there is one, so that other jobs can take the seats.
     pub(crate) fn withdraw(&self) {
         self.request.withdraw();
     }
 
-    /// Notes whether the job, stopped now, would resume beyond the start of its run.
+    /// Records whether the job, stopped now, would resume beyond the start of its run.
     pub(crate) fn note_progress(&self) {
         // While the job does not run, the progress may be that of a run before it got the seat.
         let has_advanced = self.job.is_running() && self.job.progress().has_advanced();
@@ -97,23 +99,23 @@ impl Followed {
     }
 }
 
-/// What is known while the lease is held, and forgotten then: it may be long.
+/// State that is kept only while the lease is held, because it may be long.
 #[derive(Default)]
 struct Held {
     seat: Option<SeatHandle>,
     spec: Option<Arc<Spec>>,
-    /// What the replication ended with: it is not run again, and only to be noted in the document.
+    /// The result, to be recorded in the document. The replication does not run again.
     done: Option<Result<Outcome, Error>>,
 }
 
-/// The replication that a document asks for, as a job under a lease.
+/// The requested replication, as a job under a lease.
 struct Work {
     followed: Arc<Followed>,
     replicator: Arc<Replicator>,
     database: Database,
 }
 
-/// The permit of a replication while the lease is held. Dropped, it also clears [`Held`].
+/// The permit of a replication while the lease is held. Dropping it also clears [`Held`].
 struct Holding {
     _permit: JobPermit,
     held: Arc<Mutex<Held>>,
@@ -205,7 +207,8 @@ impl Work {
         }
     }
 
-    /// When the pause after the last failure ends, in milliseconds of Unix time. In the past or 0: there is no pause.
+    /// Returns the end of the pause after the last failure, in milliseconds of Unix time. In the past or 0: there is no
+    /// pause.
     fn retry_at(&self) -> u64 {
         let own = retry_at(&self.followed.job.standing(), &self.replicator.backoff());
         own.max(self.followed.restored_retry_at.load(Ordering::Relaxed))
@@ -245,8 +248,8 @@ impl Work {
         self.note_end(&run, &done).await
     }
 
-    /// Notes the end in the document. Where that fails it is tried again, each time after a longer pause, and the
-    /// replication is not run again for it.
+    /// Records the end in the document. A failure is retried after a growing pause, without running the replication
+    /// again.
     async fn note_end(&self, run: &Run, done: &Result<Outcome, Error>) -> Result<Next, Failure> {
         let is_ours = match &run.fence {
             Some(fence) => fence().await,
@@ -261,14 +264,15 @@ impl Work {
         Ok(Next::Done)
     }
 
-    /// The document as it is now. `None`: it is gone or another one, which the supervisor acts on.
+    /// Reads the current document. `None`: it is gone or another one, which the supervisor handles.
     async fn read(&self) -> Result<Option<Description>, LayerError> {
         let found = match self.database.get(&self.followed.id, &GetOptions::default()).await {
             Ok(document) => Description::read(&document).filter(|description| description.rev == self.followed.rev),
             Err(LayerError::DatabaseNotFound | LayerError::Refused(Refusal::DocumentNotFound(_))) => None,
             Err(error) => return Err(error),
         };
-        // After the read: an incarnation never returns, so the document was in this one. In another database of the name any member may
+        // After the read: an incarnation never returns, so the document was in this one. In another database of this
+        // name any member may have written the revision.
         // have written the revision.
         let is_there = self.replicator.is_still(&self.followed.origins).await?;
         Ok(found.filter(|_| is_there))
@@ -292,19 +296,20 @@ impl Work {
     }
 }
 
-/// When the pause after a job's last event ends, if that is a failure; otherwise 0. In milliseconds of Unix time.
+/// Returns the end of the pause after a job's last event, if that is a failure; otherwise 0. In milliseconds of Unix
+/// time.
 fn retry_at(standing: &Standing, backoff: &Backoff) -> u64 {
     let failed = standing.history.front().filter(|event| event.kind == "crashed");
     failed.map_or(0, |event| event.at.saturating_mul(1_000).saturating_add(milliseconds(backoff, standing.error_count)))
 }
 
-/// The pause after so many failures.
+/// Returns the pause after this many failures.
 fn milliseconds(backoff: &Backoff, error_count: u32) -> u64 {
     u64::try_from(backoff.pause(error_count).as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What the other servers read of it: the revision that is worked off, the failures, the end of the pause after the last one, and the rows
-/// of `_scheduler`, shorter or not at all where there is no room for them.
+/// Returns the state for other servers: the revision in work, the failures, the end of the pause after the last one,
+/// and the rows of `_scheduler`, shortened or left out if they do not fit.
 fn state_of(job: &Replication, rev: &str, retry_at: u64) -> Vec<u8> {
     let error_count = job.standing().error_count;
     let text = |extent: Option<Extent>| {
@@ -325,7 +330,7 @@ fn state_of(job: &Replication, rev: &str, retry_at: u64) -> Vec<u8> {
     text(None)
 }
 
-/// What the last owner of the lease left to the next one.
+/// The state that the last owner of the lease left.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct RestoredState {
     error_count: u32,
@@ -334,7 +339,7 @@ struct RestoredState {
 }
 
 impl RestoredState {
-    /// Reads a lease's state. All is 0 if it belongs to another revision.
+    /// Parses a lease's state. All is 0 if it belongs to another revision.
     fn of(state: &[u8], rev: &str) -> RestoredState {
         let Ok(value) = json::parse(state, &Limits::default()) else { return RestoredState::default() };
         if value.get("rev").and_then(Value::as_str) != Some(rev) {
@@ -348,7 +353,7 @@ impl RestoredState {
         RestoredState { error_count, retry_at: number("retry_at") }
     }
 
-    /// The end of the pause. The clocks of two servers may differ: it is at most as long from now as the pause that began.
+    /// Returns the end of the pause. The clocks of two servers may differ: it is at most one pause from now.
     fn retry_at(&self, backoff: &Backoff, now_ms: u64) -> u64 {
         self.retry_at.min(now_ms.saturating_add(milliseconds(backoff, self.error_count)))
     }

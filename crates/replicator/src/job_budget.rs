@@ -1,4 +1,4 @@
-//! What the jobs of a server share: seats, and memory for filters.
+//! The resources that the jobs of a server share: seats, and memory for filters.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,7 +1,7 @@
-//! The replications that a server runs: those of documents in `_replicator` and other replicator databases, shared with the other
-//! servers of the same storage by leases, and those of `POST /_replicate`, which are this server's alone.
+//! Runs a server's replications: those of documents in `_replicator` and other replicator databases, shared with the
+//! other servers of the same storage by leases, and those of `POST /_replicate`, which belong to this server alone.
 //!
-//! It knows the layer and the protocol, and no server: how a connection to the server itself is made is passed in.
+//! This crate knows the layer and the protocol, but no server: connections to the server itself are passed in.
 #![forbid(unsafe_code)]
 
 mod description;
@@ -38,56 +38,56 @@ pub use crate::replication::{Extent, Origin, Replication};
 pub use flatbed_outward::{Allowed, AllowedError, Network, Resolve, Tls, TlsError};
 pub use flatbed_replicate::{Error, Outcome, Progress, Spec};
 
-/// Where CouchDB names a node of its cluster.
+/// The name of the node in answers, where CouchDB names a node of its cluster.
 pub const NODE: &str = "flatbed@localhost";
 
-/// The longest specification, a body or a document: what is kept and read again of each is bounded by it.
+/// The longest specification in bytes, a body or a document. It bounds the memory of each job.
 pub const SPEC_BYTES_MAX: usize = 1 << 20;
 
-/// Documents of which trees are made at once.
+/// The most documents that are parsed at once.
 const TREES_MAX: usize = 2;
 
-/// How long replications may take for their last checkpoint when the server stops.
+/// The time that replications have for their last checkpoint when the server stops.
 const STOP_MAX: Duration = Duration::from_secs(5);
 
 /// One of this many seats is reserved for administrators.
 const ADMINS_PART: usize = 5;
 
-/// The seats for the jobs of users who are not administrators.
+/// Returns the seats for jobs of users who are not administrators.
 fn users_jobs_max(jobs_max: usize) -> usize {
     jobs_max - jobs_max / ADMINS_PART
 }
 
-/// The limits of seats; see [`ReplicatorOptions`].
+/// Returns the limits of seats; see [`ReplicatorOptions`].
 fn seat_limits(jobs_max: usize, user_jobs_max: usize, turn: Duration) -> SeatLimits {
     let users_jobs_max = users_jobs_max(jobs_max);
     let (filters_kb_max, user_filters_kb_max) = (FILTERS_KB_MAX, USER_FILTERS_KB_MAX);
     SeatLimits { jobs_max, users_jobs_max, user_jobs_max, filters_kb_max, user_filters_kb_max, turn }
 }
 
-/// How replications are tried again and shared between servers.
+/// The settings of a replicator.
 #[derive(Debug, Clone)]
 pub struct ReplicatorOptions {
-    /// After the first failure a replication waits this long; twice as long after each further one, up to 8 hours.
+    /// The pause after the first failure, doubled after each further one, up to 8 hours.
     pub first_pause: Duration,
-    /// A server that has not renewed its hold on a replication for this long loses it to another.
+    /// The lease time: a server that does not renew its lease on a replication for this long loses it to another.
     pub lease: Duration,
-    /// Replications that run, or wait to be tried again, at once in this server.
+    /// The most replications that run, or wait for a retry, in this server.
     pub jobs_max: usize,
-    /// The same of one user who is no administrator.
+    /// The same limit for one user who is not an administrator.
     pub user_jobs_max: usize,
-    /// A running replication of a document keeps its seat at least this long when other owners wait for one.
+    /// The time for which a document's running replication keeps its seat when other owners wait for one.
     pub turn: Duration,
-    /// Documents of `_replicator` that a user who is no administrator may have worked off at a time, those that wait included; a
-    /// further one fails.
+    /// The most unfinished documents of `_replicator` of a user who is not an administrator, including waiting ones.
+    /// Further ones fail.
     pub user_documents_max: usize,
-    /// Memory for what peers of all replications answer, in bytes; at least [`Memory::BYTES_MIN`].
+    /// The memory for answers of peers of all replications, in bytes; at least [`Memory::BYTES_MIN`].
     pub memory_bytes: usize,
-    /// Whom to trust behind `https://`.
+    /// The trusted authorities for `https://`.
     pub tls: Tls,
-    /// How hosts are found.
+    /// The resolution of host names.
     pub network: Network,
-    /// What replications of users may reach beside the internet; those of administrators reach everything.
+    /// The internal addresses that replications of users may reach; those of administrators may reach everything.
     pub allowed: Arc<Allowed>,
 }
 
@@ -108,58 +108,58 @@ impl Default for ReplicatorOptions {
     }
 }
 
-/// No pause is longer, as in CouchDB.
+/// The longest pause, as in CouchDB.
 const PAUSE_MAX: Duration = Duration::from_secs(8 * 3_600);
 
-/// How long a replication may take for its last checkpoint when it is told to end: its requests end by themselves before.
+/// The time that a replication has for its last checkpoint when it must end. Its requests have shorter timeouts.
 const GRACE: Duration = Duration::from_secs(600);
 
-/// Makes connections to the server itself, on somebody's behalf.
+/// Makes connections to this server with the rights of an owner.
 pub type Connect = Arc<dyn Fn(&Owner) -> DuplexStream + Send + Sync>;
 
-/// Why `POST /_replicate` begins or ends nothing.
+/// The reason why `POST /_replicate` does not begin or end a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotDone {
     /// A limit of jobs or filters is reached.
     #[error("Too many replications run at once")]
     NoRoom,
-    /// It is another's.
+    /// The job belongs to another owner.
     #[error("You are not a server admin.")]
     Others,
-    /// There is no such job.
+    /// The job does not exist.
     #[error("no such replication")]
     Missing,
 }
 
-/// Documents that ask for replications, by database and id.
+/// Followed documents, by database and id.
 type FollowedMap = HashMap<Arc<str>, HashMap<String, Arc<Followed>>>;
 
 /// All replications of one server.
 pub struct Replicator {
     pub(crate) layer: Layer,
-    /// Writes what becomes of documents that ask for replications.
+    /// The actor that writes outcomes into documents.
     actor: ServerActor,
     pub(crate) options: ReplicatorOptions,
     connect: Connect,
     memory: Memory,
-    /// Who has the accounts that jobs run with.
+    /// The accounts of owners.
     pub(crate) accounts: Arc<Accounts>,
-    /// By their ids, those asked for by `POST /_replicate`.
+    /// The jobs of `POST /_replicate`, by id.
     jobs: Mutex<HashMap<String, Arc<Replication>>>,
-    /// The replications of documents, whichever server runs them.
+    /// The jobs of documents, whichever server runs them.
     followed: Mutex<FollowedMap>,
-    /// This process, for leases.
+    /// The owner of this process's leases.
     pub(crate) owner: Process,
     pub(crate) budget: JobBudget,
-    /// Of [`TREES_MAX`].
+    /// Permits for [`TREES_MAX`] parsed documents.
     pub(crate) trees: Semaphore,
-    /// Of what follows `_replicator`.
+    /// The state of the task that follows `_replicator`.
     pub(crate) supervisor: Status,
 }
 
 impl Replicator {
-    /// Runs nothing yet. `actor`: on whose behalf what becomes of documents that ask for replications is written. `connect`
-    /// makes connections to the server itself.
+    /// Creates a replicator that runs nothing yet. `actor` writes outcomes into documents. `connect` makes connections
+    /// to this server.
     pub fn new(
         layer: Layer,
         actor: ServerActor,
@@ -169,7 +169,7 @@ impl Replicator {
     ) -> Arc<Replicator> {
         let mut owner = [0; 16];
         if getrandom::fill(&mut owner).is_err() {
-            // Without randomness nothing else of the server works either; leases must differ all the same.
+            // Without randomness the rest of the server does not work either, but leases must differ all the same.
             owner = u128::from(std::process::id()).to_le_bytes();
         }
         let budget = JobBudget::new(seat_limits(options.jobs_max, options.user_jobs_max, options.turn));
@@ -193,12 +193,11 @@ impl Replicator {
         })
     }
 
-    /// The layer's clock.
     pub(crate) fn clock(&self) -> &Clock {
         self.layer.clock()
     }
 
-    /// How peers are reached on somebody's behalf.
+    /// Returns the connections to peers with the rights of an owner.
     pub(crate) fn ways(&self, owner: &Owner, is_admin: bool) -> Ways {
         let (connect, owner) = (self.connect.clone(), owner.clone());
         let network = &self.options.network;
@@ -208,7 +207,7 @@ impl Replicator {
         Ways { local, network, tls, memory, clock }
     }
 
-    /// Starts to follow `_replicator` and the other replicator databases. The returned task is for [`Replicator::stop`].
+    /// Starts to follow `_replicator` and the other replicator databases. Pass the task to [`Replicator::stop`].
     pub fn start(self: &Arc<Self>) -> JoinHandle<()> {
         tokio::spawn(supervisor::run(self.clone()))
     }
@@ -218,7 +217,7 @@ impl Replicator {
         self.layer.reader(name)
     }
 
-    /// The same, to write to.
+    /// Opens a replicator database for writing.
     fn database(&self, name: &str) -> Database {
         self.layer.database(name, self.actor.clone())
     }
@@ -234,7 +233,7 @@ impl Replicator {
         Ok(found.map(|security| Origins { name: name.clone(), incarnation: Some(security.incarnation()) }))
     }
 
-    /// Whether the database still exists with the same incarnation.
+    /// Returns whether the database still exists with the same incarnation.
     pub(crate) async fn is_still(&self, origins: &Origins) -> LayerResult<bool> {
         if origins.incarnation.is_none() {
             return Ok(true);
@@ -255,17 +254,18 @@ impl Replicator {
         self.followed_map().values().flat_map(HashMap::values).cloned().collect()
     }
 
-    /// The followed documents of a database.
+    /// Returns the followed documents of a database.
     pub(crate) fn followed_in(&self, database: &str) -> Vec<Arc<Followed>> {
         self.followed_map().get(database).into_iter().flat_map(HashMap::values).cloned().collect()
     }
 
-    /// The job of a document in a replicator database, whichever server runs it; `None` if the document is not followed.
+    /// Returns the job of a document in a replicator database, whichever server runs it; `None` if the document is not
+    /// followed.
     pub fn followed_by(&self, database: &str, id: &str) -> Option<Arc<Followed>> {
         self.followed_map().get(database)?.get(id).cloned()
     }
 
-    /// How many unfinished documents a user has in all databases, without this one.
+    /// Returns the number of unfinished documents of a user in all databases, without this one.
     fn documents_of(&self, user: &str, database: &str, id: &str) -> usize {
         let all = self.followed_map();
         let others = all.values().flat_map(HashMap::values).filter(|followed| {
@@ -274,7 +274,7 @@ impl Replicator {
         others.filter(|followed| !followed.job.status.has_ended()).count()
     }
 
-    /// Begins to work on a document.
+    /// Begins to follow a document.
     fn follow(self: &Arc<Self>, followed: Arc<Followed>, before: Option<Arc<Followed>>) {
         let name = followed.origins.name.clone();
         self.followed_map().entry(name).or_default().insert(followed.id.clone(), followed.clone());
@@ -305,7 +305,7 @@ impl Replicator {
         }
     }
 
-    /// All jobs that run here or are tried again here.
+    /// Returns all jobs that run or wait for a retry in this server.
     pub fn here(&self) -> Vec<Arc<Replication>> {
         let of_documents = self.followed().into_iter().filter(|followed| followed.is_ours());
         let mut jobs: Vec<_> = of_documents.map(|followed| followed.job.clone()).chain(self.all()).collect();
@@ -331,7 +331,7 @@ impl Replicator {
         }
     }
 
-    /// Memory for what peers answer: texts, trees, and pages of changes.
+    /// Returns the use of memory for answers of peers: texts, trees, and pages of changes.
     pub fn memory_usage(&self) -> [MemoryUsage; 3] {
         self.memory.usage()
     }
@@ -340,14 +340,14 @@ impl Replicator {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The jobs of `POST /_replicate`, in the order of their ids.
+    /// Returns the jobs of `POST /_replicate`, sorted by id.
     pub(crate) fn all(&self) -> Vec<Arc<Replication>> {
         let mut jobs: Vec<_> = self.jobs().values().cloned().collect();
         jobs.sort_by(|a, b| a.id.cmp(&b.id));
         jobs
     }
 
-    /// The job for a replication that `standing` asks for: the one that runs already, or a new one.
+    /// Returns the job of the replication that `standing` requests: an existing or a new one.
     ///
     /// # Errors
     /// [`NotDone`]: the job belongs to another owner, or a limit is reached.
@@ -380,10 +380,10 @@ impl Replicator {
         Ok(job)
     }
 
-    /// Ends a job of `POST /_replicate` and returns its id. An id may be given without what CouchDB puts behind it.
+    /// Ends a job of `POST /_replicate` and returns its id. The suffix that CouchDB appends to an id may be omitted.
     ///
     /// # Errors
-    /// [`NotDone`]: there is no such job, or it is another's.
+    /// [`NotDone`]: the job does not exist, or belongs to another owner.
     pub async fn cancel(&self, id: &str, standing: &Standing) -> Result<String, NotDone> {
         let found = self.jobs().values().find(|job| job.id == id || job.id.split('+').next() == Some(id)).cloned();
         let job = found.ok_or(NotDone::Missing)?;
@@ -395,7 +395,7 @@ impl Replicator {
         Ok(job.id.clone())
     }
 
-    /// Ends the job of `POST /_replicate` for such a replication of theirs, and returns its id.
+    /// Ends the requesting user's job of `POST /_replicate` for this replication and returns its id.
     ///
     /// # Errors
     /// As [`Replicator::cancel`].
@@ -405,7 +405,7 @@ impl Replicator {
     }
 }
 
-/// Whose bounds hold: a user's; none are an administrator's.
+/// Returns the user whose limits apply; `None` for an administrator.
 fn user_of(standing: &Standing) -> Option<String> {
     let principal = standing.principal();
     (!principal.is_admin).then(|| principal.name.clone().unwrap_or_default())
@@ -435,7 +435,7 @@ impl Job for Asked {
     async fn run(&self, run: Run) -> Result<Next, Failure> {
         let done = self.job.run_once(&self.spec, &self.replicator, run).await;
         let failed = done.as_ref().err().map(ToString::to_string);
-        // An owner who is gone could not end it: it gives up its place.
+        // A deleted owner cannot cancel it, so it gives up its seat.
         let is_over = !self.spec.continuous || matches!(done, Err(Error::OwnerGone));
         *self.job.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
         match failed {

@@ -1,4 +1,4 @@
-//! On whose behalf replications run.
+//! Owners: the users with whose rights replications run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,38 +7,39 @@ use flatbed_layer::Result;
 use flatbed_replicate::Error;
 use flatbed_service::{Accounts, OwnerAccount, RestsOn, Standing};
 
-/// How often it is looked whether an owner still has the rights that a run began with.
+/// The interval at which an owner's rights are compared with those at the start of a run.
 const LOOK: Duration = Duration::from_millis(900);
 
-/// A run does not go on for longer without that.
+/// The time after which a run ends if the owner's rights cannot be read.
 const UNKNOWN_MAX: Duration = Duration::from_secs(10);
 
-/// On whose behalf a replication runs. What they may do is found out when it is needed, and again while it runs. Cheap to
+/// The owner of a replication. Its rights are resolved when needed, and again while the replication runs. Cheap to
 /// clone.
 #[derive(Debug, Clone)]
 pub enum Owner {
     /// The server itself.
     Server,
-    /// Whoever has the account of this name.
+    /// The user with the account of this name.
     Named {
-        /// The name.
+        /// The user's name.
         name: Arc<str>,
-        /// Which of those that the name has had. `None`: an administrator has said whose it is, whichever that is.
+        /// The account, among those that the name has had. `None`: an administrator named the owner, and any account of
+        /// the name matches.
         account: Option<OwnerAccount>,
     },
-    /// Whoever wrote the document, where everyone was an administrator: for as long as everyone is one.
+    /// The unknown writer of a document while everyone is an administrator. Valid as long as that holds.
     Anybody,
-    /// Who has no account here, as their token or their proxy said it; anybody, as long as everyone is an administrator.
+    /// A user without an account, known from a token or a proxy; anyone while everyone is an administrator.
     Shown(Standing),
 }
 
 impl Owner {
-    /// Whoever makes a request.
+    /// Returns the owner that stands for the user of a request.
     pub fn of(standing: &Standing) -> Owner {
         match standing.rests_on() {
             RestsOn::Server => Owner::Server,
             RestsOn::Admin { name, .. } | RestsOn::Document { name, .. } => match OwnerAccount::of(standing) {
-                // Named without one it would be whoever has the name.
+                // Without the account, any later holder of the name would match.
                 Some(account) => Owner::Named { name: name.as_str().into(), account: Some(account) },
                 None => Owner::Shown(standing.clone()),
             },
@@ -50,7 +51,7 @@ impl Owner {
         }
     }
 
-    /// Whether it is whoever makes a request.
+    /// Returns whether the user of a request is this owner.
     pub(crate) fn is(&self, standing: &Standing) -> bool {
         match self {
             Owner::Server | Owner::Anybody => false,
@@ -59,7 +60,7 @@ impl Owner {
                 let is_theirs = theirs.is_some() && (account.is_none() || theirs == *account);
                 is_theirs && standing.principal().name.as_deref() == Some(name)
             }
-            // The same name that was said in the same way.
+            // The same name from the same kind of credentials.
             Owner::Shown(shown) => {
                 let way = |of: &Standing| std::mem::discriminant(of.rests_on());
                 let name = standing.principal().name.as_ref();
@@ -68,7 +69,7 @@ impl Owner {
         }
     }
 
-    /// The user's name.
+    /// Returns the user's name.
     pub fn name(&self) -> Option<&str> {
         match self {
             Owner::Server | Owner::Anybody => None,
@@ -77,10 +78,10 @@ impl Owner {
         }
     }
 
-    /// Who it is at this moment, as of less than a second ago. `None`: nobody any more.
+    /// Returns the owner's current standing, at most a second old. `None`: the owner no longer exists.
     ///
     /// # Errors
-    /// Those of the storage, which then does not say it.
+    /// The storage failed, and the standing is unknown.
     pub async fn now(&self, accounts: &Accounts) -> Result<Option<Standing>> {
         match self {
             Owner::Server => Ok(Some(Standing::of_server())),
@@ -93,10 +94,10 @@ impl Owner {
         }
     }
 
-    /// Whether they administer the server.
+    /// Returns whether the owner is an administrator.
     ///
     /// # Errors
-    /// [`Error::OwnerGone`], [`Error::OwnerUnknown`]: they are nobody any more; [`Error::Owner`]: it is not known.
+    /// [`Error::OwnerGone`], [`Error::OwnerUnknown`]: the owner no longer exists; [`Error::Owner`]: unknown.
     pub(crate) async fn is_admin(&self, accounts: &Accounts) -> std::result::Result<bool, Error> {
         match self.now(accounts).await {
             Ok(Some(standing)) => Ok(standing.principal().is_admin),
@@ -109,7 +110,7 @@ impl Owner {
         }
     }
 
-    /// Resolves when they have no longer the rights of before: they are nobody any more, or no administrator, or one now.
+    /// Resolves when the owner's rights have changed: the owner is gone, or gained or lost administrator rights.
     pub(crate) async fn changed(&self, was_admin: bool, accounts: &Accounts) -> Error {
         if let Owner::Server = self {
             return std::future::pending().await;
@@ -117,11 +118,11 @@ impl Owner {
         let (mut changes, clock) = (accounts.changes(), accounts.clock());
         let mut known = clock.now();
         loop {
-            // What has not been looked at is not told either: so it is looked at.
+            // Not all changes are notified, so the rights are also polled.
             let _ = clock.timeout(LOOK, changes.changed()).await;
             match self.now(accounts).await {
                 Ok(Some(standing)) if standing.principal().is_admin == was_admin => known = clock.now(),
-                // What needs the account here is refused meanwhile.
+                // Requests that need the account fail meanwhile.
                 Err(_) if clock.since(known) < UNKNOWN_MAX => {}
                 Err(_) => return Error::Owner("the account of who asked for it could not be read"),
                 Ok(_) => return Error::Owner("who asked for it has other rights now"),

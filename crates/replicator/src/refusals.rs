@@ -19,10 +19,10 @@ const OWNER_REFUSALS_MAX: usize = 1_000;
 /// The most documents whose refusal failed that are remembered.
 const FAILED_MAX: usize = 2_000;
 
-/// Before the database is read again for documents that were not queued.
+/// The pause before the database is read again for documents that were not queued.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The same after a pass without progress.
+/// That pause after a pass without progress.
 const IDLE_PAUSE: Duration = Duration::from_secs(60);
 
 /// A document whose replication is refused.
@@ -210,7 +210,7 @@ mod tests {
         range.collect()
     }
 
-    /// One pass over so many documents of one owner, whose refusals fail.
+    /// Runs one pass over documents of one owner whose refusals fail.
     fn pass(refusals: &Refusals, count: usize) -> (Vec<usize>, Option<Duration>) {
         refusals.begin();
         (0..count).for_each(|n| refusals.push("anna", document(n)));
@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(pass(&refusals, 3_500).1, Some(PAUSE));
         assert_eq!(pass(&refusals, 3_500).1, Some(PAUSE));
         assert_eq!(pass(&refusals, 3_500), (ids(2_000..3_000), Some(IDLE_PAUSE)));
-        // All are tried again.
+        // All are retried.
         assert_eq!(pass(&refusals, 3_500).0, ids(0..1_000));
     }
 

@@ -1,4 +1,4 @@
-//! One replication that this server runs, and what is shown of it.
+//! A replication that this server runs, and its presentation.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,19 +13,19 @@ use flatbed_service::Standing;
 use crate::Replicator;
 use crate::owner::Owner;
 
-/// How much is written of a job.
+/// The limits of a job's presentation.
 #[derive(Debug, Clone, Copy)]
 pub struct Extent {
-    /// Characters of an address.
+    /// The most characters of a URL.
     pub address_max: usize,
-    /// Events of its history.
+    /// The most events of its history.
     pub events_max: usize,
 }
 
 impl Extent {
-    /// All of it.
+    /// Everything.
     pub const WHOLE: Extent = Extent { address_max: usize::MAX, events_max: HISTORY_MAX };
-    /// Where there is no room for all of it.
+    /// Shortened, if not everything fits.
     pub const SHORT: Extent = Extent { address_max: 500, events_max: 3 };
 
     fn address<'t>(&self, text: &'t str) -> Cow<'t, str> {
@@ -36,7 +36,7 @@ impl Extent {
     }
 }
 
-/// A document that asks for a replication.
+/// A document that requests a replication.
 #[derive(Debug, Clone)]
 pub struct Origin {
     /// Its database.
@@ -45,31 +45,31 @@ pub struct Origin {
     pub doc_id: String,
 }
 
-/// A replication.
+/// A replication that this server runs.
 pub struct Replication {
-    /// As CouchDB makes it of what is replicated.
+    /// The id that CouchDB derives from the specification.
     pub id: String,
-    /// Without credentials, as it is shown.
+    /// The source's URL without credentials.
     source: String,
     target: String,
     continuous: bool,
     checkpoint_interval: Duration,
-    /// On whose behalf it runs.
+    /// The owner.
     pub owner: Owner,
-    /// Whose bounds hold, unless it is an administrator's.
+    /// The user whose limits apply; `None` for an administrator.
     pub(crate) user: Option<String>,
-    /// The document that asks for it.
+    /// The document that requests it.
     pub origin: Option<Origin>,
-    /// In seconds of Unix time.
+    /// The start, in seconds of Unix time.
     pub started_at: u64,
     pub(crate) status: Status,
     progress: Mutex<Arc<Progress>>,
-    /// Of the last run, where somebody waits for it.
+    /// The outcome of the last run, if a request waits for it.
     pub(crate) outcome: Mutex<Option<Result<Outcome, Error>>>,
 }
 
 impl Replication {
-    /// The specification itself is not kept: whoever runs the job has it, as it may be long.
+    /// Creates a replication. The specification may be long and stays with the task that runs the job.
     pub(crate) fn new(
         id: String,
         spec: &Spec,
@@ -93,39 +93,39 @@ impl Replication {
         })
     }
 
-    /// Whether somebody may see its result, and end it.
+    /// Returns whether a user may see its result and end it.
     pub(crate) fn is_of(&self, standing: &Standing) -> bool {
         standing.principal().is_admin || self.owner.is(standing)
     }
 
-    /// How it stands.
+    /// Returns the job's standing.
     pub fn standing(&self) -> MutexGuard<'_, JobStanding> {
         self.status.standing()
     }
 
-    /// Whether it works at this moment.
+    /// Returns whether it runs at this moment.
     pub fn is_running(&self) -> bool {
         self.standing().is_running
     }
 
-    /// Whether `_active_tasks` lists it: it works at this moment, and knows the sequence at which it begins.
+    /// Returns whether `_active_tasks` lists it: it runs, and knows the sequence at which it begins.
     pub fn is_task(&self) -> bool {
         self.is_running() && self.progress().has_begun()
     }
 
-    /// What the present run has done.
+    /// Returns the progress of the current run.
     pub(crate) fn progress(&self) -> Arc<Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits for the end: what came of it. One that was dropped in the middle counts as superseded.
+    /// Waits for the end and returns the outcome. A dropped run counts as superseded.
     pub async fn ended(&self) -> Result<Outcome, Error> {
         self.status.ended().await;
         let outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner).clone();
         outcome.unwrap_or(Err(Error::Superseded))
     }
 
-    /// One run. That it began and went well is noted, and failures are left to whoever asked for it.
+    /// Runs once. Records the start and success; the caller handles failures.
     pub(crate) async fn run_once(&self, spec: &Arc<Spec>, replicator: &Replicator, run: Run) -> Result<Outcome, Error> {
         let progress = Arc::new(Progress::default());
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress.clone();
@@ -138,7 +138,7 @@ impl Replication {
         done
     }
 
-    /// With its owner's rights, for as long as they have these.
+    /// Replicates with the owner's rights, as long as they do not change.
     async fn replicate(&self, spec: &Arc<Spec>, replicator: &Replicator, control: Control) -> Result<Outcome, Error> {
         let is_admin = self.owner.is_admin(&replicator.accounts).await?;
         let ways = replicator.ways(&self.owner, is_admin);
@@ -148,7 +148,7 @@ impl Replication {
         }
     }
 
-    /// Notes that it went wrong.
+    /// Records a failure.
     pub(crate) fn note_failure(&self, reason: &str) {
         self.log_failure(&self.status.fail(reason));
     }
@@ -157,7 +157,7 @@ impl Replication {
         tracing::warn!(replication = self.id, error = reason, "a replication failed");
     }
 
-    /// The job as `_scheduler/jobs` shows it.
+    /// Writes the job as `_scheduler/jobs` shows it.
     pub fn write(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
         let mut job = Object::new(out);
         job.string_or_null("database", self.origin.as_ref().map(|origin| &*origin.database));
@@ -178,7 +178,7 @@ impl Replication {
         job.string("node", node).string("start_time", &time::iso(self.started_at));
     }
 
-    /// The job as `_active_tasks` shows it.
+    /// Writes the job as `_active_tasks` shows it.
     pub fn write_task(&self, node: &str, out: &mut Vec<u8>) {
         let mut task = Object::new(out);
         task.string("type", "replication").string("node", node).null("pid");
@@ -192,7 +192,7 @@ impl Replication {
         task.number("started_on", self.started_at).number("updated_on", now);
     }
 
-    /// The job as `_scheduler/docs` shows it.
+    /// Writes the job as `_scheduler/docs` shows it.
     pub fn write_doc(&self, node: &str, extent: Extent, out: &mut Vec<u8>) {
         let standing = self.standing().clone();
         let mut doc = Object::new(out);

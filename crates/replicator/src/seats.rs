@@ -83,14 +83,14 @@ struct WaitingOwner {
     jobs: BTreeMap<Ticket, WaitingJob>,
 }
 
-/// What an owner holds.
+/// The resources that an owner holds.
 #[derive(Clone, Copy, Default)]
 struct Share {
     seats: usize,
     filter_kb: usize,
 }
 
-/// What keeps a job from a seat.
+/// The reason why a job gets no seat.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lack {
     /// The owner holds as many seats as one user may.
@@ -106,7 +106,7 @@ enum Lack {
 }
 
 impl Lack {
-    /// Whether a seat helps the owner when it is returned.
+    /// Returns whether the return of a seat helps the owner.
     fn is_helped_by(self, seat: &Seat, owner: &SeatOwner) -> bool {
         match self {
             Lack::OwnSeat => seat.owner == *owner,
@@ -117,7 +117,7 @@ impl Lack {
         }
     }
 
-    /// How much of what lacks is in a share.
+    /// Returns the amount of the missing resource in a share.
     fn amount_in(self, share: Share) -> usize {
         match self {
             Lack::OwnFilters | Lack::Filters => share.filter_kb,
@@ -251,7 +251,7 @@ impl Seats {
         ticket
     }
 
-    /// What an owner's job lacks; `None`: nothing.
+    /// Returns the resource that an owner's job lacks; `None`: none.
     fn lack(&self, owner: &SeatOwner, filter_kb: usize) -> Option<Lack> {
         let (limits, share, is_user) = (&self.limits, self.share(owner), owner.is_some());
         if is_user && share.seats >= limits.user_jobs_max {

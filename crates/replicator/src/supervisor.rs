@@ -16,7 +16,7 @@ use crate::owner::Owner;
 use crate::refusals::{Refusals, RefusedDocument};
 use crate::replication::{Origin, Replication};
 
-/// After an error, and before a database is read that was deleted and made again.
+/// The pause after an error, and before a database that was created again is read.
 const PAUSE: Duration = Duration::from_secs(1);
 
 const BACKOFF: Backoff = Backoff { first: PAUSE, max: PAUSE };
@@ -99,7 +99,7 @@ async fn change_others(replicator: &Arc<Replicator>, supervisors: &mut Superviso
 struct Supervisor {
     replicator: Arc<Replicator>,
     database: Arc<str>,
-    /// `None`: that of all.
+    /// The state of the task. `None`: that of the whole replicator.
     status: Option<Status>,
     refusals: Refusals,
 }
@@ -180,7 +180,7 @@ async fn look_at_leases(replicator: &Arc<Replicator>, database: &str) -> flatbed
     Ok(())
 }
 
-/// Follows a database until it is gone, is another one, or cannot be read.
+/// Follows a database until it is deleted, replaced, or cannot be read.
 async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>, refusals: &Refusals) {
     let reader = replicator.reader(name);
     if **name == *REPLICATOR
@@ -209,7 +209,7 @@ async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>, refusals: &Refusa
                 return;
             }
         };
-        // The rows are of another database of this name, in which any member may have written them.
+        // The rows are from another database of this name, in which any member may have written them.
         let is_other = |at: u64| origins.incarnation.is_some_and(|incarnation| at != incarnation);
         if is_other(page.last_seq.incarnation()) || page.rows.iter().any(|row| is_other(row.seq.incarnation())) {
             return replicator.keep(name, &HashSet::new());
@@ -226,7 +226,7 @@ async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>, refusals: &Refusa
         if !page.at_end {
             continue;
         }
-        // All is read once: what was followed from before and is gone was in another database.
+        // Everything was read once: documents that were followed before and are gone belonged to another database.
         if let Some(seen) = seen.take() {
             replicator.keep(name, &seen);
             refusals.note_end();
@@ -238,7 +238,7 @@ async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>, refusals: &Refusa
     }
 }
 
-/// Acts on a document's change.
+/// Handles a document's change.
 async fn take(
     replicator: &Arc<Replicator>,
     origins: &Origins,
@@ -285,7 +285,7 @@ async fn take(
     Ok(())
 }
 
-/// What a document asks for, and on whose behalf; why it cannot be done, among that.
+/// Returns the requested replication and its owner, or the reason why it is invalid.
 async fn asked(
     replicator: &Replicator,
     description: &mut Description,
