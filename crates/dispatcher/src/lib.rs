@@ -263,7 +263,7 @@ impl Dispatcher {
     pub async fn stop(&self, follower: JoinHandle<()>) {
         self.follower.stop();
         if self.clock().timeout(STOP_MAX, follower).await.is_err() {
-            tracing::warn!("jobs of the worker did not end in time; they go on from their last checkpoints");
+            tracing::warn!("jobs of the worker did not end in time; they resume from their last checkpoints");
         }
     }
 

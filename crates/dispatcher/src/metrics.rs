@@ -66,8 +66,7 @@ impl Dispatcher {
         sum.add_all(&self.metrics);
         followed.iter().for_each(|job| sum.add(&job.progress));
         let mut families = sum.families();
-        let mut jobs =
-            Family::new("flatbed_worker_jobs", "Jobs that are to run, by what they do in this process.", Kind::Gauge);
+        let mut jobs = Family::new("flatbed_worker_jobs", "Enabled jobs, by their state in this process.", Kind::Gauge);
         for state in STATES {
             let count = followed.iter().filter(|job| job.state() == state).count();
             jobs.push(&[("state", state.into())], Value::Count(count as u64));

@@ -34,6 +34,6 @@ pub(crate) fn scripts(runner: Runner) -> Scripts {
 /// # Errors
 /// [`ScriptError`].
 pub(crate) async fn check(scripts: Option<&Scripts>, job: &str, source: &Arc<str>) -> Result<(), ScriptError> {
-    let scripts = scripts.ok_or_else(|| ScriptError::Broken("this server runs none".to_owned()))?;
+    let scripts = scripts.ok_or_else(|| ScriptError::Broken("this server cannot run functions".to_owned()))?;
     scripts(Call { job: job.into(), source: source.clone(), document: None }).await.map(drop)
 }

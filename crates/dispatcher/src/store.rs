@@ -149,7 +149,7 @@ impl Store {
     /// [`StoreError`].
     pub async fn ensure(&self) -> Result<()> {
         match self.call(Method::PUT, "", None).await {
-            Ok(_) => tracing::info!(database = WORKER, "made the database of the worker's jobs"),
+            Ok(_) => tracing::info!(database = WORKER, "created the database of the worker's jobs"),
             Err(error) if error.status() == Some(412) => {}
             Err(error) => return Err(error),
         }

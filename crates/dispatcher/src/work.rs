@@ -316,7 +316,7 @@ impl Work {
             End::Halted(halt) => ("too_many_failures", halt.to_string()),
             End::QueueFull(entries) => {
                 let reason = format!(
-                    "the queue has {entries} entries, as many as there may be: replay or delete some, and start the job"
+                    "the queue has {entries} entries, which is the limit: replay or delete some, and start the job"
                 );
                 ("queue_full", reason)
             }
@@ -330,7 +330,7 @@ impl Work {
             job = followed.description.id,
             kind,
             reason,
-            "a job of the worker halts until somebody starts or resets it"
+            "a job of the worker halts until it is started or reset"
         );
         followed.progress.fail(&reason);
         followed.shown().halted = Some(Halted { kind: kind.to_owned(), reason, of: followed.fingerprint.clone() });

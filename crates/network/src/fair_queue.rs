@@ -5,7 +5,7 @@ use std::hash::Hash;
 
 /// The error of a full queue. Surfaces answer 429.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("too many wait")]
+#[error("the queue is full")]
 pub struct Full;
 
 /// The limits of waiting tickets.

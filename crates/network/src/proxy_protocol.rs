@@ -48,7 +48,7 @@ pub enum Progress {
 
 /// The error for bytes that are not a header of the PROXY protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no header of the PROXY protocol")]
+#[error("malformed header of the PROXY protocol")]
 pub struct Malformed;
 
 /// Parses the bytes that have arrived, which [`Progress::Needs`] requested before.

@@ -18,7 +18,7 @@ pub enum TlsError {
     #[error("the certificates are not in PEM form: {0}")]
     Pem(String),
     /// PEM without a certificate.
-    #[error("there is no certificate in it")]
+    #[error("the file contains no certificate")]
     None,
     /// An invalid certificate.
     #[error("a certificate cannot be used: {0}")]

@@ -116,7 +116,7 @@ pub(crate) async fn copy(
     let malformed = || transfer.source.protocol("a revision is not well-formed");
     let found = Revision::of(&answer.body).ok_or_else(malformed)?;
     if *found.id != **id || found.rev != *rev {
-        return Err(transfer.source.protocol("a revision came that was not asked for"));
+        return Err(transfer.source.protocol("the source sent a revision that was not asked for"));
     }
     if !found.has_its_ancestry() {
         return Err(transfer.source.protocol("a revision has the ancestry of another one"));

@@ -27,10 +27,10 @@ pub enum Error {
     #[error("{0}")]
     Owner(&'static str),
     /// The account of the replication's owner does not exist, or no longer.
-    #[error("nobody has the account of who asked for it")]
+    #[error("the account of the replication's owner does not exist")]
     OwnerGone,
     /// The replication was requested while everyone was an administrator, and no administrator has confirmed it since.
-    #[error("it was asked for while everyone was an administrator: one of those there are now has to write it again")]
+    #[error("it was requested while everyone was an administrator: an administrator must write it again")]
     OwnerUnknown,
     /// A peer answered with an error.
     #[error("{what}: {status} {error}: {reason}")]
@@ -51,16 +51,16 @@ pub enum Error {
     #[error("{0}: {1}")]
     TooLarge(String, &'static str),
     /// Other replications occupy the memory for answers. A retry may succeed.
-    #[error("{0}: there is no memory left for answers, as other replications need it")]
+    #[error("{0}: other replications occupy the memory for answers")]
     NoRoom(String),
     /// Whether this process still owns the replication is unknown. A retry may succeed.
-    #[error("whether another process has taken over this replication is not known: {0}")]
+    #[error("it is unknown whether another process has taken over this replication: {0}")]
     Unsure(String),
     /// Another process runs this replication now.
     #[error("another process has taken over this replication")]
     Superseded,
     /// The system provides no random numbers.
-    #[error("the operating system gives no randomness")]
+    #[error("the operating system provides no random numbers")]
     NoRandomness,
 }
 

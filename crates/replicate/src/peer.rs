@@ -248,7 +248,7 @@ impl Peer {
                 None => answer.await,
                 Some(answer_max) => tokio::time::timeout(answer_max, answer)
                     .await
-                    .unwrap_or_else(|_| Err(self.broken("an answer does not come to its end"))),
+                    .unwrap_or_else(|_| Err(self.broken("an answer did not end in time"))),
             }
         };
         let mut pause = FIRST_PAUSE;

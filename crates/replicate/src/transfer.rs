@@ -98,7 +98,7 @@ impl Transfer {
             if !error.is_transient() || at >= TRIES {
                 return Err(error);
             }
-            tracing::debug!(%error, "a batch of a replication is tried again");
+            tracing::debug!(%error, "a batch of a replication is retried");
             self.source.clock.sleep(pause).await;
             pause *= 2;
         }
@@ -247,7 +247,7 @@ impl Transfer {
     }
 
     fn left_out(&self) -> Error {
-        self.source.protocol("an answer leaves out a document that was asked for")
+        self.source.protocol("an answer leaves out a requested document")
     }
 
     /// Requests revisions in bulk. `None`: the source lacks `_bulk_get`.
@@ -317,7 +317,7 @@ impl Transfer {
     fn take(&self, row: &[u8], take: &mut Take<'_, '_, '_>) -> Result<usize> {
         let malformed = || self.source.protocol("a revision is not well-formed");
         if !take.asked.has_room() {
-            return Err(self.source.protocol("a list of revisions has more rows than were asked for"));
+            return Err(self.source.protocol("a list of revisions has more rows than were requested"));
         }
         let members = raw::object(row).ok_or_else(malformed)?;
         let mut count = 0;
@@ -359,7 +359,7 @@ impl Transfer {
         }
         let Revision { id, rev, revisions, attachments } = found;
         if !take.asked.is_asked_for(&id, &rev, revisions) {
-            return Err(self.source.protocol("a revision came that was not asked for"));
+            return Err(self.source.protocol("the source sent a revision that was not asked for"));
         }
         take.asked.answer(&id);
         let attachments = match attachments {

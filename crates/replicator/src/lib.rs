@@ -327,7 +327,7 @@ impl Replicator {
             }
         };
         if self.clock().timeout(STOP_MAX, ended).await.is_err() {
-            tracing::warn!("replications did not end in time; they go on from their last checkpoints");
+            tracing::warn!("replications did not end in time; they resume from their last checkpoints");
         }
     }
 

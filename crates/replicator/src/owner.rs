@@ -104,8 +104,8 @@ impl Owner {
             Ok(None) if matches!(self, Owner::Anybody) => Err(Error::OwnerUnknown),
             Ok(None) => Err(Error::OwnerGone),
             Err(error) => {
-                tracing::debug!(%error, "the account of who asked for a replication could not be read");
-                Err(Error::Owner("the account of who asked for it could not be read"))
+                tracing::debug!(%error, "the account of a replication's owner could not be read");
+                Err(Error::Owner("the account of the replication's owner could not be read"))
             }
         }
     }
@@ -124,8 +124,8 @@ impl Owner {
                 Ok(Some(standing)) if standing.principal().is_admin == was_admin => known = clock.now(),
                 // Requests that need the account fail meanwhile.
                 Err(_) if clock.since(known) < UNKNOWN_MAX => {}
-                Err(_) => return Error::Owner("the account of who asked for it could not be read"),
-                Ok(_) => return Error::Owner("who asked for it has other rights now"),
+                Err(_) => return Error::Owner("the account of the replication's owner could not be read"),
+                Ok(_) => return Error::Owner("the rights of the replication's owner have changed"),
             }
             if changes.has_changed().is_err() {
                 clock.sleep(LOOK).await;

@@ -63,7 +63,7 @@ async fn find_others(replicator: &Arc<Replicator>, supervisors: &mut Supervisors
             Ok(Wait::MayHaveChanged) => {}
             Ok(Wait::Shutdown) => return,
             Err(error) => {
-                tracing::warn!(%error, "which databases ask for replications could not be read");
+                tracing::warn!(%error, "the replicator databases could not be listed");
                 replicator.clock().sleep(PAUSE).await;
             }
         }
@@ -186,14 +186,14 @@ async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>, refusals: &Refusa
     if **name == *REPLICATOR
         && let Err(error) = reader.wait_until_there().await
     {
-        tracing::debug!(%error, "whether there is a _replicator could not be read");
+        tracing::debug!(%error, "the existence of _replicator could not be read");
         return;
     }
     let origins = match replicator.origins(name).await {
         Ok(Some(origins)) => origins,
         Ok(None) => return replicator.keep(name, &HashSet::new()),
         Err(error) => {
-            tracing::debug!(%error, database = &**name, "whether it asks for replications could not be read");
+            tracing::debug!(%error, database = &**name, "a replicator database could not be read");
             return;
         }
     };
@@ -219,7 +219,7 @@ async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>, refusals: &Refusa
                 seen.insert(row.id.clone());
             }
             if let Err(error) = take(replicator, &origins, row, refusals).await {
-                tracing::warn!(%error, database = &**name, "whose replication it is cannot be read; all are read again");
+                tracing::warn!(%error, database = &**name, "the owner of a replication cannot be read; all documents are read again");
                 return;
             }
         }

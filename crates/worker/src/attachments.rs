@@ -259,7 +259,7 @@ fn stubs(document: &Value<'_>) -> Result<Vec<Stub>, Unmappable> {
         };
         let texts = [&stub.name, &stub.content_type, &stub.digest];
         if stub.name.is_empty() || texts.iter().any(|text| text.len() > TEXT_BYTES_MAX) {
-            return Err(Unmappable::Attachments("what it says of an attachment is empty or longer than 1,000 bytes"));
+            return Err(Unmappable::Attachments("a stub has an empty text or one longer than 1,000 bytes"));
         }
         stubs.push(stub);
     }

@@ -49,7 +49,7 @@ pub struct Page {
 
 /// The error for an answer that is not a page of a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the source's answer is no page of changes: {0}")]
+#[error("the source's answer is not a page of changes: {0}")]
 pub struct Nonsense(pub &'static str);
 
 impl Page {

@@ -103,10 +103,10 @@ pub struct Checkpoint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Strange {
     /// The database was deleted and created again under the same name.
-    #[error("the source's database was made again since the checkpoint")]
+    #[error("the source's database was created again after the checkpoint")]
     MadeAgain,
     /// The feed ends before the checkpoint.
-    #[error("the source stands before the checkpoint: it was restored, or is another one")]
+    #[error("the source's feed ends before the checkpoint: it was restored, or is another database")]
     Behind,
 }
 

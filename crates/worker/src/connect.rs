@@ -52,10 +52,10 @@ pub enum ConnectError {
     #[error("the header {0:?} cannot be sent")]
     Header(String),
     /// A feature that the worker lacks.
-    #[error("{0} is not there yet")]
+    #[error("{0} is not implemented")]
     Missing(&'static str),
     /// The server has no directory for files of jobs.
-    #[error("the server names no directory for files of jobs")]
+    #[error("the server has no directory for files of jobs")]
     Directory,
     /// A run of the job with this id writes the file: another job, or an earlier run of this job.
     #[error("the job {0:?} writes the same file")]

@@ -231,7 +231,7 @@ fn list<T>(value: &Value, of: impl Fn(&Value) -> Result<T, DocumentError>) -> Re
 fn unique<T>(all: Vec<T>, id: impl Fn(&T) -> &String) -> Result<Vec<T>, DocumentError> {
     let mut seen = BTreeSet::new();
     match all.iter().find(|one| !seen.insert(id(one))) {
-        Some(one) => Err(DocumentError::Member("src", format!("the id {:?} stands twice", id(one)))),
+        Some(one) => Err(DocumentError::Member("src", format!("the id {:?} occurs twice", id(one)))),
         None => Ok(all),
     }
 }
@@ -416,7 +416,7 @@ fn tables(value: Value) -> Result<BTreeMap<String, Shared>, DocumentError> {
             shared.columns.insert(column.name, (column.kind.parse().ok(), column.nullable.unwrap_or(true)));
         }
         if tables.insert(table.name.clone(), shared).is_some() {
-            return Err(DocumentError::Member("tables", format!("the name {:?} stands twice", table.name)));
+            return Err(DocumentError::Member("tables", format!("the name {:?} occurs twice", table.name)));
         }
     }
     Ok(tables)
@@ -534,7 +534,9 @@ impl Connections {
             return Err(Unresolved::Unfit("a `scope` needs a `collection`"));
         }
         if input.local.as_deref() == Some("_worker") {
-            return Err(Unresolved::Unfit("the worker's own database is no source: what fails would make more of it"));
+            return Err(Unresolved::Unfit(
+                "the worker's own database cannot be a source: each failure would add a change to it",
+            ));
         }
         if matches!(output, Output::Rdbms(_)) && mapping.tables().is_empty() {
             return Err(Unresolved::Unfit("an SQL target needs a mapping with tables"));

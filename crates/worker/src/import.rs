@@ -24,10 +24,10 @@ pub enum ImportError {
     #[error("config.json is no JSON object of at most 1 MB")]
     Config,
     /// The target is missing or of a kind that Flatbed lacks.
-    #[error("config.json's output.mode {0:?} is none that Flatbed has")]
+    #[error("Flatbed has no output.mode {0:?}, which config.json names")]
     Mode(String),
     /// The result is not a valid document of `_worker`.
-    #[error("what config.json says makes no document: {0}")]
+    #[error("config.json makes an invalid document: {0}")]
     Document(String),
 }
 
@@ -156,7 +156,7 @@ impl Import {
                 let is_told = at(output, "send_delete_body") == Some(&Value::Bool(true));
                 let checked = path::check(&url, path::Use::Documents { is_deleted: true, is_told });
                 if matches!(checked, Err(PathError::Lost(_) | PathError::Same)) {
-                    self.note("url_template: a deletion would not be about its document alone; none is sent");
+                    self.note("url_template: a deletion would not name its document; none is sent");
                     made.insert("on_delete".to_owned(), "ignore".into());
                 }
                 made.insert("url".to_owned(), url.into());

@@ -49,7 +49,7 @@ pub enum MappingError {
     #[error(transparent)]
     Yaml(#[from] YamlError),
     /// Unknown or malformed members.
-    #[error("the mapping is not as it must be: {0}")]
+    #[error("the mapping is invalid: {0}")]
     Shape(String),
     /// Too many tables or columns.
     #[error("there are more than {0} {1}")]
@@ -58,7 +58,7 @@ pub enum MappingError {
     #[error("{0:?} is no name of a table or column: letters, digits and underscores, at most 63")]
     Name(String),
     /// A duplicate name.
-    #[error("{0:?} stands twice")]
+    #[error("{0:?} occurs twice")]
     Twice(String),
     /// A defect of a table: its name and the message.
     #[error("table {0:?}: {1}")]
@@ -241,7 +241,7 @@ impl Mapping {
                 }
             }
             if table.key.is_empty() {
-                return Err(wrong("it has no `primary_key`, and tables_rdbms says none"));
+                return Err(wrong("it has no `primary_key`, and tables_rdbms has none"));
             }
             // A foreign key has the type of the parent's column.
             if let Some(foreign) = &table.foreign_key
@@ -321,7 +321,7 @@ fn matching(members: &BTreeMap<String, serde_json::Value>) -> Result<Matching, M
         let prefix = prefix
             .as_str()
             .filter(|_| members.len() == 1)
-            .ok_or_else(|| wrong("`id_prefix` stands alone, and is a text"))?;
+            .ok_or_else(|| wrong("`id_prefix` must be a text and the only member"))?;
         return Ok(Matching::IdPrefix(prefix.to_owned()));
     }
     if members.contains_key("value") && is_among(&["field", "expression", "value"]) {
@@ -329,7 +329,7 @@ fn matching(members: &BTreeMap<String, serde_json::Value>) -> Result<Matching, M
         let transform = match (text("field")?, text("expression")?) {
             (Some(field), None) => of(&member_path(field))?,
             (None, Some(expression)) => of(expression)?,
-            _ => return Err(wrong("`value` stands beside `field` or `expression`, one of both")),
+            _ => return Err(wrong("`value` must be combined with either `field` or `expression`")),
         };
         return Ok(Matching::Values(vec![(transform, value)]));
     }
@@ -524,7 +524,7 @@ fn table(document: TableDocument, before: &[Table]) -> Result<Table, MappingErro
     let places: Option<Vec<usize>> = key.iter().map(|name| place(&columns, name)).collect();
     let key = places.ok_or_else(|| wrong("its key is not among its columns"))?;
     if key.iter().collect::<BTreeSet<_>>().len() < key.len() {
-        return Err(wrong("a column stands twice in its key"));
+        return Err(wrong("a column occurs twice in its key"));
     }
     let soft_delete_column = match (document.on_delete, document.soft_delete_column) {
         (OnDelete::SoftDelete, column) => {
@@ -535,7 +535,7 @@ fn table(document: TableDocument, before: &[Table]) -> Result<Table, MappingErro
             }
             Some(column)
         }
-        (_, Some(_)) => return Err(wrong("`soft_delete_column` goes with `on_delete: soft_delete`")),
+        (_, Some(_)) => return Err(wrong("`soft_delete_column` requires `on_delete: soft_delete`")),
         (_, None) => None,
     };
     Ok(Table {

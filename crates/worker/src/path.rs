@@ -103,7 +103,7 @@ fn step(text: &str) -> Result<(Step, &str), &'static str> {
         let (name, rest) = rest.split_at(end);
         return match name {
             "" => Err("a name is empty"),
-            name if name.contains(['\'', '"', ']']) => Err("a name with quotation marks stands in brackets"),
+            name if name.contains(['\'', '"', ']']) => Err("a name with quotation marks must be in brackets"),
             name => Ok((Step::Member(name.to_owned()), rest)),
         };
     }

@@ -56,7 +56,7 @@ pub enum Unmappable {
     #[error("{0}.{1} is null")]
     Null(String, String),
     /// Two rows of one table with one key.
-    #[error("the document has two rows of {0} with one key")]
+    #[error("the document has two rows of {0} with the same key")]
     TwoOfOneKey(String),
     /// More than 10,000 rows.
     #[error("the document has more than 10,000 rows")]
@@ -68,7 +68,7 @@ pub enum Unmappable {
     #[error("{0}")]
     Attachments(&'static str),
     /// More than 64 MB of rows, or a text of more than 16 MB.
-    #[error("what the document produces is too large")]
+    #[error("the product of the document is too large")]
     TooLarge,
 }
 
@@ -372,7 +372,7 @@ mod tests {
         // Each of many rows contains the whole document.
         let wide = json!({"tables": [{"name": "t", "primary_key": ["n"], "source_array": "$.items", "columns": {"n": "$#", "d": "$$"}}]});
         let document = json!({"_id": "a", "items": vec![0; 9_000], "text": "x".repeat(20_000)});
-        assert_eq!(made(wide, document).unwrap_err(), "what the document produces is too large");
+        assert_eq!(made(wide, document).unwrap_err(), "the product of the document is too large");
     }
 
     #[test]

@@ -58,7 +58,7 @@ const NONSENSE_MAX: u32 = 10;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotKept {
     /// The queue has reached its limit of entries: the job halts.
-    #[error("the queue has {0} entries, as many as there may be")]
+    #[error("the queue has {0} entries, which is the limit")]
     Full(u64),
     /// A transient failure: the job waits as for its target.
     #[error("{0}")]

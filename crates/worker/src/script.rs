@@ -87,7 +87,7 @@ pub async fn product(
         Ok(false) => return Ok(Ok(Product::Nothing)),
         Err(too_large) => return Ok(Err(too_large.into())),
     }
-    let scripts = scripts.ok_or_else(|| ScriptError::Broken("this worker runs none".to_owned()))?;
+    let scripts = scripts.ok_or_else(|| ScriptError::Broken("this worker cannot run functions".to_owned()))?;
     let call = Call { job: job.into(), source: source.clone(), document: Some(text.to_owned()) };
     let made = match scripts(call).await {
         Err(ScriptError::Failed(reason)) => {

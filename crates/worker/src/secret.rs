@@ -36,7 +36,7 @@ pub enum SecretRef {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// The value is not a reference, and may be a secret itself.
-    #[error("a secret is written as env:FLATBED_WORKER_... or file:NAME, and is not itself in the document")]
+    #[error("a secret must be a reference, env:FLATBED_WORKER_... or file:NAME")]
     NoReference,
     /// A variable without the worker's prefix.
     #[error("the name of the variable must begin with FLATBED_WORKER_, and have letters, digits and underscores")]
@@ -50,7 +50,7 @@ pub enum SecretError {
     #[error("{0} cannot be read")]
     Missing(SecretRef),
     /// The secret is longer than 64 kB, empty, or not UTF-8.
-    #[error("{0} is empty, longer than 64 kB, or no UTF-8")]
+    #[error("{0} is empty, longer than 64 kB, or not UTF-8")]
     Unusable(SecretRef),
 }
 

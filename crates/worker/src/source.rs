@@ -210,7 +210,7 @@ impl HttpSource {
                 return Ok(());
             };
             let Some(Value::Array(results)) = value.get("results") else {
-                return Err(Nonsense("what it says of documents has no `results`").into());
+                return Err(Nonsense("the answer of `_bulk_get` has no `results`").into());
             };
             for (at, result) in group.iter().zip(results) {
                 let Some(change) = page.changes.get_mut(*at) else { continue };
@@ -265,7 +265,7 @@ impl Source for HttpSource {
             return Err(SourceError::Status(answer.status));
         }
         let value =
-            parse(&answer.body, &Limits::default()).map_err(|_| Nonsense("what it says of its database is no JSON"))?;
+            parse(&answer.body, &Limits::default()).map_err(|_| Nonsense("the database's information is not JSON"))?;
         let update_seq = value.get("update_seq").or(value.get("committed_update_seq")).and_then(Seq::of);
         let update_seq = update_seq.ok_or(Nonsense("it does not say where its feed ends"))?;
         let text = |name: &str| match value.get(name) {
@@ -359,7 +359,7 @@ impl Source for HttpSource {
             200 => {
                 let value = parse(&answer.body, &Limits::default()).map_err(|_| Nonsense("a checkpoint is no JSON"))?;
                 let rev = value.get("_rev").and_then(Value::as_str).unwrap_or_default().to_owned();
-                let checkpoint = Checkpoint::read(&answer.body).ok_or(Nonsense("a checkpoint is none"))?;
+                let checkpoint = Checkpoint::read(&answer.body).ok_or(Nonsense("a checkpoint is malformed"))?;
                 Ok(Some((checkpoint, rev)))
             }
             404 => Ok(None),
@@ -380,7 +380,7 @@ impl Source for HttpSource {
             return Err(SourceError::Status(answer.status));
         }
         let value =
-            parse(&answer.body, &Limits::default()).map_err(|_| Nonsense("what it says of a write is no JSON"))?;
+            parse(&answer.body, &Limits::default()).map_err(|_| Nonsense("the answer to a write is not JSON"))?;
         Ok(value.get("rev").and_then(Value::as_str).unwrap_or_default().to_owned())
     }
 }

@@ -53,7 +53,7 @@ pub type Given<'d> = Option<Value<'d>>;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransformError {
     /// Malformed functions or brackets.
-    #[error("{0:?} is no chain of functions such as trim().lowercase()")]
+    #[error("{0:?} is not a chain of functions such as trim().lowercase()")]
     Syntax(String),
     /// An unknown function.
     #[error("there is no function {0:?}")]
@@ -219,8 +219,7 @@ fn function(name: &str, arguments: &[Argument]) -> Result<Function, TransformErr
             Function::Substring(count(0).ok_or_else(wrong)?, length)
         }
         "replace" => {
-            let old =
-                text(0).filter(|old| !old.is_empty()).ok_or(wrong("replace", "a text, and what is to stand there"))?;
+            let old = text(0).filter(|old| !old.is_empty()).ok_or(wrong("replace", "a text and its replacement"))?;
             Function::Replace(old, text(1).unwrap_or_default())
         }
         "split" => {
@@ -257,7 +256,7 @@ fn function(name: &str, arguments: &[Argument]) -> Result<Function, TransformErr
         "todate" => Function::Date,
         "toiso8601" => Function::Iso8601,
         "toepoch" => Function::Epoch,
-        "coalesce" | "default" => Function::Coalesce(text(0).ok_or(wrong("coalesce", "what is to stand there"))?),
+        "coalesce" | "default" => Function::Coalesce(text(0).ok_or(wrong("coalesce", "a replacement"))?),
         _ => return Err(TransformError::Unknown(name.chars().take(100).collect())),
     })
 }

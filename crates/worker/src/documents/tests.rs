@@ -167,7 +167,7 @@ fn what_is_refused() {
         (job_of(json!({"more": 7})), "more"),
         (json!({"type": "inputs_changes", "src": [input_of(json!({"url": null}))]}), "/src/0"),
         (json!({"type": "inputs_changes", "src": [input_of(json!({"local": "db"}))]}), "/src/0"),
-        (json!({"type": "inputs_changes", "src": [input_of(json!({})), input_of(json!({}))]}), "stands twice"),
+        (json!({"type": "inputs_changes", "src": [input_of(json!({})), input_of(json!({}))]}), "occurs twice"),
         (json!({"type": "inputs_changes", "src": [input_of(json!({"url": "ftp://x/y"}))]}), "must start with http"),
         (
             json!({"type": "inputs_changes", "src": [input_of(json!({"auth": {"method": "basic"}}))]}),
@@ -186,7 +186,7 @@ fn what_is_refused() {
         (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://{host}/x"}]}), "behind the server's name"),
         (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{type}/{_id}"}]}), "sent to {type}"),
         (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/hook"}]}), "which document it is of"),
-        (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{id"}]}), "a brace"),
+        (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{id"}]}), "unbalanced brace"),
         (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{id}\r\nX: y"}]}), "control characters"),
         (json!({"type": "outputs_http", "src": [{"id": "a", "url": "http://h/{id}/a b"}]}), "no blanks"),
         (

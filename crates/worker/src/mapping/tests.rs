@@ -108,13 +108,16 @@ fn what_cannot_be_right_is_refused() {
         ),
         (json!({"name": "a", "columns": {"x": "$.x"}, "source_array": "$.items"}), "neither a key"),
         (json!({"name": "a", "primary_key": "x", "columns": {"x": "$.x"}, "source_array": "items"}), "no path"),
-        (json!({"name": "a", "primary_key": "x", "columns": {"x": "$.x"}, "soft_delete_column": "d"}), "goes with"),
+        (json!({"name": "a", "primary_key": "x", "columns": {"x": "$.x"}, "soft_delete_column": "d"}), "requires"),
         (
             json!({"name": "a", "primary_key": "x", "columns": {"x": "$.x"}, "on_delete": "soft_delete", "soft_delete_column": "x"}),
             "twice",
         ),
-        (json!({"name": "a", "primary_key": "x", "columns": {"x": "$.x"}, "on_delete": "keep"}), "not as it must be"),
-        (json!({"name": "a", "primary_key": "x", "columns": {"x": "$.x"}, "unknown": 1}), "not as it must be"),
+        (
+            json!({"name": "a", "primary_key": "x", "columns": {"x": "$.x"}, "on_delete": "keep"}),
+            "the mapping is invalid",
+        ),
+        (json!({"name": "a", "primary_key": "x", "columns": {"x": "$.x"}, "unknown": 1}), "the mapping is invalid"),
     ] {
         let found = one_table(table.clone());
         assert!(found.contains(says), "{table}: {found}");

@@ -11,16 +11,16 @@ const DEPTH_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum YamlError {
     /// Not YAML, with the position.
-    #[error("it is no YAML: {0}")]
+    #[error("the text is not YAML: {0}")]
     Syntax(String),
     /// A feature of YAML that mappings do not support.
-    #[error("it has {0}, which mappings cannot have")]
+    #[error("mappings do not support {0}")]
     Unused(&'static str),
     /// Nested too deeply.
-    #[error("it is nested deeper than 64")]
+    #[error("the text is nested deeper than 64")]
     Depth,
     /// A key that is not a text, or a duplicate key.
-    #[error("a key is no text, or stands twice: {0:?}")]
+    #[error("a key is not a text, or occurs twice: {0:?}")]
     Key(String),
 }
 

@@ -115,7 +115,7 @@ impl Http {
         };
         let body = match text {
             Some(text) => self.ways.format.body(text).ok_or_else(|| {
-                Refused::failed(Failure::TooLarge, "what the document produces is too deep to be written")
+                Refused::failed(Failure::TooLarge, "the product of the document is nested too deeply")
             })?,
             None => Bytes::new(),
         };

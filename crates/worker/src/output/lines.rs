@@ -105,7 +105,7 @@ impl<W: Write> Writer<W> {
     fn write(&mut self, mut lines: &[u8], is_wanted: &AtomicBool) -> io::Result<()> {
         while !lines.is_empty() {
             if !is_wanted.load(Ordering::SeqCst) {
-                return Err(io::Error::other("nobody waits for it any longer"));
+                return Err(io::Error::other("the delivery was cancelled"));
             }
             let count = match self.to.write(lines) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
@@ -179,7 +179,7 @@ impl<W: Write + Send + 'static> Target for Lines<W> {
     /// in progress and ends.
     async fn deliver(&mut self, batch: Vec<Delivery>, _: Option<Checkpoint>) -> Result<(), Refused> {
         let room = self.room.take();
-        let lost = || Refused::failed(Failure::Storage, "what is written to is lost");
+        let lost = || Refused::failed(Failure::Storage, "the file or stream is lost");
         let turn = self.turn.take().await?;
         let mut writer = self.writer.take().ok_or_else(lost)?;
         let (tables, file, is_wanted) = (self.tables.clone(), self.kept_by.clone(), Arc::new(AtomicBool::new(true)));

@@ -119,7 +119,7 @@ impl From<Fault> for Refused {
     fn from(fault: Fault) -> Refused {
         match fault {
             Fault::Late => Refused::failed(Failure::Connection, "the server did not answer in time"),
-            Fault::Nonsense => Refused::failed(Failure::Connection, "the server's answer is none"),
+            Fault::Nonsense => Refused::failed(Failure::Connection, "the server's answer is malformed"),
             Fault::Unfit(what) => Refused::failed(Failure::Sql(*b"22003"), what),
             Fault::Sql(mysql_async::Error::Server(error)) => {
                 Refused::failed(Failure::of_mysql(error.code, &error.state), error.message)

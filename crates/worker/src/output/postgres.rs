@@ -564,7 +564,7 @@ impl TlsConnect<Wire> for Upgrade {
 
     fn connect(self, stream: Wire) -> Self::Future {
         Box::pin(async move {
-            let secure = self.secure.ok_or_else(|| io::Error::other("TLS was not asked for"))?;
+            let secure = self.secure.ok_or_else(|| io::Error::other("TLS is not configured"))?;
             Ok(Wire(secure(self.host, stream.0).await.map_err(io::Error::other)?))
         })
     }

@@ -28,7 +28,7 @@ pub enum Use {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// An unbalanced brace, or an empty name.
-    #[error("the template has a brace without the other, or no name between two")]
+    #[error("the template has an unbalanced brace, or an empty name")]
     Brace,
     /// The path is not valid in a request.
     #[error(
@@ -46,10 +46,10 @@ pub enum PathError {
     )]
     Same,
     /// A name that is valid for attachments only.
-    #[error("{{{0}}} stands in the path of attachments alone")]
+    #[error("{{{0}}} is allowed in the path of attachments only")]
     Attachment(String),
     /// All attachments would have the same path.
-    #[error("a path of attachments needs {{id}} and {{attachment}}: all would be one")]
+    #[error("a path of attachments needs {{id}} and {{attachment}}, or all would be the same")]
     Attachments,
 }
 

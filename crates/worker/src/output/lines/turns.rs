@@ -72,7 +72,7 @@ impl Turn {
     pub(super) async fn take(&self) -> Result<OwnedMutexGuard<()>, Refused> {
         let taken = self.clock.timeout(self.wait_max, self.lock.clone().lock_owned()).await;
         taken.map_err(|_| {
-            Refused::failed(Failure::Storage, "what an earlier run, or another job, writes there takes long")
+            Refused::failed(Failure::Storage, "an earlier run or another job is still writing to the file")
         })
     }
 }

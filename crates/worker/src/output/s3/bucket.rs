@@ -94,7 +94,7 @@ impl Bucket {
         let said = Said { path, query, bytes_max: LIST_BYTES_MAX, ..Said::default() };
         let answer = self.call(Method::GET, said, Bytes::new()).await?;
         listed(&String::from_utf8_lossy(&answer.body))
-            .ok_or_else(|| Refused::failed(Failure::Store(answer.status), "the bucket's list of keys is none"))
+            .ok_or_else(|| Refused::failed(Failure::Store(answer.status), "the bucket's list of keys is malformed"))
     }
 
     /// Deletes an object if it exists.

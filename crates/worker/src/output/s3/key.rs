@@ -48,7 +48,7 @@ pub enum TemplateError {
     #[error("a key's template has at most 1,000 bytes")]
     TooLong,
     /// An unbalanced brace.
-    #[error("a key's template has a brace without the other")]
+    #[error("a key's template has an unbalanced brace")]
     Brace,
     /// An empty segment, `.` or `..` as a segment, a slash at an end, or a control character.
     #[error(
@@ -81,7 +81,7 @@ pub enum TemplateError {
     )]
     Tombstone,
     /// A name that such objects do not have.
-    #[error("{{attachment}} stands in keys of attachments alone, and {{table}} in none of those")]
+    #[error("{{attachment}} is allowed in keys of attachments only, and {{table}} is not")]
     Misplaced,
 }
 
