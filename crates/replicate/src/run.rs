@@ -86,7 +86,7 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
         if let Some(outcome) = replicate_by_one_function(spec, server, ways, control.clone()).await? {
             return Ok(outcome);
         }
-        tracing::info!(source = %spec.source, "the filter function of a replication was changed: the replication restarts");
+        tracing::info!(source = %spec.source, "a replication restarts, as its filter function was changed");
     }
 }
 

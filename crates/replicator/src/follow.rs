@@ -150,7 +150,8 @@ impl Job for Work {
         }
         self.rest(false);
         let ended = self.run_once(run).await;
-        // A job that only failed to note its end does not yield: it would lose its outcome with the seat, and run again.
+        // A job that only failed to note its end does not yield: it would lose its outcome with the seat, and run
+        // again.
         let is_resting = ended.is_err() && self.held().done.is_none();
         self.rest(is_resting);
         ended

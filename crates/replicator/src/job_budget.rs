@@ -62,8 +62,8 @@ impl JobBudget {
         JobBudget { seats: Arc::new(Mutex::new(Seats::new(limits))) }
     }
 
-    /// Takes a seat and the memory of a filter for a job that keeps them until it ends. `user`: the job's owner, `None` for an
-    /// administrator. Returns `None` if a limit is reached, or if it is the turn of a waiting job.
+    /// Takes a seat and the memory of a filter for a job that keeps them until it ends. `user`: the job's owner, `None`
+    /// for an administrator. Returns `None` if a limit is reached, or if it is the turn of a waiting job.
     pub(crate) fn take(&self, filter_bytes: usize, user: Option<&str>, now: Instant) -> Option<JobPermit> {
         let owner: SeatOwner = user.map(Arc::from);
         let grant = lock(&self.seats).take(&owner, filter_kb(filter_bytes), now)?;
@@ -78,7 +78,8 @@ impl JobBudget {
 }
 
 impl SeatRequest {
-    /// Requests a seat and the memory of the job's filter. `None`: the job waits and must repeat or withdraw the request.
+    /// Requests a seat and the memory of the job's filter. `None`: the job waits and must repeat or withdraw the
+    /// request.
     pub(crate) fn ask(&self, now: Instant) -> Option<JobPermit> {
         let mut ticket = lock(&self.ticket);
         let grant = lock(&self.seats).ask(&self.owner, self.filter_kb, &mut ticket, now)?;

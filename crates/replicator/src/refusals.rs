@@ -1,5 +1,5 @@
-//! Writes the reason into documents whose replications are refused. Owners take turns, and the database is read in parallel, so the many
-//! documents of one owner do not delay those of another.
+//! Writes the reason into documents whose replications are refused. Owners take turns, and the database is read in
+//! parallel, so the many documents of one owner do not delay those of another.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -149,7 +149,8 @@ impl Refusals {
         self.changed.notify_one();
     }
 
-    /// Writes the reasons into the documents. Returns after a pause, once the queue is empty and the database must be read again.
+    /// Writes the reasons into the documents. Returns after a pause, once the queue is empty and the database must be
+    /// read again.
     pub(crate) async fn write(&self, replicator: &Replicator) {
         loop {
             let end = self.state().end();

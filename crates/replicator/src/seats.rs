@@ -1,12 +1,14 @@
-//! The seats of a server's jobs: which jobs hold them, which wait for one, and which job yields one. Pure: without I/O and clock.
+//! The seats of a server's jobs: which jobs hold them, which wait for one, and which job yields one. Pure: without I/O
+//! and clock.
 //!
-//! Waiting owners form a queue, and the waiting jobs of each owner form another. A job's ticket is its place in the queue of its owner.
-//! Free seats are assigned in the order of the owners, each time to the owner's first job; the owner then goes to the end. A job that
-//! yielded its seat and waits again gets a new ticket. So owners take turns, and so do the jobs of an owner. A request stands until it is
-//! granted or withdrawn, however long a job takes to repeat it.
+//! Waiting owners form a queue, and the waiting jobs of each owner form another. A job's ticket is its place in the
+//! queue of its owner. Free seats are assigned in the order of the owners, each time to the owner's first job; the
+//! owner then goes to the end. A job that yielded its seat and waits again gets a new ticket. So owners take turns, and
+//! so do the jobs of an owner. A request stands until it is granted or withdrawn, however long a job takes to repeat
+//! it.
 //!
-//! The first job of an owner that gets no seat recalls one: at once that of a job that waits to be retried, and after a turn that of a job
-//! that has held its seat for a whole turn.
+//! The first job of an owner that gets no seat recalls one: at once that of a job that waits to be retried, and after a
+//! turn that of a job that has held its seat for a whole turn.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -35,7 +37,8 @@ pub(crate) struct SeatLimits {
     pub(crate) filters_kb_max: usize,
     /// Filter memory of one user who is not an administrator, in kB. No job needs more.
     pub(crate) user_filters_kb_max: usize,
-    /// A running job keeps its seat at least this long, and a job waits this long before it recalls the seat of a running one.
+    /// A running job keeps its seat at least this long, and a job waits this long before it recalls the seat of a
+    /// running one.
     pub(crate) turn: Duration,
 }
 
@@ -147,15 +150,17 @@ impl Seats {
         Seats { limits, next_id: 0, taken, shares, users_seats: 0, filter_kb: 0, waiting, assigned }
     }
 
-    /// Takes a seat for a job that neither waits nor yields. `None`: none is free beyond those that waiting jobs can take.
+    /// Takes a seat for a job that neither waits nor yields. `None`: none is free beyond those that waiting jobs can
+    /// take.
     pub(crate) fn take(&mut self, owner: &SeatOwner, filter_kb: usize, now: Instant) -> Option<SeatGrant> {
         let are_filters_kept = self.assign(now);
         let is_free = self.lack(owner, filter_kb).is_none() && (filter_kb == 0 || !are_filters_kept);
         is_free.then(|| self.grant(owner, filter_kb, false, now))
     }
 
-    /// Takes a seat for a job that repeats the request until it has one, and that can yield it. `ticket` is the job's, `None` at first; the
-    /// job keeps it between requests. `None`: the job waits, and another job's seat may be recalled.
+    /// Takes a seat for a job that repeats the request until it has one, and that can yield it. `ticket` is the job's,
+    /// `None` at first; the job keeps it between requests. `None`: the job waits, and another job's seat may be
+    /// recalled.
     pub(crate) fn ask(
         &mut self,
         owner: &SeatOwner,
@@ -190,7 +195,8 @@ impl Seats {
         }
     }
 
-    /// Returns a seat. An owner that waited because of its own limit goes to the end of the queue: other owners wait for the seat, too.
+    /// Returns a seat. An owner that waited because of its own limit goes to the end of the queue: other owners wait
+    /// for the seat, too.
     pub(crate) fn leave(&mut self, id: u64) {
         let Some(seat) = self.taken.remove(&id) else { return };
         if let Some(at) = self.position(&seat.owner)
@@ -274,7 +280,8 @@ impl Seats {
         matches!(lack, Some(Lack::OwnSeat | Lack::OwnFilters))
     }
 
-    /// Assigns all seats that are free for waiting jobs. Returns whether the free filter memory is kept for a job that needs more.
+    /// Assigns all seats that are free for waiting jobs. Returns whether the free filter memory is kept for a job that
+    /// needs more.
     fn assign(&mut self, now: Instant) -> bool {
         let (mut at, mut are_filters_kept) = (0, false);
         while self.taken.len() < self.limits.jobs_max
@@ -329,8 +336,9 @@ impl Seats {
         }
     }
 
-    /// Recalls a seat that helps an owner and returns its id. First choice: a seat whose job waits to be retried. Otherwise, if the owner
-    /// `is_due`, a seat held for a whole turn by the owner itself or by an owner that holds more.
+    /// Recalls a seat that helps an owner and returns its id. First choice: a seat whose job waits to be retried.
+    /// Otherwise, if the owner `is_due`, a seat held for a whole turn by the owner itself or by an owner that holds
+    /// more.
     fn recall(&self, owner: &SeatOwner, lack: Lack, is_due: bool, now: Instant) -> Option<u64> {
         let amount = |owner: &SeatOwner| lack.amount_in(self.share(owner));
         let own = amount(owner);

@@ -1,4 +1,5 @@
-//! Follows the replicator databases. All servers follow the same documents, and leases decide which server runs each one.
+//! Follows the replicator databases. All servers follow the same documents, and leases decide which server runs each
+//! one.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -136,8 +137,8 @@ impl Job for Supervisor {
     }
 }
 
-/// Reads the leases of all jobs of a database that other servers run, in a few transactions per pass, so that the cost of waiting does
-/// not grow with a poll of each job.
+/// Reads the leases of all jobs of a database that other servers run, in a few transactions per pass, so that the cost
+/// of waiting does not grow with a poll of each job.
 async fn watch_leases(replicator: &Arc<Replicator>, database: &str) {
     loop {
         replicator.clock().sleep(replicator.options.lease / 4).await;
@@ -219,7 +220,7 @@ async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>, refusals: &Refusa
                 seen.insert(row.id.clone());
             }
             if let Err(error) = take(replicator, &origins, row, refusals).await {
-                tracing::warn!(%error, database = &**name, "the owner of a replication cannot be read; all documents are read again");
+                tracing::warn!(%error, database = &**name, "the owner of a replication cannot be read; all are read again");
                 return;
             }
         }

@@ -35,7 +35,8 @@ pub enum Mode {
     /// In the document, as CouchDB returns them: `data` instead of `stub`, in base64.
     #[default]
     Inline,
-    /// In the document, as an array of objects with `name`, `content_type`, `digest`, `length` and `data`: for rows of a table.
+    /// In the document, as an array of objects with `name`, `content_type`, `digest`, `length` and `data`: for rows of
+    /// a table.
     List,
     /// Each as a request or object of its own.
     Individual,

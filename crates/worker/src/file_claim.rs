@@ -1,8 +1,10 @@
-//! Ensures that one job writes a file, across all processes of a machine, with a `flock` on a lock file beside it. Symbolic links are
-//! resolved, names are compared without case, and the auxiliary files of SQLite share the lock of their database.
+//! Ensures that one job writes a file, across all processes of a machine, with a `flock` on a lock file beside it.
+//! Symbolic links are resolved, names are compared without case, and the auxiliary files of SQLite share the lock of
+//! their database.
 //!
-//! Several jobs may share an SQLite database, which serializes their transactions and keeps a checkpoint of each. All other files have
-//! one writer. A run is no exception to an earlier run of its own job, whose thread may still write after the run has ended.
+//! Several jobs may share an SQLite database, which serializes their transactions and keeps a checkpoint of each. All
+//! other files have one writer. A run is no exception to an earlier run of its own job, whose thread may still write
+//! after the run has ended.
 
 use std::fs::{File, canonicalize, metadata};
 use std::io::{self, Read, Write};
@@ -28,7 +30,8 @@ pub(crate) enum FileUse {
     Sqlite,
 }
 
-/// A job's right to write a file, released on drop. The target shares it with its threads, so that it lasts as long as any of them writes.
+/// A job's right to write a file, released on drop. The target shares it with its threads, so that it lasts as long as
+/// any of them writes.
 #[derive(Debug)]
 pub struct FileClaim {
     _lock: File,
@@ -63,8 +66,8 @@ impl FileClaim {
     }
 }
 
-/// Returns the lock file of a file, in the same directory under a name that no job may use, and whether the file is an auxiliary file of an
-/// SQLite database by its name. It then shares the lock of the database.
+/// Returns the lock file of a file, in the same directory under a name that no job may use, and whether the file is an
+/// auxiliary file of an SQLite database by its name. It then shares the lock of the database.
 fn lock_of(path: &Path) -> io::Result<(PathBuf, bool)> {
     // A link to a device or a pipe is not resolved: no lock file may be created beside the target.
     let real = if metadata(path)?.is_file() { canonicalize(path)? } else { path.to_owned() };

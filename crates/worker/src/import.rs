@@ -1,4 +1,5 @@
-//! The Python worker's files as documents of `_worker`: `config.json`, `mappings/`, `checkpoint.json`, `failed_docs.jsonl`.
+//! The Python worker's files as documents of `_worker`: `config.json`, `mappings/`, `checkpoint.json`,
+//! `failed_docs.jsonl`.
 //!
 //! Pure: the caller reads the files and writes the results. Each setting that cannot be carried over, or has another
 //! meaning here, yields a note; nothing is guessed. Secrets are returned separately, to be written to the directory of

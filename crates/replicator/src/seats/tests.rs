@@ -116,7 +116,8 @@ fn a_recalled_job_that_asks_first_waits_behind_the_other_jobs_of_its_owner() {
         let mut starts = [0; 3];
         for _ in 0..200 {
             yield_recalled(&mut jobs, &mut seats);
-            // The jobs ask in the order in which they were added, so a recalled one asks before the one that waits longest.
+            // The jobs ask in the order in which they were added, so a recalled one asks before the one that waits
+            // longest.
             for (job, starts) in jobs.iter_mut().zip(&mut starts) {
                 let had_seat = job.seat.is_some();
                 *starts += usize::from(job.ask(&mut seats, now) && !had_seat);

@@ -119,7 +119,8 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Requests a page, and then the next one. `is_named`: the identity of the source is not asked if the page's sequences lack it.
+    /// Requests a page, and then the next one. `is_named`: the identity of the source is not asked if the page's
+    /// sequences lack it.
     fn begin<S: Source>(
         source: Arc<S>,
         pace: Pace,

@@ -114,7 +114,8 @@ mod tests {
         }
     }
 
-    /// The examples of Amazon's "Signature Calculations for the Authorization Header: Transferring Payload in a Single Chunk".
+    /// The examples of Amazon's "Signature Calculations for the Authorization Header: Transferring Payload in a Single
+    /// Chunk".
     #[test]
     fn amazons_examples() {
         let body = b"Welcome to Amazon S3.";
