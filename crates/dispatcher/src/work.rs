@@ -309,10 +309,12 @@ impl Work {
         let (kind, reason) = match end {
             End::Stopped | End::Done => return Ok(()),
             End::Superseded => return Err(Failure::Superseded),
-            End::Strange(strange @ flatbed_worker::checkpoint::Strange::MadeAgain) => {
+            End::SourceMismatch(strange @ flatbed_worker::checkpoint::SourceMismatch::MadeAgain) => {
                 ("made_again", strange.to_string())
             }
-            End::Strange(strange @ flatbed_worker::checkpoint::Strange::Behind) => ("behind", strange.to_string()),
+            End::SourceMismatch(strange @ flatbed_worker::checkpoint::SourceMismatch::Behind) => {
+                ("behind", strange.to_string())
+            }
             End::Halted(halt) => ("too_many_failures", halt.to_string()),
             End::QueueFull(entries) => {
                 let reason = format!(
@@ -322,7 +324,7 @@ impl Work {
             }
             End::Broken(error) => ("broken", error),
             End::GaveUp(error) => ("gave_up", error),
-            End::Nonsense(error) => ("nonsense", error),
+            End::MalformedAnswer(error) => ("nonsense", error),
             End::Unfit(error) => ("unfit", error),
         };
         let followed = &self.followed;

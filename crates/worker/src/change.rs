@@ -10,7 +10,7 @@ pub const ID_BYTES_MAX: usize = 8_000;
 
 /// The content of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
+pub enum ChangeContent {
     /// The new state: the document as JSON text in this program's form, with its `_id` and `_rev`.
     Changed(String),
     /// A new state that the row does not carry. It is read before delivery.
@@ -31,12 +31,12 @@ pub struct Change {
     /// Its position in the feed.
     pub seq: Seq,
     /// The content.
-    pub what: What,
+    pub what: ChangeContent,
 }
 
 /// A page of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
+pub struct ChangePage {
     /// The rows, in the feed's order, without those that concern no document.
     pub changes: Vec<Change>,
     /// The number of rows that the page had, including those left out of `changes`.
@@ -50,16 +50,16 @@ pub struct Page {
 /// The error for an answer that is not a page of a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the source's answer is not a page of changes: {0}")]
-pub struct Nonsense(pub &'static str);
+pub struct MalformedAnswer(pub &'static str);
 
-impl Page {
+impl ChangePage {
     /// Parses an answer of `_changes` row by row, because a tree of the whole would be many times as large as the text.
     /// Skips Sync Gateway's rows of users (`_user/...`).
     ///
     /// # Errors
-    /// [`Nonsense`] if any row is malformed. Skipping a malformed row would lose its change.
-    pub fn read(text: &[u8]) -> Result<Page, Nonsense> {
-        let no_json = || Nonsense("it is no JSON");
+    /// [`MalformedAnswer`] if any row is malformed. Skipping a malformed row would lose its change.
+    pub fn read(text: &[u8]) -> Result<ChangePage, MalformedAnswer> {
+        let no_json = || MalformedAnswer("it is no JSON");
         let mut found: Option<(Vec<Change>, usize)> = None;
         let (mut last_seq, mut pending) = (None, None);
         let mut at = Spans { text, at: 0 };
@@ -70,7 +70,7 @@ impl Page {
                 b"\"results\"" => {
                     let mut changes = Vec::new();
                     let mut count = 0;
-                    let mut rows = at.enter(b'[').ok_or(Nonsense("it has no `results`"))?;
+                    let mut rows = at.enter(b'[').ok_or(MalformedAnswer("it has no `results`"))?;
                     while at.advance(&mut rows).ok_or_else(no_json)? {
                         count += 1;
                         let mut ahead = at;
@@ -98,9 +98,9 @@ impl Page {
         if at.peek().is_some() {
             return Err(no_json());
         }
-        let (changes, rows) = found.ok_or(Nonsense("it has no `results`"))?;
-        let last_seq = last_seq.ok_or(Nonsense("it has no `last_seq`"))?;
-        Ok(Page { changes, rows, last_seq, pending })
+        let (changes, rows) = found.ok_or(MalformedAnswer("it has no `results`"))?;
+        let last_seq = last_seq.ok_or(MalformedAnswer("it has no `last_seq`"))?;
+        Ok(ChangePage { changes, rows, last_seq, pending })
     }
 }
 
@@ -243,7 +243,7 @@ fn usual_row(at: &mut Spans<'_>) -> Option<Change> {
     }
     let rev = first_rev(changes.as_ref()).filter(|rev| !rev.is_empty())?.to_owned();
     let text = as_written(doc, &Limits::default()).ok()??.to_owned();
-    Some(Change { id: id.to_owned(), rev, seq: seq.as_ref().and_then(Seq::of)?, what: What::Changed(text) })
+    Some(Change { id: id.to_owned(), rev, seq: seq.as_ref().and_then(Seq::of)?, what: ChangeContent::Changed(text) })
 }
 
 /// Returns the newest revision of a row's `changes`.
@@ -252,11 +252,11 @@ fn first_rev<'v>(changes: Option<&'v Value<'_>>) -> Option<&'v str> {
     changes.first()?.get("rev").and_then(Value::as_str)
 }
 
-pub(crate) fn read_row(row: &Value<'_>) -> Result<Option<Change>, Nonsense> {
-    let id = row.get("id").and_then(Value::as_str).ok_or(Nonsense("a row has no `id`"))?;
-    let seq = row.get("seq").and_then(Seq::of).ok_or(Nonsense("a row has no `seq`"))?;
+pub(crate) fn read_row(row: &Value<'_>) -> Result<Option<Change>, MalformedAnswer> {
+    let id = row.get("id").and_then(Value::as_str).ok_or(MalformedAnswer("a row has no `id`"))?;
+    let seq = row.get("seq").and_then(Seq::of).ok_or(MalformedAnswer("a row has no `seq`"))?;
     if id.is_empty() || id.len() > ID_BYTES_MAX {
-        return Err(Nonsense("an id is empty or longer than 8,000 bytes"));
+        return Err(MalformedAnswer("an id is empty or longer than 8,000 bytes"));
     }
     if id.starts_with("_user/") || id.starts_with("_role/") {
         return Ok(None);
@@ -266,17 +266,17 @@ pub(crate) fn read_row(row: &Value<'_>) -> Result<Option<Change>, Nonsense> {
     let has_left = matches!(row.get("removed"), Some(Value::Array(of)) if !of.is_empty());
     let doc = row.get("doc").filter(|doc| matches!(doc, Value::Object(_)));
     let what = match doc {
-        _ if is("deleted") => What::Deleted,
-        _ if is("revoked") => What::Removed,
+        _ if is("deleted") => ChangeContent::Deleted,
+        _ if is("revoked") => ChangeContent::Removed,
         // The document may still be in another channel of the reader. Only reading the document tells.
-        None if has_left && rev.is_empty() => What::Removed,
-        Some(doc) if doc.get("_deleted") == Some(&Value::Bool(true)) => What::Deleted,
-        Some(doc) if doc.get("_removed") == Some(&Value::Bool(true)) => What::Removed,
-        Some(doc) => What::Changed(json_of(doc)),
-        None => What::ToBeRead,
+        None if has_left && rev.is_empty() => ChangeContent::Removed,
+        Some(doc) if doc.get("_deleted") == Some(&Value::Bool(true)) => ChangeContent::Deleted,
+        Some(doc) if doc.get("_removed") == Some(&Value::Bool(true)) => ChangeContent::Removed,
+        Some(doc) => ChangeContent::Changed(json_of(doc)),
+        None => ChangeContent::ToBeRead,
     };
-    if rev.is_empty() && what != What::Removed {
-        return Err(Nonsense("a row has no revision"));
+    if rev.is_empty() && what != ChangeContent::Removed {
+        return Err(MalformedAnswer("a row has no revision"));
     }
     Ok(Some(Change { id: id.to_owned(), rev: rev.to_owned(), seq, what }))
 }
@@ -323,19 +323,19 @@ mod tests {
             {"seq":8,"id":"f","changes":[{"rev":"2-z"}],"removed":["ch"],"doc":{"_id":"f","_rev":"2-z"}},
             {"seq":9,"id":"g","changes":[{"rev":"2-z"}],"removed":["ch"]}
         ],"last_seq":"9-z","pending":0}"#;
-        let page = Page::read(page).unwrap();
+        let page = ChangePage::read(page).unwrap();
         let found: Vec<_> =
             page.changes.iter().map(|change| (change.id.as_str(), change.seq.as_str(), change.what.clone())).collect();
         assert_eq!(
             found,
             [
-                ("a", "1-a", What::Changed(r#"{"_id":"a","_rev":"1-x","n":1.50}"#.to_owned())),
-                ("b", "2", What::Deleted),
-                ("c", "12:34", What::Removed),
-                ("d", "5", What::Removed),
-                ("e", "7", What::ToBeRead),
-                ("f", "8", What::Changed(r#"{"_id":"f","_rev":"2-z"}"#.to_owned())),
-                ("g", "9", What::ToBeRead),
+                ("a", "1-a", ChangeContent::Changed(r#"{"_id":"a","_rev":"1-x","n":1.50}"#.to_owned())),
+                ("b", "2", ChangeContent::Deleted),
+                ("c", "12:34", ChangeContent::Removed),
+                ("d", "5", ChangeContent::Removed),
+                ("e", "7", ChangeContent::ToBeRead),
+                ("f", "8", ChangeContent::Changed(r#"{"_id":"f","_rev":"2-z"}"#.to_owned())),
+                ("g", "9", ChangeContent::ToBeRead),
             ]
         );
         assert_eq!((page.rows, page.last_seq.as_str(), page.pending), (8, "9-z", Some(0)));
@@ -355,13 +355,13 @@ mod tests {
             r#"{"results":[{"id":"","seq":1,"changes":[{"rev":"1-a"}]}],"last_seq":1}"#,
             r#"{"results":[7],"last_seq":1}"#,
         ] {
-            assert!(Page::read(text.as_bytes()).is_err(), "{text}");
+            assert!(ChangePage::read(text.as_bytes()).is_err(), "{text}");
         }
     }
 
     #[test]
     fn rows_are_cut_as_they_stand() {
-        let page = Page::read(
+        let page = ChangePage::read(
             b" { \"x\" : {\"a\":[\"}\\\"\"]} , \"results\":[ {\"id\":\"a]}\\\\\",\"seq\":1,\"changes\":[{\"rev\":\"1-a\"}]} , {\"seq\":\"2,\",\"id\":\"b\",\"changes\":[{\"rev\":\"1-b\"}]}\n],\n\"last_seq\":\"2,\",\"pending\" : 7 }\n",
         )
         .unwrap();
@@ -376,7 +376,7 @@ mod tests {
             "{\"results\" [],\"last_seq\":1}",
             "{\"results\":[}],\"last_seq\":1}",
         ] {
-            assert!(Page::read(text.as_bytes()).is_err(), "{text}");
+            assert!(ChangePage::read(text.as_bytes()).is_err(), "{text}");
         }
     }
 
@@ -409,7 +409,7 @@ mod tests {
         for row in rows {
             let whole = parse(row.as_bytes(), &Limits::default()).map_err(|_| ());
             let expected = whole.and_then(|row| read_row(&row).map_err(|_| ()));
-            let page = Page::read(format!("{{\"results\":[{row}],\"last_seq\":1}}").as_bytes());
+            let page = ChangePage::read(format!("{{\"results\":[{row}],\"last_seq\":1}}").as_bytes());
             assert_eq!(page.map(|page| page.changes.into_iter().next()).map_err(|_| ()), expected, "{row}");
         }
     }
@@ -426,7 +426,7 @@ mod tests {
             };
             let whole = serde_json::json!({"results": rows.iter().map(of).collect::<Vec<_>>(), "last_seq": "9"});
             let text = if is_pretty { serde_json::to_string_pretty(&whole).unwrap() } else { whole.to_string() };
-            let page = Page::read(text.as_bytes()).unwrap();
+            let page = ChangePage::read(text.as_bytes()).unwrap();
             let whole = parse(text.as_bytes(), &Limits::default()).unwrap();
             let Some(Value::Array(rows)) = whole.get("results") else { panic!() };
             let expected: Vec<_> = rows.iter().filter_map(|row| read_row(row).unwrap()).collect();
@@ -437,7 +437,7 @@ mod tests {
     proptest! {
         #[test]
         fn anything_is_a_page_or_nonsense(text in "[{}\\[\\]\":,a-z_0-9]{0,80}") {
-            let _ = Page::read(text.as_bytes());
+            let _ = ChangePage::read(text.as_bytes());
         }
     }
 }

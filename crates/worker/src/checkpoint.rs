@@ -101,7 +101,7 @@ pub struct Checkpoint {
 
 /// The reason why a checkpoint does not belong to a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Strange {
+pub enum SourceMismatch {
     /// The database was deleted and created again under the same name.
     #[error("the source's database was created again after the checkpoint")]
     MadeAgain,
@@ -168,8 +168,8 @@ impl Checkpoint {
     /// Checks that a source that now stands at `update_seq` is the source of this checkpoint.
     ///
     /// # Errors
-    /// [`Strange`]: the job halts until an administrator resets it.
-    pub fn check(&self, source: &SourceIdentity, update_seq: &Seq) -> Result<(), Strange> {
+    /// [`SourceMismatch`]: the job halts until an administrator resets it.
+    pub fn check(&self, source: &SourceIdentity, update_seq: &Seq) -> Result<(), SourceMismatch> {
         let differs = |before: &Option<String>, now: &Option<String>| match (before, now) {
             (Some(before), Some(now)) => before != now && before != "0" && now != "0",
             _ => false,
@@ -180,10 +180,10 @@ impl Checkpoint {
             _ => differs(&self.source.instance, &source.instance),
         };
         if is_other {
-            return Err(Strange::MadeAgain);
+            return Err(SourceMismatch::MadeAgain);
         }
         match (self.seq.number(), update_seq.number()) {
-            (Some(before), Some(now)) if now < before => Err(Strange::Behind),
+            (Some(before), Some(now)) if now < before => Err(SourceMismatch::Behind),
             _ => Ok(()),
         }
     }
@@ -269,15 +269,15 @@ mod tests {
         assert_eq!(checkpoint.check(&identity("17"), &at("100-y")), Ok(()));
         assert_eq!(checkpoint.check(&identity("0"), &at("200-y")), Ok(()));
         assert_eq!(checkpoint.check(&SourceIdentity::default(), &at("what")), Ok(()));
-        assert_eq!(checkpoint.check(&identity("18"), &at("200-y")), Err(Strange::MadeAgain));
-        assert_eq!(checkpoint.check(&identity("17"), &at("99-y")), Err(Strange::Behind));
+        assert_eq!(checkpoint.check(&identity("18"), &at("200-y")), Err(SourceMismatch::MadeAgain));
+        assert_eq!(checkpoint.check(&identity("17"), &at("99-y")), Err(SourceMismatch::Behind));
         // A database created again within the same second, and a source that writes the time in another form.
         let of =
             |instance: &str, other: &str| SourceIdentity { incarnation: Some(other.to_owned()), ..identity(instance) };
         let checkpoint = Checkpoint { source: of("17", "ab"), ..checkpoint };
-        assert_eq!(checkpoint.check(&of("17", "cd"), &at("200-y")), Err(Strange::MadeAgain));
+        assert_eq!(checkpoint.check(&of("17", "cd"), &at("200-y")), Err(SourceMismatch::MadeAgain));
         assert_eq!(checkpoint.check(&of("18", "ab"), &at("200-y")), Ok(()));
-        assert_eq!(checkpoint.check(&identity("18"), &at("200-y")), Err(Strange::MadeAgain));
+        assert_eq!(checkpoint.check(&identity("18"), &at("200-y")), Err(SourceMismatch::MadeAgain));
         let incarnation = |text: &str| Seq(text.to_owned()).incarnation().map(str::to_owned);
         assert_eq!(incarnation("0000000000000123-0123456789abcdef00000001").as_deref(), Some("0123456789abcdef"));
         for text in ["1500", "1500-g1AAAA", "0000000000000123-0123456789abcdeg00000001", "123-0123456789abcdef00000001"]

@@ -12,7 +12,7 @@ use crate::documents;
 use crate::mapping::Mapping;
 use crate::output::http::path::{self, PathError};
 use crate::output::s3::key::{Template, TemplateError, Use};
-use crate::queue::{DOCUMENT_BYTES_MAX, Entry, State};
+use crate::queue::{DOCUMENT_BYTES_MAX, Entry, EntryState};
 use crate::secret::Redactor;
 
 /// The longest `config.json`.
@@ -360,7 +360,7 @@ pub fn failed_line(job: &str, line: &str, redactor: &Redactor) -> Option<Entry> 
         class: String::new(),
         attempts: 1,
         last_time: number("time"),
-        state: State::Waiting,
+        state: EntryState::Waiting,
         edited: false,
     })
 }

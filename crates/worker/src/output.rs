@@ -22,7 +22,7 @@ use crate::rows::Product;
 
 /// The new state of a document in a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
+pub enum DeliveryState {
     /// The document's product; [`Product::Nothing`] if it does not match.
     Is(Product),
     /// The document is deleted, or the job lost access to it.
@@ -39,7 +39,7 @@ pub struct Delivery {
     /// The change's position in the feed.
     pub seq: String,
     /// The new state.
-    pub state: State,
+    pub state: DeliveryState,
     /// The attachments that are delivered individually.
     pub attachments: Vec<Attachment>,
 }
@@ -48,16 +48,16 @@ impl Delivery {
     /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         match &self.state {
-            State::Is(Product::Rows(rows)) => rows.len(),
-            State::Is(Product::Nothing | Product::Json(_)) | State::Gone => 0,
+            DeliveryState::Is(Product::Rows(rows)) => rows.len(),
+            DeliveryState::Is(Product::Nothing | Product::Json(_)) | DeliveryState::Gone => 0,
         }
     }
 
     /// Returns the approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let product = match &self.state {
-            State::Is(product) => product.bytes(),
-            State::Gone => 0,
+            DeliveryState::Is(product) => product.bytes(),
+            DeliveryState::Gone => 0,
         };
         let attachments: usize = self.attachments.iter().map(Attachment::bytes).sum();
         size_of::<Delivery>() + self.id.len() + self.rev.len() + self.seq.len() + product + attachments

@@ -30,7 +30,7 @@ pub const REPLAYS_MAX: u32 = 10;
 /// The state of an entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum EntryState {
     /// Waiting for a replay.
     #[default]
     Waiting,
@@ -93,7 +93,7 @@ pub struct Entry {
     pub last_time: u64,
     /// The state.
     #[serde(default)]
-    pub state: State,
+    pub state: EntryState,
     /// True if an administrator edited `doc_data`.
     #[serde(default)]
     pub edited: bool,
@@ -173,7 +173,7 @@ impl Entry {
             class: failed.failure.class().as_str().to_owned(),
             attempts: 1,
             last_time: failed.now,
-            state: State::Waiting,
+            state: EntryState::Waiting,
             edited: false,
         }
     }
@@ -191,16 +191,16 @@ impl Entry {
             AtSource::Gone => self.method == "DELETE",
         };
         match self.state {
-            State::Overtaken => Replay::Overtaken,
+            EntryState::Overtaken => Replay::Overtaken,
             _ if !is_newest => Replay::Overtaken,
-            State::Exhausted if !by_hand => Replay::Left,
-            State::Waiting | State::Exhausted => Replay::Send,
+            EntryState::Exhausted if !by_hand => Replay::Left,
+            EntryState::Waiting | EntryState::Exhausted => Replay::Send,
         }
     }
 
     /// Marks the entry as overtaken by a newer revision.
     pub fn overtake(&mut self, now: u64, retention_seconds: u64) {
-        self.state = State::Overtaken;
+        self.state = EntryState::Overtaken;
         self.last_time = now;
         if retention_seconds > 0 {
             self.expires_at = now.saturating_add(retention_seconds);
@@ -216,8 +216,8 @@ impl Entry {
         self.error = redactor.text(error, ERROR_CHARACTERS_MAX);
         if failure.class() == crate::failure::Class::Poison {
             self.replay_attempts = self.replay_attempts.saturating_add(1);
-            if self.replay_attempts >= replays_max && self.state == State::Waiting {
-                self.state = State::Exhausted;
+            if self.replay_attempts >= replays_max && self.state == EntryState::Waiting {
+                self.state = EntryState::Exhausted;
             }
         }
     }
@@ -227,8 +227,8 @@ impl Entry {
         self.doc_data = document;
         self.edited = true;
         self.replay_attempts = 0;
-        if self.state == State::Exhausted {
-            self.state = State::Waiting;
+        if self.state == EntryState::Exhausted {
+            self.state = EntryState::Waiting;
         }
     }
 
@@ -236,7 +236,7 @@ impl Entry {
     /// overtaken, or the job drops waiting entries (`drop_waiting`), which are counted.
     pub fn is_expired(&self, now: u64, drop_waiting: bool) -> bool {
         let is_due = self.expires_at > 0 && self.expires_at <= now;
-        is_due && (self.retried || self.state == State::Overtaken || drop_waiting)
+        is_due && (self.retried || self.state == EntryState::Overtaken || drop_waiting)
     }
 }
 
@@ -299,7 +299,7 @@ mod tests {
         // An entry of the Python worker.
         let seeds = r#"{"type":"dlq","doc_id_original":"order::12345","seq":"42","method":"PUT","status":500,
             "error":"Internal Server Error","time":1768521600,"retried":false,"doc_data":"{\"_id\":\"order::12345\"}"}"#;
-        assert_eq!(serde_json::from_str::<Entry>(seeds).unwrap().state, State::Waiting);
+        assert_eq!(serde_json::from_str::<Entry>(seeds).unwrap().state, EntryState::Waiting);
     }
 
     #[test]
@@ -323,13 +323,13 @@ mod tests {
         for _ in 0..20 {
             entry.fail_again(&Failure::Connection, "", 1_001, 2, &Redactor::default());
         }
-        assert_eq!((entry.state, entry.replay_attempts, entry.attempts), (State::Waiting, 0, 21));
+        assert_eq!((entry.state, entry.replay_attempts, entry.attempts), (EntryState::Waiting, 0, 21));
         for _ in 0..2 {
             entry.fail_again(&Failure::Http(400), "", 1_002, 2, &Redactor::default());
         }
         assert_eq!(
             (entry.state, entry.reason.as_str(), entry.last_time),
-            (State::Exhausted, "client_error:400", 1_002)
+            (EntryState::Exhausted, "client_error:400", 1_002)
         );
         assert_eq!([entry.replay(newest, false), entry.replay(newest, true)], [Replay::Left, Replay::Send]);
         entry.edit("{\"a\":1}".to_owned());
@@ -372,7 +372,7 @@ mod tests {
                 prop_assert_eq!(replay == Replay::Overtaken, is_overtaken);
                 prop_assert!(entry.attempts >= attempts);
                 attempts = entry.attempts;
-                prop_assert!(entry.state != State::Exhausted || entry.replay_attempts >= 3);
+                prop_assert!(entry.state != EntryState::Exhausted || entry.replay_attempts >= 3);
                 let json = serde_json::to_string(&entry).unwrap();
                 prop_assert_eq!(&serde_json::from_str::<Entry>(&json).unwrap(), &entry);
             }

@@ -27,7 +27,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use crate::change::Change;
-use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, Strange};
+use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, SourceMismatch};
 use crate::documents::{Description, ResetTo, SourceType, System};
 use crate::failure::{Failure, Guard, Halt};
 use crate::memory::{Charge, Memory};
@@ -106,7 +106,7 @@ pub enum End {
     /// Another process runs the job.
     Superseded,
     /// The source is not the one of the checkpoint. An administrator must reset the job.
-    Strange(Strange),
+    SourceMismatch(SourceMismatch),
     /// Too many documents failed.
     Halted(Halt),
     /// The queue has reached its limit. An administrator must fix the failures, replay entries or delete them.
@@ -118,7 +118,7 @@ pub enum End {
     /// The mapping's function is not a function.
     Broken(String),
     /// The source's answers are not a feed.
-    Nonsense(String),
+    MalformedAnswer(String),
     /// The run has reached the end of the feed and was told not to wait.
     Done,
 }
@@ -511,7 +511,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             return Ok(None);
         }
         if let Some(checkpoint) = &checkpoint {
-            checkpoint.check(&self.identity, &update_seq).map_err(End::Strange)?;
+            checkpoint.check(&self.identity, &update_seq).map_err(End::SourceMismatch)?;
             self.is_initial_sync_done = checkpoint.is_initial_sync_done;
         } else if self.job.input.changes_feed.active_only {
             // Sequences must form one order. CouchDB's are ordered per shard: a delivered document may come before it.
@@ -529,7 +529,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 Err(error) => self.pause_for_source(&error).await?,
             }
         };
-        self.checkpoint_at(self.read_to.clone()).check(&identity, &update_seq).map_err(End::Strange)?;
+        self.checkpoint_at(self.read_to.clone()).check(&identity, &update_seq).map_err(End::SourceMismatch)?;
         self.was_source_away = false;
         Ok(())
     }
@@ -566,10 +566,10 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
 
     /// Counts a failed request to the source and returns the time of the retry.
     fn note_unread(&mut self, error: &SourceError) -> Result<Instant, End> {
-        if let SourceError::Nonsense(nonsense) = error
+        if let SourceError::MalformedAnswer(nonsense) = error
             && self.source_failures >= NONSENSE_MAX
         {
-            return Err(End::Nonsense(nonsense.to_string()));
+            return Err(End::MalformedAnswer(nonsense.to_string()));
         }
         self.source_failures = self.source_failures.saturating_add(1);
         self.was_source_away = true;

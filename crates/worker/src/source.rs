@@ -12,7 +12,7 @@ use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use serde_json::json;
 
-use crate::change::{Nonsense, Page, What, next_page};
+use crate::change::{ChangeContent, ChangePage, MalformedAnswer, next_page};
 use crate::checkpoint::{Checkpoint, Seq, SourceIdentity};
 use crate::documents::{ChangesFeed, FeedType, SourceType};
 use crate::peer::{Answer, Bounds, Peer, PeerError};
@@ -45,7 +45,7 @@ pub enum SourceError {
     Status(u16),
     /// The answer is malformed.
     #[error(transparent)]
-    Nonsense(#[from] Nonsense),
+    MalformedAnswer(#[from] MalformedAnswer),
 }
 
 /// The limits of a page.
@@ -71,7 +71,7 @@ pub trait Source: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`SourceError`].
-    fn page(&self, since: &Seq, ask: Ask) -> impl Future<Output = Result<Page, SourceError>> + Send;
+    fn page(&self, since: &Seq, ask: Ask) -> impl Future<Output = Result<ChangePage, SourceError>> + Send;
 
     /// Reads a page as [`Source::page`] does. Sends the position of the following page to `next` as soon as it is known
     /// and if there is more, so that the caller can request that page while this one is still parsed. The position may
@@ -84,7 +84,7 @@ pub trait Source: Send + Sync + 'static {
         since: &Seq,
         ask: Ask,
         next: impl FnOnce(Seq) + Send,
-    ) -> impl Future<Output = Result<Page, SourceError>> + Send {
+    ) -> impl Future<Output = Result<ChangePage, SourceError>> + Send {
         drop(next);
         self.page(since, ask)
     }
@@ -181,8 +181,8 @@ impl HttpSource {
 
     /// Reads the documents of rows that lack them, within the page's limits. The remaining ones are read one by one
     /// when they are delivered.
-    async fn fill(&self, page: &mut Page, mut bytes_max: usize) -> Result<(), SourceError> {
-        let missing = page.changes.iter().enumerate().filter(|(_, change)| change.what == What::ToBeRead);
+    async fn fill(&self, page: &mut ChangePage, mut bytes_max: usize) -> Result<(), SourceError> {
+        let missing = page.changes.iter().enumerate().filter(|(_, change)| change.what == ChangeContent::ToBeRead);
         let missing: Vec<usize> = missing.map(|(at, _)| at).collect();
         for group in missing.chunks(BULK_MAX) {
             if group.len() < 2 || self.has_no_bulk.load(Ordering::Relaxed) {
@@ -210,7 +210,7 @@ impl HttpSource {
                 return Ok(());
             };
             let Some(Value::Array(results)) = value.get("results") else {
-                return Err(Nonsense("the answer of `_bulk_get` has no `results`").into());
+                return Err(MalformedAnswer("the answer of `_bulk_get` has no `results`").into());
             };
             for (at, result) in group.iter().zip(results) {
                 let Some(change) = page.changes.get_mut(*at) else { continue };
@@ -226,11 +226,11 @@ impl HttpSource {
                 };
                 let Some(doc) = found.filter(is_it) else { continue };
                 change.what = if doc.get("_deleted") == Some(&Value::Bool(true)) {
-                    What::Deleted
+                    ChangeContent::Deleted
                 } else if is_hidden(doc) {
-                    What::Removed
+                    ChangeContent::Removed
                 } else {
-                    What::Changed(json_of(doc))
+                    ChangeContent::Changed(json_of(doc))
                 };
             }
             bytes_max = bytes_max.saturating_sub(answer.body.len());
@@ -264,10 +264,10 @@ impl Source for HttpSource {
         if answer.status != 200 {
             return Err(SourceError::Status(answer.status));
         }
-        let value =
-            parse(&answer.body, &Limits::default()).map_err(|_| Nonsense("the database's information is not JSON"))?;
+        let value = parse(&answer.body, &Limits::default())
+            .map_err(|_| MalformedAnswer("the database's information is not JSON"))?;
         let update_seq = value.get("update_seq").or(value.get("committed_update_seq")).and_then(Seq::of);
-        let update_seq = update_seq.ok_or(Nonsense("it does not say where its feed ends"))?;
+        let update_seq = update_seq.ok_or(MalformedAnswer("it does not say where its feed ends"))?;
         let text = |name: &str| match value.get(name) {
             Some(Value::String(text) | Value::Number(text)) if text.len() <= 1_000 => Some(text.clone().into_owned()),
             _ => None,
@@ -278,11 +278,11 @@ impl Source for HttpSource {
         Ok((SourceIdentity { instance, server: text("server_uuid"), incarnation }, update_seq))
     }
 
-    async fn page(&self, since: &Seq, ask: Ask) -> Result<Page, SourceError> {
+    async fn page(&self, since: &Seq, ask: Ask) -> Result<ChangePage, SourceError> {
         self.page_and(since, ask, drop).await
     }
 
-    async fn page_and(&self, since: &Seq, ask: Ask, next: impl FnOnce(Seq) + Send) -> Result<Page, SourceError> {
+    async fn page_and(&self, since: &Seq, ask: Ask, next: impl FnOnce(Seq) + Send) -> Result<ChangePage, SourceError> {
         let mut feed = "normal";
         if ask.is_to_wait {
             match self.feed.feed_type {
@@ -314,7 +314,7 @@ impl Source for HttpSource {
             // Lets the receiver request the next page before this page is parsed.
             tokio::task::yield_now().await;
         }
-        let mut page = Page::read(&answer.body)?;
+        let mut page = ChangePage::read(&answer.body)?;
         let left = ask.bytes_max.saturating_sub(answer.body.len());
         drop(answer);
         self.fill(&mut page, left).await?;
@@ -343,7 +343,8 @@ impl Source for HttpSource {
         let answer = self.get(&path, Bounds { bytes_max, time_max: PAGE_TIME_MAX }).await?;
         match answer.status {
             200 => {
-                let value = parse(&answer.body, &Limits::default()).map_err(|_| Nonsense("a document is no JSON"))?;
+                let value =
+                    parse(&answer.body, &Limits::default()).map_err(|_| MalformedAnswer("a document is no JSON"))?;
                 Ok((!is_hidden(&value)).then(|| json_of(&value)))
             }
             404 => Ok(None),
@@ -357,9 +358,10 @@ impl Source for HttpSource {
         let answer = self.get(&format!("/_local/{}", encode_segment(id)), SHORT).await?;
         match answer.status {
             200 => {
-                let value = parse(&answer.body, &Limits::default()).map_err(|_| Nonsense("a checkpoint is no JSON"))?;
+                let value =
+                    parse(&answer.body, &Limits::default()).map_err(|_| MalformedAnswer("a checkpoint is no JSON"))?;
                 let rev = value.get("_rev").and_then(Value::as_str).unwrap_or_default().to_owned();
-                let checkpoint = Checkpoint::read(&answer.body).ok_or(Nonsense("a checkpoint is malformed"))?;
+                let checkpoint = Checkpoint::read(&answer.body).ok_or(MalformedAnswer("a checkpoint is malformed"))?;
                 Ok(Some((checkpoint, rev)))
             }
             404 => Ok(None),
@@ -379,8 +381,8 @@ impl Source for HttpSource {
         if !matches!(answer.status, 200..=202) {
             return Err(SourceError::Status(answer.status));
         }
-        let value =
-            parse(&answer.body, &Limits::default()).map_err(|_| Nonsense("the answer to a write is not JSON"))?;
+        let value = parse(&answer.body, &Limits::default())
+            .map_err(|_| MalformedAnswer("the answer to a write is not JSON"))?;
         Ok(value.get("rev").and_then(Value::as_str).unwrap_or_default().to_owned())
     }
 }

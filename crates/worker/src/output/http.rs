@@ -23,7 +23,7 @@ use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use self::doubts::Doubts;
 use self::path::{has_members, path_of};
 use super::body::{Format, deletion};
-use super::{Delivery, Refused, State, Target};
+use super::{Delivery, DeliveryState, Refused, Target};
 use crate::attachments::{Attachment, Stub};
 use crate::checkpoint::Checkpoint;
 use crate::failure::{Class, Failure};
@@ -87,14 +87,14 @@ enum Told {
 /// Returns the JSON of a document's product; `None` for a deletion.
 pub(super) fn json_of(delivery: &Delivery, tables: &[Table]) -> Option<String> {
     match &delivery.state {
-        State::Is(Product::Json(text)) => Some(text.clone()),
-        State::Is(Product::Rows(rows)) => Some(rows_json(tables, rows)),
-        State::Is(Product::Nothing) | State::Gone => None,
+        DeliveryState::Is(Product::Json(text)) => Some(text.clone()),
+        DeliveryState::Is(Product::Rows(rows)) => Some(rows_json(tables, rows)),
+        DeliveryState::Is(Product::Nothing) | DeliveryState::Gone => None,
     }
 }
 
 fn is_gone(delivery: &Delivery) -> bool {
-    matches!(delivery.state, State::Gone | State::Is(Product::Nothing))
+    matches!(delivery.state, DeliveryState::Gone | DeliveryState::Is(Product::Nothing))
 }
 
 impl Http {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use flatbed_flatten::json::Object;
 
 use self::turns::Turn;
-use super::{Delivery, Refused, State, Target};
+use super::{Delivery, DeliveryState, Refused, Target};
 use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
 use crate::file_claim::FileClaim;
@@ -68,14 +68,14 @@ fn add_line(delivery: &Delivery, tables: &[Table], out: &mut Vec<u8>) {
     let mut object = Object::new(out);
     object.string("id", &delivery.id).string("rev", &delivery.rev).string("seq", &delivery.seq);
     match &delivery.state {
-        State::Is(Product::Json(text)) => {
+        DeliveryState::Is(Product::Json(text)) => {
             object.raw("doc", text.as_bytes());
         }
-        State::Is(Product::Rows(rows)) => {
+        DeliveryState::Is(Product::Rows(rows)) => {
             object.raw("doc", rows_json(tables, rows).as_bytes());
         }
         // A target without claims does not know whether it ever had the document.
-        State::Is(Product::Nothing) | State::Gone => {
+        DeliveryState::Is(Product::Nothing) | DeliveryState::Gone => {
             object.bool("deleted", true);
         }
     }
@@ -230,10 +230,10 @@ mod tests {
         };
         let mut lines = Lines::new(Vec::new(), Vec::new());
         let batch = [
-            State::Is(Product::Json("{\"n\":1}".to_owned())),
-            State::Gone,
-            State::Is(Product::Nothing),
-            State::Is(Product::Rows(Vec::new())),
+            DeliveryState::Is(Product::Json("{\"n\":1}".to_owned())),
+            DeliveryState::Gone,
+            DeliveryState::Is(Product::Nothing),
+            DeliveryState::Is(Product::Rows(Vec::new())),
         ];
         lines.deliver(batch.map(of).to_vec(), None).await.unwrap();
         let text = String::from_utf8(lines.into_inner().unwrap()).unwrap();
@@ -266,7 +266,7 @@ mod tests {
             id: id.to_owned(),
             rev: String::new(),
             seq: String::new(),
-            state: State::Gone,
+            state: DeliveryState::Gone,
             attachments: Vec::new(),
         };
         let mut lines = Lines::new(Small(Vec::new(), 10), Vec::new());
@@ -288,7 +288,7 @@ mod tests {
                 id: id.to_owned(),
                 rev: String::new(),
                 seq: String::new(),
-                state: State::Gone,
+                state: DeliveryState::Gone,
                 attachments: Vec::new(),
             };
             (&*file).write_all(b"{\"id\":\"tor").unwrap();
@@ -332,7 +332,7 @@ mod tests {
             id: "a".to_owned(),
             rev: String::new(),
             seq: String::new(),
-            state: State::Gone,
+            state: DeliveryState::Gone,
             attachments: Vec::new(),
         };
         tokio::select! {
@@ -361,7 +361,7 @@ mod tests {
             id: "a".to_owned(),
             rev: String::new(),
             seq: String::new(),
-            state: State::Gone,
+            state: DeliveryState::Gone,
             attachments: Vec::new(),
         };
         let Err(Refused::Failed { failure, .. }) = Lines::new(Full, Vec::new()).deliver(vec![gone], None).await else {

@@ -104,7 +104,7 @@ enum Fault {
     Late,
     Sql(mysql_async::Error),
     /// The server's answer does not fit the request.
-    Nonsense,
+    MalformedAnswer,
     /// A value that a column would silently change.
     Unfit(String),
 }
@@ -119,7 +119,7 @@ impl From<Fault> for Refused {
     fn from(fault: Fault) -> Refused {
         match fault {
             Fault::Late => Refused::failed(Failure::Connection, "the server did not answer in time"),
-            Fault::Nonsense => Refused::failed(Failure::Connection, "the server's answer is malformed"),
+            Fault::MalformedAnswer => Refused::failed(Failure::Connection, "the server's answer is malformed"),
             Fault::Unfit(what) => Refused::failed(Failure::Sql(*b"22003"), what),
             Fault::Sql(mysql_async::Error::Server(error)) => {
                 Refused::failed(Failure::of_mysql(error.code, &error.state), error.message)
@@ -134,8 +134,8 @@ impl From<Fault> for Refused {
 
 fn text(row: &SqlRow, at: usize) -> Result<String, Fault> {
     match row.as_ref(at) {
-        Some(Value::Bytes(bytes)) => String::from_utf8(bytes.clone()).map_err(|_| Fault::Nonsense),
-        _ => Err(Fault::Nonsense),
+        Some(Value::Bytes(bytes)) => String::from_utf8(bytes.clone()).map_err(|_| Fault::MalformedAnswer),
+        _ => Err(Fault::MalformedAnswer),
     }
 }
 
@@ -246,7 +246,8 @@ impl Session {
         self.batch("START TRANSACTION").await?;
         let query = "SELECT epoch, checkpoint FROM flatbed_checkpoints WHERE job = ? FOR UPDATE";
         let found = self.query(query, vec![of(job)]).await?;
-        let before = found.first().map(|row| Ok::<_, Fault>((number(row, 0).ok_or(Fault::Nonsense)?, text(row, 1)?)));
+        let before =
+            found.first().map(|row| Ok::<_, Fault>((number(row, 0).ok_or(Fault::MalformedAnswer)?, text(row, 1)?)));
         let before = before.transpose()?;
         if before.as_ref().is_some_and(|(other, _)| *other > epoch) {
             self.batch("ROLLBACK").await?;

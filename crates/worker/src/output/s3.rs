@@ -22,7 +22,7 @@ use self::key::{Place, Template};
 use super::body::deletion;
 use super::http::json_of;
 use super::lines::line;
-use super::{Delivery, Refused, State, Target, Window};
+use super::{Delivery, DeliveryState, Refused, Target, Window};
 use crate::attachments::{Attachment, Stub};
 use crate::checkpoint::Checkpoint;
 use crate::failure::Failure;
@@ -327,7 +327,7 @@ impl Group {
 }
 
 fn is_gone(delivery: &Delivery) -> bool {
-    matches!(delivery.state, State::Gone | State::Is(Product::Nothing))
+    matches!(delivery.state, DeliveryState::Gone | DeliveryState::Is(Product::Nothing))
 }
 
 fn too_large() -> Refused {

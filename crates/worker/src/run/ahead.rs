@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use super::delivering::{PART_BYTES, PART_ROWS, Part};
 use super::{End, Queue, Runner, Waiting};
-use crate::change::What;
+use crate::change::ChangeContent;
 use crate::output::Target;
 use crate::plan::Taken;
 use crate::source::Source;
@@ -104,8 +104,8 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         while part.ready.len() < self.together && bytes < PART_BYTES && rows < PART_ROWS {
             let Some(taken) = rest.pop_front() else { break };
             let made = match taken.change.change.what {
-                What::ToBeRead => None,
-                What::Changed(_) | What::Deleted | What::Removed => tokio::select! {
+                ChangeContent::ToBeRead => None,
+                ChangeContent::Changed(_) | ChangeContent::Deleted | ChangeContent::Removed => tokio::select! {
                     biased;
                     () = &mut ends => None,
                     made = self.make(&taken.change.change, PART_BYTES - bytes) => made.ok(),

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use super::products::Unmade;
 use super::{Queue, Runner};
 use crate::attachments::{Attachment, Attachments, Instead, Mode, Stub, with_data};
-use crate::output::{Delivery, State, Target};
+use crate::output::{Delivery, DeliveryState, Target};
 use crate::peer::PeerError;
 use crate::rows::{Product, Unmappable};
 use crate::source::{Source, SourceError};
@@ -54,7 +54,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         };
         if settings.mode == Mode::Individual {
             let mut delivery = delivery(self.produce(text, is_written, bytes_max).await?, Vec::new());
-            if matches!(delivery.state, State::Is(Product::Nothing)) {
+            if matches!(delivery.state, DeliveryState::Is(Product::Nothing)) {
                 return Ok(delivery);
             }
             let wanted = self.wanted(settings, with).await?;
@@ -68,7 +68,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
         // The product, and at least one copy beside it, share this memory.
         let left = bytes_max.checked_sub(with.len()).ok_or(Unmade::Beyond)? / 4 * 3;
-        let fetched = self.fetch(settings, &delivery(State::Gone, Vec::new()), wanted, left).await?;
+        let fetched = self.fetch(settings, &delivery(DeliveryState::Gone, Vec::new()), wanted, left).await?;
         let text = {
             let _alone = self.memory.parsing(with.len()).await;
             let document = parse(with.as_bytes(), &Limits::default());

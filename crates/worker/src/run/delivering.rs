@@ -11,7 +11,7 @@ use super::ahead::Ahead;
 use super::attaching::Of;
 use super::products::Unmade;
 use super::{ADMITTED_MAX, End, NotKept, Queue, Runner, Waiting};
-use crate::change::{Change, What};
+use crate::change::{Change, ChangeContent};
 use crate::checkpoint::Checkpoint;
 use crate::documents::Output;
 use crate::failure::{Class, Failure};
@@ -348,13 +348,13 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Makes the delivery of a change within `bytes_max`.
     pub(super) async fn make(&mut self, change: &Change, bytes_max: usize) -> Result<Delivery, Unmade> {
         let read = match &change.what {
-            What::ToBeRead => self.read_document(&change.id, bytes_max).await?,
-            What::Changed(_) | What::Deleted | What::Removed => None,
+            ChangeContent::ToBeRead => self.read_document(&change.id, bytes_max).await?,
+            ChangeContent::Changed(_) | ChangeContent::Deleted | ChangeContent::Removed => None,
         };
         let text = match &change.what {
-            What::Changed(text) => Some(text.as_str()),
-            What::ToBeRead => read.as_deref(),
-            What::Deleted | What::Removed => None,
+            ChangeContent::Changed(text) => Some(text.as_str()),
+            ChangeContent::ToBeRead => read.as_deref(),
+            ChangeContent::Deleted | ChangeContent::Removed => None,
         };
         let of = Of { id: &change.id, rev: &change.rev, seq: change.seq.as_str(), is_written: true };
         self.made(of, text, bytes_max).await
@@ -369,9 +369,9 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     async fn put_aside(&mut self, taken: &Taken<Waiting>, failure: &Failure, error: &str) -> Result<(), End> {
         let change = &taken.change.change;
         let (method, document) = match &change.what {
-            What::Changed(text) => ("PUT", text.as_str()),
-            What::ToBeRead => ("PUT", ""),
-            What::Deleted | What::Removed => ("DELETE", ""),
+            ChangeContent::Changed(text) => ("PUT", text.as_str()),
+            ChangeContent::ToBeRead => ("PUT", ""),
+            ChangeContent::Deleted | ChangeContent::Removed => ("DELETE", ""),
         };
         let failed = Failed {
             job: &self.job.id,

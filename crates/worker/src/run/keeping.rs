@@ -70,7 +70,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     pub(super) async fn keep_at_end(&mut self, end: &End) {
         match end {
             End::Stopped | End::Done | End::Halted(_) | End::QueueFull(_) | End::GaveUp(_) | End::Broken(_) => {}
-            End::Superseded | End::Strange(_) | End::Unfit(_) | End::Nonsense(_) => return,
+            End::Superseded | End::SourceMismatch(_) | End::Unfit(_) | End::MalformedAnswer(_) => return,
         }
         let clock = self.clock.clone();
         if !matches!(clock.timeout(KEEP_AT_END, self.keep(Moment::Run)).await, Ok(Ok(()))) {

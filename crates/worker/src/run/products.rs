@@ -1,7 +1,7 @@
 //! Makes products of documents, with the mapping's function if it has one.
 
 use super::{Queue, Runner};
-use crate::output::{State, Target};
+use crate::output::{DeliveryState, Target};
 use crate::peer::PeerError;
 use crate::rows::{Product, ROWS_BYTES_MAX, Unmappable};
 use crate::script::{ScriptError, product};
@@ -41,14 +41,14 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         text: Option<&str>,
         is_written: bool,
         bytes_max: usize,
-    ) -> Result<State, Unmade> {
-        let Some(text) = text else { return Ok(State::Gone) };
+    ) -> Result<DeliveryState, Unmade> {
+        let Some(text) = text else { return Ok(DeliveryState::Gone) };
         if is_written && self.job.mapping.is_identity() && text.len() <= bytes_max {
-            return Ok(State::Is(Product::Json(text.to_owned())));
+            return Ok(DeliveryState::Is(Product::Json(text.to_owned())));
         }
         let made = product(&self.job.mapping, &self.job.id, self.scripts.as_ref(), &self.memory, text, bytes_max);
         match made.await {
-            Ok(Ok(product)) => Ok(State::Is(product)),
+            Ok(Ok(product)) => Ok(DeliveryState::Is(product)),
             Ok(Err(Unmappable::TooLarge)) if bytes_max < ROWS_BYTES_MAX => Err(Unmade::Beyond),
             Ok(Err(unmappable)) => Err(Unmade::Unmappable(unmappable)),
             Err(ScriptError::Broken(reason)) => Err(Unmade::Broken(reason)),

@@ -10,8 +10,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{End, Queue, Runner, Waiting};
-use crate::change::{Change, Page, What};
-use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, Strange};
+use crate::change::{Change, ChangeContent, ChangePage};
+use crate::checkpoint::{Checkpoint, Seq, SourceIdentity, SourceMismatch};
 use crate::documents::Description;
 use crate::memory::{Charge, Memory};
 use crate::output::Target;
@@ -46,7 +46,7 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 const READINGS_MAX: usize = 2;
 
 /// A page and, if requested after it, the identity of the source's database with the end of the feed.
-type PageAnswer = (Result<Page, SourceError>, Option<(SourceIdentity, Seq)>);
+type PageAnswer = (Result<ChangePage, SourceError>, Option<(SourceIdentity, Seq)>);
 
 /// The state of the run that concurrent page readers share.
 #[derive(Debug, Clone)]
@@ -210,8 +210,8 @@ pub(super) fn rows_max(job: &Description) -> usize {
 
 fn bytes_of(change: &Change) -> usize {
     let text = match &change.what {
-        What::Changed(text) => text.len(),
-        What::ToBeRead | What::Deleted | What::Removed => 0,
+        ChangeContent::Changed(text) => text.len(),
+        ChangeContent::ToBeRead | ChangeContent::Deleted | ChangeContent::Removed => 0,
     };
     // The plan stores the id twice.
     text + 2 * change.id.len() + change.rev.len() + 2 * change.seq.as_str().len() + CHANGE_BYTES
@@ -280,7 +280,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let Some(mut reading) = self.reading.take() else { return Ok(()) };
         let Some((page, end)) = reading.answered.take() else { return Ok(()) };
         if page.as_ref().is_ok_and(|page| !self.is_of_source(page, end.as_ref())) {
-            return Err(End::Strange(Strange::MadeAgain));
+            return Err(End::SourceMismatch(SourceMismatch::MadeAgain));
         }
         if let Some((_, end)) = end {
             self.progress.sampled(&end);
@@ -314,16 +314,17 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
 
     /// Returns whether a page is of the checkpoint's database, by its sequences and by the identity that the source
     /// reported after it. Nothing else reveals that a database was deleted and created again between two pages.
-    fn is_of_source(&self, page: &Page, end: Option<&(SourceIdentity, Seq)>) -> bool {
+    fn is_of_source(&self, page: &ChangePage, end: Option<&(SourceIdentity, Seq)>) -> bool {
         let is_other = match (&self.identity.incarnation, page.last_seq.incarnation()) {
             (Some(ours), Some(found)) => ours != found,
             _ => false,
         };
         let ours = Checkpoint { source: self.identity.clone(), ..Checkpoint::default() };
-        !is_other && end.is_none_or(|(found, update_seq)| ours.check(found, update_seq) != Err(Strange::MadeAgain))
+        !is_other
+            && end.is_none_or(|(found, update_seq)| ours.check(found, update_seq) != Err(SourceMismatch::MadeAgain))
     }
 
-    async fn admit(&mut self, page: Page, mut reading: Reading) -> Result<(), End> {
+    async fn admit(&mut self, page: ChangePage, mut reading: Reading) -> Result<(), End> {
         if self.was_source_away {
             self.look_at_source().await?;
         }
@@ -378,7 +379,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    fn admit_rows(&mut self, page: Page, reading: &mut Reading) {
+    fn admit_rows(&mut self, page: ChangePage, reading: &mut Reading) {
         let Ask { limit, is_to_wait, .. } = reading.ask;
         let is_end = page.rows < limit;
         let waiting = self.plan.admitted().saturating_add(page.rows) as u64;
@@ -395,9 +396,9 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             let processing = &self.system().processing;
             let was_there = || self.first_end.is_none_or(|end| seq.number().is_none_or(|number| number > end));
             let is_ignored = match change.what {
-                What::Deleted => processing.ignore_delete || !was_there(),
-                What::Removed => processing.ignore_remove || !was_there(),
-                What::Changed(_) | What::ToBeRead => false,
+                ChangeContent::Deleted => processing.ignore_delete || !was_there(),
+                ChangeContent::Removed => processing.ignore_remove || !was_there(),
+                ChangeContent::Changed(_) | ChangeContent::ToBeRead => false,
             };
             if is_ignored || change.id.starts_with("_design/") {
                 self.plan.pass(seq);
@@ -418,7 +419,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     }
 
     /// Adapts the rows of the next page to the size of this page.
-    fn fit_page(&mut self, page: &Page, limit: usize) {
+    fn fit_page(&mut self, page: &ChangePage, limit: usize) {
         let bytes: usize = page.changes.iter().map(bytes_of).sum();
         if self.page_bytes > PAGE_BYTES && bytes <= PAGE_BYTES {
             self.page_bytes = PAGE_BYTES;

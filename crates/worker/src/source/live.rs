@@ -6,7 +6,7 @@ use std::time::Duration;
 use flatbed_flatten::json::{Limits, parse};
 
 use super::{Ask, HttpSource, SourceError, WAIT, json_headers};
-use crate::change::{Nonsense, Page, read_row};
+use crate::change::{ChangePage, MalformedAnswer, read_row};
 use crate::checkpoint::Seq;
 use crate::peer::{PeerError, Streamed};
 
@@ -40,13 +40,13 @@ impl HttpSource {
 
     /// Returns the next rows when they arrive; none after [`WAIT`]. If the future is dropped, the next call opens
     /// another answer at the same position.
-    pub(super) async fn live(&self, since: &Seq, ask: Ask) -> Result<Page, SourceError> {
+    pub(super) async fn live(&self, since: &Seq, ask: Ask) -> Result<ChangePage, SourceError> {
         let mut kept = self.live.lock().await;
         let mut live = match kept.take().filter(|live| live.at == *since) {
             Some(live) => live,
             None => self.open(since, ask.bytes_max).await?,
         };
-        let mut page = Page { changes: Vec::new(), rows: 0, last_seq: since.clone(), pending: None };
+        let mut page = ChangePage { changes: Vec::new(), rows: 0, last_seq: since.clone(), pending: None };
         let clock = self.peer.clock();
         let (mut bytes, mut until) = (0, clock.now() + WAIT);
         while page.rows < ask.limit && bytes < ask.bytes_max / 2 {
@@ -61,12 +61,12 @@ impl HttpSource {
                 Err(error) => return Err(PeerError::Broken(error.to_string()).into()),
             };
             bytes += line.len();
-            let value = parse(&line, &Limits::default()).map_err(|_| Nonsense("a row of it is no JSON"))?;
+            let value = parse(&line, &Limits::default()).map_err(|_| MalformedAnswer("a row of it is no JSON"))?;
             // The last line of such an answer.
             if value.get("id").is_none() && value.get("last_seq").is_some() {
                 return Ok(page);
             }
-            let seq = value.get("seq").and_then(Seq::of).ok_or(Nonsense("a row has no `seq`"))?;
+            let seq = value.get("seq").and_then(Seq::of).ok_or(MalformedAnswer("a row has no `seq`"))?;
             page.changes.extend(read_row(&value)?);
             page.rows += 1;
             (page.last_seq, live.at) = (seq.clone(), seq);

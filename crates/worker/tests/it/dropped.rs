@@ -12,7 +12,7 @@ use flatbed_testkit::soon;
 use flatbed_worker::memory::Memory;
 use flatbed_worker::output::lines::Lines;
 use flatbed_worker::output::lines::turns::Turns;
-use flatbed_worker::output::{Delivery, State, Target};
+use flatbed_worker::output::{Delivery, DeliveryState, Target};
 use flatbed_worker::run::Runner;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
@@ -83,8 +83,13 @@ async fn a_thread_that_still_writes_is_waited_for() {
         async move {
             next.begin(2).await.unwrap();
             let id = "d0".to_owned();
-            let gone =
-                Delivery { id, rev: "2-x".into(), seq: "99".into(), state: State::Gone, attachments: Vec::new() };
+            let gone = Delivery {
+                id,
+                rev: "2-x".into(),
+                seq: "99".into(),
+                state: DeliveryState::Gone,
+                attachments: Vec::new(),
+            };
             next.deliver(vec![gone], None).await.unwrap();
         }
     });

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flatbed_testkit::pass;
 use flatbed_worker::attachments::Stub;
-use flatbed_worker::change::{Change, Page, What};
+use flatbed_worker::change::{Change, ChangeContent, ChangePage};
 use flatbed_worker::checkpoint::{Checkpoint, Seq, SourceIdentity};
 use flatbed_worker::documents::{self, Connections, Description, Document};
 use flatbed_worker::failure::Failure;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct FakeState {
     /// The newest state of each document, by sequence; `None`: deleted.
     feed: BTreeMap<u64, (String, Option<Value>)>,
     last_seq: watch::Sender<u64>,
@@ -47,7 +47,7 @@ pub(crate) struct State {
     pub(crate) fetched: Vec<String>,
 }
 
-impl State {
+impl FakeState {
     fn last_seq(&self) -> u64 {
         *self.last_seq.borrow()
     }
@@ -62,7 +62,7 @@ impl State {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FakeSource(pub(crate) Arc<Mutex<State>>);
+pub(crate) struct FakeSource(pub(crate) Arc<Mutex<FakeState>>);
 
 impl FakeSource {
     /// Writes a document; `null` deletes it.
@@ -113,7 +113,7 @@ impl FakeSource {
         self.0.lock().unwrap().feed.iter().map(|(seq, (id, _))| (*seq, id.clone())).collect()
     }
 
-    fn asked(&self) -> Result<std::sync::MutexGuard<'_, State>, SourceError> {
+    fn asked(&self) -> Result<std::sync::MutexGuard<'_, FakeState>, SourceError> {
         let mut state = self.0.lock().unwrap();
         state.requests += 1;
         if state.made_again_at == Some(state.requests) {
@@ -145,7 +145,7 @@ impl Source for FakeSource {
         Ok((SourceIdentity { instance, incarnation, ..SourceIdentity::default() }, end))
     }
 
-    async fn page(&self, since: &Seq, ask: Ask) -> Result<Page, SourceError> {
+    async fn page(&self, since: &Seq, ask: Ask) -> Result<ChangePage, SourceError> {
         let since = since.number().unwrap();
         let (is_patient, mut last_seq) = {
             let state = self.0.lock().unwrap();
@@ -158,27 +158,27 @@ impl Source for FakeSource {
         let row = |(seq, (id, body)): (&u64, &(String, Option<Value>))| {
             let rev = format!("{seq}-x");
             let what = match body {
-                None => What::Deleted,
+                None => ChangeContent::Deleted,
                 Some(body) => {
                     let mut body = body.clone();
                     body["_id"] = id.as_str().into();
                     body["_rev"] = rev.as_str().into();
-                    What::Changed(body.to_string())
+                    ChangeContent::Changed(body.to_string())
                 }
             };
             Change { id: id.clone(), rev, seq: state.seq(*seq), what }
         };
         let changes: Vec<Change> = state.feed.range(since + 1..).take(ask.limit).map(row).collect();
-        let bytes = |change: &Change| if let What::Changed(text) = &change.what { text.len() } else { 0 };
+        let bytes = |change: &Change| if let ChangeContent::Changed(text) = &change.what { text.len() } else { 0 };
         if changes.iter().map(bytes).sum::<usize>() > ask.bytes_max {
             return Err(SourceError::Peer(PeerError::TooLarge(200)));
         }
         let last_seq = changes.last().map_or(since, |change| change.seq.number().unwrap());
         let last_seq = state.seq(last_seq);
-        Ok(Page { rows: changes.len(), changes, last_seq, pending: None })
+        Ok(ChangePage { rows: changes.len(), changes, last_seq, pending: None })
     }
 
-    async fn page_and(&self, since: &Seq, ask: Ask, next: impl FnOnce(Seq) + Send) -> Result<Page, SourceError> {
+    async fn page_and(&self, since: &Seq, ask: Ask, next: impl FnOnce(Seq) + Send) -> Result<ChangePage, SourceError> {
         let page = self.page(since, ask).await?;
         let pause = {
             let mut state = self.0.lock().unwrap();

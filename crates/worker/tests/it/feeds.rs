@@ -6,7 +6,7 @@ use std::time::Duration;
 use flatbed_client::Url;
 use flatbed_clock::ManualClock;
 use flatbed_testkit::{soon, until};
-use flatbed_worker::change::What;
+use flatbed_worker::change::ChangeContent;
 use flatbed_worker::checkpoint::Seq;
 use flatbed_worker::documents::{ChangesFeed, SourceType};
 use flatbed_worker::output::lines::Lines;
@@ -87,18 +87,22 @@ async fn documents_that_rows_lack_are_read_in_bulk() {
     })
     .await;
     let of = source(&url, json!({"include_docs": false}));
-    let whats =
-        |page: flatbed_worker::change::Page| page.changes.into_iter().map(|change| change.what).collect::<Vec<_>>();
-    let first = What::Changed(r#"{"_id":"d0","_rev":"1-x","n":1.5}"#.to_owned());
+    let whats = |page: flatbed_worker::change::ChangePage| {
+        page.changes.into_iter().map(|change| change.what).collect::<Vec<_>>()
+    };
+    let first = ChangeContent::Changed(r#"{"_id":"d0","_rev":"1-x","n":1.5}"#.to_owned());
     let page = of.page(&Seq::default(), ask(false)).await.unwrap();
-    assert_eq!(whats(page), [first, What::ToBeRead, What::ToBeRead, What::Deleted, What::Deleted]);
+    assert_eq!(
+        whats(page),
+        [first, ChangeContent::ToBeRead, ChangeContent::ToBeRead, ChangeContent::Deleted, ChangeContent::Deleted]
+    );
     let bulk: Value = serde_json::from_str(&requests.lock().unwrap()[1].body).unwrap();
     assert_eq!(bulk["docs"].as_array().unwrap().len(), 4, "not of what is deleted: {bulk}");
     // The source lacks it: each document is read at its turn, and the source is not asked again.
     *has_bulk.lock().unwrap() = 404;
     for requests_made in [4, 5] {
         let page = of.page(&Seq::default(), ask(false)).await.unwrap();
-        assert_eq!(whats(page).iter().filter(|what| **what == What::ToBeRead).count(), 4);
+        assert_eq!(whats(page).iter().filter(|what| **what == ChangeContent::ToBeRead).count(), 4);
         assert_eq!(requests.lock().unwrap().len(), requests_made);
     }
     *has_bulk.lock().unwrap() = 503;
@@ -167,7 +171,7 @@ async fn a_feed_that_goes_on() {
     row("{\"seq\":\"2-b\",\"id\":\"b\",\"changes\":[{\"re");
     row("v\":\"1-x\"}],\"deleted\":true}\n\n");
     let page = of.page(&page.last_seq, ask(true)).await.unwrap();
-    assert_eq!((page.changes[0].what.clone(), page.last_seq.as_str()), (What::Deleted, "2-b"));
+    assert_eq!((page.changes[0].what.clone(), page.last_seq.as_str()), (ChangeContent::Deleted, "2-b"));
     assert_eq!(asked.lock().unwrap().len(), 1);
     // It ends, and another one begins behind the last row.
     row("{\"last_seq\":\"2-b\",\"pending\":0}\n");
@@ -192,7 +196,7 @@ async fn a_feed_that_goes_on() {
     lines.send(None).unwrap();
     row("nonsense\n");
     let found = of.page(&page.last_seq, ask(true)).await;
-    assert!(matches!(found, Err(SourceError::Nonsense(_))), "{found:?}");
+    assert!(matches!(found, Err(SourceError::MalformedAnswer(_))), "{found:?}");
     // A line beyond the size limit.
     lines.send(None).unwrap();
     let long: &'static str = Box::leak("x".repeat(2 << 20).into_boxed_str());

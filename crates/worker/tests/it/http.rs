@@ -9,7 +9,7 @@ use flatbed_worker::documents::{ChangesFeed, SourceType};
 use flatbed_worker::failure::Class;
 use flatbed_worker::output::body::Format;
 use flatbed_worker::output::http::{Http, Ways};
-use flatbed_worker::output::{Delivery, Refused, State, Target};
+use flatbed_worker::output::{Delivery, DeliveryState, Refused, Target};
 use flatbed_worker::peer::Peer;
 use flatbed_worker::rows::Product;
 use flatbed_worker::run::{Counts, End, Runner};
@@ -185,7 +185,7 @@ async fn a_long_answer_means_what_its_status_says() {
 }
 
 fn delivery(id: &str, seq: u64, json: Option<&str>) -> Delivery {
-    let state = json.map_or(State::Gone, |json| State::Is(Product::Json(json.to_owned())));
+    let state = json.map_or(DeliveryState::Gone, |json| DeliveryState::Is(Product::Json(json.to_owned())));
     Delivery { id: id.into(), rev: "1-x".into(), seq: seq.to_string(), state, attachments: Vec::new() }
 }
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use flatbed_worker::checkpoint::{Checkpoint, Strange};
+use flatbed_worker::checkpoint::{Checkpoint, SourceMismatch};
 use flatbed_worker::documents::{Description, ResetTo};
 use flatbed_worker::failure::Failure;
 use flatbed_worker::output::sqlite::Sqlite;
 use flatbed_worker::output::{Delivery, Refused, Target};
-use flatbed_worker::queue::State;
+use flatbed_worker::queue::EntryState;
 use flatbed_worker::run::{End, Runner, Wanted};
 use serde_json::json;
 use tokio::sync::watch;
@@ -93,11 +93,11 @@ async fn what_the_target_takes_at_last_leaves_the_queue() {
     let named = |id: &str, state, attempts| (id.to_owned(), state, attempts);
     assert_eq!(
         states(&place),
-        [named("b", State::Waiting, 1), named("c", State::Waiting, 1), named("d", State::Overtaken, 0)]
+        [named("b", EntryState::Waiting, 1), named("c", EntryState::Waiting, 1), named("d", EntryState::Overtaken, 0)]
     );
     place.want_all(false);
     place.run(None).await;
-    assert_eq!(states(&place)[0], named("b", State::Exhausted, 2));
+    assert_eq!(states(&place)[0], named("b", EntryState::Exhausted, 2));
     // Exhausted entries are replayed only by id.
     place.refuse(false);
     place.want_all(false);
@@ -131,7 +131,7 @@ async fn a_job_that_is_reset_goes_on_where_it_is_told() {
     assert_eq!(place.run(None).await, (End::Done, 5));
     // The source is another one: an administrator must decide.
     place.source.0.lock().unwrap().instance = 1;
-    assert_eq!(place.run(None).await.0, End::Strange(Strange::MadeAgain));
+    assert_eq!(place.run(None).await.0, End::SourceMismatch(SourceMismatch::MadeAgain));
     assert_eq!(place.run(Some(ResetTo::AsIs)).await.0, End::Done);
     assert_eq!(place.run(None).await, (End::Done, 0));
     assert_eq!(place.run(Some(ResetTo::Beginning)).await, (End::Done, 0));

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flatbed_clock::ManualClock;
 use flatbed_testkit::{soon, until};
-use flatbed_worker::checkpoint::{Checkpoint, Strange};
+use flatbed_worker::checkpoint::{Checkpoint, SourceMismatch};
 use flatbed_worker::documents::Description;
 use flatbed_worker::failure::{Failure, Halt};
 use flatbed_worker::output::lines::Lines;
@@ -111,9 +111,15 @@ async fn what_must_not_go_on_halts() {
     assert_eq!((end, counts.queued), (End::Halted(Halt::InARow), 100));
     // A database that was created again, or restored.
     source.0.lock().unwrap().instance = 1;
-    assert_eq!(once(&job, &source, open(&file, &job), &queue, 8).await.0, End::Strange(Strange::MadeAgain));
+    assert_eq!(
+        once(&job, &source, open(&file, &job), &queue, 8).await.0,
+        End::SourceMismatch(SourceMismatch::MadeAgain)
+    );
     let restored = FakeSource::default();
-    assert_eq!(once(&job, &restored, open(&file, &job), &queue, 9).await.0, End::Strange(Strange::Behind));
+    assert_eq!(
+        once(&job, &restored, open(&file, &job), &queue, 9).await.0,
+        End::SourceMismatch(SourceMismatch::Behind)
+    );
 }
 
 /// Whichever request fails, nothing is delivered of a database that is another one by then.
@@ -134,7 +140,7 @@ async fn a_source_that_was_away_is_looked_at() {
         }
         ends.push((end, counts.delivered));
     }
-    let strange = |delivered| (End::Strange(Strange::MadeAgain), delivered);
+    let strange = |delivered| (End::SourceMismatch(SourceMismatch::MadeAgain), delivered);
     let done = (End::Done, 30);
     // The requests: the database, the checkpoint, three pages and an empty one, the written checkpoint.
     assert_eq!(ends, [done.clone(), done.clone(), strange(0), strange(10), strange(20), strange(30), done]);
@@ -162,7 +168,7 @@ async fn a_database_that_is_made_again_while_it_is_waited_for_is_noticed() {
             source.write("new", json!({}));
         };
         let ((end, counts, ..), ()) = soon(async { tokio::join!(runner.run(), made_again) }).await;
-        assert_eq!((end, counts.delivered), (End::Strange(Strange::MadeAgain), 1), "{incarnation:?}");
+        assert_eq!((end, counts.delivered), (End::SourceMismatch(SourceMismatch::MadeAgain), 1), "{incarnation:?}");
     }
 }
 

@@ -11,7 +11,7 @@ use flatbed_worker::connect::{AnyTarget, Reach, Secrets, connect};
 use flatbed_worker::documents::{Connections, Description, Document, read};
 use flatbed_worker::output::lines::turns::Turns;
 use flatbed_worker::output::s3::sign::{Signed, Signer, encode_key, hash, timestamp};
-use flatbed_worker::output::{Delivery, State, Target};
+use flatbed_worker::output::{Delivery, DeliveryState, Target};
 use flatbed_worker::peer::{Bounds, Peer};
 use flatbed_worker::rows::Product;
 use flatbed_worker::run::{Counts, End, Runner};
@@ -67,12 +67,12 @@ pub(crate) async fn once<T: Target>(
     (end, counts, target.unwrap())
 }
 
-fn delivery(id: &str, seq: &str, state: State) -> Delivery {
+fn delivery(id: &str, seq: &str, state: DeliveryState) -> Delivery {
     Delivery { id: id.into(), rev: "1-x".into(), seq: seq.into(), state, attachments: Vec::new() }
 }
 
-fn is(json: &str) -> State {
-    State::Is(Product::Json(json.to_owned()))
+fn is(json: &str) -> DeliveryState {
+    DeliveryState::Is(Product::Json(json.to_owned()))
 }
 
 #[tokio::test]
@@ -81,7 +81,7 @@ async fn objects_are_put_and_deleted() {
     let job = into(&url, json!({"key_template": "in/{id}.json", "region": "eu-1"}), json!({}));
     let mut target = target(&job);
     target.begin(3).await.unwrap();
-    let batch = vec![delivery("a/../b c", "1", is("{\"n\":1}")), delivery("gone", "2", State::Gone)];
+    let batch = vec![delivery("a/../b c", "1", is("{\"n\":1}")), delivery("gone", "2", DeliveryState::Gone)];
     target.deliver(batch, None).await.unwrap();
     let requests = requests.lock().unwrap();
     let of = |request: &Request| format!("{} {} {}", request.method, request.path, request.body);
@@ -102,7 +102,7 @@ async fn objects_are_put_and_deleted() {
 #[tokio::test]
 async fn deletions_that_are_kept_out_or_written_down() {
     let (url, requests) = serve(|_| (200, "", String::new())).await;
-    let batch = || vec![delivery("a", "1", is("{\"k\":\"x\"}")), delivery("b", "2", State::Gone)];
+    let batch = || vec![delivery("a", "1", is("{\"k\":\"x\"}")), delivery("b", "2", DeliveryState::Gone)];
     for (members, expected) in [
         (json!({"key_template": "{k}/{id}", "on_delete": "ignore"}), "/b/x/a {\"k\":\"x\"}"),
         (

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use super::Told;
 use crate::failure::Failure;
-use crate::output::{Delivery, Refused, State};
+use crate::output::{Delivery, DeliveryState, Refused};
 
 /// The most bytes of remembered deletions. Beyond that the oldest are discarded.
 const BYTES_MAX: usize = 256 << 10;
@@ -37,7 +37,7 @@ impl Doubts {
             Told::Gone => {}
             Told::Unknown => {
                 let (id, rev, seq) = (delivery.id.clone(), delivery.rev.clone(), delivery.seq.clone());
-                let deletion = Delivery { id, rev, seq, state: State::Gone, attachments: Vec::new() };
+                let deletion = Delivery { id, rev, seq, state: DeliveryState::Gone, attachments: Vec::new() };
                 self.bytes += deletion.bytes();
                 self.deletions.push_back(deletion);
                 while self.bytes > BYTES_MAX {
@@ -91,8 +91,13 @@ mod tests {
         let mut doubts = Doubts::default();
         for at in 0..5_000 {
             let id = format!("{at}-{}", "x".repeat(at % 500));
-            let deletion =
-                Delivery { id, rev: "1-x".into(), seq: at.to_string(), state: State::Gone, attachments: Vec::new() };
+            let deletion = Delivery {
+                id,
+                rev: "1-x".into(),
+                seq: at.to_string(),
+                state: DeliveryState::Gone,
+                attachments: Vec::new(),
+            };
             doubts.note(&deletion, Told::Unknown);
             assert!(doubts.bytes <= BYTES_MAX);
         }

@@ -151,7 +151,7 @@ mod tests {
     use flatbed_flatten::json::{Limits, parse};
 
     use super::*;
-    use crate::output::State;
+    use crate::output::DeliveryState;
 
     #[test]
     fn paths_stay_where_their_template_puts_them() {
@@ -159,7 +159,7 @@ mod tests {
             id: id.to_owned(),
             rev: "1-x".to_owned(),
             seq: "7".to_owned(),
-            state: State::Gone,
+            state: DeliveryState::Gone,
             attachments: Vec::new(),
         };
         let body = parse(br#"{"customer":{"id":7},"name":"a/b?c"}"#, &Limits::default()).unwrap();

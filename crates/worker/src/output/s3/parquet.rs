@@ -19,7 +19,7 @@ use parquet::schema::types::{PrimitiveTypeBuilder, Type as Field};
 
 use crate::datum::{Datum, Type};
 use crate::mapping::Table;
-use crate::output::{Delivery, State};
+use crate::output::{Delivery, DeliveryState};
 use crate::rows::Product;
 use crate::time::{Moment, day_of};
 
@@ -47,11 +47,11 @@ type Result<T> = std::result::Result<T, ParquetFailure>;
 pub fn bytes_of(delivery: &Delivery) -> usize {
     let own = 64 + delivery.id.len() + delivery.rev.len() + delivery.seq.len();
     match &delivery.state {
-        State::Is(Product::Json(text)) => own + text.len(),
-        State::Is(Product::Rows(rows)) => {
+        DeliveryState::Is(Product::Json(text)) => own + text.len(),
+        DeliveryState::Is(Product::Rows(rows)) => {
             rows.iter().map(|row| own + row.values.iter().map(Datum::bytes).sum::<usize>()).sum::<usize>().max(own)
         }
-        State::Is(Product::Nothing) | State::Gone => own,
+        DeliveryState::Is(Product::Nothing) | DeliveryState::Gone => own,
     }
 }
 
@@ -71,11 +71,13 @@ pub fn file<'d>(table: Option<(usize, &Table)>, deliveries: impl Iterator<Item =
     for delivery in deliveries {
         let before = rows.len();
         match (&delivery.state, table) {
-            (State::Is(Product::Rows(all)), Some((at, _))) => {
+            (DeliveryState::Is(Product::Rows(all)), Some((at, _))) => {
                 let own = all.iter().filter(|row| row.table == at);
                 rows.extend(own.map(|row| Row { delivery, values: Some(&row.values), json: None }));
             }
-            (State::Is(Product::Json(text)), None) => rows.push(Row { delivery, values: None, json: Some(text) }),
+            (DeliveryState::Is(Product::Json(text)), None) => {
+                rows.push(Row { delivery, values: None, json: Some(text) })
+            }
             _ => {}
         }
         if rows.len() == before {
@@ -290,10 +292,10 @@ mod tests {
     fn delivery(mapping: &Mapping, id: &str, document: Value) -> Delivery {
         let text = document.to_string();
         let state = match document {
-            Value::Null => State::Gone,
+            Value::Null => DeliveryState::Gone,
             _ => {
                 let value = flatbed_flatten::json::parse(text.as_bytes(), &Default::default()).unwrap();
-                State::Is(produce(mapping, &value).unwrap())
+                DeliveryState::Is(produce(mapping, &value).unwrap())
             }
         };
         Delivery { id: id.to_owned(), rev: "1-x".to_owned(), seq: "7".to_owned(), state, attachments: Vec::new() }

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::mapping::Mapping;
-use crate::output::{Delivery, State, Target};
+use crate::output::{Delivery, DeliveryState, Target};
 use crate::rows::produce;
 
 fn mapping() -> Mapping {
@@ -22,10 +22,12 @@ fn mapping() -> Mapping {
 fn delivery(mapping: &Mapping, id: &str, document: &serde_json::Value) -> Delivery {
     let mut document = document.clone();
     let state = if document.is_null() {
-        State::Gone
+        DeliveryState::Gone
     } else {
         document["_id"] = id.into();
-        State::Is(produce(mapping, &parse(document.to_string().as_bytes(), &Limits::default()).unwrap()).unwrap())
+        DeliveryState::Is(
+            produce(mapping, &parse(document.to_string().as_bytes(), &Limits::default()).unwrap()).unwrap(),
+        )
     };
     Delivery { id: id.to_owned(), rev: "1-x".to_owned(), seq: "1".to_owned(), state, attachments: Vec::new() }
 }

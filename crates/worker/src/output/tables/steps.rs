@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use crate::datum::{Datum, key_of_text};
 use crate::difference::{Claim, Operation, difference};
 use crate::mapping::Table;
-use crate::output::{Delivery, State};
+use crate::output::{Delivery, DeliveryState};
 use crate::rows::{Product, Row};
 
 /// A bulk operation.
@@ -41,9 +41,9 @@ pub enum Step {
 /// Returns the rows that a delivery produces, and whether its document is gone.
 pub fn rows_of(delivery: &Delivery) -> (&[Row], bool) {
     match &delivery.state {
-        State::Is(Product::Rows(rows)) => (rows, false),
-        State::Is(Product::Nothing | Product::Json(_)) => (&[], false),
-        State::Gone => (&[], true),
+        DeliveryState::Is(Product::Rows(rows)) => (rows, false),
+        DeliveryState::Is(Product::Nothing | Product::Json(_)) => (&[], false),
+        DeliveryState::Gone => (&[], true),
     }
 }
 
@@ -179,11 +179,13 @@ mod tests {
 
     fn delivery(mapping: &Mapping, id: &str, body: &Value) -> Delivery {
         let state = if body.is_null() {
-            State::Gone
+            DeliveryState::Gone
         } else {
             let mut body = body.clone();
             body["_id"] = id.into();
-            State::Is(produce(mapping, &parse(body.to_string().as_bytes(), &Limits::default()).unwrap()).unwrap())
+            DeliveryState::Is(
+                produce(mapping, &parse(body.to_string().as_bytes(), &Limits::default()).unwrap()).unwrap(),
+            )
         };
         Delivery { id: id.to_owned(), rev: "1-x".to_owned(), seq: "1".to_owned(), state, attachments: Vec::new() }
     }

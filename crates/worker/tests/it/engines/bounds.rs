@@ -3,7 +3,7 @@
 use flatbed_testkit::until_some;
 use flatbed_worker::connect::AnyTarget;
 use flatbed_worker::output::tables::{Claims, Driver, Opening, Tables};
-use flatbed_worker::output::{Delivery, State, Target};
+use flatbed_worker::output::{Delivery, DeliveryState, Target};
 use flatbed_worker::run::End;
 use serde_json::json;
 
@@ -41,7 +41,7 @@ pub(super) async fn no_more_claims_are_read_than_there_is_room_for(place: &mut P
         id: id.into(),
         rev: "2-x".into(),
         seq: seq.into(),
-        state: State::Gone,
+        state: DeliveryState::Gone,
         attachments: Vec::new(),
     };
     target.deliver(vec![gone("a", "3"), gone("b", "4")], None).await.unwrap();
