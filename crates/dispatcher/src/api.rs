@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flatbed_flatten::json::{Limits, Value as Flat, parse};
 use flatbed_layer::Error as LayerError;
-use flatbed_worker::documents::{Do, JOB, Order, ResetTo};
+use flatbed_worker::documents::{JOB, Order, OrderAction, ResetTo};
 use flatbed_worker::mapping::Mapping;
 use flatbed_worker::memory::Memory;
 use flatbed_worker::rows::{Product, ROWS_BYTES_MAX, rows_json};
@@ -14,10 +14,10 @@ use flatbed_worker::script::{Scripts, product};
 use serde_json::{Value, json};
 
 use crate::Dispatcher;
-use crate::board::{Board, Listed};
+use crate::board::{Board, JobDefinition};
 use crate::scripts::check;
 use crate::store::{StoreError, set};
-use crate::work::Told;
+use crate::work::JobReport;
 
 /// The most documents on which a mapping is tested in one request.
 const TRIED_MAX: usize = 100;
@@ -79,7 +79,7 @@ pub(crate) fn new_id() -> String {
 }
 
 /// Returns an order without details.
-pub(crate) fn order(what: Do) -> Order {
+pub(crate) fn order(what: OrderAction) -> Order {
     Order {
         id: new_id(),
         what,
@@ -92,7 +92,7 @@ pub(crate) fn order(what: Do) -> Order {
     }
 }
 
-fn shown(id: &str, listed: &Listed, told: Option<&Told>) -> Value {
+fn shown(id: &str, listed: &JobDefinition, told: Option<&JobReport>) -> Value {
     let mut row = json!({"id": id, "name": listed.name, "enabled": listed.is_enabled, "orders": listed.orders});
     let told = told.filter(|told| told.of == listed.fingerprint || listed.description.is_err());
     let state = match (&listed.description, listed.is_enabled, told) {
@@ -130,7 +130,7 @@ fn shown(id: &str, listed: &Listed, told: Option<&Told>) -> Value {
 
 impl Dispatcher {
     /// Returns the states of running jobs: of this process as of now, of others as of some seconds ago.
-    async fn told(&self) -> Result<HashMap<String, Told>> {
+    async fn told(&self) -> Result<HashMap<String, JobReport>> {
         let mut told = HashMap::new();
         let mut after: Option<String> = None;
         loop {
@@ -139,7 +139,7 @@ impl Dispatcher {
             after = Some(last.clone());
             for (id, lease) in page {
                 let Some(id) = id.strip_prefix(JOB) else { continue };
-                let Ok(mut said) = serde_json::from_slice::<Told>(&lease.state) else { continue };
+                let Ok(mut said) = serde_json::from_slice::<JobReport>(&lease.state) else { continue };
                 if lease.owner.is_empty() {
                     said.state = if said.halted.is_some() { "halted" } else { "waiting" }.to_owned();
                 }
@@ -210,7 +210,7 @@ impl Dispatcher {
     /// # Errors
     /// [`ApiError`].
     pub async fn start_job(&self, id: &str) -> Result<Value> {
-        self.give_order(id, &order(Do::Start), Some(true)).await?;
+        self.give_order(id, &order(OrderAction::Start), Some(true)).await?;
         Ok(json!({"ok": true}))
     }
 
@@ -235,7 +235,7 @@ impl Dispatcher {
     pub async fn reset_job(&self, id: &str, body: &Value) -> Result<Value> {
         let to: Option<ResetTo> = body.get("to").and_then(|to| serde_json::from_value(to.clone()).ok());
         let to = to.ok_or_else(|| Refusal::Bad("`to` must be beginning, now or as_is".to_owned()))?;
-        self.give_order(id, &Order { to: Some(to), ..order(Do::Reset) }, None).await?;
+        self.give_order(id, &Order { to: Some(to), ..order(OrderAction::Reset) }, None).await?;
         Ok(json!({"ok": true}))
     }
 

@@ -17,7 +17,7 @@ const JOBS_MAX: usize = 10_000;
 
 /// A job, as its documents define it.
 #[derive(Debug, Clone)]
-pub(crate) struct Listed {
+pub(crate) struct JobDefinition {
     /// The display name.
     pub(crate) name: String,
     /// True if the job is to run.
@@ -33,7 +33,7 @@ pub(crate) struct Listed {
 /// All jobs, by id.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Board {
-    pub(crate) jobs: BTreeMap<String, Listed>,
+    pub(crate) jobs: BTreeMap<String, JobDefinition>,
     /// The objects that jobs can name.
     pub(crate) connections: Connections,
 }
@@ -67,7 +67,7 @@ impl Board {
             let hash = Sha256::digest(format!("{description:?}"));
             let fingerprint = hash.iter().take(16).fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
             let Job { id, name, is_enabled, orders, .. } = job;
-            (id, Listed { name, is_enabled, orders, description, fingerprint })
+            (id, JobDefinition { name, is_enabled, orders, description, fingerprint })
         };
         let jobs = jobs.into_iter().map(listed).collect();
         Ok(Board { jobs, connections })

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use flatbed_worker::documents::{Do, Order};
+use flatbed_worker::documents::{Order, OrderAction};
 use flatbed_worker::import::failed_line;
 use flatbed_worker::queue::Entry;
 use flatbed_worker::secret::Redactor;
@@ -252,7 +252,7 @@ impl Dispatcher {
         if job.is_empty() {
             return Err(Refusal::Conflict("the entry is of no job: import it into one").into());
         }
-        let order = Order { entries: vec![id.to_owned()], ..order(Do::Replay) };
+        let order = Order { entries: vec![id.to_owned()], ..order(OrderAction::Replay) };
         self.give_order(&job, &order, None).await?;
         let wait = Duration::from_secs(wait_seconds.unwrap_or(WAIT_SECONDS).min(WAIT_SECONDS_MAX));
         let begun = self.clock().now();
@@ -290,7 +290,7 @@ impl Dispatcher {
         let mut ordered = Vec::new();
         for job in jobs {
             let (reason, since, until) = (filter.reason.clone(), filter.since, filter.until);
-            let order = Order { reason, since, until, per_second, ..order(Do::Replay) };
+            let order = Order { reason, since, until, per_second, ..order(OrderAction::Replay) };
             match self.give_order(&job, &order, None).await {
                 Ok(()) => ordered.push(job),
                 // The job is gone, and its entries remain undelivered.

@@ -7,9 +7,9 @@ use std::time::Duration;
 use flatbed_clock::Clock;
 use flatbed_layer::WORKER;
 use flatbed_worker::checkpoint::Checkpoint;
-use flatbed_worker::documents::{CHECKPOINT, Do, JOB, Order, QueuePart};
+use flatbed_worker::documents::{CHECKPOINT, JOB, Order, OrderAction, QueuePart};
 use flatbed_worker::queue::Entry;
-use flatbed_worker::run::{NotKept, Queue, Replayed, Wanted};
+use flatbed_worker::run::{NotKept, Queue, ReplayRequest, Replayed};
 use hyper::Method;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -111,7 +111,7 @@ impl Entries {
     fn next_order(&mut self) -> Option<UnderWay> {
         let orders = self.orders.borrow();
         self.done.retain(|done| orders.iter().any(|order| order.id == *done));
-        let is_next = |order: &&Order| order.what == Do::Replay && !self.done.contains(&order.id);
+        let is_next = |order: &&Order| order.what == OrderAction::Replay && !self.done.contains(&order.id);
         let order = orders.iter().find(is_next).cloned()?;
         drop(orders);
         let (ids, is_listed) = (order.entries.iter().cloned().collect(), !order.entries.is_empty());
@@ -141,7 +141,7 @@ impl Entries {
         Ok(())
     }
 
-    async fn read(&mut self, id: &str, by_hand: bool) -> Result<Option<Wanted>, StoreError> {
+    async fn read(&mut self, id: &str, by_hand: bool) -> Result<Option<ReplayRequest>, StoreError> {
         let Some(mut document) = self.store.get(id).await? else { return Ok(None) };
         let rev = text_of(&document, "_rev").to_owned();
         if let Some(members) = document.as_object_mut() {
@@ -153,10 +153,10 @@ impl Entries {
             return Ok(None);
         }
         self.revs.insert(id.to_owned(), rev);
-        Ok(Some(Wanted { entry, by_hand }))
+        Ok(Some(ReplayRequest { entry, by_hand }))
     }
 
-    async fn next(&mut self, max: usize) -> Result<Vec<Wanted>, StoreError> {
+    async fn next(&mut self, max: usize) -> Result<Vec<ReplayRequest>, StoreError> {
         let mut wanted = Vec::new();
         let mut bytes = 0;
         self.revs.clear();
@@ -282,7 +282,7 @@ impl Queue for Entries {
         }
     }
 
-    async fn wanted(&mut self, max: usize) -> Result<Vec<Wanted>, String> {
+    async fn wanted(&mut self, max: usize) -> Result<Vec<ReplayRequest>, String> {
         self.sweep().await.map_err(|error| error.to_string())?;
         self.next(max).await.map_err(|error| error.to_string())
     }

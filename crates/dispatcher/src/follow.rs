@@ -17,7 +17,7 @@ use crate::board::Board;
 use crate::home::Home;
 use crate::leases;
 use crate::store::text_of;
-use crate::work::Followed;
+use crate::work::FollowedJob;
 
 /// The first pause after an error.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ pub(crate) async fn run(dispatcher: Arc<Dispatcher>) {
     for job in &followed {
         job.status.stop();
     }
-    let leaving: Vec<Arc<Followed>> = dispatcher.leaving().values().cloned().collect();
+    let leaving: Vec<Arc<FollowedJob>> = dispatcher.leaving().values().cloned().collect();
     for job in followed.into_iter().chain(leaving) {
         job.status.ended().await;
     }
@@ -139,7 +139,7 @@ async fn follow_here(dispatcher: &Arc<Dispatcher>, layer: &Layer) -> Result<(), 
 
 /// Starts and stops jobs to match the board.
 async fn take(dispatcher: &Arc<Dispatcher>, board: Board) {
-    let known: HashMap<String, Arc<Followed>> =
+    let known: HashMap<String, Arc<FollowedJob>> =
         dispatcher.followed().into_iter().map(|job| (job.description.id.clone(), job)).collect();
     for (id, job) in &known {
         let is_the_same = board.jobs.get(id).is_some_and(|listed| {
@@ -176,7 +176,7 @@ async fn take(dispatcher: &Arc<Dispatcher>, board: Board) {
                 if before.is_some() {
                     dispatcher.unfollow(&id);
                 }
-                let followed = Followed::new(dispatcher, description, listed.fingerprint, listed.orders);
+                let followed = FollowedJob::new(dispatcher, description, listed.fingerprint, listed.orders);
                 dispatcher.follow(id, followed);
             }
         }
@@ -196,7 +196,7 @@ async fn watch_leases(dispatcher: &Arc<Dispatcher>) {
 async fn look_at_leases(dispatcher: &Dispatcher) -> Result<(), LeaseError> {
     let waiting = dispatcher.followed().into_iter();
     let waiting = waiting.filter(|job| !job.claim.is_ours() && !job.status.has_ended());
-    let mut waiting: HashMap<String, Arc<Followed>> = waiting.map(|job| (job.id.clone(), job)).collect();
+    let mut waiting: HashMap<String, Arc<FollowedJob>> = waiting.map(|job| (job.id.clone(), job)).collect();
     if waiting.is_empty() {
         return Ok(());
     }

@@ -31,7 +31,7 @@ pub(crate) enum Home {
 
 /// The state that a new owner of a lease receives, for [`flatbed_jobs::Job::restore`].
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Given {
+pub(crate) struct Takeover {
     /// The epoch of the new owner: above all epochs in the lease, by the clock of the home.
     pub(crate) epoch: u64,
     /// The state that the previous owner stored.
@@ -48,12 +48,12 @@ pub(crate) fn epoch_of(state: &[u8]) -> u64 {
     serde_json::from_slice::<Epoch>(state).map_or(0, |told| told.epoch)
 }
 
-impl Given {
+impl Takeover {
     /// Makes the state for the new owner of a lease at a time, in seconds of Unix time.
-    pub(crate) fn of(state: &[u8], now: u64) -> Given {
+    pub(crate) fn of(state: &[u8], now: u64) -> Takeover {
         // The time exceeds the epochs of a lease that was deleted with its job.
         let epoch = epoch_of(state).saturating_add(1).max(now);
-        Given { epoch, told: serde_json::from_slice(state).ok() }
+        Takeover { epoch, told: serde_json::from_slice(state).ok() }
     }
 }
 
@@ -121,7 +121,7 @@ impl Leases for Home {
         match self {
             Home::Here { layer, actor } => match take_here(layer, actor, id, owner, stale).await? {
                 TakenLease::Ours(lease) => {
-                    let state = serde_json::to_vec(&Given::of(&lease.state, layer.clock().unix_seconds()));
+                    let state = serde_json::to_vec(&Takeover::of(&lease.state, layer.clock().unix_seconds()));
                     let state = state.map_err(|error| LeaseError::Storage(error.into()))?;
                     Ok(TakenLease::Ours(Lease { state, ..lease }))
                 }
@@ -176,11 +176,11 @@ mod tests {
     #[test]
     fn epochs_rise() {
         const NOW: u64 = 1_700_000_000;
-        let given = Given::of(br#"{"epoch":7,"node":"x"}"#, NOW);
+        let given = Takeover::of(br#"{"epoch":7,"node":"x"}"#, NOW);
         assert!(given.epoch == NOW && given.told.unwrap()["node"] == "x");
         let ahead = NOW + 1_000;
-        assert_eq!(Given::of(format!("{{\"epoch\":{ahead}}}").as_bytes(), NOW).epoch, ahead + 1);
-        assert!(Given::of(b"\xff", NOW).told.is_none() && Given::of(b"", NOW).epoch == NOW);
+        assert_eq!(Takeover::of(format!("{{\"epoch\":{ahead}}}").as_bytes(), NOW).epoch, ahead + 1);
+        assert!(Takeover::of(b"\xff", NOW).told.is_none() && Takeover::of(b"", NOW).epoch == NOW);
         let told = |epoch: u64| format!("{{\"epoch\":{epoch}}}").into_bytes();
         for (found, comes, may) in [
             (told(7), told(7), true),

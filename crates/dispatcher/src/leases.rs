@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 
 use crate::Dispatcher;
 use crate::api::{ApiError, Refusal, Result};
-use crate::home::{Given, epoch_of};
+use crate::home::{Takeover, epoch_of};
 use crate::store::{self, Store, StoreError, text_of};
 
 /// The bytes of an owner; also the longest that is accepted.
@@ -107,7 +107,7 @@ impl Dispatcher {
         };
         match self.home.take(&format!("{JOB}{id}"), &owner, stale.as_ref()).await? {
             TakenLease::Ours(lease) => {
-                let given: Given = serde_json::from_slice(&lease.state).unwrap_or_default();
+                let given: Takeover = serde_json::from_slice(&lease.state).unwrap_or_default();
                 Ok(json!({"ours": true, "epoch": given.epoch, "told": given.told}))
             }
             TakenLease::Others(lease) => Ok(json!({"ours": false, "lease": seen(&lease)})),

@@ -45,7 +45,7 @@ use crate::metrics::Metrics;
 pub use api::{ApiError, Refusal};
 pub use dlq::{Export, Sorted, Window};
 pub use store::{Filter, Store, StoreError};
-pub use work::{Followed, Halted, Told};
+pub use work::{FollowedJob, HaltReason, JobReport};
 
 /// The time that jobs have to end when the server stops.
 const STOP_MAX: Duration = Duration::from_secs(8);
@@ -191,9 +191,9 @@ pub struct Dispatcher {
     lease_ms: AtomicU64,
     store: Store,
     /// Enabled jobs by id, whichever process runs them.
-    jobs: Mutex<HashMap<String, Arc<Followed>>>,
+    jobs: Mutex<HashMap<String, Arc<FollowedJob>>>,
     /// Stopped jobs that may still run, by id. Their successors wait for them.
-    leaving: Mutex<HashMap<String, Arc<Followed>>>,
+    leaving: Mutex<HashMap<String, Arc<FollowedJob>>>,
     /// The owner of this process's leases.
     owner: Owner,
     rooms: Arc<Semaphore>,
@@ -277,20 +277,20 @@ impl Dispatcher {
         self.owner.iter().take(4).fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<String, Arc<Followed>>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<String, Arc<FollowedJob>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn followed(&self) -> Vec<Arc<Followed>> {
+    fn followed(&self) -> Vec<Arc<FollowedJob>> {
         self.map().values().cloned().collect()
     }
 
-    fn leaving(&self) -> MutexGuard<'_, HashMap<String, Arc<Followed>>> {
+    fn leaving(&self) -> MutexGuard<'_, HashMap<String, Arc<FollowedJob>>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs a job once its predecessor with the same id has ended: both use the lease of this process.
-    fn follow(self: &Arc<Self>, id: String, followed: Arc<Followed>) {
+    fn follow(self: &Arc<Self>, id: String, followed: Arc<FollowedJob>) {
         let before = self.leaving().get(&id).cloned();
         self.map().insert(id, followed.clone());
         tokio::spawn(followed.run(self.clone(), before));
@@ -307,7 +307,7 @@ impl Dispatcher {
     }
 
     /// Forgets a job that has ended, so that no successor waits for it.
-    pub(crate) fn left(&self, followed: &Arc<Followed>) {
+    pub(crate) fn left(&self, followed: &Arc<FollowedJob>) {
         if followed.status.has_ended() {
             let mut leaving = self.leaving();
             let id = &followed.description.id;

@@ -9,16 +9,16 @@ use async_trait::async_trait;
 use flatbed_jobs::{Claim, Failure, Job, Next, Room, Run, Status, lead};
 use flatbed_worker::checkpoint::Checkpoint;
 use flatbed_worker::connect::connect;
-use flatbed_worker::documents::{CHECKPOINT, Description, Do, JOB, Order, ResetTo};
+use flatbed_worker::documents::{CHECKPOINT, Description, JOB, Order, OrderAction, ResetTo};
 use flatbed_worker::progress::{AttachmentCounts, Progress};
-use flatbed_worker::run::{End, Held, Runner};
+use flatbed_worker::run::{End, OwnershipCheck, Runner};
 use flatbed_worker::script::ScriptError;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, watch};
 
 use crate::Dispatcher;
 use crate::entries::{Entries, end_order};
-use crate::home::Given;
+use crate::home::Takeover;
 use crate::scripts::check;
 
 /// The time for the current batch when a job must end.
@@ -29,7 +29,7 @@ const DONE_MAX: usize = 200;
 
 /// The reason why a job is halted until an administrator acts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Halted {
+pub struct HaltReason {
     /// `made_again`, `behind`, `nonsense`, `unfit`, `too_many_failures`, `queue_full`, `broken` or `gave_up`.
     pub kind: String,
     /// The reason in words.
@@ -40,7 +40,7 @@ pub struct Halted {
 
 /// The state of a job in its lease.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub struct Told {
+pub struct JobReport {
     /// The epoch, raised by each takeover.
     pub epoch: u64,
     /// The process that holds the lease.
@@ -51,7 +51,7 @@ pub struct Told {
     pub state: String,
     /// The reason of a halt.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub halted: Option<Halted>,
+    pub halted: Option<HaltReason>,
     /// The position up to which everything is delivered or in the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seq: Option<String>,
@@ -81,15 +81,15 @@ pub struct Told {
 }
 
 #[derive(Debug, Default)]
-struct Shown {
+struct JobRecord {
     epoch: u64,
-    halted: Option<Halted>,
+    halted: Option<HaltReason>,
     /// Completed orders. An older copy of the document may list them again.
     done: VecDeque<String>,
 }
 
 /// An enabled job, and its state in this process.
-pub struct Followed {
+pub struct FollowedJob {
     /// The id of its document and of its lease.
     pub id: String,
     pub(crate) description: Arc<Description>,
@@ -100,18 +100,18 @@ pub struct Followed {
     pub(crate) status: Status,
     pub(crate) claim: Arc<Claim>,
     node: String,
-    shown: Mutex<Shown>,
+    shown: Mutex<JobRecord>,
 }
 
-impl Followed {
+impl FollowedJob {
     pub(crate) fn new(
         dispatcher: &Dispatcher,
         description: Description,
         fingerprint: String,
         orders: Vec<Order>,
-    ) -> Arc<Followed> {
+    ) -> Arc<FollowedJob> {
         let clock = dispatcher.clock();
-        Arc::new(Followed {
+        Arc::new(FollowedJob {
             id: format!("{JOB}{}", description.id),
             description: Arc::new(description),
             fingerprint,
@@ -125,18 +125,20 @@ impl Followed {
         })
     }
 
-    fn shown(&self) -> MutexGuard<'_, Shown> {
+    fn shown(&self) -> MutexGuard<'_, JobRecord> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the next pending start or reset.
     fn before_a_run(&self, orders: &[Order]) -> Option<Order> {
         let shown = self.shown();
-        let is_next = |order: &&Order| matches!(order.what, Do::Start | Do::Reset) && !shown.done.contains(&order.id);
+        let is_next = |order: &&Order| {
+            matches!(order.what, OrderAction::Start | OrderAction::Reset) && !shown.done.contains(&order.id)
+        };
         orders.iter().find(is_next).cloned()
     }
 
-    fn halted(&self) -> Option<Halted> {
+    fn halted(&self) -> Option<HaltReason> {
         self.shown().halted.clone()
     }
 
@@ -165,14 +167,14 @@ impl Followed {
     }
 
     /// Returns the state for the lease.
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> JobReport {
         let (halted, epoch) = {
             let shown = self.shown();
             (shown.halted.clone(), shown.epoch)
         };
         let (progress, lag) = (&self.progress, self.progress.lag());
         let errors = progress.errors().into_iter().map(|fault| (fault.at, fault.error)).collect();
-        Told {
+        JobReport {
             epoch,
             node: self.node.clone(),
             of: self.fingerprint.clone(),
@@ -206,7 +208,7 @@ impl Followed {
     }
 
     /// Runs the job whenever this process holds its lease, after its predecessor has ended, until it is stopped.
-    pub(crate) async fn run(self: Arc<Self>, dispatcher: Arc<Dispatcher>, before: Option<Arc<Followed>>) {
+    pub(crate) async fn run(self: Arc<Self>, dispatcher: Arc<Dispatcher>, before: Option<Arc<FollowedJob>>) {
         if let Some(before) = before {
             before.status.ended().await;
         }
@@ -219,7 +221,7 @@ impl Followed {
 }
 
 struct Work {
-    followed: Arc<Followed>,
+    followed: Arc<FollowedJob>,
     dispatcher: Arc<Dispatcher>,
 }
 
@@ -279,8 +281,8 @@ impl Job for Work {
     }
 
     fn restore(&self, state: &[u8]) {
-        let given: Given = serde_json::from_slice(state).unwrap_or_default();
-        let before = given.told.and_then(|told| serde_json::from_value::<Told>(told).ok());
+        let given: Takeover = serde_json::from_slice(state).unwrap_or_default();
+        let before = given.told.and_then(|told| serde_json::from_value::<JobReport>(told).ok());
         if let Some(told) = &before {
             self.followed.progress.resume(told.at, told.lag_seconds);
         }
@@ -335,14 +337,14 @@ impl Work {
             "a job of the worker halts until it is started or reset"
         );
         followed.progress.fail(&reason);
-        followed.shown().halted = Some(Halted { kind: kind.to_owned(), reason, of: followed.fingerprint.clone() });
+        followed.shown().halted = Some(HaltReason { kind: kind.to_owned(), reason, of: followed.fingerprint.clone() });
         Ok(())
     }
 
     /// Executes a start or reset and then removes the order.
     async fn follow_order(&self, run: &mut Run, order: &Order) -> Result<(), Failure> {
         let job = &self.followed.description.id;
-        if order.what == Do::Reset {
+        if order.what == OrderAction::Reset {
             let to = order.to.unwrap_or(ResetTo::Beginning);
             tracing::info!(job, ?to, "a job of the worker is reset");
             match self.run_once(run, Some(to)).await? {
@@ -414,7 +416,7 @@ impl Work {
             .telling(followed.progress.clone())
             .woken_by(followed.woken.clone())
             .sharing(dispatcher.options.memory.clone())
-            .while_held(Held::new({
+            .while_held(OwnershipCheck::new({
                 let (claim, clock) = (followed.claim.clone(), dispatcher.clock().clone());
                 move || claim.is_valid(clock.now())
             }));

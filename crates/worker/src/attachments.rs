@@ -54,7 +54,7 @@ impl Mode {
 /// The treatment of attachments that are not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Instead {
+pub enum AttachmentFallback {
     /// The document is delivered with a stub.
     Stub,
     /// The document goes to the queue.
@@ -108,9 +108,9 @@ pub struct AttachmentsPart {
     #[serde(default)]
     pub destination: DestinationPart,
     /// The treatment of documents with too large attachments. Default: the queue.
-    pub on_too_large: Option<Instead>,
+    pub on_too_large: Option<AttachmentFallback>,
     /// The treatment of documents with an attachment that the source does not have. Default: they are delivered.
-    pub on_missing_attachment: Option<Instead>,
+    pub on_missing_attachment: Option<AttachmentFallback>,
 }
 
 /// A job's settings for attachments, validated.
@@ -119,9 +119,9 @@ pub struct Attachments {
     /// The form of delivery.
     pub mode: Mode,
     /// The treatment of too large attachments.
-    pub on_too_large: Instead,
+    pub on_too_large: AttachmentFallback,
     /// The treatment of missing attachments.
-    pub on_missing: Instead,
+    pub on_missing: AttachmentFallback,
     size_min: u64,
     size_max: usize,
     total_max: usize,
@@ -180,8 +180,8 @@ impl Attachments {
         let types = |of: &[String]| of.iter().map(|of| of.to_ascii_lowercase()).collect();
         Ok(part.enabled.then(|| Attachments {
             mode: part.mode,
-            on_too_large: part.on_too_large.unwrap_or(Instead::Dlq),
-            on_missing: part.on_missing_attachment.unwrap_or(Instead::Stub),
+            on_too_large: part.on_too_large.unwrap_or(AttachmentFallback::Dlq),
+            on_missing: part.on_missing_attachment.unwrap_or(AttachmentFallback::Stub),
             size_min: part.filter.min_size_bytes,
             size_max: bound(part.filter.max_size_bytes),
             total_max: bound(part.filter.max_total_bytes_per_doc),
@@ -230,8 +230,8 @@ impl Attachments {
     /// [`Unmappable::Attachments`].
     pub fn too_large(&self) -> Result<(), Unmappable> {
         match self.on_too_large {
-            Instead::Dlq => Err(Unmappable::Attachments("its attachments are larger than the job takes")),
-            Instead::Stub => Ok(()),
+            AttachmentFallback::Dlq => Err(Unmappable::Attachments("its attachments are larger than the job takes")),
+            AttachmentFallback::Stub => Ok(()),
         }
     }
 

@@ -129,7 +129,7 @@ struct Spans<'t> {
 }
 
 /// The state of iteration over an array or object.
-struct Inside {
+struct Container {
     end: u8,
     is_first: bool,
 }
@@ -150,13 +150,13 @@ impl<'t> Spans<'t> {
     }
 
     /// Enters an array or object that begins with `bracket`. `None`: the next value begins otherwise.
-    fn enter(&mut self, bracket: u8) -> Option<Inside> {
+    fn enter(&mut self, bracket: u8) -> Option<Container> {
         self.pass(bracket)?;
-        Some(Inside { end: if bracket == b'{' { b'}' } else { b']' }, is_first: true })
+        Some(Container { end: if bracket == b'{' { b'}' } else { b']' }, is_first: true })
     }
 
     /// Moves to the next element or name. False: the closing bracket was passed. `None`: malformed JSON.
-    fn advance(&mut self, inside: &mut Inside) -> Option<bool> {
+    fn advance(&mut self, inside: &mut Container) -> Option<bool> {
         match self.peek()? {
             byte if byte == inside.end => {
                 self.at += 1;

@@ -22,11 +22,11 @@ use crate::documents::{
 };
 use crate::file_claim::{FileClaim, FileUse};
 use crate::memory::Charge;
-use crate::output::http::{Http, Ways};
+use crate::output::http::{Http, HttpSettings};
 use crate::output::lines::Lines;
 use crate::output::lines::turns::Turns;
 use crate::output::mysql::{self, MySql};
-use crate::output::postgres::{Postgres, Way};
+use crate::output::postgres::{Postgres, ServerSettings};
 use crate::output::s3::bucket::Bucket;
 use crate::output::s3::sign::Signer;
 use crate::output::s3::{self, S3};
@@ -367,7 +367,7 @@ pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectErr
         }
         Output::Rdbms(output) => {
             let way = way(output, &mut reader, reach)?;
-            let way = mysql::Way {
+            let way = mysql::ServerSettings {
                 host: way.host,
                 port: output.port.unwrap_or(3306),
                 database: way.database,
@@ -422,14 +422,14 @@ fn keyspace(url: &str, input: &Input) -> String {
     format!("{}.{scope}.{}", url.trim_end_matches('/'), encode_segment(collection))
 }
 
-fn way(output: &RdbmsOutput, reader: &mut Reader<'_>, reach: &Reach) -> Result<Way, ConnectError> {
+fn way(output: &RdbmsOutput, reader: &mut Reader<'_>, reach: &Reach) -> Result<ServerSettings, ConnectError> {
     let given = |value: &Option<String>| value.clone().ok_or(ConnectError::Missing("a server without a host or user"));
     let user = given(&output.username)?;
     let password = output.password.as_ref().map(|password| reader.secret(password)).transpose()?;
     if let Some(password) = &password {
         reader.pairs.push((user.clone(), password.clone()));
     }
-    Ok(Way {
+    Ok(ServerSettings {
         host: given(&output.host)?,
         port: output.port.unwrap_or(5432),
         database: output.database.clone(),
@@ -450,7 +450,7 @@ fn http(output: &HttpOutput, job: &Description, reader: &mut Reader<'_>, reach: 
         None => Ok(other),
         Some(name) => Method::from_bytes(name.as_bytes()).map_err(|_| ConnectError::Missing("this method")),
     };
-    let ways = Ways {
+    let ways = HttpSettings {
         template: template.to_owned(),
         method: method(&output.method, Method::PUT)?,
         delete_method: method(&output.delete_method, Method::DELETE)?,
@@ -500,7 +500,7 @@ fn s3(output: &CloudOutput, job: &Description, reader: &mut Reader<'_>, reach: &
     let session_token = output.session_token.as_ref().map(|token| reader.secret(token)).transpose()?;
     let peer = reach.peer(Url::parse_either(&url)?, HeaderMap::new());
     let bucket = Bucket::new(peer, (!in_name).then_some(name), signer, session_token, time_max(output.timeout_seconds));
-    let ways = s3::Ways {
+    let ways = s3::StoreSettings {
         template: output.template().map_err(ConnectError::Target)?,
         format: output.format,
         content_type: output.content_type.clone(),

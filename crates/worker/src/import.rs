@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::documents;
 use crate::mapping::Mapping;
 use crate::output::http::path::{self, PathError};
-use crate::output::s3::key::{Template, TemplateError, Use};
+use crate::output::s3::key::{KeyPurpose, Template, TemplateError};
 use crate::queue::{DOCUMENT_BYTES_MAX, Entry, EntryState};
 use crate::secret::Redactor;
 
@@ -155,7 +155,7 @@ impl Import {
                 let url = template.replace("{target_url}", target).replace("{doc_id}", "{id}");
                 // The Python worker sent deletions even if they did not name their document.
                 let is_told = at(output, "send_delete_body") == Some(&Value::Bool(true));
-                let checked = path::check(&url, path::Use::Documents { is_deleted: true, is_told });
+                let checked = path::check(&url, path::PathPurpose::Documents { is_deleted: true, is_told });
                 if matches!(checked, Err(PathError::Lost(_) | PathError::Same)) {
                     self.note("url_template: a deletion would not name its document; none is sent");
                     made.insert("on_delete".to_owned(), "ignore".into());
@@ -184,7 +184,7 @@ impl Import {
                 let template = template.replace("{prefix}", prefix).replace("{doc_id}", "{id}");
                 let template = template.trim_matches('/');
                 // A deletion cannot find an object whose key has more than the document's id.
-                let deletable = template.parse::<Template>().map(|it| it.check(Use::Each { is_deleted: true }));
+                let deletable = template.parse::<Template>().map(|it| it.check(KeyPurpose::Each { is_deleted: true }));
                 if text(output, "s3.on_delete") != Some("ignore") && matches!(deletable, Ok(Err(TemplateError::Lost))) {
                     self.note("s3.on_delete: objects with such keys are not found by their document's id; they stay");
                     made.insert("on_delete".to_owned(), "ignore".into());

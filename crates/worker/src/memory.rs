@@ -64,17 +64,17 @@ struct Rooms {
 }
 
 /// Counts its owner as a waiter for the first pool until dropped.
-struct Waits<'r>(&'r Rooms);
+struct WaiterCount<'r>(&'r Rooms);
 
-impl<'r> Waits<'r> {
-    fn new(rooms: &'r Rooms) -> Waits<'r> {
+impl<'r> WaiterCount<'r> {
+    fn new(rooms: &'r Rooms) -> WaiterCount<'r> {
         rooms.waiting.fetch_add(1, Ordering::SeqCst);
         rooms.needed.notify_waiters();
-        Waits(rooms)
+        WaiterCount(rooms)
     }
 }
 
-impl Drop for Waits<'_> {
+impl Drop for WaiterCount<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
@@ -101,7 +101,7 @@ impl Memory {
         if let Some(charge) = self.try_changes(bytes) {
             return charge;
         }
-        let (room, _waits) = (&self.0.changes, Waits::new(&self.0));
+        let (room, _waits) = (&self.0.changes, WaiterCount::new(&self.0));
         Charge { permit: room.units.clone().acquire_many_owned(room.units(bytes)).await.ok(), own: None }
     }
 

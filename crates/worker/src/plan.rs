@@ -12,13 +12,13 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use crate::checkpoint::Seq;
 
 /// A change's position in the order of admission.
-pub type Place = u64;
+pub type PlanPosition = u64;
 
 /// A change that is under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken<C> {
+pub struct PlannedChange<C> {
     /// The position, needed to settle or return it.
-    pub place: Place,
+    pub place: PlanPosition,
     /// The document's id.
     pub id: String,
     /// The admitted value.
@@ -28,13 +28,13 @@ pub struct Taken<C> {
 /// A document's newest waiting change.
 #[derive(Debug)]
 struct Waiting<C> {
-    place: Place,
+    place: PlanPosition,
     change: C,
 }
 
 #[derive(Debug)]
 struct Document<C> {
-    under_way: Option<Place>,
+    under_way: Option<PlanPosition>,
     waiting: Option<Waiting<C>>,
 }
 
@@ -50,10 +50,10 @@ pub struct Plan<C> {
     admitted_max: usize,
     /// Changes from `begin` on, in the order of admission.
     admitted: VecDeque<Admitted>,
-    begin: Place,
+    begin: PlanPosition,
     documents: HashMap<String, Document<C>>,
     /// The positions of waiting changes whose documents are idle, with the documents' ids.
-    ready: BTreeSet<(Place, String)>,
+    ready: BTreeSet<(PlanPosition, String)>,
     under_way: usize,
     checkpoint: Option<Seq>,
 }
@@ -129,7 +129,7 @@ impl<C> Plan<C> {
     }
 
     /// Takes the oldest waiting change whose document is idle, if fewer than `at_once` are under way.
-    pub fn take(&mut self, at_once: usize) -> Option<Taken<C>> {
+    pub fn take(&mut self, at_once: usize) -> Option<PlannedChange<C>> {
         if self.under_way >= at_once {
             return None;
         }
@@ -138,11 +138,11 @@ impl<C> Plan<C> {
         let Waiting { place, change } = document.waiting.take()?;
         document.under_way = Some(place);
         self.under_way += 1;
-        Some(Taken { place, id, change })
+        Some(PlannedChange { place, id, change })
     }
 
     /// Settles a change that was taken: it is delivered, queued, or without effect.
-    pub fn settle(&mut self, id: &str, place: Place) {
+    pub fn settle(&mut self, id: &str, place: PlanPosition) {
         let Entry::Occupied(mut entry) = self.documents.entry(id.to_owned()) else { return };
         if entry.get().under_way != Some(place) {
             return;
@@ -162,7 +162,7 @@ impl<C> Plan<C> {
 
     /// Returns a change that was not delivered, to be taken again, unless a newer change of its document waits and
     /// overtakes it.
-    pub fn give_back(&mut self, taken: Taken<C>) {
+    pub fn give_back(&mut self, taken: PlannedChange<C>) {
         let Some(document) = self.documents.get_mut(&taken.id) else { return };
         if document.under_way != Some(taken.place) {
             return;
@@ -187,14 +187,14 @@ impl<C> Plan<C> {
     }
 
     /// Returns the position that the checkpoint reaches if these changes are settled too. `None`: it does not move.
-    pub fn reach(&self, settling: &BTreeSet<Place>) -> Option<Seq> {
+    pub fn reach(&self, settling: &BTreeSet<PlanPosition>) -> Option<Seq> {
         let is_settled =
             |(at, admitted): &(usize, &Admitted)| admitted.is_settled || settling.contains(&(self.begin + *at as u64));
         let last = self.admitted.iter().enumerate().take_while(is_settled).last();
         last.map(|(_, admitted)| admitted.seq.clone())
     }
 
-    fn settle_place(&mut self, place: Place) {
+    fn settle_place(&mut self, place: PlanPosition) {
         let at = place.checked_sub(self.begin).and_then(|at| usize::try_from(at).ok());
         if let Some(admitted) = at.and_then(|at| self.admitted.get_mut(at)) {
             admitted.is_settled = true;

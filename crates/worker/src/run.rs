@@ -39,11 +39,11 @@ use crate::script::Scripts;
 use crate::secret::Redactor;
 use crate::source::{Source, SourceError};
 use ahead::Ahead;
-use fetched::Fetched;
-pub use held::Held;
-use keeping::Moment;
+use fetched::AttachmentCache;
+pub use held::OwnershipCheck;
+use keeping::KeepEvent;
 use reading::{Pace, Reading};
-pub use replays::{Replayed, Wanted};
+pub use replays::{ReplayRequest, Replayed};
 
 /// The most changes that are read ahead.
 const ADMITTED_MAX: usize = 10_000;
@@ -77,7 +77,7 @@ pub trait Queue: Send {
     ///
     /// # Errors
     /// The reason why they cannot be read; the run retries later.
-    fn wanted(&mut self, _max: usize) -> impl Future<Output = Result<Vec<Wanted>, String>> + Send {
+    fn wanted(&mut self, _max: usize) -> impl Future<Output = Result<Vec<ReplayRequest>, String>> + Send {
         std::future::ready(Ok(Vec::new()))
     }
 
@@ -157,7 +157,7 @@ pub struct Runner<'j, S, T, Q> {
     stop: watch::Receiver<bool>,
     clock: Clock,
     epoch: u64,
-    held: Option<Held>,
+    held: Option<OwnershipCheck>,
     /// True if the run ends at the end of the feed: for tests, and for jobs that run once.
     is_once: bool,
     starting_at: Option<Checkpoint>,
@@ -170,7 +170,7 @@ pub struct Runner<'j, S, T, Q> {
     /// The bytes of memory that this job's changes occupy.
     own: Arc<AtomicUsize>,
     plan: Plan<Waiting>,
-    fetched: Fetched,
+    fetched: AttachmentCache,
     /// The next delivery, as far as it is made.
     ahead: Option<Ahead>,
     /// The most documents per delivery, adapted to the number that the target accepted last.
@@ -249,7 +249,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             memory: Memory::default(),
             own: Arc::default(),
             plan: Plan::new(ADMITTED_MAX),
-            fetched: Fetched::default(),
+            fetched: AttachmentCache::default(),
             ahead: None,
             together: ADMITTED_MAX,
             reading: None,
@@ -306,7 +306,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
 
     /// Stops sending to the target and writing checkpoints once `held` says that another process may run the job.
     #[must_use]
-    pub fn while_held(mut self, held: Held) -> Self {
+    pub fn while_held(mut self, held: OwnershipCheck) -> Self {
         self.held = Some(held);
         self
     }
@@ -410,7 +410,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
                 };
                 self.deliver(next, batch_max).await?;
                 self.fetched.clear();
-                self.keep(if window.is_some() { Moment::Rest } else { Moment::Batch }).await?;
+                self.keep(if window.is_some() { KeepEvent::Rest } else { KeepEvent::Batch }).await?;
                 // A gathered window is delivered whole; otherwise an available page comes first.
                 if window.is_none() {
                     break;
@@ -426,7 +426,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             }
             (self.is_initial_sync_done, self.first_end) = (true, None);
             self.progress.behind(0);
-            self.keep(Moment::Rest).await?;
+            self.keep(KeepEvent::Rest).await?;
             if !self.is_at_end {
                 continue;
             }
@@ -503,7 +503,7 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
             self.written = Seq::unlike_any();
             while self.written == Seq::unlike_any() {
                 self.reached = Some(seq.clone());
-                self.keep(Moment::Reset).await?;
+                self.keep(KeepEvent::Reset).await?;
                 if self.written == Seq::unlike_any() {
                     self.pause_for(Refused::failed(Failure::Connection, "the checkpoint could not be written")).await?;
                 }

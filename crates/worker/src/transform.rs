@@ -47,7 +47,7 @@ const PARTS_MAX: usize = 10_000;
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
 /// A value in a chain; `None` if it is missing.
-pub type Given<'d> = Option<Value<'d>>;
+pub type ChainValue<'d> = Option<Value<'d>>;
 
 /// The reason why a text is not a transform.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -271,7 +271,7 @@ impl Transform {
     ///
     /// # Errors
     /// [`TooLarge`].
-    pub fn resolve<'d>(&self, scope: Scope<'_, 'd>) -> Result<Given<'d>, TooLarge> {
+    pub fn resolve<'d>(&self, scope: Scope<'_, 'd>) -> Result<ChainValue<'d>, TooLarge> {
         let value = self.path.as_ref().and_then(|path| path.resolve(scope)).map(Cow::into_owned);
         self.apply(value)
     }
@@ -280,7 +280,7 @@ impl Transform {
     ///
     /// # Errors
     /// [`TooLarge`].
-    pub fn apply<'d>(&self, value: Given<'d>) -> Result<Given<'d>, TooLarge> {
+    pub fn apply<'d>(&self, value: ChainValue<'d>) -> Result<ChainValue<'d>, TooLarge> {
         self.functions.iter().try_fold(value.filter(|value| *value != Value::Null), |value, function| {
             let made = call(function, value)?;
             match &made {
@@ -306,11 +306,11 @@ pub(crate) fn json_of(value: &Value<'_>) -> String {
     String::from_utf8(text).unwrap_or_default()
 }
 
-fn text<'d>(text: impl Into<Cow<'d, str>>) -> Given<'d> {
+fn text<'d>(text: impl Into<Cow<'d, str>>) -> ChainValue<'d> {
     Some(Value::String(text.into()))
 }
 
-fn number<'d>(number: impl ToString) -> Given<'d> {
+fn number<'d>(number: impl ToString) -> ChainValue<'d> {
     Some(Value::Number(number.to_string().into()))
 }
 
@@ -335,7 +335,7 @@ fn moment(value: &Value<'_>) -> Option<Moment> {
     }
 }
 
-fn call<'d>(function: &Function, value: Given<'d>) -> Result<Given<'d>, TooLarge> {
+fn call<'d>(function: &Function, value: ChainValue<'d>) -> Result<ChainValue<'d>, TooLarge> {
     let Some(value) = value else {
         return Ok(match function {
             Function::Coalesce(other) => text(other.clone()),

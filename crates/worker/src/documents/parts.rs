@@ -10,7 +10,7 @@ use crate::attachments::AttachmentsPart;
 use crate::output::Window;
 use crate::output::body::Format;
 use crate::output::http::path::{self, PathError};
-use crate::output::s3::key::{Template, TemplateError, Use};
+use crate::output::s3::key::{KeyPurpose, Template, TemplateError};
 use crate::output::s3::{OBJECT_BYTES_MAX, ObjectFormat, OnObjectDelete};
 use crate::queue::REPLAYS_MAX;
 use crate::retry::Schedule;
@@ -233,7 +233,7 @@ impl HttpOutput {
     /// [`PathError`].
     pub fn check(&self) -> Result<(), PathError> {
         let is_deleted = self.on_delete == OnHttpDelete::Delete;
-        path::check(self.parts().1, path::Use::Documents { is_deleted, is_told: self.send_delete_body })
+        path::check(self.parts().1, path::PathPurpose::Documents { is_deleted, is_told: self.send_delete_body })
     }
 
     /// Returns the template of attachments' paths.
@@ -250,7 +250,7 @@ impl HttpOutput {
             }
             None => format!("{}/{{attachment}}", self.parts().1.trim_end_matches('/')),
         };
-        path::check(&template, path::Use::Attachments).map_err(|error| error.to_string())?;
+        path::check(&template, path::PathPurpose::Attachments).map_err(|error| error.to_string())?;
         Ok(template)
     }
 }
@@ -341,10 +341,10 @@ impl CloudOutput {
             .parse()
             .map_err(|error: TemplateError| error.to_string())?;
         let is_for = match (self.format.is_batch(), self.on_delete) {
-            (true, _) => Use::Batch,
-            (false, OnObjectDelete::Delete) => Use::Each { is_deleted: true },
-            (false, OnObjectDelete::Ignore) => Use::Each { is_deleted: false },
-            (false, OnObjectDelete::Tombstone) => Use::Tombstones,
+            (true, _) => KeyPurpose::Batch,
+            (false, OnObjectDelete::Delete) => KeyPurpose::Each { is_deleted: true },
+            (false, OnObjectDelete::Ignore) => KeyPurpose::Each { is_deleted: false },
+            (false, OnObjectDelete::Tombstone) => KeyPurpose::Tombstones,
         };
         template.check(is_for).map_err(|error| error.to_string())?;
         Ok(template)
@@ -358,7 +358,7 @@ impl CloudOutput {
         let template = part.destination.key_template.as_deref().unwrap_or("attachments/{id}/{attachment}");
         let template: Template = template.parse().map_err(|error: TemplateError| error.to_string())?;
         let is_deleted = self.on_delete != OnObjectDelete::Ignore;
-        template.check(Use::Attachments { is_deleted }).map_err(|error| error.to_string())?;
+        template.check(KeyPurpose::Attachments { is_deleted }).map_err(|error| error.to_string())?;
         if is_deleted && self.template()?.may_meet(&template) {
             return Err(TemplateError::Folder.to_string());
         }
@@ -484,7 +484,7 @@ pub enum ResetTo {
 /// The action of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Do {
+pub enum OrderAction {
     /// Restart after a halt.
     Start,
     /// Continue from another position.
@@ -500,7 +500,7 @@ pub struct Order {
     pub id: String,
     /// The action.
     #[serde(rename = "do")]
-    pub what: Do,
+    pub what: OrderAction,
     /// The position, for a reset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<ResetTo>,

@@ -40,7 +40,7 @@ const DIGEST: HeaderName = HeaderName::from_static("flatbed-digest");
 
 /// The settings of an endpoint.
 #[derive(Debug, Clone)]
-pub struct Ways {
+pub struct HttpSettings {
     /// The template of paths, appended to the peer's URL: `/in/{id}`.
     pub template: String,
     /// The method for documents.
@@ -63,7 +63,7 @@ pub struct Ways {
 #[derive(Debug)]
 pub struct Http {
     peer: Peer,
-    ways: Ways,
+    ways: HttpSettings,
     tables: Vec<Table>,
     at_once: usize,
     epoch: u64,
@@ -75,7 +75,7 @@ pub struct Http {
 
 /// The meaning of an endpoint's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum EndpointAnswer {
     /// The document is taken.
     Taken,
     /// 404 to a deletion: the document or the whole path does not exist.
@@ -99,14 +99,14 @@ fn is_gone(delivery: &Delivery) -> bool {
 
 impl Http {
     /// Creates an endpoint for a mapping with these tables and at most `at_once` concurrent requests.
-    pub fn new(peer: Peer, ways: Ways, tables: Vec<Table>, at_once: usize) -> Http {
+    pub fn new(peer: Peer, ways: HttpSettings, tables: Vec<Table>, at_once: usize) -> Http {
         Http { peer, ways, tables, at_once: at_once.max(1), epoch: 0, taken: HashMap::new(), doubts: Doubts::default() }
     }
 
-    async fn one(&self, delivery: &Delivery) -> Result<Told, Refused> {
+    async fn one(&self, delivery: &Delivery) -> Result<EndpointAnswer, Refused> {
         let json = json_of(delivery, &self.tables);
         if json.is_none() && self.ways.is_delete_ignored {
-            return Ok(Told::Gone);
+            return Ok(EndpointAnswer::Gone);
         }
         let (method, text) = match &json {
             Some(json) => (self.ways.method.clone(), Some(json.clone())),
@@ -192,7 +192,7 @@ impl Http {
         delivery: &Delivery,
         body: Bytes,
         is_deletion: bool,
-    ) -> Result<Told, Refused> {
+    ) -> Result<EndpointAnswer, Refused> {
         // `POST` and `PUT` would create the document; a path that answers 404 or 410 to them has not taken it.
         let may_be_gone = is_deletion && matches!(method, Method::DELETE | Method::PATCH);
         headers.insert("flatbed-epoch", HeaderValue::from(self.epoch));
@@ -209,9 +209,9 @@ impl Http {
             answer => answer,
         };
         match answer {
-            Ok(answer) if (200..300).contains(&answer.status) => Ok(Told::Taken),
-            Ok(answer) if is_deletion && answer.status == 410 => Ok(Told::Gone),
-            Ok(answer) if may_be_gone && answer.status == 404 => Ok(Told::Unknown),
+            Ok(answer) if (200..300).contains(&answer.status) => Ok(EndpointAnswer::Taken),
+            Ok(answer) if is_deletion && answer.status == 410 => Ok(EndpointAnswer::Gone),
+            Ok(answer) if may_be_gone && answer.status == 404 => Ok(EndpointAnswer::Unknown),
             Ok(answer) => {
                 let now = self.peer.clock().unix_seconds();
                 Err(Refused::Failed {

@@ -42,9 +42,9 @@ pub struct Lines<W> {
 }
 
 /// Clears a flag of the writing thread when the delivery is dropped.
-struct Wanted(Arc<AtomicBool>);
+struct DeliveryGuard(Arc<AtomicBool>);
 
-impl Drop for Wanted {
+impl Drop for DeliveryGuard {
     fn drop(&mut self) {
         self.0.store(false, Ordering::SeqCst);
     }
@@ -183,7 +183,7 @@ impl<W: Write + Send + 'static> Target for Lines<W> {
         let turn = self.turn.take().await?;
         let mut writer = self.writer.take().ok_or_else(lost)?;
         let (tables, file, is_wanted) = (self.tables.clone(), self.kept_by.clone(), Arc::new(AtomicBool::new(true)));
-        let (claim, _wanted) = (self.claim.clone(), Wanted(is_wanted.clone()));
+        let (claim, _wanted) = (self.claim.clone(), DeliveryGuard(is_wanted.clone()));
         let written = tokio::task::spawn_blocking(move || {
             // The previous writer, another job or a dropped run, may have ended within a line.
             let is_torn = file.map_or(Ok(writer.is_torn), |file| breaks_off(&file));

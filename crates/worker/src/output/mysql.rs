@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 use super::Refused;
 use super::tables::dialect::Dialect;
-use super::tables::fit::{Found, FoundColumn};
+use super::tables::fit::{DatabaseColumn, DatabaseTable};
 use super::tables::steps::{Step, parts, rows_of};
 use super::tables::{Batch, CLAIMS_MAX, Claims, Driver, Opening, Tables};
 use crate::datum::Datum;
@@ -49,7 +49,7 @@ const LATER: Duration = Duration::from_secs(2);
 pub type MySql = Tables<Server>;
 
 /// The settings of a connection.
-pub struct Way {
+pub struct ServerSettings {
     /// A name or an address.
     pub host: String,
     /// Its port.
@@ -72,7 +72,7 @@ pub struct Way {
 
 /// A connection to a server.
 pub struct Server {
-    way: Way,
+    way: ServerSettings,
     session: Option<Session>,
     is_mariadb: bool,
 }
@@ -92,7 +92,7 @@ impl fmt::Debug for Server {
 
 impl MySql {
     /// Creates a target. `is_to_create`: missing tables are created.
-    pub fn at(way: Way, job: &str, tables: &[Table], is_to_create: bool) -> MySql {
+    pub fn at(way: ServerSettings, job: &str, tables: &[Table], is_to_create: bool) -> MySql {
         let clock = way.clock.clone();
         Tables::new(Server { way, session: None, is_mariadb: false }, job, tables, is_to_create).timed_by(clock)
     }
@@ -188,8 +188,8 @@ impl Session {
         Session::in_time(&self.clock, self.time_max, self.connection.exec(statement, Params::Positional(params))).await
     }
 
-    async fn look(&mut self, table: &str) -> Result<Option<Found>, Fault> {
-        let mut found = Found::default();
+    async fn look(&mut self, table: &str) -> Result<Option<DatabaseTable>, Fault> {
+        let mut found = DatabaseTable::default();
         let columns = "SELECT column_name, column_type, data_type, numeric_scale, collation_name,
             is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%auto_increment%' AND extra NOT LIKE '%GENERATED%',
             datetime_precision FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position";
@@ -197,7 +197,7 @@ impl Session {
             let scale = number(&row, 3).and_then(|scale| i32::try_from(scale).ok());
             let digits = number(&row, 6).and_then(|digits| u32::try_from(digits).ok());
             let collation = text(&row, 4).unwrap_or_default();
-            found.columns.push(FoundColumn {
+            found.columns.push(DatabaseColumn {
                 name: text(&row, 0)?,
                 kind: text(&row, 1)?,
                 family: family(&text(&row, 2)?, scale, digits),
@@ -403,7 +403,7 @@ impl Session {
         row: &Row,
         names: &[&str],
         table: &Table,
-        found: &Found,
+        found: &DatabaseTable,
         dialect: &Dialect,
     ) -> Result<(), Fault> {
         let all = values(names, &row.values, table, found).map_err(Fault::Unfit)?;
@@ -504,7 +504,7 @@ impl Driver for Server {
         Ok(true)
     }
 
-    async fn look(&mut self, table: String) -> Result<Option<Found>, Refused> {
+    async fn look(&mut self, table: String) -> Result<Option<DatabaseTable>, Refused> {
         let mut session = self.session()?;
         let done = session.look(&table).await;
         self.keep(session, done).await

@@ -34,7 +34,7 @@ use tokio_postgres::{Client, Config, Row as SqlRow, Statement};
 
 use super::Refused;
 use super::tables::dialect::Dialect;
-use super::tables::fit::{Found, FoundColumn};
+use super::tables::fit::{DatabaseColumn, DatabaseTable};
 use super::tables::steps::{Step, parts, rows_of};
 use super::tables::{Batch, CLAIMS_MAX, Claims, Driver, Opening, Tables};
 use crate::datum::Datum;
@@ -60,7 +60,7 @@ const LATER: Duration = Duration::from_secs(2);
 pub type Postgres = Tables<Server>;
 
 /// The settings of a connection.
-pub struct Way {
+pub struct ServerSettings {
     /// A name or an address.
     pub host: String,
     /// Its port.
@@ -85,7 +85,7 @@ pub struct Way {
 
 /// A connection to a server.
 pub struct Server {
-    way: Way,
+    way: ServerSettings,
     session: Option<Session>,
 }
 
@@ -112,7 +112,7 @@ impl fmt::Debug for Server {
 
 impl Postgres {
     /// Creates a target. `is_to_create`: missing tables are created.
-    pub fn at(way: Way, job: &str, tables: &[Table], is_to_create: bool) -> Postgres {
+    pub fn at(way: ServerSettings, job: &str, tables: &[Table], is_to_create: bool) -> Postgres {
         let clock = way.clock.clone();
         Tables::new(Server { way, session: None }, job, tables, is_to_create).timed_by(clock)
     }
@@ -197,9 +197,9 @@ impl Session {
         Session::in_time(&self.clock, self.time_max, self.client.query(&statement, params)).await
     }
 
-    async fn look(&mut self, table: &str) -> Result<Option<Found>, Fault> {
+    async fn look(&mut self, table: &str) -> Result<Option<DatabaseTable>, Fault> {
         let table = DIALECT.quoted(table);
-        let mut found = Found::default();
+        let mut found = DatabaseTable::default();
         // A domain accepts the values of its base type.
         let columns = "SELECT a.attname::text, format_type(a.atttypid, -1), COALESCE(b.typname, t.typname)::text,
             CASE WHEN b.oid IS NULL THEN a.atttypmod ELSE t.typtypmod END,
@@ -210,7 +210,7 @@ impl Session {
         for row in self.query(columns, &[&table]).await? {
             let (name, kind, modifier) = (row.try_get::<_, String>(2)?, row.try_get(1)?, row.try_get(3)?);
             let family = family(&name, modifier);
-            found.columns.push(FoundColumn {
+            found.columns.push(DatabaseColumn {
                 name: row.try_get(0)?,
                 kind,
                 family,
@@ -402,7 +402,7 @@ fn boxed<'v, T: ToSql + Send + Sync + 'v>(values: impl IntoIterator<Item = T>) -
     values.into_iter().map(|value| Box::new(value) as Box<dyn ToSql + Send + Sync + 'v>).collect()
 }
 
-fn of(batch: &Batch, table: usize) -> Option<(&Table, &Found)> {
+fn of(batch: &Batch, table: usize) -> Option<(&Table, &DatabaseTable)> {
     Some((batch.tables.get(table)?, batch.found.get(table)?))
 }
 
@@ -505,7 +505,7 @@ impl Driver for Server {
         Ok(true)
     }
 
-    async fn look(&mut self, table: String) -> Result<Option<Found>, Refused> {
+    async fn look(&mut self, table: String) -> Result<Option<DatabaseTable>, Refused> {
         let mut session = self.session()?;
         let done = session.look(&table).await;
         self.keep(session, done).await

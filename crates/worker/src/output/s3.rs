@@ -18,7 +18,7 @@ use futures_util::future::join_all;
 use serde::Deserialize;
 
 use self::bucket::Bucket;
-use self::key::{Place, Template};
+use self::key::{KeyValues, Template};
 use super::body::deletion;
 use super::http::json_of;
 use super::lines::line;
@@ -78,7 +78,7 @@ pub enum OnObjectDelete {
 
 /// The settings of a store.
 #[derive(Debug, Clone)]
-pub struct Ways {
+pub struct StoreSettings {
     /// The template of keys.
     pub template: Template,
     /// The format.
@@ -97,7 +97,7 @@ pub struct Ways {
 #[derive(Debug)]
 pub struct S3 {
     bucket: Bucket,
-    ways: Ways,
+    ways: StoreSettings,
     job: String,
     tables: Arc<[Table]>,
     at_once: usize,
@@ -108,7 +108,7 @@ pub struct S3 {
 
 impl S3 {
     /// Creates a store for a job with these tables and at most `at_once` concurrent requests.
-    pub fn new(bucket: Bucket, ways: Ways, job: &str, tables: Vec<Table>, at_once: usize) -> S3 {
+    pub fn new(bucket: Bucket, ways: StoreSettings, job: &str, tables: Vec<Table>, at_once: usize) -> S3 {
         let (job, at_once) = (job.to_owned(), at_once.max(1));
         let tables = tables.into();
         S3 { bucket, ways, job, tables, at_once, epoch: 0, taken: HashSet::new() }
@@ -120,7 +120,7 @@ impl S3 {
 
     /// Returns the key of an object with the documents from `first` to `last`.
     fn key(&self, first: &Delivery, last: &Delivery, body: &Value<'_>, table: &str) -> Result<String, Refused> {
-        let place = Place {
+        let place = KeyValues {
             id: &last.id,
             rev: &last.rev,
             seq: &last.seq,
@@ -139,7 +139,7 @@ impl S3 {
 
     /// Returns the key of an attachment, or the common prefix of the keys of all attachments of a document.
     fn attachment_key(&self, template: &Template, delivery: &Delivery, name: &str) -> Option<String> {
-        template.key(&Place {
+        template.key(&KeyValues {
             id: &delivery.id,
             rev: &delivery.rev,
             seq: &delivery.seq,

@@ -12,7 +12,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, params, params_from_ite
 
 use super::Refused;
 use super::tables::dialect::{Dialect, key_of};
-use super::tables::fit::{Family, Found, FoundColumn};
+use super::tables::fit::{DatabaseColumn, DatabaseTable, Family};
 use super::tables::steps::{Step, rows_of};
 use super::tables::{Batch, Claims, Driver, Opening, Tables};
 use crate::datum::{Datum, Type};
@@ -131,7 +131,7 @@ impl Driver for File {
         Ok(true)
     }
 
-    async fn look(&mut self, table: String) -> Result<Option<Found>, Refused> {
+    async fn look(&mut self, table: String) -> Result<Option<DatabaseTable>, Refused> {
         self.with(move |connection| look(connection, &table)).await
     }
 
@@ -215,8 +215,8 @@ fn affinity(kind: Option<Type>, _: Option<usize>) -> String {
     name.to_owned()
 }
 
-fn look(connection: &Connection, table: &str) -> rusqlite::Result<Option<Found>> {
-    let mut found = Found::default();
+fn look(connection: &Connection, table: &str) -> rusqlite::Result<Option<DatabaseTable>> {
+    let mut found = DatabaseTable::default();
     let mut key = BTreeSet::new();
     let mut statement =
         connection.prepare_cached("SELECT name, type, \"notnull\", dflt_value, pk FROM pragma_table_info(?1)")?;
@@ -229,7 +229,7 @@ fn look(connection: &Connection, table: &str) -> rusqlite::Result<Option<Found>>
         if is_key {
             key.insert(name.clone());
         }
-        found.columns.push(FoundColumn {
+        found.columns.push(DatabaseColumn {
             name,
             kind: row.get(1)?,
             family: Family::Any,

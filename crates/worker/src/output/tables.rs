@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::mapping::Table;
 use crate::memory::Charge;
 use dialect::{Dialect, definition};
-use fit::{Found, is_replaceable, misfit, missing};
+use fit::{DatabaseTable, is_replaceable, misfit, missing};
 use steps::{Step, steps, with_children};
 
 /// The table of claims.
@@ -42,7 +42,7 @@ pub struct Batch {
     /// The tables of the mapping.
     pub tables: Arc<Vec<Table>>,
     /// The target's definition of each table.
-    pub found: Arc<Vec<Found>>,
+    pub found: Arc<Vec<DatabaseTable>>,
     /// The deliveries.
     pub deliveries: Arc<Vec<Delivery>>,
     /// The operations, in their order.
@@ -121,7 +121,7 @@ pub trait Driver: Send {
     ///
     /// # Errors
     /// [`Refused`].
-    fn look(&mut self, table: String) -> impl Future<Output = Result<Option<Found>, Refused>> + Send;
+    fn look(&mut self, table: String) -> impl Future<Output = Result<Option<DatabaseTable>, Refused>> + Send;
 
     /// Creates tables.
     ///
@@ -168,7 +168,7 @@ pub struct Tables<D> {
     is_to_create: bool,
     epoch: i64,
     /// The database's definitions of the tables; `None`: not read since the connection was made.
-    found: Option<Arc<Vec<Found>>>,
+    found: Option<Arc<Vec<DatabaseTable>>>,
     /// The memory of the current batch.
     room: Option<Arc<Charge>>,
     clock: Clock,
@@ -195,7 +195,7 @@ impl<D: Driver> Tables<D> {
 
     /// Connects, and checks the tables after a new connection. Tables are created only when a run begins: a table that
     /// is dropped later counts as an outage, rather than being created again without its rows.
-    async fn ready(&mut self, is_beginning: bool) -> Result<Arc<Vec<Found>>, Refused> {
+    async fn ready(&mut self, is_beginning: bool) -> Result<Arc<Vec<DatabaseTable>>, Refused> {
         let is_new = self.driver.connect().await?;
         if let Some(found) = self.found.as_ref().filter(|_| !is_new && !is_beginning) {
             return Ok(found.clone());
@@ -208,7 +208,7 @@ impl<D: Driver> Tables<D> {
                     None => {
                         self.driver.make(statements.iter().map(|&statement| statement.to_owned()).collect()).await?
                     }
-                    Some(Found { engine: Some(engine), .. }) => {
+                    Some(DatabaseTable { engine: Some(engine), .. }) => {
                         let error = format!("the table {name}: its engine {engine} has no transactions");
                         return Err(Refused::Unfit(error));
                     }
@@ -249,7 +249,7 @@ impl<D: Driver> Tables<D> {
 
     async fn attempt(
         &mut self,
-        found: &Arc<Vec<Found>>,
+        found: &Arc<Vec<DatabaseTable>>,
         deliveries: &Arc<Vec<Delivery>>,
         checkpoint: Option<&Checkpoint>,
         replaced: &[bool],

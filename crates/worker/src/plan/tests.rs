@@ -22,8 +22,9 @@ fn the_checkpoint_waits_for_what_is_under_way() {
     }
     let (a, b, c) = (plan.take(3).unwrap(), plan.take(3).unwrap(), plan.take(3).unwrap());
     assert_eq!([&a.id, &b.id, &c.id], ["a", "b", "c"]);
-    let reach =
-        |plan: &Plan<u64>, places: &[Place]| plan.reach(&places.iter().copied().collect()).and_then(|seq| seq.number());
+    let reach = |plan: &Plan<u64>, places: &[PlanPosition]| {
+        plan.reach(&places.iter().copied().collect()).and_then(|seq| seq.number())
+    };
     assert_eq!([reach(&plan, &[]), reach(&plan, &[1, 2]), reach(&plan, &[0, 2])], [None, None, Some(1)]);
     plan.settle("b", b.place);
     plan.settle("c", c.place);
@@ -105,7 +106,7 @@ proptest! {
         steps in proptest::collection::vec((0_u8..4, any::<u16>()), 1..200), at_once in 1_usize..6, room in 1_usize..20,
     ) {
         let mut plan = Plan::new(room);
-        let (mut number, mut under_way) = (0_u64, Vec::<Taken<u64>>::new());
+        let (mut number, mut under_way) = (0_u64, Vec::<PlannedChange<u64>>::new());
         let mut newest: HashMap<String, u64> = HashMap::new();
         // The newest settled change of each document.
         let mut target: HashMap<String, u64> = HashMap::new();
@@ -118,7 +119,7 @@ proptest! {
                 None if plan.is_empty() => break,
                 None => (1 + u8::from(!under_way.is_empty()), 0),
             };
-            let pick = |under_way: &[Taken<u64>]| usize::from(chance) % under_way.len();
+            let pick = |under_way: &[PlannedChange<u64>]| usize::from(chance) % under_way.len();
             match step {
                 0 => {
                     let id = format!("d{}", chance % 7);

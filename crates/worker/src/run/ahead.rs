@@ -13,7 +13,7 @@ use super::delivering::{PART_BYTES, PART_ROWS, Part};
 use super::{End, Queue, Runner, Waiting};
 use crate::change::ChangeContent;
 use crate::output::Target;
-use crate::plan::Taken;
+use crate::plan::PlannedChange;
 use crate::source::Source;
 
 /// The number of documents that are made between two checks of the write in progress.
@@ -24,17 +24,17 @@ const MADE_AT_ONCE: usize = 64;
 pub(super) struct Ahead {
     /// The first of them, already made.
     pub(super) part: Option<Part>,
-    pub(super) rest: VecDeque<Taken<Waiting>>,
+    pub(super) rest: VecDeque<PlannedChange<Waiting>>,
 }
 
 impl Ahead {
     /// Creates a list of changes of which none is made.
-    pub(super) fn unmade(rest: VecDeque<Taken<Waiting>>) -> Ahead {
+    pub(super) fn unmade(rest: VecDeque<PlannedChange<Waiting>>) -> Ahead {
         Ahead { part: None, rest }
     }
 
     /// Returns all changes and drops the products.
-    pub(super) fn changes(self) -> VecDeque<Taken<Waiting>> {
+    pub(super) fn changes(self) -> VecDeque<PlannedChange<Waiting>> {
         let mut rest = self.rest;
         for taken in self.part.into_iter().flat_map(|part| part.ready).rev() {
             rest.push_front(taken);
@@ -45,7 +45,7 @@ impl Ahead {
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Takes the ready changes. `None`: there are none.
-    pub(super) fn take_batch(&mut self, batch_max: usize) -> Option<VecDeque<Taken<Waiting>>> {
+    pub(super) fn take_batch(&mut self, batch_max: usize) -> Option<VecDeque<PlannedChange<Waiting>>> {
         let mut batch = VecDeque::new();
         // Changes of the previous batch may be under way.
         let at_once = self.plan.under_way().saturating_add(batch_max);
@@ -80,7 +80,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// notified.
     pub(super) async fn make_ahead(
         &mut self,
-        left: VecDeque<Taken<Waiting>>,
+        left: VecDeque<PlannedChange<Waiting>>,
         batch_max: usize,
         is_in_vain: &Notify,
     ) -> Ahead {
@@ -134,7 +134,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    pub(super) fn give_back(&mut self, changes: impl IntoIterator<Item = Taken<Waiting>>) {
+    pub(super) fn give_back(&mut self, changes: impl IntoIterator<Item = PlannedChange<Waiting>>) {
         for taken in changes {
             self.plan.give_back(taken);
         }
@@ -150,6 +150,6 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
 
     /// Returns [`End::Superseded`] once another process may run the job.
     pub(super) fn check_held(&self) -> Result<(), End> {
-        if self.held.as_ref().is_none_or(super::Held::is_held) { Ok(()) } else { Err(End::Superseded) }
+        if self.held.as_ref().is_none_or(super::OwnershipCheck::is_held) { Ok(()) } else { Err(End::Superseded) }
     }
 }

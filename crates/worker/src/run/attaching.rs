@@ -7,9 +7,9 @@ use bytes::Bytes;
 use flatbed_flatten::json::{Limits, Value, parse};
 use futures_util::future::join_all;
 
-use super::products::Unmade;
+use super::products::ProductError;
 use super::{Queue, Runner};
-use crate::attachments::{Attachment, Attachments, Instead, Mode, Stub, with_data};
+use crate::attachments::{Attachment, AttachmentFallback, Attachments, Mode, Stub, with_data};
 use crate::output::{Delivery, DeliveryState, Target};
 use crate::peer::PeerError;
 use crate::rows::{Product, Unmappable};
@@ -22,7 +22,7 @@ const AT_ONCE: usize = 5;
 const MEMBER: &str = "\"_attachments\"";
 
 /// The identity of a change and its document.
-pub(super) struct Of<'c> {
+pub(super) struct ChangeIdentity<'c> {
     pub(super) id: &'c str,
     pub(super) rev: &'c str,
     pub(super) seq: &'c str,
@@ -32,15 +32,20 @@ pub(super) struct Of<'c> {
 
 /// The stubs of the attachments to deliver, and the revision.
 #[derive(Default)]
-struct Wanted {
+struct AttachmentRequest {
     rev: String,
     stubs: Vec<Stub>,
 }
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Makes the delivery of a document's text within `bytes_max`; `None`: the document is gone.
-    pub(super) async fn made(&mut self, of: Of<'_>, text: Option<&str>, bytes_max: usize) -> Result<Delivery, Unmade> {
-        let Of { id, rev, seq, is_written } = of;
+    pub(super) async fn made(
+        &mut self,
+        of: ChangeIdentity<'_>,
+        text: Option<&str>,
+        bytes_max: usize,
+    ) -> Result<Delivery, ProductError> {
+        let ChangeIdentity { id, rev, seq, is_written } = of;
         let delivery = |state, attachments| Delivery {
             id: id.to_owned(),
             rev: rev.to_owned(),
@@ -67,12 +72,12 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             return Ok(delivery(self.produce(text, is_written, bytes_max).await?, Vec::new()));
         }
         // The product, and at least one copy beside it, share this memory.
-        let left = bytes_max.checked_sub(with.len()).ok_or(Unmade::Beyond)? / 4 * 3;
+        let left = bytes_max.checked_sub(with.len()).ok_or(ProductError::Beyond)? / 4 * 3;
         let fetched = self.fetch(settings, &delivery(DeliveryState::Gone, Vec::new()), wanted, left).await?;
         let text = {
             let _alone = self.memory.parsing(with.len()).await;
             let document = parse(with.as_bytes(), &Limits::default());
-            with_data(document.map_err(|_| Unmade::Unmappable(Unmappable::TooLarge))?, &fetched, settings.mode)
+            with_data(document.map_err(|_| ProductError::Unmappable(Unmappable::TooLarge))?, &fetched, settings.mode)
         };
         drop(fetched);
         Ok(delivery(self.produce(Some(&text), false, bytes_max).await?, Vec::new()))
@@ -85,15 +90,18 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    async fn wanted(&mut self, settings: &Attachments, text: &str) -> Result<Wanted, Unmade> {
+    async fn wanted(&mut self, settings: &Attachments, text: &str) -> Result<AttachmentRequest, ProductError> {
         let _alone = self.memory.parsing(text.len()).await;
         let document = parse(text.as_bytes(), &Limits::default());
-        let document = document.map_err(|_| Unmade::Unmappable(Unmappable::TooLarge))?;
-        if !self.job.mapping.matches(&document).map_err(|too_large| Unmade::Unmappable(too_large.into()))? {
-            return Ok(Wanted::default());
+        let document = document.map_err(|_| ProductError::Unmappable(Unmappable::TooLarge))?;
+        if !self.job.mapping.matches(&document).map_err(|too_large| ProductError::Unmappable(too_large.into()))? {
+            return Ok(AttachmentRequest::default());
         }
-        let stubs = settings.wanted(&document).map_err(Unmade::Unmappable)?;
-        Ok(Wanted { rev: document.get("_rev").and_then(Value::as_str).unwrap_or_default().to_owned(), stubs })
+        let stubs = settings.wanted(&document).map_err(ProductError::Unmappable)?;
+        Ok(AttachmentRequest {
+            rev: document.get("_rev").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            stubs,
+        })
     }
 
     /// Fetches the attachments that are available, within a number of bytes.
@@ -101,13 +109,13 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         &mut self,
         settings: &Attachments,
         of: &Delivery,
-        wanted: Wanted,
+        wanted: AttachmentRequest,
         bytes_max: usize,
-    ) -> Result<Vec<Attachment>, Unmade> {
-        let Wanted { rev, stubs } = wanted;
+    ) -> Result<Vec<Attachment>, ProductError> {
+        let AttachmentRequest { rev, stubs } = wanted;
         let said = stubs.iter().fold(0_usize, |sum, stub| sum.saturating_add(stub.length.unwrap_or(0)));
         if said > bytes_max {
-            return Err(Unmade::Beyond);
+            return Err(ProductError::Beyond);
         }
         let rev = if rev.is_empty() { of.rev.as_str() } else { &rev };
         let generation = rev.split('-').next().and_then(|digits| digits.parse::<u64>().ok());
@@ -145,18 +153,18 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 let body = match answer {
                     Ok(body) => body,
                     Err(SourceError::Peer(PeerError::TooLarge(_))) if stub.length.is_none() && is_bounded_by_room => {
-                        return Err(Unmade::Beyond);
+                        return Err(ProductError::Beyond);
                     }
                     Err(SourceError::Peer(PeerError::TooLarge(_))) if stub.length.is_none() => {
                         self.progress.add_attachment_failed();
-                        settings.too_large().map_err(Unmade::Unmappable)?;
+                        settings.too_large().map_err(ProductError::Unmappable)?;
                         continue;
                     }
                     // The attachment does not have the declared length.
                     Err(SourceError::Peer(PeerError::TooLarge(_))) => None,
                     Err(error) => {
                         self.progress.add_attachment_failed();
-                        return Err(Unmade::Source(error));
+                        return Err(ProductError::Source(error));
                     }
                 };
                 self.source_failures = 0;
@@ -172,9 +180,9 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                         taken = taken.saturating_add(body.len());
                         fetched.push(Attachment { stub: stub.clone(), body: Some(body) });
                     }
-                    None if settings.on_missing == Instead::Dlq && self.is_newest(&of.id, rev).await? => {
+                    None if settings.on_missing == AttachmentFallback::Dlq && self.is_newest(&of.id, rev).await? => {
                         let missing = "the source does not have one of its attachments as it says";
-                        return Err(Unmade::Unmappable(Unmappable::Attachments(missing)));
+                        return Err(ProductError::Unmappable(Unmappable::Attachments(missing)));
                     }
                     None => {}
                 }
@@ -184,7 +192,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     }
 
     /// Returns whether the revision still is the newest. A later one brings its own attachments.
-    async fn is_newest(&mut self, id: &str, rev: &str) -> Result<bool, Unmade> {
+    async fn is_newest(&mut self, id: &str, rev: &str) -> Result<bool, ProductError> {
         let found = self.read_document(id, crate::rows::ROWS_BYTES_MAX).await?;
         Ok(found.is_some_and(|text| super::replays::rev_of(&text) == rev))
     }

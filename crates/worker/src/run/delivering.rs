@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::ahead::Ahead;
-use super::attaching::Of;
-use super::products::Unmade;
+use super::attaching::ChangeIdentity;
+use super::products::ProductError;
 use super::{ADMITTED_MAX, End, NotKept, Queue, Runner, Waiting};
 use crate::change::{Change, ChangeContent};
 use crate::checkpoint::Checkpoint;
@@ -17,7 +17,7 @@ use crate::documents::Output;
 use crate::failure::{Class, Failure};
 use crate::memory::Charge;
 use crate::output::{Delivery, Refused, Target};
-use crate::plan::Taken;
+use crate::plan::PlannedChange;
 use crate::queue::{Entry, Failed};
 use crate::rows::{ROWS_BYTES_MAX, Unmappable};
 use crate::source::{Source, SourceError};
@@ -30,7 +30,7 @@ pub(super) const PART_BYTES: usize = 8 << 20;
 pub(super) const PART_ROWS: usize = crate::rows::ROWS_MAX;
 
 /// The outcome of a part.
-pub(super) enum Tried {
+pub(super) enum PartOutcome {
     Taken,
     /// A document is the cause.
     Poison(Failure, String),
@@ -43,7 +43,7 @@ pub(super) enum Tried {
 pub(super) struct Part {
     pub(super) deliveries: Vec<Delivery>,
     /// Their changes.
-    pub(super) ready: Vec<Taken<Waiting>>,
+    pub(super) ready: Vec<PlannedChange<Waiting>>,
     pub(super) charge: Option<Charge>,
 }
 
@@ -111,7 +111,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             };
             drop(charge);
             match tried {
-                Tried::Taken => {
+                PartOutcome::Taken => {
                     let count = ready.len();
                     match suspects {
                         0 if count >= self.together => self.together = (2 * self.together).min(ADMITTED_MAX),
@@ -143,13 +143,13 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                         left = ahead.changes();
                     }
                     let (failure, error) = match refused {
-                        Tried::Poison(failure, error) => (failure, error),
-                        Tried::Refused(refused) => {
+                        PartOutcome::Poison(failure, error) => (failure, error),
+                        PartOutcome::Refused(refused) => {
                             self.give_back(ready.into_iter().chain(left));
                             let until = self.note_refused(refused)?;
                             return self.pause_giving_back(until).await;
                         }
-                        Tried::Taken => continue,
+                        PartOutcome::Taken => continue,
                     };
                     if let (1, Some(taken)) = (ready.len(), ready.first()) {
                         self.put_aside(taken, &failure, &error).await?;
@@ -202,9 +202,9 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         deliveries: Vec<Delivery>,
         checkpoint: Option<Checkpoint>,
         room: Option<&Arc<Charge>>,
-    ) -> Result<Tried, End> {
+    ) -> Result<PartOutcome, End> {
         if self.system().processing.dry_run {
-            return Ok(Tried::Taken);
+            return Ok(PartOutcome::Taken);
         }
         self.check_held()?;
         self.hold(room)?;
@@ -217,9 +217,9 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         &mut self,
         deliveries: Vec<Delivery>,
         checkpoint: Option<Checkpoint>,
-        left: VecDeque<Taken<Waiting>>,
+        left: VecDeque<PlannedChange<Waiting>>,
         batch_max: usize,
-    ) -> Result<(Tried, Ahead), End> {
+    ) -> Result<(PartOutcome, Ahead), End> {
         self.check_held()?;
         let mut target = self.target.take().ok_or_else(|| End::GaveUp("the target is lost".to_owned()))?;
         let (done, ahead) = {
@@ -250,18 +250,18 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    fn tried(&mut self, done: Result<(), Refused>) -> Result<Tried, End> {
+    fn tried(&mut self, done: Result<(), Refused>) -> Result<PartOutcome, End> {
         match done {
             Ok(()) => {
                 self.failures = 0;
                 self.tell_failing();
-                Ok(Tried::Taken)
+                Ok(PartOutcome::Taken)
             }
             Err(Refused::Failed { failure, error, .. }) if failure.class() == Class::Poison => {
-                Ok(Tried::Poison(failure, error))
+                Ok(PartOutcome::Poison(failure, error))
             }
             Err(Refused::Superseded) => Err(End::Superseded),
-            Err(refused) => Ok(Tried::Refused(refused)),
+            Err(refused) => Ok(PartOutcome::Refused(refused)),
         }
     }
 
@@ -284,7 +284,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Makes as many of the first changes as memory allows, and takes them from `left`.
     async fn make_part(
         &mut self,
-        left: &mut VecDeque<Taken<Waiting>>,
+        left: &mut VecDeque<PlannedChange<Waiting>>,
         count: usize,
     ) -> Result<Result<Part, WaitsFor>, End> {
         let mut made = Part::default();
@@ -296,7 +296,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         for _ in 0..count {
             let Some(mut taken) = left.pop_front() else { break };
             let mut delivery = self.make(&taken.change.change, room.saturating_sub(bytes)).await;
-            if matches!(delivery, Err(Unmade::Beyond)) && made.ready.is_empty() && room < ROWS_BYTES_MAX {
+            if matches!(delivery, Err(ProductError::Beyond)) && made.ready.is_empty() && room < ROWS_BYTES_MAX {
                 // Delivered alone, with all memory that a job may have. The run holds none while it waits.
                 left.push_front(taken);
                 made.charge = None;
@@ -319,24 +319,24 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 }
                 // Finished documents go first, so that a runner of functions that is temporarily busy does not undo
                 // them each time.
-                Err(Unmade::Beyond | Unmade::Later(_)) if !made.ready.is_empty() => {
+                Err(ProductError::Beyond | ProductError::Later(_)) if !made.ready.is_empty() => {
                     left.push_front(taken);
                     break;
                 }
-                Err(Unmade::Beyond) => self.put_unmappable_aside(&taken, Unmappable::TooLarge).await?,
-                Err(Unmade::Unmappable(unmappable)) => self.put_unmappable_aside(&taken, unmappable).await?,
-                Err(Unmade::Source(error)) => {
+                Err(ProductError::Beyond) => self.put_unmappable_aside(&taken, Unmappable::TooLarge).await?,
+                Err(ProductError::Unmappable(unmappable)) => self.put_unmappable_aside(&taken, unmappable).await?,
+                Err(ProductError::Source(error)) => {
                     left.push_front(taken);
                     while let Some(taken) = made.ready.pop() {
                         left.push_front(taken);
                     }
                     return Ok(Err(WaitsFor::Source(error)));
                 }
-                Err(Unmade::Later(reason)) => {
+                Err(ProductError::Later(reason)) => {
                     left.push_front(taken);
                     return Ok(Err(WaitsFor::Function(reason)));
                 }
-                Err(Unmade::Broken(reason)) => return Err(End::Broken(reason)),
+                Err(ProductError::Broken(reason)) => return Err(End::Broken(reason)),
             }
             if is_alone {
                 break;
@@ -346,7 +346,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     }
 
     /// Makes the delivery of a change within `bytes_max`.
-    pub(super) async fn make(&mut self, change: &Change, bytes_max: usize) -> Result<Delivery, Unmade> {
+    pub(super) async fn make(&mut self, change: &Change, bytes_max: usize) -> Result<Delivery, ProductError> {
         let read = match &change.what {
             ChangeContent::ToBeRead => self.read_document(&change.id, bytes_max).await?,
             ChangeContent::Changed(_) | ChangeContent::Deleted | ChangeContent::Removed => None,
@@ -356,17 +356,21 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             ChangeContent::ToBeRead => read.as_deref(),
             ChangeContent::Deleted | ChangeContent::Removed => None,
         };
-        let of = Of { id: &change.id, rev: &change.rev, seq: change.seq.as_str(), is_written: true };
+        let of = ChangeIdentity { id: &change.id, rev: &change.rev, seq: change.seq.as_str(), is_written: true };
         self.made(of, text, bytes_max).await
     }
 
-    async fn put_unmappable_aside(&mut self, taken: &Taken<Waiting>, unmappable: Unmappable) -> Result<(), End> {
+    async fn put_unmappable_aside(
+        &mut self,
+        taken: &PlannedChange<Waiting>,
+        unmappable: Unmappable,
+    ) -> Result<(), End> {
         let error = unmappable.to_string();
         self.put_aside(taken, &Failure::Unmappable(Box::new(unmappable)), &error).await
     }
 
     /// Writes the queue entry, before the checkpoint may pass its change.
-    async fn put_aside(&mut self, taken: &Taken<Waiting>, failure: &Failure, error: &str) -> Result<(), End> {
+    async fn put_aside(&mut self, taken: &PlannedChange<Waiting>, failure: &Failure, error: &str) -> Result<(), End> {
         let change = &taken.change.change;
         let (method, document) = match &change.what {
             ChangeContent::Changed(text) => ("PUT", text.as_str()),

@@ -15,7 +15,7 @@ const BYTES_MAX: usize = super::delivering::PART_BYTES;
 const ONE_BYTES: usize = 1 << 10;
 
 #[derive(Debug)]
-struct Kept {
+struct CachedAttachment {
     /// The document's revision, which may differ when the same change is read again.
     rev: String,
     name: String,
@@ -25,9 +25,9 @@ struct Kept {
 
 /// The cache.
 #[derive(Debug, Default)]
-pub(super) struct Fetched {
+pub(super) struct AttachmentCache {
     /// Attachments by the position of their change.
-    kept: HashMap<String, Vec<Kept>>,
+    kept: HashMap<String, Vec<CachedAttachment>>,
     bytes: usize,
 }
 
@@ -35,7 +35,7 @@ fn bytes_of(body: &Bytes) -> usize {
     body.len().max(ONE_BYTES)
 }
 
-impl Fetched {
+impl AttachmentCache {
     /// Returns a cached attachment of this revision.
     pub(super) fn get(&self, seq: &str, rev: &str, name: &str) -> Option<Bytes> {
         self.kept.get(seq)?.iter().find(|kept| kept.rev == rev && kept.name == name).map(|kept| kept.body.clone())
@@ -49,7 +49,7 @@ impl Fetched {
         }
         if let Some(_charge) = memory.try_products(bytes) {
             self.bytes += bytes;
-            let kept = Kept { rev: rev.to_owned(), name: name.to_owned(), body: body.clone(), _charge };
+            let kept = CachedAttachment { rev: rev.to_owned(), name: name.to_owned(), body: body.clone(), _charge };
             self.kept.entry(seq.to_owned()).or_default().push(kept);
         }
     }
@@ -62,7 +62,7 @@ impl Fetched {
 
     /// Removes all.
     pub(super) fn clear(&mut self) {
-        *self = Fetched::default();
+        *self = AttachmentCache::default();
     }
 }
 
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_there_is_room_for() {
-        let (memory, mut fetched) = (Memory::new(64 << 20), Fetched::default());
+        let (memory, mut fetched) = (Memory::new(64 << 20), AttachmentCache::default());
         let body = Bytes::from(vec![0; 3 << 20]);
         for (at, is_kept) in [(1, true), (2, true), (3, false)] {
             fetched.keep(&at.to_string(), "1-r", "a", &body, &memory);

@@ -25,7 +25,7 @@ const KEEP_AT_END: Duration = Duration::from_secs(5);
 
 /// The event after which a checkpoint may be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Moment {
+pub(super) enum KeepEvent {
     /// The end of a batch with more to come.
     Batch,
     /// The end of the available changes, or of an object of many documents.
@@ -44,7 +44,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         documents.and_then(|documents| usize::try_from(documents).ok()).map_or(batch, |documents| batch.min(documents))
     }
 
-    fn is_due(&self, moment: Moment) -> bool {
+    fn is_due(&self, moment: KeepEvent) -> bool {
         let (since, settings) = (self.clock.since(self.kept_at), &self.system().checkpoint);
         let period = settings.period();
         let is_enough = match settings.documents() {
@@ -52,9 +52,9 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             None => period.is_none() && self.unkept >= KEEP_AFTER && since >= KEEP_PAUSE,
         };
         match moment {
-            Moment::Reset | Moment::Run => true,
-            Moment::Rest if period.is_none() => true,
-            Moment::Rest | Moment::Batch => is_enough || since >= period.unwrap_or(KEEP_EVERY),
+            KeepEvent::Reset | KeepEvent::Run => true,
+            KeepEvent::Rest if period.is_none() => true,
+            KeepEvent::Rest | KeepEvent::Batch => is_enough || since >= period.unwrap_or(KEEP_EVERY),
         }
     }
 
@@ -73,13 +73,13 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             End::Superseded | End::SourceMismatch(_) | End::Unfit(_) | End::MalformedAnswer(_) => return,
         }
         let clock = self.clock.clone();
-        if !matches!(clock.timeout(KEEP_AT_END, self.keep(Moment::Run)).await, Ok(Ok(()))) {
+        if !matches!(clock.timeout(KEEP_AT_END, self.keep(KeepEvent::Run)).await, Ok(Ok(()))) {
             tracing::debug!(job = self.job.id, "a job's last checkpoint was not written");
         }
     }
 
     /// Writes the checkpoint if it is due and no batch has written it.
-    pub(super) async fn keep(&mut self, moment: Moment) -> Result<(), End> {
+    pub(super) async fn keep(&mut self, moment: KeepEvent) -> Result<(), End> {
         self.reached = self.plan.checkpoint().or(self.reached.take());
         if let Some(reached) = &self.reached {
             self.progress.at(reached);
@@ -95,7 +95,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         if self.keeps_checkpoint {
             // An empty batch cannot be poison.
             while let Err(refused) = self.target()?.deliver(Vec::new(), Some(checkpoint.clone())).await {
-                if moment == Moment::Run {
+                if moment == KeepEvent::Run {
                     return Ok(());
                 }
                 let until = self.note_refused(refused)?;
@@ -109,10 +109,10 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
         // Persist what the target took before the checkpoint passes it.
         match moment {
-            Moment::Run if self.target()?.persist().await.is_err() => return Ok(()),
-            Moment::Run => {}
-            Moment::Batch | Moment::Rest | Moment::Reset if self.persist().await? => {}
-            Moment::Batch | Moment::Rest | Moment::Reset => return Ok(()),
+            KeepEvent::Run if self.target()?.persist().await.is_err() => return Ok(()),
+            KeepEvent::Run => {}
+            KeepEvent::Batch | KeepEvent::Rest | KeepEvent::Reset if self.persist().await? => {}
+            KeepEvent::Batch | KeepEvent::Rest | KeepEvent::Reset => return Ok(()),
         }
         self.check_held()?;
         let id = self.local_id();

@@ -8,7 +8,7 @@ use crate::script::{ScriptError, product};
 use crate::source::{Source, SourceError};
 
 /// The reason why a change has no product.
-pub(super) enum Unmade {
+pub(super) enum ProductError {
     /// The document is the cause.
     Unmappable(Unmappable),
     /// The product exceeds the available memory.
@@ -23,15 +23,15 @@ pub(super) enum Unmade {
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
     /// Reads a document's newest state from the source.
-    pub(super) async fn read_document(&mut self, id: &str, bytes_max: usize) -> Result<Option<String>, Unmade> {
+    pub(super) async fn read_document(&mut self, id: &str, bytes_max: usize) -> Result<Option<String>, ProductError> {
         match self.source.document(id, bytes_max).await {
             Ok(found) => {
                 self.source_failures = 0;
                 self.tell_failing();
                 Ok(found)
             }
-            Err(SourceError::Peer(PeerError::TooLarge(_))) => Err(Unmade::Beyond),
-            Err(error) => Err(Unmade::Source(error)),
+            Err(SourceError::Peer(PeerError::TooLarge(_))) => Err(ProductError::Beyond),
+            Err(error) => Err(ProductError::Source(error)),
         }
     }
 
@@ -41,7 +41,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         text: Option<&str>,
         is_written: bool,
         bytes_max: usize,
-    ) -> Result<DeliveryState, Unmade> {
+    ) -> Result<DeliveryState, ProductError> {
         let Some(text) = text else { return Ok(DeliveryState::Gone) };
         if is_written && self.job.mapping.is_identity() && text.len() <= bytes_max {
             return Ok(DeliveryState::Is(Product::Json(text.to_owned())));
@@ -49,10 +49,10 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let made = product(&self.job.mapping, &self.job.id, self.scripts.as_ref(), &self.memory, text, bytes_max);
         match made.await {
             Ok(Ok(product)) => Ok(DeliveryState::Is(product)),
-            Ok(Err(Unmappable::TooLarge)) if bytes_max < ROWS_BYTES_MAX => Err(Unmade::Beyond),
-            Ok(Err(unmappable)) => Err(Unmade::Unmappable(unmappable)),
-            Err(ScriptError::Broken(reason)) => Err(Unmade::Broken(reason)),
-            Err(ScriptError::Later(reason) | ScriptError::Failed(reason)) => Err(Unmade::Later(reason)),
+            Ok(Err(Unmappable::TooLarge)) if bytes_max < ROWS_BYTES_MAX => Err(ProductError::Beyond),
+            Ok(Err(unmappable)) => Err(ProductError::Unmappable(unmappable)),
+            Err(ScriptError::Broken(reason)) => Err(ProductError::Broken(reason)),
+            Err(ScriptError::Later(reason) | ScriptError::Failed(reason)) => Err(ProductError::Later(reason)),
         }
     }
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use flatbed_flatten::json::{Limits, Value, parse};
 
-use super::attaching::Of;
-use super::delivering::{PART_BYTES, Tried};
-use super::products::Unmade;
+use super::attaching::ChangeIdentity;
+use super::delivering::{PART_BYTES, PartOutcome};
+use super::products::ProductError;
 use super::{End, Queue, Runner};
 use crate::failure::Failure;
 use crate::memory::Charge;
@@ -24,7 +24,7 @@ const SLICE: usize = 100;
 
 /// An entry to be replayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct ReplayRequest {
     /// The entry.
     pub entry: Entry,
     /// True if it was requested by its id.
@@ -43,7 +43,7 @@ pub enum Replayed {
 }
 
 /// The outcome of a replay within limited memory.
-enum Within {
+enum ReplayOutcome {
     Done(Replayed),
     /// The entry needs more memory.
     Beyond,
@@ -75,7 +75,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         if is_more {
             self.unmake_ahead();
         }
-        for Wanted { mut entry, by_hand } in wanted {
+        for ReplayRequest { mut entry, by_hand } in wanted {
             if *self.stop.borrow() {
                 return Err(End::Stopped);
             }
@@ -109,14 +109,14 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
             // The run holds no memory while it waits.
             drop(charge);
             match within {
-                Within::Done(what) => return Ok(what),
-                Within::Beyond if room < ROWS_BYTES_MAX => room = ROWS_BYTES_MAX,
-                Within::Beyond => return Ok(self.fail_again(entry, Unmappable::TooLarge)),
-                Within::Source(error) => {
+                ReplayOutcome::Done(what) => return Ok(what),
+                ReplayOutcome::Beyond if room < ROWS_BYTES_MAX => room = ROWS_BYTES_MAX,
+                ReplayOutcome::Beyond => return Ok(self.fail_again(entry, Unmappable::TooLarge)),
+                ReplayOutcome::Source(error) => {
                     let until = self.note_unread(&error)?;
                     self.pause_giving_back(until).await?;
                 }
-                Within::Refused(refused) => {
+                ReplayOutcome::Refused(refused) => {
                     let until = self.note_refused(refused)?;
                     self.pause_giving_back(until).await?;
                 }
@@ -130,19 +130,19 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         by_hand: bool,
         bytes_max: usize,
         charge: &Arc<Charge>,
-    ) -> Result<Within, End> {
+    ) -> Result<ReplayOutcome, End> {
         let found = match self.read_document(&entry.doc_id_original, bytes_max).await {
             Ok(found) => found,
-            Err(Unmade::Source(error)) => return Ok(Within::Source(error)),
-            Err(_) => return Ok(Within::Beyond),
+            Err(ProductError::Source(error)) => return Ok(ReplayOutcome::Source(error)),
+            Err(_) => return Ok(ReplayOutcome::Beyond),
         };
         let rev = found.as_deref().map(rev_of);
         match entry.replay(rev.as_deref().map_or(AtSource::Gone, AtSource::Newest), by_hand) {
             Replay::Overtaken => {
                 entry.overtake(self.clock.unix_seconds(), self.system().dlq.retention_seconds());
-                Ok(Within::Done(Replayed::Changed))
+                Ok(ReplayOutcome::Done(Replayed::Changed))
             }
-            Replay::Left => Ok(Within::Done(Replayed::Left)),
+            Replay::Left => Ok(ReplayOutcome::Done(Replayed::Left)),
             Replay::Send => {
                 let is_deletion = entry.method == "DELETE" && !entry.edited;
                 let text = match (is_deletion, entry.doc_data.is_empty()) {
@@ -161,28 +161,32 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         text: Option<&str>,
         bytes_max: usize,
         charge: &Arc<Charge>,
-    ) -> Result<Within, End> {
+    ) -> Result<ReplayOutcome, End> {
         let (rev, mut seq) = (entry.rev.clone(), entry.seq.clone());
         if self.window.is_some() {
             // An object of many documents is named by the last of them. This object must not replace it.
             seq = format!("{seq}-again-{}", self.clock.unix_seconds());
         }
-        let of = Of { id: &entry.doc_id_original, rev: &rev, seq: &seq, is_written: false };
+        let of = ChangeIdentity { id: &entry.doc_id_original, rev: &rev, seq: &seq, is_written: false };
         let delivery = match self.made(of, text, bytes_max).await {
             Ok(delivery) => delivery,
-            Err(Unmade::Unmappable(unmappable)) => return Ok(Within::Done(self.fail_again(entry, unmappable))),
-            Err(Unmade::Beyond) => return Ok(Within::Beyond),
-            Err(Unmade::Source(error)) => return Ok(Within::Source(error)),
-            Err(Unmade::Later(reason)) => return Ok(Within::Refused(Refused::failed(Failure::Storage, reason))),
-            Err(Unmade::Broken(reason)) => return Err(End::Broken(reason)),
+            Err(ProductError::Unmappable(unmappable)) => {
+                return Ok(ReplayOutcome::Done(self.fail_again(entry, unmappable)));
+            }
+            Err(ProductError::Beyond) => return Ok(ReplayOutcome::Beyond),
+            Err(ProductError::Source(error)) => return Ok(ReplayOutcome::Source(error)),
+            Err(ProductError::Later(reason)) => {
+                return Ok(ReplayOutcome::Refused(Refused::failed(Failure::Storage, reason)));
+            }
+            Err(ProductError::Broken(reason)) => return Err(End::Broken(reason)),
         };
         match self.try_deliver(vec![delivery], None, Some(charge)).await? {
-            Tried::Taken => Ok(Within::Done(Replayed::Delivered)),
-            Tried::Refused(refused) => Ok(Within::Refused(refused)),
-            Tried::Poison(failure, error) => {
+            PartOutcome::Taken => Ok(ReplayOutcome::Done(Replayed::Delivered)),
+            PartOutcome::Refused(refused) => Ok(ReplayOutcome::Refused(refused)),
+            PartOutcome::Poison(failure, error) => {
                 let replays_max = self.system().dlq.replays_max();
                 entry.fail_again(&failure, &error, self.clock.unix_seconds(), replays_max, &self.redactor);
-                Ok(Within::Done(Replayed::Changed))
+                Ok(ReplayOutcome::Done(Replayed::Changed))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::keeping::Moment;
+use super::keeping::KeepEvent;
 use super::reading::ADMITTED_BYTES_MAX;
 use super::{ADMITTED_MAX, End, Queue, Runner};
 use crate::output::{Target, Window};
@@ -39,7 +39,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
                 Ok(taken) => taken?,
             }
             self.replay().await?;
-            self.keep(Moment::Batch).await?;
+            self.keep(KeepEvent::Batch).await?;
         }
     }
 }

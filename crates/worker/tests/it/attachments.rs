@@ -9,7 +9,7 @@ use flatbed_worker::connect::AnyTarget;
 use flatbed_worker::documents::{self, ChangesFeed, Connections, Description, Document, SourceType, Unresolved};
 use flatbed_worker::output::sqlite::Sqlite;
 use flatbed_worker::peer::{Peer, PeerError};
-use flatbed_worker::run::{Counts, End, Wanted};
+use flatbed_worker::run::{Counts, End, ReplayRequest};
 use flatbed_worker::source::{HttpSource, Source, SourceError};
 use hyper::header::HeaderMap;
 use serde_json::{Value, json};
@@ -230,7 +230,7 @@ async fn endpoints_get_requests_of_their_own() {
     assert_eq!(sent(), [again.as_slice(), &["PUT /in/a/x%20y", "PUT /in/a"]].concat());
     // A refused document is replayed with its attachments.
     let entries = queue.0.lock().unwrap().clone();
-    queue.1.lock().unwrap().extend(entries.into_values().map(|entry| Wanted { entry, by_hand: true }));
+    queue.1.lock().unwrap().extend(entries.into_values().map(|entry| ReplayRequest { entry, by_hand: true }));
     let elsewhere = apart(json!({"destination": {"url_template": "/files/{doc_id}?name={attachment_name}"}}));
     let job = to(&url, json!({}), elsewhere);
     assert_eq!(once(&job, &source, target(&job), &queue, 7).await.1.replayed, 1);

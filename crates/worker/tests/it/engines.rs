@@ -16,7 +16,7 @@ use flatbed_worker::documents::Description;
 use flatbed_worker::failure::Class;
 use flatbed_worker::output::lines::turns::Turns;
 use flatbed_worker::output::mysql::{self, MySql};
-use flatbed_worker::output::postgres::{Postgres, Way};
+use flatbed_worker::output::postgres::{Postgres, ServerSettings};
 use flatbed_worker::output::tables::{Claims, Driver, Opening, Tables};
 use flatbed_worker::output::{Refused, Target};
 use flatbed_worker::progress::Progress;
@@ -44,7 +44,7 @@ impl Engine {
 }
 
 /// A database for one scenario.
-struct Place<'e> {
+struct Scenario<'e> {
     engine: &'e mut Engine,
     database: String,
     source: FakeSource,
@@ -62,13 +62,13 @@ enum Rule {
     Full,
 }
 
-impl<'e> Place<'e> {
-    fn new(engine: &'e mut Engine, database: &str) -> Place<'e> {
+impl<'e> Scenario<'e> {
+    fn new(engine: &'e mut Engine, database: &str) -> Scenario<'e> {
         if let Engine::Postgres(server) | Engine::MariaDb(server) = engine {
             server.sql("", &format!("CREATE DATABASE {database}"));
         }
         let (source, queue) = (FakeSource::default(), FakeQueue::default());
-        Place { engine, database: database.to_owned(), source, queue, epoch: 0 }
+        Scenario { engine, database: database.to_owned(), source, queue, epoch: 0 }
     }
 
     fn file(&self) -> PathBuf {
@@ -246,7 +246,7 @@ impl<'e> Place<'e> {
     }
 
     /// Runs a job until `work` is done, which causes and fixes the target's failures.
-    async fn meanwhile(&mut self, job: &Description, work: impl AsyncFnOnce(&mut Place<'_>, &Progress)) -> End {
+    async fn meanwhile(&mut self, job: &Description, work: impl AsyncFnOnce(&mut Scenario<'_>, &Progress)) -> End {
         self.epoch += 1;
         let (stop, stopping) = watch::channel(false);
         let progress = Arc::new(Progress::default());
@@ -271,25 +271,25 @@ impl<'e> Place<'e> {
 /// Runs all scenarios in sequence, each in a database of its own.
 async fn all(mut engine: Engine) {
     let engine = &mut engine;
-    rows_follow_documents(&mut Place::new(engine, "follow")).await;
+    rows_follow_documents(&mut Scenario::new(engine, "follow")).await;
     if matches!(engine, Engine::Postgres(_)) {
-        bounds::claims_are_read_by_their_documents(&mut Place::new(engine, "claims")).await;
+        bounds::claims_are_read_by_their_documents(&mut Scenario::new(engine, "claims")).await;
     }
-    the_guilty_alone_are_queued(&mut Place::new(engine, "guilty")).await;
-    leftovers::what_the_guilty_left_keeps_nobody(&mut Place::new(engine, "leftovers")).await;
-    kills_and_outages_lose_nothing(&mut Place::new(engine, "kills")).await;
-    who_lost_the_job_writes_nothing(&mut Place::new(engine, "fence")).await;
-    documents_exchange_what_only_one_may_have(&mut Place::new(engine, "exchange")).await;
-    rows_that_stay_say_since_when(&mut Place::new(engine, "soft")).await;
-    values_keep_their_types(&mut Place::new(engine, "types")).await;
-    tables_are_made_or_looked_at(&mut Place::new(engine, "look")).await;
-    large_batches(&mut Place::new(engine, "large")).await;
-    bounds::no_more_claims_are_read_than_there_is_room_for(&mut Place::new(engine, "bounds")).await;
+    the_guilty_alone_are_queued(&mut Scenario::new(engine, "guilty")).await;
+    leftovers::what_the_guilty_left_keeps_nobody(&mut Scenario::new(engine, "leftovers")).await;
+    kills_and_outages_lose_nothing(&mut Scenario::new(engine, "kills")).await;
+    who_lost_the_job_writes_nothing(&mut Scenario::new(engine, "fence")).await;
+    documents_exchange_what_only_one_may_have(&mut Scenario::new(engine, "exchange")).await;
+    rows_that_stay_say_since_when(&mut Scenario::new(engine, "soft")).await;
+    values_keep_their_types(&mut Scenario::new(engine, "types")).await;
+    tables_are_made_or_looked_at(&mut Scenario::new(engine, "look")).await;
+    large_batches(&mut Scenario::new(engine, "large")).await;
+    bounds::no_more_claims_are_read_than_there_is_room_for(&mut Scenario::new(engine, "bounds")).await;
     if !matches!(engine, Engine::Sqlite(_)) {
-        schema::what_would_be_lost_is_said(&mut Place::new(engine, "lost")).await;
-        the_targets_state_is_waited_for(&mut Place::new(engine, "outages")).await;
-        who_is_stopped_in_a_transaction_holds_nobody_up(&mut Place::new(engine, "stopped")).await;
-        a_server_that_is_gone_and_comes_back(&mut Place::new(engine, "gone")).await;
+        schema::what_would_be_lost_is_said(&mut Scenario::new(engine, "lost")).await;
+        the_targets_state_is_waited_for(&mut Scenario::new(engine, "outages")).await;
+        who_is_stopped_in_a_transaction_holds_nobody_up(&mut Scenario::new(engine, "stopped")).await;
+        a_server_that_is_gone_and_comes_back(&mut Scenario::new(engine, "gone")).await;
     }
 }
 
@@ -312,7 +312,7 @@ async fn mariadb() {
     }
 }
 
-async fn rows_follow_documents(place: &mut Place<'_>) {
+async fn rows_follow_documents(place: &mut Scenario<'_>) {
     let job = place.plain_job();
     for at in 0..1_000 {
         place.order(&format!("d{at}"), at, at as usize % 4);
@@ -341,7 +341,7 @@ async fn rows_follow_documents(place: &mut Place<'_>) {
     assert_eq!(counts, [0, 0, 0, 1]);
 }
 
-async fn the_guilty_alone_are_queued(place: &mut Place<'_>) {
+async fn the_guilty_alone_are_queued(place: &mut Scenario<'_>) {
     let job = place.plain_job();
     assert_eq!(place.once(&job).await.0, End::Done);
     place.rule(Rule::NoThirteen, true);
@@ -360,7 +360,7 @@ async fn the_guilty_alone_are_queued(place: &mut Place<'_>) {
     assert_eq!(place.once(&job).await.1, Counts::default());
 }
 
-async fn kills_and_outages_lose_nothing(place: &mut Place<'_>) {
+async fn kills_and_outages_lose_nothing(place: &mut Scenario<'_>) {
     let job = place.job(json!({}), json!({}), json!({"processing": {"batch": 7}}));
     let of = [None, Some(Mishap::Outage), Some(Mishap::KilledBefore), Some(Mishap::KilledAfter)];
     for round in 0..12_usize {
@@ -385,7 +385,7 @@ async fn kills_and_outages_lose_nothing(place: &mut Place<'_>) {
     assert_eq!(place.count("flatbed_rows"), rows);
 }
 
-async fn who_lost_the_job_writes_nothing(place: &mut Place<'_>) {
+async fn who_lost_the_job_writes_nothing(place: &mut Scenario<'_>) {
     let job = place.plain_job();
     place.order("a", 1, 1);
     let target = place.target(&job);
@@ -406,9 +406,9 @@ async fn who_lost_the_job_writes_nothing(place: &mut Place<'_>) {
     assert_eq!(place.orders(), place.expected());
 }
 
-async fn documents_exchange_what_only_one_may_have(place: &mut Place<'_>) {
+async fn documents_exchange_what_only_one_may_have(place: &mut Scenario<'_>) {
     let job = place.plain_job();
-    let write = |place: &Place<'_>, document: &str, k: i64, id: &str| {
+    let write = |place: &Scenario<'_>, document: &str, k: i64, id: &str| {
         place.source.write(document, json!({"t": "order", "k": k, "id": id, "items": ["x"]}));
     };
     write(place, "a", 1, "one");
@@ -436,7 +436,7 @@ async fn documents_exchange_what_only_one_may_have(place: &mut Place<'_>) {
     assert_eq!(place.sql("SELECT id, note FROM orders WHERE k = 1"), ["two|mine"]);
 }
 
-async fn rows_that_stay_say_since_when(place: &mut Place<'_>) {
+async fn rows_that_stay_say_since_when(place: &mut Scenario<'_>) {
     let job = place.job(json!({}), json!({"on_delete": "soft_delete"}), json!({}));
     place.order("a", 1, 2);
     assert_eq!(place.once(&job).await.0, End::Done);
@@ -449,7 +449,7 @@ async fn rows_that_stay_say_since_when(place: &mut Place<'_>) {
     assert_eq!(place.sql("SELECT count(*) FROM orders WHERE deleted_at IS NULL"), ["1"]);
 }
 
-async fn values_keep_their_types(place: &mut Place<'_>) {
+async fn values_keep_their_types(place: &mut Scenario<'_>) {
     let column = |name: &str, kind: &str| json!({"name": name, "path": format!("$.{name}"), "type": kind});
     let columns = json!([column("id", "text"), column("small", "smallint"), column("large", "bigint"), column("exact", "numeric(30,10)"),
         column("float", "double precision"), column("yes", "boolean"), column("day", "date"), column("moment", "timestamptz"),
@@ -494,7 +494,7 @@ async fn values_keep_their_types(place: &mut Place<'_>) {
     assert_eq!(place.count("t"), if is_refused { 1 } else { 3 });
 }
 
-async fn tables_are_made_or_looked_at(place: &mut Place<'_>) {
+async fn tables_are_made_or_looked_at(place: &mut Scenario<'_>) {
     place.order("a", 1, 2);
     let given = place.job(
         json!({"create_tables": false}),
@@ -543,7 +543,7 @@ async fn tables_are_made_or_looked_at(place: &mut Place<'_>) {
     }
 }
 
-async fn large_batches(place: &mut Place<'_>) {
+async fn large_batches(place: &mut Scenario<'_>) {
     let job = place.job(json!({"timeout_seconds": 60}), json!({}), json!({}));
     let long = "x".repeat(1 << 20);
     // More bytes and rows than a statement takes.
@@ -581,7 +581,7 @@ async fn large_batches(place: &mut Place<'_>) {
     assert_eq!(place.sql("SELECT id FROM keyed WHERE id = 'narrow'"), ["narrow"]);
 }
 
-async fn the_targets_state_is_waited_for(place: &mut Place<'_>) {
+async fn the_targets_state_is_waited_for(place: &mut Scenario<'_>) {
     place.order("a", 1, 1);
     assert_eq!(place.once(&place.plain_job()).await.0, End::Done);
     let is_postgres = matches!(place.engine, Engine::Postgres(_));
@@ -628,7 +628,7 @@ async fn the_targets_state_is_waited_for(place: &mut Place<'_>) {
 }
 
 /// A process that was stopped with an open transaction.
-async fn who_is_stopped_in_a_transaction_holds_nobody_up(place: &mut Place<'_>) {
+async fn who_is_stopped_in_a_transaction_holds_nobody_up(place: &mut Scenario<'_>) {
     place.order("a", 1, 1);
     let job = place.job(json!({"timeout_seconds": 1}), json!({}), json!({}));
     assert_eq!(place.once(&job).await.0, End::Done);
@@ -639,16 +639,17 @@ async fn who_is_stopped_in_a_transaction_holds_nobody_up(place: &mut Place<'_>) 
     let clock = Clock::system();
     if matches!(place.engine, Engine::MariaDb(_)) {
         let (addresses, authorities) = (local(), None);
-        let way = mysql::Way { host, port, database, user, password, time_max, addresses, authorities, clock };
+        let way =
+            mysql::ServerSettings { host, port, database, user, password, time_max, addresses, authorities, clock };
         stopped(place, &job, opening, MySql::at(way, "j", job.mapping.tables(), false)).await;
     } else {
         let (schema, dial, secure) = (None, plain(), None);
-        let way = Way { host, port, database, schema, user, password, time_max, dial, secure, clock };
+        let way = ServerSettings { host, port, database, schema, user, password, time_max, dial, secure, clock };
         stopped(place, &job, opening, Postgres::at(way, "j", job.mapping.tables(), false)).await;
     }
 }
 
-async fn stopped<D: Driver>(place: &mut Place<'_>, job: &Description, opening: Opening, mut stopped: Tables<D>) {
+async fn stopped<D: Driver>(place: &mut Scenario<'_>, job: &Description, opening: Opening, mut stopped: Tables<D>) {
     let stopped = stopped.driver();
     stopped.connect().await.unwrap();
     assert_eq!(stopped.open(opening.clone()).await.unwrap().unwrap().count(), 2);
@@ -661,7 +662,7 @@ async fn stopped<D: Driver>(place: &mut Place<'_>, job: &Description, opening: O
     assert_eq!(stopped.open(opening).await.unwrap(), None);
 }
 
-async fn a_server_that_is_gone_and_comes_back(place: &mut Place<'_>) {
+async fn a_server_that_is_gone_and_comes_back(place: &mut Scenario<'_>) {
     let job = place.plain_job();
     let end = place
         .meanwhile(&job, async |place, progress| {

@@ -14,7 +14,7 @@ use flatbed_worker::failure::Failure;
 use flatbed_worker::output::{Delivery, Refused, Target, Window};
 use flatbed_worker::peer::PeerError;
 use flatbed_worker::queue::Entry;
-use flatbed_worker::run::{NotKept, Queue, Replayed, Wanted};
+use flatbed_worker::run::{NotKept, Queue, ReplayRequest, Replayed};
 use flatbed_worker::secret::{Redactor, Secret, SecretRef};
 use flatbed_worker::source::{Ask, Source, SourceError};
 use serde_json::{Value, json};
@@ -254,7 +254,7 @@ impl Source for FakeSource {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FakeQueue(
     pub(crate) Arc<Mutex<BTreeMap<String, Entry>>>,
-    pub(crate) Arc<Mutex<Vec<Wanted>>>,
+    pub(crate) Arc<Mutex<Vec<ReplayRequest>>>,
     /// The most entries that it holds.
     pub(crate) Option<usize>,
 );
@@ -279,7 +279,7 @@ impl Queue for FakeQueue {
         Ok(())
     }
 
-    async fn wanted(&mut self, max: usize) -> Result<Vec<Wanted>, String> {
+    async fn wanted(&mut self, max: usize) -> Result<Vec<ReplayRequest>, String> {
         let mut wanted = self.1.lock().unwrap();
         let count = wanted.len().min(max);
         Ok(wanted.drain(..count).collect())

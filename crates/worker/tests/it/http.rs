@@ -8,7 +8,7 @@ use flatbed_worker::checkpoint::{Checkpoint, Seq};
 use flatbed_worker::documents::{ChangesFeed, SourceType};
 use flatbed_worker::failure::Class;
 use flatbed_worker::output::body::Format;
-use flatbed_worker::output::http::{Http, Ways};
+use flatbed_worker::output::http::{Http, HttpSettings};
 use flatbed_worker::output::{Delivery, DeliveryState, Refused, Target};
 use flatbed_worker::peer::Peer;
 use flatbed_worker::rows::Product;
@@ -82,8 +82,8 @@ async fn a_source_is_asked_as_couchdb_answers() {
     );
 }
 
-fn ways() -> Ways {
-    Ways {
+fn ways() -> HttpSettings {
+    HttpSettings {
         template: "/in/{id}".to_owned(),
         method: Method::PUT,
         delete_method: Method::DELETE,
@@ -329,7 +329,7 @@ async fn what_a_status_says_of_a_deletion() {
         (Method::DELETE, 405, false),
     ] {
         status.store(answer, Ordering::Relaxed);
-        let ways = Ways { delete_method: method.clone(), ..ways() };
+        let ways = HttpSettings { delete_method: method.clone(), ..ways() };
         let done = Http::new(peer(&url), ways, Vec::new(), 1).deliver(vec![delivery("a", 1, None)], None).await;
         assert_eq!(done.is_ok(), is_taken, "{method} {answer}");
         assert_eq!(sent(), format!("{method} a"));
@@ -357,7 +357,8 @@ async fn bodies_are_sent_as_what_a_job_says() {
         let job = job("http", output, Value::Null, json!({}));
         let flatbed_worker::documents::Output::Http(output) = &job.output else { panic!() };
         assert_eq!(output.format, format);
-        let mut target = Http::new(peer(&url), Ways { is_delete_with_body: true, format, ..ways() }, Vec::new(), 1);
+        let mut target =
+            Http::new(peer(&url), HttpSettings { is_delete_with_body: true, format, ..ways() }, Vec::new(), 1);
         let document = delivery("a", 1, Some(r#"{"_id":"a","_rev":"1-x","n":1}"#));
         target.deliver(vec![document, delivery("b", 2, None)], None).await.unwrap();
         let requests = requests.lock().unwrap();

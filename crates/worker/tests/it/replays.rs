@@ -9,13 +9,13 @@ use flatbed_worker::failure::Failure;
 use flatbed_worker::output::sqlite::Sqlite;
 use flatbed_worker::output::{Delivery, Refused, Target};
 use flatbed_worker::queue::EntryState;
-use flatbed_worker::run::{End, Runner, Wanted};
+use flatbed_worker::run::{End, ReplayRequest, Runner};
 use serde_json::json;
 use tokio::sync::watch;
 
 use crate::fake::{FakeQueue, FakeSource, job, redactor};
 
-struct Place {
+struct Scenario {
     _directory: tempfile::TempDir,
     file: std::path::PathBuf,
     job: Description,
@@ -24,15 +24,22 @@ struct Place {
     epoch: u64,
 }
 
-impl Place {
-    fn new() -> Place {
+impl Scenario {
+    fn new() -> Scenario {
         let mapping = json!({"tables": [{"name": "t", "primary_key": "id", "columns": [
             {"name": "id", "path": "$._id", "type": "text"}, {"name": "n", "path": "$.n", "type": "integer"}]}]});
         let output = json!({"id": "out", "database_type": "sqlite", "database": "x.sqlite"});
         let system = json!({"retry": {"backoff_base_seconds": 0.001}, "dlq": {"max_replay_attempts": 2}});
         let directory = tempfile::tempdir().unwrap();
         let (file, job) = (directory.path().join("x.sqlite"), job("rdbms", output, mapping, system));
-        Place { _directory: directory, file, job, source: FakeSource::default(), queue: FakeQueue::default(), epoch: 0 }
+        Scenario {
+            _directory: directory,
+            file,
+            job,
+            source: FakeSource::default(),
+            queue: FakeQueue::default(),
+            epoch: 0,
+        }
     }
 
     async fn run(&mut self, reset: Option<ResetTo>) -> (End, u64) {
@@ -50,7 +57,7 @@ impl Place {
 
     fn want_all(&self, by_hand: bool) {
         let entries = self.queue.0.lock().unwrap().clone();
-        let wanted = entries.into_values().map(|entry| Wanted { entry, by_hand });
+        let wanted = entries.into_values().map(|entry| ReplayRequest { entry, by_hand });
         self.queue.1.lock().unwrap().extend(wanted);
     }
 
@@ -69,7 +76,7 @@ impl Place {
 
 #[tokio::test]
 async fn what_the_target_takes_at_last_leaves_the_queue() {
-    let mut place = Place::new();
+    let mut place = Scenario::new();
     place.source.write("a", json!({"n": 1}));
     assert_eq!(place.run(None).await, (End::Done, 1));
     place.refuse(true);
@@ -83,7 +90,7 @@ async fn what_the_target_takes_at_last_leaves_the_queue() {
     place.want_all(false);
     assert_eq!(place.run(None).await, (End::Done, 1));
     assert_eq!(place.rows(), [("a".to_owned(), 1), ("d".to_owned(), 4)]);
-    let states = |place: &Place| {
+    let states = |place: &Scenario| {
         let entries = place.queue.0.lock().unwrap();
         let mut states: Vec<_> =
             entries.values().map(|entry| (entry.doc_id_original.clone(), entry.state, entry.replay_attempts)).collect();
@@ -110,7 +117,7 @@ async fn what_the_target_takes_at_last_leaves_the_queue() {
 
 #[tokio::test]
 async fn deletions_and_edited_documents_are_replayed() {
-    let mut place = Place::new();
+    let mut place = Scenario::new();
     place.source.write("a", json!({"n": "no number"}));
     assert_eq!(place.run(None).await, (End::Done, 0));
     for entry in place.queue.0.lock().unwrap().values_mut() {
@@ -124,7 +131,7 @@ async fn deletions_and_edited_documents_are_replayed() {
 
 #[tokio::test]
 async fn a_job_that_is_reset_goes_on_where_it_is_told() {
-    let mut place = Place::new();
+    let mut place = Scenario::new();
     for at in 0..5 {
         place.source.write(&format!("d{at}"), json!({"n": at}));
     }
@@ -197,7 +204,7 @@ async fn no_entry_goes_before_what_it_brought_is_kept() {
     disk.lock().unwrap().refused = Some("a");
     assert_eq!(run().await, (End::Done, 0));
     let wanted: Vec<_> =
-        queue.0.lock().unwrap().values().map(|entry| Wanted { entry: entry.clone(), by_hand: true }).collect();
+        queue.0.lock().unwrap().values().map(|entry| ReplayRequest { entry: entry.clone(), by_hand: true }).collect();
     assert_eq!(wanted.len(), 1);
     // Persisting always fails: the entry stays.
     disk.lock().unwrap().refused = None;

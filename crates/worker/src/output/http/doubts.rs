@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use super::Told;
+use super::EndpointAnswer;
 use crate::failure::Failure;
 use crate::output::{Delivery, DeliveryState, Refused};
 
@@ -28,14 +28,14 @@ pub(super) struct Doubts {
 
 impl Doubts {
     /// Records the answer to a delivery.
-    pub(super) fn note(&mut self, delivery: &Delivery, told: Told) {
+    pub(super) fn note(&mut self, delivery: &Delivery, told: EndpointAnswer) {
         // An older deletion must not be repeated after this delivery.
         self.forget(&delivery.id);
         match told {
-            Told::Taken if self.is_lost => self.is_found = true,
-            Told::Taken => self.settle(),
-            Told::Gone => {}
-            Told::Unknown => {
+            EndpointAnswer::Taken if self.is_lost => self.is_found = true,
+            EndpointAnswer::Taken => self.settle(),
+            EndpointAnswer::Gone => {}
+            EndpointAnswer::Unknown => {
                 let (id, rev, seq) = (delivery.id.clone(), delivery.rev.clone(), delivery.seq.clone());
                 let deletion = Delivery { id, rev, seq, state: DeliveryState::Gone, attachments: Vec::new() };
                 self.bytes += deletion.bytes();
@@ -98,7 +98,7 @@ mod tests {
                 state: DeliveryState::Gone,
                 attachments: Vec::new(),
             };
-            doubts.note(&deletion, Told::Unknown);
+            doubts.note(&deletion, EndpointAnswer::Unknown);
             assert!(doubts.bytes <= BYTES_MAX);
         }
         assert_eq!(doubts.bytes, doubts.deletions().map(Delivery::bytes).sum::<usize>());
@@ -108,7 +108,7 @@ mod tests {
         let (count, bytes) = (doubts.deletions().count(), doubts.bytes);
         for seq in ["5000", "5001"] {
             let newest = doubts.deletions().last().unwrap().clone();
-            doubts.note(&Delivery { seq: seq.into(), ..newest }, Told::Unknown);
+            doubts.note(&Delivery { seq: seq.into(), ..newest }, EndpointAnswer::Unknown);
         }
         assert_eq!((doubts.deletions().count(), doubts.bytes), (count, bytes));
         assert!(doubts.deletions().last().is_some_and(|it| it.seq == "5001"));

@@ -12,7 +12,7 @@ const PATH_BYTES_MAX: usize = 8 << 10;
 
 /// The purpose of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
+pub enum PathPurpose {
     /// Documents.
     Documents {
         /// True if their deletions are sent too.
@@ -90,16 +90,16 @@ pub fn has_members(template: &str) -> bool {
 ///
 /// # Errors
 /// [`PathError`].
-pub fn check(template: &str, is_for: Use) -> Result<(), PathError> {
+pub fn check(template: &str, is_for: PathPurpose) -> Result<(), PathError> {
     check_names(template, is_for)?;
     if is_target(template) { Ok(()) } else { Err(PathError::Character) }
 }
 
-fn check_names(template: &str, is_for: Use) -> Result<(), PathError> {
+fn check_names(template: &str, is_for: PathPurpose) -> Result<(), PathError> {
     let names = names(template)?;
     let has = |wanted: [&str; 2]| names.iter().any(|name| wanted.contains(name));
     let (id, attachment) = (["id", "doc_id"], ["attachment", "attachment_name"]);
-    let Use::Documents { is_deleted, is_told } = is_for else {
+    let PathPurpose::Documents { is_deleted, is_told } = is_for else {
         return if has(id) && has(attachment) { Ok(()) } else { Err(PathError::Attachments) };
     };
     if let Some(name) = names.iter().find(|name| attachment.contains(name)) {
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn templates_fit_what_they_are_for() {
-        let documents = |is_deleted, is_told| Use::Documents { is_deleted, is_told };
+        let documents = |is_deleted, is_told| PathPurpose::Documents { is_deleted, is_told };
         let (deleted, told, kept) = (documents(true, false), documents(true, true), documents(false, false));
         let lost = |name: &str| Err(PathError::Lost(name.to_owned()));
         let attachment = |name: &str| Err(PathError::Attachment(name.to_owned()));
@@ -200,10 +200,10 @@ mod tests {
             ("/in", kept, Ok(())),
             ("/{id}/{attachment}", deleted, attachment("attachment")),
             ("/{id}/{attachment_name}", kept, attachment("attachment_name")),
-            ("/{id}/{attachment}", Use::Attachments, Ok(())),
-            ("/{type}/{doc_id}?name={attachment_name}", Use::Attachments, Ok(())),
-            ("/{id}", Use::Attachments, Err(PathError::Attachments)),
-            ("/{type}/{attachment}", Use::Attachments, Err(PathError::Attachments)),
+            ("/{id}/{attachment}", PathPurpose::Attachments, Ok(())),
+            ("/{type}/{doc_id}?name={attachment_name}", PathPurpose::Attachments, Ok(())),
+            ("/{id}", PathPurpose::Attachments, Err(PathError::Attachments)),
+            ("/{type}/{attachment}", PathPurpose::Attachments, Err(PathError::Attachments)),
         ] {
             assert_eq!(check(template, is_for), expected, "{template} {is_for:?}");
         }

@@ -8,7 +8,7 @@ use crate::datum::{Datum, Type};
 use crate::decimal::Decimal;
 use crate::mapping::Table;
 use crate::output::tables::dialect::{Dialect, key_of};
-use crate::output::tables::fit::{Family, Found};
+use crate::output::tables::fit::{DatabaseTable, Family};
 
 /// The numbers of rows per statement. The largest that fits is used, so that few statements are prepared.
 const LENGTHS: [usize; 4] = [512, 64, 8, 1];
@@ -101,7 +101,12 @@ pub(super) fn lengths<T>(items: &[T], values: usize) -> Vec<&[T]> {
 }
 
 /// Converts the values of columns. The error names a column that would change its value.
-pub(super) fn values(names: &[&str], row: &[Datum], table: &Table, found: &Found) -> Result<Vec<Value>, String> {
+pub(super) fn values(
+    names: &[&str],
+    row: &[Datum],
+    table: &Table,
+    found: &DatabaseTable,
+) -> Result<Vec<Value>, String> {
     let one = |(name, datum): (&&str, &Datum)| {
         let declared = table.columns.iter().find(|column| column.name == *name).and_then(|column| column.kind);
         let family = found.column(name).map_or(Family::Other, |column| column.family);

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use crate::datum::{Datum, Type};
 use crate::mapping::Table;
 use crate::output::tables::dialect::{Dialect, key_of};
-use crate::output::tables::fit::{Family, Found};
+use crate::output::tables::fit::{DatabaseTable, Family};
 
 pub(super) static DIALECT: Dialect = Dialect {
     quote: '"',
@@ -96,7 +96,7 @@ fn text_of(datum: &Datum, (family, declared): (Family, Option<Type>)) -> Option<
 pub(super) type Kind = (Family, Option<Type>);
 
 /// Returns the accepted and declared types of columns.
-pub(super) fn kinds(names: &[&str], table: &Table, found: &Found) -> Vec<Kind> {
+pub(super) fn kinds(names: &[&str], table: &Table, found: &DatabaseTable) -> Vec<Kind> {
     let kind = |name: &&str| {
         let declared = table.columns.iter().find(|column| column.name == *name).and_then(|column| column.kind);
         (found.column(name).map_or(Family::Other, |column| column.family), declared)
@@ -115,7 +115,7 @@ pub(super) fn arrays<'v>(rows: impl Iterator<Item = &'v [Datum]>, kinds: &[Kind]
     arrays
 }
 
-fn cast(column: &str, found: &Found) -> String {
+fn cast(column: &str, found: &DatabaseTable) -> String {
     // A column that was dropped meanwhile yields an error that names it.
     let kind = found.column(column).map_or("text", |column| column.kind.as_str());
     format!("u.{}::{kind}", DIALECT.quoted(column))
@@ -126,7 +126,7 @@ fn unnested(columns: &[&str]) -> String {
     format!("unnest({}) AS u({})", places.join(", "), DIALECT.list(columns.iter().copied()))
 }
 
-pub(super) fn upsert(table: &Table, found: &Found) -> String {
+pub(super) fn upsert(table: &Table, found: &DatabaseTable) -> String {
     let columns: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
     let key = key_of(table);
     let mut values: Vec<String> = columns.iter().map(|column| cast(column, found)).collect();
@@ -151,7 +151,7 @@ pub(super) fn upsert(table: &Table, found: &Found) -> String {
 }
 
 /// Deletes rows by their keys, or sets their time of deletion.
-pub(super) fn leave(table: &str, soft: Option<&str>, columns: &[&str], found: &Found) -> String {
+pub(super) fn leave(table: &str, soft: Option<&str>, columns: &[&str], found: &DatabaseTable) -> String {
     let table = DIALECT.quoted(table);
     let conditions: Vec<String> =
         columns.iter().map(|column| format!("t.{} = {}", DIALECT.quoted(column), cast(column, found))).collect();

@@ -71,13 +71,13 @@ impl Bucket {
     pub async fn put(&self, key: &str, content_type: &str, digest: &str, body: Bytes) -> Result<(), Refused> {
         let kind = if is_plain(content_type) { content_type } else { "application/octet-stream" };
         let digest = if is_plain(digest) { digest } else { "" };
-        let said = Said { path: self.path(key), kind, digest, ..Said::default() };
+        let said = RequestHead { path: self.path(key), kind, digest, ..RequestHead::default() };
         self.call(Method::PUT, said, body).await.map(drop)
     }
 
     /// Returns the digest stored with an object; `None` if there is no object, no digest, or no answer.
     pub async fn digest(&self, key: &str) -> Option<String> {
-        let said = Said { path: self.path(key), ..Said::default() };
+        let said = RequestHead { path: self.path(key), ..RequestHead::default() };
         let answer = self.call(Method::HEAD, said, Bytes::new()).await.ok()?;
         Some(answer.headers.get(DIGEST)?.to_str().ok()?.to_owned())
     }
@@ -91,7 +91,7 @@ impl Bucket {
         let prefix = encode_segment(prefix);
         let query = format!("{after}encoding-type=url&list-type=2&max-keys={LIST_MAX}&prefix={prefix}");
         let path = if self.prefix.is_empty() { "/".to_owned() } else { self.prefix.clone() };
-        let said = Said { path, query, bytes_max: LIST_BYTES_MAX, ..Said::default() };
+        let said = RequestHead { path, query, bytes_max: LIST_BYTES_MAX, ..RequestHead::default() };
         let answer = self.call(Method::GET, said, Bytes::new()).await?;
         listed(&String::from_utf8_lossy(&answer.body))
             .ok_or_else(|| Refused::failed(Failure::Store(answer.status), "the bucket's list of keys is malformed"))
@@ -102,7 +102,7 @@ impl Bucket {
     /// # Errors
     /// [`Refused`].
     pub async fn delete(&self, key: &str) -> Result<(), Refused> {
-        let said = Said { path: self.path(key), ..Said::default() };
+        let said = RequestHead { path: self.path(key), ..RequestHead::default() };
         self.call(Method::DELETE, said, Bytes::new()).await.map(drop)
     }
 
@@ -110,8 +110,8 @@ impl Bucket {
         format!("{}/{}", self.prefix, encode_key(key))
     }
 
-    async fn call(&self, method: Method, said: Said<'_>, body: Bytes) -> Result<Answer, Refused> {
-        let Said { mut path, query, kind, digest, bytes_max } = said;
+    async fn call(&self, method: Method, said: RequestHead<'_>, body: Bytes) -> Result<Answer, Refused> {
+        let RequestHead { mut path, query, kind, digest, bytes_max } = said;
         let whole = self.peer.url().path(&path);
         let now = self.clock().unix_seconds();
         let body_hash = if body.len() > HASH_HERE_BYTES_MAX {
@@ -164,7 +164,7 @@ impl Bucket {
 }
 
 /// A request without its body.
-struct Said<'r> {
+struct RequestHead<'r> {
     path: String,
     query: String,
     kind: &'r str,
@@ -172,9 +172,9 @@ struct Said<'r> {
     bytes_max: usize,
 }
 
-impl Default for Said<'_> {
+impl Default for RequestHead<'_> {
     fn default() -> Self {
-        Said { path: String::new(), query: String::new(), kind: "", digest: "", bytes_max: ANSWER_BYTES_MAX }
+        RequestHead { path: String::new(), query: String::new(), kind: "", digest: "", bytes_max: ANSWER_BYTES_MAX }
     }
 }
 

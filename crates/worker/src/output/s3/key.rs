@@ -87,7 +87,7 @@ pub enum TemplateError {
 
 /// The values of a key.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'p> {
+pub struct KeyValues<'p> {
     /// The document's id. For a batch: the last document's, here and in the next two members.
     pub id: &'p str,
     /// The revision.
@@ -163,7 +163,7 @@ impl FromStr for Template {
 
 /// The purpose of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Use {
+pub enum KeyPurpose {
     /// One object per document.
     Each {
         /// True if it is deleted with its document.
@@ -185,34 +185,38 @@ impl Template {
     ///
     /// # Errors
     /// [`TemplateError`].
-    pub fn check(&self, is_for: Use) -> Result<(), TemplateError> {
+    pub fn check(&self, is_for: KeyPurpose) -> Result<(), TemplateError> {
         let has = |wanted: fn(&Part) -> bool| self.0.iter().any(wanted);
         let of_one = |part: &Part| matches!(part, Part::Id | Part::Rev | Part::Member(_));
         let deletable =
             |part: &Part| matches!(part, Part::Text(_) | Part::Id | Part::Job | Part::Attachment | Part::Table);
-        let is_of_attachments = matches!(is_for, Use::Attachments { .. });
+        let is_of_attachments = matches!(is_for, KeyPurpose::Attachments { .. });
         let misplaced = |part: &Part| *part == if is_of_attachments { Part::Table } else { Part::Attachment };
         if self.0.iter().any(misplaced) {
             return Err(TemplateError::Misplaced);
         }
         match is_for {
-            Use::Each { .. } | Use::Tombstones | Use::Attachments { .. }
+            KeyPurpose::Each { .. } | KeyPurpose::Tombstones | KeyPurpose::Attachments { .. }
                 if !has(|part| matches!(part, Part::Id | Part::Seq | Part::Member(_))) =>
             {
                 Err(TemplateError::Same)
             }
-            Use::Attachments { .. } if !has(|part| *part == Part::Attachment) => Err(TemplateError::Same),
-            Use::Attachments { .. } if has(|part| matches!(part, Part::Member(_))) => Err(TemplateError::Folder),
-            Use::Attachments { is_deleted: true }
+            KeyPurpose::Attachments { .. } if !has(|part| *part == Part::Attachment) => Err(TemplateError::Same),
+            KeyPurpose::Attachments { .. } if has(|part| matches!(part, Part::Member(_))) => Err(TemplateError::Folder),
+            KeyPurpose::Attachments { is_deleted: true }
                 if !has(|part| *part == Part::Id) || self.root().is_none() || self.folder().is_none() =>
             {
                 Err(TemplateError::Folder)
             }
-            Use::Each { is_deleted: true } | Use::Attachments { is_deleted: true } if !self.0.iter().all(deletable) => {
+            KeyPurpose::Each { is_deleted: true } | KeyPurpose::Attachments { is_deleted: true }
+                if !self.0.iter().all(deletable) =>
+            {
                 Err(TemplateError::Lost)
             }
-            Use::Tombstones if has(|part| matches!(part, Part::Member(_))) => Err(TemplateError::Tombstone),
-            Use::Batch if !has(|part| *part == Part::Seq) || self.0.iter().any(of_one) => Err(TemplateError::Batch),
+            KeyPurpose::Tombstones if has(|part| matches!(part, Part::Member(_))) => Err(TemplateError::Tombstone),
+            KeyPurpose::Batch if !has(|part| *part == Part::Seq) || self.0.iter().any(of_one) => {
+                Err(TemplateError::Batch)
+            }
             _ => Ok(()),
         }
     }
@@ -254,7 +258,7 @@ impl Template {
     }
 
     /// Returns the key. `None`: a member is missing or empty, or the key would be too long.
-    pub fn key(&self, place: &Place<'_>) -> Option<String> {
+    pub fn key(&self, place: &KeyValues<'_>) -> Option<String> {
         let mut key = String::new();
         let moment = Moment { seconds: i64::try_from(place.now).unwrap_or(0), nanoseconds: 0 };
         for part in &self.0 {
@@ -318,8 +322,8 @@ mod tests {
 
     use super::*;
 
-    fn place<'p>(id: &'p str, body: &'p Value<'p>) -> Place<'p> {
-        Place {
+    fn place<'p>(id: &'p str, body: &'p Value<'p>) -> KeyValues<'p> {
+        KeyValues {
             id,
             rev: "3-x",
             seq: "17-g1AA",
@@ -388,7 +392,7 @@ mod tests {
     #[test]
     fn templates_fit_what_they_are_for() {
         let check = |template: &str, is_for| template.parse::<Template>().unwrap().check(is_for);
-        let (kept, deleted) = (Use::Each { is_deleted: false }, Use::Each { is_deleted: true });
+        let (kept, deleted) = (KeyPurpose::Each { is_deleted: false }, KeyPurpose::Each { is_deleted: true });
         for (template, is_for, expected) in [
             ("{id}.json", deleted, Ok(())),
             ("{job}/{id}", deleted, Ok(())),
@@ -397,29 +401,33 @@ mod tests {
             ("{date}/{id}", deleted, Err(TemplateError::Lost)),
             ("{date}/{id}", kept, Ok(())),
             ("{type}/{id}", kept, Ok(())),
-            ("{type}/{id}", Use::Tombstones, Err(TemplateError::Tombstone)),
-            ("{id}/{rev}", Use::Tombstones, Ok(())),
-            ("{date}", Use::Tombstones, Err(TemplateError::Same)),
+            ("{type}/{id}", KeyPurpose::Tombstones, Err(TemplateError::Tombstone)),
+            ("{id}/{rev}", KeyPurpose::Tombstones, Ok(())),
+            ("{date}", KeyPurpose::Tombstones, Err(TemplateError::Same)),
             ("{seq}", kept, Ok(())),
             ("{date}", kept, Err(TemplateError::Same)),
-            ("{date}/{seq}.jsonl", Use::Batch, Ok(())),
-            ("{date}.jsonl", Use::Batch, Err(TemplateError::Batch)),
-            ("{id}/{seq}.jsonl", Use::Batch, Err(TemplateError::Batch)),
-            ("attachments/{id}/{attachment}", Use::Attachments { is_deleted: true }, Ok(())),
-            ("a/{job}/x-{id}/{attachment}", Use::Attachments { is_deleted: true }, Ok(())),
-            ("{id}/{attachment}", Use::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
-            ("1/{id}/{attachment}", Use::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
-            ("a/{id}-{attachment}", Use::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
-            ("a/{id}/{attachment}.bin", Use::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
-            ("a/{id}/{attachment}/{rev}", Use::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
-            ("a/{seq}/{attachment}", Use::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
-            ("{id}/{rev}-{attachment}", Use::Attachments { is_deleted: false }, Ok(())),
-            ("{type}/{id}/{attachment}", Use::Attachments { is_deleted: false }, Err(TemplateError::Folder)),
-            ("{id}", Use::Attachments { is_deleted: true }, Err(TemplateError::Same)),
+            ("{date}/{seq}.jsonl", KeyPurpose::Batch, Ok(())),
+            ("{date}.jsonl", KeyPurpose::Batch, Err(TemplateError::Batch)),
+            ("{id}/{seq}.jsonl", KeyPurpose::Batch, Err(TemplateError::Batch)),
+            ("attachments/{id}/{attachment}", KeyPurpose::Attachments { is_deleted: true }, Ok(())),
+            ("a/{job}/x-{id}/{attachment}", KeyPurpose::Attachments { is_deleted: true }, Ok(())),
+            ("{id}/{attachment}", KeyPurpose::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
+            ("1/{id}/{attachment}", KeyPurpose::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
+            ("a/{id}-{attachment}", KeyPurpose::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
+            ("a/{id}/{attachment}.bin", KeyPurpose::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
+            ("a/{id}/{attachment}/{rev}", KeyPurpose::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
+            ("a/{seq}/{attachment}", KeyPurpose::Attachments { is_deleted: true }, Err(TemplateError::Folder)),
+            ("{id}/{rev}-{attachment}", KeyPurpose::Attachments { is_deleted: false }, Ok(())),
+            ("{type}/{id}/{attachment}", KeyPurpose::Attachments { is_deleted: false }, Err(TemplateError::Folder)),
+            ("{id}", KeyPurpose::Attachments { is_deleted: true }, Err(TemplateError::Same)),
             ("{id}/{attachment}", deleted, Err(TemplateError::Misplaced)),
-            ("{id}/{attachment}", Use::Tombstones, Err(TemplateError::Misplaced)),
-            ("{seq}/{attachment}", Use::Batch, Err(TemplateError::Misplaced)),
-            ("a/{table}/{id}/{attachment}", Use::Attachments { is_deleted: false }, Err(TemplateError::Misplaced)),
+            ("{id}/{attachment}", KeyPurpose::Tombstones, Err(TemplateError::Misplaced)),
+            ("{seq}/{attachment}", KeyPurpose::Batch, Err(TemplateError::Misplaced)),
+            (
+                "a/{table}/{id}/{attachment}",
+                KeyPurpose::Attachments { is_deleted: false },
+                Err(TemplateError::Misplaced),
+            ),
         ] {
             assert_eq!(check(template, is_for), expected, "{template} {is_for:?}");
         }

@@ -41,7 +41,7 @@ pub enum Family {
 
 /// A column of a database's table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundColumn {
+pub struct DatabaseColumn {
     /// Its name.
     pub name: String,
     /// Its type, in the notation of the database's casts.
@@ -56,9 +56,9 @@ pub struct FoundColumn {
 
 /// A table of a database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct DatabaseTable {
     /// Its columns.
-    pub columns: Vec<FoundColumn>,
+    pub columns: Vec<DatabaseColumn>,
     /// The column sets of its unique keys.
     pub keys: Vec<BTreeSet<String>>,
     /// The tables with foreign keys to it.
@@ -67,9 +67,9 @@ pub struct Found {
     pub engine: Option<String>,
 }
 
-impl Found {
+impl DatabaseTable {
     /// Returns a column by its name.
-    pub fn column(&self, name: &str) -> Option<&FoundColumn> {
+    pub fn column(&self, name: &str) -> Option<&DatabaseColumn> {
         self.columns.iter().find(|column| column.name == name)
     }
 }
@@ -100,13 +100,13 @@ fn takes(family: Family, declared: Type) -> bool {
 }
 
 /// Returns the first column of a mapping's table that the database's lacks. It may be added later, as a table may.
-pub fn missing<'t>(table: &'t Table, found: &Found) -> Option<&'t str> {
+pub fn missing<'t>(table: &'t Table, found: &DatabaseTable) -> Option<&'t str> {
     let names = table.columns.iter().map(|column| &column.name).chain(&table.soft_delete_column);
     names.map(String::as_str).find(|name| found.column(name).is_none())
 }
 
 /// Returns the reason why a mapping's rows cannot be written to a table that lacks no column. `None`: they can.
-pub fn misfit(table: &Table, found: &Found) -> Option<String> {
+pub fn misfit(table: &Table, found: &DatabaseTable) -> Option<String> {
     if let Some(engine) = &found.engine {
         return Some(format!("its engine {engine} has no transactions"));
     }
@@ -125,7 +125,7 @@ pub fn misfit(table: &Table, found: &Found) -> Option<String> {
     if let Some(soft) = &table.soft_delete_column {
         // The worker's own timestamp, which may be rounded.
         let is_moment = |family| matches!(family, Family::Timestamp(_)) || takes(family, Type::Timestamp);
-        let unable = |there: &&FoundColumn| !is_moment(there.family) || there.is_required;
+        let unable = |there: &&DatabaseColumn| !is_moment(there.family) || there.is_required;
         if let Some(there) = found.column(soft).filter(unable) {
             return Some(format!("the column {soft} is {}, which does not hold a time or null", there.kind));
         }
@@ -149,8 +149,8 @@ pub fn misfit(table: &Table, found: &Found) -> Option<String> {
 
 /// Returns which tables' rows can be deleted and inserted again in one transaction without loss: those without foreign
 /// columns and without references from tables outside of the mapping.
-pub fn is_replaceable(tables: &[Table], found: &[Found]) -> Vec<bool> {
-    let is_own = |(table, found): (&Table, &Found)| {
+pub fn is_replaceable(tables: &[Table], found: &[DatabaseTable]) -> Vec<bool> {
+    let is_own = |(table, found): (&Table, &DatabaseTable)| {
         let is_known = |name: &String| {
             table.columns.iter().any(|column| column.name == *name) || table.soft_delete_column.as_ref() == Some(name)
         };
@@ -177,8 +177,8 @@ mod tests {
     use super::*;
     use crate::mapping::Mapping;
 
-    fn column(name: &str, family: Family) -> FoundColumn {
-        FoundColumn {
+    fn column(name: &str, family: Family) -> DatabaseColumn {
+        DatabaseColumn {
             name: name.to_owned(),
             kind: format!("{family:?}"),
             family,
@@ -187,9 +187,13 @@ mod tests {
         }
     }
 
-    fn found(columns: &[(&str, Family)], key: &[&str]) -> Found {
+    fn found(columns: &[(&str, Family)], key: &[&str]) -> DatabaseTable {
         let columns = columns.iter().map(|(name, family)| column(name, *family)).collect();
-        Found { columns, keys: vec![key.iter().map(|name| (*name).to_owned()).collect()], ..Found::default() }
+        DatabaseTable {
+            columns,
+            keys: vec![key.iter().map(|name| (*name).to_owned()).collect()],
+            ..DatabaseTable::default()
+        }
     }
 
     fn mapping() -> Mapping {
@@ -225,7 +229,7 @@ mod tests {
             assert!(reason.ends_with(", which does not hold numeric(6,2)"), "{reason}");
         }
         let mut further = found(&whole, &["id"]);
-        further.columns.push(FoundColumn { is_required: true, ..column("x", Family::Text) });
+        further.columns.push(DatabaseColumn { is_required: true, ..column("x", Family::Text) });
         assert_eq!(misfit(table, &further).unwrap(), "the column x must have a value, and the mapping gives it none");
     }
 
@@ -246,7 +250,7 @@ mod tests {
         }
         let mapping = mapping();
         let columns = [("id", Family::Text), ("n", Family::Numeric(None)), ("deleted_at", Family::Any)];
-        let table = Found { engine: Some("MyISAM".to_owned()), ..found(&columns, &["id"]) };
+        let table = DatabaseTable { engine: Some("MyISAM".to_owned()), ..found(&columns, &["id"]) };
         assert_eq!(misfit(&mapping.tables()[0], &table).unwrap(), "its engine MyISAM has no transactions");
     }
 

@@ -7,10 +7,10 @@ use flatbed_worker::output::{Delivery, DeliveryState, Target};
 use flatbed_worker::run::End;
 use serde_json::json;
 
-use super::Place;
+use super::Scenario;
 
 /// A batch reads only the claims of its documents, so that its cost does not grow with the tables.
-pub(super) async fn claims_are_read_by_their_documents(place: &mut Place<'_>) {
+pub(super) async fn claims_are_read_by_their_documents(place: &mut Scenario<'_>) {
     for at in 0..1_000 {
         place.order(&format!("d{at}"), at, 0);
     }
@@ -23,7 +23,7 @@ pub(super) async fn claims_are_read_by_their_documents(place: &mut Place<'_>) {
     assert!(read <= 1_000, "{read} claims were read");
 }
 
-pub(super) async fn no_more_claims_are_read_than_there_is_room_for(place: &mut Place<'_>) {
+pub(super) async fn no_more_claims_are_read_than_there_is_room_for(place: &mut Scenario<'_>) {
     let job = place.plain_job();
     place.order("a", 1, 5);
     place.order("b", 2, 5);

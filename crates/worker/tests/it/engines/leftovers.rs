@@ -3,10 +3,10 @@
 use flatbed_worker::run::End;
 use serde_json::Value;
 
-use super::{Place, Rule};
+use super::{Rule, Scenario};
 
 /// Such rows do not block another document that takes their key and is deleted again.
-pub(super) async fn what_the_guilty_left_keeps_nobody(place: &mut Place<'_>) {
+pub(super) async fn what_the_guilty_left_keeps_nobody(place: &mut Scenario<'_>) {
     let job = place.plain_job();
     place.order("a", 5, 3);
     assert_eq!(place.once(&job).await.0, End::Done);

@@ -3,9 +3,9 @@
 use flatbed_worker::run::End;
 use serde_json::json;
 
-use super::{Engine, Place};
+use super::{Engine, Scenario};
 
-pub(super) async fn what_would_be_lost_is_said(place: &mut Place<'_>) {
+pub(super) async fn what_would_be_lost_is_said(place: &mut Scenario<'_>) {
     let columns =
         json!([{"name": "k", "path": "$.k", "type": "integer"}, {"name": "id", "path": "$.id", "type": "timestamptz"}]);
     let table = json!({"alone": true, "table": {"name": "moments", "primary_key": "k", "columns": columns}});
