@@ -4,27 +4,27 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::raw;
-use crate::transfer::{Wanted, string_of};
+use crate::transfer::{MissingRevision, string_of};
 
 /// The most additional rows. A source returns the leaves above the requested revisions, which may be more after an
 /// edit.
 const FURTHER_ROWS_MAX: usize = 10_000;
 
 /// The revisions that one request asks for, and its progress.
-pub(crate) struct Asked<'w> {
+pub(crate) struct RevisionRequest<'w> {
     revs: HashMap<&'w str, (&'w Arc<str>, Vec<&'w str>)>,
     answered: HashSet<&'w str>,
     rows_left: usize,
 }
 
-impl<'w> Asked<'w> {
-    pub(crate) fn new(wanted: &'w [Wanted]) -> Asked<'w> {
+impl<'w> RevisionRequest<'w> {
+    pub(crate) fn new(wanted: &'w [MissingRevision]) -> RevisionRequest<'w> {
         let mut revs: HashMap<&str, (&Arc<str>, Vec<&str>)> = HashMap::with_capacity(wanted.len());
         for (id, rev) in wanted {
             revs.entry(id).or_insert_with(|| (id, Vec::new())).1.push(rev);
         }
         // Each row and each revision in it counts.
-        Asked { revs, answered: HashSet::new(), rows_left: 2 * wanted.len() + FURTHER_ROWS_MAX }
+        RevisionRequest { revs, answered: HashSet::new(), rows_left: 2 * wanted.len() + FURTHER_ROWS_MAX }
     }
 
     /// Counts a row; returns false beyond the limit.
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn what_was_asked_for_and_what_lies_above_it() {
         let wanted = [("x".into(), "2-b".to_owned()), ("y".into(), "1-q".to_owned())];
-        let mut asked = Asked::new(&wanted);
+        let mut asked = RevisionRequest::new(&wanted);
         assert!(asked.is_asked_for("x", "2-b", None));
         assert!(!asked.is_asked_for("y", "2-b", None) && !asked.is_asked_for("z", "2-b", None));
         let above = |start: u64, ids: &str| format!("{{\"start\":{start},\"ids\":{ids}}}").into_bytes();

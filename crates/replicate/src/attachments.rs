@@ -20,7 +20,7 @@ use crate::peer::Peer;
 use crate::pool::Pieces;
 use crate::raw;
 use crate::stats::Tally;
-use crate::transfer::{Revision, Transfer, Wanted};
+use crate::transfer::{MissingRevision, Revision, Transfer};
 
 /// The size in bytes from which attachments of a revision are streamed.
 const LARGE_BYTES: u64 = 2 << 20;
@@ -39,7 +39,7 @@ const STALL_MAX: Duration = Duration::from_secs(60);
 
 /// A revision with attachments.
 pub(crate) struct Attached {
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: MissingRevision,
     /// The total length of the attachments.
     pub(crate) bytes: u64,
 }
@@ -100,7 +100,7 @@ impl Message {
 /// Copies a revision.
 pub(crate) async fn copy(
     transfer: &Transfer,
-    (id, rev): &Wanted,
+    (id, rev): &MissingRevision,
     tally: &mut Tally<'_>,
     room: &Arc<Room>,
 ) -> Result<()> {

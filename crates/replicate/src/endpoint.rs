@@ -20,7 +20,7 @@ pub type LocalConnect = Arc<dyn Fn() -> DuplexStream + Send + Sync>;
 
 /// The connections and resources of replications.
 #[derive(Clone)]
-pub struct Ways {
+pub struct PeerAccess {
     /// Connects to this server.
     pub local: LocalConnect,
     /// Connects to all other servers.
@@ -43,7 +43,7 @@ const HEADERS_BYTES_MAX: usize = 16 << 10;
 const ADDRESS_BYTES_MAX: usize = 8 << 10;
 
 #[derive(Clone)]
-pub(crate) enum Place {
+pub(crate) enum EndpointPlace {
     Remote(Url),
     /// A database of this server.
     Local(String),
@@ -52,7 +52,7 @@ pub(crate) enum Place {
 /// A database and its credentials. Displayed without credentials.
 #[derive(Clone)]
 pub struct Endpoint {
-    pub(crate) place: Place,
+    pub(crate) place: EndpointPlace,
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
@@ -84,13 +84,13 @@ impl Endpoint {
             if let Some(authorization) = url.authorization() {
                 push(&mut headers, "authorization", authorization).ok_or_else(|| invalid("has bad credentials"))?;
             }
-            Place::Remote(url)
+            EndpointPlace::Remote(url)
         } else {
             let name = text.trim_matches('/');
             if name.is_empty() {
                 return Err(invalid("names no database"));
             }
-            Place::Local(name.to_owned())
+            EndpointPlace::Local(name.to_owned())
         };
         if let Some(Value::Object(members)) = object.and_then(|object| object.get("headers")) {
             if members.len() > HEADERS_MAX {
@@ -118,16 +118,16 @@ impl Endpoint {
     /// Returns the database's path on its server.
     pub(crate) fn path(&self) -> String {
         match &self.place {
-            Place::Remote(url) => url.path(""),
-            Place::Local(name) => format!("/{}", encode_segment(name)),
+            EndpointPlace::Remote(url) => url.path(""),
+            EndpointPlace::Local(name) => format!("/{}", encode_segment(name)),
         }
     }
 
     /// Returns the database's name on this server.
     pub fn local_name(&self) -> Option<&str> {
         match &self.place {
-            Place::Local(name) => Some(name),
-            Place::Remote(_) => None,
+            EndpointPlace::Local(name) => Some(name),
+            EndpointPlace::Remote(_) => None,
         }
     }
 
@@ -165,8 +165,8 @@ fn push(headers: &mut Vec<(HeaderName, HeaderValue)>, name: &str, value: &str) -
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Remote(url) => write!(f, "{url}/"),
-            Place::Local(name) => f.write_str(name),
+            EndpointPlace::Remote(url) => write!(f, "{url}/"),
+            EndpointPlace::Local(name) => f.write_str(name),
         }
     }
 }

@@ -26,7 +26,7 @@ mod stats;
 pub mod time;
 mod transfer;
 
-pub use endpoint::{Endpoint, LocalConnect, Ways};
+pub use endpoint::{Endpoint, LocalConnect, PeerAccess};
 pub use error::{Error, Result};
 pub use memory::{Memory, MemoryUsage};
 pub use run::{Control, Fence, Outcome, replicate};

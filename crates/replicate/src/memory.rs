@@ -216,7 +216,7 @@ impl PageRoom {
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct RoomUse {
     bytes: usize,
     permit: Option<OwnedSemaphorePermit>,
     reserve: Option<OwnedSemaphorePermit>,
@@ -224,7 +224,7 @@ struct Held {
     since: Option<Instant>,
 }
 
-impl Held {
+impl RoomUse {
     fn missing(&self) -> u32 {
         let taken = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         units(self.bytes.saturating_sub(FREE_BYTES)).saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX))
@@ -242,11 +242,11 @@ impl Held {
 #[derive(Debug)]
 pub(crate) struct Room {
     memory: Memory,
-    held: Mutex<Held>,
+    held: Mutex<RoomUse>,
 }
 
 impl Room {
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, RoomUse> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

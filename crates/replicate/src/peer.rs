@@ -14,11 +14,11 @@ use hyper::{Method, Request, StatusCode};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::checkpoint::Log;
-use crate::endpoint::{Endpoint, Place, Ways};
+use crate::endpoint::{Endpoint, EndpointPlace, PeerAccess};
 use crate::error::{Error, Result};
 use crate::memory::{Memory, NoRoom, Room, Share};
 use crate::pool::{Answer, Outgoing, Pool, Server, whole};
-use crate::signing_in::{Asked, Cookie, Next, SigningIn};
+use crate::signing_in::{Cookie, NextRequest, SessionReply, SigningIn};
 
 /// The largest answer that is read whole, in bytes: pages of changes, `_revs_diff`, replication logs.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
@@ -81,12 +81,12 @@ impl Whole {
 }
 
 impl Peer {
-    pub(crate) fn new(endpoint: &Endpoint, ways: &Ways) -> Peer {
+    pub(crate) fn new(endpoint: &Endpoint, ways: &PeerAccess) -> Peer {
         let (server, host) = match &endpoint.place {
-            Place::Remote(url) => {
+            EndpointPlace::Remote(url) => {
                 (Server::Remote(url.clone(), ways.network.clone(), ways.tls.clone()), url.authority())
             }
-            Place::Local(_) => (Server::Local(ways.local.clone()), "localhost".to_owned()),
+            EndpointPlace::Local(_) => (Server::Local(ways.local.clone()), "localhost".to_owned()),
         };
         let mut headers = HeaderMap::new();
         if let Ok(host) = host.parse() {
@@ -162,15 +162,15 @@ impl Peer {
         let mut state = signing_in.state().await;
         loop {
             match state.next(self.clock.now()) {
-                Next::Send(cookie) => {
+                NextRequest::Send(cookie) => {
                     if let Some(cookie) = cookie {
                         request.headers_mut().insert(header::COOKIE, cookie);
                     }
                     return Ok(());
                 }
-                Next::Ask(with_password) => {
+                NextRequest::Ask(with_password) => {
                     let answer = self.ask_for_session(signing_in, with_password).await?;
-                    if state.answered(answer, self.clock.now()) == Asked::Refused {
+                    if state.answered(answer, self.clock.now()) == SessionReply::Refused {
                         return Err(Error::Unauthorized(self.shown.clone()));
                     }
                 }

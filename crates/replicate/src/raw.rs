@@ -64,18 +64,18 @@ type Member<'t> = (&'t [u8], &'t [u8]);
 
 /// Iterates over the members of an object's text; yields `None` if it is malformed.
 pub(crate) fn members(text: &[u8]) -> Members<'_> {
-    Members { text, next: Next::at(expect(text, 0, b'{')) }
+    Members { text, next: NextMember::at(expect(text, 0, b'{')) }
 }
 
 /// The iterator of [`members`].
 pub(crate) struct Members<'t> {
     text: &'t [u8],
-    next: Next,
+    next: NextMember,
 }
 
 /// The state of the iterator.
 #[derive(Clone, Copy)]
-enum Next {
+enum NextMember {
     /// Before a member or the object's end.
     At(usize),
     /// The text is malformed.
@@ -84,9 +84,9 @@ enum Next {
     Nothing,
 }
 
-impl Next {
-    fn at(at: Option<usize>) -> Next {
-        at.map_or(Next::Crooked, Next::At)
+impl NextMember {
+    fn at(at: Option<usize>) -> NextMember {
+        at.map_or(NextMember::Crooked, NextMember::At)
     }
 }
 
@@ -94,17 +94,17 @@ impl<'t> Iterator for Members<'t> {
     type Item = Option<Member<'t>>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let at = match std::mem::replace(&mut self.next, Next::Nothing) {
-            Next::At(at) => skip_space(self.text, at),
-            Next::Crooked => return Some(None),
-            Next::Nothing => return None,
+        let at = match std::mem::replace(&mut self.next, NextMember::Nothing) {
+            NextMember::At(at) => skip_space(self.text, at),
+            NextMember::Crooked => return Some(None),
+            NextMember::Nothing => return None,
         };
         if self.text.get(at) == Some(&b'}') {
             return None;
         }
         let found = member_at(self.text, at);
         if let Some((_, next)) = found {
-            self.next = Next::At(next);
+            self.next = NextMember::At(next);
         }
         Some(found.map(|(member, _)| member))
     }

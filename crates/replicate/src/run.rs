@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::checkpoint::{Log, Session, common, seq_text};
-use crate::endpoint::Ways;
+use crate::endpoint::PeerAccess;
 use crate::error::{Error, Result};
 use crate::function::{Function, is_by_function};
 use crate::memory::{NoRoom, PageRoom};
@@ -81,7 +81,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// [`Error`]. Copied documents remain, and another run resumes from the last checkpoint.
-pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Control) -> Result<Outcome> {
+pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &PeerAccess, control: Control) -> Result<Outcome> {
     loop {
         if let Some(outcome) = replicate_by_one_function(spec, server, ways, control.clone()).await? {
             return Ok(outcome);
@@ -95,7 +95,7 @@ pub async fn replicate(spec: &Arc<Spec>, server: &str, ways: &Ways, control: Con
 async fn replicate_by_one_function(
     spec: &Arc<Spec>,
     server: &str,
-    ways: &Ways,
+    ways: &PeerAccess,
     control: Control,
 ) -> Result<Option<Outcome>> {
     let clock = &ways.clock;
@@ -147,7 +147,7 @@ async fn replicate_by_one_function(
             page = incoming.recv(), if !at_end && batches.len() < BATCHES_MAX => match page {
                 None => at_end = true,
                 Some(page) => {
-                    let Page { mut changes, last_seq, room } = page?;
+                    let ChangePage { mut changes, last_seq, room } = page?;
                     has_changes |= !changes.is_empty();
                     let room = Arc::new(room);
                     loop {
@@ -306,7 +306,7 @@ impl Checkpoints {
 }
 
 /// A page of changes with their sequences, and the source's sequence after them, as JSON text.
-struct Page {
+struct ChangePage {
     changes: Vec<(Change, Vec<u8>)>,
     last_seq: Vec<u8>,
     room: PageRoom,
@@ -318,7 +318,7 @@ const PAGE_TIMES: usize = 6;
 /// The memory of a change and of a revision beside their texts, including copies during the transfer, in bytes.
 const ROW_BYTES: usize = 150;
 
-impl Page {
+impl ChangePage {
     fn bytes(&self) -> usize {
         let of_change = |(change, seq): &(Change, Vec<u8>)| {
             change.id.len() + seq.len() + ROW_BYTES + change.revs.iter().map(|rev| rev.len() + ROW_BYTES).sum::<usize>()
@@ -339,9 +339,9 @@ fn batch_rows(changes: &[(Change, Vec<u8>)]) -> usize {
 }
 
 /// The result of requesting a page.
-enum Asked {
+enum PageReply {
     /// A page, and whether it was the last.
-    Page(Page, bool),
+    Page(ChangePage, bool),
     /// There is no memory for a page of this size.
     NoRoom(usize),
 }
@@ -359,14 +359,14 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run(mut self, mut since: Vec<u8>, pages: mpsc::Sender<Result<Page>>) {
+    async fn run(mut self, mut since: Vec<u8>, pages: mpsc::Sender<Result<ChangePage>>) {
         let mut wait = false;
         loop {
             let asked_at = self.clock.now();
             let page = match self.page(&since, wait && self.room.is_none()).await {
-                Ok(Asked::Page(page, is_last)) => Ok((page, is_last)),
+                Ok(PageReply::Page(page, is_last)) => Ok((page, is_last)),
                 // Requests the page again once there is memory.
-                Ok(Asked::NoRoom(bytes)) => match self.source.memory.page(bytes).await {
+                Ok(PageReply::NoRoom(bytes)) => match self.source.memory.page(bytes).await {
                     Ok(room) => {
                         self.room = Some(room);
                         continue;
@@ -404,7 +404,7 @@ impl Reader {
         is_less
     }
 
-    async fn page(&mut self, since: &[u8], wait: bool) -> Result<Asked> {
+    async fn page(&mut self, since: &[u8], wait: bool) -> Result<PageReply> {
         let style = if self.spec.winning_revs_only { "main_only" } else { "all_docs" };
         let since_text = match string_or_text(since) {
             Some(since) => encode_segment(&since),
@@ -448,7 +448,7 @@ impl Reader {
         }
         let bytes = PAGE_TIMES * answer.body.len();
         let room = self.room.take().filter(|room| room.holds(bytes)).or_else(|| self.source.memory.try_page(bytes));
-        let Some(room) = room else { return Ok(Asked::NoRoom(bytes)) };
+        let Some(room) = room else { return Ok(PageReply::NoRoom(bytes)) };
         let tree = answer.json().await.map_err(|error| self.source.no_room(error))?;
         let json = &tree.value;
         let malformed = || self.source.protocol("the answer to _changes is not well-formed");
@@ -492,9 +492,9 @@ impl Reader {
         self.progress.change_seqs(|seqs| seqs.source = String::from_utf8_lossy(&last_seq).into_owned());
         let is_last = rows.len() < self.rows_max;
         self.rows_max = (2 * self.rows_max).min(PAGE_ROWS);
-        let mut page = Page { changes, last_seq, room };
+        let mut page = ChangePage { changes, last_seq, room };
         page.room.shrink(page.bytes());
-        Ok(Asked::Page(page, is_last))
+        Ok(PageReply::Page(page, is_last))
     }
 }
 

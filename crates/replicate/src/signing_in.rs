@@ -66,7 +66,7 @@ impl Cookie {
 
 /// The state of the sign-in at a server.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct SessionState {
     /// The cookie with its time of renewal.
     cookie: Option<(Cookie, Instant)>,
     /// True if the server has no sessions. Requests then carry the password alone.
@@ -77,7 +77,7 @@ pub(crate) struct State {
 
 /// The next step before a request.
 #[derive(Debug)]
-pub(crate) enum Next {
+pub(crate) enum NextRequest {
     /// Send the request, with this cookie if any, before the password.
     Send(Option<HeaderValue>),
     /// Request a session first; true: with the password in the header.
@@ -86,7 +86,7 @@ pub(crate) enum Next {
 
 /// The result of requesting a session.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum SessionReply {
     /// There is a session, or the server has none.
     Settled,
     /// Request again.
@@ -101,7 +101,7 @@ pub(crate) struct SigningIn {
     pub(crate) path: String,
     /// The body of that request.
     pub(crate) form: Bytes,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
 }
 
 impl SigningIn {
@@ -121,7 +121,7 @@ impl SigningIn {
     }
 
     /// Locks the state. One request for a session at a time; others wait for its result.
-    pub(crate) async fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) async fn state(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().await
     }
 
@@ -132,12 +132,12 @@ impl SigningIn {
     }
 }
 
-impl State {
-    pub(crate) fn next(&self, now: Instant) -> Next {
+impl SessionState {
+    pub(crate) fn next(&self, now: Instant) -> NextRequest {
         match &self.cookie {
-            _ if self.is_refused => Next::Send(None),
-            Some((cookie, due)) if now < *due => Next::Send(Some(cookie.value.clone())),
-            _ => Next::Ask(self.is_challenged),
+            _ if self.is_refused => NextRequest::Send(None),
+            Some((cookie, due)) if now < *due => NextRequest::Send(Some(cookie.value.clone())),
+            _ => NextRequest::Ask(self.is_challenged),
         }
     }
 
@@ -146,21 +146,21 @@ impl State {
         &mut self,
         (status, is_challenged, cookie): (StatusCode, bool, Option<Cookie>),
         now: Instant,
-    ) -> Asked {
+    ) -> SessionReply {
         self.cookie = cookie.filter(|_| status.is_success()).map(|cookie| {
             let due = now + cookie.renew_after();
             (cookie, due)
         });
         match status {
-            _ if self.cookie.is_some() => Asked::Settled,
+            _ if self.cookie.is_some() => SessionReply::Settled,
             StatusCode::UNAUTHORIZED if is_challenged && !self.is_challenged => {
                 self.is_challenged = true;
-                Asked::Again
+                SessionReply::Again
             }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Asked::Refused,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => SessionReply::Refused,
             _ => {
                 self.is_refused = true;
-                Asked::Settled
+                SessionReply::Settled
             }
         }
     }
@@ -246,12 +246,12 @@ mod tests {
         let mut state = signing_in.state().await;
         loop {
             match state.next(Instant::now()) {
-                Next::Send(cookie) => return Ok(cookie.map(|cookie| cookie.to_str().unwrap().to_owned())),
-                Next::Ask(with_password) => {
+                NextRequest::Send(cookie) => return Ok(cookie.map(|cookie| cookie.to_str().unwrap().to_owned())),
+                NextRequest::Ask(with_password) => {
                     let (status, is_challenged, line) = says.get(asked.len()).or(says.last()).copied().unwrap();
                     asked.push(with_password);
                     let answer = (StatusCode::from_u16(status).unwrap(), is_challenged, line.and_then(Cookie::parse));
-                    if state.answered(answer, Instant::now()) == Asked::Refused {
+                    if state.answered(answer, Instant::now()) == SessionReply::Refused {
                         return Err(());
                     }
                 }

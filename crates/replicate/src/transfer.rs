@@ -16,7 +16,7 @@ use flatbed_client::split::Splitter;
 use flatbed_flatten::json::{Array, Limits, Object, Value, name, parse};
 use hyper::Method;
 
-use crate::asked::{Asked, is_ancestry_of};
+use crate::asked::{RevisionRequest, is_ancestry_of};
 use crate::attachments::{self, Attached, Stubs};
 use crate::error::{Error, Result};
 use crate::memory::{NoRoom, PageRoom, Room, Share};
@@ -58,7 +58,7 @@ pub(crate) struct Change {
 }
 
 /// A revision of a document to be copied.
-pub(crate) type Wanted = (Arc<str>, String);
+pub(crate) type MissingRevision = (Arc<str>, String);
 
 /// The shared state of all batches of a replication.
 pub(crate) struct Transfer {
@@ -105,7 +105,7 @@ impl Transfer {
         Ok(())
     }
 
-    async fn missing(&self, changes: &[Change], count: bool, room: &Arc<Room>) -> Result<Vec<Wanted>> {
+    async fn missing(&self, changes: &[Change], count: bool, room: &Arc<Room>) -> Result<Vec<MissingRevision>> {
         if changes.is_empty() {
             return Ok(Vec::new());
         }
@@ -149,7 +149,7 @@ impl Transfer {
         Ok(wanted)
     }
 
-    async fn copy(&self, wanted: Vec<Wanted>, tally: &mut Tally<'_>, room: &Arc<Room>) -> Result<()> {
+    async fn copy(&self, wanted: Vec<MissingRevision>, tally: &mut Tally<'_>, room: &Arc<Room>) -> Result<()> {
         if wanted.is_empty() {
             return Ok(());
         }
@@ -172,7 +172,7 @@ impl Transfer {
         outbox.full.take().map_or(Ok(()), Err)
     }
 
-    async fn copy_into(&self, wanted: &[Wanted], outbox: &mut Outbox<'_, '_>) -> Result<()> {
+    async fn copy_into(&self, wanted: &[MissingRevision], outbox: &mut Outbox<'_, '_>) -> Result<()> {
         let mut later = Vec::new();
         self.fetch(wanted, false, outbox, &mut later).await?;
         let mut group = Vec::new();
@@ -206,12 +206,13 @@ impl Transfer {
     /// Fetches revisions. Those with attachments are only collected in `later` unless `with_attachments`.
     async fn fetch(
         &self,
-        wanted: &[Wanted],
+        wanted: &[MissingRevision],
         with_attachments: bool,
         outbox: &mut Outbox<'_, '_>,
         later: &mut Vec<Attached>,
     ) -> Result<()> {
-        let mut take = Take { with_attachments, asked: Asked::new(wanted), outbox, later, later_bytes: 0 };
+        let mut take =
+            FetchSink { with_attachments, asked: RevisionRequest::new(wanted), outbox, later, later_bytes: 0 };
         let room = take.outbox.share.room().clone();
         if !self.lacks_bulk_get.load(Ordering::Relaxed) {
             add(&self.progress.bulk_get_attempts, wanted.len());
@@ -251,7 +252,12 @@ impl Transfer {
     }
 
     /// Requests revisions in bulk. `None`: the source lacks `_bulk_get`.
-    async fn bulk_get(&self, wanted: &[Wanted], with_attachments: bool, room: &Arc<Room>) -> Result<Option<Answer>> {
+    async fn bulk_get(
+        &self,
+        wanted: &[MissingRevision],
+        with_attachments: bool,
+        room: &Arc<Room>,
+    ) -> Result<Option<Answer>> {
         let body = Object::text(|body| {
             let mut docs = body.array("docs");
             for (id, rev) in wanted {
@@ -276,7 +282,7 @@ impl Transfer {
     }
 
     /// Cuts an arriving answer into revisions: the rows of `{"results":[...]}`, or those of `[...]`.
-    async fn read(&self, mut answer: Answer, take: &mut Take<'_, '_, '_>) -> Result<usize> {
+    async fn read(&self, mut answer: Answer, take: &mut FetchSink<'_, '_, '_>) -> Result<usize> {
         let mut splitter = Splitter::inside_array(REVISION_BYTES_MAX);
         let (mut inside, mut count, mut idle_bytes) = (false, 0, 0);
         let mut buffer = Share::new(take.outbox.share.room());
@@ -314,7 +320,7 @@ impl Transfer {
     }
 
     /// Processes a row: `{"id":...,"docs":[{"ok":...}]}`, or an item of `docs`.
-    fn take(&self, row: &[u8], take: &mut Take<'_, '_, '_>) -> Result<usize> {
+    fn take(&self, row: &[u8], take: &mut FetchSink<'_, '_, '_>) -> Result<usize> {
         let malformed = || self.source.protocol("a revision is not well-formed");
         if !take.asked.has_room() {
             return Err(self.source.protocol("a list of revisions has more rows than were requested"));
@@ -351,7 +357,7 @@ impl Transfer {
         Ok(count)
     }
 
-    fn take_revision(&self, text: &[u8], take: &mut Take<'_, '_, '_>) -> Result<()> {
+    fn take_revision(&self, text: &[u8], take: &mut FetchSink<'_, '_, '_>) -> Result<()> {
         let malformed = || self.source.protocol("a revision is not well-formed");
         let found = Revision::of(text).ok_or_else(malformed)?;
         if !found.has_its_ancestry() {
@@ -456,9 +462,9 @@ impl Revision<'_> {
 }
 
 /// The destination of fetched revisions.
-struct Take<'a, 't, 'p> {
+struct FetchSink<'a, 't, 'p> {
     with_attachments: bool,
-    asked: Asked<'a>,
+    asked: RevisionRequest<'a>,
     outbox: &'a mut Outbox<'t, 'p>,
     later: &'a mut Vec<Attached>,
     later_bytes: usize,
@@ -481,9 +487,9 @@ fn is_deletion(doc: &[u8]) -> bool {
 }
 
 /// Returns the number of revisions in the next request, at least one.
-fn asked_at_once(wanted: &[Wanted]) -> usize {
+fn asked_at_once(wanted: &[MissingRevision]) -> usize {
     let mut bytes_left = ASKED_BYTES;
-    let fits = |(id, rev): &&Wanted| {
+    let fits = |(id, rev): &&MissingRevision| {
         let fits = bytes_left.checked_sub(id.len() + rev.len() + 20);
         bytes_left = fits.unwrap_or(0);
         fits.is_some()

@@ -26,7 +26,7 @@ pub(crate) struct Origins {
 }
 
 /// A document that requests a replication, and its job.
-pub struct Followed {
+pub struct FollowedDocument {
     pub(crate) origins: Origins,
     /// The document's id. The document is read again at its turn, because it may be long.
     pub id: String,
@@ -36,12 +36,12 @@ pub struct Followed {
     pub job: Arc<Replication>,
     pub(crate) claim: Claim,
     request: SeatRequest,
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<LeaseData>>,
     /// The end of a pause that began in another server, in milliseconds of Unix time.
     restored_retry_at: AtomicU64,
 }
 
-impl Followed {
+impl FollowedDocument {
     pub(crate) fn new(
         replicator: &Replicator,
         origins: Origins,
@@ -49,11 +49,11 @@ impl Followed {
         rev: RevId,
         filter_bytes: usize,
         job: Arc<Replication>,
-    ) -> Arc<Followed> {
+    ) -> Arc<FollowedDocument> {
         let claim = Claim::new(replicator.owner, replicator.options.lease, replicator.clock());
         let request = replicator.budget.request(filter_bytes, job.user.as_deref());
         let (held, restored_retry_at) = Default::default();
-        Arc::new(Followed { origins, id, rev, job, claim, request, held, restored_retry_at })
+        Arc::new(FollowedDocument { origins, id, rev, job, claim, request, held, restored_retry_at })
     }
 
     /// Returns the document's database.
@@ -68,7 +68,7 @@ impl Followed {
 
     /// Runs the replication whenever this server holds the lease, after the one of an older revision of the document,
     /// until it has ended or the job is stopped.
-    pub(crate) async fn run(self: Arc<Self>, replicator: Arc<Replicator>, before: Option<Arc<Followed>>) {
+    pub(crate) async fn run(self: Arc<Self>, replicator: Arc<Replicator>, before: Option<Arc<FollowedDocument>>) {
         // The older job gives up the lease of this process when it ends.
         if let Some(before) = before {
             before.job.status.ended().await;
@@ -94,14 +94,14 @@ impl Followed {
         }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, LeaseData> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// State that is kept only while the lease is held, because it may be long.
 #[derive(Default)]
-struct Held {
+struct LeaseData {
     seat: Option<SeatHandle>,
     spec: Option<Arc<Spec>>,
     /// The result, to be recorded in the document. The replication does not run again.
@@ -110,20 +110,20 @@ struct Held {
 
 /// The requested replication, as a job under a lease.
 struct Work {
-    followed: Arc<Followed>,
+    followed: Arc<FollowedDocument>,
     replicator: Arc<Replicator>,
     database: Database,
 }
 
-/// The permit of a replication while the lease is held. Dropping it also clears [`Held`].
+/// The permit of a replication while the lease is held. Dropping it also clears [`LeaseData`].
 struct Holding {
     _permit: JobPermit,
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<LeaseData>>,
 }
 
 impl Drop for Holding {
     fn drop(&mut self) {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Held::default();
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = LeaseData::default();
     }
 }
 
@@ -197,7 +197,7 @@ impl Job for Work {
 }
 
 impl Work {
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, LeaseData> {
         self.followed.held()
     }
 
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn what_is_known_is_forgotten_with_the_permit() {
-        let held = Arc::new(Mutex::new(Held { done: Some(Err(Error::Superseded)), ..Held::default() }));
+        let held = Arc::new(Mutex::new(LeaseData { done: Some(Err(Error::Superseded)), ..LeaseData::default() }));
         let now = flatbed_clock::Clock::system().now();
         let permit = crate::job_budget::budget_of(1, 1).take(0, None, now).unwrap();
         drop(Holding { _permit: permit, held: held.clone() });

@@ -21,7 +21,7 @@ use async_trait::async_trait;
 use flatbed_clock::Clock;
 use flatbed_jobs::{Backoff, Failure, Job, Next, Owner as Process, Run, Status, supervise};
 use flatbed_layer::{Database, Layer, REPLICATOR, Reader, Result as LayerResult, ServerActor};
-use flatbed_replicate::{Memory, MemoryUsage, Ways};
+use flatbed_replicate::{Memory, MemoryUsage, PeerAccess};
 use flatbed_service::{Accounts, Standing};
 use tokio::io::DuplexStream;
 use tokio::sync::Semaphore;
@@ -32,7 +32,7 @@ use crate::job_budget::{FILTERS_KB_MAX, JobBudget, USER_FILTERS_KB_MAX};
 use crate::seats::SeatLimits;
 
 pub use crate::description::Description;
-pub use crate::follow::Followed;
+pub use crate::follow::FollowedDocument;
 pub use crate::owner::Owner;
 pub use crate::replication::{Extent, Origin, Replication};
 pub use flatbed_outward::{Allowed, AllowedError, Network, Resolve, Tls, TlsError};
@@ -132,7 +132,7 @@ pub enum NotDone {
 }
 
 /// Followed documents, by database and id.
-type FollowedMap = HashMap<Arc<str>, HashMap<String, Arc<Followed>>>;
+type FollowedMap = HashMap<Arc<str>, HashMap<String, Arc<FollowedDocument>>>;
 
 /// All replications of one server.
 pub struct Replicator {
@@ -198,13 +198,13 @@ impl Replicator {
     }
 
     /// Returns the connections to peers with the rights of an owner.
-    pub(crate) fn ways(&self, owner: &Owner, is_admin: bool) -> Ways {
+    pub(crate) fn ways(&self, owner: &Owner, is_admin: bool) -> PeerAccess {
         let (connect, owner) = (self.connect.clone(), owner.clone());
         let network = &self.options.network;
         let network = if is_admin { network.clone() } else { network.bounded(self.options.allowed.clone()) };
         let local = Arc::new(move || connect(&owner));
         let (tls, memory, clock) = (self.options.tls.clone(), self.memory.clone(), self.clock().clone());
-        Ways { local, network, tls, memory, clock }
+        PeerAccess { local, network, tls, memory, clock }
     }
 
     /// Starts to follow `_replicator` and the other replicator databases. Pass the task to [`Replicator::stop`].
@@ -250,18 +250,18 @@ impl Replicator {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn followed(&self) -> Vec<Arc<Followed>> {
+    pub(crate) fn followed(&self) -> Vec<Arc<FollowedDocument>> {
         self.followed_map().values().flat_map(HashMap::values).cloned().collect()
     }
 
     /// Returns the followed documents of a database.
-    pub(crate) fn followed_in(&self, database: &str) -> Vec<Arc<Followed>> {
+    pub(crate) fn followed_in(&self, database: &str) -> Vec<Arc<FollowedDocument>> {
         self.followed_map().get(database).into_iter().flat_map(HashMap::values).cloned().collect()
     }
 
     /// Returns the job of a document in a replicator database, whichever server runs it; `None` if the document is not
     /// followed.
-    pub fn followed_by(&self, database: &str, id: &str) -> Option<Arc<Followed>> {
+    pub fn followed_by(&self, database: &str, id: &str) -> Option<Arc<FollowedDocument>> {
         self.followed_map().get(database)?.get(id).cloned()
     }
 
@@ -275,7 +275,7 @@ impl Replicator {
     }
 
     /// Begins to follow a document.
-    fn follow(self: &Arc<Self>, followed: Arc<Followed>, before: Option<Arc<Followed>>) {
+    fn follow(self: &Arc<Self>, followed: Arc<FollowedDocument>, before: Option<Arc<FollowedDocument>>) {
         let name = followed.origins.name.clone();
         self.followed_map().entry(name).or_default().insert(followed.id.clone(), followed.clone());
         let replicator = self.clone();
@@ -366,7 +366,8 @@ impl Replicator {
         drop(jobs);
         let (replicator, running) = (self.clone(), job.clone());
         tokio::spawn(async move {
-            let asked = Asked { job: running.clone(), spec: Arc::new(spec), replicator: replicator.clone() };
+            let asked =
+                RequestedReplication { job: running.clone(), spec: Arc::new(spec), replicator: replicator.clone() };
             supervise(&asked, &replicator.backoff(), None).await;
             running.status.end();
             drop(asked);
@@ -412,14 +413,14 @@ fn user_of(standing: &Standing) -> Option<String> {
 }
 
 /// A replication of `POST /_replicate`: once, or for a continuous one until it is stopped.
-struct Asked {
+struct RequestedReplication {
     job: Arc<Replication>,
     spec: Arc<Spec>,
     replicator: Arc<Replicator>,
 }
 
 #[async_trait]
-impl Job for Asked {
+impl Job for RequestedReplication {
     fn kind(&self) -> &'static str {
         "replication"
     }

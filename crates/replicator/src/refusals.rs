@@ -74,7 +74,7 @@ impl<T> TurnQueue<T> {
     }
 }
 
-struct State {
+struct PassState {
     queue: TurnQueue<RefusedDocument>,
     /// A document was not queued, so the database must be read again.
     is_cut: bool,
@@ -86,7 +86,7 @@ struct State {
     failed: HashMap<String, RevId>,
 }
 
-impl State {
+impl PassState {
     fn push(&mut self, owner: &str, refused: RefusedDocument) {
         if self.failed.get(&refused.id) != Some(&refused.rev) {
             self.is_cut |= !self.queue.push(owner, refused, OWNER_REFUSALS_MAX);
@@ -115,14 +115,14 @@ impl State {
 
 /// The queue of refused documents of one database.
 pub(crate) struct Refusals {
-    state: Mutex<State>,
+    state: Mutex<PassState>,
     changed: Notify,
 }
 
 impl Refusals {
     pub(crate) fn new() -> Refusals {
         let (is_cut, is_read, has_progress) = (false, false, false);
-        let state = State { queue: TurnQueue::new(), is_cut, is_read, has_progress, failed: HashMap::new() };
+        let state = PassState { queue: TurnQueue::new(), is_cut, is_read, has_progress, failed: HashMap::new() };
         Refusals { state: Mutex::new(state), changed: Notify::new() }
     }
 
@@ -133,7 +133,7 @@ impl Refusals {
         (state.is_cut, state.is_read, state.has_progress) = (false, false, false);
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PassState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

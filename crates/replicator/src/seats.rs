@@ -95,7 +95,7 @@ struct Share {
 
 /// The reason why a job gets no seat.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Lack {
+enum MissingResource {
     /// The owner holds as many seats as one user may.
     OwnSeat,
     /// The owner holds as much filter memory as one user may.
@@ -108,23 +108,23 @@ enum Lack {
     Seat,
 }
 
-impl Lack {
+impl MissingResource {
     /// Returns whether the return of a seat helps the owner.
     fn is_helped_by(self, seat: &Seat, owner: &SeatOwner) -> bool {
         match self {
-            Lack::OwnSeat => seat.owner == *owner,
-            Lack::OwnFilters => seat.owner == *owner && seat.filter_kb > 0,
-            Lack::Filters => seat.filter_kb > 0,
-            Lack::UserSeat => seat.owner.is_some(),
-            Lack::Seat => true,
+            MissingResource::OwnSeat => seat.owner == *owner,
+            MissingResource::OwnFilters => seat.owner == *owner && seat.filter_kb > 0,
+            MissingResource::Filters => seat.filter_kb > 0,
+            MissingResource::UserSeat => seat.owner.is_some(),
+            MissingResource::Seat => true,
         }
     }
 
     /// Returns the amount of the missing resource in a share.
     fn amount_in(self, share: Share) -> usize {
         match self {
-            Lack::OwnFilters | Lack::Filters => share.filter_kb,
-            Lack::OwnSeat | Lack::UserSeat | Lack::Seat => share.seats,
+            MissingResource::OwnFilters | MissingResource::Filters => share.filter_kb,
+            MissingResource::OwnSeat | MissingResource::UserSeat | MissingResource::Seat => share.seats,
         }
     }
 }
@@ -258,18 +258,18 @@ impl Seats {
     }
 
     /// Returns the resource that an owner's job lacks; `None`: none.
-    fn lack(&self, owner: &SeatOwner, filter_kb: usize) -> Option<Lack> {
+    fn lack(&self, owner: &SeatOwner, filter_kb: usize) -> Option<MissingResource> {
         let (limits, share, is_user) = (&self.limits, self.share(owner), owner.is_some());
         if is_user && share.seats >= limits.user_jobs_max {
-            Some(Lack::OwnSeat)
+            Some(MissingResource::OwnSeat)
         } else if is_user && filter_kb > 0 && share.filter_kb + filter_kb > limits.user_filters_kb_max {
-            Some(Lack::OwnFilters)
+            Some(MissingResource::OwnFilters)
         } else if filter_kb > 0 && self.filter_kb + filter_kb > limits.filters_kb_max {
-            Some(Lack::Filters)
+            Some(MissingResource::Filters)
         } else if is_user && self.users_seats >= limits.users_jobs_max {
-            Some(Lack::UserSeat)
+            Some(MissingResource::UserSeat)
         } else if self.taken.len() >= limits.jobs_max {
-            Some(Lack::Seat)
+            Some(MissingResource::Seat)
         } else {
             None
         }
@@ -277,7 +277,7 @@ impl Seats {
 
     fn is_at_own_limit(&self, waiting: &WaitingOwner) -> bool {
         let lack = waiting.jobs.first_key_value().and_then(|(_, job)| self.lack(&waiting.owner, job.filter_kb));
-        matches!(lack, Some(Lack::OwnSeat | Lack::OwnFilters))
+        matches!(lack, Some(MissingResource::OwnSeat | MissingResource::OwnFilters))
     }
 
     /// Assigns all seats that are free for waiting jobs. Returns whether the free filter memory is kept for a job that
@@ -291,7 +291,7 @@ impl Seats {
             let (owner, ticket, filter_kb) = (waiting.owner.clone(), *ticket, job.filter_kb);
             let lack = self.lack(&owner, filter_kb);
             if lack.is_some() || filter_kb > 0 && are_filters_kept {
-                are_filters_kept |= lack == Some(Lack::Filters);
+                are_filters_kept |= lack == Some(MissingResource::Filters);
                 at += 1;
                 continue;
             }
@@ -339,7 +339,7 @@ impl Seats {
     /// Recalls a seat that helps an owner and returns its id. First choice: a seat whose job waits to be retried.
     /// Otherwise, if the owner `is_due`, a seat held for a whole turn by the owner itself or by an owner that holds
     /// more.
-    fn recall(&self, owner: &SeatOwner, lack: Lack, is_due: bool, now: Instant) -> Option<u64> {
+    fn recall(&self, owner: &SeatOwner, lack: MissingResource, is_due: bool, now: Instant) -> Option<u64> {
         let amount = |owner: &SeatOwner| lack.amount_in(self.share(owner));
         let own = amount(owner);
         let has_had_turn = |seat: &Seat| {

@@ -12,7 +12,7 @@ use flatbed_replicate::{Error, Spec};
 
 use crate::Replicator;
 use crate::description::Description;
-use crate::follow::{Followed, Origins};
+use crate::follow::{FollowedDocument, Origins};
 use crate::owner::Owner;
 use crate::refusals::{Refusals, RefusedDocument};
 use crate::replication::{Origin, Replication};
@@ -155,7 +155,8 @@ async fn look_at_leases(replicator: &Arc<Replicator>, database: &str) -> flatbed
         replicator.followed_in(database).into_iter().partition(|followed| followed.is_ours());
     ours.iter().for_each(|followed| followed.note_progress());
     let waiting = others.into_iter().filter(|followed| !followed.job.status.has_ended());
-    let mut waiting: HashMap<String, Arc<Followed>> = waiting.map(|followed| (followed.id.clone(), followed)).collect();
+    let mut waiting: HashMap<String, Arc<FollowedDocument>> =
+        waiting.map(|followed| (followed.id.clone(), followed)).collect();
     if waiting.is_empty() {
         return Ok(());
     }
@@ -265,7 +266,7 @@ async fn take(
                 let id = spec.job_id(replicator.layer.uuid());
                 let job = Replication::new(id, &spec, owner, Some(origin), replicator.clock());
                 let Description { id, rev, .. } = description;
-                let followed = Followed::new(replicator, origins.clone(), id, rev, spec.filter_bytes(), job);
+                let followed = FollowedDocument::new(replicator, origins.clone(), id, rev, spec.filter_bytes(), job);
                 replicator.follow(followed, before);
             }
             Err(error) => {
