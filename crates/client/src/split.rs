@@ -67,7 +67,6 @@ pub struct Splitter {
     buffer: Vec<u8>,
     /// The end of the part that was returned.
     taken: usize,
-    /// The end of the part that was scanned.
     scanned: usize,
     around: Around,
     started: bool,

@@ -67,7 +67,6 @@ pub enum ApiError {
 
 pub(crate) type Result<T> = std::result::Result<T, ApiError>;
 
-/// Returns a random id for an order.
 pub(crate) fn new_id() -> String {
     let mut random = [0; 8];
     // Without randomness the time distinguishes ids.
@@ -78,7 +77,6 @@ pub(crate) fn new_id() -> String {
     random.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// Returns an order without details.
 pub(crate) fn order(what: OrderAction) -> Order {
     Order {
         id: new_id(),

@@ -15,14 +15,10 @@ const END: &str = "tables_rdbms";
 /// The most jobs of a database. Further ones are left out.
 const JOBS_MAX: usize = 10_000;
 
-/// A job, as its documents define it.
 #[derive(Debug, Clone)]
 pub(crate) struct JobDefinition {
-    /// The display name.
     pub(crate) name: String,
-    /// True if the job is to run.
     pub(crate) is_enabled: bool,
-    /// The pending orders.
     pub(crate) orders: Vec<Order>,
     /// The job with everything that it names, or the reason why it cannot run.
     pub(crate) description: std::result::Result<Description, String>,
@@ -30,7 +26,6 @@ pub(crate) struct JobDefinition {
     pub(crate) fingerprint: String,
 }
 
-/// All jobs, by id.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Board {
     pub(crate) jobs: BTreeMap<String, JobDefinition>,
@@ -39,10 +34,6 @@ pub(crate) struct Board {
 }
 
 impl Board {
-    /// Reads all jobs.
-    ///
-    /// # Errors
-    /// Those of the database.
     pub(crate) async fn read(store: &Store) -> Result<Board> {
         let (mut connections, mut jobs) = (Connections::default(), Vec::<Job>::new());
         let mut faults = Vec::new();

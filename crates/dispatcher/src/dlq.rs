@@ -27,7 +27,6 @@ use crate::store::{Filter, set, text_of};
 const LIMIT: u64 = 25;
 const LIMIT_MAX: u64 = 1_000;
 
-/// The largest offset of a list.
 const OFFSET_MAX: u64 = 100_000;
 
 /// The most entries that are deleted or written in one request.
@@ -42,11 +41,9 @@ const IMPORTED_BYTES: usize = 1 << 20;
 /// The most malformed lines of an import that are reported.
 const FAULTS_MAX: usize = 20;
 
-/// The range of ids of entries.
 const BEGIN: &str = "dlq:";
 const END: &str = "dlq:~";
 
-/// The interval at which a replayed entry is polled.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The default and the longest wait for a replay, in seconds.
@@ -400,7 +397,6 @@ impl Dispatcher {
     }
 }
 
-/// Returns the document of an imported line.
 fn entry_of(job: Option<&str>, line: &str) -> std::result::Result<Value, String> {
     let value: Value = serde_json::from_str(line).map_err(|_| "it is no JSON".to_owned())?;
     let entry = if text_of(&value, "type") == "dlq" {

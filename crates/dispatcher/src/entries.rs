@@ -36,7 +36,6 @@ const SWEPT_MAX: u64 = 200;
 /// The default limit of a job's entries.
 const ENTRIES_MAX: u64 = 1_000_000;
 
-/// A replay order in progress.
 #[derive(Debug)]
 struct UnderWay {
     order: Order,
@@ -45,7 +44,6 @@ struct UnderWay {
     is_listed: bool,
 }
 
-/// The queue of one job.
 #[derive(Debug)]
 pub(crate) struct Entries {
     clock: Clock,
@@ -107,7 +105,6 @@ impl Entries {
         if known < max { Ok(()) } else { Err(NotKept::Full(known)) }
     }
 
-    /// Returns the next pending replay order.
     fn next_order(&mut self) -> Option<UnderWay> {
         let orders = self.orders.borrow();
         self.done.retain(|done| orders.iter().any(|order| order.id == *done));
@@ -208,14 +205,12 @@ impl Entries {
         Ok(wanted)
     }
 
-    /// Removes a completed order.
     async fn end(&mut self, order: &str) -> Result<(), StoreError> {
         end_order(&self.store, &self.job, order).await?;
         self.done.insert(order.to_owned());
         Ok(())
     }
 
-    /// Removes expired entries.
     async fn sweep(&mut self) -> Result<(), StoreError> {
         let is_due = self.swept_at.is_none_or(|at| self.clock.since(at) >= SWEEP_EVERY);
         if !is_due {
@@ -241,7 +236,6 @@ impl Entries {
     }
 }
 
-/// Removes an order from a job's document.
 pub(crate) async fn end_order(store: &Store, job: &str, order: &str) -> Result<(), StoreError> {
     let change = |document: &mut Value| {
         let Some(Value::Array(orders)) = document.get_mut("orders") else { return false };

@@ -28,10 +28,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// The time that a remote server waits for a change, in milliseconds.
 const WAIT_MS: u64 = 25_000;
 
-/// The rows of a page of changes.
 const ROWS_MAX: u32 = 1_000;
 
-/// Runs until the server stops.
 pub(crate) async fn run(dispatcher: Arc<Dispatcher>) {
     let max = if matches!(dispatcher.home, Home::There { .. }) { PAUSE_MAX } else { PAUSE };
     supervise(&Follower(dispatcher.clone()), &Backoff { first: PAUSE, max }, None).await;
@@ -114,7 +112,6 @@ async fn follow_there(dispatcher: &Arc<Dispatcher>) -> Result<(), crate::StoreEr
     }
 }
 
-/// Follows the database in this process's storage.
 async fn follow_here(dispatcher: &Arc<Dispatcher>, layer: &Layer) -> Result<(), String> {
     // Follows from now on, then reads all definitions once. This skips the entries of the queue.
     let query = ChangesQuery { since: Since::Now, ..ChangesQuery::default() };

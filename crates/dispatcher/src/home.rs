@@ -15,14 +15,12 @@ use crate::store::{Store, StoreError};
 /// successors.
 const AHEAD_MAX: u64 = 86_400;
 
-/// The home of jobs.
 #[derive(Clone)]
 pub(crate) enum Home {
     /// In this process's storage.
     Here { layer: Layer, actor: ServerActor },
     /// At a server, which `Store` calls.
     There {
-        /// The client of the server.
         store: Store,
         /// The timeout of a call. A later answer is useless.
         time_max: Duration,

@@ -182,19 +182,16 @@ fn inward(connect: Connect) -> Dial {
 
 /// The jobs of one process.
 pub struct Dispatcher {
-    /// The home of the leases.
     home: Home,
     /// Takes leases for the jobs of this process and renews them together.
     leases: Arc<Together<Home>>,
     options: DispatcherOptions,
-    /// The lease time, in milliseconds.
     lease_ms: AtomicU64,
     store: Store,
     /// Enabled jobs by id, whichever process runs them.
     jobs: Mutex<HashMap<String, Arc<FollowedJob>>>,
     /// Stopped jobs that may still run, by id. Their successors wait for them.
     leaving: Mutex<HashMap<String, Arc<FollowedJob>>>,
-    /// The owner of this process's leases.
     owner: Owner,
     rooms: Arc<Semaphore>,
     metrics: Arc<Metrics>,
@@ -267,7 +264,6 @@ impl Dispatcher {
         }
     }
 
-    /// Returns the lease time.
     pub(crate) fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms.load(Ordering::Relaxed))
     }

@@ -22,7 +22,6 @@ flatbed_metrics::metrics! {
 }
 
 impl Metrics {
-    /// Adds the counts of a job.
     pub(crate) fn add(&self, progress: &Progress) {
         self.worker_delivered.add(progress.delivered());
         self.worker_queued.add(progress.queued());
@@ -35,7 +34,6 @@ impl Metrics {
         self.worker_attachments_failed.add(failed);
     }
 
-    /// Adds other metrics.
     fn add_all(&self, of: &Metrics) {
         let pairs = [
             (&self.worker_delivered, &of.worker_delivered),
@@ -54,7 +52,6 @@ impl Metrics {
     }
 }
 
-/// The states of a job in this process.
 pub(crate) const STATES: [&str; 4] = ["running", "failing", "halted", "waiting"];
 
 impl Dispatcher {

@@ -13,7 +13,6 @@ use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
-/// The limits of an answer.
 const BOUNDS: Bounds = Bounds { bytes_max: 32 << 20, time_max: Duration::from_secs(60) };
 
 /// The most attempts to update a document under conflicts.
@@ -76,7 +75,6 @@ pub(crate) fn text_of<'v>(value: &'v Value, name: &str) -> &'v str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Sets a member of an object.
 pub(crate) fn set(value: &mut Value, name: &str, to: impl Into<Value>) {
     if let Some(members) = value.as_object_mut() {
         members.insert(name.to_owned(), to.into());
@@ -336,7 +334,6 @@ impl Filter {
         (selector, [DESIGN, name], fields)
     }
 
-    /// Returns the `_find` request.
     pub(crate) fn find(&self, fields: &[&str], limit: u64) -> Value {
         let (selector, index, by) = self.selector();
         let sort: Vec<Value> = by.iter().map(|name| json!({*name: "asc"})).collect();

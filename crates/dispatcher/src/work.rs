@@ -24,7 +24,6 @@ use crate::scripts::check;
 /// The time for the current batch when a job must end.
 const GRACE: Duration = Duration::from_secs(60);
 
-/// The most completed orders that are remembered.
 const DONE_MAX: usize = 200;
 
 /// The reason why a job is halted until an administrator acts.
@@ -142,7 +141,6 @@ impl FollowedJob {
         self.shown().halted.clone()
     }
 
-    /// Returns the job's state in this process.
     pub(crate) fn state(&self) -> &'static str {
         let is_halted = self.shown().halted.is_some();
         self.state_of(is_halted)
@@ -196,7 +194,6 @@ impl FollowedJob {
         }
     }
 
-    /// Updates the pending orders.
     pub(crate) fn order(&self, orders: &[Order]) {
         self.orders.send_if_modified(|known| {
             let is_other = known != orders;

@@ -39,7 +39,6 @@ pub struct FairQueue<W, T> {
     last_turn: u64,
 }
 
-/// The tickets of one address.
 #[derive(Debug)]
 struct Waiting<T> {
     tickets: BTreeSet<T>,

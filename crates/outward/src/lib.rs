@@ -16,7 +16,6 @@ use std::time::Duration;
 use flatbed_client::Url;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// The timeout of a TLS handshake.
 const TLS_MAX: Duration = Duration::from_secs(10);
 
 /// A connection.

@@ -17,7 +17,6 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::addresses::{Allowed, is_public};
 
-/// The timeout of a connection, including name resolution.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// The shortest time to a refusal. It hides how long an internal name server takes.

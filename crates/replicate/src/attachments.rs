@@ -25,7 +25,6 @@ use crate::transfer::{MissingRevision, Revision, Transfer};
 /// The size in bytes from which attachments of a revision are streamed.
 const LARGE_BYTES: u64 = 2 << 20;
 
-/// The longest stub of an attachment, in bytes.
 const STUB_BYTES_MAX: usize = 64 << 10;
 
 /// The bytes buffered between source and target while an attachment is copied.
@@ -37,10 +36,8 @@ const PIECES_WAITING_MAX: usize = 4;
 /// The time without progress after which a target is given up, at the latest after twice as long.
 const STALL_MAX: Duration = Duration::from_secs(60);
 
-/// A revision with attachments.
 pub(crate) struct Attached {
     pub(crate) wanted: MissingRevision,
-    /// The total length of the attachments.
     pub(crate) bytes: u64,
 }
 
@@ -50,7 +47,6 @@ impl Attached {
     }
 }
 
-/// The attachments in `_attachments`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stubs {
     /// None.
@@ -97,7 +93,6 @@ impl Message {
     }
 }
 
-/// Copies a revision.
 pub(crate) async fn copy(
     transfer: &Transfer,
     (id, rev): &MissingRevision,

@@ -18,7 +18,6 @@ pub(crate) const SEQ_BYTES_MAX: usize = 8 << 10;
 /// The most bytes of a peer's log that are kept while the replication runs, newest sessions first, as JSON text.
 const HISTORY_BYTES_MAX: usize = 256 << 10;
 
-/// The longest session id, or revision of a log, in bytes.
 const NAME_BYTES_MAX: usize = 1 << 10;
 
 /// The first sequence of every source.
@@ -27,7 +26,6 @@ const BEGINNING: &[u8] = b"0";
 /// The version of replication ids, as CouchDB writes it.
 pub(crate) const ID_VERSION: u32 = 4;
 
-/// A parsed log.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Log {
     pub(crate) rev: Option<String>,
@@ -36,11 +34,9 @@ pub(crate) struct Log {
     history: Vec<Entry>,
 }
 
-/// A session in a log.
 #[derive(Debug, Clone)]
 struct Entry {
     session: Option<String>,
-    /// The recorded sequence of the source.
     recorded: Option<Vec<u8>>,
     text: Vec<u8>,
 }

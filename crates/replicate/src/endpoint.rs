@@ -33,10 +33,8 @@ pub struct PeerAccess {
     pub clock: Clock,
 }
 
-/// The most headers of an endpoint.
 const HEADERS_MAX: usize = 50;
 
-/// The most bytes of their names and values.
 const HEADERS_BYTES_MAX: usize = 16 << 10;
 
 /// The longest URL, in bytes. It is shown in many places and part of each request's head.
@@ -115,7 +113,6 @@ impl Endpoint {
         Ok(Endpoint { place, headers })
     }
 
-    /// Returns the database's path on its server.
     pub(crate) fn path(&self) -> String {
         match &self.place {
             EndpointPlace::Remote(url) => url.path(""),

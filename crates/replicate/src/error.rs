@@ -79,7 +79,6 @@ impl Error {
         }
     }
 
-    /// Returns whether a peer has no storage left.
     pub(crate) fn is_storage_full(&self) -> bool {
         matches!(self, Error::Status { status: 507, .. })
     }

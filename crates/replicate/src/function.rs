@@ -13,12 +13,10 @@ use crate::spec::Filter;
 /// The prefix of Sync Gateway's built-in filters, which have no design document.
 const SYNC_GATEWAY: &str = "sync_gateway";
 
-/// A function as stored on the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Function {
     /// The hash of the design document's revision: it detects a function that was changed and changed back.
     revision: [u8; 16],
-    /// The hash of the code.
     code: [u8; 16],
 }
 
@@ -48,10 +46,8 @@ fn text_of(value: &Value<'_>) -> Vec<u8> {
     text
 }
 
-/// The place of a filter's function.
 #[derive(Debug, PartialEq, Eq)]
 struct FunctionPlace<'f> {
-    /// The design document's name.
     design: &'f str,
     /// `filters` or `views`.
     kind: &'static str,

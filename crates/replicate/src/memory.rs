@@ -17,7 +17,6 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// The granularity of accounting, in bytes.
 const UNIT_BYTES: usize = 4 << 10;
 
 /// Rooms below this size are not counted, because the numbers of jobs and batches are limited.
@@ -27,7 +26,6 @@ const FREE_BYTES: usize = 16 << 10;
 /// written, and another in the request that writes it.
 pub(crate) const ROOM_BYTES_MAX: usize = 4 * crate::transfer::REVISION_BYTES_MAX + (16 << 20);
 
-/// The longest wait for memory.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
 /// The time for which a room is kept if other tasks wait; below, the bytes per second that extend it.
@@ -56,12 +54,10 @@ pub struct MemoryUsage {
     pub limit: usize,
 }
 
-/// A part of the memory.
 #[derive(Debug)]
 struct Part {
     free: Arc<Semaphore>,
     units: usize,
-    /// The number of waiting tasks.
     waiting: AtomicUsize,
 }
 

@@ -26,7 +26,6 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// The largest short answer, in bytes: errors, and results of writes.
 const SHORT_BYTES_MAX: usize = 16 << 10;
 
-/// The largest replication log, in bytes.
 const LOG_BYTES_MAX: usize = 4 << 20;
 
 /// The timeout of an answer that is read whole.
@@ -38,7 +37,6 @@ const TRIES: u32 = 5;
 /// The pause before the second attempt, doubled for each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 
-/// A database at a peer.
 pub(crate) struct Peer {
     pool: Arc<Pool>,
     path: String,
@@ -50,7 +48,6 @@ pub(crate) struct Peer {
     pub(crate) shown: String,
 }
 
-/// A complete answer.
 pub(crate) struct Whole {
     pub(crate) status: u16,
     pub(crate) body: Vec<u8>,
@@ -138,7 +135,6 @@ impl Peer {
         Ok(request)
     }
 
-    /// Sends a request once.
     pub(crate) async fn send_once(&self, method: Method, path: &str, body: Option<Bytes>) -> Result<Answer> {
         let kind = body.is_some().then_some("application/json");
         let mut request = self.request(method, path, kind, whole(body.unwrap_or_default()))?;
@@ -266,7 +262,6 @@ impl Peer {
         call_once().await
     }
 
-    /// Reads an answer to its end.
     pub(crate) async fn whole(&self, room: &Arc<Room>, mut answer: Answer) -> Result<Whole> {
         let (mut body, mut share) = (Vec::new(), Share::new(room));
         while let Some(piece) = answer.piece().await.map_err(|reason| self.broken(reason))? {
@@ -284,7 +279,6 @@ impl Peer {
         Ok(Whole { status: answer.status.as_u16(), body, share })
     }
 
-    /// Returns the error in an answer.
     pub(crate) fn refused(&self, what: &str, answer: &Whole) -> Error {
         let json = answer.short_json();
         let text = |name: &str| json.get(name).and_then(Value::as_str).unwrap_or_default().chars().take(500).collect();
@@ -337,7 +331,6 @@ impl Peer {
         }
     }
 
-    /// Writes a replication log and returns its new revision.
     pub(crate) async fn put_log(&self, id: &str, body: Vec<u8>) -> Result<String> {
         let answer = self.call(Method::PUT, &format!("/{LOCAL}/{id}"), Some(body.into())).await?;
         if !matches!(answer.status, 200..=202) {

@@ -24,7 +24,6 @@ use crate::signing_in::Cookie;
 /// The timeout of an answer's head, and of the pause between two pieces of its body. Heartbeats come more often.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// The most idle connections kept for reuse.
 const IDLE_CONNECTIONS_MAX: usize = 16;
 
 /// The most bytes of a connection's buffers, also the longest head. There may be thousands of connections.

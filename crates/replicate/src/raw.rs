@@ -67,13 +67,11 @@ pub(crate) fn members(text: &[u8]) -> Members<'_> {
     Members { text, next: NextMember::at(expect(text, 0, b'{')) }
 }
 
-/// The iterator of [`members`].
 pub(crate) struct Members<'t> {
     text: &'t [u8],
     next: NextMember,
 }
 
-/// The state of the iterator.
 #[derive(Clone, Copy)]
 enum NextMember {
     /// Before a member or the object's end.

@@ -27,14 +27,12 @@ use crate::transfer::{Change, ID_BYTES_MAX, REV_BYTES_MAX, Transfer};
 /// The rows of a page of changes.
 const PAGE_ROWS: usize = 2_000;
 
-/// The most changes of a batch.
 const BATCH_ROWS: usize = 500;
 
 /// The most revisions of a batch, and the most bytes of ids and revisions. A larger change is a batch of its own.
 const BATCH_REVS: usize = 5_000;
 const BATCH_BYTES: usize = 1 << 20;
 
-/// The most concurrent batches.
 const BATCHES_MAX: usize = 4;
 
 /// The interval of the source's heartbeats.
@@ -218,7 +216,6 @@ struct Checkpoints {
     /// The function of the filter before the first page was read.
     function: Option<Function>,
     is_by_function: bool,
-    /// The time of the last check of the function.
     looked: Instant,
     interval: Duration,
     enabled: bool,
@@ -227,7 +224,6 @@ struct Checkpoints {
     target: Arc<Peer>,
     source_rev: Option<String>,
     target_rev: Option<String>,
-    /// The sequence up to which all changes are at the target.
     through: Vec<u8>,
     /// The sequence that is recorded.
     recorded: Vec<u8>,
@@ -338,7 +334,6 @@ fn batch_rows(changes: &[(Change, Vec<u8>)]) -> usize {
     changes.iter().take(BATCH_ROWS).take_while(fits).count().max(1).min(changes.len())
 }
 
-/// The result of requesting a page.
 enum PageReply {
     /// A page, and whether it was the last.
     Page(ChangePage, bool),

@@ -18,7 +18,6 @@ use tokio::time::Instant;
 
 use crate::endpoint::Endpoint;
 
-/// The cookie's name in CouchDB.
 const COOKIE: &str = "AuthSession";
 
 /// The longest value of a cookie, in bytes. CouchDB's have about a hundred.
@@ -30,7 +29,6 @@ const RENEW: Duration = Duration::from_secs(550);
 /// The shortest time after which a cookie is renewed, however short its reported lifetime.
 const RENEW_MIN: Duration = Duration::from_secs(5);
 
-/// A session cookie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cookie {
     /// `AuthSession=VALUE`, for requests.
@@ -64,7 +62,6 @@ impl Cookie {
     }
 }
 
-/// The state of the sign-in at a server.
 #[derive(Debug, Default)]
 pub(crate) struct SessionState {
     /// The cookie with its time of renewal.
@@ -84,7 +81,6 @@ pub(crate) enum NextRequest {
     Ask(bool),
 }
 
-/// The result of requesting a session.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SessionReply {
     /// There is a session, or the server has none.

@@ -39,19 +39,16 @@ const ASKED_COUNT: usize = 1_000;
 /// The bytes of revisions per write. Servers limit the body of a request.
 const WRITE_BYTES: usize = 2 << 20;
 
-/// The most revisions per write.
 const WRITE_COUNT: usize = 500;
 
 /// The bytes of attachments up to which revisions are fetched together with them.
 const ATTACHED_BYTES: u64 = 8 << 20;
 
-/// The most attempts of a batch.
 const TRIES: u32 = 5;
 
 /// The pause after the first attempt, doubled after each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A changed document and its leaves.
 pub(crate) struct Change {
     pub(crate) id: Arc<str>,
     pub(crate) revs: Vec<String>,
@@ -470,7 +467,6 @@ struct FetchSink<'a, 't, 'p> {
     later_bytes: usize,
 }
 
-/// Revisions to be written.
 struct Outbox<'t, 'p> {
     docs: Vec<Bytes>,
     bytes: usize,
@@ -513,7 +509,6 @@ impl Outbox<'_, '_> {
     }
 }
 
-/// Decodes a JSON string.
 pub(crate) fn string_of(text: &[u8]) -> Option<String> {
     parse(text, &Limits::default()).ok()?.as_str().map(str::to_owned)
 }

@@ -16,7 +16,6 @@ use crate::job_budget::{JobPermit, SeatHandle, SeatRequest};
 use crate::replication::{Extent, Replication};
 use crate::{GRACE, NODE, Replicator};
 
-/// A replicator database that this server follows.
 #[derive(Debug, Clone)]
 pub(crate) struct Origins {
     pub(crate) name: Arc<str>,
@@ -304,7 +303,6 @@ fn retry_at(standing: &Standing, backoff: &Backoff) -> u64 {
     failed.map_or(0, |event| event.at.saturating_mul(1_000).saturating_add(milliseconds(backoff, standing.error_count)))
 }
 
-/// Returns the pause after this many failures.
 fn milliseconds(backoff: &Backoff, error_count: u32) -> u64 {
     u64::try_from(backoff.pause(error_count).as_millis()).unwrap_or(u64::MAX)
 }

@@ -43,7 +43,6 @@ pub(crate) struct SeatRequest {
     ticket: Mutex<Option<Ticket>>,
 }
 
-/// The limits of filter memory, in kB.
 pub(crate) const FILTERS_KB_MAX: usize = FILTER_BYTES_MAX >> 10;
 pub(crate) const USER_FILTERS_KB_MAX: usize = USER_FILTER_BYTES_MAX >> 10;
 

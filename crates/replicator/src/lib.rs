@@ -58,7 +58,6 @@ fn users_jobs_max(jobs_max: usize) -> usize {
     jobs_max - jobs_max / ADMINS_PART
 }
 
-/// Returns the limits of seats; see [`ReplicatorOptions`].
 fn seat_limits(jobs_max: usize, user_jobs_max: usize, turn: Duration) -> SeatLimits {
     let users_jobs_max = users_jobs_max(jobs_max);
     let (filters_kb_max, user_filters_kb_max) = (FILTERS_KB_MAX, USER_FILTERS_KB_MAX);
@@ -131,7 +130,6 @@ pub enum NotDone {
     Missing,
 }
 
-/// Followed documents, by database and id.
 type FollowedMap = HashMap<Arc<str>, HashMap<String, Arc<FollowedDocument>>>;
 
 /// All replications of one server.
@@ -142,7 +140,6 @@ pub struct Replicator {
     pub(crate) options: ReplicatorOptions,
     connect: Connect,
     memory: Memory,
-    /// The accounts of owners.
     pub(crate) accounts: Arc<Accounts>,
     /// The jobs of `POST /_replicate`, by id.
     jobs: Mutex<HashMap<String, Arc<Replication>>>,
@@ -212,12 +209,10 @@ impl Replicator {
         tokio::spawn(supervisor::run(self.clone()))
     }
 
-    /// Opens a replicator database for reading.
     pub(crate) fn reader(&self, name: &str) -> Reader {
         self.layer.reader(name)
     }
 
-    /// Opens a replicator database for writing.
     fn database(&self, name: &str) -> Database {
         self.layer.database(name, self.actor.clone())
     }
@@ -254,7 +249,6 @@ impl Replicator {
         self.followed_map().values().flat_map(HashMap::values).cloned().collect()
     }
 
-    /// Returns the followed documents of a database.
     pub(crate) fn followed_in(&self, database: &str) -> Vec<Arc<FollowedDocument>> {
         self.followed_map().get(database).into_iter().flat_map(HashMap::values).cloned().collect()
     }
@@ -274,7 +268,6 @@ impl Replicator {
         others.filter(|followed| !followed.job.status.has_ended()).count()
     }
 
-    /// Begins to follow a document.
     fn follow(self: &Arc<Self>, followed: Arc<FollowedDocument>, before: Option<Arc<FollowedDocument>>) {
         let name = followed.origins.name.clone();
         self.followed_map().entry(name).or_default().insert(followed.id.clone(), followed.clone());

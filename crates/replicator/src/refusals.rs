@@ -78,7 +78,6 @@ struct PassState {
     queue: TurnQueue<RefusedDocument>,
     /// A document was not queued, so the database must be read again.
     is_cut: bool,
-    /// The database has been read to its end.
     is_read: bool,
     /// A document was refused in this pass, or is newly in `failed`.
     has_progress: bool,
@@ -113,7 +112,6 @@ impl PassState {
     }
 }
 
-/// The queue of refused documents of one database.
 pub(crate) struct Refusals {
     state: Mutex<PassState>,
     changed: Notify,

@@ -113,7 +113,6 @@ impl Replication {
         self.is_running() && self.progress().has_begun()
     }
 
-    /// Returns the progress of the current run.
     pub(crate) fn progress(&self) -> Arc<Progress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -148,7 +147,6 @@ impl Replication {
         }
     }
 
-    /// Records a failure.
     pub(crate) fn note_failure(&self, reason: &str) {
         self.log_failure(&self.status.fail(reason));
     }

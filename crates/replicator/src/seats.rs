@@ -27,7 +27,6 @@ pub(crate) type SeatOwner = Option<Arc<str>>;
 /// The numbers of seats, the memory of filters, and the length of a turn.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SeatLimits {
-    /// Seats in all.
     pub(crate) jobs_max: usize,
     /// Seats that all users who are not administrators may hold together.
     pub(crate) users_jobs_max: usize,
@@ -42,7 +41,6 @@ pub(crate) struct SeatLimits {
     pub(crate) turn: Duration,
 }
 
-/// A granted seat.
 #[derive(Debug)]
 pub(crate) struct SeatGrant {
     pub(crate) id: u64,
@@ -129,7 +127,6 @@ impl MissingResource {
     }
 }
 
-/// All seats of a server.
 pub(crate) struct Seats {
     limits: SeatLimits,
     next_id: u64,
@@ -138,7 +135,6 @@ pub(crate) struct Seats {
     shares: HashMap<SeatOwner, Share>,
     users_seats: usize,
     filter_kb: usize,
-    /// The queue of owners.
     waiting: VecDeque<WaitingOwner>,
     /// Seats assigned to jobs that have not repeated their requests since.
     assigned: BTreeMap<Ticket, SeatGrant>,
@@ -182,7 +178,6 @@ impl Seats {
         None
     }
 
-    /// Withdraws the request of a waiting job.
     pub(crate) fn withdraw(&mut self, owner: &SeatOwner, ticket: Ticket) {
         if let Some(grant) = self.assigned.remove(&ticket) {
             self.leave(grant.id);

@@ -22,7 +22,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 const BACKOFF: Backoff = Backoff { first: PAUSE, max: PAUSE };
 
-/// Runs until the server stops.
 pub(crate) async fn run(replicator: Arc<Replicator>) {
     let supervisor = Supervisor::new(&replicator, &REPLICATOR.into(), None);
     tokio::join!(supervise(&supervisor, &BACKOFF, None), follow_others(&replicator));
@@ -47,7 +46,6 @@ async fn follow_others(replicator: &Arc<Replicator>) {
     }
 }
 
-/// The supervisors by database name.
 type Supervisors = HashMap<Arc<str>, Arc<Supervisor>>;
 
 async fn find_others(replicator: &Arc<Replicator>, supervisors: &mut Supervisors) {
@@ -240,7 +238,6 @@ async fn follow(replicator: &Arc<Replicator>, name: &Arc<str>, refusals: &Refusa
     }
 }
 
-/// Handles a document's change.
 async fn take(
     replicator: &Arc<Replicator>,
     origins: &Origins,

@@ -25,7 +25,6 @@ pub const WITHIN_BYTES_MAX: usize = 16 << 20;
 /// The longest attachment name, and the longest other text of a stub, in bytes.
 const TEXT_BYTES_MAX: usize = 1_000;
 
-/// The largest compiled name pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
 
 /// The form in which attachments are delivered.

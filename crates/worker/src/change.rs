@@ -246,7 +246,6 @@ fn usual_row(at: &mut Spans<'_>) -> Option<Change> {
     Some(Change { id: id.to_owned(), rev, seq: seq.as_ref().and_then(Seq::of)?, what: ChangeContent::Changed(text) })
 }
 
-/// Returns the newest revision of a row's `changes`.
 fn first_rev<'v>(changes: Option<&'v Value<'_>>) -> Option<&'v str> {
     let Some(Value::Array(changes)) = changes else { return None };
     changes.first()?.get("rev").and_then(Value::as_str)

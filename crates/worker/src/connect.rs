@@ -36,7 +36,6 @@ use crate::peer::{Addresses, Dial, Peer, Secure};
 use crate::secret::{Redactor, SECRET_BYTES_MAX, Secret, SecretError, SecretRef};
 use crate::source::HttpSource;
 
-/// The default timeout for a target's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// The error of a description that cannot be connected. No message contains a secret.
@@ -319,7 +318,6 @@ pub struct Reach {
 }
 
 impl Reach {
-    /// Returns a remote server.
     fn peer(&self, url: Url, headers: HeaderMap) -> Peer {
         Peer::new(url, headers, self.dial.clone()).timed_by(self.clock.clone())
     }

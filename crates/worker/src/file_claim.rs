@@ -21,7 +21,6 @@ const SIDES: [&str; 3] = ["-wal", "-shm", "-journal"];
 /// How many bytes of the holder's id are read from a lock file, for the error.
 const ID_BYTES_MAX: u64 = 1_000;
 
-/// What a job does with a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FileUse {
     /// Appends lines to it.

@@ -80,7 +80,6 @@ pub struct Shared {
     pub key: Vec<String>,
 }
 
-/// The documents that a mapping selects.
 #[derive(Debug, Clone)]
 enum Matching {
     All,
@@ -350,7 +349,6 @@ fn member_path(name: &str) -> String {
     }
 }
 
-/// Converts a value to the type of documents' values.
 fn owned(value: &serde_json::Value) -> Option<Value<'static>> {
     let text = serde_json::to_vec(value).ok()?;
     flatbed_flatten::json::parse(&text, &flatbed_flatten::json::Limits::default()).ok().map(Value::into_owned)

@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// The granularity of accounting, in bytes.
 const UNIT_BYTES: usize = 1 << 10;
 
 /// The smallest budget: below it the largest document does not fit.
@@ -43,7 +42,6 @@ impl Room {
         Room { units: Arc::new(Semaphore::new(units)), units_max }
     }
 
-    /// Converts bytes to units, at most the whole pool.
     fn units(&self, bytes: usize) -> u32 {
         u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX).clamp(1, self.units_max)
     }
@@ -81,7 +79,6 @@ impl Drop for WaiterCount<'_> {
 }
 
 impl Default for Memory {
-    /// Returns a budget of [`MEMORY_BYTES`].
     fn default() -> Memory {
         Memory::new(MEMORY_BYTES)
     }
@@ -166,7 +163,6 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Returns an empty charge.
     pub(crate) fn none() -> Charge {
         Charge { permit: None, own: None }
     }

@@ -88,17 +88,14 @@ impl Refused {
         Refused::Failed { failure, error: error.to_string(), retry_after: None }
     }
 
-    /// Returns whether a unique key is violated.
     pub(crate) fn is_of_unique_values(&self) -> bool {
         matches!(self, Refused::Failed { failure: Failure::Sql(state), .. } if state == b"23505")
     }
 
-    /// Returns whether a document is the cause.
     pub(crate) fn is_poison(&self) -> bool {
         matches!(self, Refused::Failed { failure, .. } if failure.class() == crate::failure::Class::Poison)
     }
 
-    /// Returns whether a foreign key is violated.
     pub(crate) fn is_of_foreign_keys(&self) -> bool {
         matches!(self, Refused::Failed { failure: Failure::Sql(state), .. } if state == b"23503")
     }

@@ -16,7 +16,6 @@ pub const PATH_BYTES_MAX: usize = 1_000;
 /// The most values that a path with `[*]` yields.
 pub const VALUES_MAX: usize = 10_000;
 
-/// The origin of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Root {
     /// `$`: the element, or the document outside of elements.

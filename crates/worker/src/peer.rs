@@ -18,7 +18,6 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// The most idle connections kept for reuse.
 const IDLE_MAX: usize = 32;
 
 /// A connection.

@@ -25,7 +25,6 @@ pub struct PlannedChange<C> {
     pub change: C,
 }
 
-/// A document's newest waiting change.
 #[derive(Debug)]
 struct Waiting<C> {
     place: PlanPosition,

@@ -12,10 +12,8 @@ use crate::checkpoint::Seq;
 /// The number of errors that are remembered.
 pub const ERRORS_MAX: usize = 10;
 
-/// The number of feed ends that are remembered.
 const SAMPLES_MAX: usize = 100;
 
-/// The window of the throughput, in seconds.
 const WINDOW_SECONDS: u64 = 60;
 
 /// An error with its time.
@@ -253,7 +251,6 @@ impl Progress {
         }
     }
 
-    /// Records the current end of the feed.
     pub(crate) fn sampled(&self, end: &Seq) {
         let Some(number) = end.number() else { return };
         let mut inner = self.inner();

@@ -257,7 +257,6 @@ fn rows(tables: &[Table], document: &Value<'_>, bytes_max: usize) -> Result<Vec<
 
 #[cfg(test)]
 thread_local! {
-    /// The number of resolved values.
     static LOOKED_FOR: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 

@@ -45,7 +45,6 @@ use keeping::KeepEvent;
 use reading::{Pace, Reading};
 pub use replays::{ReplayRequest, Replayed};
 
-/// The most changes that are read ahead.
 const ADMITTED_MAX: usize = 10_000;
 
 /// The interval at which queue entries are replayed under a continuous stream of changes.
@@ -164,7 +163,6 @@ pub struct Runner<'j, S, T, Q> {
     reset: Option<ResetTo>,
     scripts: Option<Scripts>,
     progress: Arc<Progress>,
-    /// Notified when entries are to be replayed.
     woken: Arc<Notify>,
     memory: Memory,
     /// The bytes of memory that this job's changes occupy.
@@ -175,10 +173,8 @@ pub struct Runner<'j, S, T, Q> {
     ahead: Option<Ahead>,
     /// The most documents per delivery, adapted to the number that the target accepted last.
     together: usize,
-    /// The page that is being read.
     reading: Option<Reading>,
     pace: Pace,
-    /// The position at which the next page begins.
     read_to: Seq,
     /// True if the last page reached the end of the feed.
     is_at_end: bool,
@@ -187,7 +183,6 @@ pub struct Runner<'j, S, T, Q> {
     page_bytes: usize,
     /// Deletions up to here concern documents that the target never had, for a job with `active_only`.
     first_end: Option<u64>,
-    /// The time at which the end of the feed was last sampled.
     sampled_at: Instant,
     replayed_at: Instant,
     identity: SourceIdentity,
@@ -207,7 +202,6 @@ pub struct Runner<'j, S, T, Q> {
     reached: Option<Seq>,
     begun_at: Seq,
     written: Seq,
-    /// The revision of the checkpoint at the source.
     rev: Option<String>,
     /// The number of documents delivered or queued since the checkpoint was written, and the time of writing.
     unkept: u64,
@@ -440,7 +434,6 @@ impl<'j, S: Source, T: Target, Q: Queue> Runner<'j, S, T, Q> {
         }
     }
 
-    /// Returns the position at which a job without a checkpoint begins.
     fn first_seq(&self) -> Seq {
         match &self.job.input.changes_feed.since {
             Some(serde_json::Value::String(text)) => Seq::parse(text).unwrap_or_default(),

@@ -16,7 +16,6 @@ pub const ENV_PREFIX: &str = "FLATBED_WORKER_";
 /// The longest secret, in bytes.
 pub const SECRET_BYTES_MAX: usize = 64 << 10;
 
-/// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 200;
 
 /// The replacement for a redacted secret.

@@ -22,7 +22,6 @@ use live::Live;
 /// The timeout for a page; added to the wait for a page that waits for changes.
 const PAGE_TIME_MAX: Duration = Duration::from_secs(300);
 
-/// The limits of short answers.
 const SHORT: Bounds = Bounds { bytes_max: 1 << 20, time_max: Duration::from_secs(60) };
 
 /// The time that a request waits for changes.
@@ -31,7 +30,6 @@ pub const WAIT: Duration = Duration::from_secs(25);
 /// The most documents per `_bulk_get`, for rows without documents.
 const BULK_MAX: usize = 100;
 
-/// The default interval of polling, in seconds.
 const POLL_SECONDS: f64 = 10.0;
 
 /// The error of a request to a source.
@@ -131,7 +129,6 @@ pub struct HttpSource {
     peer: Peer,
     kind: SourceType,
     feed: ChangesFeed,
-    /// The continuous feed in use.
     live: tokio::sync::Mutex<Option<Live>>,
     /// True if the source lacks `_bulk_get` or answers it in another form than JSON.
     has_no_bulk: AtomicBool,

@@ -3,7 +3,6 @@
 
 use flatbed_clock::Clock;
 
-/// Seconds of a day.
 const DAY: i64 = 86_400;
 
 /// The number from which numeric times are milliseconds. As seconds they would be beyond the year 5138.
@@ -32,7 +31,6 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// Returns year, month and day of a number of days since 1970-01-01.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);

@@ -34,16 +34,13 @@ use crate::time::{Moment, date_of};
 /// The longest text of a transform, in bytes.
 pub const TRANSFORM_BYTES_MAX: usize = 2_000;
 
-/// The most functions in a chain.
 const CALLS_MAX: usize = 16;
 
 /// The longest text that a function returns, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 20;
 
-/// The most texts that `split` returns.
 const PARTS_MAX: usize = 10_000;
 
-/// The largest compiled regular expression, in bytes.
 const REGEX_BYTES_MAX: usize = 1 << 20;
 
 /// A value in a chain; `None` if it is missing.
@@ -323,7 +320,6 @@ fn decimal(value: &Value<'_>) -> Option<Decimal> {
     }
 }
 
-/// Returns a part of a text, in characters.
 fn part(of: &str, from: usize, length: usize) -> String {
     of.chars().skip(from).take(length).collect()
 }

@@ -62,7 +62,6 @@ fn ask_all(jobs: &mut [Job], seats: &mut Seats, now: Instant) -> usize {
     jobs.iter_mut().filter_map(|job| job.ask(seats, now).then_some(())).count()
 }
 
-/// All recalled jobs return their seats.
 fn yield_recalled(jobs: &mut [Job], seats: &mut Seats) {
     for job in jobs.iter_mut().filter(|job| job.is_recalled()) {
         job.leave(seats);

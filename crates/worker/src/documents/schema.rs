@@ -19,7 +19,6 @@ const TEXTS: [(&str, &str, &str); 9] = [
     ("dlq", "dlq", include_str!("../../../../json_schema/dlq.json")),
 ];
 
-/// The most faults in one message.
 const FAULTS_MAX: usize = 5;
 
 struct Compiled {
@@ -45,7 +44,6 @@ fn compile() -> Result<Compiled, String> {
     Ok(Compiled { schemas, by_type })
 }
 
-/// The reason why a document is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Refused {
     Type,

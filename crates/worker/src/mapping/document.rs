@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-/// A whole mapping.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MappingDocument {
@@ -85,7 +84,6 @@ pub(super) enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// Columns by name, or as a list.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Columns {

@@ -4,7 +4,6 @@
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 
-/// The deepest nesting.
 const DEPTH_MAX: usize = 64;
 
 /// The reason why a text is refused.
@@ -24,14 +23,12 @@ pub enum YamlError {
     Key(String),
 }
 
-/// An open collection.
 enum Open {
     Sequence(Vec<Value>),
     /// With the key whose value follows.
     Mapping(Map<String, Value>, Option<String>),
 }
 
-/// Parses the single document of a text.
 pub(super) fn parse(text: &str) -> Result<Value, YamlError> {
     let mut open: Vec<Open> = Vec::new();
     let mut root = None;

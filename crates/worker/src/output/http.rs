@@ -32,10 +32,8 @@ use crate::peer::{Answer, Bounds, Peer, PeerError};
 use crate::retry::retry_after;
 use crate::rows::{Product, rows_json};
 
-/// The longest part of an answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// The header with the digest of an attachment's bytes.
 const DIGEST: HeaderName = HeaderName::from_static("flatbed-digest");
 
 /// The settings of an endpoint.
@@ -73,7 +71,6 @@ pub struct Http {
     doubts: Doubts,
 }
 
-/// The meaning of an endpoint's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EndpointAnswer {
     /// The document is taken.
@@ -170,7 +167,6 @@ impl Http {
         Ok(())
     }
 
-    /// Sends an attachment that the endpoint does not have.
     async fn attach(&self, delivery: &Delivery, attachment: &Attachment, path: Option<String>) -> Result<(), Refused> {
         let Attachment { stub, body: Some(body) } = attachment else { return Ok(()) };
         let path = path.ok_or_else(|| {

@@ -22,7 +22,6 @@ use crate::mapping::Table;
 use crate::memory::Charge;
 use crate::rows::{Product, rows_json};
 
-/// The bytes of lines per write.
 const WRITTEN_BYTES: usize = 256 << 10;
 
 /// A target that writes lines.
@@ -32,9 +31,7 @@ pub struct Lines<W> {
     writer: Option<Writer<W>>,
     tables: Arc<Vec<Table>>,
     turn: Turn,
-    /// The memory of the next batch.
     room: Option<Arc<Charge>>,
-    /// The file to be synced.
     kept_by: Option<Arc<File>>,
     claim: Option<Arc<FileClaim>>,
     /// True if lines were written since the last sync.
@@ -120,7 +117,6 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Returns whether the file ends within a line.
 fn breaks_off(file: &File) -> io::Result<bool> {
     let Some(last) = file.metadata()?.len().checked_sub(1) else { return Ok(false) };
     let mut byte = [0];
@@ -242,7 +238,6 @@ mod tests {
         assert_eq!(text.lines().collect::<Vec<_>>(), ends.map(|end| format!("{head}{end}")));
     }
 
-    /// Takes some bytes, then none for a while.
     struct Small(Vec<u8>, usize);
     impl Write for Small {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -36,7 +36,6 @@ use crate::peer::Addresses;
 use crate::rows::Row;
 use statements::{MARIADB, MYSQL, family, insert, lengths, overwrite, values};
 
-/// The most prepared statements that are kept.
 const STATEMENTS_MAX: usize = 256;
 
 /// The most bytes of a statement's values. A server's default limit is 16 MB.
@@ -98,7 +97,6 @@ impl MySql {
     }
 }
 
-/// The reason why an operation failed.
 #[derive(Debug)]
 enum Fault {
     Late,

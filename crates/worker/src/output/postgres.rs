@@ -46,7 +46,6 @@ use crate::rows::Row;
 use sent::Sent;
 use statements::{CLAIM, CLAIMS, DIALECT, FENCE, RELEASE, arrays, family, kinds, leave, upsert};
 
-/// The most prepared statements that are kept.
 const STATEMENTS_MAX: usize = 256;
 
 /// The most rows of a statement, and the most bytes of their values.
@@ -118,7 +117,6 @@ impl Postgres {
     }
 }
 
-/// The reason why an operation failed.
 #[derive(Debug)]
 enum Fault {
     Late,
@@ -291,7 +289,6 @@ impl Session {
     }
 }
 
-/// A value of a statement.
 type Value<'v> = &'v (dyn ToSql + Sync);
 
 /// Values of a statement, that stay with it until it is answered.

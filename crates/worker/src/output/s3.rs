@@ -216,13 +216,11 @@ impl S3 {
         self.prune(delivery, &kept).await
     }
 
-    /// Returns the deliveries of a batch that still have to be stored or deleted.
     fn left<'b>(&self, batch: &'b [Delivery]) -> Vec<&'b Delivery> {
         let is_ignored = |delivery: &Delivery| self.ways.on_delete == OnObjectDelete::Ignore && is_gone(delivery);
         batch.iter().filter(|it| !self.taken.contains(&it.seq) && !is_ignored(it)).collect()
     }
 
-    /// Stores one object per document.
     async fn each(&mut self, batch: &[Delivery]) -> Result<(), Refused> {
         let left = self.left(batch);
         for group in left.chunks(self.at_once) {
@@ -304,7 +302,6 @@ impl S3 {
     }
 }
 
-/// The documents of one object.
 #[derive(Debug, Clone)]
 struct Group {
     batch: Arc<Vec<Delivery>>,

@@ -24,7 +24,6 @@ use crate::mapping::Table;
 /// The longest wait for another writer of the file.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 
-/// The most prepared statements that are kept.
 const STATEMENTS_MAX: usize = 256;
 
 static DIALECT: Dialect = Dialect {

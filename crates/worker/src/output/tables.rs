@@ -169,7 +169,6 @@ pub struct Tables<D> {
     epoch: i64,
     /// The database's definitions of the tables; `None`: not read since the connection was made.
     found: Option<Arc<Vec<DatabaseTable>>>,
-    /// The memory of the current batch.
     room: Option<Arc<Charge>>,
     clock: Clock,
 }

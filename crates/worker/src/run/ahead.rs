@@ -19,7 +19,6 @@ use crate::source::Source;
 /// The number of documents that are made between two checks of the write in progress.
 const MADE_AT_ONCE: usize = 64;
 
-/// The next changes to deliver, in order.
 #[derive(Default)]
 pub(super) struct Ahead {
     /// The first of them, already made.

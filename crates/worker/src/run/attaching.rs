@@ -15,13 +15,11 @@ use crate::peer::PeerError;
 use crate::rows::{Product, Unmappable};
 use crate::source::{Source, SourceError};
 
-/// The most attachments of a document that are fetched at once.
 const AT_ONCE: usize = 5;
 
 /// The name of the member in a document's text, which this crate has written.
 const MEMBER: &str = "\"_attachments\"";
 
-/// The identity of a change and its document.
 pub(super) struct ChangeIdentity<'c> {
     pub(super) id: &'c str,
     pub(super) rev: &'c str,

@@ -29,7 +29,6 @@ pub(super) const PART_BYTES: usize = 8 << 20;
 /// documents.
 pub(super) const PART_ROWS: usize = crate::rows::ROWS_MAX;
 
-/// The outcome of a part.
 pub(super) enum PartOutcome {
     Taken,
     /// A document is the cause.
@@ -38,11 +37,9 @@ pub(super) enum PartOutcome {
     Refused(Refused),
 }
 
-/// Documents that are delivered at once.
 #[derive(Default)]
 pub(super) struct Part {
     pub(super) deliveries: Vec<Delivery>,
-    /// Their changes.
     pub(super) ready: Vec<PlannedChange<Waiting>>,
     pub(super) charge: Option<Charge>,
 }
@@ -188,7 +185,6 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         }
     }
 
-    /// Passes the memory of the next delivery to the target.
     fn hold(&mut self, room: Option<&Arc<Charge>>) -> Result<(), End> {
         if let Some(room) = room {
             self.target()?.hold(room.clone());

@@ -23,7 +23,6 @@ struct CachedAttachment {
     _charge: Charge,
 }
 
-/// The cache.
 #[derive(Debug, Default)]
 pub(super) struct AttachmentCache {
     /// Attachments by the position of their change.
@@ -60,7 +59,6 @@ impl AttachmentCache {
         self.bytes -= gone.iter().map(|kept| bytes_of(&kept.body)).sum::<usize>();
     }
 
-    /// Removes all.
     pub(super) fn clear(&mut self) {
         *self = AttachmentCache::default();
     }

@@ -20,7 +20,6 @@ const KEEP_EVERY: Duration = Duration::from_secs(5);
 /// The shortest time between two checkpoints, because each is a transaction at the source.
 const KEEP_PAUSE: Duration = Duration::from_millis(200);
 
-/// The timeout of a run's last checkpoint.
 const KEEP_AT_END: Duration = Duration::from_secs(5);
 
 /// The event after which a checkpoint may be written.

@@ -7,7 +7,6 @@ use crate::rows::{Product, ROWS_BYTES_MAX, Unmappable};
 use crate::script::{ScriptError, product};
 use crate::source::{Source, SourceError};
 
-/// The reason why a change has no product.
 pub(super) enum ProductError {
     /// The document is the cause.
     Unmappable(Unmappable),
@@ -22,7 +21,6 @@ pub(super) enum ProductError {
 }
 
 impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
-    /// Reads a document's newest state from the source.
     pub(super) async fn read_document(&mut self, id: &str, bytes_max: usize) -> Result<Option<String>, ProductError> {
         match self.source.document(id, bytes_max).await {
             Ok(found) => {

@@ -18,7 +18,6 @@ use crate::output::Target;
 use crate::peer::PeerError;
 use crate::source::{Ask, Source, SourceError};
 
-/// The default rows of a page.
 const PAGE_ROWS: usize = 1_000;
 
 /// The most bytes of a page. Pages of large documents have fewer rows.
@@ -106,13 +105,11 @@ struct Behind {
 #[derive(Debug)]
 pub(super) struct Reading {
     task: JoinHandle<PageAnswer>,
-    /// The result, once it has arrived.
     answered: Option<PageAnswer>,
     behind: Arc<Mutex<Behind>>,
     since: Seq,
     ask: Ask,
     asked_at: Instant,
-    /// The time of the last sample of the feed's end.
     sampled_at: Instant,
     charge: Charge,
     _counted: Counted,
@@ -170,7 +167,6 @@ impl Reading {
         self.answered.is_some() || self.task.is_finished()
     }
 
-    /// Waits for the result.
     async fn answer(&mut self) -> &PageAnswer {
         let answered = match self.answered.take() {
             Some(answered) => answered,
@@ -200,7 +196,6 @@ impl Drop for Reading {
     }
 }
 
-/// Returns the most rows of a page.
 pub(super) fn rows_max(job: &Description) -> usize {
     match job.input.changes_feed.limit {
         0 => PAGE_ROWS,

@@ -10,13 +10,11 @@ use crate::change::{ChangePage, MalformedAnswer, read_row};
 use crate::checkpoint::Seq;
 use crate::peer::{PeerError, Streamed};
 
-/// The timeout of the answer's head.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// The time within which consecutive rows are grouped into a page.
 const GATHER: Duration = Duration::from_millis(5);
 
-/// The default interval of heartbeats, in milliseconds.
 const HEARTBEAT_MS: u64 = 10_000;
 
 /// An open answer, and the position of its last row.

@@ -24,7 +24,6 @@ use crate::fake::{FakeQueue, FakeSource, job, redactor};
 struct Strict {
     source: FakeSource,
     queue: FakeQueue,
-    /// The sequence of each document's state.
     has: BTreeMap<String, u64>,
     checkpoint: Option<Checkpoint>,
     /// The source of random failures and of concurrent changes.
@@ -273,7 +272,6 @@ async fn what_is_made_ahead_ends_with_the_job_and_with_what_is_before_it() {
 #[derive(Debug, Default)]
 struct Forgetful {
     seqs: Vec<u64>,
-    /// The number of losses to come.
     failing: u32,
 }
 

@@ -262,7 +262,6 @@ impl<'e> Scenario<'e> {
         soon(running).await.unwrap()
     }
 
-    /// Waits until the tables are as expected.
     async fn until_right(&self) {
         until("the tables are right", async || self.orders() == self.expected()).await;
     }

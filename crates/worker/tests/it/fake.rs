@@ -102,13 +102,11 @@ impl FakeSource {
         self.write(id, body);
     }
 
-    /// Returns the documents by id.
     pub(crate) fn documents(&self) -> BTreeMap<String, Value> {
         let state = self.0.lock().unwrap();
         state.feed.values().filter_map(|(id, body)| Some((id.clone(), body.clone()?))).collect()
     }
 
-    /// Returns the newest change of each document.
     pub(crate) fn sequences(&self) -> Vec<(u64, String)> {
         self.0.lock().unwrap().feed.iter().map(|(seq, (id, _))| (*seq, id.clone())).collect()
     }
@@ -260,7 +258,6 @@ pub(crate) struct FakeQueue(
 );
 
 impl FakeQueue {
-    /// Returns the documents with an entry.
     pub(crate) fn documents(&self) -> Vec<String> {
         let mut ids: Vec<_> = self.0.lock().unwrap().values().map(|entry| entry.doc_id_original.clone()).collect();
         ids.sort();
@@ -344,7 +341,6 @@ impl<T: Target> Target for Unlucky<T> {
     }
 }
 
-/// Creates a job from a database to `output`, with a mapping and settings.
 pub(crate) fn job(output_type: &str, output: Value, mapping: Value, system: Value) -> Description {
     let input = json!({"id": "in", "source_type": "couchdb", "url": "http://localhost:5984/db"});
     let job = json!({"type": "job", "id": "j", "inputs": [input], "outputs": [output], "output_type": output_type,
@@ -353,7 +349,6 @@ pub(crate) fn job(output_type: &str, output: Value, mapping: Value, system: Valu
     Connections::default().resolve(&job).unwrap()
 }
 
-/// Returns the redactor of a job with one secret.
 pub(crate) fn redactor() -> Redactor {
     let secret = Secret::of(&SecretRef::File("x".to_owned()), b"hunter2").unwrap();
     Redactor::new([&secret], [])

@@ -22,9 +22,7 @@ struct Scales {
     now: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
     is_down: Arc<AtomicBool>,
-    /// The documents of this target.
     ids: Arc<std::sync::Mutex<Vec<String>>>,
-    /// The rows of each batch.
     rows: Arc<std::sync::Mutex<Vec<usize>>>,
 }
 

@@ -154,9 +154,7 @@ async fn a_job_that_is_reset_goes_on_where_it_is_told() {
 struct Disk {
     written: BTreeSet<String>,
     kept: BTreeSet<String>,
-    /// A document that it refuses.
     refused: Option<&'static str>,
-    /// The number of failures to persist.
     failing: u32,
 }
 

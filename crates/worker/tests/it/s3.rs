@@ -302,7 +302,6 @@ impl Server {
 
 const BOUNDS: Bounds = Bounds { bytes_max: 1 << 20, time_max: std::time::Duration::from_secs(60) };
 
-/// Reads an object, or the bucket's list, with a signed GET.
 pub(crate) async fn get(server: &Server, key: &str, query: &str) -> (u16, String) {
     let peer = Peer::new(Url::parse(&server.url).unwrap(), HeaderMap::new(), plain());
     let secret = |at: usize| Secret::of(&SecretRef::File("x".to_owned()), server.keys[at].as_bytes()).unwrap();
@@ -324,7 +323,6 @@ pub(crate) async fn get(server: &Server, key: &str, query: &str) -> (u16, String
     (answer.status, String::from_utf8(answer.body.to_vec()).unwrap())
 }
 
-/// Returns the keys in the bucket, at most 1,000.
 pub(crate) async fn keys(server: &Server) -> Vec<String> {
     let (status, list) = get(server, "", "list-type=2").await;
     assert_eq!(status, 200, "{list}");

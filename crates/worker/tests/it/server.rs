@@ -16,7 +16,6 @@ pub(crate) struct Request {
     pub(crate) body: String,
 }
 
-/// Status, further headers, body.
 pub(crate) type Response = (u16, &'static str, String);
 
 /// Starts a server that answers by a function and records all requests. Returns its address.

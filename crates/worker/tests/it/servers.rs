@@ -59,7 +59,6 @@ fn run(command: &mut Command) -> String {
 }
 
 impl Server {
-    /// Starts a PostgreSQL server, or prints a line and returns `None`.
     pub(crate) fn postgres() -> Option<Server> {
         let Some(program) = program(&["postgres"]) else { return missing("postgresql") };
         let Some(initdb) = program.parent().map(|bin| bin.join("initdb")).filter(|path| path.is_file()) else {
@@ -89,7 +88,6 @@ impl Server {
         Some(server)
     }
 
-    /// Starts a MariaDB server, or prints a line and returns `None`.
     pub(crate) fn mariadb() -> Option<Server> {
         let Some(program) = program(&["mariadbd"]) else { return missing("mariadb-server") };
         let Some(install) = self::program(&["mariadb-install-db"]) else { return missing("mariadb-server (install)") };

@@ -59,7 +59,6 @@ impl Doubts {
         });
     }
 
-    /// Records a refused delivery.
     pub(super) fn note_refused(&mut self, refused: &Refused) {
         if matches!(refused, Refused::Failed { failure: Failure::Http(404), .. }) && !self.deletions.is_empty() {
             (self.is_lost, self.is_found) = (true, false);
@@ -76,7 +75,6 @@ impl Doubts {
         self.deletions.iter()
     }
 
-    /// Discards all deletions.
     pub(super) fn settle(&mut self) {
         *self = Doubts::default();
     }

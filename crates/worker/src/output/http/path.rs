@@ -7,7 +7,6 @@ use hyper::Uri;
 use crate::output::Delivery;
 use crate::transform::text_of;
 
-/// The longest path that a template makes, in bytes.
 const PATH_BYTES_MAX: usize = 8 << 10;
 
 /// The purpose of a template.
@@ -53,7 +52,6 @@ pub enum PathError {
     Attachments,
 }
 
-/// Returns the names in braces.
 fn names(template: &str) -> Result<Vec<&str>, PathError> {
     let (mut names, mut rest) = (Vec::new(), template);
     while let Some((before, after)) = rest.split_once('{') {

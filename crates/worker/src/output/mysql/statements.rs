@@ -13,7 +13,6 @@ use crate::output::tables::fit::{DatabaseTable, Family};
 /// The numbers of rows per statement. The largest that fits is used, so that few statements are prepared.
 const LENGTHS: [usize; 4] = [512, 64, 8, 1];
 
-/// The most placeholders of a statement.
 const PLACES_MAX: usize = 60_000;
 
 const CHECKPOINTS: &[&str] = &["CREATE TABLE IF NOT EXISTS flatbed_checkpoints (
@@ -184,7 +183,6 @@ pub(super) fn overwrite(dialect: &Dialect, table: &Table) -> (String, Option<Str
     (format!("SELECT 1 FROM {name} WHERE {condition} FOR UPDATE"), update)
 }
 
-/// Deletes rows by their keys, or sets their time of deletion.
 pub(super) fn leave(dialect: &Dialect, table: &str, soft: Option<&str>, columns: &[&str], rows: usize) -> String {
     let conditions = vec![format!("({})", condition(dialect, columns)); rows].join(" OR ");
     let table = dialect.quoted(table);

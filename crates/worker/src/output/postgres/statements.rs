@@ -104,7 +104,6 @@ pub(super) fn kinds(names: &[&str], table: &Table, found: &DatabaseTable) -> Vec
     names.iter().map(kind).collect()
 }
 
-/// Transposes rows to one array per column.
 pub(super) fn arrays<'v>(rows: impl Iterator<Item = &'v [Datum]>, kinds: &[Kind]) -> Vec<Vec<Option<Cow<'v, str>>>> {
     let mut arrays: Vec<Vec<Option<Cow<'v, str>>>> = kinds.iter().map(|_| Vec::new()).collect();
     for row in rows {
@@ -150,7 +149,6 @@ pub(super) fn upsert(table: &Table, found: &DatabaseTable) -> String {
     )
 }
 
-/// Deletes rows by their keys, or sets their time of deletion.
 pub(super) fn leave(table: &str, soft: Option<&str>, columns: &[&str], found: &DatabaseTable) -> String {
     let table = DIALECT.quoted(table);
     let conditions: Vec<String> =

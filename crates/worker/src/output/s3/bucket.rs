@@ -15,14 +15,12 @@ use crate::peer::{Answer, Bounds, Peer, PeerError};
 use crate::retry::retry_after;
 use crate::secret::Secret;
 
-/// The longest part of an answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
 
 /// The longest list of keys that is read, in bytes, and the number of keys that are requested.
 const LIST_BYTES_MAX: usize = 1 << 20;
 const LIST_MAX: usize = 200;
 
-/// The header that stores the digest of an object's bytes.
 const DIGEST: &str = "x-amz-meta-flatbed-digest";
 
 /// The size in bytes from which a body is hashed on a blocking thread.
@@ -202,7 +200,6 @@ fn listed(text: &str) -> Option<(Vec<String>, Option<String>)> {
     Some((keys, next))
 }
 
-/// Decodes an XML text.
 fn plain_text(mut text: &str) -> Option<String> {
     let mut plain = String::with_capacity(text.len());
     while let Some((before, after)) = text.split_once('&') {

@@ -15,7 +15,6 @@ use crate::transform::text_of;
 /// The longest key in bytes: S3's limit.
 pub const KEY_BYTES_MAX: usize = 1_024;
 
-/// The longest template, in bytes.
 const TEMPLATE_BYTES_MAX: usize = 1_000;
 
 /// A template of keys.

@@ -282,7 +282,6 @@ mod tests {
     use crate::mapping::Mapping;
     use crate::rows::produce;
 
-    /// Returns rows in the library's notation.
     fn read(file: Vec<u8>) -> Vec<String> {
         let reader = SerializedFileReader::new(Bytes::from(file)).unwrap();
         let rows = reader.get_row_iter(None).unwrap();
