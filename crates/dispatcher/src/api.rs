@@ -160,9 +160,6 @@ impl Dispatcher {
     }
 
     /// Returns all jobs.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn list_jobs(&self) -> Result<Value> {
         let (board, told) = (self.board().await?, self.told().await?);
         let rows: Vec<Value> = board.jobs.iter().map(|(id, listed)| shown(id, listed, told.get(id))).collect();
@@ -170,9 +167,6 @@ impl Dispatcher {
     }
 
     /// Returns one job.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn show_job(&self, id: &str) -> Result<Value> {
         let (board, told) = (self.board().await?, self.told().await?);
         let listed = board.jobs.get(id).ok_or(Refusal::NoJob)?;
@@ -204,18 +198,12 @@ impl Dispatcher {
     }
 
     /// Starts a job, also after a halt.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn start_job(&self, id: &str) -> Result<Value> {
         self.give_order(id, &order(OrderAction::Start), Some(true)).await?;
         Ok(json!({"ok": true}))
     }
 
     /// Pauses a job.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn stop_job(&self, id: &str) -> Result<Value> {
         let change = |document: &mut Value| {
             let is_paused = document.get("enabled") == Some(&Value::Bool(false));
@@ -227,9 +215,6 @@ impl Dispatcher {
     }
 
     /// Resets a job to another position; `body` has `to`: `beginning`, `now` or `as_is`.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn reset_job(&self, id: &str, body: &Value) -> Result<Value> {
         let to: Option<ResetTo> = body.get("to").and_then(|to| serde_json::from_value(to.clone()).ok());
         let to = to.ok_or_else(|| Refusal::Bad("`to` must be beginning, now or as_is".to_owned()))?;
@@ -239,9 +224,6 @@ impl Dispatcher {
 
     /// Returns the products of documents under a mapping: `body` has `mapping` (inline or a name) and `documents`.
     /// Writes nothing.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn test_mapping(&self, body: &Value) -> Result<Value> {
         let bad = |reason: String| ApiError::Refused(Refusal::Bad(reason));
         let mapping = match body.get("mapping") {

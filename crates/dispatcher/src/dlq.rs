@@ -127,9 +127,6 @@ pub struct Export {
 
 impl Dispatcher {
     /// Lists entries without their documents.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn list_entries(&self, filter: &Filter, window: &Window) -> Result<Value> {
         let answer = self.store.call(Method::POST, "/_find", Some(&request(filter, window))).await?;
         let documents = answer.get("docs").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -138,17 +135,11 @@ impl Dispatcher {
     }
 
     /// Explains the query of [`Dispatcher::list_entries`].
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn explain_entries(&self, filter: &Filter, window: &Window) -> Result<Value> {
         Ok(self.store.call(Method::POST, "/_explain", Some(&request(filter, window))).await?)
     }
 
     /// Counts entries.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn count_entries(&self, filter: &Filter) -> Result<Value> {
         let (selector, index, _) = filter.selector();
         let asked = json!({"selector": selector, "use_index": index});
@@ -157,9 +148,6 @@ impl Dispatcher {
     }
 
     /// Counts entries by job, reason and state.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn entry_stats(&self) -> Result<Value> {
         let path = "/_design/flatbed_queue_figures/_view/figures?group=true&limit=10000";
         let answer = self.store.call(Method::GET, path, None).await?;
@@ -182,9 +170,6 @@ impl Dispatcher {
     }
 
     /// Returns an entry with its document.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn show_entry(&self, id: &str) -> Result<Value> {
         Ok(shown(self.entry(id).await?))
     }
@@ -195,9 +180,6 @@ impl Dispatcher {
     }
 
     /// Replaces the document that a replay of an entry sends: `body` has `doc`, or `doc_data` as text.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn edit_entry(&self, id: &str, body: &Value) -> Result<Value> {
         let bad = |reason: &str| ApiError::Refused(Refusal::Bad(reason.to_owned()));
         let text = match (body.get("doc"), body.get("doc_data")) {
@@ -229,9 +211,6 @@ impl Dispatcher {
     }
 
     /// Deletes an entry.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn delete_entry(&self, id: &str) -> Result<Value> {
         let current = self.entry(id).await?;
         self.store.delete(id, text_of(&current, "_rev")).await?;
@@ -240,9 +219,6 @@ impl Dispatcher {
 
     /// Orders the replay of an entry and waits for its outcome. Returns the status too: 200, or 202 if no outcome is
     /// known yet.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn retry_entry(&self, id: &str, wait_seconds: Option<u64>) -> Result<(u16, Value)> {
         let before = self.entry(id).await?;
         let job = text_of(&before, "job").to_owned();
@@ -271,9 +247,6 @@ impl Dispatcher {
     }
 
     /// Orders the replay of all matching entries, at most `per_second`, with one order per job.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn retry_entries(&self, filter: &Filter, per_second: Option<u32>) -> Result<Value> {
         if filter.state.as_deref().is_some_and(|state| state != "waiting") {
             return Err(Refusal::Bad("only entries that wait are replayed together".to_owned()).into());
@@ -299,9 +272,6 @@ impl Dispatcher {
     }
 
     /// Deletes all matching entries.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn clear_entries(&self, filter: &Filter) -> Result<Value> {
         let (mut deleted, mut bookmark) = (0, None::<String>);
         loop {
@@ -325,9 +295,6 @@ impl Dispatcher {
     }
 
     /// Returns the next lines of an export, one entry each; `None` at its end.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn next_lines(&self, export: &mut Export) -> Result<Option<Vec<u8>>> {
         let Some(from) = export.from.take() else { return Ok(None) };
         let mut lines = Vec::new();

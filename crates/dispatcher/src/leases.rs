@@ -78,9 +78,6 @@ impl From<LeaseError> for ApiError {
 
 impl Dispatcher {
     /// Returns a page of leases, and the time after which a silent owner loses them.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn list_leases(&self, after: Option<&str>) -> Result<Value> {
         let after = after.map(|id| format!("{JOB}{id}"));
         let page = self.home.page(after.as_deref()).await?;
@@ -96,9 +93,6 @@ impl Dispatcher {
 
     /// Takes a job's lease for a remote process: `body` has its `owner` and, to take an expired lease, `stale`, the
     /// lease as it was seen.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn take_lease(&self, id: &str, body: &Value) -> Result<Value> {
         let owner = owner_of(body)?;
         let stale = match body.get("stale") {
@@ -116,9 +110,6 @@ impl Dispatcher {
 
     /// Renews a job's lease for a remote process and stores its state; with `release` returns the lease. `body` has
     /// `owner` and `told`, which contains the epoch.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn hold_lease(&self, id: &str, body: &Value, release: bool) -> Result<Value> {
         let (owner, told) = (owner_of(body)?, body.get("told").cloned().unwrap_or_default());
         let text = told.to_string();
@@ -132,9 +123,6 @@ impl Dispatcher {
 
     /// Renews the leases of several jobs of a process in one transaction, as [`Dispatcher::hold_lease`]: `body` has
     /// `owner`, and `held` with `id` and `told` of each.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn hold_leases(&self, body: &Value) -> Result<Value> {
         let bad = || {
             Refusal::Bad(format!(
@@ -160,9 +148,6 @@ impl Dispatcher {
     }
 
     /// Removes the lease of a deleted job.
-    ///
-    /// # Errors
-    /// [`ApiError`].
     pub async fn forget_lease(&self, id: &str) -> Result<Value> {
         if !self.home.forget(&format!("{JOB}{id}")).await? {
             return Err(Refusal::Conflict("the job is still there").into());

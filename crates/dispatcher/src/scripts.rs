@@ -30,9 +30,6 @@ pub(crate) fn scripts(runner: Runner) -> Scripts {
 }
 
 /// Checks that a source is a function.
-///
-/// # Errors
-/// [`ScriptError`].
 pub(crate) async fn check(scripts: Option<&Scripts>, job: &str, source: &Arc<str>) -> Result<(), ScriptError> {
     let scripts = scripts.ok_or_else(|| ScriptError::Broken("this server cannot run functions".to_owned()))?;
     scripts(Call { job: job.into(), source: source.clone(), document: None }).await.map(drop)

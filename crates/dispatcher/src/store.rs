@@ -115,17 +115,11 @@ impl Store {
     }
 
     /// Sends a request that must succeed.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value> {
         self.call_within(method, path, body, BOUNDS.time_max).await
     }
 
     /// Sends a request that must succeed within a time.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub(crate) async fn call_within(
         &self,
         method: Method,
@@ -142,9 +136,6 @@ impl Store {
     }
 
     /// Creates the database and the queue's design document if they are missing.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn ensure(&self) -> Result<()> {
         match self.call(Method::PUT, "", None).await {
             Ok(_) => tracing::info!(database = WORKER, "created the database of the worker's jobs"),
@@ -166,9 +157,6 @@ impl Store {
     }
 
     /// Returns a document with its id and revision.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn get(&self, id: &str) -> Result<Option<Value>> {
         match self.call(Method::GET, &format!("/{}", encode_segment(id)), None).await {
             Ok(document) => Ok(Some(document)),
@@ -201,9 +189,6 @@ impl Store {
 
     /// Updates a document and retries on conflicts. `change` returns whether the document must be written. `None`: the
     /// document does not exist.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn update(&self, id: &str, mut change: impl FnMut(&mut Value) -> bool) -> Result<Option<Value>> {
         let mut conflicts = 0;
         loop {
@@ -220,9 +205,6 @@ impl Store {
     }
 
     /// Deletes the documents of a `_find` result, except those changed since, and returns their number.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub(crate) async fn delete_found(&self, found: &Value) -> Result<u64> {
         let gone = |document: &Value| json!({"_id": text_of(document, "_id"), "_rev": text_of(document, "_rev"), "_deleted": true});
         let gone: Vec<Value> = found.get("docs").and_then(Value::as_array).into_iter().flatten().map(gone).collect();
@@ -235,9 +217,6 @@ impl Store {
     }
 
     /// Passes the documents from `begin` to `end` to `take`.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn walk(&self, begin: &str, end: &str, mut take: impl FnMut(Value)) -> Result<()> {
         let mut from = (begin.to_owned(), false);
         while let Some(next) = self.page(&from, end, 50, &mut take).await? {
@@ -247,9 +226,6 @@ impl Store {
     }
 
     /// Returns a page of documents from an id on, or after it, and the last id unless the page was the last.
-    ///
-    /// # Errors
-    /// [`StoreError`].
     pub async fn page(
         &self,
         (from, is_behind): &(String, bool),

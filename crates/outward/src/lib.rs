@@ -24,9 +24,6 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 /// Connects to a server, with TLS if its URL requires it. Each step has a timeout of 10 s.
-///
-/// # Errors
-/// [`ConnectError`].
 pub async fn connect(url: &Url, network: &Network, tls: &Tls) -> Result<Box<dyn Stream>, ConnectError> {
     let stream = network.connect(url).await?;
     if !url.is_secure() {
@@ -37,9 +34,6 @@ pub async fn connect(url: &Url, network: &Network, tls: &Tls) -> Result<Box<dyn 
 
 /// Begins TLS on a connection to `host` and verifies its certificate, for protocols that start without TLS. The timeout
 /// is 10 s.
-///
-/// # Errors
-/// [`ConnectError`].
 pub async fn secure<S>(host: &str, stream: S, tls: &Tls) -> Result<impl Stream + use<S>, ConnectError>
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,

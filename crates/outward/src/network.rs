@@ -66,9 +66,6 @@ impl Network {
     }
 
     /// Connects to the first allowed address of a host that answers.
-    ///
-    /// # Errors
-    /// [`ConnectError`].
     pub async fn connect(&self, url: &Url) -> Result<TcpStream, ConnectError> {
         let begun = Instant::now();
         let mut failure = ConnectError::Broken("the host has no address".to_owned());
@@ -87,9 +84,6 @@ impl Network {
     }
 
     /// Returns a host's allowed addresses, for a library that connects by itself. It must not resolve the name again.
-    ///
-    /// # Errors
-    /// [`ConnectError`].
     pub async fn addresses(&self, url: &Url) -> Result<Vec<SocketAddr>, ConnectError> {
         let begun = Instant::now();
         let found = timeout_at(begun + CONNECT_MAX, (self.resolve)(url.authority())).await;

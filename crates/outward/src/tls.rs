@@ -38,9 +38,6 @@ struct Inner {
 
 impl Tls {
     /// Trusts the authorities (or servers) whose certificates are in `pem` too.
-    ///
-    /// # Errors
-    /// [`TlsError`].
     pub fn with_authorities(pem: &[u8]) -> Result<Tls, TlsError> {
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
         let further = certificates.map_err(|error| TlsError::Pem(error.to_string()))?;

@@ -75,9 +75,6 @@ pub struct Secrets {
 
 impl Secrets {
     /// Reads a secret. Blocks on the disk.
-    ///
-    /// # Errors
-    /// [`SecretError`].
     pub fn read(&self, reference: &SecretRef) -> Result<Secret, SecretError> {
         let missing = || SecretError::Missing(reference.clone());
         match reference {
@@ -279,9 +276,6 @@ impl Local {
 
     /// Returns a peer for one of its databases. Requests use these headers and, if they carry no credentials, the
     /// account.
-    ///
-    /// # Errors
-    /// [`UrlError`].
     pub fn peer(&self, database: &str, mut headers: HeaderMap) -> Result<Peer, UrlError> {
         let url = Url::parse_either(&format!("{}/{}", self.base, encode_segment(database)))?;
         let signs_in = headers.contains_key(header::AUTHORIZATION) || headers.contains_key(header::COOKIE);
@@ -324,9 +318,6 @@ impl Reach {
 }
 
 /// Reads a description's secrets and makes its source and target. Blocks on the disk.
-///
-/// # Errors
-/// [`ConnectError`].
 pub fn connect(job: &Description, reach: &Reach) -> Result<Connected, ConnectError> {
     let Reach { secrets, files, local, clock, .. } = reach;
     let mut reader = Reader { secrets, read: Vec::new(), pairs: Vec::new() };

@@ -201,9 +201,6 @@ pub const MAPPING: &str = "mapping:";
 pub const CHECKPOINT: &str = "checkpoint::";
 
 /// Validates a document to be written under an id: [`read`], and that the id fits the type.
-///
-/// # Errors
-/// [`DocumentError`].
 pub fn check(id: &str, text: &[u8]) -> Result<(), DocumentError> {
     let is = match read(text)? {
         Document::Inputs(_) => "inputs_changes".to_owned(),
@@ -498,9 +495,6 @@ impl Connections {
     }
 
     /// Returns a job with all objects that it names.
-    ///
-    /// # Errors
-    /// [`Unresolved`].
     pub fn resolve(&self, job: &Job) -> Result<Description, Unresolved> {
         let missing = |what, id: &str| Unresolved::Missing(what, id.to_owned());
         let input = match &job.input {

@@ -252,9 +252,6 @@ impl Import {
 }
 
 /// Converts a configuration and its mappings (file names with texts) into documents of the job with this id.
-///
-/// # Errors
-/// [`ImportError`].
 pub fn import(job: &str, config: &str, mappings: &[(String, String)]) -> Result<Imported, ImportError> {
     let config: Value = match serde_json::from_str(config) {
         Ok(Value::Object(members)) if config.len() <= CONFIG_BYTES_MAX => Value::Object(members),

@@ -278,9 +278,6 @@ impl Mapping {
     }
 
     /// Returns whether the mapping selects a document, which has its `_id` as a member.
-    ///
-    /// # Errors
-    /// [`TooLarge`].
     pub fn matches(&self, document: &Value<'_>) -> Result<bool, TooLarge> {
         match &self.matching {
             Matching::All => Ok(true),

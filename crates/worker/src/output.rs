@@ -117,9 +117,6 @@ pub struct Window {
 pub trait Target: Send {
     /// Returns the job's checkpoint if the target has one. A target with transactions raises the job's epoch to
     /// `epoch`, so that an earlier process writes nothing more.
-    ///
-    /// # Errors
-    /// [`Refused`].
     fn begin(&mut self, epoch: u64) -> impl Future<Output = Result<Option<Checkpoint>, Refused>> + Send;
 
     /// Passes the memory of the next batch, released when its last holder drops it. A thread that cannot be stopped and
@@ -128,9 +125,6 @@ pub trait Target: Send {
 
     /// Delivers a batch that contains each document at most once. With transactions: the whole batch and its
     /// checkpoint, or nothing. Without: possibly a part of it, and the caller retries the whole or parts.
-    ///
-    /// # Errors
-    /// [`Refused`].
     fn deliver(
         &mut self,
         batch: Vec<Delivery>,

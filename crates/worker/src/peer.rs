@@ -182,9 +182,6 @@ impl Peer {
 
     /// Sends a request and returns its answer while it arrives, on a connection of its own. The head of the answer must
     /// come within `time_max`.
-    ///
-    /// # Errors
-    /// [`PeerError`].
     pub async fn stream(
         &self,
         method: Method,

@@ -100,9 +100,6 @@ fn bytes_of(datum: &Datum) -> usize {
 }
 
 /// Returns the product of a document, which has its `_id` and `_rev` as members.
-///
-/// # Errors
-/// [`Unmappable`].
 pub fn produce(mapping: &Mapping, document: &Value<'_>) -> Result<Product, Unmappable> {
     produce_within(mapping, document, ROWS_BYTES_MAX)
 }

@@ -67,9 +67,6 @@ pub enum NotKept {
 /// Stores the entries of documents that a target refused.
 pub trait Queue: Send {
     /// Writes an entry, replacing one with the same id, and returns once it is durable.
-    ///
-    /// # Errors
-    /// [`NotKept`].
     fn put(&mut self, entry: &Entry) -> impl Future<Output = Result<(), NotKept>> + Send;
 
     /// Returns at most `max` entries to be replayed now. Each is returned once. Empty: there are no more.

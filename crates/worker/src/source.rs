@@ -60,23 +60,14 @@ pub struct Ask {
 /// A run's source.
 pub trait Source: Send + Sync + 'static {
     /// Returns the database's identity and the current end of its feed.
-    ///
-    /// # Errors
-    /// [`SourceError`].
     fn identity(&self) -> impl Future<Output = Result<(SourceIdentity, Seq), SourceError>> + Send;
 
     /// Reads the rows after a position.
-    ///
-    /// # Errors
-    /// [`SourceError`].
     fn page(&self, since: &Seq, ask: Ask) -> impl Future<Output = Result<ChangePage, SourceError>> + Send;
 
     /// Reads a page as [`Source::page`] does. Sends the position of the following page to `next` as soon as it is known
     /// and if there is more, so that the caller can request that page while this one is still parsed. The position may
     /// be wrong; the returned page is authoritative.
-    ///
-    /// # Errors
-    /// [`SourceError`].
     fn page_and(
         &self,
         since: &Seq,
@@ -106,9 +97,6 @@ pub trait Source: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Option<Bytes>, SourceError>> + Send;
 
     /// Returns a checkpoint at the source, with its revision.
-    ///
-    /// # Errors
-    /// [`SourceError`].
     fn checkpoint(&self, id: &str) -> impl Future<Output = Result<Option<(Checkpoint, String)>, SourceError>> + Send;
 
     /// Writes a checkpoint over revision `rev` and returns the new revision.

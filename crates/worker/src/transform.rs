@@ -265,18 +265,12 @@ impl Transform {
     }
 
     /// Applies the transform to the value at its own path.
-    ///
-    /// # Errors
-    /// [`TooLarge`].
     pub fn resolve<'d>(&self, scope: Scope<'_, 'd>) -> Result<ChainValue<'d>, TooLarge> {
         let value = self.path.as_ref().and_then(|path| path.resolve(scope)).map(Cow::into_owned);
         self.apply(value)
     }
 
     /// Applies the transform to a value.
-    ///
-    /// # Errors
-    /// [`TooLarge`].
     pub fn apply<'d>(&self, value: ChainValue<'d>) -> Result<ChainValue<'d>, TooLarge> {
         self.functions.iter().try_fold(value.filter(|value| *value != Value::Null), |value, function| {
             let made = call(function, value)?;

@@ -228,9 +228,6 @@ impl HttpOutput {
     }
 
     /// Checks that the template fits documents and their deletions.
-    ///
-    /// # Errors
-    /// [`PathError`].
     pub fn check(&self) -> Result<(), PathError> {
         let is_deleted = self.on_delete == OnHttpDelete::Delete;
         path::check(self.parts().1, path::PathPurpose::Documents { is_deleted, is_told: self.send_delete_body })

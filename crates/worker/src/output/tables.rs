@@ -112,34 +112,19 @@ pub trait Driver: Send {
     fn dialect(&self) -> &'static Dialect;
 
     /// Connects unless connected, and returns whether it did. Knowledge of the tables then is stale.
-    ///
-    /// # Errors
-    /// [`Refused`].
     fn connect(&mut self) -> impl Future<Output = Result<bool, Refused>> + Send;
 
     /// Returns the definition of a table. `None`: the table does not exist.
-    ///
-    /// # Errors
-    /// [`Refused`].
     fn look(&mut self, table: String) -> impl Future<Output = Result<Option<DatabaseTable>, Refused>> + Send;
 
     /// Creates tables.
-    ///
-    /// # Errors
-    /// [`Refused`].
     fn make(&mut self, statements: Vec<String>) -> impl Future<Output = Result<(), Refused>> + Send;
 
     /// Returns whether a job has claims in a table.
-    ///
-    /// # Errors
-    /// [`Refused`].
     fn has_claims(&mut self, job: String, table: String) -> impl Future<Output = Result<bool, Refused>> + Send;
 
     /// Raises a job's epoch and returns its checkpoint, as an empty text if there is none. `None`: the stored epoch is
     /// higher.
-    ///
-    /// # Errors
-    /// [`Refused`].
     fn take_over(&mut self, job: String, epoch: i64) -> impl Future<Output = Result<Option<String>, Refused>> + Send;
 
     /// Begins a transaction, writes the checkpoint, and returns the documents' claims. `None`: another process has the

@@ -85,9 +85,6 @@ pub fn has_members(template: &str) -> bool {
 }
 
 /// Checks that a template fits its purpose.
-///
-/// # Errors
-/// [`PathError`].
 pub fn check(template: &str, is_for: PathPurpose) -> Result<(), PathError> {
     check_names(template, is_for)?;
     if is_target(template) { Ok(()) } else { Err(PathError::Character) }

@@ -63,9 +63,6 @@ impl Bucket {
     }
 
     /// Stores an object, replacing an existing one, with a digest if one is given.
-    ///
-    /// # Errors
-    /// [`Refused`].
     pub async fn put(&self, key: &str, content_type: &str, digest: &str, body: Bytes) -> Result<(), Refused> {
         let kind = if is_plain(content_type) { content_type } else { "application/octet-stream" };
         let digest = if is_plain(digest) { digest } else { "" };
@@ -81,9 +78,6 @@ impl Bucket {
     }
 
     /// Lists keys with a prefix, at most some hundreds, and returns the position of the next ones if there are more.
-    ///
-    /// # Errors
-    /// [`Refused`].
     pub async fn list(&self, prefix: &str, after: Option<&str>) -> Result<(Vec<String>, Option<String>), Refused> {
         let after = after.map(|after| format!("continuation-token={}&", encode_segment(after))).unwrap_or_default();
         let prefix = encode_segment(prefix);
@@ -96,9 +90,6 @@ impl Bucket {
     }
 
     /// Deletes an object if it exists.
-    ///
-    /// # Errors
-    /// [`Refused`].
     pub async fn delete(&self, key: &str) -> Result<(), Refused> {
         let said = RequestHead { path: self.path(key), ..RequestHead::default() };
         self.call(Method::DELETE, said, Bytes::new()).await.map(drop)

@@ -181,9 +181,6 @@ pub enum KeyPurpose {
 
 impl Template {
     /// Checks that the template fits its purpose.
-    ///
-    /// # Errors
-    /// [`TemplateError`].
     pub fn check(&self, is_for: KeyPurpose) -> Result<(), TemplateError> {
         let has = |wanted: fn(&Part) -> bool| self.0.iter().any(wanted);
         let of_one = |part: &Part| matches!(part, Part::Id | Part::Rev | Part::Member(_));

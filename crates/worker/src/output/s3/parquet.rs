@@ -63,9 +63,6 @@ struct Row<'r> {
 }
 
 /// Returns a file with the rows of one table, which has this index in the mapping, or without tables with the products.
-///
-/// # Errors
-/// [`ParquetFailure`].
 pub fn file<'d>(table: Option<(usize, &Table)>, deliveries: impl Iterator<Item = &'d Delivery>) -> Result<Vec<u8>> {
     let mut rows = Vec::new();
     for delivery in deliveries {
