@@ -61,7 +61,7 @@ pub fn check_document(id: &str, text: &[u8]) -> Result<(), String> {
 /// Makes a connection to this server, as an administrator.
 pub type Connect = Arc<dyn Fn() -> DuplexStream + Send + Sync>;
 
-/// The remote server with the jobs of a process without a storage.
+/// The remote server that holds the jobs of a process without a storage.
 #[derive(Debug, Clone)]
 pub struct Server {
     /// Its URL, including a path prefix.
@@ -81,8 +81,7 @@ pub struct DispatcherOptions {
     pub backoff: Backoff,
     /// The memory budget of all jobs.
     pub memory: Memory,
-    /// The places of secrets and files, and the reachable servers. Its clock is the process's, which equals the layer's
-    /// if there is one.
+    /// The places of secrets and files, and the reachable servers. With a storage, the layer's clock replaces its clock.
     pub reach: Reach,
     /// The runner of functions. `None`: jobs whose mapping has a function are broken.
     pub scripts: Option<Scripts>,

@@ -9,15 +9,15 @@ use crate::Dispatcher;
 flatbed_metrics::metrics! {
     /// Counts of jobs that no longer run here, and counts that are not per job.
     pub(crate) struct Metrics {
-        worker_delivered: Counter = "Documents that targets of jobs took.",
-        worker_queued: Counter = "Entries of queues written, for documents that a target refused.",
-        worker_replayed: Counter = "Entries of queues delivered at last.",
-        worker_outages: Counter = "Tries that failed by the state of a job's source or target.",
-        worker_attachments: Counter = "Attachments fetched of sources.",
-        worker_attachment_bytes: Counter = "Bytes of these.",
-        worker_attachments_held: Counter = "Attachments not fetched, as the target has them by their digest.",
-        worker_attachments_failed: Counter = "Attachments that could not be had as their document says.",
-        worker_dropped: Counter = "Entries that waited and went by themselves, as their jobs say.",
+        worker_delivered: Counter = "Documents that targets accepted.",
+        worker_queued: Counter = "Queue entries written, for documents that targets refused.",
+        worker_replayed: Counter = "Queue entries delivered by replays.",
+        worker_outages: Counter = "Attempts that failed because of the state of a source or target.",
+        worker_attachments: Counter = "Attachments fetched from sources.",
+        worker_attachment_bytes: Counter = "Bytes of attachments fetched from sources.",
+        worker_attachments_held: Counter = "Attachments not fetched, because the target has them with the same digest.",
+        worker_attachments_failed: Counter = "Attachments that were missing, too large, or not as their document declares.",
+        worker_dropped: Counter = "Waiting queue entries that expired, where jobs allow it.",
     }
 }
 
