@@ -58,7 +58,6 @@ impl Dispatcher {
     /// Returns the metrics of all jobs in this process.
     pub fn families(&self) -> Vec<Family> {
         let followed = self.followed();
-        // The counts of ended jobs and of running ones.
         let sum = Metrics::default();
         sum.add_all(&self.metrics);
         followed.iter().for_each(|job| sum.add(&job.progress));

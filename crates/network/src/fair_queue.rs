@@ -25,7 +25,6 @@ pub struct Bounds {
 /// Addresses take turns round-robin: the address at the front is served its oldest ticket and moves to the end if it
 /// has more. A new ticket therefore waits for one ticket of each other address, however many these have. Each operation
 /// takes logarithmic time.
-/// have. Each operation takes logarithmic time.
 #[derive(Debug)]
 pub struct FairQueue<W, T> {
     bounds: Bounds,
@@ -320,7 +319,6 @@ mod tests {
                         prop_assert_eq!(found.is_some(), !waiting.is_empty());
                         let Some((who, ticket)) = found else { continue };
                         let at = waiting.iter().position(|(_, found, ..)| *found == ticket).unwrap();
-                        // The oldest of its address.
                         prop_assert!(waiting[..at].iter().all(|(found, ..)| *found != who));
                         let (_, _, turns, before) = waiting.remove(at);
                         for (other, count) in turns {

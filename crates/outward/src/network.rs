@@ -220,7 +220,6 @@ mod tests {
         }
         let untouched = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
         assert!(untouched.is_err(), "a connection was made");
-        // An unlimited network reaches it.
         Network::default().connect(&url("127.1", port)).await.unwrap();
         Network::default().connect(&url("localhost", port)).await.unwrap();
     }

@@ -99,7 +99,6 @@ mod tests {
         {
             assert!(!is_ancestry_of(rev, &revisions));
         }
-        // Duplicate names.
         for twice in [r#"{"start":4,"start":3,"ids":["d"]}"#, r#"{"start":4,"ids":["d"],"\u0069ds":["e"]}"#] {
             assert!(!is_ancestry_of("4-d", twice.as_bytes()), "{twice}");
             assert!(!asked.is_asked_for("x", "4-d", Some(twice.as_bytes())), "{twice}");

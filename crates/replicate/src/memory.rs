@@ -430,7 +430,6 @@ mod tests {
         assert_eq!(waits.await.unwrap(), Ok(()));
         assert_eq!(used(&memory), 0);
 
-        // Waits are bounded.
         let (one, two) = (memory.room(), memory.room());
         let (mut one, mut two) = (Share::new(&one), Share::new(&two));
         one.set(MB).await.unwrap();

@@ -360,7 +360,6 @@ impl Reader {
             let asked_at = self.clock.now();
             let page = match self.page(&since, wait && self.room.is_none()).await {
                 Ok(PageReply::Page(page, is_last)) => Ok((page, is_last)),
-                // Requests the page again once there is memory.
                 Ok(PageReply::NoRoom(bytes)) => match self.source.memory.page(bytes).await {
                     Ok(room) => {
                         self.room = Some(room);

@@ -273,7 +273,6 @@ impl Work {
         };
         // After the read: an incarnation never returns, so the document was in this one. In another database of this
         // name any member may have written the revision.
-        // have written the revision.
         let is_there = self.replicator.is_still(&self.followed.origins).await?;
         Ok(found.filter(|_| is_there))
     }

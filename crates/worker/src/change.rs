@@ -393,7 +393,6 @@ mod tests {
             r#"{"seq":1,"id":"a","changes":[{"rev":"1-a"}]}"#,
             r#"{"seq":1,"id":"_design/a","changes":[{"rev":"1-a"}],"doc":{"views":{}}}"#,
             r#"{"seq":1,"id":"_user/a","changes":[],"doc":{}}"#,
-            // None of these texts is a valid row.
             r#"{"seq":1,"id":"a","changes":[{"rev":"1-a"}],"doc":{"n":01}}"#,
             r#"{"seq":1,"id":"a","changes":[{"rev":"1-a"}],"doc":{"n":1],"x":"}"}}"#,
             r#"{"seq":1,"id":"a","changes":[{"rev":"1-a"},],"doc":{}}"#,

@@ -204,7 +204,6 @@ mod tests {
         let mut charge = memory.changes(600 << 10).await;
         let part = charge.split(100 << 10, &own);
         assert_eq!(own.load(Ordering::Relaxed), 100 << 10);
-        // A split gives at most the remainder.
         let rest = charge.split(10 << 20, &own);
         drop(charge);
         assert_eq!((own.load(Ordering::Relaxed), memory.taken()), (600 << 10, (600 << 10, 0)));

@@ -319,7 +319,6 @@ mod tests {
         assert_eq!(entry.replay(newest, false), Replay::Send);
         assert_eq!(entry.replay(AtSource::Newest("4-abc"), true), Replay::Overtaken);
         assert_eq!(entry.replay(AtSource::Gone, true), Replay::Overtaken);
-        // Outages do not count.
         for _ in 0..20 {
             entry.fail_again(&Failure::Connection, "", 1_001, 2, &Redactor::default());
         }

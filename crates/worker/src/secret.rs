@@ -305,7 +305,6 @@ mod tests {
         }
         assert_eq!(redactor.header("X-Api-Key", "7"), HIDDEN);
         assert_eq!(redactor.header("content-type", "a p@ss/word"), "a ***");
-        // The cut comes after the redaction.
         assert_eq!(redactor.text("xp@ss/word", 3), "x**");
     }
 

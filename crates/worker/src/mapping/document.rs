@@ -22,7 +22,7 @@ pub(super) struct MappingDocument {
     /// A single table, in the form of the Python worker's oldest mappings.
     #[serde(default)]
     pub(super) target: Option<TargetDocument>,
-    // Members for humans.
+    // Free texts, which are not used.
     #[serde(default, rename = "name")]
     _name: Option<String>,
     #[serde(default, rename = "description")]

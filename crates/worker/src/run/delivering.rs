@@ -284,7 +284,6 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         count: usize,
     ) -> Result<Result<Part, WaitsFor>, End> {
         let mut made = Part::default();
-        // Documents of one object share its limit.
         let (mut bytes, mut room) = (0, self.window.map_or(PART_BYTES, |window| window.bytes.max(PART_BYTES)));
         let (part_bytes, mut is_alone) = (room, false);
         let mut rows = if self.window.is_some() { None } else { Some(0_usize) };

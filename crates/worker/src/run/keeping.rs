@@ -117,7 +117,7 @@ impl<S: Source, T: Target, Q: Queue> Runner<'_, S, T, Q> {
         let id = self.local_id();
         let mut written = self.source.write_checkpoint(&id, &checkpoint, self.rev.as_deref()).await;
         if written == Err(SourceError::Status(409)) {
-            // A new owner writes it under a higher epoch.
+            // Another owner may have written it under a higher epoch.
             match self.source.checkpoint(&id).await {
                 Ok(Some((other, _))) if other.epoch > self.epoch => return Err(End::Superseded),
                 Ok(found) => {

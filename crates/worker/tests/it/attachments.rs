@@ -124,7 +124,7 @@ async fn objects_follow_the_attachments_of_their_document() {
         let requests = requests.lock().unwrap();
         let at = |key: &str| requests.iter().position(|request| request.path == format!("/b/{key}")).unwrap();
         assert!(of_a.iter().all(|key| at(key) < at("in/a.json")));
-        // No lookup without a possible result.
+        // Nothing is listed for a first revision.
         assert!(
             requests.iter().all(|request| request.method == "PUT"
                 || request.path.contains("prefix=attachments%2Fa%252Fb%2F")
@@ -423,6 +423,5 @@ fn what_no_job_may_say() {
         let mapping = if kind == "rdbms" { tables.clone() } else { Value::Null };
         assert_eq!(resolved(kind, output.clone(), mapping, attachments.clone()), Ok(()), "{output} {attachments}");
     }
-    // A target without individual attachments.
     assert!(matches!(target(&to("http://127.0.0.1:9", json!({}), json!({}))), AnyTarget::Http(_)));
 }

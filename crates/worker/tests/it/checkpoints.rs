@@ -85,7 +85,6 @@ async fn it_is_written_as_often_as_the_job_says() {
         (json!({}), 3, 0, vec![30]),
         (json!({"every_n_docs": 0, "every_seconds": 0}), 3, 0, vec![30]),
         (json!({"every_n_docs": 10}), 1_000, 0, vec![10, 20, 30]),
-        // Within a batch too, and at the end.
         (json!({"every_n_docs": 7}), 1_000, 0, vec![7, 14, 21, 28, 30]),
         // A smaller batch is not divided for it.
         (json!({"every_n_docs": 7}), 3, 0, vec![9, 18, 27, 30]),

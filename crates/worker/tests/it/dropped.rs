@@ -75,7 +75,6 @@ async fn a_thread_that_still_writes_is_waited_for() {
     let next =
         |wait_max| Lines::new(file.clone(), Vec::new()).kept_by(file.clone()).in_turn(turns.at(&path).within(wait_max));
     assert!(next(Duration::ZERO).begin(2).await.is_err());
-    // Another file is independent.
     let elsewhere = turns.at(Path::new("/dev/null")).within(Duration::ZERO);
     assert!(Lines::new(io::sink(), Vec::new()).in_turn(elsewhere).begin(2).await.is_ok());
     let waiting = tokio::spawn({

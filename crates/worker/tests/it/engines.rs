@@ -486,7 +486,6 @@ async fn values_keep_their_types(place: &mut Scenario<'_>) {
     let is_refused = matches!(place.engine, Engine::Postgres(_));
     assert_eq!((end, counts.queued, counts.outages), (End::Done, if is_refused { 2 } else { 0 }, 0));
     assert!(place.sql("SELECT id FROM t").contains(&"e".to_owned()));
-    // Such keys identify rows too.
     place.source.write("a", Value::Null);
     place.source.write("e", Value::Null);
     assert_eq!(place.once(&job).await.0, End::Done);

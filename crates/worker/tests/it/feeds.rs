@@ -58,7 +58,6 @@ async fn what_a_job_is_about_is_asked_of_the_source() {
         let request = requests.lock().unwrap().pop().unwrap();
         assert!(request.path.contains(part), "{}", request.path);
     }
-    // Beyond the size limit.
     let (url, _) = serve(|_: &Request| (200, "", "x".repeat(2 << 20))).await;
     let found = source(&url, json!({})).page(&Seq::default(), ask(false)).await;
     assert_eq!(found, Err(SourceError::Peer(PeerError::TooLarge(200))));

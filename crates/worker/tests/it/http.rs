@@ -279,7 +279,6 @@ async fn no_deletion_comes_after_what_is_newer() {
         // In a bisected batch, `x` is taken with its first try.
         &[&[is("poison", 4), is("x", 5)], &[is("poison", 4)], &[is("x", 5)]],
         &[&[is("x", 5), is("poison", 6)], &[is("x", 5)], &[is("poison", 6)]],
-        // In sequence.
         &[&[is("x", 4)], &[is("poison", 5)], &[is("z", 6)]],
         &[&[is("poison", 4), is("z", 5)], &[is("x", 6)], &[is("poison", 4)], &[is("z", 7)]],
     ];

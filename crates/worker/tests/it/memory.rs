@@ -96,7 +96,6 @@ async fn what_documents_swell_to_is_bounded_for_all_jobs_together() {
     }
     for run in runs {
         let (end, counts) = run.await.unwrap();
-        // A quarter is poison.
         assert_eq!((end, counts.delivered, counts.queued), (End::Done, 30, 10));
     }
     let most = scales.most.load(Ordering::SeqCst);

@@ -83,7 +83,6 @@ async fn outages_are_waited_for_and_queue_nothing() {
     assert_eq!((end, counts.delivered, counts.queued), (End::Done, 100, 0));
     assert!(counts.outages >= 20, "{counts:?}");
     assert_eq!(orders(&file), expected(&source, &queue));
-    // As many retries as the job allows.
     let patient = into_sqlite(
         json!({"halt_on_failure": true, "retry": {"max_retries": 3, "backoff_base_seconds": 0.001, "backoff_max_seconds": 0.002}}),
     );

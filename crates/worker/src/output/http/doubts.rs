@@ -100,7 +100,6 @@ mod tests {
             assert!(doubts.bytes <= BYTES_MAX);
         }
         assert_eq!(doubts.bytes, doubts.deletions().map(Delivery::bytes).sum::<usize>());
-        // The newest ones are remembered.
         assert!(doubts.deletions().count() > 100 && doubts.deletions().last().is_some_and(|it| it.seq == "4999"));
         // Only the newest deletion of a document is remembered.
         let (count, bytes) = (doubts.deletions().count(), doubts.bytes);

@@ -33,7 +33,6 @@ impl Turns {
     /// Returns the turn of the file at a path.
     pub fn at(&self, path: &Path) -> Turn {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Removes the turns of files without writers.
         all.retain(|_, lock| lock.strong_count() > 0);
         let known = all.get(path).and_then(Weak::upgrade);
         let lock = known.unwrap_or_else(|| {
