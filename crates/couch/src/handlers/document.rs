@@ -59,7 +59,7 @@ pub(crate) fn redirect_design(request: &Request) -> Option<Reply> {
 
 /// Returns a read's result. In a partitioned database an id without a partition is 400, as in CouchDB, which finds no
 /// shard for it.
-async fn found<T>(database: &Reader, id: &str, read: flatbed_layer::Result<T>) -> Result<T> {
+async fn check_read<T>(database: &Reader, id: &str, read: flatbed_layer::Result<T>) -> Result<T> {
     let is_missing = matches!(read, Err(LayerError::Refused(Refusal::DocumentNotFound(_))));
     if is_missing && !id.contains(':') && !id.starts_with('_') && database.is_partitioned().await? {
         check_partitioned_id(id)?;

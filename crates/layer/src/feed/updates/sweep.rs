@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flatbed_kit::TransactionContext as _;
 use foundationdb::Database;
 use prost::Message;
 
