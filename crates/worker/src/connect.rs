@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::future::ready;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use flatbed_client::{Url, UrlError, encode_segment};
 use flatbed_clock::Clock;
+use futures_util::FutureExt;
 use hyper::Method;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 
@@ -177,16 +179,17 @@ pub enum AnyTarget {
     Stdout(Lines<std::io::Stdout>),
 }
 
+/// Its futures are boxed here, so that no crate that runs a job compiles the targets again.
 impl Target for AnyTarget {
-    async fn begin(&mut self, epoch: u64) -> Result<Option<Checkpoint>, Refused> {
+    fn begin(&mut self, epoch: u64) -> impl Future<Output = Result<Option<Checkpoint>, Refused>> + Send {
         match self {
-            AnyTarget::Sqlite(target) => target.begin(epoch).await,
-            AnyTarget::Postgres(target) => target.begin(epoch).await,
-            AnyTarget::MySql(target) => target.begin(epoch).await,
-            AnyTarget::Http(target) => target.begin(epoch).await,
-            AnyTarget::S3(target) => target.begin(epoch).await,
-            AnyTarget::File(target) => target.begin(epoch).await,
-            AnyTarget::Stdout(target) => target.begin(epoch).await,
+            AnyTarget::Sqlite(target) => target.begin(epoch).boxed(),
+            AnyTarget::Postgres(target) => target.begin(epoch).boxed(),
+            AnyTarget::MySql(target) => target.begin(epoch).boxed(),
+            AnyTarget::Http(target) => target.begin(epoch).boxed(),
+            AnyTarget::S3(target) => target.begin(epoch).boxed(),
+            AnyTarget::File(target) => target.begin(epoch).boxed(),
+            AnyTarget::Stdout(target) => target.begin(epoch).boxed(),
         }
     }
 
@@ -200,30 +203,34 @@ impl Target for AnyTarget {
         }
     }
 
-    async fn deliver(&mut self, batch: Vec<Delivery>, checkpoint: Option<Checkpoint>) -> Result<(), Refused> {
+    fn deliver(
+        &mut self,
+        batch: Vec<Delivery>,
+        checkpoint: Option<Checkpoint>,
+    ) -> impl Future<Output = Result<(), Refused>> + Send {
         match self {
-            AnyTarget::Sqlite(target) => target.deliver(batch, checkpoint).await,
-            AnyTarget::Postgres(target) => target.deliver(batch, checkpoint).await,
-            AnyTarget::MySql(target) => target.deliver(batch, checkpoint).await,
-            AnyTarget::Http(target) => target.deliver(batch, checkpoint).await,
-            AnyTarget::S3(target) => target.deliver(batch, checkpoint).await,
-            AnyTarget::File(target) => target.deliver(batch, checkpoint).await,
-            AnyTarget::Stdout(target) => target.deliver(batch, checkpoint).await,
+            AnyTarget::Sqlite(target) => target.deliver(batch, checkpoint).boxed(),
+            AnyTarget::Postgres(target) => target.deliver(batch, checkpoint).boxed(),
+            AnyTarget::MySql(target) => target.deliver(batch, checkpoint).boxed(),
+            AnyTarget::Http(target) => target.deliver(batch, checkpoint).boxed(),
+            AnyTarget::S3(target) => target.deliver(batch, checkpoint).boxed(),
+            AnyTarget::File(target) => target.deliver(batch, checkpoint).boxed(),
+            AnyTarget::Stdout(target) => target.deliver(batch, checkpoint).boxed(),
         }
     }
 
     async fn holds(&mut self, delivery: &Delivery, stub: &Stub) -> bool {
         match self {
-            AnyTarget::Http(target) => target.holds(delivery, stub).await,
-            AnyTarget::S3(target) => target.holds(delivery, stub).await,
+            AnyTarget::Http(target) => target.holds(delivery, stub).boxed().await,
+            AnyTarget::S3(target) => target.holds(delivery, stub).boxed().await,
             _ => false,
         }
     }
 
-    async fn persist(&mut self) -> Result<(), Refused> {
+    fn persist(&mut self) -> impl Future<Output = Result<(), Refused>> + Send {
         match self {
-            AnyTarget::File(target) => target.persist().await,
-            _ => Ok(()),
+            AnyTarget::File(target) => target.persist().boxed(),
+            _ => ready(Ok(())).boxed(),
         }
     }
 

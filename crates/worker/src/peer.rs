@@ -11,6 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flatbed_client::{Lines, Url};
 use flatbed_clock::Clock;
+use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{self, HeaderMap};
@@ -205,7 +206,18 @@ impl Peer {
     ///
     /// # Errors
     /// [`PeerError`]; the server may have processed the request.
-    pub async fn call(
+    pub fn call<'a>(
+        &'a self,
+        method: Method,
+        path: &'a str,
+        headers: &'a HeaderMap,
+        body: Bytes,
+        bounds: Bounds,
+    ) -> BoxFuture<'a, Result<Answer, PeerError>> {
+        Box::pin(self.exchange(method, path, headers, body, bounds))
+    }
+
+    async fn exchange(
         &self,
         method: Method,
         path: &str,
