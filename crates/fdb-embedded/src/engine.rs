@@ -1,4 +1,4 @@
-//! An opened data directory: where its parts are put together and its threads begin.
+//! An open data directory: assembles the parts and starts the threads.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -33,9 +33,10 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Opens a directory, and makes it if there is none.
+    /// Opens a directory, and creates it if it is missing.
     ///
-    /// A process has one engine a directory: opening it again gives the same one. A second process is refused.
+    /// A process has one engine for each directory: opening it again returns the same one. A second process is
+    /// refused.
     ///
     /// # Errors
     /// Each variant of [`OpenError`] says what to do about it.
@@ -48,7 +49,7 @@ impl Engine {
         let lock_file = DirectoryLock::take(&dir)?;
         let opened = format::open(&dir, options.map_bytes)?;
         let clears = Arc::clone(&opened.clears);
-        // Dropped in this order: the lock is released before the directory is free.
+        // Drop order: the lock is released before the directory can be opened again.
         let core = Core::new(dir.clone(), opened, options, Box::new((lock_file, registration)));
         core.look_for_lock().map_err(|error| OpenError::Io { path: dir.clone(), reason: error.to_string() })?;
         let owner = Owner::new(Arc::clone(&core));
@@ -69,13 +70,13 @@ impl Engine {
         Ok(Engine { handle: Handle::new(owner) })
     }
 
-    /// A new transaction with the default options.
+    /// Creates a transaction with the default options.
     pub fn transaction(&self) -> Transaction {
         Transaction::new(self.handle.clone())
     }
 
-    /// Sets a database option by its FDBDatabaseOption number: the ones that set a default for later transactions
-    /// (500 to 506, 700 to 702, 26, 27) and `max_watches` (20).
+    /// Sets a database option by its FDBDatabaseOption number: the defaults of later transactions (500 to 506, 700 to
+    /// 702, 26, 27), and `max_watches` (20).
     ///
     /// # Errors
     /// 2007 for another number, 2006 for a value of the wrong shape.
@@ -100,29 +101,29 @@ impl Engine {
         self.core().watches.cancel(id);
     }
 
-    /// Calls `told` when an I/O error has stopped all commits, with the reason and what to do about it; at once if that has
-    /// happened already. The call comes once, from the thread that commits, and must be short. It does not keep the
-    /// engine open.
+    /// Calls `told` with the reason and the advice when an I/O error has stopped all commits; at once if that has
+    /// already happened. The call comes once, on the commit thread, and must be short. It does not keep the engine
+    /// open.
     pub fn on_failure(&self, told: impl FnOnce(&str) + Send + 'static) {
         self.core().queue.failure.listen(Box::new(told));
     }
 
-    /// What the engine counted.
+    /// The engine's counters.
     pub fn stats(&self) -> Stats {
         self.core().stats()
     }
 
-    /// The document of `\xff\xff/status/json`: FoundationDB's shape as far as it says something true of one process.
+    /// Returns the document of `\xff\xff/status/json`: the fields of FoundationDB's that are true of one process.
     pub fn status_json(&self) -> String {
         status::document(self.core(), &self.handle.connection)
     }
 
-    /// The same engine, for a program that came to it this way.
+    /// Returns the same engine with another connection.
     pub fn with_connection(&self, connection: Connection) -> Engine {
         Engine { handle: Handle { owner: Arc::clone(&self.handle.owner), connection: Arc::new(connection) } }
     }
 
-    /// How the program came to the engine.
+    /// The connection by which the program opened the engine.
     pub fn connection(&self) -> &Connection {
         &self.handle.connection
     }

@@ -1,13 +1,14 @@
-//! Which files of a crate know which, read from their paths: for the tests that hold the crate's layers.
+//! The dependencies between the files of a crate, read from their paths; used by the tests that check the crate's
+//! layers.
 //!
-//! `lib.rs` and `mod.rs` declare, re-export and are no files in this sense. What is compiled for tests alone does not
-//! count, whether an item or, by a first `#![cfg(test)]`, a whole file. A path within the crate must name the file in which its item lies, not a re-export, so that nothing has to be
-//! resolved here.
+//! `lib.rs` and `mod.rs` declare and re-export, and are not counted. Code compiled for tests alone is not counted
+//! either: items, and files that begin with `#![cfg(test)]`. A path within the crate must name the file that defines
+//! its item, not a re-export, so that nothing has to be resolved here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// The files of a crate by their path without `.rs`, each with those that it names.
+/// The files of a crate by path without `.rs`, each with the files that it names.
 pub(crate) struct Layers(BTreeMap<String, BTreeSet<String>>);
 
 impl Layers {
@@ -19,13 +20,13 @@ impl Layers {
         Layers(texts.iter().map(|(file, text)| (file.clone(), named(file, text, &files))).collect())
     }
 
-    /// The files that know themselves through others, and those on the ways between them.
+    /// The files that depend on themselves through others, and those between them.
     pub(crate) fn circles(&self) -> Vec<String> {
         let mut left = self.0.clone();
         loop {
             let known: BTreeSet<String> = left.values().flatten().cloned().collect();
             let before = left.len();
-            // Who knows none that is left, or is known by none, lies on no circle.
+            // A file that depends on none of the rest, or on which none of the rest depends, is on no cycle.
             left.retain(|file, knows| !knows.is_empty() && known.contains(file));
             let files: BTreeSet<String> = left.keys().cloned().collect();
             left.values_mut().for_each(|knows| knows.retain(|other| files.contains(other)));
@@ -35,8 +36,8 @@ impl Layers {
         }
     }
 
-    /// What `table` does not allow. It has each folder, the lowest first, and the folders that it may know, all of them
-    /// above it in the table. A file beside `lib.rs` is a folder of its own.
+    /// Returns the violations of `table`. The table lists each folder, the lowest first, with the folders that it may
+    /// use, all of them above it. A file beside `lib.rs` counts as a folder.
     pub(crate) fn beyond(&self, table: &[(&str, &[&str])]) -> Vec<String> {
         let mut wrong = Vec::new();
         for (at, (folder, allowed)) in table.iter().enumerate() {
@@ -76,7 +77,7 @@ fn read_folder(folder: &Path, name: &str, texts: &mut BTreeMap<String, String>) 
     }
 }
 
-/// The text without comments, the content of strings, and what is compiled for tests alone.
+/// Removes comments, the content of strings, and test-only code.
 fn code(text: &str) -> String {
     let mut code = String::new();
     let mut rest = text;
@@ -87,7 +88,7 @@ fn code(text: &str) -> String {
         } else if rest.starts_with("/*") {
             rest.find("*/").map_or(rest.len(), |end| end + 2)
         } else if first == '"' || is_char {
-            // Up to the same quote again, past what a backslash makes another sign of.
+            // Skips to the closing quote, past escaped characters.
             let mut is_escaped = false;
             let is_end = |&(_, sign): &(usize, char)| {
                 let ends = sign == first && !is_escaped;
@@ -106,7 +107,7 @@ fn code(text: &str) -> String {
     without_tests(&code)
 }
 
-/// Takes out each item after `#[cfg(test)]`: up to its `;`, or to the brace that closes its first one.
+/// Removes each item after `#[cfg(test)]`: up to its `;`, or to the brace that closes its first one.
 fn without_tests(code: &str) -> String {
     const MARK: &str = "#[cfg(test)]";
     let Some((before, item)) = code.split_once(MARK) else { return code.to_owned() };
@@ -119,12 +120,12 @@ fn without_tests(code: &str) -> String {
     format!("{before}{}", without_tests(&item[end..]))
 }
 
-/// The files that the paths of `code`, which lies in `file`, name.
+/// The files that paths in `code` name; `code` is the content of `file`.
 fn named(file: &str, code: &str, files: &BTreeSet<String>) -> BTreeSet<String> {
     assert!(!code.contains("super::"), "{file}: paths begin at the crate");
     let mut named = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
-        // Not the end of another name, nor whom something is visible to.
+        // Skips the end of a longer name, and visibilities.
         let before = &code[..at];
         if !before.ends_with(|sign: char| sign.is_alphanumeric() || "_$:".contains(sign)) && !before.ends_with("(in ") {
             let mut paths = Vec::new();
@@ -140,7 +141,7 @@ fn named(file: &str, code: &str, files: &BTreeSet<String>) -> BTreeSet<String> {
     named
 }
 
-/// Puts the paths that `text` begins with, each after `prefix`, into `paths`. Returns what follows them.
+/// Puts the paths at the start of `text`, each after `prefix`, into `paths`. Returns the rest of the text.
 fn expand<'t>(prefix: String, text: &'t str, paths: &mut Vec<String>) -> &'t str {
     if let Some(mut rest) = text.strip_prefix('{') {
         loop {
@@ -153,7 +154,7 @@ fn expand<'t>(prefix: String, text: &'t str, paths: &mut Vec<String>) -> &'t str
                 None if rest.is_empty() => return rest,
                 None => expand(prefix.clone(), rest, paths).trim_start(),
             };
-            // What is renamed keeps its path.
+            // A renamed import keeps its path.
             rest = rest.strip_prefix("as ").map_or(rest, |new| new.trim_start_matches(|sign| !",}".contains(sign)));
         }
     }

@@ -1,8 +1,8 @@
 //! FoundationDB 7.3's transactions as a library: one directory, one process, LMDB below.
 //!
-//! An [`Engine`] is opened on a directory and hands out [`Transaction`]s. What they answer, with which error code and
-//! with which conflict ranges, is what a FoundationDB cluster answers through its C API. Reads are made on the
-//! caller's thread; what FoundationDB answers later (commit, watch, versionstamp, `on_error`) takes a callback.
+//! An [`Engine`] is opened on a directory and creates [`Transaction`]s. Their answers, error codes and conflict ranges
+//! are those of a FoundationDB cluster through its C API. Reads run on the caller's thread; calls that FoundationDB
+//! completes later (commit, watch, versionstamp, `on_error`) take a callback.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -18,15 +18,15 @@
 //! # Ok(()) }
 //! ```
 //!
-//! design/embedded-engine.md tells the format on disk, the threads, and what differs from a cluster.
+//! design/embedded-engine.md describes the format on disk, the threads, and the differences from a cluster.
 //!
-//! From the outside in: `engine` puts the parts together and starts the threads. `transaction` has the calls (`calls`)
-//! over what a transaction remembers (`state`); `read` resolves selectors and ranges over a `view`, which lays the
-//! transaction's `write_map` over a `snapshot`. Transactions and the committer know each other by the queue in `shared`;
-//! `commit` checks `conflict`s and writes a `batch`. In `disk`, `store` and `keys` are the only ones that know LMDB's
-//! records, `format` opens and makes the data file, `data_file` looks at it before LMDB does, and `directory` locks its
-//! directory. `backup` copies it while another process serves it, and back. design/embedded-engine.md says which folder
-//! knows which, and a test at the end of this file holds it.
+//! From the outside in: `engine` assembles the parts and starts the threads. `transaction` has the calls (`calls`) on
+//! a transaction's `state`. `read` resolves selectors and ranges on a `view`, which lays the transaction's `write_map`
+//! over a `snapshot`. Transactions reach the committer through the queue in `shared`; `commit` checks `conflict`s and
+//! writes a `batch`. In `disk`, only `store` and `keys` know LMDB's records; `format` creates and opens the data file,
+//! `data_file` checks it before LMDB opens it, and `directory` locks the directory. `backup` copies the data file
+//! while another process serves it, and restores it. The table in design/embedded-engine.md lists the dependencies
+//! between folders, and a test at the end of this file checks it.
 
 mod backup;
 mod base;
@@ -65,7 +65,7 @@ pub use transaction::options::check_transaction_option;
 #[cfg(test)]
 mod layers;
 
-/// The table in design/embedded-engine.md.
+/// Mirrors the table in design/embedded-engine.md.
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));

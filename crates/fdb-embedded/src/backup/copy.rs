@@ -16,31 +16,28 @@ use crate::disk::format::{self, DATA_FILE, LOCK_FILE};
 use crate::disk::open_error::OpenError;
 use crate::shared::registry::{Registered, Registration};
 
-/// Between two looks at how far a copy is.
+/// The interval between two progress reports.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How far a copy is.
+/// The progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CopyProgress {
     /// Bytes in the copy so far.
     pub done_bytes: u64,
-    /// Bytes that it is going to have, as of its beginning.
+    /// Expected size of the copy in bytes, estimated when it begins.
     pub total_bytes: u64,
 }
 
 /// A database opened for copying.
 pub(crate) struct Source {
     env: Env<WithoutTls>,
-    // Dropped after the environment: this process must not open the directory a second time before it is closed.
+    // Declared after the environment, so that LMDB closes the directory before this process may open it again.
     _registration: Registration,
 }
 
 impl Source {
     /// Opens the database in `dir`. `is_shared`: a server may be writing to it.
-    ///
-    /// # Errors
-    /// [`BackupError`].
     pub(crate) fn open(dir: &Path, is_shared: bool) -> Result<Source, BackupError> {
         let no_database = |error: io::Error| match error.kind() {
             ErrorKind::NotFound | ErrorKind::NotADirectory => BackupError::NoDatabase(dir.to_owned()),
@@ -64,11 +61,8 @@ impl Source {
         Ok(Source { env, _registration: registration })
     }
 
-    /// Writes the newest state into `file`, which lies empty at `path`, and syncs it. Calls `progress` some ten times a
-    /// second on this thread. Returns the bytes written.
-    ///
-    /// # Errors
-    /// [`BackupError::Copy`].
+    /// Writes the newest state into `file`, the empty file at `path`, and syncs it. Calls `progress` on this thread
+    /// about ten times a second. Returns the bytes written.
     pub(crate) fn copy(
         &self,
         file: &File,
@@ -85,7 +79,7 @@ impl Source {
         std::thread::scope(|scope| {
             let copy = move || {
                 let copied = write_compact(&self.env, &mut written);
-                // The receiver is there until it has got this.
+                // The receiver outlives this send.
                 let _ = sender.send(copied.and_then(|()| Ok(written.sync_all()?)));
             };
             std::thread::Builder::new().name("fdb-copy".into()).spawn_scoped(scope, copy).map_err(io_failed)?;
@@ -95,7 +89,7 @@ impl Source {
                     Ok(Err(heed::Error::Io(error))) => return Err(io_failed(error)),
                     Ok(Err(error)) => return Err(failed(error.to_string())),
                     Err(RecvTimeoutError::Timeout) => {
-                        // Where it cannot be seen there is nothing to tell.
+                        // A failed size query only skips one report.
                         if let Ok(metadata) = file.metadata() {
                             progress(CopyProgress { done_bytes: metadata.len(), total_bytes });
                         }
@@ -109,7 +103,7 @@ impl Source {
 
 fn write_compact(env: &Env<WithoutTls>, file: &mut File) -> heed::Result<()> {
     match env.copy_to_file(file, CompactionOption::Enabled) {
-        // LMDB refuses to compact where it counts pages that belong to nothing. They do no harm but take their room.
+        // LMDB refuses to compact a file with leaked pages. They do no harm but take space.
         Err(heed::Error::Mdb(MdbError::Incompatible)) => {
             file.set_len(0)?;
             file.rewind()?;
@@ -119,11 +113,8 @@ fn write_compact(env: &Env<WithoutTls>, file: &mut File) -> heed::Result<()> {
     }
 }
 
-/// Makes an empty file that only its owner may read, or takes one that an interrupted copy left; locked until it is closed.
-/// `None` where another process is writing it, or has just given it its final name.
-///
-/// # Errors
-/// The system's.
+/// Creates an empty file that only its owner may read, or reuses one that an interrupted copy left, and locks it until
+/// it is closed. Returns `None` if another process is writing the file or has just renamed it to its final name.
 pub(crate) fn take_file(path: &Path) -> io::Result<Option<File>> {
     let mut options = OpenOptions::new();
     let file = options.write(true).read(true).create(true).truncate(false).mode(0o600).open(path)?;

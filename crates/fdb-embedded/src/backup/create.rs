@@ -1,4 +1,4 @@
-//! Copies of a database: made beside the process that serves it, and put back into a new directory.
+//! Copies of a database, made while another process serves it.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -11,19 +11,20 @@ use crate::disk::directory::sync_entries;
 use crate::disk::format::DATA_FILE;
 use crate::disk::open_error::OpenError;
 
-/// What the copy is called until it is complete.
+/// The name of an incomplete copy.
 const PARTIAL_FILE: &str = "data.mdb.partial";
-/// Copies the database in `dir` to `out/data.mdb`: its newest state when the copy begins, without free pages. Another
-/// process may be serving the database, and is not held up. `out` is made if there is none. Returns the bytes written.
+/// Copies the database in `dir` to `out/data.mdb`: the newest state at the beginning of the copy, without free pages.
+/// Another process may serve the database meanwhile; the copy does not block it. Creates `out` if it is missing.
+/// Returns the bytes written.
 ///
-/// `progress` is called on this thread, some ten times a second while the copy takes longer than that.
+/// Calls `progress` on this thread, about ten times a second.
 ///
-/// While the copy goes on, pages that the server frees cannot be used again, so its file grows by what is written
-/// meanwhile. If this process is killed, `out` holds no `data.mdb`, and the next call may write into it; the server notices
-/// within five seconds of a commit.
+/// During the copy the server cannot reuse pages that it frees, so its file grows by the amount written meanwhile. If
+/// this process is killed, `out` holds no `data.mdb`, and the next call may write into it. The server releases the
+/// pages within five seconds of a commit.
 ///
 /// # Errors
-/// [`BackupError`]. What this call made is removed again.
+/// [`BackupError`]. A failed call removes the files and directories that it created.
 pub fn backup(dir: &Path, out: &Path, mut progress: impl FnMut(CopyProgress)) -> Result<u64, BackupError> {
     let source = Source::open(dir, true)?;
     let target = Target::take(out)?;
@@ -32,11 +33,11 @@ pub fn backup(dir: &Path, out: &Path, mut progress: impl FnMut(CopyProgress)) ->
     Ok(bytes)
 }
 
-/// The directory that a backup is written into, and its unfinished file. Removed when dropped unfinished.
+/// The directory of a backup and its incomplete file. Dropping it before completion removes both.
 struct Target {
     out: PathBuf,
     partial: PathBuf,
-    /// Locked as long as it is open.
+    /// Holds the lock while open.
     file: File,
     is_finished: bool,
     made: MadeDirectories,
@@ -52,7 +53,7 @@ impl Target {
             _ => BackupError::io(&partial, &error),
         })?;
         let file = file.ok_or_else(|| BackupError::Busy(out.clone()))?;
-        // Who held the lock before may have finished a copy.
+        // The previous owner of the lock may have completed a copy.
         only(&out, &[PARTIAL_FILE, LOST_AND_FOUND])?;
         Ok(Target { out, partial, file, is_finished: false, made })
     }
@@ -69,7 +70,7 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         if !self.is_finished {
-            // What cannot be removed lies there as after a kill, and the next backup takes it.
+            // A file that cannot be removed is treated like one left by a kill: the next backup reuses it.
             let _ = fs::remove_file(&self.partial);
         }
     }

@@ -1,4 +1,4 @@
-//! Copies of a database, made beside the process that serves it, and put back.
+//! Copies of a database, made while a server runs, and their restore.
 
 pub(crate) mod copy;
 pub(crate) mod create;

@@ -1,5 +1,5 @@
-//! Putting a copy back: into a directory of its own within the new data directory, where it can be worked on, then to its
-//! place.
+//! Restores a copy: first into a staging directory inside of the new data directory, where the caller may change it,
+//! then to its final place.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -12,37 +12,37 @@ use crate::disk::directory::{DirectoryLock, sync_entries};
 use crate::disk::format::DATA_FILE;
 use crate::shared::registry::{Registered, Registration};
 
-/// Where the copy lies until it is complete. Within the data directory, since that may be a mount point, whose neighbours
-/// lie on another file system, and since its lock keeps a server from beginning an empty database meanwhile.
+/// The staging directory. It is inside of the data directory because that may be a mount point, and a rename cannot
+/// cross file systems. The data directory's lock also keeps a server from creating an empty database meanwhile.
 const STAGING_DIR: &str = "restoring";
 const LOCK_FILE: &str = "engine.lock";
-/// What a directory may hold that is restored into: a file system's own, and what an interrupted restore left.
+/// The entries that the target of a restore may hold: the file system's own, and leftovers of an interrupted restore.
 const ALLOWED: [&str; 3] = [LOCK_FILE, STAGING_DIR, LOST_AND_FOUND];
 
-/// A copy that is being put back. Dropped before [`Restore::finish`], it is removed with everything that was made for it;
-/// killed, it leaves a directory that holds no database, which the next restore takes.
+/// A restore in progress. Dropping it before [`Restore::finish`] removes everything that it created. A kill leaves a
+/// directory without a database, which the next restore reuses.
 pub struct Restore {
     dir: PathBuf,
     staging: PathBuf,
     is_finished: bool,
-    // Dropped in this order: who opens the lock's file meanwhile is refused.
+    // Fields drop in this order: the directories are removed before the lock is released.
     made: MadeDirectories,
     _lock: DirectoryLock,
 }
 
 impl Restore {
-    /// Checks that `backup` holds a whole database of a known format, locks `dir`, which is made if there is none, and
-    /// copies the database to [`Restore::staging`]. A directory that a server has open may be given as `backup` too.
+    /// Checks that `backup` holds a complete database of a known format, locks `dir`, creating it if needed, and
+    /// copies the database to [`Restore::staging`]. `backup` may also be the data directory of a running server.
     ///
-    /// `progress` is called as by [`backup`](crate::backup()).
+    /// Calls `progress` as [`backup`](crate::backup()) does.
     ///
     /// # Errors
-    /// [`BackupError`]; [`BackupError::NotEmpty`] where `dir` holds anything.
+    /// [`BackupError`]; [`BackupError::NotEmpty`] if `dir` holds anything.
     pub fn begin(backup: &Path, dir: &Path, mut progress: impl FnMut(CopyProgress)) -> Result<Restore, BackupError> {
-        // A data directory has a lock, a backup does not: nobody writes to that, and it may lie on a read-only disk.
+        // A data directory has a lock file; a backup has none, has no writer, and may be on a read-only disk.
         let source = Source::open(backup, backup.join(LOCK_FILE).exists())?;
         let (dir, made) = MadeDirectories::make(dir)?;
-        // Before the lock too, which leaves a file.
+        // Checked before locking too, because the lock leaves a file.
         only(&dir, &ALLOWED)?;
         let lock = DirectoryLock::take(&dir)?;
         let staging = dir.join(STAGING_DIR);
@@ -63,13 +63,13 @@ impl Restore {
         Ok(restore)
     }
 
-    /// The directory of the copy, for [`Engine::open`](crate::Engine::open): what is committed there is part of what is put
-    /// back.
+    /// The staging directory, for [`Engine::open`](crate::Engine::open). Commits made there become part of the
+    /// restored database.
     pub fn staging(&self) -> &Path {
         &self.staging
     }
 
-    /// Puts the copy to its place. The engine on [`Restore::staging`] must be closed.
+    /// Moves the copy to its final place. The engine on [`Restore::staging`] must be closed.
     ///
     /// # Errors
     /// [`BackupError::StillOpen`], [`BackupError::Copy`].
@@ -85,7 +85,7 @@ impl Restore {
         self.is_finished = true;
         drop(registration);
         sync_entries(&self.dir).and_then(|()| self.made.keep()).map_err(failed)?;
-        // The database is in its place: what is left of the way there does no harm.
+        // The database is in place; leftover staging files do no harm.
         let _ = fs::remove_dir_all(&self.staging);
         Ok(())
     }

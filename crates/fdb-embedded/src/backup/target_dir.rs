@@ -1,4 +1,4 @@
-//! The directory that a copy is made in.
+//! The directory that a copy is written into.
 
 use std::fs;
 use std::io;
@@ -9,14 +9,14 @@ use crate::backup::error::BackupError;
 use crate::disk::directory::sync_entries;
 use crate::disk::open_error::OpenError;
 
-/// What a new file system has at its root.
+/// The directory that a new file system has at its root.
 pub(crate) const LOST_AND_FOUND: &str = "lost+found";
 
-/// Directories that were made on the way to one, the innermost first. Removed when dropped, as far as they are empty.
+/// Directories created for one path, the innermost first. Dropping this removes those that are empty.
 pub(crate) struct MadeDirectories(Vec<PathBuf>);
 
 impl MadeDirectories {
-    /// Makes a directory that only its owner may enter, unless it is there; its canonical path.
+    /// Creates a directory that only its owner may enter, unless it exists. Returns its canonical path.
     pub(crate) fn make(dir: &Path) -> Result<(PathBuf, MadeDirectories), OpenError> {
         let failed = |error: io::Error| OpenError::io(dir, &error);
         if fs::metadata(dir).is_ok_and(|found| !found.is_dir()) {
@@ -32,7 +32,7 @@ impl MadeDirectories {
         !self.0.is_empty()
     }
 
-    /// Lets them stay, and makes their entries durable.
+    /// Keeps the directories and syncs their entries.
     pub(crate) fn keep(&mut self) -> io::Result<()> {
         for dir in std::mem::take(&mut self.0) {
             match dir.parent() {
@@ -46,12 +46,12 @@ impl MadeDirectories {
 
 impl Drop for MadeDirectories {
     fn drop(&mut self) {
-        // One that is not empty belongs to others by now, and so do those around it.
+        // A directory that is not empty is in use by others, and so are its parents.
         let _ = self.0.iter().try_for_each(fs::remove_dir);
     }
 }
 
-/// Refuses a directory that holds anything but `allowed`.
+/// Refuses a directory that holds entries other than `allowed`.
 pub(crate) fn only(dir: &Path, allowed: &[&str]) -> Result<(), BackupError> {
     for entry in fs::read_dir(dir).map_err(|error| OpenError::io(dir, &error))? {
         let name = entry.map_err(|error| OpenError::io(dir, &error))?.file_name();

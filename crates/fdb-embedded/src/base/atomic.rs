@@ -1,13 +1,13 @@
 //! The atomic operations of 7.3 as pure functions: value before, operand, value after.
 //!
-//! The rules of lengths are FoundationDB's documented ones (Developer Guide, "Atomic Operations"): the operand's length
-//! decides the result's length for the little-endian operations; `min` and `and` treat an absent value as if the operand
-//! had been set (API version 510 and later).
+//! FoundationDB's Developer Guide, "Atomic Operations", documents the lengths. For the little-endian operations the
+//! operand's length is the result's length. `min` and `and` on an absent value store the operand (API version 510 and
+//! later).
 
-/// The longest value that a key may hold, in bytes.
+/// The largest value, in bytes.
 pub(crate) const VALUE_BYTES_MAX: usize = 100_000;
 
-/// An operation that is resolved against the value before it.
+/// An atomic operation, resolved against the current value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AtomicOp {
     Add,
@@ -23,7 +23,7 @@ pub(crate) enum AtomicOp {
 }
 
 impl AtomicOp {
-    /// From an `FDBMutationType` number; `None` for the versionstamped two and for unknown numbers.
+    /// Maps an `FDBMutationType` number; `None` for the two versionstamp operations and for unknown numbers.
     pub(crate) fn from_code(code: i32) -> Option<AtomicOp> {
         Some(match code {
             2 => AtomicOp::Add,
@@ -40,13 +40,13 @@ impl AtomicOp {
         })
     }
 
-    /// Whether `a` then `b` on operands of unequal length differs from `a` on (`a` combined with `b`), so that two such
-    /// operations in one transaction must stay two.
+    /// Returns whether `a` then `b` on operands of unequal length differs from `a` on (`a` combined with `b`). The
+    /// transaction must keep two such operations separate.
     pub(crate) fn depends_on_operand_length(self) -> bool {
         !matches!(self, AtomicOp::And | AtomicOp::AppendIfFits | AtomicOp::ByteMin | AtomicOp::ByteMax)
     }
 
-    /// The value after the operation; `None` is an absent key.
+    /// Returns the value after the operation; `None` is an absent key.
     pub(crate) fn apply(self, before: Option<&[u8]>, operand: &[u8]) -> Option<Vec<u8>> {
         let empty_as_absent = before.unwrap_or_default();
         Some(match self {
@@ -91,7 +91,7 @@ impl AtomicOp {
     }
 }
 
-/// Little-endian sum cut to the operand's length; the value is padded with zeros to it.
+/// Little-endian sum, truncated to the operand's length; a shorter value is padded with zeros.
 fn add(before: &[u8], operand: &[u8]) -> Vec<u8> {
     let mut carry = 0u16;
     operand
@@ -109,7 +109,7 @@ fn zip_padded(before: &[u8], operand: &[u8], op: impl Fn(u8, u8) -> u8) -> Vec<u
     operand.iter().enumerate().map(|(at, &byte)| op(before.get(at).copied().unwrap_or(0), byte)).collect()
 }
 
-/// Compares as little-endian numbers of the operand's length: bytes of the value past that length do not count.
+/// Compares as little-endian numbers of the operand's length; further bytes of the value are ignored.
 fn little_endian_cmp(before: &[u8], operand: &[u8]) -> std::cmp::Ordering {
     (0..operand.len())
         .rev()

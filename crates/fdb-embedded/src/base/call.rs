@@ -1,17 +1,17 @@
-//! What completes a call: its callback, and who may call it.
+//! Callbacks that complete asynchronous calls.
 
 use std::sync::{Arc, Mutex};
 
 use crate::base::error::{Error, Result};
 use crate::base::lock::lock;
 
-/// Called exactly once, from any thread, or on the caller's before the call returns.
+/// A completion callback. It runs exactly once, on any thread, possibly on the caller's before the call returns.
 pub type Done<T> = Box<dyn FnOnce(Result<T>) + Send + 'static>;
 
-/// A call to be made once the state is unlocked.
+/// A callback to run after the state is unlocked.
 pub(crate) type Call = Box<dyn FnOnce() + Send>;
 
-/// A callback of an operation in flight; whoever comes first answers it.
+/// The callback of an operation in flight; the first completion consumes it.
 pub(crate) struct Answer(Mutex<Option<Done<()>>>);
 
 impl Answer {
@@ -28,14 +28,14 @@ impl Answer {
 }
 
 impl Drop for Answer {
-    /// Nobody may wait for ever: an operation that got lost has an unknown result.
+    /// Completes a lost operation with an unknown result, so that no caller waits for ever.
     fn drop(&mut self) {
         self.give(Err(Error::COMMIT_UNKNOWN_RESULT));
     }
 }
 
-/// Runs a callback on one of the engine's threads: its panic is its own, and must not end the thread.
+/// Runs a callback on one of the engine's threads. A panic in it must not end the thread.
 pub(crate) fn shielded(call: impl FnOnce()) {
-    // The callback's state is lost with it; the engine's is not touched while a callback runs.
+    // A panic loses only the callback's state: no engine lock is held while a callback runs.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
 }

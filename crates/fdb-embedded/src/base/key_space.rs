@@ -1,30 +1,31 @@
-//! Keys as FoundationDB's client knows them: where users' end, how long they may be, and ranges of them.
+//! The key space of FoundationDB's client: its bounds, length limits and ranges.
 
-/// The first key that no user key reaches.
+/// The end of the user keys, exclusive.
 pub(crate) const USER_END: &[u8] = b"\xff";
-/// The first key past the system keys.
+/// The end of the system keys, exclusive.
 pub(crate) const SYSTEM_END: &[u8] = b"\xff\xff";
-/// A key that every transaction may read, and set to a versionstamp; layers use it to notice changes of their metadata.
+/// A key that every transaction may read, and may set to a versionstamp. Layers use it to detect changes of their
+/// metadata.
 pub const METADATA_VERSION_KEY: &[u8] = b"\xff/metadataVersion";
 /// The longest user key, in bytes.
 pub(crate) const KEY_BYTES_MAX: usize = 10_000;
 /// The longest system key, in bytes.
 const SYSTEM_KEY_BYTES_MAX: usize = 30_000;
-/// Bytes of a tenant's prefix, for which FoundationDB leaves room.
+/// Bytes of a tenant's prefix, which FoundationDB adds to the length limits.
 pub(crate) const TENANT_PREFIX_BYTES: usize = 8;
 
-/// The longest key that a read, a clear or a conflict range tells from longer ones.
+/// Returns the length past which a read, a clear or a conflict range no longer tells keys apart.
 pub(crate) fn read_key_bytes_max(key: &[u8]) -> usize {
     if key.starts_with(USER_END) { SYSTEM_KEY_BYTES_MAX } else { KEY_BYTES_MAX + TENANT_PREFIX_BYTES }
 }
 
-/// A range with keys longer than any that exists cut to an equivalent one.
+/// Truncates the ends of a range that exceed the largest key. The result covers the same keys.
 pub(crate) fn cut_range<'k>(begin: &'k [u8], end: &'k [u8]) -> (&'k [u8], &'k [u8]) {
     let cut = |key: &'k [u8]| key.get(..read_key_bytes_max(key) + 1).unwrap_or(key);
     (cut(begin), cut(end))
 }
 
-/// Holds a value while the database is locked: what `fdbcli`'s `lock` writes.
+/// The key of the database lock, as `fdbcli`'s `lock` writes it.
 pub(crate) const DATABASE_LOCKED_KEY: &[u8] = b"\xff/dbLocked";
 
 /// The first key after `key`.
@@ -38,12 +39,12 @@ pub(crate) fn key_after(key: &[u8]) -> Vec<u8> {
 /// A half-open range of keys.
 pub(crate) type KeyRange = (Vec<u8>, Vec<u8>);
 
-/// The range holds exactly one key.
+/// Returns whether the range holds exactly one key.
 pub(crate) fn is_single_key((begin, end): &KeyRange) -> bool {
     is_key_after(begin, end)
 }
 
-/// Whether `after` is the first key after `key`.
+/// Returns whether `after` is the first key after `key`.
 pub(crate) fn is_key_after(key: &[u8], after: &[u8]) -> bool {
     after.len() == key.len() + 1 && after.last() == Some(&0) && after.starts_with(key)
 }

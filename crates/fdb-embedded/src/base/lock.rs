@@ -1,8 +1,8 @@
-//! Locks that outlive a panic.
+//! Locks that ignore poisoning.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Takes a lock that no panic can leave in a broken state: every critical section here is short and total.
+/// Locks a mutex. Poisoning is ignored because no critical section of the engine can panic halfway through a change.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

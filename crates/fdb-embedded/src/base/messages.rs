@@ -1,4 +1,4 @@
-//! The texts of FoundationDB 7.3's error codes, as its `fdb_get_error` gives them.
+//! The texts of FoundationDB 7.3's error codes, as returned by `fdb_get_error`.
 
 /// Code and text, ascending by code.
 pub(crate) const MESSAGES: &[(i32, &str)] = &[

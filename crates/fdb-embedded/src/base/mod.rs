@@ -1,4 +1,4 @@
-//! The words that every other folder uses: errors, keys, ranges, changes, what completes a call, the lock.
+//! Shared vocabulary: errors, keys, ranges, mutations, callbacks, locks.
 
 pub(crate) mod atomic;
 pub(crate) mod call;

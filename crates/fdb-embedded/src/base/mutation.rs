@@ -1,9 +1,9 @@
-//! What a commit changes.
+//! The mutations of a commit.
 
 use crate::base::atomic::AtomicOp;
 use crate::base::key_space::KeyRange;
 
-/// One change of a commit, in the order that the transaction made it.
+/// One mutation of a commit, in the order of the transaction.
 #[derive(Clone, Debug)]
 pub(crate) enum Mutation {
     Set(Vec<u8>, Vec<u8>),
@@ -17,7 +17,7 @@ pub(crate) enum Mutation {
 }
 
 impl Mutation {
-    /// Whether it may change this key, which holds no versionstamp.
+    /// Returns whether the mutation may change this key, which holds no versionstamp.
     pub(crate) fn touches(&self, key: &[u8]) -> bool {
         match self {
             Mutation::Clear((begin, end)) => begin.as_slice() <= key && key < end.as_slice(),
@@ -26,7 +26,7 @@ impl Mutation {
         }
     }
 
-    /// Bytes of its parameters, as FoundationDB counts them towards the size of a transaction.
+    /// The size of its parameters in bytes, as FoundationDB counts it towards a transaction's size.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Mutation::Clear((a, b)) => a.len() + b.len(),
@@ -37,7 +37,7 @@ impl Mutation {
     }
 }
 
-/// Puts the stamp where the last four bytes (little-endian) say, and takes those bytes off.
+/// Writes the stamp at the offset in the last four bytes (little-endian), and removes those bytes.
 pub(crate) fn place_versionstamp(mut bytes: Vec<u8>, stamp: [u8; 10]) -> Vec<u8> {
     let Some(place) = bytes.last_chunk::<4>().map(|place| u32::from_le_bytes(*place) as usize) else { return bytes };
     bytes.truncate(bytes.len() - 4);

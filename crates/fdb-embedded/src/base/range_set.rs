@@ -1,17 +1,17 @@
-//! Ranges of keys: as a set of disjoint ones, and as a list in the order in which they came.
+//! Ranges of keys: a set of disjoint ranges, and a list in insertion order.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use crate::base::key_space::key_after;
 
-/// Half-open ranges as a set of keys. They are put down as they come, which is cheap for a read, and put in order when
-/// someone wants to know them.
+/// A set of keys made of half-open ranges. An insertion only appends; the ranges are sorted and merged when a caller
+/// needs the order.
 #[derive(Debug, Default)]
 pub(crate) struct RangeSet {
     list: RangeList,
     is_unordered: bool,
-    /// With so many ranges they are put in order, lest what was read again and again takes memory.
+    /// The number of ranges at which they are merged, so that repeated reads of the same keys do not use memory.
     order_at: usize,
 }
 
@@ -35,7 +35,6 @@ impl RangeSet {
         self.limit();
     }
 
-    /// Adds the range that holds just `key`.
     pub(crate) fn insert_key(&mut self, key: &[u8]) {
         if let Some((last_begin, last_end)) = self.list.last() {
             if last_begin <= key && key < last_end {
@@ -64,7 +63,7 @@ impl RangeSet {
         }
     }
 
-    /// The set as ranges in ascending order that do not touch.
+    /// The set as ascending, disjoint ranges that do not touch.
     pub(crate) fn in_order(&self) -> Cow<'_, RangeList> {
         if !self.is_unordered {
             return Cow::Borrowed(&self.list);
@@ -76,19 +75,18 @@ impl RangeSet {
         Cow::Owned(set.list)
     }
 
-    /// Takes all ranges out, in ascending order and without any that touch.
+    /// Takes all ranges out, ascending and merged where they touch.
     pub(crate) fn take(&mut self) -> RangeList {
         self.order();
         std::mem::take(self).list
     }
 }
 
-/// Half-open ranges in the order in which they came, all in one piece of memory: a single key costs its bytes and one
-/// more.
+/// Half-open ranges in insertion order, in one allocation. A single key costs its bytes and one more.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RangeList {
     bytes: Vec<u8>,
-    /// Where begin and end of each lie; an end that begins with the begin shares its bytes.
+    /// The position of begin and end of each range; an end that extends its begin shares its bytes.
     places: Vec<(Range<usize>, Range<usize>)>,
 }
 
@@ -116,7 +114,6 @@ impl RangeList {
         self.places.push((start..start + begin.len(), end_start..self.bytes.len()));
     }
 
-    /// Adds the range that holds just `key`.
     pub(crate) fn push_key(&mut self, key: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(key);
@@ -124,7 +121,6 @@ impl RangeList {
         self.places.push((start..start + key.len(), start..self.bytes.len()));
     }
 
-    /// As [`RangeList::push_after`] for the range that holds just `key`.
     pub(crate) fn push_key_after(&mut self, key: &[u8], kept: usize) {
         let is_touching = self.len() > kept && self.last().is_some_and(|(_, last_end)| last_end == key);
         self.push_key(key);
@@ -136,8 +132,8 @@ impl RangeList {
         }
     }
 
-    /// Adds a range that is not below the last one; where they touch, that one becomes longer, unless it is among the
-    /// first `kept` ones.
+    /// Adds a range that is not below the last one, and extends the last one if they touch, unless it is among the
+    /// first `kept`.
     pub(crate) fn push_after(&mut self, begin: &[u8], end: &[u8], kept: usize) {
         if self.len() > kept && self.last().is_some_and(|(_, last_end)| last_end == begin) {
             self.set_last_end(end);
@@ -151,7 +147,7 @@ impl RangeList {
         Some((self.bytes.get(begin.clone())?, self.bytes.get(end.clone())?))
     }
 
-    /// Gives the last range another end.
+    /// Replaces the end of the last range.
     fn set_last_end(&mut self, end: &[u8]) {
         if let Some((begin, place)) = self.places.last_mut() {
             // The last range is the last in memory.
@@ -206,7 +202,7 @@ mod tests {
             let (mut set, mut model) = (RangeSet::default(), BTreeSet::new());
             for (begin, end) in ranges {
                 if end == begin + 1 {
-                    // The set's key is longer than the model's, and lies in the same place.
+                    // The set's key is longer than the model's, and has the same position.
                     set.insert_key(&[begin]);
                     set.insert(&[begin, 0], &[end]);
                 } else {

@@ -1,17 +1,17 @@
-//! What many threads write to without meeting in one line of the processors' caches.
+//! Striping of data that many threads write, to avoid sharing cache lines.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many copies there are of what is striped.
+/// The number of stripes.
 pub(crate) const STRIPES: usize = 4;
 
-/// Has cache lines of its own: processors fetch them in pairs.
+/// A value in cache lines of its own. The alignment is two lines because processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Apart<T>(pub(crate) T);
 
-/// The number of the copy that this thread uses; threads get them in turn.
+/// Returns the stripe of this thread. Threads are assigned round robin.
 #[inline]
 pub(crate) fn own_stripe() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);

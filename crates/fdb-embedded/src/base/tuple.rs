@@ -1,21 +1,21 @@
-//! FoundationDB's tuple layer, as far as the servers themselves speak it: cutting an encoded tuple into its encoded
-//! elements, byte strings and integers.
+//! The subset of FoundationDB's tuple layer that its servers parse: splitting an encoded tuple into encoded elements,
+//! byte strings and integers.
 //!
-//! What a server takes for a tuple is less than what the bindings write: nested tuples and integers of more than eight
-//! bytes are refused, and a last element that is cut short is taken as it is.
+//! A server accepts less than the bindings write. It refuses nested tuples and integers of more than eight bytes. It
+//! accepts a truncated last element.
 
-/// Code of a byte string.
+/// Type code of a byte string.
 const BYTES: u8 = 0x01;
-/// Code of a Unicode string.
+/// Type code of a Unicode string.
 const STRING: u8 = 0x02;
-/// Code of the integer 0; an integer of n bytes has this code plus or minus n.
+/// Type code of the integer 0; an integer of n bytes has this code plus or minus n.
 const ZERO: u8 = 0x14;
 
-/// The bytes are no tuple that a server understands.
+/// The bytes are no tuple that a server parses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotATuple;
 
-/// The encoded elements of a tuple, in order; put together they are the tuple.
+/// Splits a tuple into its encoded elements.
 pub(crate) fn elements(tuple: &[u8]) -> Result<Vec<&[u8]>, NotATuple> {
     let (mut found, mut rest) = (Vec::new(), tuple);
     while let Some(&code) = rest.first() {
@@ -35,7 +35,7 @@ pub(crate) fn elements(tuple: &[u8]) -> Result<Vec<&[u8]>, NotATuple> {
     Ok(found)
 }
 
-/// Encoded bytes of the string that `encoded` begins with: up to a zero byte that is not escaped by 0xff.
+/// Returns the encoded length of the string at the start of `encoded`: up to a zero byte that is not followed by 0xff.
 fn string_len(encoded: &[u8]) -> usize {
     let mut at = 1;
     loop {
@@ -47,7 +47,7 @@ fn string_len(encoded: &[u8]) -> usize {
     }
 }
 
-/// The bytes of a string element; `None` for an element of another kind.
+/// Returns the bytes of a string element; `None` for any other element.
 pub(crate) fn string(element: &[u8]) -> Option<Vec<u8>> {
     let (&code, encoded) = element.split_first()?;
     if code != BYTES && code != STRING {
@@ -56,7 +56,7 @@ pub(crate) fn string(element: &[u8]) -> Option<Vec<u8>> {
     let mut decoded = Vec::with_capacity(encoded.len());
     let mut bytes = encoded.iter();
     while let Some(&byte) = bytes.next() {
-        // A zero byte is either escaped, and the escape goes, or the end.
+        // A zero byte is either escaped, and the escape is dropped, or ends the string.
         if byte == 0 && bytes.next().is_none() {
             break;
         }
@@ -65,7 +65,6 @@ pub(crate) fn string(element: &[u8]) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-/// Appends a byte string element.
 pub(crate) fn push_bytes(tuple: &mut Vec<u8>, bytes: &[u8]) {
     tuple.push(BYTES);
     for &byte in bytes {
@@ -77,11 +76,10 @@ pub(crate) fn push_bytes(tuple: &mut Vec<u8>, bytes: &[u8]) {
     tuple.push(0);
 }
 
-/// Appends an integer element.
 pub(crate) fn push_integer(tuple: &mut Vec<u8>, number: i64) {
     let magnitude = number.unsigned_abs();
     let len = 8 - magnitude.leading_zeros() as usize / 8;
-    // A negative number is stored as its complement, so that the order of the bytes is the order of the numbers.
+    // A negative number is stored as its complement, so that bytes and numbers sort alike.
     let stored = if number < 0 { !magnitude } else { magnitude };
     tuple.push(if number < 0 { ZERO - len as u8 } else { ZERO + len as u8 });
     tuple.extend_from_slice(stored.to_be_bytes().get(8 - len..).unwrap_or_default());
@@ -92,7 +90,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bytes with many of the ones that mean something inside a tuple.
+    /// Bytes with a high share of those that are special inside of a tuple.
     fn tricky() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(prop::sample::select(vec![0u8, 1, 2, 0x14, 0x15, b'a', 0xfe, 0xff]), 0..7)
     }
@@ -141,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_servers_refuse() {
-        // A nested tuple, integers of more than eight bytes, and what no layer writes.
+        // A nested tuple, integers of more than eight bytes, and unassigned type codes.
         for bytes in [&b"\x05\x14\x00"[..], b"\x1d\x09123456789", b"\x0b\xf6123456789", b"\x14\x35", b"\xff"] {
             assert_eq!(elements(bytes), Err(NotATuple), "{bytes:?}");
         }

@@ -1,7 +1,7 @@
-//! A batch of commits on its way into one LMDB transaction.
+//! A batch of commits, applied to one LMDB transaction.
 //!
-//! The last value of each key is gathered in memory in key order first, so a key that every commit of the batch writes
-//! (a counter) is written once, and LMDB's pages are visited in order.
+//! The batch first collects the last value of each key in memory, in key order. A key that every commit writes (a
+//! counter) is written once, and LMDB's pages are visited in order.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -16,16 +16,16 @@ use crate::disk::packing::Packing;
 use crate::disk::store::{Allowance, Store, StoreResult};
 use crate::disk::stored::Stored;
 
-/// The changes of a batch so far.
+/// The collected changes of a batch.
 pub(crate) struct Batch {
     store: Store,
-    /// `None`: the key is removed.
+    /// `None` removes the key.
     values: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
-    /// Ranges removed already, from LMDB or by a pending clear.
+    /// Ranges that are already removed from LMDB or covered by a pending clear.
     pub(crate) cleared: Vec<KeyRange>,
-    /// The clears that are pending after the batch.
+    /// The pending clears after the batch.
     clears: Arc<Clears>,
-    /// How many records its clears may still remove themselves.
+    /// The number and bytes of records that the batch's clears may still remove themselves.
     allowance: Allowance,
 }
 
@@ -38,12 +38,11 @@ impl Batch {
         self.values.is_empty() && self.cleared.is_empty()
     }
 
-    /// The clears that are pending after the batch.
     pub(crate) fn clears(&self) -> &Arc<Clears> {
         &self.clears
     }
 
-    /// Applies one mutation; atomic operations are resolved here.
+    /// Applies one mutation; resolves atomic operations.
     pub(crate) fn apply(&mut self, txn: &mut RwTxn<'_>, mutation: Mutation, stamp: [u8; 10]) -> StoreResult<()> {
         match mutation {
             Mutation::Set(key, value) => {
@@ -87,7 +86,7 @@ impl Batch {
         Stored { store: self.store, txn, clears: &self.clears, map_page_bytes: None }
     }
 
-    /// The value of a key after the batch.
+    /// Returns the value of a key after the batch.
     pub(crate) fn value(&self, txn: &RwTxn<'_>, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
         match self.values.get(key) {
             Some(value) => Ok(value.clone()),
@@ -100,7 +99,6 @@ impl Batch {
         self.values.iter().map(|(key, value)| (key.as_slice(), value.as_deref()))
     }
 
-    /// Writes everything to LMDB.
     pub(crate) fn write(&mut self, txn: &mut RwTxn<'_>, packing: &mut Packing) -> StoreResult<()> {
         packing.begin();
         for (key, value) in &self.values {
@@ -108,14 +106,13 @@ impl Batch {
                 self.store.delete(txn, key)?;
                 continue;
             };
-            // Every clear of the batch that came after the value has taken it away.
+            // A later clear of the batch removed the value.
             if let Some((begin, _)) = self.clears.hiding(key) {
                 let is_empty_below = self.store.is_range_empty(txn, begin, key)?;
                 Arc::make_mut(&mut self.clears).uncover(key, is_empty_below);
             }
             self.store.put(txn, packing, key, value)?;
         }
-        // Without a change nothing is copied.
         if self.clears.has_changes() {
             let changes = Arc::make_mut(&mut self.clears).take_changes();
             self.store.put_clears(txn, changes)?;

@@ -1,4 +1,4 @@
-//! The one thread that commits: it takes whatever waits, checks conflicts, and writes one durable LMDB transaction.
+//! The commit thread: takes the queued commits, checks conflicts, and writes one durable LMDB transaction.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use crate::shared::queue::{CommitRequest, Committed, Complete, Failure};
 use crate::shared::timekeeper;
 use crate::shared::watch::{Waiting, Watch};
 
-/// Most bytes of the records that the clears of one batch remove themselves; the rest is left pending.
+/// Most bytes of records that the clears of one batch remove themselves; the rest stays pending.
 const CLEAR_BYTES_MAX: usize = 16 << 20;
-/// How long the removal of pending clears holds up commits at a time.
+/// The longest time that one removal of pending clears delays commits.
 const REMOVAL_TIME_MAX: Duration = Duration::from_millis(10);
-/// With more pending clears than this, removal goes before commits until there are half as many.
+/// Above this number of pending clears, removal takes precedence over commits until half of them are left.
 const PENDING_CLEARS_MAX: usize = 1_024;
-/// How far ahead of the clock the version that a restart begins at is written, in versions: ten seconds.
+/// The distance of the persisted ceiling from the clock, in versions: ten seconds. A restart begins at the ceiling.
 const CEILING_STEP: i64 = 10_000_000;
-/// And how far ahead of the newest commit at least, where versions are ahead of the clock after a restart. Less, so that
-/// a process that is killed again and again does not get further and further ahead.
+/// The least distance of the ceiling from the newest commit, in versions, used while versions are ahead of the clock
+/// after a restart. It is small, so that repeated kills do not move versions ever further ahead.
 const CEILING_LEAST: i64 = 100_000;
 
 /// A commit that passed its checks and is being written.
@@ -42,18 +42,17 @@ struct Accepted {
     committed: Committed,
     watches: Vec<Waiting>,
     complete: Complete,
-    /// The answer is 1021 although it is written.
+    /// True if the answer is 1021 although the commit is written.
     is_answered_unknown: bool,
 }
 
-/// The committer's own state.
+/// The state of the commit thread.
 pub(crate) struct Committer {
     core: Arc<Core>,
     history: History,
-    /// The clears that are pending on disk.
     clears: Arc<Clears>,
     packing: Packing,
-    /// A restart begins above this version.
+    /// The version above which a restart begins.
     ceiling: i64,
     last_forgotten: Instant,
 }
@@ -70,7 +69,7 @@ impl Committer {
         }
     }
 
-    /// The thread's body.
+    /// The body of the thread.
     pub(crate) fn run(mut self) {
         timekeeper::mark_committer();
         let mut requests = Vec::new();
@@ -82,7 +81,7 @@ impl Committer {
                 self.remove_cleared();
             }));
             if done.is_err() {
-                // A bug of the engine: nothing can be said about its state, so nothing more is acknowledged.
+                // A panic is a bug of the engine and leaves its state unknown, so nothing more is acknowledged.
                 requests.clear();
                 self.core
                     .queue
@@ -97,7 +96,7 @@ impl Committer {
         !self.clears.is_empty() && !self.core.is_removal_paused && !self.core.queue.is_failed()
     }
 
-    /// Removes records of pending clears: for a short while, or until they are few again.
+    /// Removes records of pending clears, for at most [`REMOVAL_TIME_MAX`], or until few clears are left.
     fn remove_cleared(&mut self) {
         let mut is_urgent = self.clears.len() > PENDING_CLEARS_MAX;
         while self.has_records_to_remove() {
@@ -111,7 +110,7 @@ impl Committer {
         }
     }
 
-    /// One LMDB transaction that removes records of pending clears. Nothing that a reader sees changes.
+    /// Removes records of pending clears in one LMDB transaction. Readers see no change.
     fn remove_some_cleared(&mut self) -> StoreResult<()> {
         let core = Arc::clone(&self.core);
         make_room(&core, &[])?;
@@ -203,7 +202,7 @@ impl Committer {
                 }
                 core.arm_reaper();
                 core.counters.commits.add(accepted.len() as u64);
-                // Only now: a watch that came to wait before the version was published saw the old value.
+                // Checked after publishing: a watch that was set before saw the old value.
                 if core.watches.is_any_waiting() {
                     self.find_changed(&batch, &mut fired);
                 }
@@ -236,7 +235,7 @@ impl Committer {
         }
     }
 
-    /// Whether the transaction may commit, by its age and its reads.
+    /// Returns whether the transaction may commit, by its age and its reads.
     fn check(&self, request: &CommitRequest) -> Result<Option<CommitFault>, Failure> {
         let core = &self.core;
         let fault = core.faults.on_commit();
@@ -298,7 +297,7 @@ impl Committer {
         Ok(Accepted { committed, watches: request.watches, complete: request.complete, is_answered_unknown })
     }
 
-    /// Adds the time keeper's entry where one is due.
+    /// Adds the time keeper's entry if it is due.
     fn keep_time(&mut self, batch: &mut Batch, txn: &mut RwTxn<'_>, version: i64) -> Result<(), StoreError> {
         let core = &self.core;
         let is_disabled = || !matches!(batch.value(txn, timekeeper::DISABLE_KEY), Ok(None));
@@ -312,7 +311,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Writes and syncs the batch. On failure, whether it may be on disk all the same.
+    /// Writes and syncs the batch. A failure says whether the batch may be on disk.
     fn write(
         &mut self,
         batch: &mut Batch,
@@ -323,7 +322,7 @@ impl Committer {
     ) -> Result<(), (StoreError, bool)> {
         let core = &self.core;
         let not_written = |error: StoreError| (error, false);
-        // A watch of this batch may have been overtaken by a later commit of the batch.
+        // A later commit of the same batch may have changed a watched key of this batch.
         for waiting in accepted.iter().flat_map(|commit| &commit.watches) {
             let value = batch.value(&txn, &waiting.watch.key).map_err(not_written)?;
             if value != waiting.expected {
@@ -348,8 +347,8 @@ impl Committer {
         Ok(())
     }
 
-    /// The watches whose keys a published batch changed. A key whose value cannot be read counts as removed: a watch may
-    /// fire without a change, but must not miss one.
+    /// Finds the watches whose keys a published batch changed. A key whose value cannot be read counts as removed: a
+    /// watch may fire without a change, but must not miss one.
     fn find_changed(&self, batch: &Batch, fired: &mut Vec<Arc<Watch>>) {
         let core = &self.core;
         for key in core.watches.changed_by(batch.values(), &batch.cleared, fired) {
@@ -358,7 +357,7 @@ impl Committer {
         }
     }
 
-    /// Drops what no reader can conflict with; four times a second is enough.
+    /// Drops history that no reader can conflict with, at most four times a second.
     fn forget_history(&mut self) {
         self.core.counters.conflict_ranges.store(self.history.len() as u64, Ordering::Relaxed);
         let now = Instant::now();

@@ -1,28 +1,28 @@
-//! What recent commits wrote, so that a commit can tell whether it read something that changed since.
+//! The write history of recent commits, which the conflict check reads.
 //!
-//! The history is a queue of buckets, each with the writes of half a second, in two trees: single keys with the version
-//! of their last write, and ranges as steps, from each of which on one version holds up to the next. A tree answers
-//! whether anything in a range is newer than a version in logarithmic time, however wide the range and however old the
-//! version. Writes go into the newest bucket, whose tree is small; a recent reader's check looks at no other; and the
-//! oldest goes as a whole.
+//! The history is a queue of buckets, each with the writes of half a second. A bucket has two trees: single keys with
+//! the version of their last write, and ranges as steps, where a version holds from one step to the next. A tree
+//! answers whether anything in a range is newer than a version in logarithmic time, for any width of the range and any
+//! version. Writes go into the newest bucket, whose tree is small. The check of a recent reader looks at no other
+//! bucket. The oldest bucket is dropped as a whole.
 
 use std::collections::VecDeque;
 
 use crate::base::key_space::is_key_after;
 use crate::commit::version_tree::VersionTree;
 
-/// A bucket takes the commits of this many versions, which is half a second.
+/// Versions per bucket: half a second.
 const BUCKET_VERSIONS: i64 = 500_000;
-/// Entries kept over all buckets; past it the oldest bucket goes and older readers are too old.
+/// Most entries over all buckets. Past it the oldest bucket is dropped, and older readers get 1007.
 const ENTRIES_MAX: usize = 4_000_000;
-/// The same for their memory.
+/// Most bytes over all buckets, with the same effect.
 const BYTES_MAX: usize = 256 << 20;
 
 struct Bucket<const N: usize> {
     first_version: i64,
     last_version: i64,
     points: VersionTree<N>,
-    /// From each key on, up to the next one, the version of the last write of a range.
+    /// The version of the last range write, from each key up to the next one.
     steps: VersionTree<N>,
 }
 
@@ -40,13 +40,14 @@ impl<const N: usize> Bucket<N> {
         self.points.bytes() + self.steps.bytes()
     }
 
-    /// `begin` is below `end`.
+    /// Inserts a range; `begin` must be below `end`.
     fn insert(&mut self, begin: &[u8], end: &[u8], version: i64) {
         self.last_version = version;
         if is_key_after(begin, end) {
             return self.points.put(begin, version);
         }
-        // What sticks out of the range keeps its version. Points within it need not go: the step over them is newer.
+        // The part beyond the range keeps its version. Points within it need not be removed: the step over them is
+        // newer.
         let (version_after, is_step) = self.steps.at_or_below(end);
         self.steps.remove(begin, end);
         self.steps.put(begin, version);
@@ -55,7 +56,7 @@ impl<const N: usize> Bucket<N> {
         }
     }
 
-    /// `begin` is below `end`.
+    /// Returns whether the range has a write after `version`; `begin` must be below `end`.
     fn written_after(&self, begin: &[u8], end: &[u8], version: i64) -> bool {
         let is_any_point = match is_key_after(begin, end) {
             true => self.points.is_after(begin, version),
@@ -67,13 +68,13 @@ impl<const N: usize> Bucket<N> {
     }
 }
 
-/// The writes of recent commits. `N` is the size of the trees' nodes.
+/// The writes of recent commits. `N` is the node size of the trees.
 pub(crate) struct History<const N: usize = 96> {
     /// Oldest first.
     buckets: VecDeque<Bucket<N>>,
     entries: usize,
     bytes: usize,
-    /// Writes up to this version may have been forgotten.
+    /// Writes up to this version may have been dropped.
     forgotten_to: i64,
     entries_max: usize,
     bytes_max: usize,
@@ -86,12 +87,12 @@ impl<const N: usize> Default for History<N> {
     }
 }
 
-/// The read version is older than the history goes back.
+/// The read version is older than the history.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TooOld;
 
 impl<const N: usize> History<N> {
-    /// Records a write from a begin to an end; versions must not fall from call to call. An empty range records nothing.
+    /// Records a write from a begin to an end. Versions must not decrease. An empty range records nothing.
     pub(crate) fn insert(&mut self, (begin, end): (impl AsRef<[u8]>, impl AsRef<[u8]>), version: i64) {
         let (begin, end) = (begin.as_ref(), end.as_ref());
         if begin >= end {
@@ -113,7 +114,7 @@ impl<const N: usize> History<N> {
         }
     }
 
-    /// Whether anything in `[begin, end)` was written after `version`.
+    /// Returns whether anything in `[begin, end)` was written after `version`.
     pub(crate) fn written_after(&self, begin: &[u8], end: &[u8], version: i64) -> Result<bool, TooOld> {
         if version < self.forgotten_to {
             return Err(TooOld);
@@ -125,12 +126,12 @@ impl<const N: usize> History<N> {
         Ok(newer.any(|bucket| bucket.written_after(begin, end, version)))
     }
 
-    /// Writes that are remembered; one range may count more than once.
+    /// The number of recorded writes; one range may count more than once.
     pub(crate) fn len(&self) -> usize {
         self.entries
     }
 
-    /// Forgets the writes that no reader at `oldest_version` or later can conflict with.
+    /// Drops writes that no reader at `oldest_version` or later can conflict with.
     pub(crate) fn forget(&mut self, oldest_version: i64) {
         while self.buckets.front().is_some_and(|bucket| bucket.last_version <= oldest_version) {
             self.pop();
@@ -155,11 +156,11 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Write(KeyRange),
-        /// Versions go on by this much.
+        /// Advances the version by this much.
         Pass(i64),
-        /// Forgets what is older than this much.
+        /// Drops history older than this many versions.
         Forget(i64),
-        /// A read of a version so old.
+        /// Reads at a version of this age.
         Read(KeyRange, i64),
     }
 
@@ -171,7 +172,7 @@ mod tests {
         let single = |key: Vec<u8>| (key.clone(), [&key[..], &[0]].concat());
         prop_oneof![
             2 => key().prop_map(single),
-            // Close together, touching, with an end that is another's begin.
+            // Ranges that are close, touch, or share an end.
             2 => (0u8..20, 0u8..4).prop_map(|(begin, len)| (vec![begin], vec![begin + len])),
             1 => (key(), key()).prop_map(|(a, b)| (a.clone().min(b.clone()), a.max(b))),
             1 => (key(), Just(vec![0xff])),
@@ -187,8 +188,7 @@ mod tests {
         ]
     }
 
-    /// Every answer is that of a list of all writes; too old is only what was to be forgotten, or what a history with
-    /// little room forgot.
+    /// Compares every answer with a list of all writes. Too old is allowed only for dropped history.
     fn check<const N: usize>(steps: &[Step], entries_max: usize) -> Result<(), TestCaseError> {
         let mut history = History::<N> { entries_max, ..History::default() };
         let (mut all, mut version, mut forgotten) = (Vec::new(), 1i64, 0);
@@ -209,7 +209,7 @@ mod tests {
                     history.forget(version - age);
                 }
                 Step::Read((begin, end), age) => {
-                    // However little room it has, it knows of now.
+                    // A read at the newest version always has an answer, in any history size.
                     prop_assert_eq!(history.written_after(begin, end, version), Ok(false));
                     let version = (version - age).max(0);
                     let expected =

@@ -1,4 +1,4 @@
-//! The thread that commits: conflicts, a batch of commits, and its way into one LMDB transaction.
+//! The commit thread: conflict checks, batches, and the LMDB transaction of each batch.
 
 pub(crate) mod batch;
 pub(crate) mod committer;

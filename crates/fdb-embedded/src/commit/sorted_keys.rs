@@ -1,29 +1,28 @@
-//! A block of keys in order: what the nodes of a tree keep their keys in.
+//! A sorted block of keys, used in tree nodes.
 //!
-//! Keys are compared by the eight bytes after the prefix that all of them share; whole keys are looked at only where
-//! those are equal. The bytes of all keys lie together, so that a key costs no allocation of its own.
+//! A comparison uses the eight bytes after the prefix that all keys share; only if those are equal it reads whole
+//! keys. The bytes of all keys are in one allocation.
 //!
-//! Positions come from searches of the same block, so none lies outside.
+//! Positions come from searches of the same block, so they are in bounds.
 
 use std::cmp::Ordering;
 
-/// Shared bytes past these are not made use of.
+/// The longest shared prefix that is used, in bytes.
 const PREFIX_MAX: usize = 32;
 
-/// Up to `N` keys in order.
+/// Up to `N` sorted keys.
 pub(crate) struct SortedKeys<const N: usize> {
     len: usize,
-    /// How many bytes all keys share, and the bytes: most searches need no others.
+    /// The length and the bytes of the shared prefix; most searches need no other bytes.
     prefix_len: usize,
     prefix: [u8; PREFIX_MAX],
-    /// The eight bytes after the shared ones, big-endian, filled up with zeros: where two differ, the keys differ in the
-    /// same direction.
+    /// The eight bytes after the prefix, big-endian, padded with zeros. Two heads that differ order their keys.
     heads: [u64; N],
-    /// Where each key lies in `bytes`: first byte and length.
+    /// The position of each key in `bytes`: first byte and length.
     places: [(u32, u32); N],
-    /// The keys in the order in which they came, and what is left of those that went.
+    /// The keys in insertion order, with the bytes of removed ones.
     bytes: Vec<u8>,
-    /// Bytes of keys that went.
+    /// Bytes of removed keys.
     waste: usize,
 }
 
@@ -59,7 +58,7 @@ impl<const N: usize> SortedKeys<N> {
         self.len
     }
 
-    /// Bytes allocated beside the value itself.
+    /// Heap bytes.
     pub(crate) fn allocated(&self) -> usize {
         self.bytes.capacity()
     }
@@ -69,7 +68,7 @@ impl<const N: usize> SortedKeys<N> {
         &self.bytes[start as usize..][..len as usize]
     }
 
-    /// The position of a key, or the one where it would be inserted.
+    /// Returns the position of a key, or its insertion point.
     pub(crate) fn search(&self, key: &[u8]) -> Result<usize, usize> {
         let compared = self.prefix_len.min(key.len());
         match key[..compared].cmp(self.prefix()) {
@@ -92,18 +91,18 @@ impl<const N: usize> SortedKeys<N> {
         Err(from)
     }
 
-    /// How many keys are below `key`.
+    /// The number of keys below `key`.
     pub(crate) fn lower_bound(&self, key: &[u8]) -> usize {
         self.search(key).unwrap_or_else(|at| at)
     }
 
-    /// How many keys are not above `key`.
+    /// The number of keys not above `key`.
     pub(crate) fn upper_bound(&self, key: &[u8]) -> usize {
         self.search(key).map_or_else(|at| at, |at| at + 1)
     }
 
-    /// Inserts a key where [`SortedKeys::search`] says; fewer than `N` are there. `allocated` is a sum that follows the
-    /// bytes allocated, here and below.
+    /// Inserts a key at the position from [`SortedKeys::search`]; the block must have fewer than `N` keys. `allocated`
+    /// is a sum of heap bytes that insertions and removals update.
     pub(crate) fn insert(&mut self, at: usize, key: &[u8], allocated: &mut usize) {
         let prefix_len = if self.len == 0 { PREFIX_MAX.min(key.len()) } else { common_prefix_len(self.prefix(), key) };
         if self.len == 0 {
@@ -127,7 +126,7 @@ impl<const N: usize> SortedKeys<N> {
         (start as u32, key.len() as u32)
     }
 
-    /// Takes the keys from position `from` on and before `to` out.
+    /// Removes the keys at positions `from` (inclusive) to `to` (exclusive).
     pub(crate) fn remove(&mut self, from: usize, to: usize, allocated: &mut usize) {
         self.waste += self.places[from..to].iter().map(|(_, len)| *len as usize).sum::<usize>();
         self.heads.copy_within(to..self.len, from);
@@ -150,7 +149,7 @@ impl<const N: usize> SortedKeys<N> {
         *allocated = *allocated + self.bytes.capacity() - old.capacity();
     }
 
-    /// Takes the keys from position `from` on out.
+    /// Moves the keys from position `from` on into a new block.
     pub(crate) fn split_off(&mut self, from: usize, allocated: &mut usize) -> SortedKeys<N> {
         let mut right = SortedKeys::default();
         right.bytes.reserve(self.bytes.len());
@@ -170,7 +169,7 @@ impl<const N: usize> SortedKeys<N> {
         &self.prefix[..self.prefix_len]
     }
 
-    /// Makes use of all bytes that the keys share now.
+    /// Recomputes the shared prefix.
     fn find_prefix(&mut self) {
         let Some(last) = self.len.checked_sub(1) else { return };
         self.prefix_len = common_prefix_len(self.get(0), self.get(last));

@@ -1,34 +1,34 @@
-//! An ordered map from keys to versions that knows the greatest version of each of its parts.
+//! An ordered map from keys to versions, with the greatest version of each subtree.
 //!
-//! A B+ tree whose inner nodes hold the greatest version below each child: whether anything in a range is newer than a
-//! version shows on two paths, however wide the range is, and above the leaves where all is older.
+//! A B+ tree whose inner nodes hold the greatest version below each child. Whether anything in a range is newer than a
+//! version shows on two paths, for any width of the range; subtrees of older versions are skipped.
 //!
-//! Positions within a node come from searches of that node, so none lies outside. A node has at most `N` entries, and
-//! only a root is ever empty.
+//! Positions within a node come from searches of that node, so they are in bounds. A node has at most `N` entries, and
+//! only a root may be empty.
 
 use crate::commit::sorted_keys::SortedKeys;
 
-/// The version of what was never written.
+/// The version of a key that was never written.
 pub(crate) const NEVER: i64 = i64::MIN;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Size {
     entries: usize,
-    /// Allocated for keys.
+    /// Heap bytes of keys.
     key_bytes: usize,
     nodes: usize,
 }
 
 struct Node<const N: usize> {
-    /// A leaf's keys; in an inner node, for each child but the first, the lowest key that it may have.
+    /// A leaf's keys; in an inner node the lower bound of each child but the first.
     keys: SortedKeys<N>,
     /// The version of each key; in an inner node the greatest version below each child.
     versions: [i64; N],
-    /// None in a leaf.
+    /// Empty in a leaf.
     children: Vec<Box<Node<N>>>,
 }
 
-/// The right half of a node that was full, and the lowest key that it may have.
+/// The right half of a split node, and its lower bound.
 type Split<const N: usize> = Option<(Box<[u8]>, Box<Node<N>>)>;
 
 impl<const N: usize> Node<N> {
@@ -40,7 +40,7 @@ impl<const N: usize> Node<N> {
         self.children.is_empty()
     }
 
-    /// Keys of a leaf, children of an inner node.
+    /// The number of keys of a leaf, or of children of an inner node.
     fn len(&self) -> usize {
         if self.is_leaf() { self.keys.len() } else { self.children.len() }
     }
@@ -71,7 +71,7 @@ impl<const N: usize> Node<N> {
             self.insert_entry(at, key, version, size);
             return None;
         }
-        // Keys that come in ascending order leave full nodes behind.
+        // Keys that arrive in ascending order leave full nodes behind.
         let middle = if at == N { N } else { N / 2 };
         let mut right = Node::new();
         size.nodes += 1;
@@ -91,7 +91,7 @@ impl<const N: usize> Node<N> {
         self.keys.insert(at, key, &mut size.key_bytes);
     }
 
-    /// Takes a child in after others; `lowest` is the lowest key that it may have.
+    /// Inserts a child after others; `lowest` is its lower bound.
     fn insert_child(&mut self, at: usize, lowest: Box<[u8]>, child: Box<Node<N>>, size: &mut Size) -> Split<N> {
         if self.children.len() < N {
             self.versions.copy_within(at..self.children.len(), at + 1);
@@ -122,7 +122,7 @@ impl<const N: usize> Node<N> {
         Some((lowest_right, right))
     }
 
-    /// Whether a key from `begin` on and below `end` has a version above `version`; `None` is no bound.
+    /// Returns whether a key in `[begin, end)` has a version above `version`; `None` is no bound.
     fn is_any_after(&self, begin: Option<&[u8]>, end: Option<&[u8]>, version: i64) -> bool {
         let (first, last) = self.span(begin, end);
         if self.is_leaf() {
@@ -137,8 +137,8 @@ impl<const N: usize> Node<N> {
             || is_newer(last) && self.children[last].is_any_after(None, end, version)
     }
 
-    /// A leaf's keys from `begin` on and below `end`, as a half-open range of positions; in an inner node the first and
-    /// the last child that may have such keys.
+    /// The keys of a leaf in `[begin, end)` as a half-open range of positions; in an inner node the first and the last
+    /// child that may have such keys.
     fn span(&self, begin: Option<&[u8]>, end: Option<&[u8]>) -> (usize, usize) {
         let first = begin.map_or(0, |begin| match self.is_leaf() {
             true => self.keys.lower_bound(begin),
@@ -148,7 +148,7 @@ impl<const N: usize> Node<N> {
         (first.min(last), last)
     }
 
-    /// Takes the keys from `begin` on and below `end` out.
+    /// Removes the keys in `[begin, end)`.
     fn remove(&mut self, begin: Option<&[u8]>, end: Option<&[u8]>, size: &mut Size) {
         let (first, last) = self.span(begin, end);
         if self.is_leaf() {
@@ -172,14 +172,14 @@ impl<const N: usize> Node<N> {
         size.key_bytes -= self.children.remove(at).keys.allocated();
         size.nodes -= 1;
         if self.keys.len() > 0 {
-            // The child after the first one takes its keys over.
+            // The child after the first takes over its keys.
             let key = at.saturating_sub(1);
             self.keys.remove(key, key + 1, &mut size.key_bytes);
         }
     }
 }
 
-/// See the module's documentation. `N` is the size of its nodes, at least 4.
+/// See the module's documentation. `N` is the node size, at least 4.
 pub(crate) struct VersionTree<const N: usize> {
     root: Box<Node<N>>,
     size: Size,
@@ -193,17 +193,16 @@ impl<const N: usize> Default for VersionTree<N> {
 }
 
 impl<const N: usize> VersionTree<N> {
-    /// How many keys have a version.
     pub(crate) fn len(&self) -> usize {
         self.size.entries
     }
 
-    /// Memory, nearly.
+    /// Approximate memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.size.key_bytes + self.size.nodes * size_of::<Node<N>>()
     }
 
-    /// Gives a key a version, which must not be below the one that it has.
+    /// Sets the version of a key. It must not be below the current version.
     pub(crate) fn put(&mut self, key: &[u8], version: i64) {
         let Some((lowest, right)) = self.root.put(key, version, &mut self.size) else { return };
         self.size.nodes += 1;
@@ -214,7 +213,7 @@ impl<const N: usize> VersionTree<N> {
         self.root.insert_child(1, lowest, right, &mut self.size);
     }
 
-    /// Whether the version of `key` is above `version`.
+    /// Returns whether the version of `key` is above `version`.
     pub(crate) fn is_after(&self, key: &[u8], version: i64) -> bool {
         let mut node = &self.root;
         while !node.is_leaf() {
@@ -227,12 +226,12 @@ impl<const N: usize> VersionTree<N> {
         node.keys.search(key).is_ok_and(|at| node.versions[at] > version)
     }
 
-    /// Whether any key in `[begin, end)`, which is not inverted, has a version above `version`.
+    /// Returns whether any key in `[begin, end)`, which is not inverted, has a version above `version`.
     pub(crate) fn is_any_after(&self, begin: &[u8], end: &[u8], version: i64) -> bool {
         self.root.is_any_after(Some(begin), Some(end), version)
     }
 
-    /// The version of the last key that is not above `key`, [`NEVER`] where there is none; and whether it is `key`.
+    /// Returns the version of the last key not above `key`, [`NEVER`] if there is none, and whether that key is `key`.
     pub(crate) fn at_or_below(&self, key: &[u8]) -> (i64, bool) {
         let (mut node, mut left) = (&self.root, None);
         while !node.is_leaf() {
@@ -253,7 +252,7 @@ impl<const N: usize> VersionTree<N> {
         }
     }
 
-    /// Takes the keys in `[begin, end)`, which is not inverted, out.
+    /// Removes the keys in `[begin, end)`, which is not inverted.
     pub(crate) fn remove(&mut self, begin: &[u8], end: &[u8]) {
         self.root.remove(Some(begin), Some(end), &mut self.size);
         while self.root.children.len() == 1 {
@@ -278,7 +277,7 @@ mod tests {
     }
 
     fn key() -> impl Strategy<Value = Vec<u8>> {
-        // Long and short shared prefixes, zeros that filling up could hide, keys longer than a head.
+        // Long and short shared prefixes, zeros that look like padding, keys longer than a head.
         let tail = || prop::collection::vec(prop_oneof![Just(0u8), Just(1), Just(255)], 0..5);
         const LONG: &[u8] = &[b'p'; 50];
         let prefixes = vec![&b""[..], b"prefix", b"prefix-longer", &LONG[..40], LONG];

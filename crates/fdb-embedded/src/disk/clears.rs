@@ -1,34 +1,33 @@
-//! Ranges that were cleared but whose records are still on disk.
+//! Pending clears: cleared ranges whose records are still on disk.
 //!
-//! Clearing a range costs a cluster nothing; LMDB has to remove each record. A commit removes a bounded number itself,
-//! and leaves the rest of a larger range here: reads take everything in it as not there, a write into it makes a hole, and
-//! the committer removes the records between its batches. The ranges are records themselves, written in the LMDB
-//! transaction of the commit that made them, so a restart goes on where the last run ended.
+//! Clearing a range costs a cluster nothing, but LMDB has to remove each record. A commit removes a bounded number
+//! itself and leaves the rest of a larger range pending. Reads hide every record in a pending range, a write into it
+//! splits the range, and the committer removes the records between batches. The ranges are records of the database,
+//! written in the LMDB transaction of their commit, so a restart resumes the removal.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// A pending range that was changed: its id, and its ends, or `None` where it is gone.
+/// A changed pending range: its id and its ends, or `None` if it was removed.
 pub(crate) type Change = (u64, Option<(Vec<u8>, Vec<u8>)>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pending {
     end: Vec<u8>,
-    /// Names the range's record.
+    /// The id of the range's record.
     id: u64,
 }
 
-/// Disjoint ranges whose records count as removed.
+/// Disjoint ranges whose records are hidden.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clears {
     by_begin: BTreeMap<Vec<u8>, Pending>,
     next_id: u64,
-    /// What is to be written to the ranges' records, in order.
+    /// Changes to write to the ranges' records, in order.
     changes: Vec<Change>,
 }
 
 impl Clears {
-    /// From the ranges' records, as (id, begin, end).
     pub(crate) fn from_records(records: impl IntoIterator<Item = (u64, Vec<u8>, Vec<u8>)>) -> Clears {
         let mut clears = Clears::default();
         for (id, begin, end) in records {
@@ -46,17 +45,16 @@ impl Clears {
         self.by_begin.len()
     }
 
-    /// Whether the ranges' records are to be changed.
     pub(crate) fn has_changes(&self) -> bool {
         !self.changes.is_empty()
     }
 
-    /// What is to be changed in the ranges' records since this was called last.
+    /// Takes the changes since the last call.
     pub(crate) fn take_changes(&mut self) -> Vec<Change> {
         std::mem::take(&mut self.changes)
     }
 
-    /// The range that hides `key`.
+    /// Returns the range that hides `key`.
     pub(crate) fn hiding(&self, key: &[u8]) -> Option<(&[u8], &[u8])> {
         if self.is_empty() {
             return None;
@@ -66,26 +64,25 @@ impl Clears {
         (pending.end.as_slice() > key).then_some((begin.as_slice(), pending.end.as_slice()))
     }
 
-    /// The range that hides `key`, else the first above it.
+    /// Returns the range that hides `key`, else the first one above it.
     pub(crate) fn at_or_above(&self, key: &[u8]) -> Option<(&[u8], &[u8])> {
         let above = || self.by_begin.range::<[u8], _>((Bound::Included(key), Bound::Unbounded)).next();
         self.hiding(key).or_else(|| above().map(|(begin, pending)| (begin.as_slice(), pending.end.as_slice())))
     }
 
-    /// The last range that begins below `key`.
+    /// Returns the last range that begins below `key`.
     pub(crate) fn below(&self, key: &[u8]) -> Option<(&[u8], &[u8])> {
         let below = (Bound::Unbounded, Bound::Excluded(key));
         let (begin, pending) = self.by_begin.range::<[u8], _>(below).next_back()?;
         Some((begin.as_slice(), pending.end.as_slice()))
     }
 
-    /// The first range.
     pub(crate) fn first(&self) -> Option<(&[u8], &[u8])> {
         let (begin, pending) = self.by_begin.first_key_value()?;
         Some((begin.as_slice(), pending.end.as_slice()))
     }
 
-    /// Adds a range; what it touches becomes one with it.
+    /// Adds a range, merged with those that it touches.
     pub(crate) fn insert(&mut self, begin: Vec<u8>, end: Vec<u8>) {
         let (mut begin, mut end) = (begin, end);
         if begin >= end {
@@ -105,7 +102,8 @@ impl Clears {
         (pending.end.as_slice() >= begin).then(|| (other_begin.clone(), pending.end.clone()))
     }
 
-    /// Takes one key out: it is about to be written. `is_empty_below` says that the range has no record below the key.
+    /// Removes one key from its range before the key is written. `is_empty_below`: the range has no record below the
+    /// key.
     pub(crate) fn uncover(&mut self, key: &[u8], is_empty_below: bool) {
         let Some((begin, end)) = self.hiding(key).map(|(begin, end)| (begin.to_vec(), end.to_vec())) else { return };
         self.remove(&begin);
@@ -118,7 +116,7 @@ impl Clears {
         }
     }
 
-    /// The records of the first range are gone up to `to`; `None`: all of them.
+    /// Shortens the first range, whose records below `to` are removed; `None`: all of them.
     pub(crate) fn shorten_first(&mut self, to: Option<Vec<u8>>) {
         let Some((begin, end)) = self.first().map(|(begin, end)| (begin.to_vec(), end.to_vec())) else { return };
         self.remove(&begin);
@@ -163,7 +161,7 @@ mod tests {
     }
 
     proptest! {
-        /// Keys of one byte; a key and the key after it are all that a hole tells apart.
+        /// One-byte keys suffice: a hole only tells a key and its successor apart.
         #[test]
         fn hides_what_a_set_of_keys_says(steps in prop::collection::vec(step(), 0..40)) {
             let (mut clears, mut hidden) = (Clears::default(), BTreeSet::new());

@@ -1,21 +1,21 @@
-//! LMDB's data file looked at without LMDB, which trusts what it maps: a page past the file's end or a page size of zero
-//! would end the process.
+//! Checks of LMDB's data file before LMDB maps it. LMDB trusts its file: a page past the file's end or a page size of
+//! zero would end the process.
 //!
-//! The file's layout is LMDB's data version 1 with pages of any size. All numbers are in the machine's byte order.
+//! The layout is LMDB's data version 1 with any page size. Numbers are in native byte order.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Header of every page: its number (8 bytes), padding (2), flags (2), and for overflow pages their count (4).
+/// Bytes of a page header: number (8 bytes), padding (2), flags (2), and for overflow pages their count (4).
 pub(crate) const HEADER_BYTES: usize = 16;
-/// What LMDB writes of a meta page, from the header's end on.
+/// Bytes of a meta page after the header.
 const META_BYTES: usize = 136;
 const MAGIC: u32 = 0xBEEF_C0DE;
 const DATA_VERSION: u32 = 1;
-/// A root's number where the tree is empty.
+/// The root of an empty tree.
 pub(crate) const NO_PAGE: u64 = u64::MAX;
-/// Deepest tree that LMDB walks.
+/// The deepest tree that LMDB supports.
 const DEPTH_MAX: u16 = 32;
 const PAGE_BYTES: std::ops::RangeInclusive<u64> = 512..=65_536;
 
@@ -23,12 +23,12 @@ const BRANCH: u16 = 0x01;
 const LEAF: u16 = 0x02;
 const OVERFLOW: u16 = 0x04;
 const META: u16 = 0x08;
-/// Flag of a tree whose keys are integers: that of the free pages.
+/// Flag of a tree with integer keys: that of the free pages.
 const INTEGER_KEY: u16 = 0x08;
-/// Flag of a node whose value lies on overflow pages.
+/// Flag of a node whose value is on overflow pages.
 const BIG_DATA: u16 = 0x01;
 
-/// Why LMDB must not open the file.
+/// The reason why LMDB must not open the file.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadFile {
     #[error(transparent)]
@@ -43,7 +43,7 @@ pub(crate) enum BadFile {
 
 type Result<T> = std::result::Result<T, BadFile>;
 
-/// One B-tree as a meta page describes it.
+/// A B-tree as described by a meta page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tree {
     flags: u16,
@@ -62,9 +62,6 @@ pub(crate) struct Meta {
 }
 
 /// Checks whether LMDB may map a file.
-///
-/// # Errors
-/// [`BadFile`].
 pub(crate) fn check(file: &File) -> Result<()> {
     let found_bytes = file.metadata()?.len();
     if found_bytes == 0 {
@@ -75,14 +72,14 @@ pub(crate) fn check(file: &File) -> Result<()> {
     if first.page_bytes != second.page_bytes {
         return Err(BadFile::Damaged("its meta pages give two sizes of a page"));
     }
-    // LMDB goes on from the newer one, and the older is only the newer one's predecessor.
-    // They are written in turn: a number that was lost must not make the older one the newer.
+    // LMDB continues from the newer one; the older is its predecessor. They are written in turn: a lost number must
+    // not make the older one the newer.
     let turns = (first.transaction, second.transaction);
     let is_in_turn = turns.0.is_multiple_of(2) && !turns.1.is_multiple_of(2) && turns.0.abs_diff(turns.1) == 1;
     if !is_in_turn && turns != (0, 0) {
         return Err(BadFile::Damaged("its meta pages were not written in turn"));
     }
-    // After a failed write LMDB leaves numbers in the older one that do not go together.
+    // After a failed write LMDB leaves inconsistent numbers in the older meta page.
     let meta = if second.transaction > first.transaction { second } else { first };
     meta.check()?;
     let pages = Pages { file, meta, count: found_bytes / meta.page_bytes };
@@ -94,18 +91,15 @@ pub(crate) fn check(file: &File) -> Result<()> {
             checked => checked?,
         }
     }
-    // Pages that were allocated and freed within one transaction are never written: a file may rightly end before them.
+    // Pages allocated and freed within one transaction are never written, so a valid file may end before them.
     if found_bytes < expected_bytes && !pages.are_missing_ones_free().unwrap_or(false) {
         return Err(cut_off);
     }
     Ok(())
 }
 
-/// Writes both meta pages as they were read, and syncs. After a failed write or sync the system may show a page that the
-/// disk does not hold; nothing may be built on such a one.
-///
-/// # Errors
-/// The system's.
+/// Rewrites both meta pages as read, and syncs. After a failed write or sync the system may show a page that the disk
+/// does not hold, and no commit may build on it.
 pub(crate) fn rewrite_meta_pages(file: &File) -> Result<()> {
     let page_bytes = Meta::read(file, 0)?.page_bytes;
     let mut pages = vec![0; usize::try_from(page_bytes * 2).map_err(|_| BadFile::Foreign)?];
@@ -199,7 +193,7 @@ impl Pages<'_> {
         if Bytes(&page).u16(10) == expected { Ok(()) } else { Err(BadFile::Damaged("a tree's root is none")) }
     }
 
-    /// Whether every page past the file's end is in a list of free pages.
+    /// Returns whether every page past the file's end is in a list of free pages.
     fn are_missing_ones_free(&self) -> Result<bool> {
         let mut search = Search { missing: self.meta.last_page + 1 - self.count, unread: self.count };
         if self.meta.free.root != NO_PAGE {
@@ -215,7 +209,8 @@ impl Pages<'_> {
         let nodes = (bytes.u16(12) as usize).saturating_sub(HEADER_BYTES) / 2;
         for node in 0..nodes {
             let at = bytes.u16(HEADER_BYTES + 2 * node) as usize;
-            // A node: the low 32 bits of a page's number or a value's size, flags or the number's upper bits, the key's size.
+            // A node header: the low 32 bits of a page number or a value size; flags or the high page number bits; the
+            // key size.
             let (flags, key_bytes) = (bytes.u16(at + 4), bytes.u16(at + 6) as usize);
             match depth {
                 0 => return Err(BadFile::Damaged("the tree of free pages is too deep")),
@@ -235,7 +230,7 @@ impl Pages<'_> {
         Ok(())
     }
 
-    /// A list of free pages: how many, and their numbers.
+    /// Counts a list of free pages: its length, then the page numbers.
     fn count_free(&self, list: Bytes<'_>, search: &mut Search) {
         let length = list.u64(0).min(list.0.len() as u64 / 8);
         for at in 1..=length as usize {
@@ -247,13 +242,13 @@ impl Pages<'_> {
     }
 }
 
-/// What is left to find, and the most pages of the tree that are left to read.
+/// The pages left to find, and the most tree pages left to read.
 struct Search {
     missing: u64,
     unread: u64,
 }
 
-/// Numbers at a place; zero past the end.
+/// Reads numbers at an offset; zero past the end.
 #[derive(Clone, Copy)]
 pub(crate) struct Bytes<'b>(pub(crate) &'b [u8]);
 

@@ -1,4 +1,4 @@
-//! The data directory itself: made so that a power cut does not take it back, and locked.
+//! The data directory: creating it durably, and locking it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::disk::open_error::OpenError;
 
-/// Makes the directory if there is none; its canonical path.
+/// Creates the directory unless it exists. Returns its canonical path.
 ///
 /// # Errors
 /// [`OpenError`].
@@ -26,10 +26,10 @@ pub(crate) fn make(dir: &Path) -> Result<PathBuf, OpenError> {
     Ok(dir)
 }
 
-/// Writes a directory's entries to the disk: files made or renamed in it outlive a power cut from then on.
+/// Syncs a directory's entries, so that created and renamed files survive a power cut.
 ///
 /// # Errors
-/// The system's; file systems that cannot do it, and directories that may not be read, are let through.
+/// The system's. File systems that cannot sync a directory, and unreadable directories, are ignored.
 pub(crate) fn sync_entries(dir: &Path) -> io::Result<()> {
     match File::open(dir).and_then(|dir| dir.sync_all()) {
         Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::PermissionDenied) => Ok(()),
@@ -37,8 +37,8 @@ pub(crate) fn sync_entries(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives a file of LMDB's that is written through a memory map all its blocks. A write to a block that a full disk does
-/// not have would end the process. What is in the file stays: a backup may be using it.
+/// Allocates all blocks of an LMDB file that is written through a memory map. A write to a block that a full disk
+/// cannot provide would end the process. The content stays, because a backup may be using the file.
 ///
 /// # Errors
 /// The system's.
@@ -65,14 +65,14 @@ fn allocate(file: &File, _: u64, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// Without the call for it only what lies behind the end is given its blocks.
+/// Without `posix_fallocate` only the part past the end gets its blocks.
 #[cfg(not(target_os = "linux"))]
 fn allocate(file: &File, found_bytes: u64, bytes: usize) -> io::Result<()> {
     let missing = bytes.saturating_sub(usize::try_from(found_bytes).unwrap_or(usize::MAX));
     std::os::unix::fs::FileExt::write_all_at(file, &vec![0; missing], found_bytes)
 }
 
-/// Locks a file for this process; false where another one has it. It ends when the file is closed.
+/// Locks a file for this process until the file is closed. Returns false if another process holds the lock.
 ///
 /// # Errors
 /// The system's.
@@ -87,14 +87,14 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// The lock on a directory; it ends with the process or when this is dropped.
+/// The lock on a directory, released when this is dropped or the process ends.
 pub(crate) struct DirectoryLock(File);
 
 impl DirectoryLock {
-    /// Locks a directory that is there.
+    /// Locks an existing directory.
     ///
     /// # Errors
-    /// [`OpenError::InUse`] where another process has it, else that of the system.
+    /// [`OpenError::InUse`] if another process holds the lock, else the system's.
     pub(crate) fn take(dir: &Path) -> Result<DirectoryLock, OpenError> {
         let path = dir.join("engine.lock");
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
@@ -109,7 +109,7 @@ impl DirectoryLock {
 
 impl Drop for DirectoryLock {
     fn drop(&mut self) {
-        // SAFETY: as in `try_lock`. Closing the file would unlock it too, unless a child process inherited the descriptor.
+        // SAFETY: as in `try_lock`. Closing the file unlocks it too, unless a child process inherited the descriptor.
         unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
     }
 }

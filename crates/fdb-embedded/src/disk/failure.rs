@@ -1,4 +1,4 @@
-//! The end of all commits: what the disk did, who wants to hear of it, and what an operator can do.
+//! The failure that ends all commits: its cause, its listeners, and the advice to the operator.
 
 use std::ffi::CString;
 use std::io;
@@ -21,7 +21,7 @@ struct Told {
     listeners: Vec<Listener>,
 }
 
-/// Set once, by the first failure; only opening the directory again takes it back.
+/// The first failure of the disk; reopening the directory clears it.
 #[derive(Default)]
 pub(crate) struct DiskFailure {
     is_failed: AtomicBool,
@@ -37,7 +37,7 @@ impl DiskFailure {
         lock(&self.told).reason.clone()
     }
 
-    /// Calls every listener, on this thread; a later failure changes nothing.
+    /// Calls every listener on this thread. Later failures are ignored.
     pub(crate) fn fail(&self, reason: String) {
         let mut told = lock(&self.told);
         if told.reason.is_some() {
@@ -50,7 +50,7 @@ impl DiskFailure {
         listeners.into_iter().for_each(|listener| listener(&reason));
     }
 
-    /// Calls `listener` with the reason, at once if there is one already.
+    /// Calls `listener` with the reason: at once if the disk has failed, else on failure.
     pub(crate) fn listen(&self, listener: Listener) {
         let mut told = lock(&self.told);
         match told.reason.clone() {
@@ -63,7 +63,7 @@ impl DiskFailure {
     }
 }
 
-/// What happened to the data file in `dir`, and what to do about it before the directory is opened again.
+/// Describes what happened to the data file in `dir`, and what to do before reopening the directory.
 pub(crate) fn describe(error: &StoreError, dir: &Path) -> String {
     let (what, advice) = match error {
         StoreError::Lmdb(heed::Error::Io(error)) => {
@@ -79,10 +79,10 @@ pub(crate) fn describe(error: &StoreError, dir: &Path) -> String {
     format!("writing to the data file failed: {what}; {advice}")
 }
 
-/// What the system did not say: where there is room for a part of a write, that part is written without an error, and LMDB
-/// makes an I/O error of it.
+/// Finds the cause that the system did not report: a write that fits in part is written in part without an error, and
+/// LMDB turns that into an I/O error.
 fn cause(error: &io::Error, dir: &Path) -> Option<io::Error> {
-    /// Less room than this is none.
+    /// Less free space than this counts as none.
     const LEAST_BYTES: u64 = 1 << 20;
     if error.raw_os_error() != Some(libc::EIO) {
         return None;
@@ -94,7 +94,7 @@ fn cause(error: &io::Error, dir: &Path) -> Option<io::Error> {
     free_bytes(dir).is_some_and(|free| free < LEAST_BYTES).then(|| io::Error::from_raw_os_error(libc::ENOSPC))
 }
 
-/// The process's limit on the size of a file.
+/// The process's limit on file sizes.
 fn file_size_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call writes into the struct that it is given.
@@ -102,16 +102,16 @@ fn file_size_limit() -> Option<u64> {
     (done == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// What this user may still write on the directory's file system.
+/// The bytes that this user may still write on the directory's file system.
 fn free_bytes(dir: &Path) -> Option<u64> {
     let path = CString::new(dir.as_os_str().as_bytes()).ok()?;
     let mut found = MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: the path ends with a zero byte, and the call fills the struct where it answers 0.
+    // SAFETY: the path ends with a zero byte, and the call fills the struct if it returns 0.
     let found = unsafe { (libc::statvfs(path.as_ptr(), found.as_mut_ptr()) == 0).then(|| found.assume_init()) }?;
     Some(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// What an operator can do about an error of the system's.
+/// The advice to an operator for a system error.
 pub(crate) fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOSPC) => "make room on the disk",

@@ -1,9 +1,9 @@
-//! The data file: made, checked and opened; whose it is, and in which format.
+//! The data file: creating, checking and opening it; its format.
 //!
-//! `DIR/data.mdb` and `DIR/lock.mdb` are LMDB's, `DIR/engine.lock` holds the lock of the process that has the directory
-//! open. Two records of the engine stand in the database: `format`, a version number (u32 little-endian), and `ceiling`
-//! (i64 little-endian), a version above all that were given to commits; the next run begins there. It is written up to
-//! ten seconds ahead of the clock, so most commits need not write it.
+//! `DIR/data.mdb` and `DIR/lock.mdb` are LMDB's. `DIR/engine.lock` holds the lock of the process that has the
+//! directory open. The database has two records of the engine: `format`, a version number (u32 little-endian), and
+//! `ceiling` (i64 little-endian), a version above all versions of commits, where the next run begins. The ceiling is
+//! written up to ten seconds ahead of the clock, so most commits need not write it.
 
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -25,29 +25,29 @@ use crate::disk::store::{Store, StoreResult};
 pub(crate) const FORMAT_VERSION: u32 = 2;
 const FORMAT: &str = "format";
 const CEILING: &str = "ceiling";
-/// Address space reserved for the file, tried from the largest on; it costs neither memory nor disk.
+/// Sizes of the memory map, tried in this order. A map costs address space, but neither memory nor disk.
 const MAP_BYTES: [usize; 6] = [1 << 40, 1 << 38, 1 << 36, 1 << 34, 1 << 32, 1 << 30];
-/// LMDB read transactions at a time: one a version that is being read.
+/// Concurrent LMDB read transactions: one for each version being read.
 const READERS_MAX: u32 = 16_384;
-/// 64 bytes a reader, and room for the table's head.
+/// 64 bytes for each reader, and the table's header.
 const LOCK_FILE_BYTES: usize = (READERS_MAX as usize + 64) * 64;
 pub(crate) const DATA_FILE: &str = "data.mdb";
 pub(crate) const LOCK_FILE: &str = "lock.mdb";
-/// Where the data file is made; it is gone when the directory is open.
+/// The directory in which a new data file is created; removed once the directory is open.
 const NEW_DIR: &str = "data.new";
-/// Enough for the records of a new file.
+/// The map size of a new file, enough for its first records.
 const NEW_MAP_BYTES: usize = 1 << 20;
 
-/// Where versions begin.
+/// The start of this run's versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Start {
-    /// Above every version that an earlier run gave to a commit, and not below any that it gave to a reader.
+    /// Above every commit version and not below any read version of an earlier run.
     pub(crate) version: i64,
-    /// What the clock showed, in microseconds.
+    /// The clock at the start, in microseconds.
     pub(crate) clock: i64,
 }
 
-/// An opened data file, and where the versions of this run begin.
+/// An opened data file, and the start of this run's versions.
 pub(crate) struct Opened {
     pub(crate) env: Env<WithoutTls>,
     pub(crate) store: Store,
@@ -55,10 +55,10 @@ pub(crate) struct Opened {
     pub(crate) clears: Arc<Clears>,
 }
 
-/// Opens the data file of a locked directory, or makes it.
+/// Opens the data file of a locked directory, or creates it.
 ///
 /// # Errors
-/// [`OpenError`]. A file that LMDB would read past its end is refused before LMDB sees it.
+/// [`OpenError`]. A file that LMDB would read past its end is refused before LMDB opens it.
 pub(crate) fn open(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
     let path = dir.join(DATA_FILE);
     let new = dir.join(NEW_DIR);
@@ -77,14 +77,14 @@ pub(crate) fn open(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenE
     open_env(dir, map_bytes)
 }
 
-/// Makes the data file in a directory of its own and moves it to its place when it is complete, so that a crash leaves
-/// all of it or nothing.
+/// Creates the data file in a directory of its own and renames it when it is complete, so that a crash leaves all of
+/// it or nothing.
 fn create(dir: &Path, new: &Path) -> Result<(), OpenError> {
     let failed = |error: std::io::Error| OpenError::io(dir, &error);
     std::fs::create_dir(new).map_err(failed)?;
     let made = open_env(new, Some(NEW_MAP_BYTES))?;
     made.env.prepare_for_closing().wait();
-    // LMDB synced the pages; this syncs the file's size too where a file system keeps it apart.
+    // LMDB synced the pages; this also syncs the file's size, which some file systems keep separately.
     File::open(new.join(DATA_FILE)).and_then(|file| file.sync_all()).map_err(failed)?;
     std::fs::rename(new.join(DATA_FILE), dir.join(DATA_FILE)).map_err(failed)?;
     sync_entries(dir).map_err(failed)?;
@@ -94,7 +94,7 @@ fn create(dir: &Path, new: &Path) -> Result<(), OpenError> {
     std::fs::remove_dir_all(new).map_err(failed)
 }
 
-/// Opens LMDB on a directory, and reads the engine's records or writes them.
+/// Opens LMDB on a directory, and reads or writes the engine's records.
 fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
     let env = map(dir, map_bytes, EnvFlags::empty())?;
     if env.max_key_size() != LMDB_KEY_BYTES_MAX {
@@ -115,18 +115,18 @@ fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
     Ok(Opened { env: env.clone(), store, start, clears: Arc::new(clears) })
 }
 
-/// Opens the data file for reading alone, beside a process that may be writing to it.
+/// Opens the data file read-only, beside a process that may be writing to it.
 ///
-/// Without `is_shared` nobody may write to it meanwhile; then nothing is written to the directory either.
+/// Without `is_shared` no process may write to it meanwhile; then nothing is written to the directory either.
 ///
 /// # Errors
-/// [`OpenError`]: as [`open`], and [`OpenError::NotOurs`] where nothing was ever written.
+/// [`OpenError`]: as [`open`], and [`OpenError::NotOurs`] if nothing was ever written.
 pub(crate) fn open_to_read(dir: &Path, is_shared: bool) -> Result<Env<WithoutTls>, OpenError> {
     check_beside_a_writer(dir)?;
     let flags = if is_shared { EnvFlags::READ_ONLY } else { EnvFlags::READ_ONLY | EnvFlags::NO_LOCK };
     let env = map(dir, None, flags)?;
     let failed = |error| match error {
-        // LMDB locks one byte a process in its lock file, at the place that the process's number gives.
+        // LMDB locks one byte for each process in its lock file, at the offset of the process id.
         heed::Error::Io(error) if error.kind() == ErrorKind::WouldBlock => OpenError::SameProcessId(dir.to_owned()),
         error => OpenError::lmdb(dir, error),
     };
@@ -144,8 +144,8 @@ pub(crate) fn open_to_read(dir: &Path, is_shared: bool) -> Result<Env<WithoutTls
     Ok(env)
 }
 
-/// Looks at the data file as [`data_file::check`] does. A page that a writer puts in the place of one that is just being
-/// looked for makes a sound file seem damaged, but not time and again.
+/// Runs [`data_file::check`] with retries. A writer that replaces pages during the check can make a sound file seem
+/// damaged once, but not repeatedly.
 fn check_beside_a_writer(dir: &Path) -> Result<(), OpenError> {
     const TRIES: u32 = 5;
     const PAUSE: Duration = Duration::from_millis(50);
@@ -172,11 +172,11 @@ fn map(dir: &Path, map_bytes: Option<usize>, flags: EnvFlags) -> Result<Env<With
     for map_bytes in map_bytes.into_iter().chain(MAP_BYTES) {
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.map_size(map_bytes).max_readers(READERS_MAX);
-        // SAFETY: either the directory is locked, so that no other process changes the file, or this one only reads: with
-        // LMDB's own lock file, which keeps the pages it reads from being written to, or where nobody writes.
+        // SAFETY: either the directory is locked, so that no other process changes the file, or this process only
+        // reads: with LMDB's lock file, which protects the pages being read, or without any writer.
         match unsafe { options.flags(flags).open(dir) } {
             Ok(env) => return Ok(env),
-            // Too little address space: try a smaller map.
+            // The address space is too small; the next map is smaller.
             Err(heed::Error::Io(error))
                 if matches!(error.raw_os_error(), Some(libc::ENOMEM | libc::EFBIG | libc::EINVAL)) => {}
             Err(error) => return Err(OpenError::lmdb(dir, error)),
@@ -185,7 +185,7 @@ fn map(dir: &Path, map_bytes: Option<usize>, flags: EnvFlags) -> Result<Env<With
     Err(OpenError::AddressSpace(dir.to_owned()))
 }
 
-/// What must not reach LMDB.
+/// Maps a file that LMDB must not open to an error.
 fn bad_file(dir: &Path, error: BadFile) -> OpenError {
     let dir_owned = dir.to_owned();
     match error {
@@ -198,7 +198,7 @@ fn bad_file(dir: &Path, error: BadFile) -> OpenError {
     }
 }
 
-/// The format of a database: the one that this program knows, or `None` where there is nothing at all yet.
+/// The format of a database if this program knows it; `None` for an empty database.
 fn format_version(dir: &Path, store: &Store, txn: &RoTxn<'_, AnyTls>) -> Result<Option<u32>, OpenError> {
     let failed = |error| OpenError::store(dir, error);
     let not_ours = |reason: &str| OpenError::NotOurs { dir: dir.to_owned(), reason: reason.to_owned() };
@@ -215,7 +215,7 @@ fn format_version(dir: &Path, store: &Store, txn: &RoTxn<'_, AnyTls>) -> Result<
     }
 }
 
-/// Reads or writes the engine's records; returns where versions begin.
+/// Reads or writes the engine's records. Returns the start of the versions.
 fn check_records(dir: &Path, store: &Store, txn: &mut RwTxn<'_>) -> Result<Start, OpenError> {
     let failed = |error| OpenError::store(dir, error);
     if format_version(dir, store, txn)?.is_none() {
@@ -231,7 +231,7 @@ fn number<const N: usize>(store: &Store, txn: &RoTxn<'_, AnyTls>, name: &str) ->
     Ok(store.meta(txn, name)?.and_then(|bytes| bytes.try_into().ok()))
 }
 
-/// Writes the version that the next run begins above.
+/// Writes the version above which the next run begins.
 pub(crate) fn put_ceiling(store: &Store, txn: &mut RwTxn<'_>, ceiling: i64) -> StoreResult<()> {
     store.put_meta(txn, CEILING, &ceiling.to_le_bytes())
 }

@@ -1,4 +1,4 @@
-//! How a FoundationDB key becomes an LMDB key.
+//! The mapping from FoundationDB keys to LMDB keys.
 //!
 //! LMDB takes keys of 1 to [`LMDB_KEY_BYTES_MAX`] bytes, FoundationDB of 0 to 10,000. Every user key is stored under the
 //! tag byte [`USER_TAG`], so the empty key has a place. A key of [`SHORT_BYTES`] bytes or more shares one *bucket* with
@@ -10,24 +10,24 @@
 
 /// LMDB's limit with heed's feature `longer-keys`; opening an engine checks it.
 pub(crate) const LMDB_KEY_BYTES_MAX: usize = 1982;
-/// Keys below this length are stored as they are; the others in buckets.
+/// Keys below this length are stored as they are, longer ones in buckets.
 pub(crate) const SHORT_BYTES: usize = LMDB_KEY_BYTES_MAX - 1;
 /// First byte of the engine's own records.
 pub(crate) const META_TAG: u8 = 0;
 /// First byte of every stored user key.
 pub(crate) const USER_TAG: u8 = 1;
 
-/// LMDB keys up to this length are put together without an allocation.
+/// LMDB keys up to this length are built without an allocation.
 const INLINE_BYTES: usize = 128;
 
-/// Where a user key is stored: the LMDB key, and the rest of the key where it lies in a bucket.
+/// The storage place of a user key: the LMDB key, and the rest of the key if it is in a bucket.
 #[derive(Debug)]
 pub(crate) struct Place<'k> {
     inline: [u8; INLINE_BYTES],
     len: usize,
-    /// The LMDB key, where it is longer than `inline`.
+    /// The LMDB key if it is longer than `inline`.
     long: Vec<u8>,
-    /// `None`: the LMDB value is the user's value. `Some(rest)`: it is a bucket.
+    /// `None`: the LMDB value is the user's value. `Some(rest)`: the LMDB value is a bucket.
     pub(crate) rest: Option<&'k [u8]>,
 }
 
@@ -55,12 +55,12 @@ impl<'k> Place<'k> {
     }
 }
 
-/// Whether the LMDB value under this LMDB key is a bucket.
+/// Returns whether the LMDB value under this LMDB key is a bucket.
 pub(crate) fn is_bucket(lmdb_key: &[u8]) -> bool {
     lmdb_key.len() == LMDB_KEY_BYTES_MAX
 }
 
-/// A bucket could not be read: the file is damaged.
+/// An unreadable bucket: the file is damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadBucket;
 
@@ -72,7 +72,7 @@ pub(crate) type BucketEntry<'b> = (&'b [u8], &'b [u8]);
 pub(crate) struct Bucket<'b>(pub(crate) &'b [u8]);
 
 impl<'b> Bucket<'b> {
-    /// The next entry, `None` at the end.
+    /// Returns the next entry, `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<BucketEntry<'b>>, BadBucket> {
         if self.0.is_empty() {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! What lies in the data directory: LMDB's records and file, and what goes wrong with them. It knows no versions.
+//! The data directory: LMDB's records, files and failures. This folder knows no versions.
 
 pub(crate) mod clears;
 pub(crate) mod data_file;

@@ -1,4 +1,4 @@
-//! Why a directory cannot be opened, in words for the operator.
+//! Failures to open a directory, worded for the operator.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -6,23 +6,23 @@ use std::path::{Path, PathBuf};
 use crate::disk::failure::advice;
 use crate::disk::store::StoreError;
 
-/// Why an engine could not be opened. Each message says what to do.
+/// A failure to open an engine. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// Another process has the directory open.
     #[error("the data directory {} is in use by another process", .0.display())]
     InUse(PathBuf),
-    /// Another process with the same number has the directory open, in a container of its own.
+    /// A process with the same process id, in another container, has the directory open.
     #[error("a process with this one's number has {} open: run this in that process's container", .0.display())]
     SameProcessId(PathBuf),
     /// The directory or a file in it may not be read or written.
     #[error("no permission to read and write {}: give it to the user that this process runs as", .0.display())]
     Permission(PathBuf),
-    /// The directory lies on a file system that takes no writes.
+    /// The file system of the directory is read-only.
     #[error("{} lies on a read-only file system: mount it for writing, or give another directory", .0.display())]
     ReadOnlyFileSystem(PathBuf),
-    /// The path names something that is not a directory.
+    /// The path is not a directory.
     #[error("{} is not a directory: give the path of one, or of a new one", .0.display())]
     NotADirectory(PathBuf),
     /// A newer program wrote the directory.
@@ -57,18 +57,18 @@ pub enum OpenError {
     NotOurs {
         /// The directory.
         dir: PathBuf,
-        /// What was found.
+        /// The difference found.
         reason: String,
     },
-    /// The data file has parts that cannot be right.
+    /// The data file is inconsistent.
     #[error("the data file in {} is damaged ({reason}): keep a copy of it, and restore a backup", .dir.display())]
     Damaged {
         /// The directory.
         dir: PathBuf,
-        /// What was found.
+        /// The inconsistency found.
         reason: String,
     },
-    /// The data file is shorter than its own records say.
+    /// The data file is shorter than its records say.
     #[error(
         "the data file in {} is cut off ({found_bytes} bytes, {expected_bytes} expected): restore a backup",
         .dir.display()
@@ -78,13 +78,13 @@ pub enum OpenError {
         dir: PathBuf,
         /// The file's size.
         found_bytes: u64,
-        /// The size up to the last page that the records name.
+        /// The end of the last page that the records name, in bytes.
         expected_bytes: u64,
     },
-    /// The process may not reserve the address space that the data file is mapped into.
+    /// The process cannot reserve the address space of the memory map.
     #[error("no address space for the data file in {}: allow the process more (ulimit -v)", .0.display())]
     AddressSpace(PathBuf),
-    /// Any other failure below.
+    /// Any other failure of the system or LMDB.
     #[error("cannot open {}: {reason}", .path.display())]
     Io {
         /// The directory, or a file in it.
@@ -95,7 +95,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// The FoundationDB error code that is nearest.
+    /// The closest FoundationDB error code.
     pub fn code(&self) -> i32 {
         match self {
             OpenError::InUse(_) | OpenError::SameProcessId(_) => 1529,
@@ -107,7 +107,7 @@ impl OpenError {
         }
     }
 
-    /// An error of the system's on `path`: the directory, or a file in it.
+    /// Wraps a system error on `path`: the directory, or a file in it.
     pub(crate) fn io(path: &Path, error: &io::Error) -> OpenError {
         match error.kind() {
             ErrorKind::PermissionDenied => OpenError::Permission(path.to_owned()),

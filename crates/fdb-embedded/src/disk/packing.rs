@@ -1,9 +1,10 @@
-//! Sees to it that records which come in order fill their pages.
+//! Page packing: lets records that arrive in key order fill their pages.
 //!
-//! LMDB cuts a full page in the middle, unless the new record is the page's last: then the old page stays full. A program
-//! writes several ranges at their ends (documents, what changed, an index), and behind each lie the records of the next
-//! range. While the first of those share a page with the end of what grows, every page of the range stays half empty. So
-//! where much is written before one record, that record and those behind it are given a page of their own, which does not
+//! LMDB splits a full page in the middle, unless the new record is the page's last: then the old page stays full. A
+//! program appends to several ranges (documents, changes, an index), and the records of the next range follow each of
+//! them. While the first of those share a page with the end of a growing range, every page of the range stays half
+//! empty. After many writes before one record, that record and its followers therefore move to a page of their own.
+//! The move changes no stored data, and lasts until LMDB merges pages there.
 //! change what is stored, and lasts until LMDB joins pages there.
 
 use std::collections::HashMap;
@@ -14,46 +15,46 @@ use heed::{Database, RwTxn};
 
 type Db = Database<'static, Bytes, Bytes>;
 
-/// Records with longer LMDB keys are left where they are: beside a filler such a key would not fit into a page.
+/// The longest LMDB key that is moved; beside a filler a longer one would not fit into a page.
 const KEY_BYTES_MAX: usize = 500;
-/// A look that finds one record alone counts for as many bytes, as not every record is looked at.
+/// Bytes counted for a probe that finds a single new record, because not every record is probed.
 const LOOK_BYTES: usize = 1 << 10;
-/// So much is put at most before the next look.
+/// Most bytes written between two probes.
 const PAUSE_BYTES_MAX: usize = 16 << 10;
-/// So many records are remembered that something was written before.
+/// The number of records for which earlier writes are remembered.
 const REMEMBERED_MAX: usize = 256;
-/// Bytes of a page's head, and of a record's head with its place in the page's table.
+/// Bytes of a page's header, and of a record's header with its slot in the page's table.
 const PAGE_HEAD_BYTES: usize = 16;
 const RECORD_HEAD_BYTES: usize = 8 + 2;
 
-/// New records of a batch, next to each other, before a record that was there.
+/// Adjacent new records of a batch, before a record that existed.
 struct Run {
-    /// The LMDB key of the record behind.
+    /// The LMDB key of the record that follows.
     next: Vec<u8>,
     bytes: usize,
     is_settled: bool,
 }
 
-/// Where much is being written; see the module. What it knows may be wrong: then pages are less full, and nothing else.
+/// The places with many recent writes; see the module. Wrong contents cost page fill, but no correctness.
 #[derive(Default)]
 pub(crate) struct Packing {
     run: Option<Run>,
-    /// Bytes written before an LMDB key, as far as they were looked at.
+    /// Bytes written before an LMDB key, as far as they were probed.
     before: HashMap<Vec<u8>, usize>,
-    /// Bytes to be put before the next look, and the last such pause.
+    /// Bytes until the next probe, and the length of the current pause.
     left: usize,
     pause: usize,
-    /// Bytes of LMDB's pages; 0 before the first look.
+    /// Bytes of LMDB's pages; 0 before the first probe.
     page_bytes: usize,
 }
 
 impl Packing {
-    /// A batch begins, in another LMDB transaction than the last.
+    /// Begins a batch in a new LMDB transaction.
     pub(crate) fn begin(&mut self) {
         self.end_run();
     }
 
-    /// Puts a record, whose key belongs into no bucket. Called in the order of the keys.
+    /// Puts a record whose key is in no bucket. Must be called in key order.
     pub(crate) fn put(&mut self, db: &Db, txn: &mut RwTxn<'_>, key: &[u8], value: &[u8]) -> heed::Result<()> {
         let bytes = key.len() + value.len() + RECORD_HEAD_BYTES;
         if self.run.as_ref().is_some_and(|run| key >= run.next.as_slice()) {
@@ -76,7 +77,7 @@ impl Packing {
         Ok(())
     }
 
-    /// Looks what lies behind a record that was just added.
+    /// Probes the record that follows a new one.
     fn look(&mut self, db: &Db, txn: &mut RwTxn<'_>, key: &[u8], bytes: usize) -> heed::Result<()> {
         let behind = (Bound::Excluded(key), Bound::Unbounded);
         let Some((next, _)) = db.range(txn, &behind)?.next().transpose()? else { return Ok(()) };
@@ -86,7 +87,8 @@ impl Packing {
         self.settle(db, txn, key)
     }
 
-    /// Gives what lies behind the run a page of its own once the run is longer than a page. `key` is its last so far.
+    /// Moves the records that follow the run to a page of their own once the run is longer than a page. `key` is its
+    /// last key so far.
     fn settle(&mut self, db: &Db, txn: &mut RwTxn<'_>, key: &[u8]) -> heed::Result<()> {
         match &mut self.run {
             Some(run) if !run.is_settled && run.bytes >= self.page_bytes && key.len() <= KEY_BYTES_MAX => {
@@ -97,7 +99,7 @@ impl Packing {
         }
     }
 
-    /// The next record to be put lies past the run.
+    /// Ends the run: the next record lies past it.
     fn end_run(&mut self) {
         let Some(run) = self.run.take() else { return };
         if run.is_settled {
@@ -114,10 +116,11 @@ impl Packing {
     }
 }
 
-/// Lets the page of `key`, which was just put, end with it: what lies behind it on the page goes to a new one.
+/// Ends the page of `key`, which was just put, with that record; the records that follow it on the page move to a new
+/// one.
 ///
-/// The new page has to begin below all that may come between the two, so a filler is put there first, just before the
-/// record behind; with both of half a page, LMDB begins a page with them. Then the filler goes again.
+/// The new page must begin below all keys that may come between the two. A filler is therefore put just before the
+/// following record; with both at half a page, LMDB begins a page with them. Then the filler is removed.
 fn part(db: &Db, txn: &mut RwTxn<'_>, key: &[u8], page_bytes: usize) -> heed::Result<()> {
     let lifted = behind_on_page(db, txn, key, page_bytes)?;
     let Some((first, first_value)) = lifted.first() else { return Ok(()) };
@@ -131,7 +134,7 @@ fn part(db: &Db, txn: &mut RwTxn<'_>, key: &[u8], page_bytes: usize) -> heed::Re
     db.put(txn, &filler, half(&filler))?;
     db.put(txn, first, half(first))?;
     db.delete(txn, &filler)?;
-    // From here on LMDB leaves the page be, however little is on it: it joins pages where it removes records.
+    // From here on LMDB leaves the page alone, however little it holds: it merges pages only where it removes records.
     db.put(txn, first, first_value)?;
     for (key, value) in lifted.iter().skip(1) {
         db.put(txn, key, value)?;
@@ -141,11 +144,12 @@ fn part(db: &Db, txn: &mut RwTxn<'_>, key: &[u8], page_bytes: usize) -> heed::Re
 
 type Record = (Vec<u8>, Vec<u8>);
 
-/// The records behind `key` that lie on its page.
+/// Returns the records behind `key` that are on its page.
 ///
-/// LMDB does not tell pages apart, but that of `key` was just written to, so it lies in memory of its own, and what is on
-/// it is less than a page away. What lies behind was not written to yet in this transaction, as keys are put in order: if it
-/// is on another page, that one is in the file's map, far away. Where this is wrong too much is lifted, and put back.
+/// LMDB does not expose pages. The page of `key` was just written to, so it is in memory of its own, and its records
+/// are less than a page apart. Records behind it were not written to yet in this transaction, because keys are put in
+/// order: on another page they are far away, in the file's map. A wrong guess moves too many records and puts them
+/// back.
 fn behind_on_page(db: &Db, txn: &RwTxn<'_>, key: &[u8], page_bytes: usize) -> heed::Result<Vec<Record>> {
     let mut records = db.range(txn, &(Bound::Included(key), Bound::Unbounded))?;
     let Some((own, _)) = records.next().transpose()? else { return Ok(Vec::new()) };
@@ -161,9 +165,9 @@ fn behind_on_page(db: &Db, txn: &RwTxn<'_>, key: &[u8], page_bytes: usize) -> he
     Ok(lifted)
 }
 
-/// A key below `key` that hardly any other lies between; `None` where there is none.
+/// Returns a key below `key` with hardly any other key between them; `None` if there is none.
 fn just_before(key: &[u8]) -> Option<Vec<u8>> {
-    /// No key of a program's that differs before its end is likely to have as many of the highest byte.
+    /// Few real keys that differ before their end have this many of the highest byte.
     const HIGHEST: [u8; 16] = [0xff; 16];
     let (&last, head) = key.split_last()?;
     match last.checked_sub(1) {

@@ -1,13 +1,13 @@
-//! A page of LMDB's tree, taken apart.
+//! The layout of a page of LMDB's tree.
 
 use crate::disk::data_file::{Bytes, HEADER_BYTES};
 
-/// Flags of a page: a leaf, and nothing else.
+/// Flags of a plain leaf page.
 const LEAF: u16 = 2;
-/// Size of the value, flags, size of the key.
+/// Bytes of a node header: size of the value, flags, size of the key.
 const NODE_HEAD_BYTES: usize = 8;
 
-/// The nodes of a branch page or a leaf; nonsense where the page is damaged, but within the page.
+/// The nodes of a branch page or a leaf. A damaged page gives wrong nodes, but none outside of the page.
 #[derive(Clone, Copy)]
 pub(crate) struct Nodes<'p> {
     page: &'p [u8],
@@ -34,12 +34,12 @@ impl<'p> Nodes<'p> {
         u64::from(Bytes(self.page).u32(start)) | u64::from(Bytes(self.page).u16(start + 4)) << 32
     }
 
-    /// Bytes of a leaf's value, wherever it lies.
+    /// The size of a leaf's value in bytes, stored on the page or on overflow pages.
     pub(crate) fn value_bytes(&self, at: usize) -> usize {
         Bytes(self.page).u32(self.start(at)) as usize
     }
 
-    /// A leaf's value, where it lies on the page itself.
+    /// A leaf's value, if it is stored on the page itself.
     pub(crate) fn value(&self, at: usize) -> Option<&'p [u8]> {
         let node = self.page.get(self.start(at)..)?;
         let (head, rest) = node.split_at_checked(NODE_HEAD_BYTES)?;
@@ -49,23 +49,23 @@ impl<'p> Nodes<'p> {
     }
 }
 
-/// The records behind one on its leaf, ascending.
+/// The records after one on its leaf, ascending.
 pub(crate) struct Behind<'p> {
     nodes: Nodes<'p>,
     next: usize,
 }
 
 impl<'p> Behind<'p> {
-    /// Of the record whose LMDB key this is; `None` where its page is not as expected.
+    /// Finds the records after this LMDB key; `None` if its page has an unexpected form.
     ///
     /// # Safety
-    /// LMDB gave the key out of its memory map, so a transaction that only reads did, and it lives for `'p`. The map's
-    /// pages have so many bytes.
+    /// LMDB must have returned the key out of its memory map, in a read transaction that lives for `'p`. The map's
+    /// pages must have `page_bytes` bytes.
     pub(crate) unsafe fn of(lmdb_key: &'p [u8], page_bytes: usize) -> Option<Behind<'p>> {
         let at = lmdb_key.as_ptr().addr();
         let offset = at.checked_rem(page_bytes)?;
-        // SAFETY: the map begins at a page of memory and consists of whole pages, so all of this one is mapped; nobody writes
-        // to it as long as the transaction may read it.
+        // SAFETY: the map begins at a page boundary and consists of whole pages, so this page is mapped completely.
+        // LMDB does not write to it while the transaction may read it.
         let page = unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(at - offset), page_bytes) };
         let nodes = Nodes::of(page);
         let start = offset.checked_sub(NODE_HEAD_BYTES)?;
@@ -77,14 +77,13 @@ impl<'p> Behind<'p> {
         self.nodes.count - self.next
     }
 
-    /// The page's last LMDB key.
     pub(crate) fn last_key(&self) -> &'p [u8] {
         self.nodes.key(self.nodes.count - 1)
     }
 }
 
 impl<'p> Iterator for Behind<'p> {
-    /// An LMDB key and its value; no value where that lies on pages of its own.
+    /// An LMDB key and its value; no value if that is on overflow pages.
     type Item = (&'p [u8], Option<&'p [u8]>);
 
     #[inline]

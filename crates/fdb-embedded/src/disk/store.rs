@@ -1,4 +1,5 @@
-//! User keys and values in LMDB as records: lookups, scans both ways, writes. What of them a reader sees is [`Stored`]'s.
+//! User keys and values as LMDB records: lookups, scans in both directions, writes. [`Stored`] adds the pending
+//! clears, which readers see.
 //!
 //! [`Stored`]: crate::disk::stored::Stored
 
@@ -13,7 +14,7 @@ use crate::disk::keys::{BadBucket, Bucket, BucketEntry, META_TAG, Place, USER_TA
 use crate::disk::packing::Packing;
 use crate::disk::page::Behind;
 
-/// An error below the semantics: LMDB's, or a value that only a damaged file can hold.
+/// A storage error: LMDB's, or a value that only a damaged file can hold.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error("LMDB: {0}")]
@@ -32,23 +33,23 @@ impl From<BadBucket> for StoreError {
 
 pub(crate) type StoreResult<T> = Result<T, StoreError>;
 
-/// A key and its value as a scan gives them; long keys are put together, others borrowed.
+/// A key and its value from a scan; long keys are assembled, others borrowed.
 pub(crate) type Pair<'t> = (Cow<'t, [u8]>, &'t [u8]);
 
-/// Begins the names of the records of pending clears; an id follows, eight bytes big-endian.
+/// The name prefix of the records of pending clears; the id follows, eight bytes big-endian.
 const CLEAR: &str = "clear";
-/// With so many records left on a page it is quicker to take them from there and to search for the next page than to ask
-/// LMDB for each.
+/// From this many remaining records on a page, reading them off the page and searching for the next one is faster than
+/// asking LMDB for each.
 const WALKED_LEAST: usize = 12;
 
-/// How many records may still be removed, and how many bytes of them.
+/// The number of records that may still be removed, and their bytes.
 pub(crate) struct Allowance {
     pub(crate) records: usize,
     pub(crate) bytes: usize,
 }
 
 impl Allowance {
-    /// Takes one record off; false when nothing is left.
+    /// Counts one record; false once the allowance is used up.
     fn take(&mut self, bytes: usize) -> bool {
         let is_left = self.records > 0 && self.bytes > 0;
         self.records = self.records.saturating_sub(1);
@@ -68,7 +69,7 @@ impl Store {
         Store { db }
     }
 
-    /// A record of the engine itself.
+    /// Returns a record of the engine itself.
     pub(crate) fn meta<'t>(&self, txn: &'t RoTxn<'_, AnyTls>, name: &str) -> StoreResult<Option<&'t [u8]>> {
         Ok(self.db.get(txn, &meta_key(name))?)
     }
@@ -77,12 +78,12 @@ impl Store {
         Ok(self.db.put(txn, &meta_key(name), value)?)
     }
 
-    /// Whether there is no record at all.
+    /// Returns whether the database has no record at all.
     pub(crate) fn is_empty(&self, txn: &RoTxn<'_, AnyTls>) -> StoreResult<bool> {
         Ok(self.db.is_empty(txn)?)
     }
 
-    /// The value of a key, though a pending clear may hide it.
+    /// Returns the value of a key, even if a pending clear hides it.
     pub(crate) fn record<'t>(&self, txn: &'t RoTxn<'_, AnyTls>, key: &[u8]) -> StoreResult<Option<&'t [u8]>> {
         let place = Place::of(key);
         let found = self.db.get(txn, place.lmdb_key())?;
@@ -92,7 +93,7 @@ impl Store {
         }
     }
 
-    /// All records from `begin` on, ascending.
+    /// Returns all records from `begin` on, ascending.
     pub(crate) fn records_from<'t>(
         &self,
         txn: &'t RoTxn<'_, AnyTls>,
@@ -104,7 +105,7 @@ impl Store {
         Ok(RecordsAscending { range, bucket: None, start: place.rest.map(|_| begin.to_vec()) })
     }
 
-    /// All records behind an LMDB key that a scan gave, ascending.
+    /// Returns all records after an LMDB key from a scan, ascending.
     pub(crate) fn records_behind<'t>(
         &self,
         txn: &'t RoTxn<'_, AnyTls>,
@@ -114,7 +115,7 @@ impl Store {
         Ok(RecordsAscending { range: self.db.range(txn, &bounds)?, bucket: None, start: None })
     }
 
-    /// All records below `end`, descending.
+    /// Returns all records below `end`, descending.
     pub(crate) fn records_below<'t>(
         &self,
         txn: &'t RoTxn<'_, AnyTls>,
@@ -130,7 +131,7 @@ impl Store {
         Ok(RecordsDescending { range, bucket: None, end: place.rest.map(|_| end.to_vec()) })
     }
 
-    /// Puts a record; one of a batch, in the order of the keys.
+    /// Puts a record. A batch must put its records in key order.
     pub(crate) fn put(&self, txn: &mut RwTxn<'_>, packing: &mut Packing, key: &[u8], value: &[u8]) -> StoreResult<()> {
         let place = Place::of(key);
         match place.rest {
@@ -150,7 +151,7 @@ impl Store {
         }
     }
 
-    /// Removes the records in `[begin, end)` as far as the allowance goes; answers where the ones that are left begin.
+    /// Removes the records in `[begin, end)` within the allowance. Returns the begin of the rest.
     pub(crate) fn remove_some(
         &self,
         txn: &mut RwTxn<'_>,
@@ -175,13 +176,12 @@ impl Store {
         Ok(left)
     }
 
-    /// Whether there is no record in `[begin, end)`.
+    /// Returns whether `[begin, end)` has no record.
     pub(crate) fn is_range_empty(&self, txn: &RoTxn<'_, AnyTls>, begin: &[u8], end: &[u8]) -> StoreResult<bool> {
         let first = self.records_from(txn, begin)?.next()?;
         Ok(first.is_none_or(|(key, _)| key.as_ref() >= end))
     }
 
-    /// The pending clears.
     pub(crate) fn clears(&self, txn: &RoTxn<'_, AnyTls>) -> StoreResult<Clears> {
         let prefix = meta_key(CLEAR);
         let mut found = Vec::new();
@@ -197,7 +197,7 @@ impl Store {
         Ok(Clears::from_records(found))
     }
 
-    /// Writes down what became of the pending clears.
+    /// Writes the changes of the pending clears.
     pub(crate) fn put_clears(&self, txn: &mut RwTxn<'_>, changes: Vec<Change>) -> StoreResult<()> {
         for (id, ends) in changes {
             let key = [&meta_key(CLEAR)[..], &id.to_be_bytes()].concat();
@@ -216,8 +216,8 @@ impl Store {
     }
 
     fn remove_range(&self, txn: &mut RwTxn<'_>, begin: &[u8], end: &[u8]) -> StoreResult<()> {
-        // Whole LMDB keys strictly between the two ends go by the cursor; a bucket at either end may be cut in the
-        // middle and is rewritten.
+        // Whole LMDB keys strictly between the two ends are removed by the cursor; a bucket at either end may be cut
+        // in the middle and is rewritten.
         let (from, to) = (Place::of(begin), Place::of(end));
         for (place, lower_end) in [(&from, true), (&to, false)] {
             if place.rest.is_none() || (!lower_end && from.lmdb_key() == to.lmdb_key() && from.rest.is_some()) {
@@ -285,7 +285,7 @@ fn meta_key(name: &str) -> Vec<u8> {
     [&[META_TAG], name.as_bytes()].concat()
 }
 
-/// Takes the records behind `last` on its page; the last one taken, if there is more to be taken.
+/// Takes the records after `last` on its page. Returns the last record taken, if `take` wants more.
 fn walk<'t>(
     mut last: &'t [u8],
     behind: Behind<'t>,
@@ -312,17 +312,17 @@ fn user_part(lmdb_key: &[u8]) -> &[u8] {
 pub(crate) struct RecordsAscending<'t> {
     range: heed::RoRange<'t, Bytes, Bytes>,
     bucket: Option<(&'t [u8], Bucket<'t>)>,
-    /// A long start, which may cut the first bucket; gone after the first record.
+    /// A long start, which may cut the first bucket; `None` after the first record.
     start: Option<Vec<u8>>,
 }
 
 impl<'t> RecordsAscending<'t> {
-    /// Gives the records below `end` to `take` until it has enough. [`RecordsAscending::next`] does the same one by one;
-    /// here nothing is asked anew for each record, and of a page with many they are taken without LMDB. Then the answer is
-    /// the LMDB key behind which to go on.
+    /// Gives the records below `end` to `take` until it returns false. [`RecordsAscending::next`] does the same for
+    /// one record; this avoids the per-record checks, and reads pages with many records without LMDB. In that case it
+    /// returns the LMDB key after which to continue.
     ///
     /// # Safety
-    /// With a number of bytes, LMDB's transaction only reads, and its pages have that many.
+    /// With `page_bytes`, LMDB's transaction must be a read transaction, and its pages must have that many bytes.
     pub(crate) unsafe fn for_each_below(
         &mut self,
         end: &[u8],
@@ -352,7 +352,7 @@ impl<'t> RecordsAscending<'t> {
                 continue;
             }
             looked_at = page;
-            // SAFETY: handed on as it came; LMDB gave the key.
+            // SAFETY: the caller's promise holds here too; LMDB returned the key.
             let Some(behind) = (unsafe { Behind::of(lmdb_key, page_bytes) }) else { continue };
             if behind.len() >= WALKED_LEAST {
                 return Ok(walk(lmdb_key, behind, end, take));
@@ -360,7 +360,7 @@ impl<'t> RecordsAscending<'t> {
         }
     }
 
-    // Called for every pair that is read.
+    // Hot: called for every pair that is read.
     #[inline]
     pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
         loop {
@@ -395,7 +395,7 @@ impl<'t> RecordsAscending<'t> {
 pub(crate) struct RecordsDescending<'t> {
     range: heed::RoRevRange<'t, Bytes, Bytes>,
     bucket: Option<(&'t [u8], Vec<BucketEntry<'t>>)>,
-    /// A long end, which may cut the first bucket; gone after the first record.
+    /// A long end, which may cut the first bucket; `None` after the first record.
     end: Option<Vec<u8>>,
 }
 

@@ -1,4 +1,4 @@
-//! The stored pairs as a reader sees them: the records, without those that a pending clear hides.
+//! The stored pairs as a reader sees them: the records that no pending clear hides.
 
 use heed::{AnyTls, RoTxn};
 
@@ -11,7 +11,7 @@ pub(crate) struct Stored<'t> {
     pub(crate) store: Store,
     pub(crate) txn: &'t RoTxn<'t, AnyTls>,
     pub(crate) clears: &'t Clears,
-    /// The transaction only reads, so all that it finds lies in the file's map, on pages of so many bytes.
+    /// The page size if the transaction only reads, so that its records are in the file's map; else `None`.
     pub(crate) map_page_bytes: Option<usize>,
 }
 
@@ -23,13 +23,11 @@ impl<'t> Stored<'t> {
         self.store.record(self.txn, key)
     }
 
-    /// All pairs from `begin` on, ascending.
     pub(crate) fn ascend(&self, begin: &[u8]) -> StoreResult<Ascend<'t>> {
         let records = self.store.records_from(self.txn, begin)?;
         Ok(Ascend { stored: *self, records, hidden: self.clears.at_or_above(begin) })
     }
 
-    /// All pairs below `end`, descending.
     pub(crate) fn descend(&self, end: &[u8]) -> StoreResult<Descend<'t>> {
         let records = self.store.records_below(self.txn, end)?;
         Ok(Descend { stored: *self, records, hidden: self.clears.below(end) })
@@ -38,7 +36,7 @@ impl<'t> Stored<'t> {
 
 /// A walk over stored pairs, in either direction.
 pub(crate) trait Cursor<'t>: Sized {
-    /// From a key on, which a walk downwards leaves out.
+    /// Starts at a key; a descending cursor excludes it.
     fn place(stored: &Stored<'t>, from: &[u8]) -> StoreResult<Self>;
     fn next(&mut self) -> StoreResult<Option<Pair<'t>>>;
 }
@@ -72,11 +70,11 @@ pub(crate) struct Ascend<'t> {
 }
 
 impl<'t> Ascend<'t> {
-    /// Gives the pairs below `end` to `take` until it has enough.
+    /// Gives the pairs below `end` to `take` until it returns false.
     pub(crate) fn for_each_below(mut self, end: &[u8], mut take: impl FnMut(&[u8], &[u8]) -> bool) -> StoreResult<()> {
         if self.hidden.is_none() {
             let Stored { store, txn, map_page_bytes, .. } = self.stored;
-            // SAFETY: what the member says is what is asked for.
+            // SAFETY: the field's invariant is the function's requirement.
             while let Some(last) = unsafe { self.records.for_each_below(end, map_page_bytes, &mut take) }? {
                 self.records = store.records_behind(txn, last)?;
             }
@@ -90,7 +88,7 @@ impl<'t> Ascend<'t> {
         Ok(())
     }
 
-    // Called for every pair that is read.
+    // Hot: called for every pair that is read.
     #[inline]
     pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
         loop {
@@ -100,7 +98,7 @@ impl<'t> Ascend<'t> {
             }
             match self.hidden {
                 Some((begin, end)) if begin <= pair.0.as_ref() => {
-                    // Thousands of records may lie here; a search goes over them at once.
+                    // The range may hide thousands of records; a search skips them at once.
                     self.records = self.stored.store.records_from(self.stored.txn, end)?;
                 }
                 _ => return Ok(Some(pair)),
@@ -121,7 +119,7 @@ impl<'t> Descend<'t> {
     pub(crate) fn next(&mut self) -> StoreResult<Option<Pair<'t>>> {
         loop {
             let Some(pair) = self.records.next()? else { return Ok(None) };
-            // The last range that begins at the key or below it is the only one that may hide it.
+            // Only the last range that begins at or below the key can hide it.
             while self.hidden.is_some_and(|(begin, _)| begin > pair.0.as_ref()) {
                 self.hidden = self.hidden.and_then(|(begin, _)| self.stored.clears.below(begin));
             }

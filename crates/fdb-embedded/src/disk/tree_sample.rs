@@ -1,8 +1,8 @@
-//! How much lies in a range of the data file, from a bounded number of its pages.
+//! Estimates the size of a key range from a bounded number of the data file's pages.
 //!
-//! LMDB keeps no counts, but a B-tree's branch pages tell how many pages lie between two keys. The tree is walked down a
-//! level at a time. The pages at both ends of the range are followed exactly; of those between, where they are many, only
-//! some are followed, evenly spread, and each stands for as many as were left out.
+//! LMDB keeps no counts, but the branch pages of a B-tree tell how many pages are between two keys. The tree is walked
+//! down one level at a time. The pages at both ends of the range are followed exactly. If the pages between are many,
+//! only an even sample is followed, and each page of the sample stands for the ones left out.
 
 use std::fs::File;
 
@@ -11,34 +11,35 @@ use crate::disk::data_file::{BadFile, Meta, NO_PAGE, Pages};
 use crate::disk::keys::{Place, USER_TAG};
 use crate::disk::page::Nodes;
 
-/// Most pages that are followed from a level to the next.
+/// Most pages followed from one level to the next.
 const FOLLOWED_MAX: usize = 4_096;
-/// About how many leaves between the ends are read; the others are taken to hold as much as their neighbours.
+/// The approximate number of leaves read between the ends; the others count as their neighbours.
 const LEAVES_READ_MAX: usize = 512;
 
-/// The range that is looked for, and what hides within it.
+/// The range to measure, and the pending clears that hide parts of it.
 pub(crate) struct Wanted<'w> {
     pub(crate) begin: &'w [u8],
     pub(crate) end: &'w [u8],
     pub(crate) clears: &'w Clears,
 }
 
-/// A page of the level that is looked at.
+/// A page of the current level.
 struct Found {
     page: u64,
-    /// No key of it is below this LMDB key.
+    /// A lower bound of its keys, as an LMDB key.
     lower: Vec<u8>,
-    /// Every key of it is below; `None`: nothing bounds it.
+    /// An exclusive upper bound of its keys; `None`: unbounded.
     upper: Option<Vec<u8>>,
-    /// How many pages it stands for.
+    /// The number of pages that it stands for.
     weight: f64,
 }
 
-/// Calls `each` with keys of the range, ascending, and the bytes from each to the next: of keys and values, about. `Ok` of
-/// false: the two meta pages know no longer of the transaction, so another one must be tried.
+/// Calls `each` with keys of the range, ascending, and the approximate bytes of keys and values from each key to the
+/// next. Returns false if the two meta pages no longer describe the transaction, so that the caller must use another
+/// one.
 ///
 /// # Errors
-/// The file cannot be read, or a page is not what it should be.
+/// The file cannot be read, or a page is damaged.
 pub(crate) fn sample(
     file: &File,
     transaction: u64,
@@ -66,7 +67,7 @@ pub(crate) fn sample(
     Ok(true)
 }
 
-/// The pages below a branch page that may hold keys of the range.
+/// Adds the children of a branch page that may hold keys of the range.
 fn push_children(
     pages: &Pages<'_>,
     of: &Found,
@@ -75,7 +76,7 @@ fn push_children(
 ) -> Result<(), BadFile> {
     let bytes = pages.read(of.page, 1)?;
     let nodes = Nodes::of(&bytes);
-    // The first key of a branch page means nothing, its page begins where the branch page does.
+    // The first key of a branch page is meaningless; its child begins where the branch page does.
     let lower = |at: usize| if at == 0 { of.lower.as_slice() } else { nodes.key(at) };
     for at in 0..nodes.count {
         let upper = if at + 1 < nodes.count { Some(nodes.key(at + 1)) } else { of.upper.as_deref() };
@@ -88,7 +89,7 @@ fn push_children(
     Ok(())
 }
 
-/// At most about `max` pages for all of them: the first and the last, which the range's ends may cut, and some between.
+/// Thins a level to about `max` pages: the first and the last, which the range's ends may cut, and a sample between.
 fn thin(level: Vec<Found>, max: usize) -> Vec<Found> {
     let inner = level.len().saturating_sub(2);
     let step = inner.div_ceil(max.max(1)).max(1);
@@ -102,14 +103,14 @@ fn thin(level: Vec<Found>, max: usize) -> Vec<Found> {
             continue;
         }
         since += found.weight;
-        // The middle one of each group, so that neither end is favoured.
+        // The middle of each group, so that neither end is favoured.
         if (at - 1) % step == step / 2 {
             found.weight = since;
             since = 0.0;
             thinned.push(found);
         }
     }
-    // What came after the middle of the last group.
+    // Adds the pages after the middle of the last group.
     if let Some(found) = thinned.len().checked_sub(2).and_then(|at| thinned.get_mut(at)) {
         found.weight += since;
     }
@@ -149,7 +150,7 @@ fn user_key(lmdb_key: &[u8]) -> &[u8] {
     lmdb_key.strip_prefix(&[USER_TAG]).unwrap_or_default()
 }
 
-/// The user keys of a leaf that are in the range, and their bytes with their values'.
+/// Calls `each` with the user keys of a leaf in the range, and the bytes of each record.
 fn for_each_record(leaf: &[u8], wanted: &Wanted<'_>, each: &mut dyn FnMut(&[u8], f64)) {
     let nodes = Nodes::of(leaf);
     for at in 0..nodes.count {

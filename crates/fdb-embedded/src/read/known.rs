@@ -1,8 +1,8 @@
 //! The parts of its snapshot that a transaction has read.
 //!
-//! FoundationDB's client keeps what it has read of a snapshot. A later range read answers the part that the client has
-//! and stops where it would have to ask a server again, with fewer rows than its limit and `more` set. This set decides
-//! where the engine's pages end; the pairs themselves are read from the snapshot each time.
+//! FoundationDB's client caches what it has read of a snapshot. A later range read returns the cached part and stops
+//! before it would have to ask a server again, with fewer rows than its limit and `more` set. This set decides where
+//! the engine's pages end; the pairs themselves are read from the snapshot each time.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -11,28 +11,25 @@ use crate::base::key_space::key_after;
 use crate::base::range_set::RangeList;
 use crate::read::result::RangeResult;
 
-/// The most ranges that are kept. Ranges beyond it are not kept, so pages over them are as full as those of a client
-/// that reads them for the first time.
+/// The most ranges kept. Further ranges are not kept, so pages over them are as full as those of a first read.
 const RANGES_MAX: usize = 1 << 16;
 
-/// Ranges of keys whose stored pairs the transaction has read. Ranges that touch stay apart, as in the client.
+/// Ranges of keys whose stored pairs the transaction has read. Ranges that touch stay separate, as in the client.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// Ranges in the order of their reads, not yet in `ranges`: point reads alone never need the order.
+    /// Ranges in the order of their reads, not yet in `ranges`: point reads alone never need them sorted.
     recent: RangeList,
     /// Begin to end, disjoint.
     ranges: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
 impl Known {
-    /// Adds `[begin, end)`.
     pub(crate) fn add(&mut self, begin: &[u8], end: &[u8]) {
         if begin < end && self.has_room() {
             self.recent.push(begin, end);
         }
     }
 
-    /// Adds one key.
     pub(crate) fn add_key(&mut self, key: &[u8]) {
         if self.has_room() {
             self.recent.push_key(key);
@@ -43,14 +40,14 @@ impl Known {
         self.recent.len() + self.ranges.len() < RANGES_MAX
     }
 
-    /// Brings recent ranges into order; the queries below see those only that this has put there.
+    /// Sorts the recent ranges in; the queries below see only sorted ranges.
     pub(crate) fn order(&mut self) {
         for (begin, end) in std::mem::take(&mut self.recent).iter() {
             self.insert(begin, end);
         }
     }
 
-    /// Adds a range less what earlier ranges hold at its ends, in the place of those that lie inside it.
+    /// Adds a range without the parts that earlier ranges hold at its ends, and replaces those inside of it.
     pub(crate) fn insert(&mut self, begin: &[u8], end: &[u8]) {
         let begin = match self.holding(begin) {
             Some((held_begin, held_end)) if held_begin != begin => held_end.to_vec(),
@@ -68,30 +65,30 @@ impl Known {
         self.ranges.insert(begin, end);
     }
 
-    /// The range that holds `key`.
+    /// Returns the range that holds `key`.
     pub(crate) fn holding(&self, key: &[u8]) -> Option<(&[u8], &[u8])> {
         let (begin, end) = self.ranges.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()?;
         (key < end.as_slice()).then_some((begin, end))
     }
 
-    /// The last range that begins below `key`.
+    /// Returns the last range that begins below `key`.
     pub(crate) fn last_below(&self, key: &[u8]) -> Option<(&[u8], &[u8])> {
         let (begin, end) = self.ranges.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key))).next_back()?;
         Some((begin, end))
     }
 
-    /// Where the first range begins that does not begin below `key`.
+    /// Returns the begin of the first range that does not begin below `key`.
     pub(crate) fn begin_from(&self, key: &[u8]) -> Option<&[u8]> {
         let from = self.ranges.range::<[u8], _>((Bound::Included(key), Bound::Unbounded)).next()?;
         Some(from.0)
     }
 
-    /// Whether a range holds a key of `[begin, end)`.
+    /// Returns whether a range holds a key of `[begin, end)`.
     pub(crate) fn touches(&self, begin: &[u8], end: &[u8]) -> bool {
         self.last_below(end).is_some_and(|(_, last_end)| begin < last_end)
     }
 
-    /// Adds the rows of a range between key selectors that walk. The client knows more than that: see the design.
+    /// Adds the rows of a range between key selectors that walk. The client knows more than that; see the design.
     pub(crate) fn add_rows(&mut self, rows: &RangeResult) {
         if let (Some(first), Some(last)) = (rows.first_key(), rows.last_key()) {
             let (lowest, highest) = if first <= last { (first, last) } else { (last, first) };
@@ -99,7 +96,7 @@ impl Known {
         }
     }
 
-    /// Adds the keys that a key selector's answer says something about.
+    /// Adds the keys that a key selector's answer determines.
     pub(crate) fn add_selected(&mut self, base: &[u8], offset: i32, found: &[u8], max_key: &[u8]) {
         match offset {
             1.. if found >= max_key => self.add(base, max_key),

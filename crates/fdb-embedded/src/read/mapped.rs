@@ -1,9 +1,9 @@
 //! `get_mapped_range`: a range of an index, and for each of its pairs the record that it points to.
 //!
-//! A mapper is a tuple that tells how a pair becomes the key of its record: an element `{K[i]}` stands for the i-th
-//! element of the pair's key, `{V[i]}` for one of its value, a last `{...}` makes the key a prefix of all records wanted,
-//! `{{` and `}}` stand for braces, and everything else for itself. The limits are those that FoundationDB's storage
-//! server has by default.
+//! A mapper is a tuple that says how a pair becomes the key of its record. An element `{K[i]}` stands for the i-th
+//! element of the pair's key, `{V[i]}` for an element of its value. A last `{...}` makes the key a prefix of all
+//! records to return. `{{` and `}}` stand for braces, and everything else for itself. The limits are the defaults of
+//! FoundationDB's storage server.
 
 use crate::base::error::{Error, Result};
 use crate::base::key_space::{SYSTEM_END, key_after};
@@ -14,39 +14,39 @@ use crate::read::result::RangeResult;
 use crate::read::selector::KeySelector;
 use crate::read::view::View;
 
-/// The part of an answer's bytes that the index may take: one in this many.
+/// The divisor of an answer's bytes that gives the index's share.
 const INDEX_SHARE: usize = 5;
-/// Records are looked up this many at a time; the bytes are looked at after each.
+/// Records are looked up in groups of this many, and the bytes are checked after each group.
 const LOOKUPS: usize = 10;
-/// Most records of one pair of the index.
+/// The limits on the records of one index pair.
 const RECORD_LIMITS: Limits =
     Limits { rows: Some(2_000), bytes: Some(10_000_000), pair_overhead: SERVER_PAIR_OVERHEAD, is_invalid: false };
-/// Where no bytes were asked for, an answer ends past these all the same, so that memory is bounded.
+/// The size at which an answer ends without a byte target, so that memory is bounded.
 const ANSWER_BYTES_MAX: usize = 1 << 28;
 
-/// Pairs of an index, and the records that each points to.
+/// Index pairs, and the records that each points to.
 #[derive(Clone, Debug, Default)]
 pub struct MappedRange {
-    /// The pairs of the index. Where the mapper has no `{...}` only the first and the last are given, and those between
-    /// are empty, as on a cluster.
+    /// The index pairs. Without `{...}` in the mapper only the first and the last are filled, and those between are
+    /// empty, as on a cluster.
     pub index: RangeResult,
-    /// What each pair of the index was mapped to, in the same order.
+    /// The records of each index pair, in the same order.
     pub records: Vec<Records>,
 }
 
-/// The records that a pair of an index points to.
+/// The records that an index pair points to.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
-    /// The first key that was looked for.
+    /// The first key of the lookup.
     pub begin: Vec<u8>,
-    /// The first key past those that were looked for.
+    /// The end of the lookup, exclusive.
     pub end: Vec<u8>,
     /// The records found, ascending by key.
     pub pairs: RangeResult,
 }
 
 impl Records {
-    /// What a storage server counts towards an answer's bytes.
+    /// The bytes that a storage server counts towards an answer.
     fn counted_bytes(&self, is_prefix: bool) -> usize {
         if is_prefix {
             self.pairs.arena.len() + self.pairs.pairs.len() * SERVER_PAIR_OVERHEAD
@@ -57,27 +57,26 @@ impl Records {
     }
 }
 
-/// One element of a mapper.
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
     /// An encoded element that stands for itself.
     Literal(Vec<u8>),
-    /// An element of the pair's key; `None` for an index that is no number.
+    /// An element of the pair's key; `None` if the index is not a number.
     OfKey(Option<usize>),
-    /// The same of its value.
+    /// An element of the pair's value, likewise.
     OfValue(Option<usize>),
 }
 
-/// How a pair of the index becomes the key of its record.
+/// The rule that turns an index pair into the key of its record.
 #[derive(Debug, PartialEq, Eq)]
 struct Mapper {
     parts: Vec<Part>,
-    /// Whether the key is a prefix.
+    /// True if the key is a prefix.
     is_prefix: bool,
 }
 
 impl Mapper {
-    /// 2043 where the bytes are no tuple, 2032 where `{...}` is not its last element.
+    /// Parses a mapper: 2043 if the bytes are no tuple, 2032 if `{...}` is not the last element.
     fn parse(bytes: &[u8]) -> Result<Mapper> {
         let elements = tuple::elements(bytes).map_err(|_| Error::MAPPER_NOT_TUPLE)?;
         let mut mapper = Mapper { parts: Vec::with_capacity(elements.len()), is_prefix: false };
@@ -104,10 +103,10 @@ impl Mapper {
         Ok(mapper)
     }
 
-    /// The key, or the prefix, that a pair of the index is mapped to: 2041 and 2042 where its key or value is no tuple,
-    /// 2030 for an element that it does not have.
+    /// Returns the key, or the prefix, for an index pair: 2041 and 2042 if its key or value is no tuple, 2030 for an
+    /// element that it does not have.
     fn map(&self, key: &[u8], value: &[u8]) -> Result<Vec<u8>> {
-        // Either is taken for a tuple only where the mapper asks for one of its elements.
+        // The key or the value must be a tuple only if the mapper names one of its elements.
         let (mut key_elements, mut value_elements) = (None, None);
         let mut mapped = Vec::new();
         for part in &self.parts {
@@ -133,7 +132,7 @@ fn unpack<'t, 'u>(known: &'u mut Option<Vec<&'t [u8]>>, bytes: &'t [u8], error: 
     })
 }
 
-/// Each two of `byte` in a row become one.
+/// Replaces each two adjacent `byte` by one.
 fn replace_pairs(text: &[u8], byte: u8) -> Vec<u8> {
     let mut replaced = Vec::with_capacity(text.len());
     let mut bytes = text.iter().peekable();
@@ -146,7 +145,8 @@ fn replace_pairs(text: &[u8], byte: u8) -> Vec<u8> {
     replaced
 }
 
-/// `{K[1]}` and `{V[1]}`. The number is read as C reads one: white space and a sign before it, anything after it.
+/// Parses `{K[1]}` and `{V[1]}`. The number is read as C's `strtol` does: leading white space and a sign, trailing
+/// text ignored.
 fn placeholder(text: &[u8]) -> Option<Part> {
     let inner = text.strip_prefix(b"{")?.strip_suffix(b"]}")?;
     let (of, number) = (inner.strip_prefix(b"K["), inner.strip_prefix(b"V["));
@@ -162,7 +162,7 @@ fn placeholder(text: &[u8]) -> Option<Part> {
     Some(if of.is_some() { Part::OfKey(index) } else { Part::OfValue(index) })
 }
 
-/// The first key that does not begin with the prefix; `None` where there is none.
+/// Returns the first key after all keys with the prefix; `None` if there is none.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let len = prefix.iter().rposition(|&byte| byte != 0xff)? + 1;
     let mut after = prefix.get(..len)?.to_vec();
@@ -170,16 +170,16 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(after)
 }
 
-/// A mapped range as read from a view without the transaction's own writes.
+/// A mapped range read from a view without the transaction's own writes.
 pub(crate) struct Read {
     pub(crate) answer: MappedRange,
-    /// What was read, in the order in which it was: the index, then the records. Begin not below end is nothing.
+    /// The ranges read, in order: the index, then the records. An inverted or empty range is none.
     pub(crate) conflicts: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Reads a mapped range; `index` tells the range of the index, and its limits are the caller's.
+/// Reads a mapped range. `index` is the range of the index; its limits are the caller's.
 ///
-/// Errors: 2043 and 2032 for the mapper, 2041, 2042 and 2030 for a pair that it does not fit.
+/// Errors: 2043 and 2032 for the mapper, 2041, 2042 and 2030 for a pair that does not fit it.
 pub(crate) fn read(view: &View<'_>, mut index: RangeRead<'_>, mapper: &[u8]) -> Result<Read> {
     let reply_bytes = index.limits.bytes.map(|bytes| bytes.min(REPLY_BYTES_MAX));
     index.limits.bytes = reply_bytes.map(|bytes| bytes / INDEX_SHARE);

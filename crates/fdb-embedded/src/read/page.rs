@@ -1,10 +1,10 @@
-//! One page of a range between two keys, cut where FoundationDB's client cuts it.
+//! One page of a range between two keys, which ends where FoundationDB's client would end it.
 //!
 //! The client knows some keys without asking a server: those that its transaction wrote or cleared, and those that it
 //! read before ([`Known`]). These divide the range into segments. A page goes through the segments in order and asks a
-//! server for the first stretch of unknown keys. It ends at the next unknown segment once it has a row, with `more` set,
-//! if the read has a limit of bytes, as all streaming modes but `exact` have. So a page may have fewer rows than its limit
-//! although the range has more. `tests/bindings/oracle/pages.jsonl` holds a cluster's pages.
+//! server for the first stretch of unknown keys. If the read has a byte limit, as in all streaming modes but `exact`,
+//! the page ends at the next unknown segment once it has a row, with `more` set. So a page may have fewer rows than
+//! its limit although the range has more. `tests/bindings/pages/pages.jsonl` holds a cluster's pages.
 
 use crate::base::key_space::{is_key_after, key_after};
 use crate::read::known::Known;
@@ -13,23 +13,24 @@ use crate::read::result::RangeResult;
 use crate::read::segment::{Content, Segment, Segments};
 use crate::read::view::{View, ViewResult};
 
-/// How many segments one request looks at for the end of its stretch, beside those that [`Page::clears_max`] adds.
+/// The number of segments that one request searches for the end of its stretch, beside those that [`Page::clears_max`]
+/// adds.
 const SEGMENTS_AHEAD: usize = 100;
-/// Requests double their bytes and the single cleared keys that they read over; not beyond this many doublings.
+/// The most doublings of a request's bytes and of the single cleared keys that it reads over.
 const DOUBLINGS_MAX: u32 = 20;
 
-/// A range between two keys, as one call reads it.
+/// A range between two keys, as read by one call.
 pub(crate) struct PageRead<'r> {
     pub(crate) begin: &'r [u8],
     pub(crate) end: &'r [u8],
     pub(crate) limits: Limits,
     pub(crate) reverse: bool,
-    /// The end of what the transaction may read.
+    /// The end of the keys that the transaction may read.
     pub(crate) max_key: &'r [u8],
 }
 
 impl PageRead<'_> {
-    /// Reads the page and adds what it asked servers for to `known`.
+    /// Reads the page and adds the requested ranges to `known`.
     pub(crate) fn run(&self, view: &View<'_>, known: &mut Known) -> ViewResult<RangeResult> {
         known.order();
         let is_written = view.writes.is_some_and(|writes| writes.touches(self.begin, self.end));
@@ -50,7 +51,7 @@ impl PageRead<'_> {
         Ok(result)
     }
 
-    /// The keys that the answer depends on.
+    /// Returns the keys that the answer depends on.
     pub(crate) fn conflict(&self, result: &RangeResult) -> (Vec<u8>, Vec<u8>) {
         let (begin, end) = (self.begin.to_vec(), self.end.to_vec());
         match (result.more, result.last_key(), self.reverse) {
@@ -62,7 +63,7 @@ impl PageRead<'_> {
     }
 }
 
-/// Gives the stored pairs of `[begin, end)` to `take` until it has enough.
+/// Gives the stored pairs of `[begin, end)` to `take` until it returns false.
 fn walk(
     view: &View<'_>,
     begin: &[u8],
@@ -83,7 +84,7 @@ fn walk(
     Ok(())
 }
 
-/// Adds the part of `[begin, end)` to `known` that a request read: as far as `far`, its last row, or all of it.
+/// Adds the part of `[begin, end)` that a request read to `known`: up to `far`, its last row, or all of it.
 fn note_read(known: &mut Known, begin: &[u8], end: &[u8], far: Option<&[u8]>, reverse: bool) {
     match (far, reverse) {
         (None, _) => known.add(begin, end),
@@ -92,11 +93,11 @@ fn note_read(known: &mut Known, begin: &[u8], end: &[u8], far: Option<&[u8]>, re
     }
 }
 
-/// A page in the making.
+/// A page under construction.
 struct Page<'p, 'v> {
     view: &'p View<'v>,
     known: &'p mut Known,
-    /// What may still be taken.
+    /// The rows and bytes that may still be taken.
     limits: Limits,
     max_key: &'p [u8],
     result: RangeResult,
@@ -108,7 +109,7 @@ impl Page<'_, '_> {
         Segments { view: self.view, known: self.known }
     }
 
-    /// The page ends before it asks a server again.
+    /// Returns whether the page ends before it asks a server again.
     fn ends_at_unknown(&mut self) -> bool {
         let ends = self.limits.bytes.is_some() && !self.result.pairs.is_empty();
         self.result.more |= ends;
@@ -195,7 +196,7 @@ impl Page<'_, '_> {
         Ok(())
     }
 
-    /// Takes stored pairs of `[begin, end)`, and answers the key of the last one.
+    /// Takes stored pairs of `[begin, end)`. Returns the key of the last one.
     fn take_stored(&mut self, begin: &[u8], end: &[u8], reverse: bool) -> ViewResult<Option<Vec<u8>>> {
         let (result, limits) = (&mut self.result, &mut self.limits);
         let before = result.pairs.len();
@@ -204,13 +205,13 @@ impl Page<'_, '_> {
         Ok(self.result.last_key().filter(|_| is_any).map(<[u8]>::to_vec))
     }
 
-    /// How many cleared keys that stand alone the next request reads over: none at first, then twice as many each time.
+    /// The number of single cleared keys that the next request reads over: none at first, then doubled each time.
     fn clears_max(&self) -> usize {
         if self.requests == 0 { 0 } else { 1 << self.requests.min(DOUBLINGS_MAX) }
     }
 
-    /// The last unknown segment that a request from `at` on reads, and the cleared keys that it reads over. The request
-    /// reads over all that is known but a cleared or empty range of more than one key.
+    /// Returns the last unknown segment that a request from `at` on reads, and the number of cleared keys that it
+    /// reads over. The request reads over everything known except a cleared or empty range of more than one key.
     fn stretch(&self, at: &Segment, last: &Segment, reverse: bool) -> ViewResult<(Segment, usize)> {
         let (segments, clears_max) = (self.segments(), self.clears_max());
         let (mut unknown, mut next, mut clears) = (at.clone(), at.clone(), 0);
@@ -243,13 +244,13 @@ impl Page<'_, '_> {
         Ok((unknown, clears.min(clears_max)))
     }
 
-    /// Reads `[begin, end)` as a server answers it, into what is known.
+    /// Reads `[begin, end)` as a server answers it, and adds it to the known keys.
     fn request(&mut self, begin: &[u8], end: &[u8], clears: usize, reverse: bool) -> ViewResult<()> {
         let mut rows = self.limits.rows.map(|rows| (rows.max(1) as usize).saturating_add(clears));
         let doubled = |bytes: usize| bytes.saturating_mul(1 << self.requests.min(DOUBLINGS_MAX)).min(REPLY_BYTES_MAX);
         let bytes = self.limits.bytes.map(doubled);
         self.requests += 1;
-        // A server stops once its reply has so many bytes; the client asks on until it has so many rows.
+        // A server stops once its reply has this many bytes; the client asks again until it has enough rows.
         let (mut reply_left, mut client_left) = (bytes, bytes);
         let mut rows_missing = 1 + clears;
         let (mut far, mut more) = (None, false);

@@ -1,8 +1,8 @@
-//! Range reads and the read conflicts that they make, as FoundationDB's client makes them.
+//! Range reads and their read conflicts, as in FoundationDB's client.
 //!
-//! Two rule sets: [`Rules::ReadYourWrites`] is the client's read-your-writes layer, [`Rules::Native`] what lies below it
-//! and answers when `read_your_writes_disable` is set. They resolve selectors alike; they differ in the extent of the
-//! read conflicts.
+//! Two rule sets: [`Rules::ReadYourWrites`] is the client's read-your-writes layer; [`Rules::Native`] is the layer
+//! below, which answers when `read_your_writes_disable` is set. They resolve selectors alike and differ in the extent
+//! of the read conflicts.
 
 use std::borrow::Cow;
 
@@ -13,14 +13,14 @@ use crate::read::result::RangeResult;
 use crate::read::selector::{KeySelector, Outcome, get_key, resolve};
 use crate::read::view::{Item, View, ViewError, ViewResult};
 
-/// Which conflicts a read makes.
+/// The rule set for the conflicts of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rules {
     ReadYourWrites,
     Native,
 }
 
-/// Where a range begins and ends.
+/// Begin and end of a range.
 type Keys<'r> = (Cow<'r, [u8]>, Cow<'r, [u8]>);
 
 /// A range read between two selectors.
@@ -34,7 +34,7 @@ pub(crate) struct RangeRead<'r> {
 }
 
 impl<'r> RangeRead<'r> {
-    /// The two keys between which the read goes, where its selectors mean keys as they are.
+    /// Returns the two ends of the read if its selectors need no walk.
     pub(crate) fn keys(&self) -> Option<Keys<'r>> {
         let is_plain = self.begin.offset == 1 && self.end.offset == 1;
         is_plain.then(|| (self.begin.base(), self.end.base())).filter(|(begin, end)| begin < end)
@@ -44,7 +44,7 @@ impl<'r> RangeRead<'r> {
         self.run_cut(view, |_| Ok(()))
     }
 
-    /// Reads, lets `cut` take pairs off the far end, and tells the conflict of what is left.
+    /// Reads, lets `cut` take pairs off the far end, and determines the conflict of the rest.
     pub(crate) fn run_cut<E: From<ViewError>>(
         &self,
         view: &View<'_>,
@@ -64,7 +64,7 @@ impl<'r> RangeRead<'r> {
     fn collect(&self, view: &View<'_>, begin: &[u8], end: &[u8], found: &mut Found) -> ViewResult<()> {
         let from = resolve(view, begin, i64::from(self.begin.offset), self.max_key);
         let to = resolve(view, end, i64::from(self.end.offset), self.max_key);
-        // A selector may run into keys that cannot be read, but the read, ended by its limit, never reaches them.
+        // A selector may run into unreadable keys that the read, ended by its limit, never reaches.
         let (from, to) = match (from, to, self.reverse) {
             (Ok(from), Ok(to), _) => (from, to),
             (Ok(from), Err(error), false) => {
@@ -82,7 +82,7 @@ impl<'r> RangeRead<'r> {
         }
         found.reads_past_end = to.is_past_end && (!from.is_past_end || from.offset < to.offset);
         if from.offset >= to.offset && from.key >= to.key {
-            // An end that only a walk of the far selector alone ran off does not count.
+            // An end that only the walk of the far selector ran off does not count.
             (found.read_to_begin, found.read_through_end) = (false, false);
             return Ok(());
         }
@@ -102,15 +102,15 @@ impl<'r> RangeRead<'r> {
             }
         }
         if found.result.more {
-            // What lies past the limit was not read.
+            // Keys past the limit were not read.
             found.read_to_begin &= !self.reverse;
             found.read_through_end &= self.reverse;
         }
         Ok(())
     }
 
-    /// Selectors that start on crossed keys: FoundationDB's client resolves the far one first, and its answer may end the
-    /// read at once, with a conflict up to the end of the key space that it ran off.
+    /// Handles selectors that start on crossed keys. FoundationDB's client resolves the far one first, and its answer
+    /// may end the read at once, with a conflict up to the end of the key space that it ran off.
     fn is_crossed(&self, view: &View<'_>, begin: &[u8], end: &[u8], found: &mut Found) -> ViewResult<bool> {
         let (near, far) = if self.reverse { (&self.end, &self.begin) } else { (&self.begin, &self.end) };
         if begin <= end || far.offset == 1 {
@@ -130,8 +130,8 @@ impl<'r> RangeRead<'r> {
         Ok(is_empty || is_off)
     }
 
-    /// Reads from one end whose other end cannot be known, because of `error`: right only if the limit comes first, and
-    /// as many pairs after it as the other selector may go back over.
+    /// Reads from one end while the other end is unknown because of `error`. The result is valid only if the limit is
+    /// reached first, with as many pairs after it as the other selector may go back over.
     fn until_limit(
         &self,
         view: &View<'_>,
@@ -153,7 +153,7 @@ impl<'r> RangeRead<'r> {
         if is_known { Ok(()) } else { Err(error) }
     }
 
-    /// Whether the limit was reached and `further` pairs lie beyond, all of them before the other selector's base.
+    /// Returns whether the limit was reached and `further` pairs follow, all of them before the other selector's base.
     fn fill_and_go_on<'v>(
         &self,
         found: &mut Found,
@@ -185,15 +185,14 @@ impl<'r> RangeRead<'r> {
         Ok(())
     }
 
-    /// Pairs from `from` on where there are no writes to lay over them: most of what ranges read, and so without the way
-    /// through them.
+    /// Fills from stored pairs from `from` on, without writes to overlay: the fast path of most range reads.
     fn fill_stored(&self, stored: &Stored<'_>, from: &[u8], end: &[u8], found: &mut Found) -> ViewResult<()> {
         let mut limits = self.limits;
         Ok(stored.ascend(from)?.for_each_below(end, |key, value| found.result.take(key, value, &mut limits))?)
     }
 
-    /// The read-your-writes layer's extent. A limited read does not depend on what lies past its last pair, unless the
-    /// far selector counts from there.
+    /// The extent of the conflict in the read-your-writes layer. A limited read does not depend on keys past its last
+    /// pair, unless the far selector counts from there.
     fn conflict(&self, found: &Found, begin: Vec<u8>, end: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
         let result = &found.result;
         let (mut from, mut to) = match (begin < end, self.reverse) {
@@ -220,7 +219,7 @@ impl<'r> RangeRead<'r> {
         (from, to)
     }
 
-    /// The extent where the read-your-writes layer is off.
+    /// The extent of the conflict without the read-your-writes layer.
     fn native_conflict(&self, found: &Found, begin: Vec<u8>, end: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
         let result = &found.result;
         let (begin_offset, end_offset) = (self.begin.offset, self.end.offset);
@@ -258,10 +257,10 @@ impl<'r> RangeRead<'r> {
 #[derive(Default)]
 struct Found {
     result: RangeResult,
-    /// The begin selector ran off the begin of the key space, and the range is not empty.
+    /// True if the begin selector ran off the begin of the key space and the range is not empty.
     begins_before_begin: bool,
-    /// The end selector ran off the end of what may be read, and the range is not empty: on a cluster there are system
-    /// keys in it.
+    /// True if the end selector ran off the readable end and the range is not empty: on a cluster it contains system
+    /// keys.
     reads_past_end: bool,
     read_to_begin: bool,
     read_through_end: bool,

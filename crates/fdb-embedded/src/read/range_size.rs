@@ -1,7 +1,7 @@
-//! How large a range is, and where to cut it into pieces: exact for a range that is soon read, an estimate for more.
+//! Range sizes and split points: exact for small ranges, estimated for larger ones.
 //!
-//! On a cluster both are estimates from a sample of the keys, and neither has anything to do with a transaction's read
-//! version or its own writes.
+//! On a cluster both are estimates from a sample of the keys, and neither depends on a transaction's read version or
+//! its own writes.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,15 +11,15 @@ use crate::disk::format;
 use crate::disk::tree_sample::{Wanted, sample};
 use crate::read::snapshot::{ReadPoint, Versions};
 
-/// Ranges up to these are read whole.
+/// The largest range that is read whole.
 const EXACT_KEYS_MAX: usize = 100_000;
 const EXACT_BYTES_MAX: usize = 256 << 20;
-/// Keys that are read without letting other readers of the same state in between.
+/// Keys read in one turn; other readers of the same state run between turns.
 const KEYS_A_TURN: usize = 1_000;
-/// How often another state is tried where the committer was faster.
+/// Attempts with another state after the committer overtook the current one.
 const ATTEMPTS: usize = 8;
 
-/// What sizes are asked of.
+/// The state that sizes are measured on.
 #[derive(Clone, Copy)]
 pub(crate) struct Measured<'m> {
     pub(crate) versions: &'m Versions,
@@ -27,14 +27,15 @@ pub(crate) struct Measured<'m> {
     pub(crate) dir: &'m Path,
 }
 
-/// Bytes of the keys and values in `[begin, end)`.
+/// Returns the bytes of the keys and values in `[begin, end)`.
 pub(crate) fn size(measured: Measured<'_>, begin: &[u8], end: &[u8]) -> Result<i64> {
     let mut size = 0.0;
     for_each(measured, begin, end, EXACT_KEYS_MAX, || 0.0, &mut size, |size, _, bytes| *size += bytes)?;
     Ok(size as i64)
 }
 
-/// Keys that cut `[begin, end)` into pieces of about `chunk_bytes`, which is positive; begin and end included.
+/// Returns keys that split `[begin, end)` into pieces of about `chunk_bytes`, which is positive; begin and end
+/// included.
 pub(crate) fn split_points(measured: Measured<'_>, begin: &[u8], end: &[u8], chunk_bytes: i64) -> Result<Vec<Vec<u8>>> {
     let new = || Splitter::new(begin, chunk_bytes as f64);
     let mut splitter = new();
@@ -45,13 +46,13 @@ pub(crate) fn split_points(measured: Measured<'_>, begin: &[u8], end: &[u8], chu
     Ok(points)
 }
 
-/// Cuts where FoundationDB's storage server does: a piece ends before the pair that would make it too large.
+/// Splits where FoundationDB's storage server does: a piece ends before the pair that would make it too large.
 struct Splitter {
     points: Vec<Vec<u8>>,
     chunk_bytes: f64,
     /// Bytes since the last point.
     bytes: f64,
-    /// The last point is itself larger than a piece: the next key is one, too.
+    /// True if the last point is itself larger than a piece, so that the next key is a point too.
     is_next_wanted: bool,
 }
 
@@ -72,8 +73,8 @@ impl Splitter {
     }
 }
 
-/// Calls `each` with keys of the range, ascending, and the bytes that lie from each to the next. Begins anew with a `new`
-/// state where what was read so far turns out to be too much for an exact answer.
+/// Calls `each` with keys of the range, ascending, and the bytes from each key to the next. Starts again with a `new`
+/// state if the range turns out to be too large for an exact answer.
 fn for_each<T>(
     measured: Measured<'_>,
     begin: &[u8],
@@ -90,7 +91,7 @@ fn for_each<T>(
     let file = File::open(measured.dir.join(format::DATA_FILE)).map_err(failed)?;
     for _ in 0..ATTEMPTS {
         *state = new();
-        // The point keeps the pages of its state from being used for another.
+        // The point keeps LMDB from reusing the pages of its state.
         let point = measured.versions.acquire(false)?;
         let (transaction, clears) = point.snapshot.with(|stored| Ok((stored.txn.id(), stored.clears.clone())))?;
         let wanted = Wanted { begin, end, clears: &clears };
@@ -102,7 +103,7 @@ fn for_each<T>(
     Err(Error::PROCESS_BEHIND)
 }
 
-/// The same of every single pair; false where there are too many.
+/// Calls `each` for every single pair; false if there are too many.
 fn for_each_exact(
     measured: Measured<'_>,
     begin: &[u8],
@@ -164,7 +165,7 @@ mod tests {
         Measured { versions: &engine.core().versions, dir: &engine.core().dir }
     }
 
-    /// Sizes that differ along the keys, some values on pages of their own, some keys in buckets.
+    /// Fills an engine with sizes that vary along the keys, some values on overflow pages, some keys in buckets.
     fn fill(engine: &Engine, keys: usize) {
         for from in (0..keys).step_by(5_000) {
             commit(engine, |transaction| {
@@ -202,7 +203,7 @@ mod tests {
         }
         assert_eq!(estimate(all, b"x", b"y", 0), 0.0);
         assert_eq!(estimate(all, b"y", b"x", 0), 0.0);
-        // What a pending clear hides does not count, though its records are still there.
+        // Hidden records do not count, though they are still stored.
         let hidden = Engine::open(&dir.path().join("hidden"), {
             let mut options = OpenOptions::default();
             (options.clear_records_max, options.is_removal_paused) = (Some(10), true);
@@ -238,7 +239,7 @@ mod tests {
 
     #[test]
     fn points_are_those_of_a_storage_server() {
-        // The example in FoundationDB's own tests, in which every key has been sampled.
+        // The example of FoundationDB's own tests, in which every key has been sampled.
         let sizes: [(&[u8], f64); 8] = [
             (b"A", 200.0),
             (b"Absolute", 800.0),

@@ -1,8 +1,8 @@
 //! The LMDB read transactions of one state of the database.
 //!
-//! LMDB lets one thread at a time use a read transaction. A state begins with one; a thread that finds it in use opens
-//! another one, which is of the same state for as long as that is LMDB's newest. So as many threads as there are stripes
-//! read one state without waiting for each other.
+//! Only one thread at a time may use an LMDB read transaction. A state begins with one. A thread that finds it in use
+//! opens another one, which reads the same state while that is LMDB's newest. So up to [`STRIPES`] threads read one
+//! state without waiting for each other.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -13,14 +13,14 @@ use crate::base::error::{Error, Result};
 use crate::base::lock::lock;
 use crate::base::stripe::{Apart, STRIPES, own_stripe};
 
-/// Held shared where a read transaction is opened, and alone where LMDB's map is replaced.
+/// Locked shared while a read transaction is opened, and exclusively while LMDB's map is replaced.
 pub(crate) type MapGate = Arc<RwLock<()>>;
 
 enum Slot {
     /// Not tried yet.
     Empty,
     Open(RoTxn<'static, WithoutTls>),
-    /// LMDB's newest state was another one already.
+    /// LMDB's newest state had already moved on.
     TooLate,
 }
 
@@ -28,7 +28,7 @@ enum Slot {
 pub(crate) struct Readers {
     env: Env<WithoutTls>,
     gate: MapGate,
-    /// LMDB's number of the state.
+    /// LMDB's transaction id of the state.
     id: usize,
     is_closed: AtomicBool,
     /// The first is open unless all are closed.
@@ -36,7 +36,7 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    /// `first` is a transaction on the state.
+    /// Creates the readers of a state; `first` is a transaction on it.
     pub(crate) fn new(env: Env<WithoutTls>, gate: MapGate, first: RoTxn<'static, WithoutTls>) -> Readers {
         let id = first.id();
         let slots = std::array::from_fn(|_| Apart(Mutex::new(Slot::Empty)));
@@ -44,9 +44,10 @@ impl Readers {
         Readers { env, gate, id, is_closed: AtomicBool::new(false), slots }
     }
 
-    /// Calls `read` with a transaction on the state; 1007 where it was closed.
+    /// Calls `read` with a transaction on the state; 1007 if it was closed.
     pub(crate) fn with<T>(&self, read: impl FnOnce(&RoTxn<'_, AnyTls>) -> Result<T>) -> Result<T> {
-        // A thread's own slot first, where it met others before: the lock of one that all use is slow though it is free.
+        // A thread that met others before tries its own slot first: a lock shared by all threads is slow even if it is
+        // free.
         if let Some(own) = self.slots.get(own_stripe()).and_then(|slot| slot.0.try_lock().ok())
             && let Slot::Open(txn) = &*own
         {
@@ -74,12 +75,12 @@ impl Readers {
         }
         match self.env.clone().static_read_txn() {
             Ok(txn) if txn.id() == self.id => Slot::Open(txn),
-            // Without a place among LMDB's readers threads wait for each other.
+            // Without a free slot in LMDB's reader table, threads wait for each other.
             Ok(_) | Err(_) => Slot::TooLate,
         }
     }
 
-    /// Ends all transactions, once their reads are through.
+    /// Ends all transactions once their reads are done.
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         for slot in &self.slots {

@@ -1,11 +1,11 @@
-//! What a range read answers.
+//! The result of a range read.
 
 use crate::read::limits::Limits;
 
-/// No result grows past this, whatever was asked: offsets in the arena are 32 bits, and memory is bounded.
+/// The largest result in bytes, whatever the limits: offsets in the arena are 32 bits, and memory is bounded.
 const RESULT_BYTES_MAX: usize = 1 << 28;
 
-/// Where a pair lies in [`RangeResult::arena`], in bytes.
+/// The position of a pair in [`RangeResult::arena`], in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairAt {
     /// First byte of the key.
@@ -16,23 +16,23 @@ pub struct PairAt {
     pub value_start: u32,
     /// Bytes of the value.
     pub value_len: u32,
-    /// Makes it as large as what C has for a pair, so that a list of these becomes one of those where it lies.
+    /// Pads the struct to the size of a C key-value pair, so that a list of these can be converted in place.
     _room: [u32; 2],
 }
 
-/// What a range read answers: all keys and values in one arena.
+/// The result of a range read, with all keys and values in one arena.
 #[derive(Clone, Debug, Default)]
 pub struct RangeResult {
     /// The bytes of all keys and values.
     pub arena: Vec<u8>,
     /// The pairs in the order of the read.
     pub pairs: Vec<PairAt>,
-    /// Whether a limit ended the read, so that there may be more.
+    /// True if a limit ended the read, so that the range may have more pairs.
     pub more: bool,
 }
 
 impl RangeResult {
-    /// The pair at a position, if there is one.
+    /// Returns the pair at a position.
     pub fn get(&self, at: usize) -> Option<(&[u8], &[u8])> {
         let pair = self.pairs.get(at)?;
         let bytes = |start: u32, len: u32| self.arena.get(start as usize..).and_then(|rest| rest.get(..len as usize));
@@ -44,7 +44,7 @@ impl RangeResult {
         (0..self.pairs.len()).filter_map(|at| self.get(at))
     }
 
-    /// Makes room for a pair: at first for a few more like it, then for as many as the limits let through.
+    /// Reserves memory for a pair: at first for a few like it, then for as many as the limits allow.
     pub(crate) fn make_room(&mut self, pair_bytes: usize, limits: &Limits) {
         const FIRST_BYTES: usize = 4 << 10;
         const BYTES_MAX: usize = 128 << 10;
@@ -68,7 +68,7 @@ impl RangeResult {
         self.pairs.push(PairAt { key_start, key_len, value_start, value_len, _room: [0; 2] });
     }
 
-    /// Takes a pair over; whether it was the last that the limits let through.
+    /// Appends a pair. Returns whether it was the last that the limits allow.
     pub(crate) fn take(&mut self, key: &[u8], value: &[u8], limits: &mut Limits) -> bool {
         self.make_room(key.len() + value.len(), limits);
         self.push(key, value);
@@ -77,7 +77,7 @@ impl RangeResult {
         self.more
     }
 
-    /// Makes the pairs between the first and the last empty.
+    /// Empties the pairs between the first and the last.
     pub(crate) fn blank_inner(&mut self) {
         let last = self.pairs.len().saturating_sub(1);
         for pair in self.pairs.iter_mut().take(last).skip(1) {
@@ -85,7 +85,7 @@ impl RangeResult {
         }
     }
 
-    /// Keeps the first pairs only, and says that there is more.
+    /// Keeps the first `len` pairs and sets `more`.
     pub(crate) fn cut(&mut self, len: usize) {
         self.pairs.truncate(len);
         self.more = true;

@@ -1,4 +1,4 @@
-//! The segments into which a transaction's writes and earlier reads divide the key space, as its next read sees them.
+//! The segments into which a transaction's writes and earlier reads divide the key space.
 
 use crate::base::key_space::key_after;
 use crate::read::known::Known;
@@ -8,58 +8,58 @@ use crate::read::write_map::{BEHIND_ALL_KEYS, Ops, Side};
 /// What the client knows of a segment's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// A server must be asked.
+    /// Unknown: a server must be asked.
     Unknown,
     /// No key.
     Empty,
     /// One key with the stored value.
     Stored,
-    /// One key that the transaction wrote; `None`: its operations leave nothing.
+    /// One key that the transaction wrote; `None`: its operations leave no value.
     Written(Option<Vec<u8>>),
 }
 
-/// Neighbouring keys of which the client knows the same: `[begin, end)`.
+/// Adjacent keys of which the client knows the same: `[begin, end)`.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) begin: Vec<u8>,
     pub(crate) end: Vec<u8>,
     pub(crate) content: Content,
-    /// The transaction wrote a versionstamp here.
+    /// True if the transaction wrote a versionstamp here.
     pub(crate) is_unreadable: bool,
-    /// Around a stored key: the part of the key space whose stored pairs are all known and not overwritten.
+    /// The range around a stored key whose stored pairs are all known and not overwritten.
     pub(crate) pairs_begin: Vec<u8>,
     pub(crate) pairs_end: Vec<u8>,
 }
 
 impl Segment {
-    /// Whether the client knows the content and may read it.
+    /// Returns whether the client knows the content and may read it.
     pub(crate) fn is_known(&self) -> bool {
         !self.is_unreadable && self.content != Content::Unknown
     }
 }
 
-/// Finds segments.
 pub(crate) struct Segments<'s, 'v> {
     pub(crate) view: &'s View<'v>,
     pub(crate) known: &'s Known,
 }
 
 impl Segments<'_, '_> {
-    /// The segment that holds `key`.
+    /// Returns the segment that holds `key`.
     pub(crate) fn at(&self, key: &[u8]) -> ViewResult<Segment> {
         self.segment(key, Side::At)
     }
 
-    /// The segment that holds the keys just below `key`, which is not the empty key.
+    /// Returns the segment of the keys just below `key`, which is not the empty key.
     pub(crate) fn below(&self, key: &[u8]) -> ViewResult<Segment> {
         match key.split_last() {
-            // There is one key just below this one.
+            // Exactly one key is just below this one.
             Some((0, before)) => self.segment(before, Side::At),
             _ => self.segment(key, Side::Below),
         }
     }
 
-    /// The first segment from the one that holds `key` on that is not known to be empty, and `key` or its begin.
+    /// Returns the first segment, from the one that holds `key` on, that is not known to be empty; and `key` or the
+    /// segment's begin.
     pub(crate) fn skip_empty(&self, key: &[u8], max_key: &[u8]) -> ViewResult<(Vec<u8>, Segment)> {
         let mut key = key.to_vec();
         let mut segment = self.at(&key)?;
@@ -70,7 +70,7 @@ impl Segments<'_, '_> {
         Ok((key, segment))
     }
 
-    /// The content of a segment that is read.
+    /// Returns the content of a readable segment.
     pub(crate) fn content<'c>(&self, segment: &'c Segment) -> ViewResult<&'c Content> {
         match segment.is_unreadable && !self.view.bypass_unreadable {
             true => Err(ViewError::Unreadable),
@@ -109,7 +109,7 @@ impl Segments<'_, '_> {
         })
     }
 
-    /// The segment by what was read, without the transaction's writes.
+    /// Returns the segment by earlier reads, without the transaction's writes.
     fn read_segment(&self, key: &[u8], side: Side) -> ViewResult<Segment> {
         let held = match side {
             Side::At => self.known.holding(key),

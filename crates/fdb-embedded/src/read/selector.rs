@@ -1,34 +1,34 @@
-//! Key selectors, and what FoundationDB's client makes of them.
+//! Key selectors, resolved as in FoundationDB's client.
 
 use std::borrow::Cow;
 
 use crate::base::key_space::key_after;
 use crate::read::view::{View, ViewResult};
 
-/// A key selector as `fdb_transaction_get_key` takes it: the last key less than `key` (or equal, with `or_equal`), then
-/// `offset` keys further. Any key, any offset; walking an offset costs time in proportion to it.
+/// A key selector as in `fdb_transaction_get_key`: the last key less than `key` (or equal, with `or_equal`), then
+/// `offset` keys further. Any key and offset is allowed; the time is proportional to the offset.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySelector<'a> {
     /// The key that the selector starts from.
     pub key: &'a [u8],
-    /// Whether a key equal to `key` counts as before it.
+    /// True if a key equal to `key` counts as before it.
     pub or_equal: bool,
-    /// How many keys to go on; 1 is the first key after the start.
+    /// Keys to advance; 1 is the first key after the start.
     pub offset: i32,
 }
 
 impl<'a> KeySelector<'a> {
-    /// The first key not below `key`.
+    /// Selects the first key not below `key`.
     pub fn first_greater_or_equal(key: &'a [u8]) -> KeySelector<'a> {
         KeySelector { key, or_equal: false, offset: 1 }
     }
 
-    /// The first key above `key`.
+    /// Selects the first key above `key`.
     pub fn first_greater_than(key: &'a [u8]) -> KeySelector<'a> {
         KeySelector { key, or_equal: true, offset: 1 }
     }
 
-    /// Whether nothing can lie between two selectors, wherever keys are.
+    /// Returns whether nothing can lie between two selectors, whatever keys exist.
     pub(crate) fn are_inverted(begin: &KeySelector<'_>, end: &KeySelector<'_>) -> bool {
         begin.offset >= end.offset && (begin.or_equal || begin.key >= end.key) && begin.base() >= end.base()
     }
@@ -39,17 +39,17 @@ impl<'a> KeySelector<'a> {
     }
 }
 
-/// A selector walked to its place.
+/// A resolved selector.
 pub(crate) struct Resolved {
-    /// The first key not below this one is what the selector means; "" and `max_key` where it ran off.
+    /// The selector's key is the first key not below this one; "" and `max_key` if it ran off an end.
     pub(crate) key: Vec<u8>,
-    /// 1; or what was left of the offset when the selector ran off an end.
+    /// 1, or the rest of the offset if the selector ran off an end.
     pub(crate) offset: i64,
     pub(crate) is_before_begin: bool,
     pub(crate) is_past_end: bool,
 }
 
-/// Walks a selector. `max_key` bounds what may be read.
+/// Resolves a selector. `max_key` bounds the readable keys.
 pub(crate) fn resolve(view: &View<'_>, base: &[u8], offset: i64, max_key: &[u8]) -> ViewResult<Resolved> {
     let at = |key: Vec<u8>| Resolved { key, offset: 1, is_before_begin: false, is_past_end: false };
     if offset == 1 {
@@ -71,7 +71,7 @@ pub(crate) fn resolve(view: &View<'_>, base: &[u8], offset: i64, max_key: &[u8])
     let mut left = offset;
     let mut items = view.descend(base.min(max_key), b"")?;
     loop {
-        // The empty key is the begin of the key space and no step.
+        // The empty key is the begin of the key space and counts as no step.
         let Some(item) = items.next()?.filter(|item| !item.key.is_empty()) else {
             return Ok(Resolved { offset: left, is_before_begin: true, ..at(Vec::new()) });
         };
@@ -82,13 +82,13 @@ pub(crate) fn resolve(view: &View<'_>, base: &[u8], offset: i64, max_key: &[u8])
     }
 }
 
-/// What a read answered, and over which keys it conflicts; begin not below end is no conflict.
+/// The answer of a read and its conflict range; begin not below end is no conflict.
 pub(crate) struct Outcome<T> {
     pub(crate) answer: T,
     pub(crate) conflict: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// `get_key`: the selector's key, "" before the first and `max_key` past the last.
+/// Resolves `get_key`: the selector's key, "" before the first and `max_key` past the last.
 pub(crate) fn get_key(view: &View<'_>, selector: KeySelector<'_>, max_key: &[u8]) -> ViewResult<Outcome<Vec<u8>>> {
     let base = selector.base().into_owned();
     let offset = i64::from(selector.offset);

@@ -1,9 +1,10 @@
 //! Read versions, and the LMDB read transactions behind them.
 //!
-//! A version is a number of microseconds: the clock at opening, plus the time since. Where an earlier run may have gone
-//! further, versions stand still until the clock has caught up, so that they do not go back, whoever asks for one when. A commit takes the clock's version, or one more than any version handed out. A read version is
-//! the clock's too, so its age is its distance from the clock; it sees the newest commit not above it. All read versions
-//! between two commits share one snapshot.
+//! A version is a number of microseconds: the clock at opening, plus the time since. If an earlier run used higher
+//! versions, versions stand still until the clock has caught up, so that they never decrease. A commit takes the
+//! clock's version, or one more than any version handed out. A read version is the clock's too, so its age is its
+//! distance from the clock; it sees the newest commit not above it. All read versions between two commits share one
+//! snapshot.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,27 +21,27 @@ use crate::disk::store::Store;
 use crate::disk::stored::Stored;
 use crate::read::readers::{MapGate, Readers};
 
-/// A read version older than this answers 1007, in versions (microseconds).
+/// The age from which a read version answers 1007, in versions (microseconds).
 pub(crate) const READ_VERSIONS_MAX_AGE: i64 = 5_000_000;
 /// The same as a time.
 pub(crate) const READ_AGE_MAX: Duration = Duration::from_micros(READ_VERSIONS_MAX_AGE as u64);
-/// Snapshots kept only because their version was handed out; past it the oldest go.
+/// The most snapshots kept only because their version was handed out; past it the oldest is dropped.
 const RETAINED_MAX: usize = 8_192;
 
 /// One state of the database, shared by all transactions that read it.
 pub(crate) struct Snapshot {
     readers: Readers,
     store: Store,
-    /// The clears that were pending in this state.
+    /// The pending clears of this state.
     clears: Arc<Clears>,
     /// The version of the commit that made this state.
     pub(crate) committed: i64,
-    /// Of LMDB's pages.
+    /// The size of LMDB's pages.
     page_bytes: usize,
 }
 
 impl Snapshot {
-    /// Calls `read` with what is stored; 1007 where the snapshot was closed because it is too old.
+    /// Calls `read` with the stored pairs; 1007 if the snapshot was closed because of its age.
     pub(crate) fn with<T>(&self, read: impl FnOnce(Stored<'_>) -> Result<T>) -> Result<T> {
         let map_page_bytes = Some(self.page_bytes);
         self.readers.with(|txn| read(Stored { store: self.store, txn, clears: &self.clears, map_page_bytes }))
@@ -58,38 +59,38 @@ pub(crate) struct ReadPoint {
     pub(crate) snapshot: Arc<Snapshot>,
 }
 
-/// The newest state, or one that was.
+/// The newest state, or an earlier one.
 struct Live {
     snapshot: Weak<Snapshot>,
-    /// Held here when the version was handed out, so that others may read at it.
+    /// Set when the version was handed out, so that other transactions may read at it.
     retained: Option<Arc<Snapshot>>,
-    /// When the next commit came, and its version.
+    /// The time and the version of the next commit.
     superseded: Option<(Instant, i64)>,
 }
 
 struct Inner {
     /// The newest commit that readers may see.
     committed: i64,
-    /// The clears that are pending in that commit's state.
+    /// The pending clears in that commit's state.
     clears: Arc<Clears>,
     /// The batch being written.
     pending: Option<Pending>,
     /// The greatest read version handed out.
     read: i64,
-    /// LMDB's environment must not be touched again.
+    /// True if LMDB's environment must not be touched again.
     is_closed: bool,
-    /// The newest state, if anyone read it yet.
+    /// The newest state, once a transaction read it.
     current: Option<Arc<Snapshot>>,
     /// All states that may still be read, by the version of their commit.
     live: BTreeMap<i64, Live>,
 }
 
-/// A batch that is being written.
+/// A batch being written.
 struct Pending {
     version: i64,
     /// The LMDB transaction that it is written in.
     txn_id: usize,
-    /// The clears that are pending after it; known just before LMDB's commit.
+    /// The pending clears after the batch; set just before LMDB's commit.
     clears: Option<Arc<Clears>>,
 }
 
@@ -121,18 +122,18 @@ impl Versions {
         Versions { env, gate: MapGate::default(), store, page_bytes, started, start, inner, snapshots_opened: 0.into() }
     }
 
-    /// The version that the clock shows, or the one that it has to catch up with.
+    /// The version of the clock, or the one that the clock has to catch up with.
     pub(crate) fn now(&self) -> i64 {
         self.clock().max(self.start.version)
     }
 
-    /// What the clock shows. It is not set while the engine is open.
+    /// The clock's version. Setting the system clock does not change it while the engine is open.
     pub(crate) fn clock(&self) -> i64 {
         self.start.clock.saturating_add(i64::try_from(self.started.elapsed().as_micros()).unwrap_or(i64::MAX))
     }
 
-    /// Whether reads at this version are refused. The newest version that can be read never is, even where it is older
-    /// than five seconds because a slow disk takes that long for a batch.
+    /// Returns whether reads at this version are refused. The newest readable version is never refused, even if a slow
+    /// disk makes it older than five seconds.
     pub(crate) fn is_too_old(&self, version: i64) -> bool {
         self.now() - version > READ_VERSIONS_MAX_AGE
             && self.newest(&lock(&self.inner)) - version > READ_VERSIONS_MAX_AGE
@@ -142,12 +143,12 @@ impl Versions {
         lock(&self.inner).committed
     }
 
-    /// How many clears are pending after the newest commit.
+    /// The number of pending clears after the newest commit.
     pub(crate) fn pending_clears(&self) -> usize {
         lock(&self.inner).clears.len()
     }
 
-    /// (states that may be read, of them retained for their version, opened in all).
+    /// The counts of readable states, of those retained for their version, and of states ever opened.
     pub(crate) fn snapshot_counts(&self) -> (usize, usize, u64) {
         let inner = lock(&self.inner);
         let retained = inner.live.values().filter(|live| live.retained.is_some()).count();
@@ -155,7 +156,7 @@ impl Versions {
         (open, retained, self.snapshots_opened.load(Ordering::Relaxed))
     }
 
-    /// How long ago the oldest state that may be read was superseded; 0 where only the newest is read.
+    /// The time since the oldest readable state was superseded; 0 if only the newest is read.
     pub(crate) fn oldest_age(&self) -> Duration {
         let inner = lock(&self.inner);
         let live = inner.live.values().filter(|live| live.snapshot.strong_count() > 0);
@@ -163,7 +164,7 @@ impl Versions {
         superseded.max().unwrap_or_default()
     }
 
-    /// The newest read version. With `retain` the version is handed to the caller, and stays readable.
+    /// Returns the newest read version. With `retain` the version is given to the caller and stays readable.
     pub(crate) fn acquire(&self, retain: bool) -> Result<ReadPoint> {
         let mut inner = lock(&self.inner);
         let snapshot = self.current(&mut inner)?;
@@ -174,7 +175,7 @@ impl Versions {
         Ok(ReadPoint { version, snapshot })
     }
 
-    /// The state that a version given to `set_read_version` sees: 1009 above the newest, 1007 where it is gone.
+    /// Returns the state that a version of `set_read_version` sees: 1009 above the newest, 1007 if it is gone.
     pub(crate) fn acquire_at(&self, version: i64) -> Result<ReadPoint> {
         if self.is_too_old(version) {
             return Err(Error::TRANSACTION_TOO_OLD);
@@ -195,7 +196,7 @@ impl Versions {
         Ok(ReadPoint { version, snapshot: found.ok_or(Error::TRANSACTION_TOO_OLD)? })
     }
 
-    /// Keeps a snapshot readable until it is five seconds old: its version was handed out.
+    /// Keeps a snapshot readable until it is five seconds old, because its version was handed out.
     pub(crate) fn retain(&self, snapshot: &Arc<Snapshot>) {
         lock(&self.inner).retain(snapshot);
     }
@@ -208,12 +209,12 @@ impl Versions {
             return Err(Error::IO_ERROR);
         }
         let txn = self.env.clone().static_read_txn().map_err(|error| match error {
-            // More versions are being read than LMDB has places for; some go soon.
+            // LMDB's reader table is full; slots are released soon.
             heed::Error::Mdb(heed::MdbError::ReadersFull) => Error::PROCESS_BEHIND,
             _ => Error::IO_ERROR,
         })?;
         self.snapshots_opened.fetch_add(1, Ordering::Relaxed);
-        // LMDB may have committed the pending batch already though the committer did not say so yet.
+        // LMDB may have committed the pending batch before the committer published it.
         if let Some(pending) = inner.pending.take_if(|pending| pending.txn_id == txn.id()) {
             inner.committed = pending.version;
             inner.clears = pending.clears.unwrap_or_else(|| Arc::clone(&inner.clears));
@@ -228,28 +229,27 @@ impl Versions {
         Ok(snapshot)
     }
 
-    /// The clock's version, but below the batch that is being written: who reads now does not see it.
+    /// The clock's version, but below the batch being written, which readers do not see yet.
     fn newest(&self, inner: &Inner) -> i64 {
         let now = self.now();
         let version = inner.pending.as_ref().map_or(now, |pending| now.min(pending.version - 1));
         version.max(inner.committed)
     }
 
-    /// Hands the newest version out.
     fn read_version(&self, inner: &mut Inner) -> i64 {
         let version = self.newest(inner);
         inner.read = inner.read.max(version);
         version
     }
 
-    /// Sees to it that the newest state is open. After a failed write of its meta page LMDB opens no more of them, and
-    /// reads go on at this one.
+    /// Opens the newest state. After a failed write of its meta page LMDB opens no further transactions, and reads
+    /// continue on this one.
     pub(crate) fn hold_newest(&self) {
-        // Where LMDB has no place for it now, there are others that are being read.
+        // If LMDB's reader table is full now, other states are being read.
         let _ = self.current(&mut lock(&self.inner));
     }
 
-    /// The version of the batch that the committer writes in the LMDB transaction `txn_id`.
+    /// Begins the batch that the committer writes in the LMDB transaction `txn_id`. Returns its version.
     pub(crate) fn begin_commit(&self, txn_id: usize) -> i64 {
         self.hold_newest();
         let mut inner = lock(&self.inner);
@@ -258,19 +258,19 @@ impl Versions {
         version
     }
 
-    /// The batch is about to be committed by LMDB: from then on these clears are pending.
+    /// Announces that LMDB is about to commit the batch; from the commit on these clears are pending.
     pub(crate) fn will_commit(&self, clears: &Arc<Clears>) {
         if let Some(pending) = &mut lock(&self.inner).pending {
             pending.clears = Some(Arc::clone(clears));
         }
     }
 
-    /// Records of pending clears were removed. Who reads an older state goes on with its own clears; who sees the new one
-    /// needs no more than these.
+    /// Publishes the clears after records of pending clears were removed. A reader of an older state keeps its own
+    /// clears; a reader of the new state needs no more than these.
     pub(crate) fn publish_clears(&self, clears: &Arc<Clears>) {
         let mut inner = lock(&self.inner);
         inner.clears = Arc::clone(clears);
-        // One that nobody reads would keep the freed pages from being used again.
+        // A state without readers would keep LMDB from reusing the freed pages.
         let unused = inner.current.take_if(|current| Arc::strong_count(current) == 1);
         if let Some(unused) = &unused {
             inner.live.remove(&unused.committed);
@@ -279,12 +279,12 @@ impl Versions {
         drop(unused);
     }
 
-    /// The batch came to nothing.
+    /// Abandons the batch.
     pub(crate) fn abandon_commit(&self) {
         lock(&self.inner).pending = None;
     }
 
-    /// The batch is on disk: whoever asks for a read version from now on sees it.
+    /// Publishes the batch, which is on disk: later read versions see it.
     pub(crate) fn publish(&self, version: i64) {
         let mut inner = lock(&self.inner);
         let pending = inner.pending.take();
@@ -309,12 +309,12 @@ impl Versions {
             }
         }
         drop(inner);
-        // Closing an LMDB read transaction needs no lock of ours.
+        // Closing an LMDB read transaction does not need the lock.
         drop(outdated);
     }
 
-    /// Closes every state, so that its readers get 1007 and begin anew, and lets none be opened during `action`; none ever
-    /// again where that fails.
+    /// Closes every state, so that its readers get 1007 and retry, and lets no state be opened during `action`; if
+    /// `action` fails, none is ever opened again.
     pub(crate) fn with_all_closed<T, E>(
         &self,
         action: impl FnOnce() -> std::result::Result<T, E>,
@@ -326,7 +326,7 @@ impl Versions {
                 snapshot.close();
             }
         }
-        // Who opens another transaction on a state that is closed now has done so, or finds it closed.
+        // A thread that opens another transaction on a closed state has finished, or finds the state closed.
         let alone = self.gate.write().unwrap_or_else(PoisonError::into_inner);
         let done = action();
         drop(alone);
@@ -334,14 +334,14 @@ impl Versions {
         done
     }
 
-    /// No transaction reads below this version from now on.
+    /// Returns the version below which no transaction reads from now on.
     pub(crate) fn oldest_readable(&self) -> i64 {
         let inner = lock(&self.inner);
         let oldest = inner.live.iter().find(|(_, live)| live.snapshot.strong_count() > 0);
         oldest.map_or(inner.committed, |(&committed, _)| committed)
     }
 
-    /// Closes the states that were superseded five seconds ago. Returns whether any superseded state is left.
+    /// Closes the states superseded five seconds ago. Returns whether any superseded state is left.
     pub(crate) fn reap(&self) -> bool {
         let now = Instant::now();
         let mut closed = Vec::new();
@@ -375,7 +375,7 @@ impl Inner {
         }
     }
 
-    /// Lets go of the oldest state that is held only for its version's sake.
+    /// Releases the oldest state that is kept only for its version.
     fn release_oldest(&mut self) {
         let oldest = self.live.iter_mut().find_map(|(&committed, live)| Some((committed, live.retained.take()?)));
         let Some((committed, snapshot)) = oldest else { return };

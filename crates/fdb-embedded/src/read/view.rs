@@ -1,4 +1,4 @@
-//! The database as a transaction sees it: a snapshot under the transaction's own writes.
+//! A transaction's view of the database: a snapshot under the transaction's own writes.
 
 use std::borrow::Cow;
 
@@ -8,12 +8,12 @@ use crate::disk::store::{Pair, StoreError};
 use crate::disk::stored::{Ascend, Cursor, Descend, Stored};
 use crate::read::write_map::{Entry, Lookup, Ops, RangeState, WriteMap};
 
-/// Why a read of a view failed.
+/// The failure of a read of a view.
 #[derive(Debug)]
 pub(crate) enum ViewError {
-    /// The read met a key whose value is not known before the commit.
+    /// The read met a key whose value is unknown before the commit.
     Unreadable,
-    /// The read needs what is stored, and the view has the transaction's writes only.
+    /// The read needs stored pairs, and the view has only the transaction's writes.
     NeedsStored,
     /// LMDB failed, or the file is damaged.
     Store,
@@ -37,16 +37,16 @@ impl From<ViewError> for Error {
 
 pub(crate) type ViewResult<T> = Result<T, ViewError>;
 
-/// A snapshot, and the writes that reads shall see (`None`: the snapshot alone).
+/// A snapshot, and the writes that reads see (`None`: the snapshot alone).
 #[derive(Clone, Copy)]
 pub(crate) struct View<'v> {
-    /// `None`: no read version was taken yet, and reads that the writes alone answer shall take none.
+    /// `None`: the transaction has no read version yet, and reads answered by its writes alone must not take one.
     pub(crate) stored: Option<Stored<'v>>,
     pub(crate) writes: Option<&'v WriteMap>,
     pub(crate) bypass_unreadable: bool,
 }
 
-/// A key in order. A phantom was written by the transaction but holds nothing (`compare_and_clear`); FoundationDB's
+/// A key in order. A phantom was written by the transaction but has no value (`compare_and_clear`). FoundationDB's
 /// client counts it when it walks a key selector's offset, and skips it in results.
 pub(crate) struct Item<'v> {
     pub(crate) key: Cow<'v, [u8]>,
@@ -80,12 +80,12 @@ impl<'v> View<'v> {
         }
     }
 
-    /// Whether the value of `key` depends on what is stored.
+    /// Returns whether the value of `key` depends on stored pairs.
     pub(crate) fn needs_stored(&self, key: &[u8]) -> bool {
         self.writes.is_none_or(|writes| writes.is_dependent(key))
     }
 
-    /// Items from `begin` on; unreadable keys count below `end` only. Items may come past `end`.
+    /// Returns items from `begin` on. Unreadable keys are errors only below `end`. Items past `end` are possible.
     pub(crate) fn ascend(&self, begin: &[u8], end: &[u8]) -> ViewResult<Ascending<'v>> {
         let writes = match self.writes {
             Some(writes) if !writes.is_empty() => {
@@ -99,7 +99,8 @@ impl<'v> View<'v> {
         Ok(Ascending { bypass_unreadable: self.bypass_unreadable, stored, writes })
     }
 
-    /// Items below `end`, descending; unreadable keys count from `begin` on only. Items may come below `begin`.
+    /// Returns items below `end`, descending. Unreadable keys are errors only from `begin` on. Items below `begin` are
+    /// possible.
     pub(crate) fn descend(&self, end: &[u8], begin: &[u8]) -> ViewResult<Descending<'v>> {
         let writes = match self.writes {
             Some(writes) if !writes.is_empty() => {
@@ -109,26 +110,26 @@ impl<'v> View<'v> {
             }
             _ => None,
         };
-        // Nothing lies below the empty key, and needs no look.
+        // Nothing is below the empty key, so no cursor is needed.
         let stored = Ahead::new(self, end, writes.is_some() || end.is_empty())?;
         Ok(Descending { bypass_unreadable: self.bypass_unreadable, stored, writes })
     }
 }
 
-/// The stored pairs in order, looked at only where the writes do not tell what is there.
+/// The stored pairs in order, read ahead by one pair, and only where the writes do not determine the content.
 struct Ahead<'v, C> {
     view: View<'v>,
-    /// `None`: to be placed where the pairs are asked for next.
+    /// `None`: to be placed at the next request.
     cursor: Option<C>,
     looked: Looked<'v>,
 }
 
-/// What a look at the next stored pair has found.
+/// The state of the read-ahead.
 enum Looked<'v> {
-    /// There was none yet.
+    /// No pair was read ahead.
     Not,
     At(Pair<'v>),
-    /// There is no further pair.
+    /// The pairs have ended.
     End,
 }
 
@@ -138,7 +139,7 @@ impl<'v, C: Cursor<'v>> Ahead<'v, C> {
         Ok(Ahead { view: *view, cursor, looked: Looked::Not })
     }
 
-    /// The next pair, where nothing was looked at before.
+    /// Returns the next pair, if none was read ahead.
     fn next(&mut self) -> ViewResult<Option<Pair<'v>>> {
         match &mut self.cursor {
             Some(cursor) => Ok(cursor.next()?),
@@ -146,14 +147,14 @@ impl<'v, C: Cursor<'v>> Ahead<'v, C> {
         }
     }
 
-    /// Looks at the first pair that was not passed yet; `from` is where those begin.
+    /// Reads ahead the first pair not passed yet; `from` is the begin of those pairs.
     fn look(&mut self, from: &[u8], is_passed: impl Fn(&[u8]) -> bool) -> ViewResult<()> {
         let cursor = match &mut self.cursor {
             Some(cursor) => cursor,
             cursor => cursor.insert(C::place(&self.view.stored()?, from)?),
         };
         while let Looked::Not = self.looked {
-            // Keys that only the writes know of may lie between.
+            // Keys that only the writes know may lie between.
             self.looked = match cursor.next()? {
                 Some(pair) if is_passed(&pair.0) => Looked::Not,
                 Some(pair) => Looked::At(pair),
@@ -163,7 +164,7 @@ impl<'v, C: Cursor<'v>> Ahead<'v, C> {
         Ok(())
     }
 
-    /// Takes the pair that was looked at, if it is such a one.
+    /// Takes the pair that was read ahead, if it matches.
     fn take_if(&mut self, is_it: impl FnOnce(&[u8]) -> bool) -> Option<Pair<'v>> {
         match std::mem::replace(&mut self.looked, Looked::Not) {
             Looked::At(pair) if is_it(&pair.0) => Some(pair),
@@ -174,11 +175,10 @@ impl<'v, C: Cursor<'v>> Ahead<'v, C> {
         }
     }
 
-    /// Goes over pairs that do not count, as far as the first that was looked at and is not such a one.
+    /// Skips pairs up to the first one read ahead that does not match.
     fn skip(&mut self, is_skipped: impl FnOnce(&[u8]) -> bool) {
         match &self.looked {
             Looked::At(pair) if !is_skipped(&pair.0) => {}
-            // Nothing comes after this.
             Looked::End => {}
             Looked::At(_) | Looked::Not => (self.cursor, self.looked) = (None, Looked::Not),
         }
@@ -188,10 +188,10 @@ impl<'v, C: Cursor<'v>> Ahead<'v, C> {
 type Entries<'v> = Box<dyn Iterator<Item = (&'v Vec<u8>, &'v Entry)> + 'v>;
 
 struct WritesAhead<'v> {
-    /// State of the keys from `at` to the next entry.
+    /// The state of the keys from `at` to the next entry.
     state: RangeState,
     at: Vec<u8>,
-    /// What lies from here on is not asked for.
+    /// The end of the request, exclusive.
     end: Vec<u8>,
     next: Option<(&'v Vec<u8>, &'v Entry)>,
     rest: Entries<'v>,
@@ -227,7 +227,7 @@ impl<'v> Ascending<'v> {
                 }
             }
             let Some((key, entry)) = writes.next else {
-                // Past the last write, in a range that goes to the end of the key space.
+                // Past the last write, in a range up to the end of the key space.
                 return Ok(None);
             };
             if *key >= writes.end {
@@ -253,9 +253,9 @@ impl<'v> Ascending<'v> {
 }
 
 struct WritesBehind<'v> {
-    /// Everything from here on was given out.
+    /// All keys from here on were returned.
     end: Vec<u8>,
-    /// What lies below is not asked for.
+    /// The begin of the request.
     begin: Vec<u8>,
     /// The entry whose range or operations come next.
     next: Option<(&'v Vec<u8>, &'v Entry)>,

@@ -1,8 +1,8 @@
-//! What a transaction wrote so far, as its own reads and its commit need it.
+//! The writes of a transaction, for its own reads and its commit.
 //!
-//! The key space is cut into segments: single keys with a stack of operations, and ranges between them that are
-//! untouched or cleared. Each segment also tells whether it makes a write conflict and whether it is unreadable
-//! (versionstamps). The map stores a segment boundary per entry; the state of a range stands in the entry before it.
+//! The key space is divided into segments: single keys with a stack of operations, and ranges between them that are
+//! untouched or cleared. Each segment records whether it is a write conflict and whether it is unreadable
+//! (versionstamps). The map stores one boundary per entry; the entry before a range holds the range's state.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,20 +12,20 @@ use crate::base::atomic::AtomicOp;
 use crate::base::key_space::key_after;
 use crate::base::range_set::RangeList;
 
-/// One operation on a single key, not yet resolved.
+/// An operation on a single key, not yet resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
-    /// `None` where an operation on a cleared key left nothing.
+    /// `None` if an operation on a cleared key left no value.
     Set(Option<Vec<u8>>),
     Atomic(AtomicOp, Vec<u8>),
-    /// The value holds a versionstamp, with its place in the last four bytes.
+    /// A value with a versionstamp; its offset is in the last four bytes.
     StampValue(Vec<u8>),
-    /// The key holds a versionstamp, with its place in the last four bytes.
+    /// A key with a versionstamp; its offset is in the last four bytes.
     StampKey(Vec<u8>),
 }
 
 impl Op {
-    /// Whether the outcome depends on the value before it.
+    /// Returns whether the result depends on the previous value.
     fn is_dependent(&self) -> bool {
         matches!(self, Op::Atomic(..))
     }
@@ -35,7 +35,7 @@ impl Op {
     }
 }
 
-/// Operations on one key in order; empty where the entry is only a boundary. Most keys have one.
+/// Operations on one key in order; empty if the entry is only a boundary. Most keys have one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ops {
     first: Option<Op>,
@@ -60,7 +60,7 @@ impl Ops {
         usize::from(self.first.is_some()) + self.more.len()
     }
 
-    /// Whether the outcome depends on the stored value.
+    /// Returns whether the result depends on the stored value.
     pub(crate) fn is_dependent(&self) -> bool {
         self.first.as_ref().is_some_and(Op::is_dependent)
     }
@@ -73,12 +73,12 @@ impl Ops {
         }
     }
 
-    /// Puts one operation in the place of all.
+    /// Replaces all operations by one.
     fn replace(&mut self, op: Op) {
         *self = Ops { first: Some(op), more: Vec::new() };
     }
 
-    /// The value after all operations, given the stored one; stamps count as their raw operand.
+    /// Returns the value after all operations on the stored one; stamps count as their raw operand.
     pub(crate) fn resolve(&self, stored: Option<&[u8]>) -> Option<Vec<u8>> {
         self.first.iter().chain(&self.more).fold(stored.map(<[u8]>::to_vec), |value, op| match op {
             Op::Set(value) => value.clone(),
@@ -87,7 +87,7 @@ impl Ops {
         })
     }
 
-    /// Adds an operation, melting it into the one before where the result cannot differ.
+    /// Adds an operation, merged with the previous one if the result is the same.
     fn push_coalesced(&mut self, op: Op) {
         let last = self.more.last_mut().or(self.first.as_mut());
         let melted = match (&last, &op) {
@@ -109,7 +109,7 @@ impl Ops {
     }
 }
 
-/// State of a range of keys without operations.
+/// The state of a range of keys without operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeState {
     pub(crate) is_cleared: bool,
@@ -126,15 +126,15 @@ pub(crate) struct Entry {
     pub(crate) after: RangeState,
 }
 
-/// All writes of a transaction. Before the first entry every key is untouched.
+/// All writes of a transaction. Every key before the first entry is untouched.
 #[derive(Debug, Default)]
 pub(crate) struct WriteMap {
     entries: BTreeMap<Vec<u8>, Entry>,
-    /// Whether any range may have another state than untouched; otherwise all entries are single keys.
+    /// True if any range may have a state other than untouched; else all entries are single keys.
     has_ranges: bool,
 }
 
-/// What a key's segment is, for reads.
+/// The segment of a key, for reads.
 pub(crate) enum Lookup<'w> {
     Untouched,
     Cleared,
@@ -142,16 +142,16 @@ pub(crate) enum Lookup<'w> {
     Operations(&'w Ops),
 }
 
-/// Which segment a key means.
+/// The choice of a segment by a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The one that holds the key.
+    /// The segment that holds the key.
     At,
-    /// The one that holds the keys just below it, which must not be `k\0` for any key `k`.
+    /// The segment of the keys just below it; the key must not be `k\0` for any key `k`.
     Below,
 }
 
-/// A part of the key space within which all keys have the same state: one written key, or a range.
+/// A part of the key space whose keys all have the same state: one written key, or a range.
 pub(crate) struct WriteSegment<'w> {
     pub(crate) begin: Cow<'w, [u8]>,
     pub(crate) end: Cow<'w, [u8]>,
@@ -160,7 +160,7 @@ pub(crate) struct WriteSegment<'w> {
     pub(crate) state: RangeState,
 }
 
-/// Greater than every key that can be read.
+/// Above every readable key.
 pub(crate) const BEHIND_ALL_KEYS: &[u8] = b"\xff\xff\xff";
 
 impl WriteMap {
@@ -168,12 +168,12 @@ impl WriteMap {
         self.entries.is_empty()
     }
 
-    /// Whether only single keys were written: no range was cleared, made a conflict or unreadable.
+    /// Returns whether only single keys were written: no range was cleared, made a conflict or made unreadable.
     pub(crate) fn has_keys_only(&self) -> bool {
         !self.has_ranges
     }
 
-    /// The state of the range that `key` lies in when it has no operations of its own.
+    /// The state of the range around `key` for a key without operations.
     fn range_state(&self, key: &[u8]) -> RangeState {
         self.last_at_or_before(key).map_or_else(RangeState::default, |(_, entry)| entry.after)
     }
@@ -197,7 +197,7 @@ impl WriteMap {
         }
     }
 
-    /// The segment that holds `key`, or the one that holds the keys just below it.
+    /// Returns the segment that holds `key`, or the one of the keys just below it.
     pub(crate) fn segment(&self, key: &[u8], side: Side) -> WriteSegment<'_> {
         let before = match side {
             Side::At => self.last_at_or_before(key),
@@ -222,7 +222,7 @@ impl WriteMap {
         WriteSegment { begin: Cow::Owned(after), end, ops: None, state: entry.after }
     }
 
-    /// Whether the transaction wrote, cleared or made unreadable anything in `[begin, end)`.
+    /// Returns whether the transaction wrote, cleared or made unreadable anything in `[begin, end)`.
     pub(crate) fn touches(&self, begin: &[u8], end: &[u8]) -> bool {
         if self.entries.is_empty() {
             return false;
@@ -231,7 +231,7 @@ impl WriteMap {
         state != RangeState::default() || entries.next().is_some_and(|(key, _)| key.as_slice() < end)
     }
 
-    /// Entries from `key` on, ascending, and the state of the range that `key` lies in.
+    /// Returns entries from `key` on, ascending, and the state of the range around `key`.
     pub(crate) fn from<'w>(
         &'w self,
         key: &[u8],
@@ -241,12 +241,12 @@ impl WriteMap {
         (state, self.entries.range::<[u8], _>((Bound::Included(key), Bound::Unbounded)))
     }
 
-    /// Entries below `key`, descending.
+    /// Returns entries below `key`, descending.
     pub(crate) fn below<'w>(&'w self, key: &[u8]) -> impl Iterator<Item = (&'w Vec<u8>, &'w Entry)> + use<'w> {
         self.entries.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key))).rev()
     }
 
-    /// One operation on one key.
+    /// Adds an operation on one key.
     pub(crate) fn mutate(&mut self, key: Vec<u8>, op: Op, add_conflict: bool) {
         let state = if self.has_ranges { self.range_state(&key) } else { RangeState::default() };
         let entry = self.entries.entry(key).or_insert_with(|| Entry {
@@ -256,7 +256,7 @@ impl WriteMap {
             after: state,
         });
         if entry.ops.is_empty() {
-            // A boundary's own key is in the state of its range.
+            // A boundary's own key has the state of its range.
             entry.is_conflict = entry.after.is_conflict;
             entry.is_unreadable = entry.after.is_unreadable;
         }
@@ -279,7 +279,6 @@ impl WriteMap {
         }
     }
 
-    /// Makes `key` a boundary without changing any state.
     fn split(&mut self, key: &[u8]) {
         self.has_ranges = true;
         if !self.entries.contains_key(key) {
@@ -289,7 +288,7 @@ impl WriteMap {
         }
     }
 
-    /// Takes the entries of `[begin, end)` out; `end` is a boundary afterwards.
+    /// Removes and returns the entries of `[begin, end)`; `end` is a boundary afterwards.
     fn take(&mut self, begin: &[u8], end: &[u8]) -> Vec<(Vec<u8>, Entry)> {
         self.split(end);
         let inside = (Bound::Included(begin), Bound::Excluded(end));
@@ -297,8 +296,8 @@ impl WriteMap {
         keys.into_iter().filter_map(|key| self.entries.remove_entry(&key)).collect()
     }
 
-    /// Clears `[begin, end)`, which must not be empty. Like FoundationDB's client it keeps no boundary where the range
-    /// begins or ends inside one that was cleared before, since boundaries decide where a page of a range ends.
+    /// Clears `[begin, end)`, which must not be empty. As in FoundationDB's client, an end of the range inside of an
+    /// earlier cleared range keeps no boundary, because boundaries decide where a page of a range ends.
     pub(crate) fn clear(&mut self, begin: &[u8], end: &[u8], add_conflict: bool) {
         let has_ops = self.entries.get(begin).is_some_and(|entry| !entry.ops.is_empty());
         let was_boundary = self.entries.contains_key(begin);
@@ -317,7 +316,7 @@ impl WriteMap {
         if add_conflict {
             put(begin.to_vec(), true);
         } else {
-            // Conflicts that earlier writes in the range made stay.
+            // Conflicts of earlier writes in the range stay.
             for (key, entry) in old {
                 if entry.ops.is_empty() || entry.is_conflict == entry.after.is_conflict {
                     put(key, entry.after.is_conflict);
@@ -339,7 +338,6 @@ impl WriteMap {
         }
     }
 
-    /// Adds `[begin, end)` to the write conflicts.
     pub(crate) fn add_conflict(&mut self, begin: &[u8], end: &[u8]) {
         self.split(begin);
         self.split(end);
@@ -349,7 +347,7 @@ impl WriteMap {
         }
     }
 
-    /// `[begin, end)` was handed over to the commit already and must not be read again.
+    /// Marks `[begin, end)` as handed over to the commit; it must not be read again.
     pub(crate) fn make_unreadable(&mut self, begin: &[u8], end: &[u8]) {
         self.take(begin, end);
         let after = RangeState { is_unreadable: true, ..RangeState::default() };
@@ -357,7 +355,7 @@ impl WriteMap {
         self.entries.insert(begin.to_vec(), entry);
     }
 
-    /// Whether the stored value counts for a read of `key`: not where the transaction itself cleared or set it.
+    /// Returns whether a read of `key` depends on its stored value: false if the transaction cleared or set it.
     pub(crate) fn is_dependent(&self, key: &[u8]) -> bool {
         match self.last_at_or_before(key) {
             Some((at, entry)) if at == key && !entry.ops.is_empty() => entry.ops.is_dependent(),
@@ -366,8 +364,8 @@ impl WriteMap {
         }
     }
 
-    /// Calls `each(begin, end)` for the parts of `[begin, end)` whose stored values a read of it depended on: all but
-    /// what the transaction itself cleared or set.
+    /// Calls `each(begin, end)` for the parts of `[begin, end)` whose stored values a read depends on: everything that
+    /// the transaction did not clear or set itself.
     pub(crate) fn for_each_dependent(&self, begin: &[u8], end: &[u8], mut each: impl FnMut(&[u8], &[u8])) {
         if self.entries.is_empty() {
             return each(begin, end);
@@ -395,7 +393,7 @@ impl WriteMap {
         }
     }
 
-    /// Where within `[begin, end)` the first key lies that the transaction itself set, changed or cleared.
+    /// Returns the first key in `[begin, end)` that the transaction itself set, changed or cleared.
     pub(crate) fn first_touched(&self, begin: &[u8], end: &[u8]) -> Option<Vec<u8>> {
         let (state, entries) = self.from(begin);
         let mut inside = entries.take_while(|(key, _)| key.as_slice() < end).peekable();
@@ -434,7 +432,7 @@ impl WriteMap {
         }
     }
 
-    /// The cleared ranges within `[begin, end)`, ascending; they are to be made before the operations.
+    /// Returns the cleared ranges within `[begin, end)`, ascending; the commit applies them before the operations.
     pub(crate) fn cleared(&self, begin: &[u8], end: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut found: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
         let (mut state, entries) = self.from(begin);
@@ -455,7 +453,7 @@ impl WriteMap {
             from.clone_from(key);
             if !entry.ops.is_empty() {
                 from.push(0);
-                // Clearing a key just before it is set changes nothing, and keeps one cleared range one.
+                // Clearing a key just before it is set changes nothing, and keeps adjacent cleared ranges joined.
                 if was_cleared
                     && state.is_cleared
                     && matches!((&entry.ops.first, entry.ops.len()), (Some(Op::Set(_)), 1))
@@ -470,13 +468,13 @@ impl WriteMap {
         found
     }
 
-    /// Takes all entries with operations out, ascending; for the commit, which needs the map no more. Also whether each
-    /// is a write conflict.
+    /// Returns all entries with operations, ascending, each with whether it is a write conflict. For the commit, which
+    /// no longer needs the map.
     pub(crate) fn into_operations(self) -> impl ExactSizeIterator<Item = (Vec<u8>, Ops, bool)> {
         self.entries.into_iter().map(|(key, entry)| (key, entry.ops, entry.is_conflict))
     }
 
-    /// Copies of the operations within `[begin, end)`, ascending.
+    /// Copies the operations within `[begin, end)`, ascending.
     pub(crate) fn operations(&self, begin: &[u8], end: &[u8]) -> Vec<(Vec<u8>, Ops)> {
         let inside = (Bound::Included(begin), Bound::Excluded(end));
         let entries = self.entries.range::<[u8], _>(inside);

@@ -1,11 +1,11 @@
-//! Faults on demand, reproducible by seed.
+//! Fault injection, reproducible by seed.
 //!
-//! With a fault injector commits and reads fail with the codes that a retry loop takes, a commit of unknown result may or
-//! may not be applied, answers come late, pages of range reads are short, sizes are rough, and watches fire late, without
-//! a change or with an error. All are what a FoundationDB cluster may do at any time.
+//! With a fault injector, commits and reads fail with retryable codes, a commit of unknown result may or may not be
+//! applied, answers come late, pages of range reads are short, sizes are inexact, and watches fire late, without a
+//! change or with an error. A FoundationDB cluster may do all of this at any time.
 //!
-//! Each kind of call draws from a sequence of its own, so that what one kind does, however often, does not change what
-//! happens to another. The n-th draw of a sequence follows from the seed and n alone.
+//! Each kind of call draws from its own sequence, so the number of calls of one kind does not change the faults of
+//! another. The n-th draw of a sequence depends on the seed and n alone.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::base::error::{Error, Result};
 use crate::shared::stats::{Counter, FaultCount};
 
-/// How often faults happen, and the seed that decides which.
+/// The probabilities and the seed of injected faults.
 ///
 /// | where | what | chance |
 /// |---|---|---|
@@ -28,17 +28,17 @@ use crate::shared::stats::{Counter, FaultCount};
 /// | page of a range or a mapped range | fewer rows than there are, with `more` set: a quarter have none, half one to three, the rest up to a thousand, below the limit | `short_pages` |
 /// | sizes, split points | half to one and a half of the true size, or 0 below 3 MB; half of the points are missing | `probability` |
 ///
-/// A short page is a read with a lower limit: it conflicts with what it answered, and one without rows with nothing. A late commit is on
-/// disk and visible before its answer.
+/// A short page is a read with a lower limit: it conflicts with its rows, and without rows it conflicts with nothing.
+/// A late commit is on disk and visible before its answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Buggify {
-    /// Chance of a fault at each place that can have one, 0.0 to 1.0. The n-th read of a transaction fails with the n-th
-    /// part of a quarter of it, so that transactions with many reads come to an end too.
+    /// The probability of a fault at each place, 0.0 to 1.0. The n-th read of a transaction fails with a quarter of it
+    /// divided by n, so that transactions with many reads complete too.
     pub probability: f64,
-    /// Equal seeds give equal faults to equal sequences of calls.
+    /// Equal seeds give equal faults for equal sequences of calls.
     pub seed: u64,
-    /// Chance that a range read answers fewer rows than it could, or none, with `more` set; 0.0 to 1.0.
+    /// The probability that a range read returns fewer rows than it could, or none, with `more` set; 0.0 to 1.0.
     pub short_pages: f64,
 }
 
@@ -48,14 +48,14 @@ impl Buggify {
         Buggify { probability, seed, short_pages: 0.0 }
     }
 
-    /// The same faults with another chance of short pages, 0.0 to 1.0.
+    /// Sets the probability of short pages, 0.0 to 1.0.
     #[must_use]
     pub fn with_short_pages(self, short_pages: f64) -> Buggify {
         Buggify { short_pages, ..self }
     }
 
-    /// From `PROBABILITY,SEED` or `PROBABILITY,SEED,SHORT_PAGES`; `None` for any other text, and for a probability that is
-    /// not within 0 and 1. Without the third number short pages are those of [`Buggify::new`].
+    /// Parses `PROBABILITY,SEED` or `PROBABILITY,SEED,SHORT_PAGES`; `None` for any other text, and for a probability
+    /// outside of 0 to 1. Without the third number short pages are those of [`Buggify::new`].
     pub fn parse(text: &str) -> Option<Buggify> {
         let mut parts = text.split(',').map(str::trim);
         let (probability, seed) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
@@ -69,26 +69,27 @@ impl Buggify {
     }
 }
 
-/// FoundationDB's network options `client_buggify_*`, which may change at any time and hold for every engine that was
-/// given them.
+/// FoundationDB's network options `client_buggify_*`. They may change at any time, and apply to every engine that
+/// shares this value.
 ///
-/// A place that can have a fault is active with one chance, drawn once, and fires with the other when it is active.
+/// A place that can have a fault is activated with one probability, drawn once, and fires with the other when it is
+/// active.
 #[derive(Debug)]
 pub struct ClientBuggify {
     is_enabled: AtomicBool,
     activated_percent: AtomicU8,
     fired_percent: AtomicU8,
-    /// Which places are active is drawn anew after each change of its chance.
+    /// The drawing of the active places; each change of its probability starts a new one.
     drawing: AtomicU64,
 }
 
-/// What FoundationDB begins with, in percent.
+/// FoundationDB's default, in percent.
 const CLIENT_PERCENT_DEFAULT: u8 = 25;
-/// The chance of an active place in FoundationDB's reads, which is not the option's.
+/// The probability of an active place in FoundationDB's reads, which ignores the option.
 const CLIENT_READ_CHANCE: f64 = 0.01;
 
 impl ClientBuggify {
-    /// Disabled, with FoundationDB's two chances of 25 %.
+    /// Disabled, with FoundationDB's two probabilities of 25 %.
     #[allow(clippy::new_without_default, reason = "it stands in a static, which a trait's function cannot make")]
     pub const fn new() -> ClientBuggify {
         ClientBuggify {
@@ -99,18 +100,18 @@ impl ClientBuggify {
         }
     }
 
-    /// Options 80 (true) and 81 (false).
+    /// Sets options 80 (true) and 81 (false).
     pub fn enable(&self, is_enabled: bool) {
         self.is_enabled.store(is_enabled, Ordering::Relaxed);
     }
 
-    /// Option 82: the chance that a place is active, 0 to 100; more counts as 100.
+    /// Sets option 82: the probability that a place is active, 0 to 100; more counts as 100.
     pub fn set_activated_percent(&self, percent: u8) {
         self.activated_percent.store(percent.min(100), Ordering::Relaxed);
         self.drawing.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Option 83: the chance that an active place fires, 0 to 100; more counts as 100.
+    /// Sets option 83: the probability that an active place fires, 0 to 100; more counts as 100.
     pub fn set_fired_percent(&self, percent: u8) {
         self.fired_percent.store(percent.min(100), Ordering::Relaxed);
     }
@@ -122,7 +123,7 @@ impl ClientBuggify {
         match place {
             _ if !is_below(drawn, percent(&self.activated_percent)) => 0.0,
             Place::Read => CLIENT_READ_CHANCE,
-            // FoundationDB's client has no such section, and its Python and Node bindings end at a page without rows.
+            // FoundationDB's client has no such section, and its Python and Node bindings stop at a page without rows.
             Place::Page | Place::Size => 0.0,
             _ => percent(&self.fired_percent),
         }
@@ -131,7 +132,7 @@ impl ClientBuggify {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CommitFault {
-    /// Nothing is written, and the answer is an error of a cluster that does not commit now.
+    /// Nothing is written, and the error is that of a cluster that does not commit now.
     Refused(Error),
     /// 1021, and nothing is written.
     UnknownNotApplied,
@@ -139,16 +140,16 @@ pub(crate) enum CommitFault {
     UnknownApplied,
 }
 
-/// What happens to a new watch.
+/// The fault of a new watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WatchFault {
-    /// When it does.
+    /// The delay.
     pub(crate) after: Duration,
-    /// The watch fires without a change, or ends with 1009.
+    /// A result of `Ok` fires the watch without a change; an error ends it with 1009.
     pub(crate) result: Result<()>,
 }
 
-/// Where a fault may happen; each has a sequence.
+/// The places of faults; each has a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Commit,
@@ -164,7 +165,7 @@ enum Place {
 
 const PLACES: usize = 9;
 
-/// What is counted apart.
+/// The kinds of faults that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     NotCommitted,
@@ -206,10 +207,10 @@ const KINDS: [&str; 17] = [
     "unnoticed_change",
 ];
 
-/// A transaction's first read fails with this share of the chance.
+/// The share of the probability for a transaction's first read.
 const READ_SHARE: f64 = 0.25;
 
-/// The engine's dice.
+/// The fault generator of an engine.
 pub(crate) struct Faults {
     setting: Option<Buggify>,
     client: Option<&'static ClientBuggify>,
@@ -219,14 +220,14 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// With neither a setting nor the options enabled nothing happens. The options take the setting's seed, or one of
-    /// their own that nobody knows, as FoundationDB's do.
+    /// Creates the generator. Without a setting and without enabled options it injects nothing. The options use the
+    /// setting's seed, or a random one, as FoundationDB's do.
     pub(crate) fn new(setting: Option<Buggify>, client: Option<&'static ClientBuggify>) -> Faults {
         let seed = setting.map_or_else(|| RandomState::new().hash_one(0u8), |setting| setting.seed);
         Faults { setting, client, seed, draws: Default::default(), counts: Default::default() }
     }
 
-    /// The chance of a fault; `share` is the part of the setting's that holds here, and not of the options'.
+    /// The probability of a fault; `share` applies to the setting's probability, not to the options'.
     fn chance(&self, place: Place, share: f64) -> f64 {
         match (self.client, self.setting) {
             (Some(client), _) if client.is_enabled.load(Ordering::Relaxed) => client.chance(self.seed, place),
@@ -236,7 +237,7 @@ impl Faults {
         }
     }
 
-    /// A number from the place's sequence, if a fault shall happen now.
+    /// Draws a number from the place's sequence if a fault is to happen now.
     #[inline]
     fn roll(&self, place: Place, share: f64) -> Option<u64> {
         if self.setting.is_none() && self.client.is_none_or(|client| !client.is_enabled.load(Ordering::Relaxed)) {
@@ -263,7 +264,6 @@ impl Faults {
         Some(delay)
     }
 
-    /// Counts an error and returns it.
     fn error(&self, kind: Kind, error: Error) -> Error {
         self.count(kind);
         error
@@ -286,12 +286,12 @@ impl Faults {
         })
     }
 
-    /// How late the answer of a commit shall come.
+    /// Returns the delay of a commit's answer.
     pub(crate) fn on_commit_answer(&self) -> Option<Duration> {
         self.late(Place::CommitAnswer, Kind::LateCommit)
     }
 
-    /// The error that a transaction's read shall answer; `nth` counts from 1.
+    /// Returns the error of a transaction's read; `nth` counts from 1.
     #[inline]
     pub(crate) fn on_read(&self, nth: u32) -> Option<Error> {
         let choice = self.roll(Place::Read, READ_SHARE / f64::from(nth.max(1)))?;
@@ -302,8 +302,7 @@ impl Faults {
         })
     }
 
-    /// The error that asking for a read version shall answer. A cluster throttles transactions of low priority and those
-    /// with tags.
+    /// Returns the error of a read version. A cluster throttles transactions of low priority and those with tags.
     #[inline]
     pub(crate) fn on_read_version(&self, is_batch: bool, has_tags: bool) -> Option<Error> {
         let choice = self.roll(Place::ReadVersion, READ_SHARE)?;
@@ -316,8 +315,8 @@ impl Faults {
         })
     }
 
-    /// The most rows that a page of a range read shall have, fewer than its limit; 0: none at all. A quarter of such pages
-    /// have no row, half at most one to three, the rest up to a thousand.
+    /// Returns the most rows of a page, fewer than its limit; 0 for an empty page. A quarter of such pages are empty,
+    /// half have at most one to three rows, the rest up to a thousand.
     #[inline]
     pub(crate) fn on_page(&self, limit: Option<u32>) -> Option<u32> {
         let choice = self.roll(Place::Page, 1.0)?;
@@ -335,10 +334,10 @@ impl Faults {
         self.count(if rows == 0 { Kind::EmptyPage } else { Kind::ShortPage });
     }
 
-    /// How a cluster may estimate what is so large: small ranges, which have no key in its sample, as nothing, and others
-    /// with half as much more or less.
+    /// Returns a cluster's estimate of a size: 0 for small ranges, which have no key in its sample, and up to half
+    /// more or less for others.
     pub(crate) fn on_size(&self, bytes: i64) -> i64 {
-        /// FoundationDB calls estimates of less inexact.
+        /// FoundationDB calls smaller estimates inexact.
         const EXACT_FROM_BYTES: i64 = 3_000_000;
         let Some(choice) = self.roll(Place::Size, 1.0) else { return bytes };
         self.count(Kind::RoughSize);
@@ -348,7 +347,7 @@ impl Faults {
         (bytes as f64 * (0.5 + ((choice / 2) % 1_000) as f64 / 1_000.0)) as i64
     }
 
-    /// Takes some of the points between the first and the last away, as if the sample had not told them.
+    /// Removes some points between the first and the last, as if they were missing in the sample.
     pub(crate) fn on_split_points(&self, points: &mut Vec<Vec<u8>>) {
         let Some(choice) = self.roll(Place::Size, 1.0) else { return };
         self.count(Kind::RoughSize);
@@ -361,13 +360,13 @@ impl Faults {
         });
     }
 
-    /// How late the answer of a read shall come.
+    /// Returns the delay of a read's answer.
     #[inline]
     pub(crate) fn on_read_answer(&self) -> Option<Duration> {
         self.late(Place::ReadAnswer, Kind::LateRead)
     }
 
-    /// What shall happen to a new watch soon: three times of four it fires without a change, else it ends with 1009.
+    /// Returns the fault of a new watch: three of four fire without a change, the others end with 1009.
     pub(crate) fn on_watch(&self) -> Option<WatchFault> {
         let choice = self.roll(Place::SetWatch, 1.0)?;
         let result = match choice % 4 {
@@ -380,7 +379,7 @@ impl Faults {
         Some(WatchFault { after: delay(choice / 4), result })
     }
 
-    /// Whether a watch shall fire late.
+    /// Returns the delay of a firing watch.
     pub(crate) fn on_fire(&self) -> Option<Duration> {
         self.late(Place::FireWatch, Kind::LateWatch)
     }
@@ -390,14 +389,14 @@ impl Faults {
         self.count(Kind::UnnoticedChange);
     }
 
-    /// How often each kind happened.
+    /// The counts of all kinds.
     pub(crate) fn counts(&self) -> Vec<FaultCount> {
         let counts = KINDS.iter().zip(&self.counts);
         counts.map(|(&kind, count)| FaultCount { kind, count: count.get() }).collect()
     }
 }
 
-/// Mostly up to 5 ms; one in sixteen 50 to 200 ms, as a cluster's slowest answers are.
+/// Mostly up to 5 ms; one in sixteen 50 to 200 ms, like a cluster's slowest answers.
 fn delay(choice: u64) -> Duration {
     let rest = choice / 16;
     Duration::from_micros(if choice.is_multiple_of(16) { 50_000 + rest % 150_000 } else { rest % 5_000 })
@@ -414,7 +413,7 @@ fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Where the sequence of a place begins.
+/// The start of a place's sequence.
 fn sequence(seed: u64, place: Place) -> u64 {
     mix(mix(seed) ^ place as u64)
 }

@@ -1,4 +1,4 @@
-//! What the engine's threads and all transactions share.
+//! The state shared by the engine's threads and all transactions.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -27,7 +27,7 @@ use crate::shared::timekeeper::TimeKeeper;
 use crate::shared::timer::Timer;
 use crate::shared::watch::{Waiting, Watch, Watches};
 
-/// What the engine's threads and all transactions share.
+/// The state shared by the engine's threads and all transactions.
 pub(crate) struct Core {
     pub(crate) dir: PathBuf,
     pub(crate) store: Store,
@@ -41,28 +41,28 @@ pub(crate) struct Core {
     pub(crate) faults: Faults,
     pub(crate) pending_reads: PendingReads,
     pub(crate) simulation: Option<Simulation>,
-    /// The newest commit's state has a value under [`DATABASE_LOCKED_KEY`].
+    /// True if the newest commit's state has a value under [`DATABASE_LOCKED_KEY`].
     pub(crate) is_locked: AtomicBool,
     pub(crate) clear_records_max: usize,
     pub(crate) is_removal_paused: bool,
-    /// Bytes of the file in use, as of the last batch.
+    /// Bytes of the file in use after the last batch.
     pub(crate) data_bytes: AtomicU64,
-    /// Bytes of address space that the file has, as of the last batch.
+    /// Bytes of the file's address space after the last batch.
     map_bytes: AtomicU64,
-    /// Database options that hold for every transaction, as (transaction option, value).
+    /// Defaults for every transaction, as (transaction option, value).
     pub(crate) defaults: Mutex<Vec<(u32, Option<Vec<u8>>)>>,
     opened: Instant,
     is_reaper_armed: AtomicBool,
     is_reader_check_armed: AtomicBool,
     me: Weak<Core>,
-    // Dropped in this order: LMDB is closed before the directory is free.
+    // Drop order: LMDB closes before the directory can be opened again.
     pub(crate) env: Env<WithoutTls>,
-    /// What is to be given back after that, such as the lock of the directory.
+    /// Resources released after that, such as the lock of the directory.
     _held: Box<dyn Send + Sync>,
 }
 
 impl Core {
-    /// What is shared of a data file that was opened in `dir`. `held` is dropped when the file is closed.
+    /// Creates the shared state of a data file opened in `dir`. `held` is dropped after the file is closed.
     pub(crate) fn new(dir: PathBuf, opened: Opened, options: OpenOptions, held: Box<dyn Send + Sync>) -> Arc<Core> {
         let Opened { env, store, start, clears } = opened;
         let core = Arc::new_cyclic(|me| Core {
@@ -95,7 +95,7 @@ impl Core {
         core
     }
 
-    /// Finds out whether the database was locked when it was closed.
+    /// Reads whether the database was locked when it was closed.
     pub(crate) fn look_for_lock(&self) -> Result<()> {
         let point = self.versions.acquire(false)?;
         let found = point.snapshot.with(|stored| {
@@ -106,17 +106,16 @@ impl Core {
         Ok(())
     }
 
-    /// Refuses what does not know of the database's lock while it is locked.
+    /// Refuses a transaction that is not lock-aware while the database is locked.
     pub(crate) fn check_lock(&self, is_lock_aware: bool) -> Result<()> {
         if !is_lock_aware && self.is_locked.load(Ordering::Acquire) { Err(Error::DATABASE_LOCKED) } else { Ok(()) }
     }
 
-    /// Ends all commits.
     pub(crate) fn fail(&self, error: &StoreError) {
         self.queue.failure.fail(describe(error, &self.dir));
     }
 
-    /// The newest value of a key.
+    /// Returns the newest value of a key.
     pub(crate) fn newest_value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.versions.acquire(false)?.snapshot.with(|stored| {
             let value = stored.get(key).map_err(|_| Error::IO_ERROR)?;
@@ -124,14 +123,14 @@ impl Core {
         })
     }
 
-    /// Calls a watch's callback because of a change, which faults may delay. A watch whose key has its old value again by
-    /// then goes on waiting: a cluster does not tell of a change that it looks for too late.
+    /// Calls a watch's callback because of a change; a fault may delay it. If the key has its old value again by then,
+    /// the watch keeps waiting, as on a cluster, which misses a change that it checks too late.
     pub(crate) fn fire(&self, watch: &Arc<Watch>) {
         match (self.faults.on_fire(), self.me.upgrade()) {
             (Some(delay), Some(core)) => {
                 let watch = Arc::clone(watch);
                 self.timer.schedule(Instant::now() + delay, move || match core.newest_value(&watch.key) {
-                    // A watch that does not wait yet is not told again, so it has to be told now.
+                    // A watch that does not wait yet gets no second check, so it must fire now.
                     Ok(value) if core.watches.expects(&watch, value.as_deref()) => core.faults.count_unnoticed(),
                     _ => core.watches.finish(&watch, Ok(())),
                 });
@@ -140,7 +139,7 @@ impl Core {
         }
     }
 
-    /// Lets a committed transaction's watch wait.
+    /// Starts a committed transaction's watch.
     pub(crate) fn start_watch(&self, waiting: Waiting) {
         if let (Some(fault), Some(core)) = (self.faults.on_watch(), self.me.upgrade()) {
             let watch = Arc::clone(&waiting.watch);
@@ -149,7 +148,7 @@ impl Core {
         self.watches.wait(waiting);
     }
 
-    /// Sees to it that outdated snapshots are closed in time.
+    /// Schedules the closing of outdated snapshots.
     pub(crate) fn arm_reaper(&self) {
         const EVERY: Duration = Duration::from_millis(250);
         self.arm_reader_check();
@@ -166,8 +165,8 @@ impl Core {
         });
     }
 
-    /// Sees to it that a backup which was killed does not keep pages from being used again for longer than a reader here
-    /// may: its place among LMDB's readers outlives it. Armed by commits, since only they need pages.
+    /// Schedules the release of the reader slot of a killed backup, which would otherwise keep LMDB from reusing
+    /// pages. Commits schedule it, because only they need pages.
     fn arm_reader_check(&self) {
         if self.is_reader_check_armed.swap(true, Ordering::AcqRel) {
             return;
@@ -176,13 +175,13 @@ impl Core {
         self.timer.schedule(Instant::now() + READ_AGE_MAX, move || {
             let Some(core) = me.upgrade() else { return };
             core.is_reader_check_armed.store(false, Ordering::Release);
-            // Where it fails the next commit arms it again.
+            // After a failure the next commit schedules it again.
             let _ = core.env.clear_stale_readers();
         });
     }
 
-    /// Gives a commit its answer, which faults may delay; by now others see what it wrote. A simulated cluster adds the
-    /// delay to its own ([`Core::deliver`]).
+    /// Completes a commit, whose writes are visible by now. A fault may delay the answer. A simulated cluster adds
+    /// that delay to its own ([`Core::deliver`]).
     pub(crate) fn complete(&self, complete: Complete, answer: std::result::Result<Committed, Failure>) {
         let delay = if self.simulation.is_some() { None } else { self.faults.on_commit_answer() };
         match delay {
@@ -232,8 +231,8 @@ impl Core {
         }
     }
 
-    /// Takes down how large the file is. For the committer alone: whoever else asks LMDB's environment might do so while
-    /// its map is being replaced.
+    /// Records the file's size. Only the committer may call this: on another thread it could access LMDB's environment
+    /// while the map is being replaced.
     pub(crate) fn measure_data(&self) {
         let page_bytes = u64::from(self.env.unnamed_database_stat().page_size);
         let info = self.env.info();
@@ -241,14 +240,13 @@ impl Core {
         self.map_bytes.store(info.map_size as u64, Ordering::Relaxed);
     }
 
-    /// The time since the engine was opened.
     pub(crate) fn uptime(&self) -> Duration {
         self.opened.elapsed()
     }
 }
 
 impl Core {
-    /// Calls at a moment of the simulation's time, from the engine's thread or from who moves the clock.
+    /// Runs `call` at a moment of the simulation's time, on the engine's thread or on the thread that moves the clock.
     pub(crate) fn at(&self, moment: Moment, call: impl FnOnce() + Send + 'static) {
         match &self.simulation {
             Some(simulation) => simulation.at(&self.timer, moment, call),
@@ -256,12 +254,12 @@ impl Core {
         }
     }
 
-    /// When a moment of the simulation's time is by the machine's; `None` where its time is another.
+    /// Converts a moment of the simulation's time to the machine's; `None` with a virtual clock.
     pub(crate) fn instant(&self, moment: Moment) -> Option<Instant> {
         self.simulation.as_ref()?.instant(moment)
     }
 
-    /// Calls after a delay, which is the clock's where there is a virtual one.
+    /// Runs `call` after a delay, measured by the virtual clock if there is one.
     pub(crate) fn after(&self, delay: Duration, call: impl FnOnce() + Send + 'static) {
         match &self.simulation {
             Some(simulation) => simulation.after(&self.timer, delay, call),
@@ -271,13 +269,13 @@ impl Core {
         }
     }
 
-    /// Calls when a simulated cluster answers a commit, which faults may delay.
+    /// Runs `call` when a simulated cluster answers a commit; a fault may delay that.
     pub(crate) fn deliver(&self, answer: CommitAnswer, call: impl FnOnce() + Send + 'static) {
         let delay = self.faults.on_commit_answer().unwrap_or_default();
         self.at(answer.due + delay, call);
     }
 
-    /// From 0 to 1, for the spread of retries; reproducible where time is virtual, and only there.
+    /// Returns a number from 0 to 1 that spreads retries; reproducible only with a virtual clock.
     pub(crate) fn spread(&self) -> f64 {
         let by_clock = self.simulation.as_ref().and_then(Simulation::spread);
         by_clock.unwrap_or_else(|| fraction(RandomState::new().hash_one(0u8)))
@@ -308,7 +306,7 @@ mod tests {
         until_blocking("the change goes unnoticed", || count() == 1);
         assert!(receiver.try_recv().is_err());
         core.watches.cancel(watch.id);
-        // A watch that does not wait yet is told.
+        // A watch that does not wait yet fires.
         let (sender, receiver) = channel();
         let done = move |result| sender.send(result).unwrap_or_default();
         let early = core.watches.create(b"k", Box::new(done)).map_err(|(error, _)| error).unwrap();

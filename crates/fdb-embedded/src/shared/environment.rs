@@ -1,4 +1,4 @@
-//! What the environment says of how an engine is opened. Both settings are for those who test with the engine.
+//! Engine options from environment variables. They serve tests with the engine.
 
 use std::ffi::OsString;
 
@@ -11,37 +11,38 @@ const PENDING_READS: &str = "FLATBED_FDB_PENDING_READS";
 const LATENCY: &str = "FLATBED_FDB_LATENCY_US";
 const SERVER: &str = "FLATBED_FDB_SERVER";
 
-/// A setting that means nothing. It is refused: who tests with faults must not go on without them.
+/// An invalid setting. It is refused, because a test with faults must not continue without them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentError {
-    /// Of the faults.
+    /// Invalid faults.
     #[error(
         "{BUGGIFY} is {0:?}: it must be PROBABILITY,SEED or PROBABILITY,SEED,SHORT_PAGES, numbers from 0 to 1 and a whole \
          number for the seed, as in 0.05,7"
     )]
     Buggify(OsString),
-    /// Of the share of reads that is answered from another thread.
+    /// An invalid share of reads that are answered from another thread.
     #[error("{PENDING_READS} is {0:?}: it must be a whole number, every how many reads one is pending, or 0 for none")]
     PendingReads(OsString),
-    /// Of a simulated cluster's latencies.
+    /// Invalid latencies of a simulated cluster.
     #[error(
         "{LATENCY} is {0:?}: it must be READ,GRV,COMMIT, three whole numbers of microseconds of at most 1000000, as in \
          1000,500,2000"
     )]
     Latency(OsString),
-    /// Of a simulated cluster's server.
+    /// An invalid setting of a simulated cluster's server.
     #[error("{SERVER} is {0:?}: it must be 1, or 0 for none")]
     Server(OsString),
 }
 
 impl OpenOptions {
-    /// The defaults, with faults as `FLATBED_FDB_BUGGIFY=PROBABILITY,SEED[,SHORT_PAGES]` says, and every Nth read answered from
-    /// another thread as `FLATBED_FDB_PENDING_READS=N` says; a cluster simulated with the latencies of
-    /// `FLATBED_FDB_LATENCY_US=READ,GRV,COMMIT` and, with `FLATBED_FDB_SERVER=1`, with its server. A variable that is empty counts as one that is not set.
+    /// The defaults with the environment's settings. `FLATBED_FDB_BUGGIFY=PROBABILITY,SEED[,SHORT_PAGES]` injects
+    /// faults. `FLATBED_FDB_PENDING_READS=N` answers every Nth read from another thread.
+    /// `FLATBED_FDB_LATENCY_US=READ,GRV,COMMIT` simulates a cluster with these latencies, and `FLATBED_FDB_SERVER=1`
+    /// also its server. An empty variable counts as unset.
     ///
     /// # Errors
-    /// [`EnvironmentError`] for a value that means nothing.
+    /// [`EnvironmentError`] for an invalid value.
     pub fn from_env() -> Result<OpenOptions, EnvironmentError> {
         Self::from_variables(|name| std::env::var_os(name))
     }

@@ -1,14 +1,14 @@
-//! Writing JSON, for the documents that the engine makes of itself.
+//! A JSON writer for the engine's own documents.
 
 use std::fmt::Write;
 
-/// A JSON object being written. Names are the program's own and need no escapes; each is to be written once.
+/// A JSON object being written. Names need no escapes, and must be unique.
 pub(crate) struct Object<'o> {
     out: &'o mut String,
     is_empty: bool,
 }
 
-/// The text of an object.
+/// Returns the text of an object.
 pub(crate) fn object(fill: impl FnOnce(&mut Object<'_>)) -> String {
     let mut out = String::new();
     write_object(&mut out, fill);
@@ -35,7 +35,7 @@ fn write_string(out: &mut String, text: &str) {
 }
 
 fn write_formatted(out: &mut String, text: std::fmt::Arguments<'_>) {
-    // A string takes everything.
+    // Writing to a string cannot fail.
     let _ = out.write_fmt(text);
 }
 
@@ -65,7 +65,7 @@ impl Object<'_> {
         write_formatted(self.name(name), format_args!("{value}"));
     }
 
-    /// A number that is not finite, which JSON does not have, is written as 0.
+    /// Writes a number; a number that is not finite, which JSON lacks, is written as 0.
     pub(crate) fn float(&mut self, name: &str, value: f64) {
         let value = if value.is_finite() { value } else { 0.0 };
         write_formatted(self.name(name), format_args!("{value:.6}"));
@@ -79,7 +79,7 @@ impl Object<'_> {
         write_object(self.name(name), fill);
     }
 
-    /// A list of objects, one for each item.
+    /// Writes a list of objects, one for each item.
     pub(crate) fn list<T>(&mut self, name: &str, items: &[T], mut fill: impl FnMut(&mut Object<'_>, &T)) {
         let out = self.name(name);
         out.push('[');
@@ -111,7 +111,7 @@ mod tests {
             document.list("list", &[1, 2], |item, &number| item.unsigned("number", number));
             document.list("empty list", &[(); 0], |_, ()| {});
         });
-        // Numbers as they are written: where another crate's tests want them as text, they are compared as such.
+        // Numbers are compared in their written form.
         let expected = r#"{"yes":true,"big":18446744073709551615,"small":-1,"half":0.500000,"none":0.000000,"nothing":null,
             "empty":{},"list":[{"number":1},{"number":2}],"empty list":[]}"#;
         let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();

@@ -1,4 +1,5 @@
-//! What the threads of an engine and all its transactions share, from the commit queue to the whole of it, `Core`.
+//! The state that an engine's threads share with its transactions, from the commit queue to `Core`, which holds all of
+//! it.
 
 pub(crate) mod buggify;
 pub(crate) mod connection;

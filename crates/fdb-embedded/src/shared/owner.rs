@@ -1,4 +1,4 @@
-//! What holds an engine open: its threads end with the last holder.
+//! The ownership of an open engine: its threads end with the last owner.
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -7,19 +7,19 @@ use crate::base::lock::lock;
 use crate::shared::connection::Connection;
 use crate::shared::core::Core;
 
-/// Ends the threads when the last engine and the last transaction are gone.
+/// Ends the threads when the last engine and the last transaction are dropped.
 pub(crate) struct Owner {
     pub(crate) core: Arc<Core>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Owner {
-    /// The owner of an engine whose threads are still to be started.
+    /// Creates the owner of an engine whose threads are not started yet.
     pub(crate) fn new(core: Arc<Core>) -> Arc<Owner> {
         Arc::new(Owner { core, threads: Mutex::default() })
     }
 
-    /// Takes a thread over: the committer's first, then the timer's.
+    /// Adds a thread: the committer's first, then the timer's.
     pub(crate) fn add_thread(&self, thread: JoinHandle<()>) {
         lock(&self.threads).push(thread);
     }
@@ -29,8 +29,8 @@ impl Drop for Owner {
     fn drop(&mut self) {
         self.core.queue.close();
         let current = std::thread::current().id();
-        // The committer first: it may still schedule tasks. A callback may drop the last handle on either thread, which
-        // then cannot wait for itself and ends soon after.
+        // The committer first: it may still schedule tasks. A callback may drop the last handle on either thread,
+        // which then cannot join itself and ends soon after.
         for (at, thread) in std::mem::take(&mut *lock(&self.threads)).into_iter().enumerate() {
             if at == 1 {
                 self.core.watches.cancel_all();
@@ -43,7 +43,7 @@ impl Drop for Owner {
     }
 }
 
-/// A share in an open engine, and how its holder came to it: what engines and transactions are made of.
+/// A share in an open engine with its connection; engines and transactions contain one.
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(crate) owner: Arc<Owner>,

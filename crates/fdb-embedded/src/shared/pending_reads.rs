@@ -1,23 +1,23 @@
-//! Which reads are answered from another thread, as all of a cluster's are.
+//! The choice of reads that are answered from another thread, as a cluster answers all reads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::base::stripe::{Apart, STRIPES, own_stripe};
 
-/// Not a power of two, so that a program whose reads repeat in a round number meets it at each of them in turn.
+/// Not a power of two, so that it hits each read in turn of a program that repeats a round number of reads.
 const PENDING_READ_EVERY_DEFAULT: u32 = 257;
-/// So many answers are made before fewer are withheld, of the stripe's threads: the thread that delivers one takes as long as
-/// twenty reads, which a program that makes millions of them need not pay as often.
+/// Answers of a stripe's threads before fewer are withheld. The thread that delivers an answer costs as much as twenty
+/// reads, which a program with millions of reads need not pay as often.
 const OFTEN: u64 = 1 << 16;
-/// One of so many is withheld by then, by default.
+/// The default interval after that.
 const PENDING_READ_EVERY_LATER: u64 = 4_099;
 
-/// Which reads are answered from another thread although no fault delays them.
+/// Selects reads to be answered from another thread although no fault delays them.
 pub(crate) struct PendingReads {
     /// 0: none.
     every: u64,
     every_later: u64,
-    /// By stripe, so that each thread meets its every Nth.
+    /// One for each stripe, so that each thread meets every Nth of its own reads.
     counts: [Apart<AtomicU64>; STRIPES],
 }
 

@@ -1,4 +1,4 @@
-//! Where transactions and the committer meet: a commit as it is handed over, and the queue of those that wait.
+//! The queue of commits between transactions and the committer.
 
 use std::sync::{Condvar, Mutex};
 
@@ -11,23 +11,23 @@ use crate::disk::failure::DiskFailure;
 use crate::read::snapshot::ReadPoint;
 use crate::shared::watch::Waiting;
 
-/// Most commits of one LMDB transaction; their order within it fits the two bytes of a versionstamp.
+/// Most commits of one LMDB transaction; the index of a commit fits the two bytes in a versionstamp.
 const BATCH_COMMITS_MAX: usize = 4_096;
-/// Most bytes of one LMDB transaction, so that its dirty pages stay bounded.
+/// Most bytes of one LMDB transaction, which bounds its dirty pages.
 const BATCH_BYTES_MAX: usize = 64 << 20;
 
-/// What a commit was given.
+/// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Committed {
     pub(crate) version: i64,
     pub(crate) stamp: [u8; 10],
 }
 
-/// Why a commit failed.
+/// The failure of a commit.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
-    /// The read conflicts that were written to, where the transaction asked for them.
+    /// The conflicting read ranges, if the transaction requested them.
     pub(crate) conflicting: Vec<KeyRange>,
 }
 
@@ -41,13 +41,13 @@ pub(crate) type Complete = Box<dyn FnOnce(Result<Committed, Failure>) + Send>;
 
 /// A transaction handed over for its commit.
 pub(crate) struct CommitRequest {
-    /// `None`: nothing was read, so nothing can conflict. The snapshot keeps the history back to it.
+    /// `None`: nothing was read, so nothing can conflict. The snapshot keeps the history back to its version.
     pub(crate) read: Option<ReadPoint>,
     pub(crate) read_conflicts: RangeList,
     pub(crate) write_conflicts: RangeList,
     pub(crate) mutations: Vec<Mutation>,
     pub(crate) reports_conflicts: bool,
-    /// Commits though the database is locked.
+    /// True if the commit ignores the database lock.
     pub(crate) is_lock_aware: bool,
     pub(crate) watches: Vec<Waiting>,
     pub(crate) complete: Complete,
@@ -63,7 +63,7 @@ impl CommitRequest {
 struct Queue {
     requests: Vec<CommitRequest>,
     is_closed: bool,
-    /// Set while the committer sleeps and has not been notified yet. A notification it does not need is a system call for
+    /// Set while the committer sleeps and was not notified yet. An unneeded notification would cost a system call for
     /// each commit.
     is_waiting: bool,
 }
@@ -77,7 +77,7 @@ pub(crate) struct CommitQueue {
 }
 
 impl CommitQueue {
-    /// Hands a commit over; its callback comes from the committer's thread, or at once when nothing can be committed.
+    /// Queues a commit. Its callback runs on the committer's thread, or at once if the engine accepts no commits.
     pub(crate) fn push(&self, request: CommitRequest) {
         if self.is_failed() {
             return (request.complete)(Err(Error::IO_ERROR.into()));
@@ -108,8 +108,8 @@ impl CommitQueue {
         self.failure.is_failed()
     }
 
-    /// Everything that waits, up to a batch's bounds, into `batch`; false when the engine closes and nothing is left.
-    /// With `is_busy` it does not wait for a commit.
+    /// Moves the waiting commits, up to a batch's limits, into `batch`; false when the engine closes and the queue is
+    /// empty. With `is_busy` it does not wait for a commit.
     pub(crate) fn take(&self, batch: &mut Vec<CommitRequest>, is_busy: bool) -> bool {
         let mut queue = lock(&self.queue);
         while queue.requests.is_empty() {

@@ -1,4 +1,4 @@
-//! Counters at two times of the past, which rates are taken against.
+//! Earlier samples of the counters, from which rates are computed.
 
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
@@ -8,10 +8,10 @@ use crate::base::lock::lock;
 use crate::shared::json::Object;
 use crate::shared::stats::Stats;
 
-/// Rates are those of this time at least, where the engine is that old.
+/// The shortest period of a rate, once the engine is that old.
 const RATES_TIME_MIN: Duration = Duration::from_secs(1);
 
-/// Counters at some time.
+/// The counters at one time.
 pub(crate) struct Sample {
     pub(crate) at: Instant,
     pub(crate) stats: Stats,
@@ -24,7 +24,7 @@ impl Sample {
     }
 }
 
-/// What rates are taken against.
+/// The samples that rates are computed from.
 pub(crate) struct Rates {
     /// The sample before the last, and the last one.
     samples: Mutex<(Sample, Sample)>,
@@ -37,7 +37,7 @@ impl Default for Rates {
     }
 }
 
-/// The counters of now, and those of a while ago.
+/// The counters now and at the begin of the period.
 pub(crate) struct Span {
     pub(crate) seconds: f64,
     pub(crate) now: Sample,
@@ -46,7 +46,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// From the second to last reading of the status that was a second after the one before, until now.
+    /// Spans from the last but one status reading that was a second after its predecessor until now.
     pub(crate) fn of(rates: &Rates, stats: impl Fn() -> Stats) -> Span {
         let mut samples = lock(&rates.samples);
         if samples.1.at.elapsed() >= RATES_TIME_MIN {
@@ -72,10 +72,10 @@ impl Span {
     }
 }
 
-/// What this process has used of processors so far.
+/// The processor time that this process has used.
 fn cpu_time() -> Option<Duration> {
     let mut usage = MaybeUninit::<libc::rusage>::uninit();
-    // SAFETY: the call fills what it is given when it answers 0.
+    // SAFETY: the call fills the struct if it returns 0.
     let usage = unsafe { (libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) == 0).then(|| usage.assume_init())? };
     let duration = |time: libc::timeval| {
         let micros = u32::try_from(time.tv_usec).ok()?;

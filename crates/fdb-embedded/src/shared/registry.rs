@@ -1,4 +1,4 @@
-//! Which directories this process has open.
+//! The directories that this process has open.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use std::sync::{Arc, Condvar, Mutex, Weak};
 use crate::base::lock::lock;
 use crate::shared::owner::Owner;
 
-/// One process has one engine a directory. This is the one thing that is global to the process, because the lock of a
-/// file is: a second LMDB environment on one file in one process would break it.
+/// One engine per directory and process. This is the only process-wide state, because a file lock is process-wide: a
+/// second LMDB environment on one file in one process would break the lock.
 static REGISTRY: Mutex<Option<HashMap<PathBuf, Entry>>> = Mutex::new(None);
 static CHANGED: Condvar = Condvar::new();
 
 enum Entry {
-    /// Being opened or closed by another thread.
+    /// Another thread is opening or closing it.
     Busy,
     Open(Weak<Owner>),
 }
 
-/// Keeps a directory's place in the registry until the engine is closed.
+/// Keeps a directory registered until the engine is closed.
 pub(crate) struct Registration(PathBuf);
 
 pub(crate) enum Registered {
@@ -27,7 +27,8 @@ pub(crate) enum Registered {
 }
 
 impl Registration {
-    /// The owner of a directory's engine, or the right to open it. Waits while another thread opens or closes it.
+    /// Returns the owner of a directory's engine, or the right to open it. Waits while another thread opens or closes
+    /// it.
     pub(crate) fn of(dir: &Path) -> Registered {
         let mut registry = lock(&REGISTRY);
         loop {
@@ -49,7 +50,7 @@ impl Registration {
     }
 }
 
-/// The directory whose [`Registration`] the owner holds is open from now on.
+/// Publishes the engine of the directory whose [`Registration`] the owner holds.
 pub(crate) fn complete(owner: &Arc<Owner>) {
     let mut registry = lock(&REGISTRY);
     registry.get_or_insert_default().insert(owner.core.dir.clone(), Entry::Open(Arc::downgrade(owner)));

@@ -1,11 +1,11 @@
-//! A cluster's time: how long its answers take, and how long its server works for them.
+//! A simulated cluster's time: the latency of its answers and the work of its server.
 //!
-//! The engine answers in microseconds what a cluster answers after a round trip. With a [`SimulatedCluster`] an answer
-//! is made as ever, when it is called for, and delivered when a cluster would have delivered it: after its latency, and
-//! after what one server that all transactions of the engine share has done for it and for all that came before.
+//! The engine answers in microseconds; a cluster answers after a round trip. With a [`SimulatedCluster`] an answer is
+//! computed as usual, at the call, and delivered when a cluster would have delivered it: after its latency, and after
+//! the server, which all transactions of the engine share, has done its work for it and for all earlier calls.
 //!
-//! Time is the machine's, or that of a [`VirtualClock`], which stands still until somebody who has nothing else to do
-//! moves it on to the next answer: with it what happens does not depend on how fast the machine is.
+//! Time is the machine's, or that of a [`VirtualClock`]. That clock stands still until an idle caller advances it to
+//! the next answer, so the results do not depend on the machine's speed.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
@@ -18,43 +18,43 @@ use crate::base::call::{Call, shielded};
 use crate::base::lock::lock;
 use crate::shared::timer::Timer;
 
-/// What the server works for a transaction, when that takes its read version.
+/// The server's work for a transaction, due when it takes its read version.
 const TRANSACTION_WORK: Duration = Duration::from_micros(170);
-/// For each key written, a range cleared counting as one.
+/// For each key written; a cleared range counts as one.
 const KEY_WRITTEN_WORK: Duration = Duration::from_micros(13);
-/// For a range read and for a selector, beside its bytes.
+/// For a range read or a selector, beside its bytes.
 const RANGE_WORK: Duration = Duration::from_micros(44);
-/// For the read of a single key, beside its bytes: FoundationDB's own figure is 55,000 a second of a core.
+/// For the read of a single key, beside its bytes: FoundationDB's own figure is 55,000 a second on a core.
 const POINT_WORK: Duration = Duration::from_micros(18);
-/// What is read leaves the server at 200 MB/s.
+/// The server's output rate: 200 MB/s.
 const BYTES_PER_MICROSECOND: u64 = 200;
 
 /// The longest latency that can be set.
 const LATENCY_MAX: Duration = Duration::from_secs(1);
 
-/// How long the clock waits for an answer that the engine has not made yet.
+/// The longest time that the clock waits for an answer that the engine has not computed yet.
 const SETTLE_MAX: Duration = Duration::from_secs(30);
 
-/// A cluster whose answers take their time. All of it is simulated by one engine; what the engine answers does not change.
+/// A cluster with latencies, simulated by one engine. The engine's answers do not change.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct SimulatedCluster {
-    /// From a read to its answer, if the server is idle.
+    /// From a read to its answer, with an idle server.
     pub read: Duration,
     /// From the first call that needs a read version until the transaction has one.
     pub read_version: Duration,
     /// From a commit to its answer.
     pub commit: Duration,
-    /// One server works for all transactions: 170 µs a transaction, 13 µs a key written, 44 µs a range read, 18 µs a
-    /// point read, and what is read at 200 MB/s. Without it only latencies hold.
+    /// Simulates one server for all transactions: 170 µs a transaction, 13 µs a key written, 44 µs a range read, 18 µs
+    /// a point read, and output at 200 MB/s. Without it only the latencies apply.
     pub has_server: bool,
-    /// Whose time it is; `None`: the machine's.
+    /// The virtual clock; `None`: the machine's time.
     pub clock: Option<Arc<VirtualClock>>,
 }
 
 impl SimulatedCluster {
-    /// Latencies from `READ,READ_VERSION,COMMIT` in microseconds, each at most a second; `None` where the text is not
-    /// that.
+    /// Parses latencies from `READ,READ_VERSION,COMMIT` in microseconds, each at most a second; `None` for any other
+    /// text.
     pub fn parse(text: &str) -> Option<SimulatedCluster> {
         let mut parts = text.split(',').map(|part| part.trim().parse().ok().map(Duration::from_micros));
         let mut next = || parts.next().flatten().filter(|latency| *latency <= LATENCY_MAX);
@@ -63,7 +63,7 @@ impl SimulatedCluster {
     }
 }
 
-/// What an answer is the answer of, as far as a cluster's time depends on it.
+/// The kind of a call, as far as a simulated cluster's time depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// A read version, or the key `\xff/metadataVersion`, which comes with it.
@@ -72,24 +72,24 @@ pub enum Question {
     Key,
     /// A range or a selector.
     Range,
-    /// A range and the records that so many of its entries lead to: each as a point read more.
+    /// A range and the records of this many of its entries; each counts as a further point read.
     Mapped(usize),
-    /// An estimate, which the servers make without a read version.
+    /// An estimate, which the servers compute without a read version.
     Estimate,
-    /// What the client knows by itself.
+    /// Anything that the client knows without a server.
     Local,
 }
 
-/// Time since the engine was opened, or since the clock was made.
+/// The time since the engine was opened, or since the clock was created.
 pub(crate) type Moment = Duration;
 
-/// A transaction, as far as a cluster's time depends on it.
+/// A transaction, as far as a simulated cluster's time depends on it.
 pub(crate) struct Asker<'t> {
-    /// When it has its read version; `None` before it asked for one.
+    /// The time at which it has its read version; `None` before it requests one.
     pub(crate) version_due: &'t mut Option<Moment>,
-    /// The program set the version, so nobody is asked for it.
+    /// True if the program set the version, so that it is not requested.
     pub(crate) is_version_set: bool,
-    /// Whether it has read what is stored.
+    /// True if it has read stored pairs.
     pub(crate) has_read: bool,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Asker<'t> {
 pub(crate) struct Simulation {
     cluster: SimulatedCluster,
     opened: Instant,
-    /// When the server will have done all that was asked of it.
+    /// The time at which the server will have done all its work.
     idle_from: Mutex<Moment>,
 }
 
@@ -110,7 +110,7 @@ impl Simulation {
         self.cluster.clock.as_ref().map_or_else(|| self.opened.elapsed(), |clock| clock.now())
     }
 
-    /// Queues work at the server; says when it is done.
+    /// Queues work at the server. Returns when it is done.
     fn work(&self, now: Moment, work: Duration) -> Moment {
         if !self.cluster.has_server {
             return now;
@@ -120,21 +120,21 @@ impl Simulation {
         *idle_from
     }
 
-    /// When the transaction has its read version, which it asks for now if it did not before.
+    /// Returns when the transaction has its read version; requests it if that has not happened.
     fn version_due(&self, asker: &mut Asker<'_>, now: Moment) -> Moment {
         if let Some(due) = *asker.version_due {
             return due;
         }
         let done = self.work(now, TRANSACTION_WORK);
-        // A version that the program set is not asked for.
+        // A version that the program set is not requested.
         let due = if asker.is_version_set { now } else { done.max(now + self.cluster.read_version) };
         *asker.version_due = Some(due);
         due
     }
 
-    /// When an answer of so many bytes comes; `None`: at once, as nobody had to be asked.
+    /// Returns when an answer of this size comes; `None`: at once, because no server was asked.
     pub(crate) fn answer_due(&self, mut asker: Asker<'_>, question: Question, bytes: usize) -> Option<Moment> {
-        // What a transaction's own writes answered alone, and what was refused.
+        // The call was refused, or the transaction's own writes answered it.
         if !asker.has_read && !matches!(question, Question::Estimate) {
             return None;
         }
@@ -153,7 +153,7 @@ impl Simulation {
         Some(done.max(asked + self.cluster.read))
     }
 
-    /// A commit of so many mutations begins: what delivers its answer in time.
+    /// Begins a commit with this many mutations. The result delivers its answer in time.
     pub(crate) fn begin_commit(&self, mut asker: Asker<'_>, mutations: usize) -> CommitAnswer {
         let now = self.now();
         let asked = self.version_due(&mut asker, now).max(now);
@@ -163,7 +163,7 @@ impl Simulation {
         CommitAnswer { due: done.max(asked + self.cluster.commit), _expected: expected }
     }
 
-    /// Calls at a moment of its time, from the engine's thread or from who moves the clock.
+    /// Runs `call` at a moment of the simulation, on the engine's thread or on the thread that moves the clock.
     pub(crate) fn at(&self, timer: &Timer, moment: Moment, call: impl FnOnce() + Send + 'static) {
         match &self.cluster.clock {
             Some(clock) => clock.schedule(moment, Box::new(call)),
@@ -173,20 +173,20 @@ impl Simulation {
         }
     }
 
-    /// From 0 to 1, for the spread of retries, where time is virtual: by what the clock was asked before.
+    /// Returns a number from 0 to 1 that spreads retries with a virtual clock; it depends on the earlier calls alone.
     pub(crate) fn spread(&self) -> Option<f64> {
         let clock = self.cluster.clock.as_ref()?;
         let asked = lock(&clock.inner).next;
-        // Multiples of the golden ratio: neighbours lie far apart.
+        // Multiples of the golden ratio: successive values are far apart.
         Some(fraction(asked.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
     }
 
-    /// When a moment of its time is by the machine's; `None` where its time is another.
+    /// Converts a moment of the simulation to the machine's time; `None` with a virtual clock.
     pub(crate) fn instant(&self, moment: Moment) -> Option<Instant> {
         self.cluster.clock.is_none().then(|| self.opened + moment)
     }
 
-    /// Calls after a delay, which is the clock's where there is a virtual one.
+    /// Runs `call` after a delay, measured by the virtual clock if there is one.
     pub(crate) fn after(&self, timer: &Timer, delay: Duration, call: impl FnOnce() + Send + 'static) {
         match &self.cluster.clock {
             Some(clock) => clock.schedule(clock.now() + delay, Box::new(call)),
@@ -197,23 +197,23 @@ impl Simulation {
     }
 }
 
-/// From 0 to 1, by the upper bits of a number.
+/// Maps a number to 0 to 1 by its upper bits.
 pub(crate) fn fraction(number: u64) -> f64 {
     (number >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The answer of a commit that is to come.
+/// The pending answer of a commit.
 pub(crate) struct CommitAnswer {
     pub(crate) due: Moment,
     _expected: Option<Expected>,
 }
 
-/// A clock that stands still until it is moved to the next answer ([`VirtualClock::advance`]).
+/// A clock that stands still until [`VirtualClock::advance`] moves it to the next answer.
 #[derive(Default)]
 pub struct VirtualClock {
     inner: Mutex<Inner>,
     settled: Condvar,
-    /// A sleeper's time has come since [`VirtualClock::take_woken`].
+    /// True if a sleeper woke since [`VirtualClock::take_woken`].
     has_woken: Arc<AtomicBool>,
 }
 
@@ -222,7 +222,7 @@ struct Inner {
     now: Moment,
     calls: BTreeMap<(Moment, u64), Call>,
     next: u64,
-    /// Answers that the engine has not made yet, and that may be due before those that it has.
+    /// Answers that the engine has not computed yet, and that may be due before the computed ones.
     expected: usize,
 }
 
@@ -232,7 +232,7 @@ impl std::fmt::Debug for VirtualClock {
     }
 }
 
-/// Counted as long as an answer may still be made.
+/// Counts an answer that may still be computed, until it is dropped.
 struct Expected(Arc<VirtualClock>);
 
 impl Expected {
@@ -249,7 +249,7 @@ impl Drop for Expected {
     }
 }
 
-/// What a sleeper waits for.
+/// The wake-up state of a sleeper.
 #[derive(Default)]
 struct Slept {
     is_over: bool,
@@ -257,14 +257,14 @@ struct Slept {
 }
 
 impl VirtualClock {
-    /// Time since the clock was made, as far as it was moved.
+    /// The time since the clock was created, as far as it was advanced.
     pub fn now(&self) -> Duration {
         lock(&self.inner).now
     }
 
-    /// Moves the clock to the next answer and delivers that, from this call; false where none is under way. Answers that
-    /// are due at one time come one after the other, in the order in which they were asked for. It belongs to whoever
-    /// has nothing else to do, such as a runtime before it waits (`on_thread_park`).
+    /// Moves the clock to the next answer and delivers that on this thread; false if none is pending. Answers due at
+    /// the same time are delivered one by one, in the order of their calls. An idle caller should call this, such as a
+    /// runtime before it parks (`on_thread_park`).
     pub fn advance(&self) -> bool {
         let inner = lock(&self.inner);
         let unsettled = |inner: &mut Inner| inner.expected > 0;
@@ -277,7 +277,7 @@ impl VirtualClock {
         true
     }
 
-    /// Waits until the clock was moved on by `time`, which counts from this call. The clock stops there as at an answer.
+    /// Waits until the clock has advanced by `time` from this call. The clock stops there as at an answer.
     pub fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
         let slept = Arc::<Mutex<Slept>>::default();
         let (sleeper, has_woken) = (Arc::downgrade(&slept), Arc::clone(&self.has_woken));
@@ -302,7 +302,7 @@ impl VirtualClock {
         })
     }
 
-    /// Whether the clock has woken a sleeper since this was asked last.
+    /// Returns whether the clock has woken a sleeper since the last call.
     pub fn take_woken(&self) -> bool {
         self.has_woken.swap(false, Ordering::Relaxed)
     }

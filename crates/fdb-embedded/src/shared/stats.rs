@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::base::stripe::{Apart, STRIPES, own_stripe};
 
-/// Counts since the engine was opened; each grows only, except the ones named `open_`, `pending_`, `retained_`, `last_`,
-/// `conflict_ranges`, `data_bytes` and `map_bytes`.
+/// Counts since the engine was opened. All of them only grow, except those named `open_`, `pending_`, `retained_`,
+/// `last_`, `conflict_ranges`, `data_bytes` and `map_bytes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -35,52 +35,52 @@ pub struct Stats {
     pub conflicts: u64,
     /// Commits refused with 1007.
     pub too_old: u64,
-    /// Calls of `on_error` that let the transaction try again.
+    /// Calls of `on_error` that allowed a retry.
     pub retries: u64,
-    /// Watches made.
+    /// Watches created.
     pub watches_set: u64,
     /// Watches that fired because the value changed.
     pub watches_fired: u64,
-    /// Watches that wait now.
+    /// Watches that are waiting.
     pub open_watches: u64,
-    /// States of the database that can be read now.
+    /// Readable states of the database.
     pub open_snapshots: u64,
-    /// Of those, held only because their read version was handed out.
+    /// Readable states kept only because their read version was handed out.
     pub retained_snapshots: u64,
     /// LMDB read transactions opened.
     pub snapshots_opened: u64,
     /// Cleared ranges whose records are still being removed.
     pub pending_clears: u64,
-    /// Answers of reads that were delivered from another thread, and not because of a fault.
+    /// Answers of reads delivered from another thread without a fault.
     pub pending_reads: u64,
-    /// Faults that were injected, all kinds together.
+    /// Injected faults of all kinds.
     pub faults_injected: u64,
-    /// The same by kind; every kind there is, in an order that stays.
+    /// Injected faults by kind: all kinds, in a fixed order.
     pub faults: Vec<FaultCount>,
     /// Version of the newest commit.
     pub last_committed_version: i64,
-    /// Writes of recent commits that are kept for the conflicts of others.
+    /// Writes of recent commits kept for conflict checks.
     pub conflict_ranges: u64,
     /// Bytes of the data file in use.
     pub data_bytes: u64,
-    /// Bytes of address space that the data file has.
+    /// Bytes of the data file's address space.
     pub map_bytes: u64,
-    /// Whether an I/O error stopped all commits.
+    /// True if an I/O error stopped all commits.
     pub is_failed: bool,
-    /// That error, and what to do about it.
+    /// That error, and the advice to the operator.
     pub failure: Option<String>,
 }
 
-/// How often a kind of fault was injected.
+/// The number of injected faults of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultCount {
-    /// Its name, in snake case.
+    /// The kind in snake case.
     pub kind: &'static str,
     /// Since the engine was opened.
     pub count: u64,
 }
 
-/// A sum that threads add to side by side.
+/// A striped sum, which threads add to without contention.
 #[derive(Default)]
 pub(crate) struct Counter([Apart<AtomicU64>; STRIPES]);
 
@@ -97,7 +97,7 @@ impl Counter {
     }
 }
 
-/// The counters behind [`Stats`] that nobody else keeps.
+/// The counters of [`Stats`] that are kept nowhere else.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) reads: Counter,

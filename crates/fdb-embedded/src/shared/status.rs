@@ -1,5 +1,6 @@
-//! The document of `\xff\xff/status/json`, in the shape of FoundationDB's: what of it is true of one process on one
-//! machine, and under `cluster.embedded` what only this engine has. What is not measured is left out.
+//! The document of `\xff\xff/status/json` in the shape of FoundationDB's: the fields that are true of one process on
+//! one machine, and under `cluster.embedded` the fields of this engine alone. Fields without a measurement are left
+//! out.
 
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
@@ -14,14 +15,14 @@ use crate::shared::json::{self, Object};
 use crate::shared::rates::Span;
 use crate::shared::stats::Stats;
 
-/// The release of FoundationDB that the engine answers as, and its protocol.
+/// The FoundationDB release and protocol that the engine reports.
 const RELEASE: &str = "7.3.0";
 const PROTOCOL: &str = "fdb00b073000000";
-/// Where this process is said to be; no one can connect to it.
+/// The address reported for this process; it accepts no connections.
 pub(crate) const ADDRESS: &str = "127.0.0.1:0";
-/// Names the only process and the only machine.
+/// The id of the only process and the only machine.
 const PROCESS: &str = "embedded";
-/// Roles of a cluster's processes, all of them played by this one.
+/// The roles of a cluster's processes, all reported for this one.
 const ROLES: [&str; 9] = [
     "cluster_controller",
     "commit_proxy",
@@ -34,7 +35,7 @@ const ROLES: [&str; 9] = [
     "storage",
 ];
 
-/// The document. `connection` is how its reader came to the engine.
+/// Returns the document. `connection` is its reader's.
 pub(crate) fn document(core: &Core, connection: &Connection) -> String {
     let span = Span::of(&core.rates, || core.stats());
     let facts = Facts { core, stats: &span.now.stats, disk: Disk::of(&core.dir), connection };
@@ -260,7 +261,7 @@ fn write_no_lag(lag: &mut Object<'_>) {
 }
 
 fn write_process_memory(memory: &mut Object<'_>) {
-    // Virtual and resident size, in pages; only Linux tells them this way.
+    // Virtual and resident size, in pages; only Linux has this file.
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let mut pages = text.split(' ').map_while(|number| number.parse::<u64>().ok());
     if let (Some(used), Some(resident), Some(page_bytes)) = (pages.next(), pages.next(), page_bytes()) {
@@ -288,11 +289,11 @@ fn write_machine(machine: &mut Object<'_>) {
     }
 }
 
-/// The disk that the directory lies on, as far as the system tells.
+/// The disk of the directory, as far as the system reports it.
 struct Disk {
     free_bytes: Option<u64>,
     total_bytes: Option<u64>,
-    /// What the data file takes of it.
+    /// The bytes that the data file uses of it.
     file_bytes: Option<u64>,
 }
 
@@ -300,10 +301,10 @@ impl Disk {
     fn of(dir: &Path) -> Disk {
         let statistics = std::ffi::CString::new(dir.as_os_str().as_bytes()).ok().and_then(|path| {
             let mut statistics = MaybeUninit::<libc::statvfs>::uninit();
-            // SAFETY: the path ends with a zero byte, and the call fills what it is given when it answers 0.
+            // SAFETY: the path ends with a zero byte, and the call fills the struct if it returns 0.
             unsafe { (libc::statvfs(path.as_ptr(), statistics.as_mut_ptr()) == 0).then(|| statistics.assume_init()) }
         });
-        // The types of these differ from system to system.
+        // The types of these fields differ between systems.
         #[allow(clippy::unnecessary_cast, reason = "u64 on Linux, u32 elsewhere")]
         let bytes = |blocks: libc::fsblkcnt_t, statistics: &libc::statvfs| blocks as u64 * statistics.f_frsize as u64;
         Disk {
@@ -326,6 +327,6 @@ fn unix_seconds() -> u64 {
 }
 
 fn page_bytes() -> Option<u64> {
-    // SAFETY: the call takes a number and answers one.
+    // SAFETY: the call takes and returns a number.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()
 }

@@ -1,11 +1,11 @@
-//! The time keeper: the system keys that tell which version the database had at which time.
+//! The time keeper: system keys that map times to versions.
 //!
-//! A cluster's controller writes an entry every ten seconds. Here nothing is written while nobody commits: an entry goes
-//! along with a commit when the last one is ten seconds old, and one is made for a transaction that is about to read the
-//! entries. Keys and values are the controller's: the prefix and the time as a tuple of one integer (seconds since
-//! 1970), and the version as one.
+//! A cluster's controller writes an entry every ten seconds. The engine writes nothing without commits: a commit adds
+//! an entry if the last one is ten seconds old, and a transaction that is about to read the entries adds one. Keys and
+//! values are the controller's: the key is the prefix and a tuple of one integer (seconds since 1970), the value is
+//! the version in the same form.
 //!
-//! With the first entry of a run goes the key that tells where the only shard begins, which the bindings' locality
+//! The first entry of a run also writes the key for the begin of the only shard, which the bindings' locality
 //! functions read.
 
 use std::cell::Cell;
@@ -18,32 +18,32 @@ use crate::base::mutation::Mutation;
 use crate::base::tuple::push_integer;
 use crate::shared::queue::{CommitQueue, CommitRequest};
 
-/// Begin and end of the entries.
+/// The begin and the end of the entries.
 const MAP: (&[u8], &[u8]) = (b"\xff\x02/timeKeeper/map/", b"\xff\x02/timeKeeper/map0");
-/// Tells the form of the entries.
+/// The key for the format of the entries.
 const VERSION_KEY: &[u8] = b"\xff\x02/timeKeeper/version";
 const VERSION: &[u8] = b"1";
-/// Where the shards begin, as keys below this prefix; here there is one, from the empty key on. Its value would tell the
-/// servers, and is empty.
+/// The begins of the shards, as keys below this prefix. The only shard begins at the empty key. The value would name
+/// its servers, and is empty.
 const SHARDS: (&[u8], &[u8]) = (b"\xff/keyServers/", b"\xff/keyServers0");
-/// While this key has a value, no entries are made.
+/// While this key has a value, no entries are written.
 pub(crate) const DISABLE_KEY: &[u8] = b"\xff\x02/timeKeeper/disable";
-/// Time between two entries.
+/// The interval between two entries.
 const EVERY: Duration = Duration::from_secs(10);
-/// Entries older than this go: as many as a controller keeps, were each ten seconds after the one before.
+/// The age at which entries are removed: a controller's number of entries at one every ten seconds.
 const AGE_MAX: Duration = Duration::from_secs(10 * 3_600 * 24 * 30 * 6);
-/// How long a reader waits for its entry at most; the committer may be busy with a large batch.
+/// The longest wait of a reader for its entry; the committer may be busy with a large batch.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
 thread_local! {
-    /// Whether this thread is an engine's committer, which cannot wait for itself.
+    /// True on an engine's commit thread, which cannot wait for itself.
     static IS_COMMITTER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// When the next entry is to be made.
+/// The schedule of the entries.
 #[derive(Default)]
 pub(crate) struct TimeKeeper {
-    /// `None`: this run made none yet.
+    /// `None`: this run has written no entry.
     last: Mutex<Option<Instant>>,
 }
 
@@ -52,13 +52,12 @@ impl TimeKeeper {
         lock(&self.last).is_none_or(|last| last.elapsed() >= EVERY)
     }
 
-    /// Whether this run has made no entry yet.
     fn is_first(&self) -> bool {
         lock(&self.last).is_none()
     }
 
-    /// What a batch of this version shall write beside its commits; nothing most of the time. `is_empty` tells whether a
-    /// range has no record.
+    /// Returns the mutations that a batch of this version adds, usually none. `is_empty` returns whether a range has
+    /// no record.
     pub(crate) fn entry(
         &self,
         version: i64,
@@ -91,7 +90,7 @@ fn map_key(time: Duration) -> Vec<u8> {
     key
 }
 
-/// Whether a read from `begin` to `end` looks at what is written here.
+/// Returns whether a read from `begin` to `end` covers time keeper keys.
 pub(crate) fn is_read(begin: &[u8], end: &[u8]) -> bool {
     is_in(MAP, begin, end) || is_in(SHARDS, begin, end)
 }
@@ -100,13 +99,13 @@ fn is_in(range: (&[u8], &[u8]), begin: &[u8], end: &[u8]) -> bool {
     begin < range.1 && end >= range.0
 }
 
-/// Says that the calling thread is a committer.
+/// Marks the calling thread as a committer.
 pub(crate) fn mark_committer() {
     IS_COMMITTER.set(true);
 }
 
-/// Sees to it that there is what a transaction is about to read from `begin` to `end` that has no read version yet: an
-/// entry of the last ten seconds, and the shard. Where that cannot be done the transaction reads what there is.
+/// Writes the keys that a transaction without a read version is about to read from `begin` to `end`: an entry of the
+/// last ten seconds, and the shard. If that fails, the transaction reads the existing keys.
 pub(crate) fn prepare_read(keeper: &TimeKeeper, queue: &CommitQueue, begin: &[u8], end: &[u8]) {
     let is_due = if is_in(MAP, begin, end) { keeper.is_due() } else { keeper.is_first() };
     if !is_due || IS_COMMITTER.get() {
@@ -118,13 +117,13 @@ pub(crate) fn prepare_read(keeper: &TimeKeeper, queue: &CommitQueue, begin: &[u8
         read: None,
         read_conflicts: Default::default(),
         write_conflicts: Default::default(),
-        // The entry itself comes with any batch that writes something.
+        // Any batch that writes also adds the entry itself.
         mutations: vec![Mutation::Set(VERSION_KEY.to_vec(), VERSION.to_vec())],
         reports_conflicts: false,
         watches: Vec::new(),
         complete: Box::new(move |_| sender.send(()).unwrap_or_default()),
     });
-    // Without an answer in time, or with a failed commit, the read goes on all the same.
+    // After a timeout or a failed commit the read continues.
     let _ = receiver.recv_timeout(WAIT_MAX);
 }
 

@@ -1,4 +1,4 @@
-//! One thread for everything that happens later: retries, timeouts, closing old snapshots, late watches.
+//! The timer thread: retries, timeouts, closing of old snapshots, late watches.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex};
@@ -9,7 +9,7 @@ use crate::base::lock::lock;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// Names a task that may still be taken back.
+/// The id of a task that can be cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimerId(Instant, u64);
 
@@ -20,10 +20,11 @@ struct Inner {
     is_closed: bool,
 }
 
-/// Lets the calling thread be woken when it is due: else Linux takes its time, up to 50 µs, to wake several at once.
+/// Lets the calling thread wake on time; by default Linux delays it by up to 50 µs to wake several threads together.
 pub fn wake_exactly() {
     #[cfg(target_os = "linux")]
-    // SAFETY: the option takes a number of nanoseconds, and touches no memory. Where it fails, answers come a little later.
+    // SAFETY: the option takes a number of nanoseconds, and touches no memory. After a failure answers only come
+    // later.
     unsafe {
         libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong);
     }
@@ -37,7 +38,7 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// Runs the task at `at` on the timer's thread; at once, on the caller's, when the engine is closing.
+    /// Runs the task at `at` on the timer's thread, or at once on the caller's when the engine is closing.
     pub(crate) fn schedule(&self, at: Instant, task: impl FnOnce() + Send + 'static) -> TimerId {
         let mut inner = lock(&self.inner);
         inner.next += 1;
@@ -56,18 +57,18 @@ impl Timer {
         id
     }
 
-    /// Takes a task back; false when it ran or runs.
+    /// Cancels a task; false if it ran or is running.
     pub(crate) fn cancel(&self, id: TimerId) -> bool {
         lock(&self.inner).tasks.remove(&id).is_some()
     }
 
-    /// Lets the thread run what is left, whenever it was due, and end.
+    /// Lets the thread run the remaining tasks, due or not, and end.
     pub(crate) fn close(&self) {
         lock(&self.inner).is_closed = true;
         self.changed.notify_one();
     }
 
-    /// The thread's body.
+    /// The body of the thread.
     pub(crate) fn run(&self) {
         let mut inner = lock(&self.inner);
         loop {

@@ -1,8 +1,8 @@
 //! Watches: callbacks that wait for a key to change.
 //!
-//! A watch is made by a transaction with the value that the transaction saw, and waits from the transaction's commit on.
-//! The committer asks this table about the keys that it changed, once a batch; with no watches that is one atomic load,
-//! and a key that nobody watches costs a hash. A watch that waits keeps a digest of the value that it expects.
+//! A transaction creates a watch with the value that it saw, and the watch waits from the transaction's commit on. The
+//! committer looks up its changed keys in this table once per batch. Without watches that is one atomic load, and an
+//! unwatched key costs one hash. A waiting watch stores a digest of the value that it expects.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};
@@ -16,11 +16,11 @@ use crate::base::error::{Error, Result};
 use crate::base::key_space::KeyRange;
 use crate::base::lock::lock;
 
-/// Names a watch, for [`crate::Engine::cancel_watch`].
+/// The id of a watch, for [`crate::Engine::cancel_watch`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WatchId(pub u64);
 
-/// One watch; its callback is called once, by whoever comes first.
+/// A watch; its callback is called once, at the first completion.
 pub(crate) struct Watch {
     pub(crate) id: WatchId,
     pub(crate) key: Vec<u8>,
@@ -34,17 +34,17 @@ pub(crate) struct Waiting {
     pub(crate) expected: Option<Vec<u8>>,
 }
 
-/// 128 bits that tell a value from another, `None` for no value. Values may be long, and their digests are keyed anew in
-/// every run, so that nobody can look for two values with one.
+/// A 128-bit digest of a value, `None` for no value. Values may be long. The digests are keyed anew in every run, so
+/// that a client cannot search for two values with one digest.
 type Digest = Option<(u64, u64)>;
 
-/// A watch that waits, and the digest of the value that it expects.
+/// A waiting watch, and the digest of the value that it expects.
 struct Expecting {
     watch: Arc<Watch>,
     expected: Digest,
 }
 
-/// The map's keys are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
 struct Identity(u64);
 
@@ -62,11 +62,11 @@ impl Hasher for Identity {
     }
 }
 
-/// The watches that wait.
+/// The waiting watches.
 #[derive(Default)]
 struct Table {
     by_key: BTreeMap<Vec<u8>, Vec<Expecting>>,
-    /// How many watched keys have a hash.
+    /// The number of watched keys by hash.
     hashes: HashMap<u64, u32, BuildHasherDefault<Identity>>,
     hasher: RandomState,
     second_hasher: RandomState,
@@ -82,13 +82,13 @@ impl Table {
         let hash = self.hasher.hash_one(&waiting.watch.key);
         let list = self.by_key.entry(waiting.watch.key.clone()).or_insert_with(|| {
             *self.hashes.entry(hash).or_default() += 1;
-            // Few keys are watched twice.
+            // Few keys have two watches.
             Vec::with_capacity(1)
         });
         list.push(Expecting { watch: waiting.watch, expected });
     }
 
-    /// Takes a watch out; whether it was there.
+    /// Removes a watch. Returns whether it was in the table.
     fn remove(&mut self, watch: &Watch) -> bool {
         let Some(list) = self.by_key.get_mut(&watch.key) else { return false };
         let before = list.len();
@@ -107,13 +107,13 @@ impl Table {
         is_removed
     }
 
-    /// Whether a watch waits for a change from `value`.
+    /// Returns whether a watch waits for a change from `value`.
     fn expects(&self, watch: &Watch, value: Option<&[u8]>) -> bool {
         let waiting = self.by_key.get(&watch.key).and_then(|list| list.iter().find(|other| other.watch.id == watch.id));
         waiting.is_some_and(|waiting| waiting.expected == self.digest(value))
     }
 
-    /// The watches on `key` that expect another value.
+    /// Adds the watches on `key` that expect another value to `found`.
     fn changed(&self, key: &[u8], value: Option<&[u8]>, found: &mut Vec<Arc<Watch>>) {
         if !self.hashes.contains_key(&self.hasher.hash_one(key)) {
             return;
@@ -128,9 +128,9 @@ impl Table {
 
 /// All watches of an engine.
 pub(crate) struct Watches {
-    /// Every watch whose callback was not called yet.
+    /// Watches whose callback was not called yet.
     open: Mutex<HashMap<WatchId, Arc<Watch>>>,
-    /// Those that wait for a commit.
+    /// Watches that wait for a commit.
     waiting: Mutex<Table>,
     waiting_count: AtomicUsize,
     next_id: AtomicU64,
@@ -139,7 +139,7 @@ pub(crate) struct Watches {
     pub(crate) fired_count: AtomicU64,
 }
 
-/// FoundationDB's default for the database option `max_watches`.
+/// FoundationDB's default of the database option `max_watches`.
 const WATCHES_MAX_DEFAULT: usize = 10_000;
 
 impl Default for Watches {
@@ -165,7 +165,7 @@ impl Watches {
         lock(&self.open).len()
     }
 
-    /// A new watch that does not wait yet; 1032, and the callback given back, when there are too many.
+    /// Creates a watch that does not wait yet. Over the limit it fails with 1032 and returns the callback.
     pub(crate) fn create(&self, key: &[u8], done: Done<()>) -> std::result::Result<Arc<Watch>, (Error, Done<()>)> {
         let mut open = lock(&self.open);
         if open.len() >= self.max.load(Ordering::Relaxed) {
@@ -179,7 +179,7 @@ impl Watches {
         Ok(watch)
     }
 
-    /// Calls the callback if nobody did.
+    /// Calls the callback unless it was called.
     pub(crate) fn finish(&self, watch: &Watch, result: Result<()>) {
         let Some(done) = lock(&watch.done).take() else { return };
         lock(&self.open).remove(&watch.id);
@@ -192,7 +192,6 @@ impl Watches {
         done(result);
     }
 
-    /// Ends a watch with 1101.
     pub(crate) fn cancel(&self, id: WatchId) {
         let watch = lock(&self.open).get(&id).cloned();
         if let Some(watch) = watch {
@@ -200,7 +199,7 @@ impl Watches {
         }
     }
 
-    /// Ends all watches with 1101: the engine closes.
+    /// Ends all watches with 1101 because the engine closes.
     pub(crate) fn cancel_all(&self) {
         let all: Vec<_> = lock(&self.open).values().cloned().collect();
         for watch in all {
@@ -208,7 +207,7 @@ impl Watches {
         }
     }
 
-    /// Lets a watch wait. Whoever calls this compares the stored value with the expected one afterwards.
+    /// Starts a watch. The caller must compare the stored value with the expected one afterwards.
     pub(crate) fn wait(&self, waiting: Waiting) {
         let watch = Arc::clone(&waiting.watch);
         watch.is_waiting.store(true, Ordering::Release);
@@ -230,18 +229,18 @@ impl Watches {
         self.waiting_count.load(Ordering::Acquire) > 0
     }
 
-    /// Whether a watch waits for a change from `value`.
+    /// Returns whether a watch waits for a change from `value`.
     pub(crate) fn expects(&self, watch: &Watch, value: Option<&[u8]>) -> bool {
         lock(&self.waiting).expects(watch, value)
     }
 
-    /// The watches on a key that expect another value than the one it has now.
+    /// Adds the watches on a key that expect another value than its current one.
     pub(crate) fn changed(&self, key: &[u8], value: Option<&[u8]>, found: &mut Vec<Arc<Watch>>) {
         lock(&self.waiting).changed(key, value, found);
     }
 
-    /// The same for all keys that a batch set or cleared one by one. Returns the watched keys in its cleared ranges, of
-    /// which the caller finds the values.
+    /// Adds the changed watches of all keys that a batch set or cleared singly. Returns the watched keys in its
+    /// cleared ranges, whose values the caller must read.
     pub(crate) fn changed_by<'b>(
         &self,
         values: impl Iterator<Item = (&'b [u8], Option<&'b [u8]>)>,

@@ -18,9 +18,9 @@ use crate::transaction::timeout::{arm_timeout, time_out};
 
 /// A FoundationDB transaction.
 ///
-/// Everything takes `&self`, from any thread. A call that FoundationDB answers with nothing (`set`, `clear` ...) keeps
-/// its error, and every later call answers that. Dropping a transaction cancels it; a commit in flight still lands, and
-/// its callback still comes.
+/// All methods take `&self` and may be called from any thread. A call without a result in FoundationDB's API (`set`,
+/// `clear` ...) keeps its error, and every later call returns it. Dropping a transaction cancels it; a commit in
+/// flight still completes, and its callback still runs.
 pub struct Transaction {
     handle: Handle,
     state: Arc<Mutex<State>>,
@@ -34,7 +34,7 @@ impl Drop for Transaction {
                 state.end(Error::TRANSACTION_CANCELLED);
             }
             state.fail_late(Error::TRANSACTION_CANCELLED);
-            // A snapshot held longer than needed keeps LMDB from reusing pages.
+            // A snapshot kept too long prevents LMDB from reusing pages.
             state.read = None;
         });
     }
@@ -58,7 +58,7 @@ impl Transaction {
         &self.state
     }
 
-    /// Runs `action` on the locked state, then the callbacks that it left, unlocked.
+    /// Runs `action` on the locked state, then runs the callbacks that it queued without the lock.
     pub(crate) fn with<T>(&self, action: impl FnOnce(&mut State, &Arc<Core>) -> T) -> T {
         let core = self.handle.core();
         let mut state = lock(&self.state);
@@ -71,9 +71,9 @@ impl Transaction {
         answer
     }
 
-    /// Sets an option by its FDBTransactionOption number of 7.3. Options that make no difference in one process
-    /// (priorities, tracing) are taken and do nothing. Kept errors: 2006 for a value of the wrong shape, and what single
-    /// options refuse ([`crate::check_transaction_option`]).
+    /// Sets an option by its FDBTransactionOption number of 7.3. Options without effect in one process (priorities,
+    /// tracing) are accepted and ignored. Kept errors: 2006 for a value of the wrong shape, and those of single
+    /// options ([`crate::check_transaction_option`]).
     ///
     /// # Errors
     /// 2007 for an unknown number.
@@ -88,10 +88,10 @@ impl Transaction {
         Ok(())
     }
 
-    /// The read version; the first call fixes it. Others may read at it for five seconds.
+    /// Returns the read version; the first call fixes it. Other transactions may read at it for five seconds.
     ///
     /// # Errors
-    /// Whatever ended the transaction; 1007 or 1009 for a version that was set and cannot be read at.
+    /// The error that ended the transaction; 1007 or 1009 for a set version that is not readable.
     pub fn get_read_version(&self) -> Result<i64> {
         self.with(|state, core| {
             if let Some(error) = state.deferred {
@@ -99,7 +99,7 @@ impl Transaction {
             }
             state.check_deadline();
             state.ended.map_or(Ok(()), Err)?;
-            // One that was set is known: whether it can be read at is the first read's to find out.
+            // A set version is known; the first read checks whether it is readable.
             if let (None, Some(version)) = (&state.read, state.requested_version.or(state.ended_version)) {
                 return Ok(version);
             }
@@ -112,8 +112,8 @@ impl Transaction {
         })
     }
 
-    /// Fixes the read version to one that was handed out, or to the version of a commit. The error, if any, is kept:
-    /// 2010 if the version is fixed already, 2011 if it is not positive.
+    /// Sets the read version to one that was handed out, or to the version of a commit. Kept errors: 2010 if the
+    /// version is fixed already, 2011 if it is not positive.
     pub fn set_read_version(&self, version: i64) {
         self.with(|state, _| {
             if state.deferred.is_some() {
@@ -127,9 +127,9 @@ impl Transaction {
         });
     }
 
-    /// Commits. The answer comes when the commit is on disk; a transaction that wrote nothing is answered at once.
+    /// Commits. The answer comes when the commit is on disk, and at once for a transaction without writes.
     ///
-    /// Errors: 1020 conflict, 1007 too old, 2101 too large, 1021 unknown result, 1510 the disk failed, and whatever
+    /// Errors: 1020 conflict, 1007 too old, 2101 too large, 1021 unknown result, 1510 disk failure, and the error that
     /// ended the transaction.
     pub fn commit(&self, done: Done<()>) {
         let started = self.with(|state, core| {
@@ -149,30 +149,30 @@ impl Transaction {
         }
     }
 
-    /// Lets watches of a transaction without writes wait, and fires those whose value changed since it read them.
+    /// Starts the watches of a transaction without writes, and fires those whose value has changed since it read them.
     fn start_watches(&self, watches: Vec<Waiting>) {
         let core = self.handle.core();
         for waiting in watches {
             let (watch, expected) = (Arc::clone(&waiting.watch), waiting.expected.clone());
             core.start_watch(waiting);
-            // The committer looks at the table after each commit, so only what was committed before needs a look here.
+            // The committer checks the table after each commit, so only earlier commits need a check here.
             if core.newest_value(&watch.key) != Ok(expected) {
                 core.fire(&watch);
             }
         }
     }
 
-    /// The version of the last commit, which `reset` and `on_error` do not take back; -1 before the first, and where the
-    /// last wrote nothing.
+    /// Returns the version of the last commit, which `reset` and `on_error` keep; -1 before the first commit and after
+    /// a commit without writes.
     ///
     /// # Errors
-    /// None today; the shape is the C API's.
+    /// None today; the signature is the C API's.
     pub fn committed_version(&self) -> Result<i64> {
         Ok(self.with(|state, _| state.committed_version))
     }
 
-    /// The versionstamp of the commit to come. Must be asked before the commit; the answer comes with it: 2021 where
-    /// nothing was written, 2020 where the commit failed.
+    /// Requests the versionstamp of the coming commit. Must be called before the commit, which answers it: 2021 if
+    /// nothing was written, 2020 if the commit failed.
     pub fn get_versionstamp(&self, done: Done<[u8; 10]>) {
         let refused = self.with(|state, _| match state.check_usable() {
             Err(error) => Some((done, error)),
@@ -186,10 +186,10 @@ impl Transaction {
         }
     }
 
-    /// Watches a key: the callback comes when, after the commit of this transaction, the value differs from what this
-    /// transaction saw. Returns `None` where the callback was called already, with an error.
+    /// Watches a key. After this transaction's commit, the callback runs when the value differs from the one that this
+    /// transaction saw. Returns `None` if the callback has run already, with an error.
     ///
-    /// Errors: 1034 without read-your-writes, 1032 too many watches, 1101 cancelled, 1025 when the transaction is reset,
+    /// Errors: 1034 without read-your-writes, 1032 too many watches, 1101 cancelled, 1025 if the transaction is reset,
     /// dropped or fails before its commit, or the error of its commit.
     pub fn watch(&self, key: &[u8], done: Done<()>) -> Option<WatchId> {
         let made = self.with(|state, core| {
@@ -216,8 +216,8 @@ impl Transaction {
         self.core().watches.cancel(id);
     }
 
-    /// Prepares another try after an error: waits a while, then resets the transaction, keeping the options that
-    /// persist. An error that a new try cannot mend is answered at once, and the transaction is over (1025).
+    /// Prepares a retry after an error: backs off, then resets the transaction, keeping the persistent options. An
+    /// error that is not retryable is returned at once, and ends the transaction (1025).
     pub fn on_error(&self, code: i32, done: Done<()>) {
         let refused = self.with(|state, core| {
             state.check_deadline();
@@ -261,7 +261,8 @@ impl Transaction {
         }
     }
 
-    /// Bytes of the transaction so far, nearly as a commit would count them. A transaction that is over answers, too.
+    /// Returns the approximate size of the transaction in bytes, as a commit would count it, even if the transaction
+    /// has ended.
     ///
     /// # Errors
     /// A kept one.
@@ -272,7 +273,7 @@ impl Transaction {
         })
     }
 
-    /// What was read, and written by a commit, since the transaction began or was reset, in bytes of whole pages.
+    /// Returns the bytes read, and the bytes written by a commit, since the begin or the last reset, in whole pages.
     ///
     /// # Errors
     /// A kept one.
@@ -283,12 +284,12 @@ impl Transaction {
         })
     }
 
-    /// Makes the transaction as new, options included; whatever is in flight answers 1025.
+    /// Resets the transaction with its options; calls in flight get 1025.
     pub fn reset(&self) {
         self.with(|state, core| state.reset(core));
     }
 
-    /// Ends the transaction: every later call but `reset` answers 1025. A commit in flight may land all the same.
+    /// Ends the transaction: every later call but `reset` gets 1025. A commit in flight may still be applied.
     pub fn cancel(&self) {
         self.with(|state, core| {
             state.end(Error::TRANSACTION_CANCELLED);
@@ -297,7 +298,7 @@ impl Transaction {
     }
 }
 
-/// The value that a watch starts from; reading it conflicts as any read.
+/// Returns the value that a watch starts from; reading it conflicts as any read.
 fn watched_value(state: &mut State, core: &Arc<Core>, key: &[u8]) -> Result<Option<Vec<u8>>> {
     state.check_usable()?;
     if state.options.read_your_writes_disabled {

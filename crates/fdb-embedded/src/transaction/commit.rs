@@ -1,4 +1,4 @@
-//! A transaction's way into the committer and back.
+//! The commit of a transaction: its request and its result.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -12,14 +12,14 @@ use crate::shared::watch::Waiting;
 use crate::transaction::state::{NO_VERSION, State};
 use crate::transaction::timeout::time_out;
 
-/// What became of a call of `commit`.
+/// The outcome of starting a commit.
 pub(crate) enum Started {
     Answered(Done<()>, Result<()>),
     ReadOnly(Done<()>, Vec<Waiting>),
     Queued(Box<CommitRequest>),
 }
 
-/// Makes the request of a commit out of what the transaction wrote.
+/// Builds the commit request from the transaction's writes.
 pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: &Arc<Core>, done: Done<()>) -> Started {
     state.commit_started = true;
     let writes = std::mem::take(&mut state.writes);
@@ -50,13 +50,13 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
         Ok(bytes) if bytes <= state.options.size_bytes_max => None,
         _ => Some(Error::TRANSACTION_TOO_LARGE),
     };
-    // A version that was set but never used is still what the commit is checked at.
+    // The commit is checked at a version that was set, even if no read used it.
     let read = match (state.requested_version, error) {
         (Some(_), None) => state.read_point(core, false).map(|point| Some(point.clone())),
         (_, None) => Ok(state.read.clone()),
         (_, Some(error)) => Err(error),
     };
-    // The state lets go of the snapshot, so that LMDB can reuse its pages once the commit was checked.
+    // Releases the snapshot, so that LMDB can reuse its pages once the commit was checked.
     state.end_reads();
     let read = match read {
         Ok(read) => read,
@@ -105,7 +105,7 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
     }))
 }
 
-/// The committer's answer, taken down in the state.
+/// Applies the committer's answer to the state.
 fn finish_commit(state: &mut State, core: Option<&Arc<Core>>, result: std::result::Result<Committed, Failure>) {
     match result {
         Ok(committed) => {
@@ -134,7 +134,7 @@ fn fail_commit(state: &mut State, core: &Arc<Core>, error: Error) {
     }
 }
 
-/// The callback of a commit, made to wait until the reads that were called before it are answered.
+/// Delays the callback of a commit until the earlier reads are answered.
 pub(crate) fn after_reads(shared: &Arc<Mutex<State>>, state: &State, done: Done<()>) -> Done<()> {
     if state.late.is_empty() {
         return done;

@@ -1,20 +1,20 @@
-//! How large a transaction is, and what it costs a cluster for its throttling: whole pages read, and four times as much
-//! for pages written.
+//! The size of a transaction, and its cost for a cluster's throttling: whole pages read, and four times as much for
+//! pages written.
 //!
-//! Nothing is throttled here; programs look at the figure to see what they would cost.
+//! The engine throttles nothing; the figure is for programs that estimate their cost on a cluster.
 
 use crate::base::mutation::Mutation;
 
-/// The knobs of 7.3: bytes of a page, and what a byte written costs in bytes read.
+/// The knobs of 7.3: bytes of a page, and the cost of a byte written in bytes read.
 const PAGE_BYTES: u64 = 4_096;
 const WRITE_FACTOR: u64 = 4;
 
-/// The cost of one operation on so many bytes: at least a page.
+/// The cost of one operation on this many bytes: at least a page.
 fn pages(bytes: usize) -> u64 {
     (bytes as u64).div_ceil(PAGE_BYTES).max(1) * PAGE_BYTES
 }
 
-/// The cost so far, in bytes.
+/// The accumulated cost, in bytes.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Cost(u64);
 
@@ -23,12 +23,11 @@ impl Cost {
         self.0 = self.0.saturating_add(pages(bytes));
     }
 
-    /// Bytes of whole pages.
     pub(crate) fn bytes(self) -> u64 {
         self.0
     }
 
-    /// A clear counts as a page, whatever it removes, and an atomic operation as its key.
+    /// Adds writes: a clear counts as a page, whatever it removes, and an atomic operation as its key.
     pub(crate) fn add_writes(&mut self, mutations: &[Mutation]) {
         let cost = |mutation: &Mutation| match mutation {
             Mutation::Set(key, value) => WRITE_FACTOR * pages(key.len() + value.len()),

@@ -1,8 +1,8 @@
-//! Answers that are delivered later than they are made, and from another thread, as a network delivers all.
+//! Read answers delivered later and from another thread, as a network delivers all answers.
 //!
-//! A read is made when it is called, so it sees and conflicts with what it would anyway. Only its answer waits, and what
-//! ends the transaction meanwhile ends it too: 1025 after a cancel, a reset or the end of the transaction, 1031 after
-//! its timeout. A commit is answered after the reads that were called before it.
+//! A read runs when it is called, with its usual result and conflicts. Only its answer waits. An event that ends the
+//! transaction meanwhile fails the answer: 1025 after a cancel, a reset or the end of the transaction, 1031 after its
+//! timeout. A commit is answered after the reads that were called before it.
 
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -16,24 +16,24 @@ use crate::transaction::late_answer::LateAnswer;
 use crate::transaction::state::State;
 use crate::transaction::timeout::arm_timeout;
 
-/// When the answer of a read is to be delivered.
+/// The delivery time of a read's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// Before the call returns.
     AtOnce,
-    /// From another thread, once the program looks for it: its first look finds it pending.
+    /// From another thread, after the program polls for it: its first poll finds it pending.
     WhenAskedFor,
-    /// From another thread, so much later.
+    /// From another thread, after this delay.
     After(Duration),
     /// When a simulated cluster answers.
     Simulated(Due),
 }
 
-/// When an answer of a simulated cluster comes.
+/// The time at which a simulated cluster answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due(Moment);
 
-/// An answer that was made and not delivered, as who is to receive it keeps it. Dropped, it is never delivered.
+/// A computed answer that is not delivered yet, owned by its receiver. Dropping it discards the answer.
 pub struct Withheld {
     /// `None` once its delivery has begun.
     shared: Option<Arc<Mutex<State>>>,
@@ -50,7 +50,7 @@ impl std::fmt::Debug for Withheld {
 impl Drop for Withheld {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
-            // Unlocked before it is dropped: its callback may hold anything.
+            // Dropped after unlocking, because its callback may own anything.
             let late = take(&mut lock(shared), self.id);
             drop(late);
         }
@@ -58,13 +58,13 @@ impl Drop for Withheld {
 }
 
 impl Withheld {
-    /// Delivers the answer from this call, if the transaction did not end before.
+    /// Delivers the answer on this thread, unless the transaction has ended.
     pub fn deliver(mut self) {
         let Some(shared) = self.shared.take() else { return };
         deliver(&shared, self.id);
     }
 
-    /// Has the answer delivered from the engine's thread after `delay`, with an error where the transaction ends before.
+    /// Delivers the answer on the engine's thread after `delay`, with an error if the transaction ends before.
     pub fn deliver_after(mut self, delay: Duration) {
         let (Some(shared), Some(core)) = (self.shared.take(), self.core.upgrade()) else { return };
         let (id, due) = (self.id, Instant::now() + delay);
@@ -76,8 +76,9 @@ impl Withheld {
         core.timer.schedule(due, move || deliver(&shared, id));
     }
 
-    /// When the answer of a simulated cluster is to be delivered ([`Withheld::deliver`]) by whoever asks this; with an
-    /// error where the transaction ends before. `None`: by the engine ([`Withheld::deliver_at`]), as its clock is virtual.
+    /// Returns when the caller must deliver the answer of a simulated cluster ([`Withheld::deliver`]); an error if the
+    /// transaction ends before. `None`: the engine delivers it ([`Withheld::deliver_at`]), because its clock is
+    /// virtual.
     pub fn instant(&self, due: Due) -> Option<Instant> {
         let (Some(shared), Some(core)) = (&self.shared, self.core.upgrade()) else { return None };
         let instant = core.instant(due.0)?;
@@ -89,7 +90,8 @@ impl Withheld {
         Some(instant)
     }
 
-    /// Has the answer delivered when the simulated cluster answers, from the engine's thread or from who moves its clock.
+    /// Delivers the answer when the simulated cluster answers, on the engine's thread or on the thread that moves its
+    /// clock.
     pub fn deliver_at(mut self, due: Due) {
         let (Some(shared), Some(core)) = (self.shared.take(), self.core.upgrade()) else { return };
         let id = self.id;
@@ -98,16 +100,16 @@ impl Withheld {
 }
 
 impl Transaction {
-    /// How the answer of the next read is to be delivered by the API above the engine, whose own calls answer at once:
-    /// late where faults or a [`SimulatedCluster`](crate::SimulatedCluster) say so, when asked for where it is one of
-    /// every [`pending_read_every`](crate::OpenOptions::pending_read_every). `bytes` were read.
+    /// Returns how the API above the engine must deliver the answer of the next read, because the engine's own calls
+    /// answer at once: late with faults or a [`SimulatedCluster`](crate::SimulatedCluster), and on polling for one of
+    /// every [`pending_read_every`](crate::OpenOptions::pending_read_every) reads. `bytes` were read.
     #[inline]
     pub fn next_delivery(&self, question: Question, bytes: impl FnOnce() -> usize) -> Delivery {
         let core = self.core();
         let fault = core.faults.on_read_answer();
         if let Some(simulation) = &core.simulation {
             let due = self.with(|state, _| simulation.answer_due(state.asker(), question, bytes()));
-            // A fault delays also what no server was asked for, such as a read that was refused.
+            // A fault also delays answers without a server, such as a refused read.
             if let Some(due) = due.or_else(|| fault.map(|_| simulation.now())) {
                 return Delivery::Simulated(Due(due + fault.unwrap_or_default()));
             }
@@ -119,8 +121,8 @@ impl Transaction {
         }
     }
 
-    /// Keeps an answer back. `deliver` is called once: with `Ok` when it is delivered or the transaction's commit is
-    /// answered, with an error when the transaction ends before. It may be called from any thread.
+    /// Withholds an answer. `deliver` is called once, on any thread: with `Ok` when the answer is delivered or the
+    /// transaction's commit is answered, with an error if the transaction ends before.
     pub fn withhold(&self, deliver: Done<()>) -> Withheld {
         self.with(|state, core| {
             let id = state.late_ids;

@@ -1,11 +1,11 @@
-//! A read's answer that is still to be delivered.
+//! A pending answer of a read.
 
 use std::time::Instant;
 
 use crate::base::call::{Call, Done};
 use crate::base::error::Error;
 
-/// An answer that was made and not delivered, as the transaction keeps it.
+/// A computed answer that is not delivered yet, as kept by the transaction.
 pub(crate) struct LateAnswer {
     pub(crate) id: u64,
     pub(crate) due: Option<Instant>,
@@ -13,7 +13,7 @@ pub(crate) struct LateAnswer {
 }
 
 impl LateAnswer {
-    /// A call that delivers an error instead.
+    /// Returns a call that delivers an error instead.
     pub(crate) fn failing(self, error: Error) -> Call {
         Box::new(move || (self.deliver)(Err(error)))
     }

@@ -1,4 +1,4 @@
-//! Looking at the database for a read of a transaction: at its own writes, and at what is stored where those do not tell.
+//! Reads of a transaction: from its own writes, and from stored pairs where the writes do not suffice.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::read::view::{View, ViewError, ViewResult};
 use crate::shared::core::Core;
 use crate::transaction::state::State;
 
-/// Runs a read on what the transaction sees. A commit after a read that failed answers the read's error.
+/// Runs a read on the transaction's view. A commit after a failed read returns the read's error.
 pub(crate) fn view<T>(
     state: &mut State,
     core: &Arc<Core>,
@@ -23,7 +23,7 @@ pub(crate) fn view<T>(
     keep_error(state, answer)
 }
 
-/// Runs a read on what is stored alone.
+/// Runs a read on stored pairs alone.
 pub(crate) fn view_stored<T>(
     state: &mut State,
     core: &Arc<Core>,
@@ -40,7 +40,7 @@ fn keep_error<T>(state: &mut State, answer: Result<T>) -> Result<T> {
     answer
 }
 
-/// As [`view`], for what the commit does not depend on.
+/// As [`view`], for reads that do not affect the commit.
 pub(crate) fn look<T>(
     state: &mut State,
     core: &Arc<Core>,
@@ -51,7 +51,7 @@ pub(crate) fn look<T>(
     let options = &state.options;
     let sees_writes = !options.read_your_writes_disabled && (!snapshot || options.snapshot_ryw > 0);
     if sees_writes && state.read.is_none() {
-        // What the writes alone answer takes no read version: that may be of a later time then.
+        // A read answered by the writes alone takes no read version, so a later read may get a newer one.
         let view = View { stored: None, writes: Some(&state.writes), bypass_unreadable: options.bypass_unreadable };
         match read(&view, &mut state.known) {
             Err(ViewError::NeedsStored) => {}
@@ -84,7 +84,6 @@ fn look_at<T>(
     })
 }
 
-/// Reads a key's value.
 pub(crate) fn get(view: &View<'_>, known: &mut Known, key: &[u8]) -> ViewResult<Option<Vec<u8>>> {
     let value = view.get(key)?.map(|value| value.into_owned());
     if view.needs_stored(key) {
@@ -93,9 +92,10 @@ pub(crate) fn get(view: &View<'_>, known: &mut Known, key: &[u8]) -> ViewResult<
     Ok(value)
 }
 
-/// Reads a range and takes over its conflict.
+/// Reads a range and adds its conflict.
 ///
-/// Without the read-your-writes layer, the client first asks for the key of an end selector that goes on over keys, if it
+/// For a reverse read without the read-your-writes layer, the client first resolves an end selector that walks over
+/// keys: a read with a conflict of its own.
 /// reads in reverse: a read like any, with a conflict of its own.
 pub(crate) fn read_range(
     state: &mut State,
@@ -134,7 +134,7 @@ pub(crate) fn read_range(
     Ok(settle(state, outcome, snapshot))
 }
 
-/// Takes over the conflict of a read, unless it is a snapshot read.
+/// Adds the conflict of a read, unless it is a snapshot read.
 pub(crate) fn settle<T>(state: &mut State, outcome: Outcome<T>, snapshot: bool) -> T {
     if let (false, Some((begin, end))) = (snapshot, &outcome.conflict) {
         state.add_read_conflict(begin, end);

@@ -1,4 +1,4 @@
-//! FoundationDB's calls, and what a transaction remembers between them.
+//! FoundationDB's calls, and the state of a transaction between them.
 
 pub(crate) mod calls;
 pub(crate) mod commit;

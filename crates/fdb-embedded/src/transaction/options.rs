@@ -4,47 +4,47 @@ use std::time::Duration;
 
 use crate::base::error::{Error, Result};
 
-/// The longest that `on_error` waits by default.
+/// The default of the longest delay of `on_error`.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// The largest transaction, in bytes of its mutations and conflict ranges.
+/// The default size limit of a transaction, in bytes of its mutations and conflict ranges.
 const SIZE_BYTES_MAX: i64 = 10_000_000;
-/// Most tags of a transaction, and the longest of them.
+/// The most tags of a transaction, and their greatest length.
 const TAGS_MAX: usize = 5;
 const TAG_BYTES_MAX: usize = 255;
-/// The longest name of a transaction in logs.
+/// The greatest length of a transaction's name in logs.
 const IDENTIFIER_BYTES_MAX: usize = 100;
 /// Bytes of the parent of a transaction's span.
 const SPAN_BYTES: usize = 33;
 
-/// What the options of a transaction amount to.
+/// The combined options of a transaction.
 #[derive(Clone, Debug)]
 pub(crate) struct TransactionOptions {
     pub(crate) read_your_writes_disabled: bool,
     pub(crate) next_write_no_conflict: bool,
     pub(crate) may_read_system_keys: bool,
     pub(crate) may_write_system_keys: bool,
-    /// Keys may be as long as a tenant's are with their prefix.
+    /// True if keys may have the length of a tenant's key with its prefix.
     pub(crate) has_raw_access: bool,
     pub(crate) is_lock_aware: bool,
-    /// A transaction that only reads from a locked database may not write.
+    /// True for a transaction that may read a locked database but not write to it.
     pub(crate) is_read_only: bool,
-    /// `None`: no timeout. Counted from the creation or the last reset of the transaction.
+    /// `None`: no timeout. Measured from the creation or the last reset of the transaction.
     pub(crate) timeout: Option<Duration>,
     /// `None`: no limit.
     pub(crate) retry_limit: Option<u32>,
     pub(crate) max_retry_delay: Duration,
     pub(crate) size_bytes_max: i64,
-    /// Snapshot reads see the transaction's own writes where this is above 0.
+    /// Snapshot reads see the transaction's own writes while this is above 0.
     pub(crate) snapshot_ryw: i32,
     pub(crate) used_during_commit_protection_disabled: bool,
     pub(crate) report_conflicting_keys: bool,
     pub(crate) special_key_space_relaxed: bool,
     pub(crate) special_key_space_writes: bool,
     pub(crate) bypass_unreadable: bool,
-    /// The transaction has low priority, which matters for its faults alone.
+    /// True for low priority, which affects only injected faults.
     pub(crate) is_batch: bool,
     tags: Vec<Vec<u8>>,
-    /// The transaction's name in logs, of which there are none here.
+    /// The transaction's name in logs; the engine writes none.
     identifier: Option<Vec<u8>>,
 }
 
@@ -75,7 +75,7 @@ impl Default for TransactionOptions {
     }
 }
 
-/// Whether there is a transaction option of this number in 7.3.
+/// Returns whether 7.3 has a transaction option of this number.
 pub(crate) fn is_known(code: u32) -> bool {
     matches!(
         code,
@@ -84,21 +84,20 @@ pub(crate) fn is_known(code: u32) -> bool {
     )
 }
 
-/// Whether the option outlives `on_error` (not `reset`).
+/// Returns whether `on_error` keeps the option (`reset` does not).
 pub(crate) fn is_persistent(code: u32) -> bool {
     matches!(code, 500..=502 | 2000)
 }
 
-/// Whether an option may be set to a value: 2007 for an unknown number, else what [`crate::Transaction::set_option`]
-/// keeps.
+/// Checks whether an option accepts a value.
 ///
 /// # Errors
-/// Those.
+/// 2007 for an unknown number, else the errors that [`crate::Transaction::set_option`] keeps.
 pub fn check_transaction_option(code: u32, value: Option<&[u8]>) -> Result<()> {
     TransactionOptions::default().set(code, value)
 }
 
-/// The transaction option that a database option sets for every transaction: 2007 for a number that sets none.
+/// Returns the transaction option that a database option presets: 2007 if it presets none.
 pub(crate) fn default_for(database_option: u32) -> Result<u32> {
     Ok(match database_option {
         500..=503 => database_option,
@@ -116,8 +115,8 @@ pub(crate) fn default_for(database_option: u32) -> Result<u32> {
 }
 
 impl TransactionOptions {
-    /// Sets an option: 2007 for an unknown number, 2006 for a value of the wrong shape or out of its bounds, and what
-    /// single options refuse.
+    /// Sets an option: 2007 for an unknown number, 2006 for a value of the wrong shape or out of its bounds, and the
+    /// errors of single options.
     pub(crate) fn set(&mut self, code: u32, value: Option<&[u8]>) -> Result<()> {
         let int_max = i64::from(i32::MAX);
         match code {
@@ -183,7 +182,7 @@ impl TransactionOptions {
                 self.is_batch = false;
             }
             201 => flag(value, &mut self.is_batch)?,
-            // Tracing, locality and the like mean nothing in one process.
+            // Tracing, locality and the like have no effect in one process.
             10 | 20 | 23 | 40 | 50 | 52 | 300 | 400 | 406 | 505 | 710 | 711 | 1000 | 1101 | 1102 => {
                 no_value(value)?;
             }
@@ -238,7 +237,7 @@ fn flag(value: Option<&[u8]>, flag: &mut bool) -> Result<()> {
     Ok(())
 }
 
-/// A value of eight bytes, little-endian, within bounds.
+/// Parses a value of eight bytes, little-endian, within bounds.
 fn integer(value: Option<&[u8]>, min: i64, max: i64) -> Result<i64> {
     let bytes: [u8; 8] = value.and_then(|value| value.try_into().ok()).ok_or(Error::INVALID_OPTION_VALUE)?;
     let number = i64::from_le_bytes(bytes);

@@ -1,15 +1,15 @@
-//! What a transaction wrote, in the form in which its commit takes it.
+//! The writes of a transaction in the form of a commit request.
 
 use crate::base::key_space::{SYSTEM_END, key_after};
 use crate::base::mutation::Mutation;
 use crate::base::range_set::{RangeList, RangeSet};
 use crate::read::write_map::{Op, Ops, WriteMap};
 
-/// What FoundationDB counts for a mutation and for a conflict range beside their bytes.
+/// FoundationDB's overhead in bytes for a mutation and for a conflict range.
 pub(crate) const MUTATION_OVERHEAD: usize = 44;
 pub(crate) const RANGE_OVERHEAD: usize = 24;
 
-/// What was handed over to the commit already, or goes there directly without read-your-writes.
+/// Writes handed over to the commit already, or written directly without read-your-writes.
 #[derive(Default)]
 pub(crate) struct Outgoing {
     pub(crate) mutations: Vec<Mutation>,
@@ -21,7 +21,7 @@ impl Outgoing {
         let (mut key, mut left) = (key, ops.len());
         for op in ops {
             left -= 1;
-            // The last operation takes the key along.
+            // The last operation moves the key.
             let key = if left == 0 { std::mem::take(&mut key) } else { key.clone() };
             self.mutations.push(match op {
                 Op::Set(Some(value)) => Mutation::Set(key, value),
@@ -36,7 +36,7 @@ impl Outgoing {
         }
     }
 
-    /// Takes over what the map holds within a range; the map is to forget it.
+    /// Copies the map's writes within a range; the caller must make the map forget it.
     pub(crate) fn take_range(&mut self, writes: &WriteMap, begin: &[u8], end: &[u8]) {
         self.mutations.extend(writes.cleared(begin, end).into_iter().map(Mutation::Clear));
         writes.conflicts(begin, end, &mut self.conflicts);
@@ -45,9 +45,9 @@ impl Outgoing {
         }
     }
 
-    /// Takes over all that the map holds.
+    /// Takes all writes of the map.
     pub(crate) fn take_all(&mut self, writes: WriteMap) {
-        // Single keys are walked once, and bring their conflicts along.
+        // Single keys are walked once, together with their conflicts.
         let has_keys_only = writes.has_keys_only();
         if !has_keys_only {
             self.mutations.extend(writes.cleared(b"", SYSTEM_END).into_iter().map(Mutation::Clear));
@@ -65,7 +65,7 @@ impl Outgoing {
         }
     }
 
-    /// The size that `transaction_too_large` is about.
+    /// The size that `transaction_too_large` limits.
     pub(crate) fn bytes(&self, read_conflicts: &RangeSet) -> usize {
         let mutations = self.mutations.iter().map(|mutation| mutation.bytes() + MUTATION_OVERHEAD);
         let writes = self.conflicts.iter().map(|(begin, end)| begin.len() + end.len() + RANGE_OVERHEAD);

@@ -1,4 +1,4 @@
-//! The calls that read: keys, ranges, and what they come to.
+//! The read calls: keys, ranges and sizes.
 
 use std::sync::Arc;
 
@@ -19,12 +19,11 @@ use crate::transaction::special;
 use crate::transaction::state::State;
 
 impl Transaction {
-    /// What sizes are asked of.
     fn measured(&self) -> Measured<'_> {
         Measured { versions: &self.core().versions, dir: &self.core().dir }
     }
 
-    /// What a read of keys from `begin` to `end` needs before the transaction is locked.
+    /// Does what a read from `begin` to `end` needs before the transaction is locked.
     fn prepare_read(&self, begin: &[u8], end: &[u8]) {
         if timekeeper::is_read(begin, end)
             && self.with(|state, _| state.read.is_none() && state.options.may_read_system_keys)
@@ -34,11 +33,11 @@ impl Transaction {
         }
     }
 
-    /// The value of a key, `None` where there is none. A key longer than any may be has no value.
+    /// Returns the value of a key, `None` if it has none. A key over the length limit has no value.
     ///
     /// # Errors
-    /// 2004 outside the legal range, 1036 where a versionstamp makes the value unknown, 1007 when the read version is
-    /// too old, and whatever ended the transaction.
+    /// 2004 outside of the legal range, 1036 if a versionstamp makes the value unknown, 1007 if the read version is
+    /// too old, and the error that ended the transaction.
     pub fn get(&self, key: &[u8], snapshot: bool) -> Result<Option<Vec<u8>>> {
         self.prepare_read(key, key);
         self.with(|state, core| {
@@ -64,7 +63,7 @@ impl Transaction {
         })
     }
 
-    /// The key that a selector means; the empty key before the first, `\xff` (or `\xff\xff`) past the last.
+    /// Resolves a selector; the empty key before the first, `\xff` (or `\xff\xff`) past the last.
     ///
     /// # Errors
     /// As [`Transaction::get`].
@@ -88,10 +87,10 @@ impl Transaction {
         })
     }
 
-    /// The pairs between two selectors, in order or in reverse.
+    /// Returns the pairs between two selectors, in order or in reverse.
     ///
     /// # Errors
-    /// As [`Transaction::get`]; 2210, 2012 and 2000 for limits and modes that are not valid.
+    /// As [`Transaction::get`]; 2210, 2012 and 2000 for invalid limits and modes.
     pub fn get_range(
         &self,
         begin: KeySelector<'_>,
@@ -126,11 +125,11 @@ impl Transaction {
         })
     }
 
-    /// The pairs of an index and the records that a mapper makes of each; see [`MappedRange`].
+    /// Returns the pairs of an index and the records that a mapper derives from each; see [`MappedRange`].
     ///
     /// # Errors
-    /// As [`Transaction::get_range`]; 2108 for a snapshot read and without read-your-writes, 2039 where it would read
-    /// what this transaction wrote, 2030, 2032, 2041, 2042 and 2043 for a mapper that is not valid or does not fit.
+    /// As [`Transaction::get_range`]; 2108 for a snapshot read and without read-your-writes, 2039 if it would read
+    /// this transaction's writes, 2030, 2032, 2041, 2042 and 2043 for a mapper that is invalid or does not fit.
     pub fn get_mapped_range(
         &self,
         begin: KeySelector<'_>,
@@ -173,11 +172,11 @@ impl Transaction {
         })
     }
 
-    /// Bytes of keys and values in `[begin, end)`, system keys included: exact up to 100,000 keys, else an estimate. Makes
-    /// no conflict, and does not see what the transaction wrote.
+    /// Returns the bytes of keys and values in `[begin, end)`, system keys included: exact up to 100,000 keys, else an
+    /// estimate. It adds no conflict and ignores the transaction's writes.
     ///
     /// # Errors
-    /// 2005 where begin is above end, and whatever ended the transaction.
+    /// 2005 if begin is above end, and the error that ended the transaction.
     pub fn get_estimated_range_size_bytes(&self, begin: &[u8], end: &[u8]) -> Result<i64> {
         if begin > end {
             return Err(Error::INVERTED_RANGE);
@@ -187,12 +186,12 @@ impl Transaction {
         Ok(self.core().faults.on_size(size))
     }
 
-    /// Keys that cut `[begin, end)` into pieces of about `chunk_size_bytes`, begin and end included. A piece of more than
-    /// 100,000 keys or with values above a page is cut less exactly.
+    /// Returns keys that split `[begin, end)` into pieces of about `chunk_size_bytes`, begin and end included. Pieces
+    /// are less exact above 100,000 keys and with values above a page.
     ///
     /// # Errors
-    /// As [`Transaction::get_estimated_range_size_bytes`]; 2000 for a size that is not positive, 2004 outside the legal
-    /// range.
+    /// As [`Transaction::get_estimated_range_size_bytes`]; 2000 for a size that is not positive, 2004 outside of the
+    /// legal range.
     pub fn get_range_split_points(&self, begin: &[u8], end: &[u8], chunk_size_bytes: i64) -> Result<Vec<Vec<u8>>> {
         if begin > end {
             return Err(Error::INVERTED_RANGE);
@@ -210,27 +209,27 @@ impl Transaction {
         Ok(points)
     }
 
-    /// Where a key is kept: one made-up address, since it is this process; none for a key past the system keys. It has a
-    /// port, as from API version 630 on.
+    /// Returns the address of a key: one fixed address, because this process stores all keys; none for a key past the
+    /// system keys. The address has a port, as from API version 630 on.
     ///
     /// # Errors
-    /// Whatever ended the transaction.
+    /// The error that ended the transaction.
     pub fn get_addresses_for_key(&self, key: &[u8]) -> Result<Vec<String>> {
         self.with(|state, _| state.check_usable())?;
         Ok((key < SYSTEM_END).then(|| status::ADDRESS.to_owned()).into_iter().collect())
     }
 }
 
-/// Lets a fault lower the rows of a page, so that it answers `more` and conflicts with its rows alone, as where a limit ends
-/// it. Returns the rows that are left; 0: the page has none, and nothing is read.
+/// Lets a fault lower the rows of a page, which then sets `more` and conflicts with its rows alone, as at a limit.
+/// Returns the remaining rows; 0: the page is empty, and nothing is read.
 fn shorten(core: &Core, limits: &mut Limits) -> Option<u32> {
     let rows = core.faults.on_page(limits.rows)?;
     limits.rows = Some(rows);
     Some(rows)
 }
 
-/// Stands for the read of a page without rows: it needs a read version and fails as any read, but conflicts with nothing.
-/// Returns that there is more.
+/// Replaces the read of an empty page: it needs a read version and fails as any read, but conflicts with nothing.
+/// Returns `more`.
 fn read_nothing(state: &mut State, core: &Arc<Core>) -> Result<bool> {
     view_stored(state, core, |_| Ok(()))?;
     Ok(true)
@@ -243,7 +242,8 @@ fn count_page(core: &Core, rows_max: Option<u32>, page: &RangeResult) {
     }
 }
 
-/// The end of the keys that a range read may see; `None` where its selectors are inverted, so that nothing lies between.
+/// Returns the end of the keys that a range read may see; `None` if its selectors are inverted, so that nothing is
+/// between.
 fn check_range(
     state: &mut State,
     begin: KeySelector<'_>,

@@ -1,25 +1,25 @@
-//! `on_error`: which errors a transaction may be tried again after, and how long it waits before.
+//! `on_error`: the retryable errors, and the delay before a retry.
 
 use std::time::Duration;
 
 use crate::base::error::Error;
 use crate::transaction::state::State;
 
-/// What an error means for a retry loop.
+/// The meaning of an error for a retry loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
-    /// Waits longer from time to time.
+    /// Backs off: the delay grows with each retry.
     BackOff,
-    /// As before, but the wait may grow past the option's maximum.
+    /// Backs off too, but the delay may exceed the option's maximum.
     BackOffFar,
-    /// Waits a fixed short time: the read version was at fault.
+    /// Waits a short fixed time, because the read version was at fault.
     Soon,
     No,
 }
 
-/// The longest wait where the cluster's memory was at fault.
+/// The longest delay if the cluster's memory was at fault.
 const FAR_DELAY_MAX: Duration = Duration::from_secs(30);
-/// The wait where the read version was at fault.
+/// The delay if the read version was at fault.
 const SOON: Duration = Duration::from_millis(10);
 
 fn class(code: i32) -> Class {
@@ -31,7 +31,7 @@ fn class(code: i32) -> Class {
     }
 }
 
-/// How long to wait before the next try, or the error that ends the loop. `random` is from 0 to 1.
+/// Returns the delay before the next retry, or the error that ends the loop. `random` is from 0 to 1.
 pub(crate) fn delay(state: &mut State, code: i32, random: f64) -> Result<Duration, Error> {
     if state.options.retry_limit.is_some_and(|limit| state.retries >= limit) {
         return Err(Error(code));
@@ -46,7 +46,7 @@ pub(crate) fn delay(state: &mut State, code: i32, random: f64) -> Result<Duratio
             state.backoff = state.backoff.saturating_mul(2).min(max);
             Ok(delay)
         }
-        // Code 0 is no error: asking for a retry after it is a misuse.
+        // Code 0 is no error: a retry after it is a misuse.
         Class::No if code == 0 => Err(Error::CLIENT_INVALID_OPERATION),
         Class::No => Err(Error(code)),
     }

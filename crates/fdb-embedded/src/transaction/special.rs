@@ -1,9 +1,8 @@
-//! The special keys from `\xff\xff` on: status, the way to the engine, and what a transaction read, wrote and conflicted
-//! with.
+//! The special keys from `\xff\xff` on: the status, the connection, and a transaction's reads, writes and conflicts.
 //!
-//! FoundationDB divides them into modules, and so it is here: a read must lie in one module. Of a module that is not
-//! offered there is only the error that it is not there (2113). What is offered and has no content here has none on a cluster
-//! of one process either: nothing is excluded or locked, and no configuration is shared.
+//! FoundationDB divides them into modules, and a read must lie in one module. An unsupported module answers every read
+//! with 2113. A supported module without content here has none on a cluster of one process either: nothing is excluded
+//! or locked, and no configuration is shared.
 
 use crate::base::error::{Error, Result};
 use crate::base::key_space::{SYSTEM_END, key_after};
@@ -17,7 +16,7 @@ use crate::shared::status;
 use crate::transaction::state::State;
 use crate::transaction::write;
 
-/// The first key past the special keys.
+/// The end of the special keys, exclusive.
 const SPECIAL_END: &[u8] = b"\xff\xff\xff";
 
 type Range = (&'static [u8], &'static [u8]);
@@ -26,7 +25,7 @@ const CLUSTER_FILE_PATH: Range = (b"\xff\xff/cluster_file_path", b"\xff\xff/clus
 const CONNECTION_STRING: Range = (b"\xff\xff/connection_string", b"\xff\xff/connection_string\0");
 const STATUS: Range = (b"\xff\xff/status/json", b"\xff\xff/status/json\0");
 
-/// Where a cluster's tenants are made; it has none unless it is configured for them.
+/// The tenant management keys; a cluster has no tenants unless it is configured for them.
 const TENANTS: Range = (b"\xff\xff/management/tenant/", b"\xff\xff/management/tenant0");
 
 /// The modules of 7.3, ascending. No two of them touch.
@@ -47,7 +46,7 @@ const MODULES: [Range; 14] = [
     (b"\xff\xff/worker_interfaces/", b"\xff\xff/worker_interfaces0"),
 ];
 
-/// What of the modules is not offered.
+/// The unsupported modules.
 const NOT_OFFERED: [Range; 10] = [
     (b"\xff\xff/actor_lineage/", b"\xff\xff/actor_lineage0"),
     (b"\xff\xff/actor_profiler_conf/", b"\xff\xff/actor_profiler_conf0"),
@@ -65,18 +64,18 @@ const CONFLICTING_KEYS: &[u8] = b"\xff\xff/transaction/conflicting_keys/";
 const READ_CONFLICT_RANGE: &[u8] = b"\xff\xff/transaction/read_conflict_range/";
 const WRITE_CONFLICT_RANGE: &[u8] = b"\xff\xff/transaction/write_conflict_range/";
 
-/// Whether a key belongs here.
+/// Returns whether a key is a special key.
 pub(crate) fn is_special(key: &[u8]) -> bool {
     (SYSTEM_END..SPECIAL_END).contains(&key)
 }
 
-/// Whether a range read is one of special keys.
+/// Returns whether a range read is one of special keys.
 pub(crate) fn is_special_range(begin: &[u8], end: &[u8]) -> bool {
     is_special(begin) && (SYSTEM_END..=SPECIAL_END).contains(&end)
 }
 
-/// A write to the special keys of `[begin, end)`: 2114 without the option for it, 2115 and 2116 where no module takes it.
-/// Tenants alone can be written, and fail the commit.
+/// Handles a write to the special keys of `[begin, end)`: 2114 without the option for it, 2115 and 2116 if no module
+/// accepts it. Only tenants accept writes, and then fail the commit.
 pub(crate) fn write(state: &mut State, begin: &[u8], end: &[u8]) -> Result<()> {
     if !state.options.special_key_space_writes {
         return Err(Error::SPECIAL_KEYS_WRITE_DISABLED);
@@ -96,7 +95,7 @@ pub(crate) fn write(state: &mut State, begin: &[u8], end: &[u8]) -> Result<()> {
     }
 }
 
-/// The value of a special key; the errors are those of [`get_range`].
+/// Returns the value of a special key; the errors are those of [`get_range`].
 pub(crate) fn get(state: &State, handle: &Handle, key: &[u8]) -> Result<Option<Vec<u8>>> {
     let end = key_after(key);
     let (begin, end) = (KeySelector::first_greater_or_equal(key), KeySelector::first_greater_or_equal(&end));
@@ -104,7 +103,7 @@ pub(crate) fn get(state: &State, handle: &Handle, key: &[u8]) -> Result<Option<V
     Ok(found.get(0).map(|(_, value)| value.to_vec()))
 }
 
-/// A range of special keys. It must lie in one module (2112) that exists and is offered (2113), unless
+/// Reads a range of special keys. It must lie in one module (2112) that exists and is supported (2113), unless
 /// `special_key_space_relaxed` is set.
 pub(crate) fn get_range(
     state: &State,
@@ -148,14 +147,14 @@ pub(crate) fn get_range(
     Ok(result)
 }
 
-/// What a read may look at: its module, or all special keys.
+/// The boundary of a read: its module, or all special keys.
 fn boundary(begin: &[u8], end: &[u8], is_relaxed: bool) -> Result<Range> {
     if is_relaxed {
         return Ok((SYSTEM_END, SPECIAL_END));
     }
     let next = MODULES.partition_point(|module| module.0 <= begin);
     let module = next.checked_sub(1).and_then(|at| MODULES.get(at)).filter(|module| begin < module.1);
-    // Between two modules lies one that is unknown.
+    // The key space between two modules is unknown.
     let before = next.checked_sub(1).and_then(|at| MODULES.get(at)).map_or(SYSTEM_END, |module| module.1);
     let after = MODULES.get(next).map_or(SPECIAL_END, |module| module.0);
     let (first, last) = module.copied().unwrap_or((before, after));
@@ -166,7 +165,8 @@ fn boundary(begin: &[u8], end: &[u8], is_relaxed: bool) -> Result<Range> {
     }
 }
 
-/// 2113 for a read that touches what is not offered; where reads may cross modules, for one that asks for nothing else.
+/// Returns 2113 for a read that touches an unsupported module; if reads may cross modules, only for a read of nothing
+/// else.
 fn check_offered((begin, end): (&[u8], &[u8]), is_relaxed: bool) -> Result<()> {
     let is_refused = NOT_OFFERED.iter().any(|(from, to)| match is_relaxed {
         true => *from <= begin && end <= *to,
@@ -175,7 +175,6 @@ fn check_offered((begin, end): (&[u8], &[u8]), is_relaxed: bool) -> Result<()> {
     if is_refused { Err(Error::SPECIAL_KEYS_NO_MODULE_FOUND) } else { Ok(()) }
 }
 
-/// All pairs of `[begin, end)`.
 fn content(state: &State, handle: &Handle, (begin, end): (&[u8], &[u8])) -> Vec<(Vec<u8>, Vec<u8>)> {
     let core = handle.core();
     let mut pairs = Vec::new();
@@ -204,7 +203,7 @@ fn content(state: &State, handle: &Handle, (begin, end): (&[u8], &[u8])) -> Vec<
     pairs
 }
 
-/// What the transaction's commit will count as written. Of a stamped key that is a range until the stamp is known.
+/// The write conflicts that the commit will have. For a stamped key that is a range until the stamp is known.
 fn written(state: &State) -> RangeSet {
     let mut written = RangeSet::default();
     let mut open = RangeList::default();
@@ -225,7 +224,7 @@ fn written(state: &State) -> RangeSet {
     written
 }
 
-/// FoundationDB's way to show ranges: "1" at each begin, "0" at each end.
+/// Shows ranges as FoundationDB does: "1" at each begin, "0" at each end.
 fn edges(prefix: &[u8], ranges: &RangeSet) -> Vec<(Vec<u8>, Vec<u8>)> {
     let edge = |key: &[u8], value: &[u8]| ([prefix, key].concat(), value.to_vec());
     ranges.in_order().iter().flat_map(|(begin, end)| [edge(begin, b"1"), edge(end, b"0")]).collect()

@@ -1,4 +1,4 @@
-//! What a transaction remembers, and the rules about when it may be used.
+//! The state of a transaction, and the rules for its use.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::transaction::late_answer::LateAnswer;
 use crate::transaction::options::{TransactionOptions, is_persistent};
 use crate::transaction::outgoing::{MUTATION_OVERHEAD, Outgoing, RANGE_OVERHEAD};
 
-/// What stands for the version of a commit where there is none.
+/// The version of a commit before the first and after one without writes.
 pub(crate) const NO_VERSION: i64 = -1;
 /// The first delay of `on_error`, before its random factor.
 pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(10);
@@ -28,50 +28,50 @@ pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 /// A watch of this transaction, before its commit.
 pub(crate) struct OwnWatch {
     pub(crate) watch: Arc<Watch>,
-    /// What the transaction saw when the watch was made.
+    /// The value that the transaction saw when it created the watch.
     pub(crate) value: Option<Vec<u8>>,
 }
 
-/// What a write leaves in its range, as far as its own transaction knows.
+/// The value that a write leaves in its range, as far as its own transaction knows.
 #[derive(Clone, Copy)]
 pub(crate) enum Written<'a> {
     Value(&'a [u8]),
     Cleared,
-    /// That depends on what is stored when it is committed.
+    /// The value depends on stored data at the commit.
     Unknown,
 }
 
-/// All that a transaction remembers.
+/// The state of a transaction.
 pub(crate) struct State {
-    /// Counts resets, so that an answer of an earlier life is told from one of this.
+    /// Counts resets, so that an answer from before a reset can be recognised.
     pub(crate) generation: u64,
     pub(crate) options: TransactionOptions,
     /// Options that a retry keeps, in the order in which they were set.
     persistent: Vec<(u32, Option<Vec<u8>>)>,
     pub(crate) created: Instant,
-    /// The transaction is over until it is reset: cancelled, timed out, used during commit.
+    /// The error of an ended transaction, until it is reset: cancelled, timed out, used during commit.
     pub(crate) ended: Option<Error>,
-    /// The first error of a call that cannot return one; every later call answers it.
+    /// The first error of a call that cannot return one; every later call returns it.
     pub(crate) deferred: Option<Error>,
     pub(crate) commit_started: bool,
     pub(crate) committed: Option<Committed>,
-    /// The version of the last commit, whatever became of the transaction since; [`NO_VERSION`] where there was none or
+    /// The version of the last commit, whatever happened to the transaction since; [`NO_VERSION`] if there was none or
     /// it wrote nothing.
     pub(crate) committed_version: i64,
     pub(crate) requested_version: Option<i64>,
-    /// The read version of the commit that ended the reads, which the transaction goes on to tell.
+    /// The read version of the commit that ended the reads; the transaction still reports it.
     pub(crate) ended_version: Option<i64>,
     pub(crate) read: Option<ReadPoint>,
-    /// When a simulated cluster has told the read version; `None` before it was asked.
+    /// The time at which a simulated cluster returns the read version; `None` before the request.
     pub(crate) version_due: Option<Moment>,
     pub(crate) cost: Cost,
     pub(crate) writes: WriteMap,
     pub(crate) known: Known,
     pub(crate) outgoing: Outgoing,
     pub(crate) read_conflicts: RangeSet,
-    /// Special keys were written that make or remove tenants.
+    /// True if written special keys create or remove tenants.
     pub(crate) writes_tenants: bool,
-    /// Keys with a versionstamp that were written, each with the stamp's place.
+    /// Written keys with a versionstamp, each with the stamp's offset.
     pub(crate) stamped_keys: Vec<Vec<u8>>,
     pub(crate) approximate_bytes: usize,
     pub(crate) has_read: bool,
@@ -79,18 +79,18 @@ pub(crate) struct State {
     pub(crate) watches: Vec<OwnWatch>,
     pub(crate) retries: u32,
     pub(crate) backoff: Duration,
-    /// The commit or the retry that has not answered yet.
+    /// The commit or the retry in flight.
     pub(crate) in_flight: Option<Arc<Answer>>,
-    /// Reads whose answer is still to be delivered.
+    /// Reads whose answer is pending.
     pub(crate) late: Vec<LateAnswer>,
     pub(crate) late_ids: u64,
     /// Reads since the last retry.
     pub(crate) reads: u32,
-    /// The first error of a read, which the commit answers too.
+    /// The first error of a read; the commit returns it too.
     pub(crate) failed_read: Option<Error>,
-    /// What the last commit that conflicted did so with, where `report_conflicting_keys` was set; kept over resets.
+    /// The conflicting ranges of the last conflicting commit with `report_conflicting_keys`; kept over resets.
     pub(crate) conflicting: Vec<KeyRange>,
-    /// To be made after unlocking.
+    /// Callbacks to run after unlocking.
     pub(crate) calls: Vec<Call>,
 }
 
@@ -137,18 +137,17 @@ impl State {
 
     fn apply_persistent(&mut self) {
         for (code, value) in &self.persistent {
-            // Each was accepted when it was set.
+            // Each value was accepted when it was set.
             let _ = self.options.set(*code, value.as_deref());
         }
     }
 
-    /// Sets a known option; its error is kept.
     pub(crate) fn set_option(&mut self, code: u32, value: Option<&[u8]>) {
         if self.deferred.is_some() {
             return;
         }
         if code == 500 {
-            // A timeout that ran out cannot be taken back.
+            // An expired timeout cannot be revoked.
             self.check_deadline();
         }
         let disables_reads = code == 51 && (self.has_read || !self.writes.is_empty());
@@ -164,24 +163,23 @@ impl State {
         }
     }
 
-    /// Keeps the error of a call that cannot return one.
     pub(crate) fn defer(&mut self, error: Error) {
         self.deferred.get_or_insert(error);
     }
 
-    /// When the timeout ends the transaction.
+    /// The time at which the timeout ends the transaction.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.options.timeout.and_then(|timeout| self.created.checked_add(timeout))
     }
 
-    /// Ends the transaction if its time is over.
+    /// Ends the transaction if its timeout has expired.
     pub(crate) fn check_deadline(&mut self) {
         if self.options.timeout.is_some() && self.deadline().is_some_and(|deadline| deadline <= Instant::now()) {
             self.end(Error::TRANSACTION_TIMED_OUT);
         }
     }
 
-    /// Ends the transaction, unless it is over already; what is in flight answers with the error.
+    /// Ends the transaction unless it has ended; calls in flight get the error.
     pub(crate) fn end(&mut self, error: Error) {
         if self.ended.is_some() {
             return;
@@ -200,12 +198,12 @@ impl State {
         self.fail_late(error);
     }
 
-    /// Fails the reads whose answer is still to be delivered.
+    /// Fails the reads whose answer is pending.
     pub(crate) fn fail_late(&mut self, error: Error) {
         self.calls.extend(std::mem::take(&mut self.late).into_iter().map(|late| late.failing(error)));
     }
 
-    /// True from the commit on; ends the transaction when it is used then.
+    /// Returns true from the commit on; using the transaction then ends it.
     pub(crate) fn is_used_during_commit(&mut self) -> bool {
         if self.commit_started && !self.options.used_during_commit_protection_disabled {
             self.end(Error::USED_DURING_COMMIT);
@@ -213,7 +211,7 @@ impl State {
         self.commit_started
     }
 
-    /// Whether an operation with an answer may go on.
+    /// Checks whether a call with a result may run.
     pub(crate) fn check_usable(&mut self) -> Result<()> {
         if let Some(error) = self.deferred {
             return Err(error);
@@ -225,7 +223,7 @@ impl State {
         self.ended.map_or(Ok(()), Err)
     }
 
-    /// Whether an operation without an answer may go on; the error is kept.
+    /// Checks whether a call without a result may run; the error is kept.
     pub(crate) fn check_writable(&mut self) -> bool {
         if self.deferred.is_some() {
             return false;
@@ -237,7 +235,7 @@ impl State {
         true
     }
 
-    /// The longest key like this one that may be written or watched.
+    /// Returns the greatest length of a key like this one that may be written or watched.
     pub(crate) fn key_bytes_max(&self, key: &[u8]) -> usize {
         let is_short = !key.starts_with(USER_END) && !self.options.has_raw_access;
         read_key_bytes_max(key) - if is_short { TENANT_PREFIX_BYTES } else { 0 }
@@ -251,13 +249,13 @@ impl State {
         if self.options.may_write_system_keys { SYSTEM_END } else { USER_END }
     }
 
-    /// What a simulated cluster's time depends on.
+    /// The inputs of a simulated cluster's time.
     pub(crate) fn asker(&mut self) -> Asker<'_> {
         let (is_version_set, has_read) = (self.requested_version.is_some(), self.read.is_some());
         Asker { version_due: &mut self.version_due, is_version_set, has_read }
     }
 
-    /// The transaction's read version and snapshot; the first call fixes them.
+    /// Returns the read version and the snapshot; the first call fixes them.
     pub(crate) fn read_point(&mut self, core: &Core, retain: bool) -> Result<&ReadPoint> {
         if self.read.is_none() || retain {
             let point = match (self.requested_version, &self.read) {
@@ -277,20 +275,19 @@ impl State {
         self.read.as_ref().ok_or(Error::INTERNAL_ERROR)
     }
 
-    /// Lets go of the snapshot.
     pub(crate) fn end_reads(&mut self) {
         if let Some(point) = self.read.take() {
             self.ended_version = Some(point.version);
         }
     }
 
-    /// The read version, if it was taken or set; else 0.
+    /// Returns the read version if it was taken or set; else 0.
     pub(crate) fn known_read_version(&self) -> i64 {
         let taken = self.read.as_ref().map(|point| point.version);
         taken.or(self.requested_version).unwrap_or(0)
     }
 
-    /// A read that other transactions' writes conflict with, except where it only saw this transaction's own writes.
+    /// Adds a read conflict, except where the read only saw this transaction's own writes.
     pub(crate) fn add_read_conflict(&mut self, begin: &[u8], end: &[u8]) {
         let State { writes, read_conflicts, approximate_bytes, options, .. } = self;
         // FoundationDB counts the whole range for each part of it, and nothing without read-your-writes.
@@ -336,13 +333,13 @@ impl State {
         });
     }
 
-    /// The watches as the commit takes them; the transaction keeps its list until the commit answered.
+    /// Returns the watches for the commit; the transaction keeps its list until the commit is answered.
     pub(crate) fn waiting(&self) -> Vec<Waiting> {
         let waiting = |own: &OwnWatch| Waiting { watch: Arc::clone(&own.watch), expected: own.value.clone() };
         self.watches.iter().map(waiting).collect()
     }
 
-    /// Fails the watches that no commit has taken over.
+    /// Fails the watches that no commit has started.
     pub(crate) fn fail_watches(&mut self, core: &Arc<Core>, error: Error) {
         for own in std::mem::take(&mut self.watches) {
             let core = Arc::clone(core);
@@ -350,7 +347,7 @@ impl State {
         }
     }
 
-    /// Forgets reads and writes; what `on_error` does before it waits.
+    /// Drops reads and writes, as `on_error` does before it waits.
     pub(crate) fn forget(&mut self, core: &Arc<Core>) {
         self.fail_watches(core, Error::TRANSACTION_CANCELLED);
         self.requested_version = None;
@@ -369,7 +366,7 @@ impl State {
         self.committed = None;
     }
 
-    /// A new life with the options that persist.
+    /// Resets the transaction, keeping the persistent options.
     pub(crate) fn restart(&mut self, core: &Arc<Core>) {
         self.fail_in_flight(Error::TRANSACTION_CANCELLED);
         self.forget(core);
@@ -383,7 +380,7 @@ impl State {
         self.apply_persistent();
     }
 
-    /// As new: options, retries and the time that counts for the timeout too.
+    /// Resets everything: options, retries, and the start of the timeout.
     pub(crate) fn reset(&mut self, core: &Arc<Core>) {
         self.persistent.clone_from(&lock(&core.defaults));
         self.retries = 0;

@@ -1,4 +1,4 @@
-//! What ends a transaction at its deadline.
+//! The timeout of a transaction.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -9,7 +9,7 @@ use crate::shared::core::Core;
 use crate::shared::timer::TimerId;
 use crate::transaction::state::State;
 
-/// Ends the transaction at its deadline, if it is still the same life of it.
+/// Ends the transaction at its deadline, unless it was reset since.
 pub(crate) fn time_out(shared: &Arc<Mutex<State>>, generation: u64, core: &Core, deadline: Instant) -> TimerId {
     let shared = Arc::clone(shared);
     core.timer.schedule(deadline, move || {
@@ -23,7 +23,7 @@ pub(crate) fn time_out(shared: &Arc<Mutex<State>>, generation: u64, core: &Core,
     })
 }
 
-/// Sees to it that the transaction's timeout ends the answers that are due after it.
+/// Schedules the timeout, so that it ends answers that are due after it.
 pub(crate) fn arm_timeout(shared: &Arc<Mutex<State>>, state: &State, core: &Core) {
     if let Some(deadline) = state.deadline()
         && state.late.iter().any(|late| late.due.is_some_and(|due| due > deadline))

@@ -1,4 +1,4 @@
-//! The writes of a transaction: into its write map, or straight to the commit without read-your-writes.
+//! The writes of a transaction: into its write map, or directly to the commit without read-your-writes.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::read::write_map::Op;
 use crate::shared::core::Core;
 use crate::transaction::state::{State, Written};
 
-/// The operand that `\xff/metadataVersion` may be set with: ten bytes of stamp and their place, all zero.
+/// The only operand that may set `\xff/metadataVersion`: ten bytes of stamp and their offset, all zero.
 const METADATA_VERSION_OPERAND: [u8; 14] = [0; 14];
 
 /// Sets a key; the errors are those of [`crate::Transaction::set`].
@@ -43,7 +43,7 @@ fn check_write(state: &State, key: &[u8], value: &[u8]) -> Result<()> {
     }
 }
 
-/// Removes `[begin, end)`, which is legal and not empty.
+/// Removes `[begin, end)`, which must be legal and not empty.
 pub(crate) fn clear(state: &mut State, core: &Arc<Core>, begin: &[u8], end: &[u8], conflicts: bool) {
     let bytes = begin.len() + end.len();
     state.count_mutation(begin.len(), end.len(), conflicts.then_some(bytes));
@@ -58,7 +58,7 @@ pub(crate) fn clear(state: &mut State, core: &Arc<Core>, begin: &[u8], end: &[u8
     state.trigger_watches(core, begin, end, Written::Cleared);
 }
 
-/// An atomic operation by its number; the errors are those of [`crate::Transaction::atomic_op`].
+/// Applies an atomic operation by its number; the errors are those of [`crate::Transaction::atomic_op`].
 pub(crate) fn atomic_op(
     state: &mut State,
     core: &Arc<Core>,
@@ -89,7 +89,7 @@ pub(crate) fn atomic_op(
     if operand.len() > VALUE_BYTES_MAX {
         return Err(Error::VALUE_TOO_LARGE);
     }
-    // The key of a stamped key is known to the committer alone, which adds its conflict.
+    // Only the committer knows the final key of a stamped key, and it adds the conflict.
     let conflicts = conflicts && code != STAMP_KEY;
     let mut stored_key = key.to_vec();
     match code {
@@ -99,7 +99,7 @@ pub(crate) fn atomic_op(
             let (begin, end) = stamp_range_at(key, place, read_version, state.max_read_key());
             state.stamped_keys.push(key.to_vec());
             if !state.options.read_your_writes_disabled {
-                // What was written in the range so far stays before the stamped key.
+                // Earlier writes in the range stay before the stamped key.
                 let State { outgoing, writes, .. } = state;
                 outgoing.take_range(writes, &begin, &end);
                 if begin < end {
@@ -131,7 +131,7 @@ pub(crate) fn atomic_op(
     Ok(())
 }
 
-/// The place of a versionstamp, from the last four bytes (little-endian): 2000 where ten bytes do not fit there.
+/// Returns the offset of a versionstamp from the last four bytes (little-endian): 2000 if ten bytes do not fit there.
 fn stamp_place(bytes: &[u8]) -> Result<usize> {
     let place = bytes.last_chunk::<4>().map(|place| i32::from_le_bytes(*place));
     let place = place.and_then(|place| usize::try_from(place).ok()).ok_or(Error::CLIENT_INVALID_OPERATION)?;
@@ -144,7 +144,7 @@ fn least_stamp(read_version: i64) -> [u8; 10] {
     stamp
 }
 
-/// The keys that a key with a versionstamp may come to be; none where the stamp does not fit.
+/// Returns the range of keys that a key with a versionstamp may become; empty if the stamp does not fit.
 pub(crate) fn stamp_range(state: &State, key: &[u8]) -> KeyRange {
     let read_version = state.known_read_version();
     let place = stamp_place(key).ok();

@@ -1,4 +1,4 @@
-//! The calls that write, and those that add to the conflicts.
+//! The write calls and the conflict range calls.
 
 use crate::base::error::{Error, Result};
 use crate::base::key_space::{METADATA_VERSION_KEY, cut_range, key_after, read_key_bytes_max};
@@ -7,7 +7,8 @@ use crate::transaction::outgoing::{MUTATION_OVERHEAD, RANGE_OVERHEAD};
 use crate::transaction::{special, write};
 
 impl Transaction {
-    /// Sets a key. Kept errors: 2004 outside the legal range, 2102 a key over 10,000 bytes, 2103 a value over 100,000.
+    /// Sets a key. Kept errors: 2004 outside of the legal range, 2102 a key over 10,000 bytes, 2103 a value over
+    /// 100,000.
     pub fn set(&self, key: &[u8], value: &[u8]) {
         self.with(|state, core| {
             if state.deferred.is_some() {
@@ -32,7 +33,7 @@ impl Transaction {
         });
     }
 
-    /// Removes a key. Kept error: 2004 outside the legal range. A key longer than any may be is removed by nothing.
+    /// Removes a key. Kept error: 2004 outside of the legal range. A key over the length limit is ignored.
     pub fn clear(&self, key: &[u8]) {
         self.with(|state, core| {
             if state.deferred.is_some() {
@@ -63,7 +64,7 @@ impl Transaction {
         });
     }
 
-    /// Removes the keys in `[begin, end)`. Kept errors: 2005 where begin is above end, 2004 outside the legal range.
+    /// Removes the keys in `[begin, end)`. Kept errors: 2005 if begin is above end, 2004 outside of the legal range.
     pub fn clear_range(&self, begin: &[u8], end: &[u8]) {
         self.with(|state, core| {
             if state.deferred.is_some() {
@@ -93,8 +94,8 @@ impl Transaction {
         });
     }
 
-    /// An atomic operation by its FDBMutationType number. Kept errors: 2018 for an unknown number, 2000 for a
-    /// versionstamp whose place does not fit, and those of [`Transaction::set`].
+    /// Applies an atomic operation by its FDBMutationType number. Kept errors: 2018 for an unknown number, 2000 for a
+    /// versionstamp whose offset does not fit, and those of [`Transaction::set`].
     pub fn atomic_op(&self, key: &[u8], operand: &[u8], code: i32) {
         self.with(|state, core| {
             if state.deferred.is_some() {
@@ -113,7 +114,7 @@ impl Transaction {
     /// Adds `[begin, end)` to the read or the write conflicts.
     ///
     /// # Errors
-    /// 2005 where begin is above end. Kept: 2004 outside the legal range.
+    /// 2005 if begin is above end. Kept: 2004 outside of the legal range.
     pub fn add_conflict_range(&self, begin: &[u8], end: &[u8], write: bool) -> Result<()> {
         if begin > end {
             return Err(Error::INVERTED_RANGE);
