@@ -1,13 +1,14 @@
-//! Measures conflict checks alone: nanoseconds of a check, of an insertion and of forgetting, by the number of recent
-//! ranges.
+//! Measures the conflict check alone: nanoseconds of a check, of an insertion and of dropping history, by the number
+//! of recent ranges.
 //!
-//! `cargo run --release --example conflict_bench -- [ROUNDS]`; the least of the rounds is printed. Keys are 32 bytes: a
-//! prefix, a random document, one of its eight keys. The ranges are spread evenly over the five seconds that a
-//! transaction may last, in commits of ten; reads are of one key or of a quarter of all, at a version so recent that one
-//! commit is newer, at the newest, in the middle, or so old that all are newer. Forgetting is the longest call.
+//! `cargo run --release --example conflict_bench -- [ROUNDS]` prints the least of the rounds. Keys are 32 bytes: a
+//! prefix, a random document, one of its eight keys. The ranges are spread evenly over the five seconds of a
+//! transaction's lifetime, in commits of ten. Reads are of one key or of a quarter of all keys. Their version is so
+//! recent that one commit is newer, the newest, in the middle, or so old that all commits are newer. The figure for
+//! dropping is the longest call.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a measurement ends where it fails")]
 
-// The engine's own modules: what is measured is not public. The engine uses what is unused here.
+// The engine's own modules, because the measured types are not public. The engine uses the items that are unused here.
 #[path = "../src/base"]
 #[allow(dead_code)]
 mod base {
@@ -70,7 +71,7 @@ fn time<T>(items: Vec<T>, mut call: impl FnMut(T)) -> f64 {
     started.elapsed().as_nanos() as f64 / count as f64
 }
 
-/// What is measured: the heading, and whether the read is wide. The versions stand in `measure`.
+/// The measurements: the heading, and whether the read is wide. `measure` has the versions.
 const CHECKS: [(&str, bool); 6] = [
     ("key, recent", false),
     ("key, old", false),
@@ -80,7 +81,7 @@ const CHECKS: [(&str, bool); 6] = [
     ("wide, old", true),
 ];
 
-/// Nanoseconds of each check, of an insertion, and of the longest call of `forget`.
+/// Nanoseconds of each check, of an insertion, and of the longest `forget`.
 fn measure(ranges: u64) -> Vec<f64> {
     let version = |number: u64| (number / KEYS_PER_COMMIT * KEYS_PER_COMMIT) as i64 * WINDOW / ranges as i64 + 1;
     let mut history: History = History::default();
@@ -89,7 +90,7 @@ fn measure(ranges: u64) -> Vec<f64> {
     }
     let mut seed = ranges;
     let mut random = |below: u64| split_mix(&mut seed) % below.max(1);
-    // Nothing is newer than the newest; of the others a wide read finds something.
+    // Nothing is newer than the newest version; at the others a wide read finds something.
     let recent = version(ranges - 1) - 1;
     let versions = [recent, 0, version(ranges), recent, WINDOW / 2, 0];
     let mut found = Vec::new();
@@ -105,7 +106,7 @@ fn measure(ranges: u64) -> Vec<f64> {
             black_box(history.written_after(&begin, &end, at).is_ok_and(|found| found));
         }));
     }
-    // More of the same: as many ranges stay as there are, and what falls out of the window is forgotten.
+    // Further insertions: the number of ranges stays the same, because the window drops old ones.
     let (mut insertion, mut forgetting) = (f64::INFINITY, 0f64);
     let step = (ranges / 8).clamp(1_000, 100_000);
     for first in (0..8).map(|number| ranges + number * step) {

@@ -1,7 +1,7 @@
 //! Measures the engine without any layer above it: durable commits, point reads, range reads, a scan.
 //!
-//! `cargo run --release --example raw_bench -- [DIRECTORY] [SECONDS]`; one line a measurement. Each line of commits is
-//! followed by the same writes in plain LMDB transactions of the same number of commits, without any checks.
+//! `cargo run --release --example raw_bench -- [DIRECTORY] [SECONDS]` prints one line for each measurement. A line
+//! with the same writes in plain LMDB transactions of as many commits, without checks, follows each line of commits.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a measurement ends where it fails")]
 
 use std::path::Path;
@@ -20,14 +20,14 @@ const VALUE_BYTES: usize = 100;
 
 fn key(number: u64) -> [u8; KEY_BYTES] {
     let mut key = [b'k'; KEY_BYTES];
-    // Documents arrive in no order, their own keys lie together.
+    // Documents arrive in random order; the keys of one are adjacent.
     let document = (number / KEYS_PER_COMMIT).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     key[8..16].copy_from_slice(&document.to_be_bytes());
     key[16..24].copy_from_slice(&number.to_be_bytes());
     key
 }
 
-/// Keeps `in_flight` commits going from callbacks; returns commits a second.
+/// Keeps `in_flight` commits running from callbacks; returns commits a second.
 fn commits(engine: &Engine, in_flight: u64, duration: Duration, next: &Arc<AtomicU64>) -> f64 {
     fn one(engine: &Engine, next: &Arc<AtomicU64>, finished: &Sender<Result<()>>) {
         let transaction = engine.transaction();
@@ -58,7 +58,7 @@ fn commits(engine: &Engine, in_flight: u64, duration: Duration, next: &Arc<Atomi
     count as f64 / started.elapsed().as_secs_f64()
 }
 
-/// The same writes in bare LMDB, `batch` commits a transaction.
+/// The same writes in plain LMDB, `batch` commits in each transaction.
 fn raw_commits(dir: &Path, batch: u64, duration: Duration) -> f64 {
     std::fs::create_dir_all(dir).expect("a directory");
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
@@ -85,7 +85,7 @@ fn raw_commits(dir: &Path, batch: u64, duration: Duration) -> f64 {
     count as f64 / started.elapsed().as_secs_f64()
 }
 
-/// Calls `read` from `threads` threads until the time is over; calls a second.
+/// Calls `read` from `threads` threads until the time is over; returns calls a second.
 fn reads(threads: u64, duration: Duration, read: impl Fn(u64) -> u64 + Sync) -> f64 {
     let (count, started) = (AtomicU64::new(0), Instant::now());
     std::thread::scope(|scope| {

@@ -1,8 +1,7 @@
-//! What the programs share that start themselves again: how, and what decides what a child does.
+//! Helpers of the test programs that start themselves as child processes.
 
 use flatbed_testkit::Random;
 
-/// Returns random bytes.
 pub fn bytes(random: &mut Random, count: u64) -> Vec<u8> {
     let words = (0..count.div_ceil(8)).flat_map(|_| random.next().to_le_bytes());
     words.take(count as usize).collect()

@@ -1,4 +1,4 @@
-//! What must be there after a kill, and whether it is.
+//! The expected database after a kill, and the comparison with it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::plan::{Change, Id, Kind, Plan, hex, marker, progress, progress_value,
 
 type Stamp = [u8; 10];
 
-/// What a killed process told.
+/// The output of a killed process.
 #[derive(Default)]
 pub struct Told {
     plans: HashMap<String, (Plan, i64)>,
@@ -23,7 +23,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// Takes down the lines, of which the last may be cut by the kill.
+    /// Parses the lines; the kill may cut the last one.
     pub fn read(text: &str) -> Told {
         let mut told = Told::default();
         let mut last_of_writer: HashMap<u64, i64> = HashMap::new();
@@ -62,7 +62,7 @@ impl Told {
                 "refused" => {
                     told.refused.insert(rest.to_owned());
                 }
-                // The test harness writes too.
+                // Output of the test harness.
                 _ => {}
             }
         }
@@ -84,7 +84,7 @@ fn stamp_of(hex: &str) -> Stamp {
     std::array::from_fn(byte)
 }
 
-/// What a check found, for the sums.
+/// The counts of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Found {
     pub acknowledged: u64,
@@ -104,8 +104,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens the directory of a process that was killed in its run `run`, and compares. `is_paused`: with what is pending
-    /// left pending.
+    /// Opens the directory of a process that was killed in its run `run`, and compares. `is_paused`: without removing
+    /// pending clears.
     pub fn check(&mut self, dir: &Path, run: u64, told: &Told, is_paused: bool) -> Found {
         let mut options = OpenOptions::default();
         options.is_removal_paused = is_paused;
@@ -136,7 +136,7 @@ impl Model {
         backwards.reverse();
         assert!(pairs == backwards, "read both ways");
 
-        // Which transactions are there, in the order of their stamps.
+        // The transactions found, in the order of their stamps.
         let prefix = format!("m/{run:06x}/").into_bytes();
         let mut there: BTreeMap<Stamp, Plan> = BTreeMap::new();
         for (key, stamp) in pairs.iter().filter(|(key, _)| key.starts_with(&prefix)) {
@@ -166,7 +166,7 @@ impl Model {
         found.keys = pairs.len() as u64;
         found.pending_clears = engine.stats().pending_clears;
 
-        // And it takes writes.
+        // The database accepts writes.
         let value = run.to_be_bytes();
         set(&engine, b"checked", &value);
         self.state.insert(b"checked".to_vec(), value.to_vec());

@@ -1,9 +1,10 @@
-//! kill -9 while a process commits from several threads: whatever was acknowledged is there, everything else is there as
-//! a whole or not at all, versions grow, and no versionstamp is given twice.
+//! Kills a process with SIGKILL while it commits from several threads. All acknowledged commits must be found, all
+//! others as a whole or not at all; versions grow, and no versionstamp is given twice.
 //!
-//! `FLATBED_CRASH_KILLS` says how often (`make crash`: 300), `FLATBED_CRASH_SEED` what is written and when it is killed.
+//! `FLATBED_CRASH_KILLS` is the number of kills (`make crash`: 300); `FLATBED_CRASH_SEED` decides the writes and the
+//! moments.
 //!
-//! A program of its own: a child is this program again, and `make crash` runs it alone.
+//! A program of its own, because the child is this program again, and because `make crash` runs it alone.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 #[path = "../children/mod.rs"]
@@ -31,10 +32,10 @@ const RUN: &str = "FDB_EMBEDDED_CRASH_RUN";
 const SEED: &str = "FLATBED_CRASH_SEED";
 const KILLS: &str = "FLATBED_CRASH_KILLS";
 const KILLS_DEFAULT: u64 = 6;
-/// Further kills, as long as nothing has been acknowledged before any.
+/// Further kills, while no commit was acknowledged before any kill.
 const KILLS_MORE: u64 = 100;
 
-/// Not a test of its own: the process that is killed.
+/// The process that is killed; not a test of its own.
 #[test]
 fn child() {
     let (Ok(dir), Some(run), Some(seed)) = (std::env::var(DIR), number(RUN), number(SEED)) else { return };
@@ -46,15 +47,15 @@ fn child() {
     writer::run(Path::new(&dir), run, seed);
 }
 
-/// When a process is killed.
+/// The moment of a kill.
 enum Moment {
-    /// So long after it was started: maybe while it opens.
+    /// After this time since the start, possibly while the process opens the directory.
     AfterStart(Duration),
-    /// So long after it said that it is open.
+    /// After this time since the process reported that it is open.
     AfterOpen(Duration),
 }
 
-/// Starts a process, kills it, and gives back what it told.
+/// Starts a process, kills it, and returns its output.
 fn killed(dir: &Path, run: u64, seed: u64, moment: &Moment) -> Told {
     let (run, seed) = (run.to_string(), seed.to_string());
     let variables = [(DIR, dir.as_os_str()), (RUN, OsStr::new(&run)), (SEED, OsStr::new(&seed))];
@@ -68,7 +69,7 @@ fn killed(dir: &Path, run: u64, seed: u64, moment: &Moment) -> Told {
             bytes.extend_from_slice(&piece[..count]);
             if !is_told && bytes.windows(5).any(|five| five == b"open ") {
                 is_told = true;
-                // Nobody waits for it where the moment is another.
+                // Not received if the kill has another moment.
                 let _ = is_open.send(());
             }
             if count == 0 {

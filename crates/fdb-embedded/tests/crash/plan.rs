@@ -1,5 +1,5 @@
-//! Transactions whose every write follows from a line of text: the writer that is killed tells the line before it commits,
-//! and the checker works out from it what must be there.
+//! Transactions whose writes all follow from a line of text. The writer prints the line before it commits, and the
+//! checker derives the expected writes from it.
 
 use std::fmt::Write;
 use std::str::FromStr;
@@ -8,13 +8,13 @@ use flatbed_testkit::Random;
 
 use crate::children::bytes;
 
-/// Values longer than this make LMDB use pages of their own.
+/// Longer values need overflow pages in LMDB.
 pub const LARGE_BYTES: u64 = 100_000;
-/// Keys of one transaction that fills a group, and how many such fill it: 22,000 keys.
+/// The keys of one transaction that fills a group, and the number of such transactions: 22,000 keys.
 pub const PART_KEYS: u64 = 2_000;
 pub const PARTS: u64 = 11;
 
-/// Which transaction: the run, the writer in it, the attempt of that writer.
+/// The id of a transaction: the run, the writer, and the writer's attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id {
     pub run: u64,
@@ -32,22 +32,22 @@ impl Id {
     }
 }
 
-/// What a transaction does beside what all do.
+/// The kind of a transaction, beside the writes that all have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A few small keys, one of them at times longer than LMDB takes.
+    /// A few small keys, some of them longer than an LMDB key.
     Small,
     /// Keys of up to 100 kB, up to 1 MB in all.
     Large,
-    /// Reads a register and writes what follows from it.
+    /// Reads a register and writes its successor.
     Register { register: u64, read: u64 },
-    /// Clears what a writer's transactions of this run below a number wrote.
+    /// Clears the writes of a writer's transactions of this run below a number.
     Forget { below: u64 },
     /// 2,000 keys of a group.
     Fill { group: u64, part: u64 },
     /// Clears a full group, and writes into the cleared range.
     Empty { group: u64 },
-    /// Clears all that earlier runs left, but for groups, registers and counters.
+    /// Clears the remains of earlier runs, except groups, registers and counters.
     Prune,
 }
 
@@ -57,7 +57,7 @@ pub struct Plan {
     pub kind: Kind,
 }
 
-/// One write, as the C API has it.
+/// A write of the C API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Set(Vec<u8>, Vec<u8>),
@@ -77,7 +77,7 @@ pub fn register(register: u64) -> Vec<u8> {
     format!("r/{register}").into_bytes()
 }
 
-/// Where a writer of groups notes how far it is.
+/// The key of the progress of a writer of groups.
 pub fn progress(writer: u64) -> Vec<u8> {
     format!("g/{writer:02x}").into_bytes()
 }
@@ -86,7 +86,7 @@ pub fn progress_value(group: u64, part: u64) -> Vec<u8> {
     [group.to_be_bytes(), part.to_be_bytes()].concat()
 }
 
-/// What `r/...` becomes.
+/// The next value of `r/...`.
 pub fn register_after(id: &Id, read: u64) -> u64 {
     Random(read ^ id.random().next()).next()
 }
@@ -101,7 +101,7 @@ fn range_of(prefix: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
 }
 
 impl Plan {
-    /// Everything that the transaction writes, in order.
+    /// Returns all writes of the transaction, in order.
     pub fn changes(&self) -> Vec<Change> {
         let (id, mut random) = (&self.id, self.id.random());
         let own = |rest: &str| format!("t/{}/{rest}", id.text()).into_bytes();
@@ -150,7 +150,7 @@ impl Plan {
                     let key = format!("{:02x}/{:05}", random.below(PARTS), random.below(PART_KEYS));
                     changes.push(Change::Set(group_key(id.writer, group, &key), b"after the clear".to_vec()));
                 }
-                // The number that was there is gone, so this one begins at nothing.
+                // The old number was cleared, so this one starts at zero.
                 changes.push(Change::Add(group_key(id.writer, group, "03/00003"), random.below(1_000)));
                 let (begin, end) = range_of(group_key(id.writer, group, "07/001"));
                 changes.push(Change::Clear(begin, end));

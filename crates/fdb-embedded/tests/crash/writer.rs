@@ -1,7 +1,7 @@
-//! The process that is killed: threads that commit, and tell what they are going to commit and what was acknowledged.
+//! The process that is killed: threads that commit, and print their plans and the acknowledged commits.
 //!
-//! Lines of its output, each written at once: `open VERSION`, `plan READ_VERSION PLAN`, `done PLAN_ID VERSION STAMP` and
-//! `refused PLAN_ID`.
+//! Each line of the output is written at once: `open VERSION`, `plan READ_VERSION PLAN`, `done PLAN_ID VERSION STAMP`
+//! and `refused PLAN_ID`.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::plan::{Change, Id, Kind, PARTS, Plan, hex, progress, progress_value, 
 const ADD: i32 = 2;
 const STAMP_KEY: i32 = 14;
 const STAMP_VALUE: i32 = 15;
-/// Threads that do a bit of everything, and those that fill and empty groups.
+/// The numbers of threads with mixed work, and of threads that fill and empty groups.
 const MIXED: u64 = 5;
 const GROUPS: u64 = 2;
 const REGISTERS: u64 = 4;
@@ -37,7 +37,7 @@ pub fn run(dir: &Path, run: u64, seed: u64) {
     });
 }
 
-/// Opens and closes at once, again and again.
+/// Opens and closes repeatedly.
 pub fn reopen(dir: &Path) {
     loop {
         let engine = Engine::open(dir, OpenOptions::default()).expect("an engine");
@@ -67,7 +67,7 @@ impl Writer<'_> {
                 30..36 => Kind::Forget { below: self.id.number },
                 _ => Kind::Small,
             };
-            // A read version makes the commit one that can conflict or grow too old, and checks that versions grow.
+            // With a read version the commit can conflict or become too old, and shows that versions grow.
             if self.random.below(3) == 0 {
                 transaction.get_read_version().expect("a version");
             }
@@ -95,7 +95,7 @@ impl Writer<'_> {
         let plan = Plan { id: self.id, kind };
         self.id.number += 1;
         let read_version = match kind {
-            // These read before: their read version is there.
+            // These kinds have read, so they have a read version.
             Kind::Register { .. } | Kind::Fill { .. } | Kind::Empty { .. } => {
                 transaction.get_read_version().expect("a version")
             }

@@ -1,4 +1,4 @@
-//! A disk that fails on demand: `faults.c`, compiled here and loaded into a child process.
+//! Disk faults on demand: `faults.c`, compiled here and loaded into a child process.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fdb-embedded/tests/faults.c");
 
-/// The library, compiled once a process. The tests need a C compiler, as the build does.
+/// The library, compiled once for each process. The tests need a C compiler, as the build does.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -16,7 +16,7 @@ pub fn library() -> &'static Path {
         let mut compiler = Command::new("cc");
         compiler.args(["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(&new).arg(SOURCE).arg("-ldl");
         assert!(compiler.status().expect("a C compiler").success(), "faults.c does not compile");
-        // Several test processes may compile it at once.
+        // Several test processes may compile it concurrently.
         std::fs::rename(new, &path).expect("a place");
         path
     })
@@ -25,21 +25,21 @@ pub fn library() -> &'static Path {
 /// Faults on the files below a directory.
 pub struct Faults {
     dir: PathBuf,
-    /// Beside the directory, not in it.
+    /// Beside the directory, so that the faults do not affect it.
     switch: PathBuf,
     log: PathBuf,
 }
 
 impl Faults {
-    /// `dir` may be made later, but what it lies in must be there.
+    /// `dir` may be missing; its parent must exist.
     pub fn on(dir: &Path) -> Faults {
         let (parent, name) = (dir.parent().expect("a parent"), dir.file_name().expect("a name"));
-        // The library compares with what the system calls the files.
+        // The library compares with the canonical path.
         let dir = parent.canonicalize().expect("it is there").join(name);
         Faults { switch: dir.with_extension("switch"), log: dir.with_extension("log"), dir }
     }
 
-    /// Loads the library into a process to come.
+    /// Loads the library into a child process.
     pub fn load<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         let variables: [(&str, &OsStr); 4] = [
             ("LD_PRELOAD", library().as_os_str()),
@@ -50,7 +50,7 @@ impl Faults {
         command.envs(variables)
     }
 
-    /// From now on: what happens to call number `at`.
+    /// Sets the fault of call number `at`.
     pub fn arm(&self, at: u64, mode: &str, errno: i32) {
         let _ = std::fs::remove_file(&self.log);
         let new = self.switch.with_extension("new");
@@ -58,7 +58,7 @@ impl Faults {
         std::fs::rename(new, &self.switch).expect("a switch");
     }
 
-    /// The calls that were counted since it was armed, a line each: number, name, file, what became of it.
+    /// The calls counted since `arm`, one per line: number, name, file, result.
     pub fn calls(&self) -> Vec<String> {
         std::fs::read_to_string(&self.log).unwrap_or_default().lines().map(str::to_owned).collect()
     }

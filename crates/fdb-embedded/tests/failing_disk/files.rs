@@ -1,4 +1,4 @@
-//! Data files that are cut off, damaged, foreign or newer, and one that only looks cut off.
+//! Data files that are truncated, damaged, foreign or newer, and one that only looks truncated.
 
 use std::fs::{self, OpenOptions as FileOptions};
 use std::os::unix::fs::FileExt;
@@ -13,12 +13,12 @@ use crate::{command, output};
 
 const PAGE_BYTES: u64 = 4_096;
 
-/// Reads everything; how many keys there are.
+/// Reads everything. Returns the number of keys.
 pub fn all(engine: &Engine) -> usize {
     range(&engine.transaction(), b"", b"\xff", &RangeOptions::default()).expect("a range").len()
 }
 
-/// A database of several hundred pages, closed; its data file.
+/// Creates and closes a database of several hundred pages. Returns its data file.
 fn database(dir: &Path) -> Vec<u8> {
     let engine = open(dir);
     for from in (0..2_000u32).step_by(500) {
@@ -29,7 +29,7 @@ fn database(dir: &Path) -> Vec<u8> {
         transaction.set(b"large", &vec![from as u8; 90_000]);
         commit(&transaction).expect("a commit");
     }
-    // These take pages that are free, so that what the meta pages name does not lie at the file's end.
+    // These use free pages, so that the pages named by the meta pages are not at the file's end.
     (0..6u8).for_each(|number| set(&engine, b"large", &[number]));
     drop(engine);
     fs::read(dir.join("data.mdb")).expect("the file")
@@ -68,7 +68,7 @@ fn files_that_are_cut_off() {
     {
         let error = match open_copy(&file[..cut as usize]) {
             Err(error) => error,
-            // All that lay there was free.
+            // All pages cut off were free.
             Ok(keys) => {
                 assert!(keys == 2_001 && cut > len / 2, "{cut} of {len} bytes: {keys} keys");
                 continue;
@@ -114,7 +114,7 @@ fn a_file_may_end_before_pages_that_are_free() {
         assert!(env.real_disk_size().expect("a size") < needed, "LMDB wrote pages that it had freed");
     }
     assert_eq!(all(&open(dir.path())), 3);
-    // Cut further, it lacks a page that is in use.
+    // A further cut removes a page in use.
     let bytes = fs::read(dir.path().join("data.mdb")).expect("the file");
     for pages in [2, 3, 4] {
         let cut = pages * PAGE_BYTES as usize;
@@ -168,7 +168,7 @@ fn files_of_others() {
     assert!(error.to_string().contains("dump its databases") && error.code() == 2100, "{error}");
 }
 
-/// Where LMDB's two meta pages have what it reads of them.
+/// The offsets of the bytes of both meta pages that LMDB reads.
 fn meta_bytes() -> impl Iterator<Item = u64> {
     [0, PAGE_BYTES].into_iter().flat_map(|page| page..page + 152)
 }
@@ -184,7 +184,7 @@ fn meta_pages_that_are_damaged() {
     };
     let page = PAGE_BYTES as usize;
     for byte in [0, 0xff] {
-        // All of one, of both, and what lies behind the magic number.
+        // One meta page, both, and the bytes after the magic number.
         for (from, to) in
             [(0, 152), (page, page + 152), (0, 2 * page), (24, 152), (page + 24, page + 152), (page + 80, page + 152)]
         {
@@ -194,8 +194,8 @@ fn meta_pages_that_are_damaged() {
     }
 }
 
-/// Whatever the meta pages hold, the process goes on: the file is refused, or the bytes meant nothing. In a child, because
-/// LMDB would end the process.
+/// With any damage of the meta pages the process must survive: the file is refused, or the bytes are unused. Run in a
+/// child, because LMDB could end the process.
 #[test]
 fn no_byte_of_the_meta_pages_ends_the_process() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -9,7 +9,7 @@ use flatbed_testkit::until_blocking;
 use crate::common::{commit, open, set};
 use crate::{command, line, output};
 
-/// Commits values of 90 kB until it fails and beyond; how many were acknowledged.
+/// Commits values of 90 kB until a commit fails, and some more. Returns the number of acknowledged commits.
 fn write_until_full(engine: &Engine) -> u32 {
     let mut errors = Vec::new();
     for number in 0..100u32 {
@@ -39,7 +39,7 @@ pub fn under_a_limit_of_file_size(dir: &Path) {
     let engine = open(dir);
     set(&engine, b"before", b"v");
     let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
-    // SAFETY: both calls take plain values; the signal would end the process where the write shall fail.
+    // SAFETY: both calls take plain values. Without the first, the signal would end the process at the failing write.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
@@ -58,11 +58,11 @@ fn a_limit_on_the_size_of_files() {
     set(&engine, b"after", b"v");
 }
 
-/// A small file system in memory; gone when dropped.
+/// A small file system in memory, unmounted when dropped.
 struct Tmpfs(tempfile::TempDir);
 
 impl Tmpfs {
-    /// `None`, and a line, where this user may not mount.
+    /// `None`, with a message, if this user may not mount.
     fn mount(size: &str) -> Option<Tmpfs> {
         let dir = tempfile::tempdir().expect("a directory");
         let mount = Command::new("mount")
@@ -81,12 +81,12 @@ impl Tmpfs {
     }
 
     fn remount(&self, option: &str) {
-        // Children of other tests may have inherited LMDB's file, which is not closed by exec, for the time that they run.
+        // Children of other tests may inherit LMDB's file, which exec does not close, while they run.
         let remount = || Command::new("mount").args(["-o", &format!("remount,{option}")]).arg(self.path()).output();
         until_blocking("it is mounted anew", || remount().expect("mount").status.success());
     }
 
-    /// Takes what is free.
+    /// Fills the free space.
     fn fill(&self) {
         let mut file = std::fs::File::create(self.path().join("filler")).expect("a file");
         while std::io::Write::write_all(&mut file, &[0; 4_096]).is_ok() {}
@@ -109,7 +109,7 @@ fn a_full_file_system() {
     let failure = engine.stats().failure.unwrap_or_default();
     assert!(failure.contains("No space left on device") && failure.contains("make room"), "{failure}");
     drop(engine);
-    // It opens on the full disk too, for reading.
+    // It also opens on the full disk, for reading.
     let engine = open(&data);
     check(&engine, acknowledged);
     drop(engine);
@@ -135,7 +135,7 @@ fn a_new_directory_on_a_full_file_system() {
 fn a_reader_more_needs_no_room_on_a_full_disk() {
     let Some(disk) = Tmpfs::mount("16m") else { return };
     let engine = open(&disk.path().join("data"));
-    // Pages that are free within the file.
+    // Free pages inside of the file.
     let transaction = engine.transaction();
     (0..100u8).for_each(|number| transaction.set(&[number], &vec![0; 90_000]));
     commit(&transaction).expect("a commit");
@@ -146,7 +146,7 @@ fn a_reader_more_needs_no_room_on_a_full_disk() {
         set(&engine, b"k", b"v");
     }
     disk.fill();
-    // Each holds a place in LMDB's table of readers, far beyond its first page.
+    // Each takes a slot in LMDB's reader table, far beyond its first page.
     let readers: Vec<_> = (0..200u32)
         .map(|number| {
             let reader = engine.transaction();

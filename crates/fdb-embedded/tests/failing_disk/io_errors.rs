@@ -1,4 +1,4 @@
-//! Each write and each sync of commits fails once, in each way that a disk may fail.
+//! Fails each write and each sync of commits once, in each way that a disk may fail.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::common::{commit, open, range, set};
 use crate::faults::Faults;
 use crate::{command, line, output};
 
-/// How a call may fail: the mode of `faults.c`, and the error.
+/// The ways in which a call fails: the mode of `faults.c`, and the error.
 const FAULTS: [(&str, i32); 6] = [
     ("once", libc::EIO),
     ("from", libc::EIO),
@@ -19,21 +19,21 @@ const FAULTS: [(&str, i32); 6] = [
     ("done-from", libc::EIO),
 ];
 const COMMITS: u64 = 6;
-/// Keys that a commit clears, and how many records of them it removes itself.
+/// The keys that a commit clears, and the records of them that it removes itself.
 const CLEARED: u64 = 300;
 const CLEAR_RECORDS_MAX: usize = 50;
 
-/// What commit number `number` writes, all or nothing of it.
+/// Writes commit number `number`, which must be applied as a whole or not at all.
 fn write(transaction: &Transaction, number: u64) {
     let put = |part: u64, bytes: usize| {
         transaction.set(format!("w/{number}/{part:03}").as_bytes(), &vec![number as u8; bytes]);
     };
     match number {
         0 => put(0, 10),
-        // Pages of its own for a value, and pages all over the file.
+        // A value on overflow pages, and pages all over the file.
         1 => put(0, 90_000),
         2 => (0..60).for_each(|part| put(part, 700)),
-        // What lies in the background afterwards is removed in LMDB transactions of the engine's own.
+        // The engine removes the pending records in LMDB transactions of its own.
         3 => {
             transaction.clear_range(b"c/", b"c0");
             put(0, 10);
@@ -46,7 +46,7 @@ fn keys(number: u64) -> usize {
     if number == 2 { 60 } else { 1 }
 }
 
-/// In the child: some commits before, then the switch, then commits of which one meets the fault.
+/// The child: some commits, then the switch, then commits of which one meets the fault.
 pub fn commits(dir: &Path) {
     let mut options = OpenOptions::default();
     options.clear_records_max = Some(CLEAR_RECORDS_MAX);
@@ -86,7 +86,7 @@ pub fn commits(dir: &Path) {
     println!("failure {}", stats.failure.unwrap_or_default());
 }
 
-/// Reads go on, and see what was acknowledged.
+/// Reads continue, and see the acknowledged commits.
 fn read(engine: &Engine, number: u64, is_acknowledged: bool) {
     let transaction = engine.transaction();
     transaction.get_read_version().expect("a version");
@@ -101,7 +101,7 @@ fn read(engine: &Engine, number: u64, is_acknowledged: bool) {
     assert_eq!(pairs.map(|pairs| pairs.len()), Ok(expected), "keys of commit {number}");
 }
 
-/// What the child told: the code of each commit, and the failure.
+/// Parses the child's output: the code of each commit, and the failure.
 fn answers(text: &str) -> (BTreeMap<u64, i32>, String) {
     let commits = text.lines().filter_map(|line| line.strip_prefix("commit ")).map(|line| {
         let (number, code) = line.split_once(' ').expect("two numbers");
@@ -155,7 +155,7 @@ fn no_call_that_fails_loses_a_commit_or_lets_another_one_pass() {
             failures += 1;
             assert!(!failure.is_empty(), "{what}: {failed} went by: {answers:?}");
             assert!(failure.contains("writing to the data file failed"), "{failure}");
-            // A short write is no error of the system's; LMDB makes it one.
+            // A short write is no system error; LMDB turns it into one.
             let advice = if errno == libc::ENOSPC && mode != "short" { "make room" } else { "the disk may be failing" };
             assert!(mode == "short" || failure.contains(advice), "{what}: {failure}");
         }
@@ -183,7 +183,7 @@ fn no_call_that_fails_while_it_opens_leaves_a_directory_that_cannot_be_opened() 
                     break;
                 };
                 let is_refused = text.contains("refused 1510") && text.contains(&*dir.path().to_string_lossy());
-                // LMDB does not look whether a short first write of its meta pages is one; what it left is refused.
+                // LMDB does not notice a short first write of its meta pages; the resulting file is refused.
                 assert!(is_refused || mode == "short", "{what} {failed}");
                 let engine = open(&data);
                 let found = engine.transaction().get(b"before", false).expect("a read");

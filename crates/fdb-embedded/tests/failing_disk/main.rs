@@ -1,8 +1,8 @@
-//! Disks that are full, slow to admit it, broken, cut off or somebody else's: each is answered with an error that says what
-//! to do, and nothing is acknowledged that is not there afterwards.
+//! Disks that are full, late to report it, broken, truncated or foreign. Each gives an error with advice, and no
+//! acknowledged commit is lost.
 //!
-//! What would harm this process is done in a child: this test program again, running `child` with a role. A program of its
-//! own for that reason, and since `make crash` runs it alone.
+//! Faults that would harm this process run in a child: this test program again, running `child` with a role. It is a
+//! program of its own for that reason, and because `make crash` runs it alone.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 #[path = "../children/mod.rs"]
@@ -27,7 +27,7 @@ use fdb_embedded::{Engine, OpenOptions};
 const ROLE: &str = "FDB_EMBEDDED_TEST_ROLE";
 const DIR: &str = "FDB_EMBEDDED_TEST_DIR";
 
-/// Not a test of its own: what a child does.
+/// The code of the children; not a test of its own.
 #[test]
 fn child() {
     let (Ok(role), Ok(dir)) = (std::env::var(ROLE), std::env::var(DIR)) else { return };
@@ -52,7 +52,7 @@ fn command(role: &str, dir: &Path) -> Command {
     children::child(&[(ROLE, OsStr::new(role)), (DIR, dir.as_os_str())])
 }
 
-/// Runs a child to its end, which must be its own: what it printed.
+/// Runs a child until it exits by itself. Returns its output.
 fn output(command: &mut Command) -> String {
     let output = command.output().expect("a child");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

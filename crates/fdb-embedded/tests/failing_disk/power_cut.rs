@@ -1,7 +1,7 @@
-//! The power goes: what was not synced is on the disk in part, or not at all.
+//! Power cuts: writes that were not synced are on the disk in part, or not at all.
 //!
-//! A child commits, and `faults.c` records its writes, syncs and renames. From the record, disks are put together as they
-//! may be after any of its calls, and each must hold the state of all commits that were acknowledged by then, or of more.
+//! A child commits, and `faults.c` records its writes, syncs and renames. The test builds disks from the record as
+//! they may be after any of its calls. Each must hold the state of all commits acknowledged by then, or of more.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -18,7 +18,7 @@ use crate::{command, output};
 
 const SEED: &str = "FLATBED_CRASH_SEED";
 const COMMITS: u64 = 40;
-/// What a disk writes as a whole.
+/// The unit that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
 
 type Pair = (Vec<u8>, Vec<u8>);
@@ -42,7 +42,7 @@ fn writes(number: u64) -> (Option<Pair>, Vec<Pair>) {
     (cleared, sets)
 }
 
-/// In the child, which closes the directory in the middle and opens it again.
+/// The child, which closes and reopens the directory halfway.
 pub fn commits(dir: &Path) {
     let mut numbers = 0..COMMITS;
     let acknowledged = dir.parent().and_then(Path::parent).expect("two parents").join("acknowledged");
@@ -75,7 +75,7 @@ fn state_after(commits: u64) -> State {
 }
 
 enum Call {
-    /// With whether it is synced by itself.
+    /// With whether the write is synced by itself.
     Write {
         path: PathBuf,
         offset: usize,
@@ -126,7 +126,7 @@ fn calls(record: &[u8]) -> Vec<Call> {
     }
 }
 
-/// One change of a file's content, and whether it is surely on the disk.
+/// A change of a file's content, and whether it is on the disk for certain.
 enum Change {
     Bytes(usize, Vec<u8>),
     Length(usize),
@@ -138,13 +138,13 @@ enum NameChange {
     Moved(PathBuf, PathBuf, usize),
 }
 
-/// What is on a disk, and what may be.
+/// The certain and the possible content of a disk.
 #[derive(Default)]
 struct Disk {
     files: Vec<Vec<(Change, bool)>>,
-    /// What programs see.
+    /// The names that programs see.
     names: HashMap<PathBuf, usize>,
-    /// What the disk surely has, and what may follow, in order.
+    /// The names that are on the disk for certain, and those that may follow, in order.
     synced_names: HashMap<PathBuf, usize>,
     name_changes: Vec<NameChange>,
 }
@@ -160,7 +160,7 @@ impl Disk {
         self.files.len() - 1
     }
 
-    /// `is_done`: it came back, and was not under way when the power went.
+    /// `is_done`: the call returned before the power cut.
     fn call(&mut self, call: &Call, is_done: bool) {
         match call {
             Call::Write { path, offset, bytes, is_synced } => {
@@ -194,12 +194,12 @@ impl Disk {
         }
     }
 
-    /// Writes files as they may be when the power comes back.
+    /// Writes the files as they may be after the power cut.
     fn write_out(&self, base: &Path, to: &Path, random: &mut Random) {
         let mut names = self.synced_names.clone();
         let certain = random.below(self.name_changes.len() as u64 + 1) as usize;
         self.name_changes[..certain].iter().for_each(|change| rename(&mut names, change));
-        // All or nothing of what is not synced, or some of it, torn at sectors.
+        // All or nothing of the unsynced changes, or some of them, torn at sectors.
         let luck = random.below(4);
         let mut is_lucky = || match luck {
             0 => true,
@@ -261,11 +261,11 @@ fn what_was_acknowledged_outlives_a_power_cut() {
         assert!(is_synced, "the entries of {} were not synced before the first commit", made.display());
     }
 
-    // How many disks are tried for each point of the record.
+    // The number of disks for each point of the record.
     let disks = number::<u64>("FLATBED_CRASH_KILLS").unwrap_or_default().clamp(1, 10);
     let seed = number(SEED).unwrap_or(1);
     eprintln!("again: {SEED}={seed} cargo test -p fdb-embedded --test failing_disk power -- --nocapture");
-    // In memory where there is such a place: the disks are many, and their syncs mean nothing.
+    // In memory if possible: the disks are many, and their syncs do not matter.
     let memory = Path::new("/dev/shm");
     let places = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
     let (mut random, mut acknowledged, mut beyond) = (Random(seed), 0, 0);

@@ -1,4 +1,4 @@
-//! Directories that may not be used, limits of the process, and a clock that was set back.
+//! Unusable directories, limits of the process, and a clock that was set back.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -11,7 +11,7 @@ use crate::common::{commit, open, set};
 use crate::faults::Faults;
 use crate::{command, line, output};
 
-/// A user who owns nothing.
+/// A user that owns no files.
 const NOBODY: u32 = 65_534;
 
 #[test]
@@ -29,10 +29,10 @@ fn a_path_that_is_no_directory() {
     assert!(matches!(error, OpenError::Io { .. }) && error.to_string().contains("engine.lock"), "{error}");
 }
 
-/// Opens in a child that is not root; `None`, and a line, where there can be none.
+/// Opens in a child that is not root; `None`, with a message, if that is impossible.
 fn open_as_nobody(dir: &Path) -> Option<String> {
     let mut command = command("open", dir);
-    // SAFETY: getuid only asks.
+    // SAFETY: getuid only reads.
     if unsafe { libc::getuid() } == 0 {
         command.uid(NOBODY).gid(NOBODY);
     }
@@ -53,7 +53,7 @@ fn no_permission() {
     let data = dir.path().join("data");
     set(&open(&data), b"k", b"v");
     let mode = |path: &Path, mode: u32| fs::set_permissions(path, Permissions::from_mode(mode)).expect("permissions");
-    // SAFETY: getuid only asks.
+    // SAFETY: getuid only reads.
     let owner = if unsafe { libc::getuid() } == 0 { Some(NOBODY) } else { None };
     for file in ["", "data.mdb", "lock.mdb", "engine.lock"] {
         chown(data.join(file), owner, owner).expect("an owner");
@@ -79,7 +79,7 @@ fn no_permission() {
         let text = open_as_nobody(&data).expect("a child");
         assert!(text.contains("opened, 1 keys"), "{file}: {text}");
     }
-    // Where the directory cannot be made.
+    // The directory cannot be created.
     let text = open_as_nobody(&dir.path().join("new")).expect("a child");
     assert!(text.contains("refused 1514") || owner.is_none(), "{text}");
 }

@@ -1,6 +1,6 @@
-//! Copies of a database that is being served, and putting them back.
+//! Copies of a served database, and their restore.
 //!
-//! A process cannot open one database twice, so the tests start this test binary again as a child that makes the copy.
+//! A process cannot open one database twice, so the tests start this program again as a child that makes the copy.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -17,7 +17,7 @@ const ROLE: &str = "FDB_EMBEDDED_TEST_ROLE";
 const DIR: &str = "FDB_EMBEDDED_TEST_DIR";
 const OUT: &str = "FDB_EMBEDDED_TEST_OUT";
 
-/// Keys that every transaction of the writers changes alike.
+/// Keys that every transaction of the writers changes in the same way.
 const COUNTERS: u64 = 20;
 
 fn start(role: &str, dir: &Path, out: &Path) -> Child {
@@ -26,19 +26,19 @@ fn start(role: &str, dir: &Path, out: &Path) -> Child {
     command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("a child")
 }
 
-/// The line that the child ends with.
+/// Runs the child. Returns its answer line, or all of its output without one.
 fn output(role: &str, dir: &Path, out: &Path) -> String {
     let output = start(role, dir, out).wait_with_output().expect("a child");
     let text = String::from_utf8(output.stdout).expect("text");
     text.lines().find_map(|line| Some(line.split_once("answer: ")?.1.to_owned())).unwrap_or(text)
 }
 
-/// Not a test of its own: what a child does.
+/// The code of the child; not a test of its own.
 #[test]
 fn child() {
     let (Ok(role), Ok(dir), Ok(out)) = (std::env::var(ROLE), std::env::var(DIR), std::env::var(OUT)) else { return };
     let (dir, out) = (PathBuf::from(dir), PathBuf::from(out));
-    // SAFETY: the calls take plain values; the signal would end the process where the write shall fail.
+    // SAFETY: the calls take plain values. Without the first, the signal would end the process at the failing write.
     unsafe {
         match role.as_str() {
             "limited" => {
@@ -57,7 +57,7 @@ fn child() {
     }
 }
 
-/// Adds one to all counters, and an entry of the new number.
+/// Adds one to all counters, and adds an entry for the new number.
 fn count(engine: &Engine) -> u64 {
     let transaction = engine.transaction();
     loop {
@@ -77,7 +77,7 @@ fn count(engine: &Engine) -> u64 {
     }
 }
 
-/// The number that all counters show; the entries agree with it.
+/// Returns the number that all counters show, after checking the entries.
 fn counted(engine: &Engine) -> u64 {
     let transaction = engine.transaction();
     let counters = range(&transaction, b"c/", b"c0", &RangeOptions::default()).expect("a read");
@@ -94,7 +94,7 @@ fn a_copy_beside_writers_is_one_state() {
     let dir = tempfile::tempdir().expect("a directory");
     let engine = open(dir.path());
     set(&engine, b"c/0", &[0; 8]);
-    // Between the counters and their entries: the copy takes so long that there are many commits meanwhile.
+    // Between the counters and their entries: the copy takes so long that many commits run meanwhile.
     for number in 0..400u16 {
         set(&engine, &[b"d/", &number.to_be_bytes()[..]].concat(), &[b'd'; 90_000]);
     }
@@ -143,7 +143,7 @@ fn a_copy_leaves_free_pages_out_and_is_made_without_a_server() {
     until_blocking("what was cleared is removed", || engine.stats().pending_clears == 0);
     let version = transaction.committed_version().expect("a version");
     drop((transaction, engine));
-    // In this very process, since nobody has the directory open; into a directory that is there and empty.
+    // In this process, because the directory is closed; into an existing empty directory.
     std::fs::create_dir(&out).expect("a directory");
     let bytes = backup(&data, &out, |_| {}).expect("a backup");
     assert!(bytes < 500_000, "{bytes}");
@@ -155,7 +155,7 @@ fn a_copy_leaves_free_pages_out_and_is_made_without_a_server() {
     set(&copy, b"k\x01", b"new");
 }
 
-/// A database of 54 MB.
+/// Creates a database of 54 MB.
 fn large(dir: &Path) -> Engine {
     let engine = open(dir);
     for number in 0..600u16 {
@@ -164,7 +164,7 @@ fn large(dir: &Path) -> Engine {
     engine
 }
 
-/// Waits until all threads of a child are stopped, or it has ended. It can still be waited for.
+/// Waits until all threads of a child are stopped, or it has ended, without reaping it.
 fn wait_for_stop(child: &Child) {
     // SAFETY: zeros are a value of this type.
     let mut found: libc::siginfo_t = unsafe { std::mem::zeroed() };
@@ -174,9 +174,9 @@ fn wait_for_stop(child: &Child) {
     assert_eq!(waited, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// A backup of [`large`] that was stopped by a signal in the middle of its copy; `None` if it was too quick.
+/// A backup of [`large`] that a signal stopped in the middle of its copy; `None` if it was too fast.
 fn stopped_backup(data: &Path, out: &Path) -> Option<Child> {
-    // That of an earlier try would be taken for this one's.
+    // The file of an earlier attempt would be taken for this one's.
     let _ = std::fs::remove_dir_all(out);
     let mut child = start("backup", data, out);
     let output = child.stdout.as_mut().expect("its output");
@@ -186,7 +186,7 @@ fn stopped_backup(data: &Path, out: &Path) -> Option<Child> {
     while length() < 4 << 20 && !out.join("data.mdb").exists() {}
     // SAFETY: the process is a child that has not been waited for.
     unsafe { libc::kill(child.id().cast_signed(), libc::SIGSTOP) };
-    // What a thread is just writing it still writes.
+    // A write that has begun still completes.
     wait_for_stop(&child);
     if (4 << 20..50 << 20).contains(&length()) {
         return Some(child);
@@ -208,7 +208,7 @@ fn the_server_may_begin_anew_during_a_backup() {
         met.is_some()
     });
     let mut child = met.expect("it was met");
-    // LMDB's lock file stays in use all the time, so its contents must outlive the engine.
+    // LMDB's lock file stays in use, so its contents must outlive the engine.
     drop(engine);
     for _ in 0..3 {
         let engine = open(&data);
@@ -239,7 +239,7 @@ fn a_killed_backup_leaves_nothing_half_and_holds_no_pages() {
         }
         engine.stats().data_bytes - before
     };
-    // Met in the middle, and before the engine looks at the readers: until then what is freed cannot be used again.
+    // Killed in the middle, and before the engine checks the readers: until then freed pages cannot be reused.
     until_blocking("a kill meets a backup in the middle", || {
         let Some(mut child) = stopped_backup(&data, &out) else { return false };
         child.kill().expect("a kill");
@@ -248,11 +248,11 @@ fn a_killed_backup_leaves_nothing_half_and_holds_no_pages() {
     });
     assert!(!out.join("data.mdb").exists());
     until_blocking("the file grows no more", || {
-        // It grows by 9 MB each time until the engine looks.
+        // The file grows by 9 MB each time until the engine checks.
         pass_blocking(Duration::from_millis(500));
         overwrite() <= 1_000_000
     });
-    // The next one takes the unfinished file.
+    // The next backup reuses the incomplete file.
     let answer = output("backup", &data, &out);
     assert!(answer.parse::<u64>().is_ok(), "{answer}");
     assert_eq!(open(&out).transaction().get(&0u16.to_be_bytes(), false), Ok(Some(vec![b'w'; 90_000])));
@@ -342,7 +342,7 @@ fn pages_that_belong_to_nothing_are_copied_too() {
     set(&open(&data), b"k", &[1; 50_000]);
     let file = std::fs::OpenOptions::new().read(true).write(true).open(data.join("data.mdb")).expect("the file");
     // Both meta pages claim one page more; LMDB then refuses to compact.
-    // SAFETY: a plain question.
+    // SAFETY: sysconf only reads.
     let page_bytes = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("a size");
     for offset in [136, page_bytes + 136] {
         let mut last = [0; 8];
@@ -385,7 +385,7 @@ fn a_backup_is_put_back() {
     drop(restore);
     assert!(!dir.path().join("some").exists(), "what is not finished leaves nothing");
 
-    // One that was killed leaves this; what lies in it counts for nothing.
+    // A killed restore leaves this directory; its content is ignored.
     std::fs::create_dir_all(new.join("restoring")).expect("a directory");
     std::fs::write(new.join("restoring/data.mdb"), b"half").expect("a file");
     std::fs::write(new.join("engine.lock"), b"").expect("a file");
@@ -400,7 +400,7 @@ fn a_backup_is_put_back() {
     assert_eq!(engine.transaction().get(b"added", false), Ok(Some(b"v".to_vec())));
     assert!(!new.join("restoring").exists());
 
-    // Never into a database, whether it is open or not, nor from nothing.
+    // Never into a database, open or closed, and never without a source.
     let refused = |out: &Path, new: &Path| Restore::begin(out, new, |_| {}).err().expect("an error");
     assert!(matches!(refused(&out, &new), BackupError::NotEmpty(path) if path == new));
     drop(engine);
@@ -416,7 +416,7 @@ fn a_backup_is_put_back() {
     assert!(matches!(newer, BackupError::Directory(OpenError::NewerFormat { .. })), "{newer}");
     assert!(!dir.path().join("a").exists() && !dir.path().join("b").exists());
 
-    // A directory whose server is stopped, or runs in another process, can be put elsewhere too.
+    // The directory of a stopped server, or of one in another process, can be moved too.
     let restore = Restore::begin(&new, &dir.path().join("moved"), |_| {}).expect("a restore");
     let staged = open(restore.staging());
     let staging = restore.staging().to_owned();

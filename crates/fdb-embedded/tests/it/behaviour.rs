@@ -1,4 +1,4 @@
-//! Read versions, watches, retries and limits, as FoundationDB's documentation has them.
+//! Read versions, watches, retries and limits, as in FoundationDB's documentation.
 
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use crate::common::{commit, on_error, open, promise, range, set, wait};
 use fdb_embedded::{Error, KeySelector, RangeOptions};
 use flatbed_testkit::{PATIENCE, until_blocking};
 
-/// Older read versions are refused; they are microseconds.
+/// The age in microseconds from which read versions are refused.
 const AGE_MAX: i64 = 5_000_000;
 
 #[test]
 fn ten_thousand_transactions_each_see_their_own_version() {
-    // A slow machine needs more than five seconds for all of them; then the first are too old, or all.
+    // A slow machine needs more than five seconds for all of them; then some or all are too old.
     until_blocking("some can be read", || ten_thousand_transactions() > 0);
 }
 
-/// How many of them could be read.
+/// Returns the number of transactions that could read.
 fn ten_thousand_transactions() -> usize {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path());

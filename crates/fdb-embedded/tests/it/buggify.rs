@@ -1,4 +1,4 @@
-//! Faults on demand: by seed, of every kind, and none that breaks a promise.
+//! Injected faults: by seed, of every kind, and none that breaks a guarantee.
 
 use crate::common::{commit, on_error, promise, set, wait};
 use fdb_embedded::{Buggify, Engine, Error, OpenOptions, Result, Stats};
@@ -13,7 +13,7 @@ fn count(stats: &Stats, kind: &str) -> u64 {
     stats.faults.iter().find(|fault| fault.kind == kind).expect("a kind").count
 }
 
-/// Adds 1 to `n`, and to the code of each error that came.
+/// Adds 1 to `n`, and collects the codes of the errors.
 fn add_one(engine: &Engine, errors: &mut Vec<i32>) {
     let transaction = engine.transaction();
     loop {
@@ -79,7 +79,7 @@ fn a_late_answer_holds_up_nobody_else() {
         transaction.set(b"seed", &seed.to_le_bytes());
         let (done, answer) = promise();
         transaction.commit(done);
-        // A third of the commits is applied, and a share of their answers comes late enough to be overtaken.
+        // A third of the commits is applied, and some of their answers come late enough to be overtaken.
         loop {
             let stats = engine.stats();
             match answer.try_recv() {

@@ -1,4 +1,4 @@
-//! Clears of large ranges: the records go in the background, over restarts too, and nobody sees them meanwhile.
+//! Clears of large ranges: the engine removes the records in the background, across restarts, unseen by readers.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ fn open(dir: &Path, records_max: usize, is_paused: bool) -> Engine {
     options.clear_records_max = Some(records_max);
     options.is_removal_paused = is_paused;
     let engine = Engine::open(dir, options).expect("an engine");
-    // The records are counted: the time keeper must add none.
+    // The test counts records, so the time keeper must add none.
     let transaction = engine.transaction();
     transaction.set_option(301, None).expect("an option");
     transaction.set(b"\xff\x02/timeKeeper/disable", b"");
@@ -22,7 +22,7 @@ fn open(dir: &Path, records_max: usize, is_paused: bool) -> Engine {
 }
 
 fn key(number: usize) -> Vec<u8> {
-    // Every hundredth is longer than LMDB takes, and shares its first bytes with others.
+    // Every hundredth key is longer than an LMDB key, and shares its first bytes with others.
     let tail = if number.is_multiple_of(100) { vec![b'x'; 2_500] } else { Vec::new() };
     [format!("k{number:06}").as_bytes(), &tail].concat()
 }
@@ -42,7 +42,7 @@ fn clear_all_and_set(engine: &Engine, numbers: impl IntoIterator<Item = usize>) 
     commit(&transaction).expect("a commit");
 }
 
-/// All keys, the same read both ways.
+/// Returns all keys after reading them in both directions.
 fn all(engine: &Engine) -> Vec<Vec<u8>> {
     let keys = |reverse| {
         let options = RangeOptions { reverse, ..RangeOptions::default() };
@@ -55,7 +55,7 @@ fn all(engine: &Engine) -> Vec<Vec<u8>> {
     up
 }
 
-/// Records of the file, the engine's own two and the one of [`open`] included.
+/// The records of the file, including the engine's own two and the one of [`open`].
 fn records(dir: &Path) -> u64 {
     let mut options = heed::EnvOpenOptions::new().read_txn_without_tls();
     // SAFETY: no engine has the directory open.
@@ -114,7 +114,7 @@ fn one_transaction_clears_everything_and_writes_half_of_it_anew() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path(), 0, false);
     fill(&engine);
-    // Each write splits what is pending, into more pieces than there may be.
+    // Each write splits the pending range, into more pieces than the limit.
     clear_all_and_set(&engine, (0..KEYS).step_by(2));
     let expected: Vec<_> = (0..KEYS).step_by(2).map(key).collect();
     assert!(all(&engine) == expected, "right after the commit");

@@ -1,5 +1,5 @@
-//! Corners of reads as FoundationDB's client answers them: which reads need no read version, limits that come before a key
-//! that cannot be read, and over which keys reads without the read-your-writes layer conflict.
+//! Corner cases of reads as in FoundationDB's client: reads that need no read version, limits reached before an
+//! unreadable key, and the conflicts of reads without the read-your-writes layer.
 
 use crate::common::{commit, open, range, set};
 use fdb_embedded::{Engine, Error, KeySelector, RangeOptions, Result, Transaction};
@@ -7,7 +7,7 @@ use fdb_embedded::{Engine, Error, KeySelector, RangeOptions, Result, Transaction
 const READ_YOUR_WRITES_DISABLE: u32 = 51;
 const SET_VERSIONSTAMPED_VALUE: i32 = 15;
 
-/// Begins ("1") and ends ("0") of the transaction's read conflicts, as its special keys tell them.
+/// The begins ("1") and ends ("0") of the transaction's read conflicts, from its special keys.
 fn conflicts(transaction: &Transaction) -> Vec<(String, String)> {
     const BEGIN: &[u8] = b"\xff\xff/transaction/read_conflict_range/";
     let end = [BEGIN, b"\xff\xff"].concat();
@@ -16,7 +16,7 @@ fn conflicts(transaction: &Transaction) -> Vec<(String, String)> {
     found.iter().map(|(key, value)| (text(&key[BEGIN.len()..]), text(value))).collect()
 }
 
-/// One range of conflicts in the form of [`conflicts`].
+/// A conflict range in the form of [`conflicts`].
 fn one(begin: &str, end: &str) -> Vec<(String, String)> {
     vec![(begin.to_owned(), "1".to_owned()), (end.to_owned(), "0".to_owned())]
 }
@@ -25,7 +25,7 @@ fn selector(key: &str, offset: i32) -> KeySelector<'_> {
     KeySelector { key: key.as_bytes(), or_equal: false, offset }
 }
 
-/// The keys of a range, each of one letter; a limit of 0 is none.
+/// The one-letter keys of a range; a limit of 0 is none.
 fn letters(
     transaction: &Transaction,
     begin: KeySelector<'_>,
@@ -59,10 +59,10 @@ fn what_the_own_writes_answer_takes_no_read_version() {
     assert_eq!(transaction.get_key(selector("r", 0), false), Ok(b"q".to_vec()));
     for reverse in [false, true] {
         assert_eq!(letters(&transaction, selector("p", 1), selector("r", 1), 0, reverse), Ok("q".to_owned()));
-        // Nothing can lie between these, whatever is stored.
+        // Nothing can be between these, whatever is stored.
         assert_eq!(letters(&transaction, selector("n", 2), selector("l", 1), 0, reverse), Ok(String::new()));
     }
-    // The limit ends it before it comes to what is stored.
+    // The limit is reached before the stored keys.
     assert_eq!(letters(&transaction, selector("m", 1), selector("z", 1), 1, false), Ok("m".to_owned()));
     assert_eq!(letters(&transaction, selector("a", 1), selector("r", 1), 1, true), Ok("q".to_owned()));
     assert_eq!(conflicts(&transaction), []);
@@ -84,12 +84,12 @@ fn a_limit_comes_before_an_unreadable_key_if_the_far_selector_goes_back_no_furth
         transaction.atomic_op(b"d", &[0; 14], SET_VERSIONSTAMPED_VALUE);
         letters(&transaction, begin, end, limit, reverse)
     };
-    // The end is "d" itself, which is not in the range: one pair more must be known than what is returned.
+    // The end is "d" itself, outside of the range: one pair more must be known than is returned.
     assert_eq!(read(selector("a", 1), selector("e", 0), 2, false), Ok("ab".to_owned()));
     assert_eq!(read(selector("a", 1), selector("e", 0), 3, false), Err(Error::ACCESSED_UNREADABLE));
     assert_eq!(read(selector("a", 1), selector("e", -1), 1, false), Ok("a".to_owned()));
     assert_eq!(read(selector("a", 1), selector("e", -1), 2, false), Err(Error::ACCESSED_UNREADABLE));
-    // An end that goes on needs none.
+    // An end that walks forward needs none.
     assert_eq!(read(selector("a", 1), selector("c", 3), 3, false), Ok("abc".to_owned()));
     assert_eq!(read(selector("c", 3), selector("z", 1), 2, true), Ok("hg".to_owned()));
     assert_eq!(read(selector("c", 3), selector("z", 1), 3, true), Err(Error::ACCESSED_UNREADABLE));
@@ -119,7 +119,7 @@ fn native_ranges_conflict_up_to_the_ends_that_their_selectors_ran_off() {
     // Past the last of these a cluster has system keys, which the native layer counts and reads.
     check(selector("c", 1), selector("d", 5), (0, forward), "cd", one("c", "\\xff"));
     check(selector("c", 1), selector("d", 5), (1, forward), "c", one("c", "c\\x00"));
-    // In reverse, the end is asked for as a key of its own.
+    // In reverse, the client resolves the end as a key of its own.
     check(selector("a", 1), selector("b", 2), (0, backward), "b", one("a", "c\\x00"));
     check(selector("d", 1), selector("b", 2), (0, backward), "", one("b", "c\\x00"));
 }

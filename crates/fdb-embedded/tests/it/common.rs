@@ -1,11 +1,11 @@
-//! What the tests share: waiting for callbacks.
+//! Shared helpers: waiting for callbacks.
 
 use std::sync::mpsc::{Receiver, channel};
 
 use fdb_embedded::{Done, Engine, KeySelector, OpenOptions, RangeOptions, Result, Transaction};
 use flatbed_testkit::PATIENCE;
 
-/// A callback, and the end to wait for it at.
+/// A callback, and the receiver of its result.
 pub fn promise<T: Send + 'static>() -> (Done<T>, Receiver<Result<T>>) {
     let (sender, receiver) = channel();
     (Box::new(move |result| sender.send(result).unwrap_or_default()), receiver)
@@ -38,7 +38,7 @@ pub fn set(engine: &Engine, key: &[u8], value: &[u8]) {
     commit(&transaction).expect("a commit");
 }
 
-/// All pairs of a range, call after call.
+/// Reads all pairs of a range, page by page.
 pub fn range(
     transaction: &Transaction,
     begin: &[u8],

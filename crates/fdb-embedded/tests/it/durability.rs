@@ -1,4 +1,4 @@
-//! Who may open a directory, and what stays over restarts. `crash` kills, `failing_disk` has the disk fail.
+//! Access to a directory, and its content over restarts. `crash` tests kills, `failing_disk` disk failures.
 //!
 //! The tests start this test binary again as a child, which runs `child` below with a role from the environment.
 
@@ -23,7 +23,7 @@ fn output(role: &str, dir: &Path) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Not a test of its own: what a child does.
+/// The code of the child; not a test of its own.
 #[test]
 fn child() {
     let (Ok(role), Ok(dir)) = (std::env::var(ROLE), std::env::var(DIR)) else { return };
@@ -58,7 +58,7 @@ fn one_process_has_one_engine_a_directory() {
     drop(one);
     set(&two, b"k", b"w");
     drop(two);
-    // Opened again and again, also while the last handle is just being dropped elsewhere.
+    // Opened repeatedly, also while another thread drops the last handle.
     let threads: Vec<_> = (0..8u8)
         .map(|number| {
             let dir = dir.path().to_owned();
@@ -104,7 +104,7 @@ fn the_map_grows_while_transactions_read_and_write() {
             for _ in 0..10 {
                 match transaction.get(b"k", false) {
                     Ok(_) => reads += 1,
-                    // Its state was closed for the map's sake.
+                    // Its state was closed to replace the map.
                     Err(error) => assert_eq!(error, Error::TRANSACTION_TOO_OLD),
                 }
             }

@@ -16,7 +16,7 @@ fn with_options(engine: &Engine, options: &[u32]) -> Transaction {
     transaction
 }
 
-/// What `lock` writes: a versionstamp, and a number of its own.
+/// Writes the value of `lock`: a versionstamp, and a number.
 fn lock_database(engine: &Engine) {
     let transaction = with_options(engine, &[SYSTEM_KEYS, LOCK_AWARE]);
     assert_eq!(transaction.get(LOCK, false), Ok(None));
@@ -43,7 +43,7 @@ fn only_who_knows_of_locks_gets_through() {
     writer.set(b"b", b"1");
     lock_database(&engine);
 
-    // Who has a read version reads on, and can no longer commit.
+    // A transaction with a read version can still read, but no longer commit.
     assert_eq!(reader.get(b"a", false), Ok(Some(b"1".to_vec())));
     assert_eq!(commit(&writer), Err(Error::DATABASE_LOCKED));
     blind.set(b"c", b"1");
@@ -53,7 +53,7 @@ fn only_who_knows_of_locks_gets_through() {
     {
         assert_eq!(read(&engine.transaction()), Err(Error::DATABASE_LOCKED));
     }
-    // A transaction's own writes ask nobody.
+    // A read answered by the transaction's own writes needs no server.
     let own = engine.transaction();
     own.set(b"d", b"1");
     assert_eq!(own.get(b"d", false), Ok(Some(b"1".to_vec())));
@@ -67,7 +67,7 @@ fn only_who_knows_of_locks_gets_through() {
     reads_only.set(b"f", b"1");
     assert_eq!(commit(&reads_only), Err(Error::TRANSACTION_READ_ONLY));
 
-    // A retry loop waits for the end of it.
+    // A retry loop waits for the unlock.
     on_error(&blind, Error::DATABASE_LOCKED.0).unwrap();
     unlock_database(&engine);
     blind.set(b"c", b"2");

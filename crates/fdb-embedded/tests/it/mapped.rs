@@ -1,4 +1,4 @@
-//! Mapped ranges: what is read, what conflicts, what is refused, and where an answer ends.
+//! Mapped ranges: results, conflicts, refused calls, and the end of an answer.
 
 use crate::common::{commit, open, set};
 use fdb_embedded::{Engine, Error, KeySelector, MappedRange, RangeOptions, Result, Transaction};
@@ -89,14 +89,14 @@ fn answers_end_where_a_storage_server_ends_them() {
     };
     let default = RangeOptions::default;
     assert_eq!(rows(&RangeOptions { limit: 5, ..default() }), (5, true));
-    // An entry counts 24 + 14 + 7 bytes, its two records 2 * (24 + 16 + 100); looked up ten at a time.
+    // An entry counts 24 + 14 + 7 bytes, its two records 2 * (24 + 16 + 100); lookups run ten at a time.
     let counted = 45 + 280;
     assert_eq!(rows(&default()), (80_000usize.div_ceil(counted).next_multiple_of(10), true));
     assert_eq!(
         rows(&RangeOptions { target_bytes: 10_000, ..default() }),
         (10_000usize.div_ceil(counted).next_multiple_of(10), true)
     );
-    // A fifth of the bytes is for the index.
+    // The index may use a fifth of the bytes.
     assert_eq!(rows(&RangeOptions { target_bytes: 1_000, ..default() }), (5, true));
     assert_eq!(rows(&RangeOptions { mode: 0, limit: 1_000, ..default() }), (1_000, true));
     assert_eq!(rows(&RangeOptions { mode: 0, limit: 1_001, ..default() }), (1_000, false));

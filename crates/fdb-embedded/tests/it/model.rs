@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Keys of all kinds: empty, prefixes of each other, longer than LMDB takes, differing only past that.
+/// Keys of all kinds: empty, prefixes of each other, longer than an LMDB key, different only past that.
 fn keys() -> Vec<Vec<u8>> {
     let long = |len: usize, tail: &[u8]| [&vec![b'm'; len][..], tail].concat();
     let mut keys = vec![
@@ -31,11 +31,11 @@ fn keys() -> Vec<Vec<u8>> {
     keys
 }
 
-/// When the records of a cleared range are removed, which no reader may notice.
+/// The time at which the records of a cleared range are removed, which no reader may notice.
 #[derive(Clone, Copy, Debug)]
 enum Clearing {
     AtOnce,
-    /// Never: all of them stay hidden.
+    /// Never: all records stay hidden.
     Pending,
     InBackground,
 }
@@ -85,7 +85,7 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// How a key stands in a transaction: whether a read of it depends on what is stored.
+/// A key's state in a transaction: whether a read of it depends on the stored value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Own {
     Untouched,
@@ -95,16 +95,16 @@ enum Own {
 
 struct Modelled {
     transaction: Transaction,
-    /// How many commits its snapshot has seen; fixed by the first read that its own writes do not answer.
+    /// The number of commits in its snapshot; fixed by the first read that its own writes do not answer.
     seen: Option<usize>,
-    /// Snapshot with its own writes; before there is one, what these make of nothing.
+    /// The snapshot with the own writes; without a snapshot, the own writes alone.
     view: Map,
-    /// Changes to make to the newest state at the commit.
+    /// Changes to apply to the newest state at the commit.
     writes: Vec<Action>,
     own: Vec<Own>,
     read: BTreeSet<usize>,
     written: BTreeSet<usize>,
-    /// Whether `compare_and_clear` was used: the client counts such keys in selectors though they hold nothing.
+    /// True if `compare_and_clear` was used: the client counts such keys in selectors though they have no value.
     has_phantoms: bool,
 }
 
@@ -136,7 +136,7 @@ fn inside(keys: &[Vec<u8>], begin: &[u8], end: &[u8]) -> Vec<usize> {
     (0..2 * keys.len()).filter(segment).collect()
 }
 
-/// The segments that a selector goes over from its base to what it found.
+/// The segments that a selector passes from its base to its result.
 fn segments_to(keys: &[Vec<u8>], base: &[u8], found: &[u8], offset: i32) -> Vec<usize> {
     let after = [found, &[0]].concat();
     if offset > 0 { inside(keys, base, &after) } else { inside(keys, found, base) }
@@ -166,14 +166,14 @@ impl Modelled {
         }
     }
 
-    /// A read of these segments.
+    /// Records a read of these segments.
     fn look(&mut self, read: &[usize], history: &[(Map, BTreeSet<usize>)], keys: &[Vec<u8>]) {
         if read.iter().any(|&at| self.own[at] != Own::Independent) {
             self.begin_reading(history, keys);
         }
     }
 
-    /// What a selector means, and which segments it goes over.
+    /// Resolves a selector. Returns its key and the segments that it passes.
     fn select(&self, selector: KeySelector<'_>, keys: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
         let base = if selector.or_equal { [selector.key, &[0]].concat() } else { selector.key.to_vec() };
         let all: Vec<_> = self.view.keys().collect();
@@ -306,7 +306,7 @@ proptest! {
     }
 }
 
-/// What a committed transaction read and wrote, under its versionstamp.
+/// The reads and writes of committed transactions by versionstamp.
 type Committed = BTreeMap<[u8; 10], (Vec<(u8, Option<Vec<u8>>)>, Vec<(u8, Vec<u8>)>)>;
 
 #[test]

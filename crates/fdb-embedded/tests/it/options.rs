@@ -1,4 +1,4 @@
-//! What transaction options do and refuse, and what outlives a retry or a reset.
+//! The effects and errors of transaction options, and their lifetime over retries and resets.
 
 use crate::common::{commit, on_error, open, range, set};
 use fdb_embedded::{Engine, Error, KeySelector, RangeOptions, Result, Transaction};
@@ -20,7 +20,6 @@ fn a_value_that_is_refused_comes_out_later() {
         assert_eq!(transaction.get(b"k", false), Err(expected), "{code}");
         assert_eq!(transaction.get_approximate_size(), Err(expected));
         assert_eq!(commit(&transaction), Err(expected));
-        // A retry forgets it.
         on_error(&transaction, 1020).unwrap();
         assert_eq!(transaction.get(b"k", false), Ok(None));
     };
@@ -30,7 +29,7 @@ fn a_value_that_is_refused_comes_out_later() {
     check(800, None, Error::INVALID_OPTION_VALUE);
     check(404, None, Error::CLIENT_INVALID_OPERATION);
     assert_eq!(engine.transaction().set_option(9_999, None), Err(Error::INVALID_OPTION));
-    // The first error stays, and what comes after it is not looked at.
+    // The first error stays, and later options are not checked.
     let transaction = with(&engine, &[(503, None), (404, None)]);
     transaction.set(&[0; 10_001], b"");
     assert_eq!(transaction.get(b"k", false), Err(Error::INVALID_OPTION_VALUE));
@@ -70,7 +69,7 @@ fn raw_access_is_no_access_to_system_keys() {
     assert_eq!(with(&engine, raw).get(b"\xff/k", false), Err(Error::KEY_OUTSIDE_LEGAL_RANGE));
     assert_eq!(write(read, b"\xff/k"), Err(Error::KEY_OUTSIDE_LEGAL_RANGE));
     assert_eq!(write(access, b"\xff/k"), Ok(()));
-    // With it a key has room for a tenant's prefix.
+    // With the option a key may be longer by a tenant's prefix.
     assert_eq!(write(&[], &[b'k'; 10_000]), Ok(()));
     assert_eq!(write(&[], &[b'k'; 10_001]), Err(Error::KEY_TOO_LARGE));
     for options in [raw, access, read] {
@@ -160,7 +159,7 @@ fn the_next_write_alone_makes_no_conflict() {
             assert_eq!(commit(&reader).is_ok(), quiet, "write {at}");
         }
     }
-    // A write that is refused has used the option up.
+    // A refused write uses up the option.
     let reader = engine.transaction();
     reader.get(b"k", false).unwrap();
     reader.set(b"mine", b"");
@@ -224,7 +223,7 @@ fn sizes_are_those_that_a_client_counts() {
         act(&transaction);
         transaction.get_approximate_size().unwrap()
     };
-    // A mutation has 44 bytes beside its own, a range 24.
+    // The overhead is 44 bytes for a mutation and 24 for a range.
     assert_eq!(size(&|tr| tr.set(b"key", b"value")), 8 + 44 + 7 + 24);
     assert_eq!(size(&|tr| tr.atomic_op(b"key", b"value", 2)), 8 + 44 + 7 + 24);
     assert_eq!(size(&|tr| tr.clear(b"key")), 7 + 24 + 7 + 24);

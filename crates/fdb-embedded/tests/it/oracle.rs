@@ -1,8 +1,8 @@
-//! Replays what a real FoundationDB 7.3 cluster answered to scripted transactions.
+//! Replays the answers of a real FoundationDB 7.3 cluster to scripted transactions.
 //!
-//! A trace is JSON lines, one scenario a line: `{"name", "steps": [[operation, transaction, arguments..., answer]]}`,
-//! with keys and values in hex. Each scenario starts on an empty key space under `oracle/`. Further traces are taken
-//! from the paths in `FDB_ORACLE_TRACES` (separated by colons).
+//! A trace is JSON lines, one scenario per line: `{"name", "steps": [[operation, transaction, arguments...,
+//! answer]]}`, with keys and values in hex. Each scenario starts on an empty key space under `oracle/`.
+//! `FDB_ORACLE_TRACES` adds traces: paths separated by colons.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use sha1::Digest;
 const PREFIX: &[u8] = b"oracle/";
 const END: &[u8] = b"oracle0";
 
-/// A callback, and the end to wait for it at.
+/// A callback, and the receiver of its result.
 fn promise<T: Send + 'static>() -> (Done<T>, Receiver<Result<T>>) {
     let (sender, receiver) = channel();
     (Box::new(move |result| drop(sender.send(result))), receiver)
@@ -36,7 +36,7 @@ fn hex_of(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Hex; a long one as its length and digest.
+/// Hex; a long value as its length and digest.
 fn hex(bytes: &[u8]) -> Value {
     if bytes.len() <= 1000 {
         return json!(hex_of(bytes));
@@ -110,7 +110,7 @@ impl Run<'_> {
         self.stamps.insert(name.to_owned(), answer);
     }
 
-    /// Makes one step; the answer in the trace's form, as it was `recorded`.
+    /// Runs one step. Returns the answer in the trace's form; `recorded` is the cluster's.
     fn step(&mut self, op: &str, name: &str, args: &[Value], recorded: &Value) -> Result<Value> {
         let flag = |at: usize| args[at].as_bool().expect("a flag");
         let key = |at: usize| unhex(&args[at]);
@@ -267,7 +267,7 @@ impl Run<'_> {
                 null
             }
             "watch_state" => {
-                // One that is recorded as fired is waited for.
+                // A watch that is recorded as fired is waited for.
                 let patience = if recorded == "fired" { PATIENCE } else { Duration::from_millis(50) };
                 let fired = self.watches[name].1.recv_timeout(patience).is_ok();
                 Ok(json!(if fired { "fired" } else { "waiting" }))
@@ -297,7 +297,7 @@ impl Run<'_> {
     }
 }
 
-/// Plays a scenario; the first difference, if any.
+/// Plays a scenario. Returns the first difference.
 fn play(engine: &Engine, scenario: &Value) -> Option<String> {
     let cleaner = engine.transaction();
     cleaner.clear_range(PREFIX, END);
@@ -321,7 +321,7 @@ fn play(engine: &Engine, scenario: &Value) -> Option<String> {
     None
 }
 
-/// Replays the scenarios of a trace that `is_meant`, by their place in the file and their name.
+/// Replays the scenarios of a trace for which `is_meant` holds, given their position in the file and their name.
 fn replay(path: &Path, options: OpenOptions, is_meant: impl Fn(usize, &str) -> bool) {
     let text = std::fs::read_to_string(path).expect("a trace");
     let dir = tempfile::tempdir().expect("a directory");
@@ -353,7 +353,7 @@ fn scripted_corners() {
     replay(&committed("scripted.jsonl"), OpenOptions::default(), |_, _| true);
 }
 
-/// Some seconds' worth, and what once differed. `make test-oracle` replays all.
+/// A few seconds of scenarios, including all that once differed. `make test-oracle` replays all.
 fn is_in_short_form(place: usize, name: &str) -> bool {
     place < 341 || name == "random-1724"
 }
@@ -363,7 +363,7 @@ fn random_transactions() {
     replay(&committed("random-1000.jsonl"), OpenOptions::default(), is_in_short_form);
 }
 
-/// Whatever a clear takes away stays on disk, hidden: no answer may tell.
+/// Cleared records stay on disk, hidden: no answer may reveal them.
 #[test]
 fn random_transactions_over_pending_clears() {
     let mut options = OpenOptions::default();

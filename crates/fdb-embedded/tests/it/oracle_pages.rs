@@ -1,7 +1,7 @@
-//! Replays how a real FoundationDB 7.3 cluster cut ranges into pages (tests/bindings/pages/pages.jsonl).
+//! Replays the pages into which a real FoundationDB 7.3 cluster cut ranges (tests/bindings/pages/pages.jsonl).
 //!
-//! Each line is a case: keys that are committed before it, operations of one transaction, and its range reads with the
-//! pages that the cluster answered, each its keys and whether there may be more.
+//! Each line is a case: keys committed before it, operations of one transaction, and its range reads with the
+//! cluster's pages: the keys of each, and whether more may follow.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::common::{commit, open};
 
 const PREFIX: &[u8] = b"pages/";
-/// A read that has had so many pages is ended: a cut that makes no progress fails the test instead of hanging.
+/// The most pages of a read: a cut without progress fails the test instead of hanging.
 const PAGES_MAX: usize = 80;
 
 fn key(name: &Value) -> Vec<u8> {
@@ -24,7 +24,7 @@ fn mode(name: &Value) -> i32 {
     modes.iter().position(|mode| *mode == name).expect("a mode") as i32 - 2
 }
 
-/// Reads a range page by page: their keys without the prefix, and `more`.
+/// Reads a range page by page. Returns the keys without the prefix, and `more`.
 fn read(transaction: &Transaction, begin: &Value, end: &Value, mut options: RangeOptions) -> Value {
     let (mut begin, mut end, mut pages) = ((key(begin), false), key(end), Vec::new());
     let has_limit = options.limit > 0;
@@ -61,7 +61,7 @@ fn operate(transaction: &Transaction, operation: &Value) {
     }
 }
 
-/// What the engine answers to a case.
+/// Plays a case on the engine.
 fn play(engine: &Engine, case: &Value) -> Value {
     let each = |list: &str, each: &mut dyn FnMut(&Value)| case[list].as_array().expect("a list").iter().for_each(each);
     let before = engine.transaction();

@@ -1,4 +1,4 @@
-//! How full the pages of the data file are.
+//! The fill of the data file's pages.
 
 use fdb_embedded::RangeOptions;
 
@@ -10,7 +10,8 @@ fn key(range: u8, number: usize) -> Vec<u8> {
     [&[b'r', range, b'/'][..], &(number as u64).to_be_bytes()].concat()
 }
 
-/// Writes three ranges of so many records at their ends, some of each in a commit; how many times the records' bytes the file has.
+/// Appends this many records to three ranges, some to each in one commit. Returns the file's size relative to the
+/// records' bytes.
 fn file_share(records: usize, records_per_commit: usize) -> f64 {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path());

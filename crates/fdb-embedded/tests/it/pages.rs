@@ -1,5 +1,5 @@
-//! Ranges over pages with many records, with few, and with records that lie elsewhere: what is read is what was written,
-//! wherever a range begins and ends on a page.
+//! Ranges over pages with many records, with few, and with overflow values. Reads return what was written, wherever a
+//! range begins and ends on a page.
 
 use std::collections::BTreeMap;
 
@@ -10,19 +10,18 @@ use crate::common::{commit, open};
 
 type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A number below `bound`.
 fn below(random: &mut Random, bound: usize) -> usize {
     random.below(bound as u64) as usize
 }
 
-/// Of a hundred records in a row one has a value with pages of its own, and one a key that shares a bucket with others;
-/// each fifth hundred has values of which a page holds four.
+/// One of a hundred adjacent records has an overflow value, and one a key that shares a bucket with others. Each fifth
+/// hundred has values of which a page holds four.
 fn pair(number: usize) -> (Vec<u8>, Vec<u8>) {
     let mut key = format!("k{:05}", number / 2).into_bytes();
     let mut value = vec![number as u8; if number / 100 % 5 == 4 { 900 } else { number % 60 }];
     match number % 100 {
         40 => value = vec![1; 5_000],
-        // With the key before it: the same long beginning.
+        // With the previous key: the same long prefix.
         70 | 71 => key = [format!("k{:05}", number / 2).into_bytes(), vec![b'z'; 2_400], vec![number as u8]].concat(),
         _ if number % 2 == 1 => key.push(b'+'),
         _ => {}
@@ -34,7 +33,7 @@ fn fill(engine: &Engine) -> Pairs {
     let all: Pairs = (0..4_000).map(pair).collect();
     let records: Vec<_> = all.iter().collect();
     let parts: Vec<_> = records.chunks(60).collect();
-    // In no order, so that much is written before records of each kind.
+    // In random order, so that many writes precede records of each kind.
     for at in 0..parts.len() {
         let transaction = engine.transaction();
         parts[at * 7 % parts.len()].iter().for_each(|(key, value)| transaction.set(key, value));
@@ -83,7 +82,7 @@ fn ranges_hold_what_was_written_wherever_they_begin_and_end() {
     let mut all = fill(&engine);
     let mut random = Random(20_261_122);
     check_ranges(&engine, &all, &mut random, 3_000);
-    // Holes, and writes into them.
+    // Clears, and writes into them.
     for _ in 0..40 {
         let transaction = engine.transaction();
         let first = below(&mut random, 3_900);

@@ -1,4 +1,4 @@
-//! Range reads whose pages are short at random: what is read by following `more`, and what a page conflicts with.
+//! Range reads with random short pages: the result of following `more`, and the conflicts of a page.
 
 use crate::common::{commit, open as open_without_faults};
 use fdb_embedded::{Buggify, Engine, Error, KeySelector, OpenOptions, RangeOptions, Stats, Transaction};
@@ -9,7 +9,7 @@ fn key(number: usize) -> Vec<u8> {
     format!("k{number:03}").into_bytes()
 }
 
-/// Rows whose pages are short at 30 %, without other faults.
+/// Opens an engine with 30 % short pages and no other faults, and fills it with rows.
 fn open(dir: &std::path::Path, seed: u64) -> Engine {
     {
         let engine = open_without_faults(dir);
@@ -37,7 +37,7 @@ fn page(transaction: &Transaction, begin: &[u8], end: &[u8], options: &RangeOpti
     Page { keys: result.iter().map(|(key, _)| key.to_vec()).collect(), more: result.more }
 }
 
-/// The first `limit` keys, or all for 0, page after page.
+/// Returns the first `limit` keys, or all for 0, page after page.
 fn follow(transaction: &Transaction, limit: usize, reverse: bool) -> Vec<Vec<u8>> {
     let (mut begin, mut end) = (b"k".to_vec(), b"l".to_vec());
     let mut keys = Vec::new();
@@ -100,7 +100,7 @@ fn following_more_gives_every_row() {
 fn a_short_page_conflicts_with_what_it_answered() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path(), 2);
-    // Whether a commit conflicts after another transaction wrote `written`.
+    // Returns whether a commit conflicts after another transaction wrote `written`.
     let conflicts = |reader: &Transaction, written: &[u8]| {
         let other = engine.transaction();
         other.set(written, b"other");
@@ -126,7 +126,7 @@ fn a_short_page_conflicts_with_what_it_answered() {
         }
         let page = page(&reader, b"k", b"l", &RangeOptions { reverse, ..RangeOptions::default() });
         let len = page.keys.len();
-        // The numbers of the last row answered and of the first that was not.
+        // The numbers of the last returned row and of the first missing one.
         let row = |at: usize| key(if reverse { ROWS - 1 - at } else { at });
         match (len, page.more) {
             (_, false) => {

@@ -1,4 +1,4 @@
-//! The special key space: modules, selectors, limits, and what the keys tell.
+//! The special key space: modules, selectors, limits, and values.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ fn keys(transaction: &Transaction, begin: &[u8], end: &[u8]) -> Result<Vec<(Vec<
     range(transaction, begin, end, &RangeOptions::default())
 }
 
-/// Begins and ends as the transaction module tells them, without the prefix.
+/// The begins and ends in the transaction module, without the prefix.
 fn edges(transaction: &Transaction, part: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
     let begin = [b"\xff\xff/transaction/", part.as_bytes(), b"/"].concat();
     let found = keys(transaction, &begin, &[&begin[..], b"\xff\xff"].concat()).unwrap();
@@ -165,7 +165,7 @@ fn conflicting_keys_are_told_until_the_next_conflict() {
 #[test]
 fn the_way_to_the_engine_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    // Quotes, a line break and what is not UTF-8, as a path may have them.
+    // Quotes, a line break and invalid UTF-8, as a path may contain them.
     let data = dir.path().join(std::ffi::OsStr::from_bytes(b"da\"ta\\\n\xff"));
     let engine = Engine::open(&data, OpenOptions::default()).unwrap();
     let get = |engine: &Engine, key: &[u8]| engine.transaction().get(key, false).unwrap();

@@ -1,4 +1,4 @@
-//! The time keeper's entries: made for who reads them, and not for who does not.
+//! The time keeper's entries: written for their readers only.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -46,7 +46,7 @@ fn a_commit_takes_an_entry_along() {
     assert_eq!(engine.stats().batches, batches, "nothing was written for the reader");
     let before = range(&reader, MAP.0, MAP.1, &RangeOptions::default()).unwrap();
     assert_eq!(before, [], "the entry is younger than its read version");
-    // As any read, it conflicts with what came after.
+    // It conflicts with later writes, as any read.
     reader.set_option(301, None).unwrap();
     reader.set(b"k", b"");
     assert_eq!(commit(&reader), Err(fdb_embedded::Error::NOT_COMMITTED));

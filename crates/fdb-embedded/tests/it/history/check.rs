@@ -1,4 +1,4 @@
-//! Replays what was taken down, one commit after the other.
+//! Replays recorded histories, one commit after the other.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use super::plan::{Action, STAMPED, Write};
 use super::ranges::Ranges;
 use super::run::{Outcome, Record};
 
-/// The age, in versions, from which on a read version may be refused.
+/// The age, in versions, from which a read version may be refused.
 const AGE_MAX: i64 = 5_000_000;
 
-/// What was seen, over all cases.
+/// The counts over all cases.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub transactions: usize,
@@ -20,7 +20,7 @@ pub struct Counts {
     pub conflicts: usize,
     pub too_old: usize,
     pub reads: usize,
-    /// Committed transactions that something else was committed beside, after they read.
+    /// Committed transactions with another commit between their read and their own commit.
     pub overtaken: usize,
 }
 
@@ -49,13 +49,13 @@ macro_rules! ensure {
 struct Commit {
     version: i64,
     writes: Ranges,
-    /// What was written without a write conflict.
+    /// The writes without a write conflict.
     quiet_writes: Ranges,
     /// The database after it.
     state: Map,
 }
 
-/// Checks a whole history against the database that it left.
+/// Checks a whole history against the final database.
 pub fn check(records: &[Record], left: &Map) -> Result<Counts, String> {
     let mut in_order = BTreeMap::new();
     for record in records {
@@ -72,7 +72,7 @@ pub fn check(records: &[Record], left: &Map) -> Result<Counts, String> {
             match action {
                 Action::Write { write, is_quiet } => {
                     apply(&mut state, write, *stamp);
-                    // The engine takes the option for nothing where the key is stamped.
+                    // The engine ignores the option if the key is stamped.
                     let is_quiet = *is_quiet && !matches!(write, Write::StampKey { .. });
                     if let Some((begin, end)) = written(write, Some(*stamp)) {
                         if is_quiet { &mut quiet_writes } else { &mut writes }.insert(&begin, &end);
@@ -99,7 +99,7 @@ fn state_after(commit: Option<(&[u8; 10], &Commit)>) -> Map {
 
 fn check_one(record: &Record, commits: &BTreeMap<[u8; 10], Commit>, counts: &mut Counts) -> Checked {
     check_writes(record)?;
-    // Where nothing was read, the read conflicts depend on the transaction alone.
+    // Without reads, the read conflicts depend on the transaction alone.
     let seen = record.read_version.and_then(|read| commits.iter().rev().find(|(_, commit)| commit.version <= read));
     let at_read_version = replay(record, &state_after(seen));
     let is_too_old = matches!(record.outcome, Outcome::Refused { error: Error::TRANSACTION_TOO_OLD, .. });
@@ -126,7 +126,7 @@ fn check_one(record: &Record, commits: &BTreeMap<[u8; 10], Commit>, counts: &mut
             );
             let age = record.read_version.map_or(0, |read| version - read);
             ensure!(age <= AGE_MAX + 1_000_000, "committed at an age of {age}");
-            // What it read with conflict is still so at the moment of its commit, unless someone wrote without conflict.
+            // Its conflicting reads still hold at its commit, unless a transaction wrote without conflict.
             if !since.iter().any(|commit| commit.quiet_writes.overlap(&record.read_conflicts)) {
                 let at_commit = replay(record, &state_after(commits.range(..stamp).next_back()));
                 for (((action, _), before), now) in record.steps.iter().zip(&at_read_version).zip(&at_commit) {
@@ -159,17 +159,17 @@ fn check_one(record: &Record, commits: &BTreeMap<[u8; 10], Commit>, counts: &mut
     Ok(())
 }
 
-/// What a step is in the model.
+/// A step as the model predicts it.
 struct Replayed {
-    /// `None` where the step is no read.
+    /// `None` if the step is no read.
     answer: Option<Answer>,
-    /// The read conflicts that it makes, at least and at most.
+    /// The read conflicts, at least and at most.
     conflicts: (Ranges, Ranges),
-    /// Whether these are all that a read depends on.
+    /// True if these are everything that a read depends on.
     is_covered: bool,
 }
 
-/// The steps on a state of the database.
+/// Replays the steps on a state of the database.
 fn replay(record: &Record, state: &Map) -> Vec<Replayed> {
     let mut modelled = Modelled::new(&record.plan, state);
     let mut replayed = Vec::new();
@@ -197,7 +197,7 @@ fn replay(record: &Record, state: &Map) -> Vec<Replayed> {
     replayed
 }
 
-/// Every read is that of the state, and the conflict ranges are those that the reads and writes make.
+/// Checks every read against the state, and the conflict ranges against the reads and writes.
 fn check_reads(record: &Record, replayed: &[Replayed]) -> Checked {
     let (mut least, mut most) = (Ranges::default(), Ranges::default());
     for ((action, answer), model) in record.steps.iter().zip(replayed) {
@@ -215,7 +215,7 @@ fn check_writes(record: &Record) -> Checked {
     let (mut least, mut most) = (Ranges::default(), Ranges::default());
     for (action, _) in &record.steps {
         match action {
-            // It is shown as all that it may come to be.
+            // The stamped key shows as the range of its possible values.
             Action::Write { write: Write::StampKey { .. }, .. } => most.insert(STAMPED, b"t"),
             Action::Write { write, is_quiet: false } => {
                 if let Some((begin, end)) = written(write, None) {

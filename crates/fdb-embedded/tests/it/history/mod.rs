@@ -1,13 +1,14 @@
-//! Random transactions at the same time, taken down and replayed: every committed history is serializable in the order
-//! of its versionstamps, and nothing is refused without a reason.
+//! Concurrent random transactions, recorded and replayed: every committed history is serializable in the order of its
+//! versionstamps, and nothing is refused without a reason.
 //!
-//! Each case has an engine and four threads, each with three transactions open at once, over a few keys. Checked of each
-//! transaction: every read is that of a model at its read version; its conflict ranges are the model's; if it was
-//! committed, nothing that committed since wrote into its read conflicts, and its reads without `snapshot` would answer
-//! the same at the moment of its commit; if it was refused with 1020, such a write was there; with 1007, it was too old.
-//! The database left is that of all commits in order.
+//! Each case has an engine and four threads, each with three open transactions, over a few keys. For each transaction
+//! the test checks that every read is that of a model at its read version, and that its conflict ranges are the
+//! model's. If it was committed, no later commit wrote into its read conflicts, and its reads without `snapshot` would
+//! answer the same at the moment of its commit. If it was refused with 1020, such a write exists; with 1007, it was
+//! too old. The final database is that of all commits in order.
 //!
-//! `FLATBED_HISTORY_CASES` says how many cases, `FLATBED_HISTORY_SEED` which: a failure tells the seed of its case, which
+//! `FLATBED_HISTORY_CASES` is the number of cases, `FLATBED_HISTORY_SEED` their seed. A failure prints the seed of its
+//! case, which gives the same plans; the scheduling of the threads is random.
 //! makes the same plans; how the threads run is chance.
 
 mod check;
@@ -51,7 +52,7 @@ fn concurrent_histories_are_serializable_and_nothing_is_refused_without_a_reason
         let seed = first.wrapping_add(number);
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        // Smaller plans would run another way: the first failure is reported, with the transaction that it is about.
+        // Smaller plans would be scheduled differently, so the first failure is reported, with its transaction.
         let config = Config { cases: 1, max_shrink_iters: 0, failure_persistence: None, ..Config::default() };
         let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
         let result = runner.run(&plan::threads(), |plans| {
@@ -82,7 +83,7 @@ fn only_what_is_older_than_five_seconds_is_too_old() {
     }
     let (mut committed, mut refused) = (0, 0);
     for (number, reader) in readers {
-        // Half of them while they are young, and the state that they see goes out of date all the time.
+        // Half of them run while they are young, and their state becomes outdated all the time.
         pass_blocking(Duration::from_millis(if number == 10 { 2_000 } else { 350 }));
         crate::common::set(&engine, b"other", &[number]);
         let version = reader.get_read_version().unwrap();

@@ -7,7 +7,7 @@ use super::ranges::{Ranges, key_after};
 
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a read answered.
+/// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Value(Option<Vec<u8>>),
@@ -17,10 +17,10 @@ pub enum Answer {
     Error(i32),
 }
 
-/// The first key that is not a user's.
+/// The end of the user keys.
 const END: &[u8] = b"\xff";
 
-/// An atomic operation by its number; lengths as the documentation has them.
+/// Applies an atomic operation by its number; lengths as in the documentation.
 fn atomic(code: i32, before: Option<&[u8]>, operand: &[u8]) -> Option<Vec<u8>> {
     let fitted = || {
         let mut value = before.unwrap_or_default().to_vec();
@@ -79,7 +79,7 @@ pub fn apply(map: &mut Map, write: &Write, stamp: [u8; 10]) {
     }
 }
 
-/// The keys that a write conflicts over; of a stamped key only a commit's stamp tells.
+/// The keys of a write's conflict; for a stamped key they need the commit's stamp.
 pub fn written(write: &Write, stamp: Option<[u8; 10]>) -> Option<(Vec<u8>, Vec<u8>)> {
     let single = |key: &[u8]| Some((key.to_vec(), key_after(key)));
     match write {
@@ -95,17 +95,18 @@ pub fn is_stamped(action: &Action) -> bool {
     matches!(action, Action::Write { write: Write::StampKey { .. } | Write::StampValue { .. }, .. })
 }
 
-/// A key in order; without a value where the transaction's own operations left nothing: the client counts such a key
-/// when it walks a selector's offset, and skips it in results.
+/// A key in order, without a value if the transaction's own operations left none. The client counts such a key when it
+/// walks a selector's offset, and skips it in results.
 type Item = (Vec<u8>, Option<Vec<u8>>);
 
-/// The conflict that a read makes.
+/// The conflict of a read.
 pub struct Extent {
     pub begin: Vec<u8>,
     pub end: Vec<u8>,
-    /// It is just this; otherwise not more: the exact rules for offsets are the recorded answers' to check.
+    /// True if the conflict is exactly this; else at most this. The recorded answers check the exact rules for
+    /// offsets.
     pub is_exact: bool,
-    /// Whether it is all that the read depends on.
+    /// True if it is everything that the read depends on.
     pub is_covered: bool,
 }
 
@@ -120,9 +121,9 @@ pub struct Modelled<'m> {
     plan: &'m Transaction,
     base: &'m Map,
     view: Map,
-    /// Keys with own operations since they were last cleared.
+    /// Keys with own operations since the last clear.
     operated: BTreeSet<Vec<u8>>,
-    /// Keys whose value the transaction itself decided.
+    /// Keys whose value the transaction itself determined.
     own: Ranges,
 }
 
@@ -157,8 +158,9 @@ impl<'m> Modelled<'m> {
         keys.into_iter().map(|key| (key.clone(), self.view.get(key).cloned())).collect()
     }
 
-    /// What a read answers. A page of a range may end at any row if it says that there may be more: `answered` decides,
-    /// since it depends on what the transaction wrote and read before (`oracle_pages.rs` checks the exact cuts).
+    /// Returns the result of a read. A page of a range may end at any row if it sets `more`: `answered` decides,
+    /// because the end depends on the earlier writes and reads of the transaction (`oracle_pages.rs` checks the exact
+    /// ends).
     pub fn read(&self, read: &Read, snapshot: bool, answered: Option<&Answer>) -> (Answer, Extent) {
         let items = self.items(snapshot);
         match read {
@@ -193,8 +195,8 @@ impl<'m> Modelled<'m> {
                 }
                 let mut extent = extent(begin, end, &pairs, more, *reverse);
                 if !extent.is_exact {
-                    // FoundationDB's client conflicts over too little where an offset runs off an end, or over keys that
-                    // hold nothing, or where nothing was found.
+                    // FoundationDB's client conflicts over too little if an offset runs off an end or over keys
+                    // without values, and if nothing was found.
                     let runs_off = |selector| !(1..items.len()).contains(&place(&items, selector));
                     let has_phantoms = items.iter().any(|(_, value)| value.is_none());
                     extent.is_covered = !(runs_off(begin) || runs_off(end) || has_phantoms || pairs.is_empty());
@@ -204,7 +206,7 @@ impl<'m> Modelled<'m> {
         }
     }
 
-    /// The part of a range that depends on what is stored.
+    /// The part of a range that depends on stored pairs.
     pub fn dependent(&self, begin: &[u8], end: &[u8]) -> Ranges {
         match self.plan.read_your_writes_disabled {
             true => Ranges::from_iter([(begin.to_vec(), end.to_vec())]),
@@ -217,7 +219,7 @@ fn base(selector: &Selector) -> Vec<u8> {
     if selector.or_equal { key_after(&selector.key) } else { selector.key.clone() }
 }
 
-/// The position of the first key that a selector's range begins at, walking its offset over all items.
+/// The position of a selector's first key, walking its offset over all items.
 fn place(items: &[Item], selector: &Selector) -> usize {
     let base = base(selector);
     let first = items.partition_point(|(key, _)| *key < base) as i64;
@@ -254,7 +256,7 @@ impl Limits {
     }
 }
 
-/// Cuts the pairs at their limits; whether a limit was reached.
+/// Cuts the pairs at their limits. Returns whether a limit was reached.
 fn cut(pairs: &mut Vec<(Vec<u8>, Vec<u8>)>, limits: &Limits) -> bool {
     let bytes_max = limits.bytes().unwrap_or(usize::MAX);
     let rows_max = if limits.rows > 0 { limits.rows as usize } else { usize::MAX };
@@ -269,7 +271,7 @@ fn cut(pairs: &mut Vec<(Vec<u8>, Vec<u8>)>, limits: &Limits) -> bool {
     is_reached
 }
 
-/// A range read depends on all between its selectors, or up to the last pair where a limit ended it.
+/// A range read depends on everything between its selectors, or up to the last pair if a limit ended it.
 fn extent(begin: &Selector, end: &Selector, pairs: &[(Vec<u8>, Vec<u8>)], more: bool, reverse: bool) -> Extent {
     let (from, to) = (base(begin), base(end));
     if begin.offset == 1 && end.offset == 1 {

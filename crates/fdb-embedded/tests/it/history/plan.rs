@@ -1,4 +1,4 @@
-//! What the threads are to do: generated, and run as it stands.
+//! The generated plans of the threads.
 
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -11,7 +11,7 @@ pub const STAMP_KEY: i32 = 14;
 pub const STAMP_VALUE: i32 = 15;
 const ATOMIC_CODES: [i32; 10] = [2, 6, 7, 8, 9, 12, 13, 16, 17, 20];
 
-/// Below this prefix lie the keys with versionstamps.
+/// The prefix of the keys with versionstamps.
 pub const STAMPED: &[u8] = b"s";
 
 /// Threads of one case.
@@ -28,7 +28,7 @@ pub struct Selector {
 pub struct Limits {
     pub rows: i32,
     pub target_bytes: i32,
-    /// Streaming mode; of an iteration the first call.
+    /// Streaming mode; in an iteration, that of the first call.
     pub mode: i32,
 }
 
@@ -49,7 +49,7 @@ pub enum Write {
         key: Vec<u8>,
         operand: Vec<u8>,
     },
-    /// The stamp's place is after the key's first bytes, and at the value's begin.
+    /// The stamp follows `before`; in a stamped value it is at the begin.
     StampKey {
         before: Vec<u8>,
         after: Vec<u8>,
@@ -84,7 +84,7 @@ pub enum Action {
 pub struct Transaction {
     pub read_your_writes_disabled: bool,
     pub snapshot_ryw_disabled: bool,
-    /// Begins at the read version of an earlier one.
+    /// Begins at the read version of an earlier transaction.
     pub reuses_version: bool,
     pub actions: Vec<Action>,
 }
@@ -92,11 +92,11 @@ pub struct Transaction {
 #[derive(Clone, Debug)]
 pub struct Thread {
     pub transactions: Vec<Transaction>,
-    /// Which of the open transactions goes on, again and again.
+    /// The open transaction that takes each next step.
     pub turns: Vec<usize>,
 }
 
-/// Neighbours, prefixes of each other, and the key after a key.
+/// Neighbours, prefixes of each other, and a key's successor.
 pub fn keys() -> Vec<Vec<u8>> {
     [&b"a"[..], b"a\0", b"a\0\0", b"b", b"c", b"ca", b"cb", b"d", b"d\xff", b"e"].map(<[u8]>::to_vec).to_vec()
 }
@@ -105,7 +105,7 @@ fn key() -> impl Strategy<Value = Vec<u8>> {
     select(keys())
 }
 
-/// Where a range may begin or end: keys, what lies just after them, and both ends.
+/// The bounds of ranges: keys, their successors, and both ends.
 fn bound() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         8 => key(),
@@ -120,7 +120,7 @@ fn range() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
     (bound(), bound()).prop_map(|(a, b)| (a.clone().min(b.clone()), a.max(b)))
 }
 
-/// The clears leave the stamped keys alone: where one falls is not known before the commit.
+/// Clears avoid the stamped keys, whose final keys are unknown before the commit.
 fn clear_bound() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![6 => key(), 1 => Just(b"dd".to_vec()), 1 => Just(STAMPED.to_vec())]
 }

@@ -31,7 +31,7 @@ impl Ranges {
         others.0.iter().for_each(|(begin, end)| self.insert(begin, end));
     }
 
-    /// `[begin, end)` without what is in the set.
+    /// Returns `[begin, end)` without the keys in the set.
     pub fn missing(&self, begin: &[u8], end: &[u8]) -> Ranges {
         let (mut rest, mut from) = (Ranges::default(), begin.to_vec());
         for (other_begin, other_end) in &self.0 {

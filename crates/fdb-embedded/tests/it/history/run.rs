@@ -1,4 +1,4 @@
-//! Runs the plans on an engine, each thread with several transactions open, and takes everything down.
+//! Runs the plans on an engine, each thread with several open transactions, and records everything.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, channel};
@@ -14,7 +14,7 @@ use super::plan::{
 };
 use super::ranges::Ranges;
 
-/// Transactions that a thread has open at once.
+/// Open transactions of a thread.
 const OPEN: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -32,15 +32,15 @@ pub enum Outcome {
     },
 }
 
-/// What became of a transaction.
+/// The record of a transaction.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub plan: Transaction,
-    /// Actions that were taken, with the answers of reads.
+    /// Actions, with the answers of reads.
     pub steps: Vec<(Action, Option<Answer>)>,
     /// `None`: nothing was read, and no version was set.
     pub read_version: Option<i64>,
-    /// As the transaction itself tells.
+    /// As reported by the transaction itself.
     pub read_conflicts: Ranges,
     pub write_conflicts: Ranges,
     pub outcome: Outcome,
@@ -50,13 +50,13 @@ struct Running<'p> {
     plan: &'p Transaction,
     transaction: fdb_embedded::Transaction,
     next: usize,
-    /// The read version that it was given.
+    /// The requested read version.
     requested: Option<i64>,
     has_read: bool,
     steps: Vec<(Action, Option<Answer>)>,
 }
 
-/// A commit that has not answered yet.
+/// A commit in flight.
 struct Committing {
     record: Record,
     transaction: fdb_embedded::Transaction,
@@ -84,7 +84,7 @@ fn read(transaction: &fdb_embedded::Transaction, read: &Read, snapshot: bool) ->
     answer.unwrap_or_else(|error| Answer::Error(error.0))
 }
 
-/// A versionstamp's place and room for it.
+/// An operand with ten bytes for a versionstamp after `before`, and their offset at the end.
 fn with_stamp(before: &[u8], after: &[u8]) -> Vec<u8> {
     [before, &[0xff; 10], after, &(before.len() as u32).to_le_bytes()].concat()
 }
@@ -102,7 +102,7 @@ fn write(transaction: &fdb_embedded::Transaction, write: &Write) {
     }
 }
 
-/// The ranges that a special key range of a transaction shows: "1" where one begins, "0" where it ends.
+/// The ranges in a special key range of a transaction: "1" at each begin, "0" at each end.
 fn shown(transaction: &fdb_embedded::Transaction, name: &str) -> Ranges {
     let prefix = [b"\xff\xff/transaction/", name.as_bytes(), b"/"].concat();
     let end = [&prefix[..prefix.len() - 1], b"0"].concat();
@@ -129,11 +129,11 @@ impl<'p> Running<'p> {
         Running { plan, transaction, next: 0, requested, has_read: false, steps: Vec::new() }
     }
 
-    /// Takes the next action; false when there is none.
+    /// Runs the next action; false if none is left.
     fn step(&mut self) -> bool {
         let Some(action) = self.plan.actions.get(self.next) else { return false };
         self.next += 1;
-        // What the transaction stamped cannot be read in it.
+        // A transaction cannot read the keys that it stamped.
         let is_unreadable = self.steps.iter().any(|(action, _)| is_stamped(action));
         let answer = match action {
             Action::Read { .. } | Action::Conflict { is_write: false, .. } if is_unreadable => return true,
@@ -173,7 +173,7 @@ impl<'p> Running<'p> {
         let (sender, answer) = channel();
         let engine = engine.clone();
         transaction.commit(Box::new(move |result| {
-            // Refused commits answer after their batch can be read.
+            // Refused commits answer after their batch is readable.
             let before = if result.is_err() { engine.transaction().get_read_version().unwrap_or(0) } else { 0 };
             drop(engine);
             sender.send((result, before)).unwrap_or_default();
@@ -222,7 +222,7 @@ fn thread(engine: &Engine, plan: &Thread) -> Vec<Record> {
     committing.into_iter().map(Committing::finish).collect()
 }
 
-/// All threads at once.
+/// Runs all threads concurrently.
 pub fn run(engine: &Engine, plans: &[Thread]) -> Vec<Record> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = plans.iter().map(|plan| scope.spawn(|| thread(engine, plan))).collect();
