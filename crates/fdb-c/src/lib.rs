@@ -1,6 +1,6 @@
 //! `libfdb_c.so`: FoundationDB 7.3's C API without a server.
 //!
-//! Exports what `fdb_c.h` declares, under its names; all of it is `fdb-capi`'s, whose documentation says what each does.
+//! Exports the functions of `fdb_c.h` under their names. They are `fdb-capi`'s, whose documentation describes them.
 //! The official bindings of any language load this library in place of FoundationDB's.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -17,13 +17,13 @@ macro_rules! export {
             /// The function of the same name in `fdb-capi`.
             ///
             /// # Safety
-            /// As the C API's documentation says.
+            /// As in the C API's documentation.
             #[allow(clippy::too_many_arguments, reason = "the C API's")]
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($argument: $type),*) $(-> $answer)? {
                 // Some of the functions are safe, some are not.
                 #[allow(unused_unsafe, reason = "one macro for both")]
-                // SAFETY: the promise of the caller is the one that the function asks for.
+                // SAFETY: the caller's promise is the function's requirement.
                 unsafe {
                     fdb_capi::$name($($argument),*)
                 }

@@ -1,9 +1,9 @@
-//! Measures watches through the C API: the memory of one that waits, and what it costs commits that do not touch it.
+//! Measures watches through the C API: the memory of a waiting watch, and its cost for commits that do not touch it.
 //!
-//! `cargo run --release --example watch_bench -- [DIRECTORY] [SECONDS]`. Memory is what the allocator was asked for and
-//! holds while 10,000 watches wait, each with its future and a callback, its transaction destroyed; without what the
-//! allocator itself adds. Commits are of ten keys of 32 and 100 bytes, 64 in flight, in turns without and with watches; the
-//! best of five rounds is printed.
+//! `cargo run --release --example watch_bench -- [DIRECTORY] [SECONDS]`. Memory is the sum of requested allocations
+//! while 10,000 watches wait, each with its future and a callback, its transaction destroyed; the allocator's own
+//! overhead is not included. Commits are of ten keys of 32 and 100 bytes, 64 in flight, alternately without and with
+//! watches; the best of five rounds is printed.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a measurement ends where it fails")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -19,7 +19,7 @@ use fdb_embedded::OpenOptions;
 const WATCHES: u32 = 10_000;
 const KEYS_PER_COMMIT: u64 = 10;
 const IN_FLIGHT: usize = 64;
-/// Keys that commits write, again and again, so that the database does not grow meanwhile.
+/// Keys that commits overwrite repeatedly, so that the database does not grow.
 const WRITTEN: u64 = 200_000;
 const ROUNDS: usize = 5;
 
@@ -27,7 +27,7 @@ static HELD: AtomicI64 = AtomicI64::new(0);
 
 struct Counting;
 
-// SAFETY: all is handed to the system's allocator as it came.
+// SAFETY: every call is forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.fetch_add(layout.size() as i64, Ordering::Relaxed);
@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A key of 32 bytes; the first tells watched keys from others, or lets them lie between those.
+/// A key of 32 bytes; its first byte separates watched keys from others, or puts them between those.
 fn key(kind: u8, number: u64) -> [u8; 32] {
     let mut key = [b'k'; 32];
     key[7] = kind;
@@ -73,7 +73,7 @@ fn transaction(database: *mut FDBDatabase) -> *mut FDBTransaction {
 }
 
 fn commit(transaction: *mut FDBTransaction, sender: &Sender<c_int>) {
-    // SAFETY: the transaction is destroyed after its commit was asked for, which the C API allows.
+    // SAFETY: the transaction is destroyed after its commit was started, which the C API allows.
     unsafe {
         let future = fdb_transaction_commit(transaction);
         let sender = Box::into_raw(Box::new(sender.clone()));
@@ -82,7 +82,7 @@ fn commit(transaction: *mut FDBTransaction, sender: &Sender<c_int>) {
     }
 }
 
-/// Sets keys; `numbers` are those of one transaction.
+/// Sets keys in one transaction.
 fn set(database: *mut FDBDatabase, kind: u8, numbers: std::ops::Range<u64>, value: &[u8], sender: &Sender<c_int>) {
     let transaction = transaction(database);
     for number in numbers {
@@ -93,7 +93,7 @@ fn set(database: *mut FDBDatabase, kind: u8, numbers: std::ops::Range<u64>, valu
     commit(transaction, sender);
 }
 
-/// Watches that wait, and the bytes that each holds.
+/// Waiting watches, and the bytes of each.
 fn watch(database: *mut FDBDatabase, kind: u8) -> (Vec<*mut FDBFuture>, f64) {
     let (sender, receiver) = channel();
     let mut futures = Vec::with_capacity(WATCHES as usize);
@@ -113,7 +113,7 @@ fn watch(database: *mut FDBDatabase, kind: u8) -> (Vec<*mut FDBFuture>, f64) {
     (futures, held as f64 / f64::from(WATCHES))
 }
 
-/// What all threads of this program have run so far, as Linux counts it; nothing elsewhere.
+/// The processor time of all threads of this program, as Linux counts it; zero elsewhere.
 fn processor_time() -> Duration {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let run = tasks.filter_map(|task| {
@@ -157,10 +157,10 @@ fn main() {
         set(database, b'm', first..first + 1_000, &[b'v'; 100], &sender);
         assert_eq!(receiver.recv().expect("an answer"), 0);
     }
-    // The most commits a second, the least processor time and memory of all rounds.
+    // The most commits a second, and the least processor time and memory, of all rounds.
     let mut best = [(0f64, f64::INFINITY, f64::INFINITY); 3];
     for _ in 0..ROUNDS {
-        // No watches; on keys between those that are written; on keys apart from them, which have no value.
+        // No watches; watches between the written keys; watches apart from them, on keys without values.
         for (kind, best) in [None, Some(b'm'), Some(b'a')].into_iter().zip(&mut best) {
             let (futures, bytes) = kind.map_or((Vec::new(), 0.0), |kind| watch(database, kind));
             let (rate, processor) = commits(database, duration, &mut next);
@@ -174,7 +174,7 @@ fn main() {
     // SAFETY: the database is open until here.
     let stats = unsafe { engine_of(database) }.stats();
     assert_eq!((stats.watches_fired, stats.open_watches), (0, 0), "a watch fired without a change");
-    // SAFETY: as above; nobody uses it afterwards.
+    // SAFETY: as above; the database is not used afterwards.
     unsafe { fdb_database_destroy(database) };
     let names = ["no watches", "10,000 on values of 100 bytes, between the keys written", "10,000 apart from them"];
     for (name, (rate, processor, bytes)) in names.into_iter().zip(best) {

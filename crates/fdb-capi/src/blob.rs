@@ -1,5 +1,5 @@
-//! Blob granules and the other kinds of answer that this library never gives: each call fails with 2000, which is what
-//! a cluster without blob granules answers.
+//! Blob granules and other result types that this library never produces: each call fails with 2000, as on a cluster
+//! without blob granules.
 
 use std::ffi::c_int;
 
@@ -15,7 +15,7 @@ use crate::types::{
     FDBKeyValue, FDBReadBlobGranuleContext, fdb_bool_t, fdb_error_t,
 };
 
-/// `FDBResult` of the C API: an answer that was there at once. Here it is always an error.
+/// `FDBResult` of the C API: an immediate result; here it is always an error.
 #[derive(Debug)]
 pub struct FDBResult {
     error: Error,
@@ -30,10 +30,10 @@ impl FDBResult {
 macro_rules! not_offered {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
         $(
-            /// Answers 2000: blob granules are not offered.
+            /// Returns 2000: blob granules are not supported.
             ///
             /// # Safety
-            /// As every function of the C API; the arguments are not looked at.
+            /// As every function of the C API; the arguments are ignored.
             #[allow(clippy::too_many_arguments, reason = "the C API's")]
             pub unsafe extern "C" fn $name($($argument: $type),*) -> *mut FDBFuture {
                 FDBFuture::failed(Error::CLIENT_INVALID_OPERATION)
@@ -196,10 +196,10 @@ macro_rules! never_answered {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?);)*) => {
         $(
             $(#[$doc])*
-            /// No future has this kind of answer: the future's own error, else 2000.
+            /// No future has this type of result: returns the future's own error, else 2000.
             ///
             /// # Safety
-            /// `f` is a future of this library that was not destroyed; the other arguments are not looked at.
+            /// `f` is a live future of this library; the other arguments are ignored.
             pub unsafe extern "C" fn $name(f: *mut FDBFuture $(, $argument: $type)*) -> fdb_error_t {
                 // SAFETY: by contract `f` is alive.
                 error_of_foreign_kind(unsafe { &*f })
@@ -219,10 +219,10 @@ never_answered! {
     fn fdb_future_readbg_get_descriptions(_out: *mut *mut FDBBGFileDescription, _desc_count: *mut c_int);
 }
 
-/// Answers 2000: blob granules are not offered.
+/// Returns 2000: blob granules are not supported.
 ///
 /// # Safety
-/// As every function of the C API; the arguments are not looked at.
+/// As every function of the C API; the arguments are ignored.
 #[allow(clippy::too_many_arguments, reason = "the C API's")]
 pub unsafe extern "C" fn fdb_transaction_read_blob_granules(
     _tr: *mut FDBTransaction,
@@ -237,10 +237,10 @@ pub unsafe extern "C" fn fdb_transaction_read_blob_granules(
     FDBResult::failed()
 }
 
-/// Answers 2000: blob granules are not offered.
+/// Returns 2000: blob granules are not supported.
 ///
 /// # Safety
-/// As every function of the C API; the arguments are not looked at.
+/// As every function of the C API; the arguments are ignored.
 pub unsafe extern "C" fn fdb_readbg_parse_snapshot_file(
     _file_data: *const u8,
     _file_len: c_int,
@@ -250,10 +250,10 @@ pub unsafe extern "C" fn fdb_readbg_parse_snapshot_file(
     FDBResult::failed()
 }
 
-/// Answers 2000: blob granules are not offered.
+/// Returns 2000: blob granules are not supported.
 ///
 /// # Safety
-/// As every function of the C API; the arguments are not looked at.
+/// As every function of the C API; the arguments are ignored.
 pub unsafe extern "C" fn fdb_readbg_parse_delta_file(
     _file_data: *const u8,
     _file_len: c_int,
@@ -263,21 +263,21 @@ pub unsafe extern "C" fn fdb_readbg_parse_delta_file(
     FDBResult::failed()
 }
 
-/// Gives a result up. Null is let through.
+/// Destroys a result. Null is allowed.
 ///
 /// # Safety
 /// `r` is a result of this library, and is not used afterwards.
 pub unsafe extern "C" fn fdb_result_destroy(r: *mut FDBResult) {
     if !r.is_null() {
-        // SAFETY: by contract `r` is the box that was handed out, given back here once.
+        // SAFETY: by contract `r` is the box that was returned, and is destroyed once.
         drop(unsafe { Box::from_raw(r) });
     }
 }
 
-/// The result's error.
+/// Returns the result's error.
 ///
 /// # Safety
-/// `r` is a result of this library that was not destroyed; the other arguments are not looked at.
+/// `r` is a live result of this library; the other arguments are ignored.
 pub unsafe extern "C" fn fdb_result_get_keyvalue_array(
     r: *mut FDBResult,
     _out_kv: *mut *const FDBKeyValue,
@@ -288,10 +288,10 @@ pub unsafe extern "C" fn fdb_result_get_keyvalue_array(
     unsafe { &*r }.error.0
 }
 
-/// The result's error.
+/// Returns the result's error.
 ///
 /// # Safety
-/// `r` is a result of this library that was not destroyed; the other arguments are not looked at.
+/// `r` is a live result of this library; the other arguments are ignored.
 pub unsafe extern "C" fn fdb_result_get_bg_mutations_array(
     r: *mut FDBResult,
     _out_mutations: *mut *const FDBBGMutation,

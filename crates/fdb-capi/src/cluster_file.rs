@@ -1,7 +1,7 @@
-//! Cluster files: `embedded:NAME@DIRECTORY` opens the embedded engine, anything else is a FoundationDB cluster's.
+//! Cluster files: `embedded:NAME@DIRECTORY` opens the embedded engine, any other text is a FoundationDB cluster's.
 //!
-//! As in FoundationDB's own cluster files, `#` starts a comment that ends with its line, and blank lines and white space
-//! at both ends of a line mean nothing. White space within DIRECTORY is part of it.
+//! As in FoundationDB's own cluster files, `#` starts a comment up to the end of the line; blank lines, and white
+//! space at both ends of a line, are ignored. White space within DIRECTORY is part of it.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -11,12 +11,12 @@ use fdb_embedded::Error;
 
 use crate::error::{CONNECTION_STRING_INVALID, FILE_NOT_READABLE, FILE_TOO_LARGE, NO_CLUSTER_FILE_FOUND};
 
-/// The longest cluster file that is read.
+/// The largest cluster file, in bytes. A larger file is an error.
 pub const CLUSTER_FILE_BYTES_MAX: u64 = 60_000;
-/// What the connection string of the embedded engine begins with.
+/// The prefix of the embedded engine's connection string.
 const EMBEDDED: &str = "embedded:";
 
-/// What a cluster file names.
+/// The database that a cluster file names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ClusterFile {
     /// The embedded engine.
@@ -26,14 +26,14 @@ pub enum ClusterFile {
         /// The data directory; a relative one in the file is relative to the file.
         directory: PathBuf,
     },
-    /// A FoundationDB cluster, whose string is for FoundationDB's own library to understand.
+    /// A FoundationDB cluster; FoundationDB's own library parses its string.
     Cluster,
 }
 
-/// Why a cluster file cannot be used.
+/// The reason why a cluster file cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ClusterFileError {
-    /// There is no such file.
+    /// The file does not exist.
     #[error("no cluster file {}", .0.display())]
     NotFound(PathBuf),
     /// The file cannot be read.
@@ -47,18 +47,18 @@ pub enum ClusterFileError {
     /// The file is longer than [`CLUSTER_FILE_BYTES_MAX`].
     #[error("the cluster file {} is larger than {CLUSTER_FILE_BYTES_MAX} bytes", .0.display())]
     TooLarge(PathBuf),
-    /// The file does not hold one connection string.
+    /// The file does not hold exactly one connection string.
     #[error("the cluster file {} is not valid: {reason}", .path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The mistake.
         reason: &'static str,
     },
 }
 
 impl ClusterFileError {
-    /// FoundationDB's error code for it.
+    /// Returns the FoundationDB error code.
     pub fn code(&self) -> i32 {
         let error: Error = match self {
             ClusterFileError::NotFound(_) => NO_CLUSTER_FILE_FOUND,
@@ -70,11 +70,11 @@ impl ClusterFileError {
     }
 }
 
-/// Reads the text of a cluster file that stands at `path`.
+/// Parses the text of the cluster file at `path`.
 ///
 /// # Errors
-/// [`ClusterFileError::Invalid`] for a text without a connection string, and for one of the embedded engine that has no
-/// valid name, no directory, or something else beside it.
+/// [`ClusterFileError::Invalid`] for a text without a connection string, and for one of the embedded engine without a
+/// valid name, without a directory, or with other text beside it.
 pub fn parse(text: &str, path: &Path) -> Result<ClusterFile, ClusterFileError> {
     let invalid = |reason| ClusterFileError::Invalid { path: path.to_owned(), reason };
     let mut lines = text
@@ -94,7 +94,7 @@ pub fn parse(text: &str, path: &Path) -> Result<ClusterFile, ClusterFileError> {
     if directory.is_empty() || directory.contains('\0') {
         return Err(invalid("the directory is missing"));
     }
-    // `join` lets an absolute directory stand as it is.
+    // `join` keeps an absolute directory as it is.
     let directory = path.parent().unwrap_or(Path::new("")).join(directory);
     Ok(ClusterFile::Embedded { name: name.to_owned(), directory })
 }

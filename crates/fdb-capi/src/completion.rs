@@ -1,4 +1,4 @@
-//! How a future is answered, looked at and given up.
+//! Completion, polling and release of futures.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,19 +12,19 @@ use crate::outcome::Outcome;
 use crate::types::fdb_error_t;
 
 impl FDBFuture {
-    /// The callback for the engine that gives a withheld answer free, or replaces it by an error.
+    /// Returns the callback by which the engine delivers a withheld answer or fails it.
     pub(crate) fn release(this: &Arc<FDBFuture>) -> Done<()> {
         let this = Arc::clone(this);
         Box::new(move |result| drop(FDBFuture::complete(&this, result.err().map(Outcome::Error))))
     }
 
-    /// The callback for the engine that answers this future.
+    /// Returns the callback by which the engine completes this future.
     pub(crate) fn done<T: 'static>(this: &Arc<FDBFuture>, ok: fn(T) -> Outcome) -> Done<T> {
         let this = Arc::clone(this);
         Box::new(move |result| drop(FDBFuture::complete(&this, Some(Outcome::of(result, ok)))))
     }
 
-    /// What the program sees: an answer that waits for its first look is on its way after it.
+    /// Returns whether the future is ready; the first poll of a withheld answer starts its delivery.
     pub(crate) fn look(&self) -> bool {
         let is_ready = self.is_ready();
         if !is_ready {
@@ -33,14 +33,14 @@ impl FDBFuture {
         is_ready
     }
 
-    /// Asks for an answer that was withheld.
+    /// Requests the delivery of a withheld answer.
     fn ask(&self) {
         let withheld = self.lock().take_withheld();
         withheld.into_iter().for_each(answer_soon);
     }
 
-    /// Answers the future if nobody did before, with what was withheld if no outcome is given; has its callbacks called,
-    /// and gives back where the answer would have come from.
+    /// Completes the future unless it is complete: with the outcome, or with the withheld answer if none is given.
+    /// Delivers its callbacks, and returns the source that is no longer needed.
     fn complete(this: &Arc<FDBFuture>, outcome: Option<Outcome>) -> Source {
         let (source, is_called_back) = {
             let mut waiting = this.lock();
@@ -49,7 +49,8 @@ impl FDBFuture {
             }
             if let Some(outcome) = outcome {
                 this.error.store(outcome.code(), Ordering::Relaxed);
-                // SAFETY: nobody reads before `state` is READY, and nobody else writes: that takes the lock and PENDING.
+                // SAFETY: no thread reads before `state` is READY, and no other thread writes: a write needs the lock
+                // and PENDING.
                 unsafe { *this.outcome.get() = outcome };
             }
             this.state.store(READY, Ordering::Release);
@@ -71,7 +72,7 @@ impl FDBFuture {
         }
     }
 
-    /// Takes one handing out back. The memory is freed with the last one; what was never handed out is kept.
+    /// Releases one reference from a getter. The last one frees the memory; without a reference nothing is freed.
     pub(crate) fn release_memory(&self) {
         let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| match state {
             PENDING | RELEASED | READY | u32::MAX => None,
@@ -79,12 +80,13 @@ impl FDBFuture {
             state => Some(state - 1),
         });
         if before == Ok(READY + 1) {
-            // SAFETY: only one caller gets here, and nobody has been handed the outcome since: that would have counted.
+            // SAFETY: only one caller gets here, and no getter has returned the outcome since: its count would have
+            // changed.
             unsafe { *self.outcome.get() = Outcome::Nothing };
         }
     }
 
-    /// The code of the error that the future answers with: 0 for success, 2002 before it is ready.
+    /// The error code of the future: 0 for success, 2002 before it is ready.
     pub(crate) fn code(&self) -> fdb_error_t {
         match self.state.load(Ordering::Acquire) {
             PENDING => {
@@ -96,22 +98,22 @@ impl FDBFuture {
         }
     }
 
-    /// What the future was answered with, handed out until [`FDBFuture::release_memory`]; or the code of its error.
+    /// Returns the outcome, valid until [`FDBFuture::release_memory`]; or the error code of the future.
     pub(crate) fn hand_out(&self) -> Result<&Outcome, fdb_error_t> {
         let code = self.code();
         if code != 0 {
             return Err(code);
         }
-        // A count that is full stays so: the memory then lives as long as the future.
+        // A saturated count stays: the memory then lives as long as the future.
         let count = |state| (state >= READY).then(|| u32::saturating_add(state, 1));
         match self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, count) {
-            // SAFETY: counted, so nobody writes until it is released.
+            // SAFETY: the reference is counted, so no thread writes until it is released.
             Ok(_) => Ok(unsafe { &*self.outcome.get() }),
             Err(_) => Err(FUTURE_RELEASED.0),
         }
     }
 
-    /// As if the last handing out had not been.
+    /// Undoes the last [`FDBFuture::hand_out`].
     pub(crate) fn take_back(&self) {
         let count = |state| (state > READY && state < u32::MAX).then(|| state - 1);
         let _ = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, count);
@@ -133,7 +135,7 @@ impl FDBFuture {
     }
 }
 
-/// The error of a future whose kind of answer this library never gives: the future's own, or 2000.
+/// The error of a future read as a type that this library never produces: the future's own, or 2000.
 pub(crate) fn error_of_foreign_kind(future: &FDBFuture) -> fdb_error_t {
     match future.code() {
         0 => Error::CLIENT_INVALID_OPERATION.0,

@@ -19,10 +19,10 @@ use crate::outcome::Outcome;
 use crate::transaction::FDBTransaction;
 use crate::types::{bytes, fdb_bool_t, fdb_error_t, option_value};
 
-/// The data directory where neither an argument nor the environment names another.
+/// The default data directory.
 pub const DEFAULT_DIRECTORY: &str = "flatbed-data";
 
-/// `FDBDatabase` of the C API. Transactions and watches keep the engine open beyond it.
+/// `FDBDatabase` of the C API. Transactions and watches keep the engine open after it is destroyed.
 #[derive(Debug)]
 pub struct FDBDatabase {
     engine: Engine,
@@ -39,8 +39,8 @@ impl FDBDatabase {
     }
 }
 
-/// Opens the embedded engine on a directory, with the error as the engine has it. `fdb_database_destroy` closes it.
-/// Needs neither an API version nor a network.
+/// Opens the embedded engine on a directory, with the engine's own error. `fdb_database_destroy` closes it. Needs
+/// neither an API version nor a network.
 ///
 /// # Errors
 /// Those of [`Engine::open`].
@@ -52,7 +52,7 @@ fn database_of(engine: Engine) -> *mut FDBDatabase {
     Box::into_raw(Box::new(FDBDatabase { engine, defaults: Arc::default() }))
 }
 
-/// The engine of a database, for its counters.
+/// Returns the engine of a database, for its counters.
 ///
 /// # Safety
 /// `database` is a database of this library that is not destroyed during `'a`.
@@ -61,13 +61,13 @@ pub unsafe fn engine_of<'a>(database: *mut FDBDatabase) -> &'a Engine {
     unsafe { &*database }.engine()
 }
 
-/// A data directory, and how a program came to it.
+/// A data directory and its connection.
 struct Place {
     directory: PathBuf,
     connection: Connection,
 }
 
-/// Where the database is that a program did not name.
+/// Returns the place of the default database.
 fn default_place() -> Result<Place, ClusterFileError> {
     for variable in ["FLATBED_CLUSTER_FILE", "FDB_CLUSTER_FILE"] {
         if let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
@@ -81,7 +81,7 @@ fn place_of(path: &Path) -> Result<Place, ClusterFileError> {
     embedded(cluster_file::read(path)?, Some(path))
 }
 
-/// The place that a cluster file, or a connection string without one, names.
+/// Returns the place that a cluster file, or a connection string without a file, names.
 fn embedded(file: ClusterFile, path: Option<&Path>) -> Result<Place, ClusterFileError> {
     match file {
         ClusterFile::Embedded { name, directory } => {
@@ -95,7 +95,7 @@ fn embedded(file: ClusterFile, path: Option<&Path>) -> Result<Place, ClusterFile
 }
 
 /// # Safety
-/// `out_database` may be written to.
+/// `out_database` is writable.
 unsafe fn open(place: Result<Place, ClusterFileError>, out_database: *mut *mut FDBDatabase) -> fdb_error_t {
     if let Err(error) = check_set_up() {
         return error.0;
@@ -115,20 +115,21 @@ unsafe fn open(place: Result<Place, ClusterFileError>, out_database: *mut *mut F
     }
 }
 
-/// Says on stderr why no database could be opened: a code alone does not name the file, nor what to do about it.
+/// Prints on stderr why no database could be opened: a code names neither the file nor a remedy.
 fn told(error: &dyn std::error::Error, code: fdb_error_t) -> fdb_error_t {
     eprintln!("libfdb_c: {error}");
     code
 }
 
-/// Opens the database of a cluster file ([`crate::cluster_file`]). A null or empty path: the file that
-/// `FLATBED_CLUSTER_FILE` or `FDB_CLUSTER_FILE` of the environment names, else the directory [`DEFAULT_DIRECTORY`].
+/// Opens the database of a cluster file ([`crate::cluster_file`]). For a null or empty path it uses the file in
+/// `FLATBED_CLUSTER_FILE` or `FDB_CLUSTER_FILE` of the environment, else the directory [`DEFAULT_DIRECTORY`].
 ///
-/// Errors: 2008 before `fdb_setup_network`, 2022 where `FLATBED_FDB_BUGGIFY`, `FLATBED_FDB_PENDING_READS`, `FLATBED_FDB_LATENCY_US`
-/// or `FLATBED_FDB_SERVER` of the environment means nothing, the codes of [`ClusterFileError`] and of [`OpenError`]. One line on stderr says why.
+/// Errors: 2008 before `fdb_setup_network`, 2022 if `FLATBED_FDB_BUGGIFY`, `FLATBED_FDB_PENDING_READS`,
+/// `FLATBED_FDB_LATENCY_US` or `FLATBED_FDB_SERVER` of the environment is invalid, and the codes of
+/// [`ClusterFileError`] and [`OpenError`]. One line on stderr gives the reason.
 ///
 /// # Safety
-/// The path is null or ends with a zero byte; `out_database` may be written to.
+/// The path is null or ends with a zero byte; `out_database` is writable.
 pub unsafe extern "C" fn fdb_create_database(
     cluster_file_path: *const c_char,
     out_database: *mut *mut FDBDatabase,
@@ -149,7 +150,7 @@ pub unsafe extern "C" fn fdb_create_database(
 /// Opens the database of a connection string: the text of a cluster file, relative to the working directory.
 ///
 /// # Safety
-/// The string ends with a zero byte; `out_database` may be written to.
+/// The string ends with a zero byte; `out_database` is writable.
 pub unsafe extern "C" fn fdb_create_database_from_connection_string(
     connection_string: *const c_char,
     out_database: *mut *mut FDBDatabase,
@@ -165,20 +166,20 @@ pub unsafe extern "C" fn fdb_create_database_from_connection_string(
     unsafe { open(place, out_database) }
 }
 
-/// Gives a database up. Its transactions and futures go on. Null is let through.
+/// Destroys a database. Its transactions and futures stay valid. Null is allowed.
 ///
 /// # Safety
 /// `d` is a database of this library, and is not used afterwards.
 pub unsafe extern "C" fn fdb_database_destroy(d: *mut FDBDatabase) {
     if !d.is_null() {
-        // SAFETY: by contract `d` is the box that was handed out, given back here once.
+        // SAFETY: by contract `d` is the box that was returned, and is destroyed once.
         drop(unsafe { Box::from_raw(d) });
     }
 }
 
-/// Sets a database option by its FDBDatabaseOption number; a default for transactions holds for those that this database
-/// makes or that are reset afterwards. 2007 for a number that 7.3 does not have, 2006 for a value
-/// of the wrong shape.
+/// Sets a database option by its FDBDatabaseOption number. A default for transactions applies to those that this
+/// database creates or that are reset afterwards. 2007 for a number that 7.3 does not have, 2006 for a value of the
+/// wrong shape.
 ///
 /// # Safety
 /// `d` is a database of this library; `value` is null or points to `value_length` readable bytes.
@@ -191,11 +192,11 @@ pub unsafe extern "C" fn fdb_database_set_option(
     // SAFETY: the caller's promises.
     let (database, value) = unsafe { (&*d, option_value(value, value_length)) };
     let is_of_shape = match option {
-        // Caches and localities of a cluster: nothing to set here.
+        // Caches and localities of a cluster have no effect here.
         10 | 900 => value.is_some_and(|value| value.len() == 8),
         21 | 22 => true,
         800 => value.is_none_or(<[u8]>::is_empty),
-        // The watches are the engine's.
+        // The watch limit is the engine's.
         20 => return code(database.engine.set_default_option(20, value)),
         _ => {
             let Ok(option) = u32::try_from(option) else { return Error::INVALID_OPTION.0 };
@@ -205,10 +206,10 @@ pub unsafe extern "C" fn fdb_database_set_option(
     if is_of_shape { 0 } else { Error::INVALID_OPTION_VALUE.0 }
 }
 
-/// A new transaction.
+/// Creates a transaction.
 ///
 /// # Safety
-/// `d` is a database of this library; `out_transaction` may be written to.
+/// `d` is a database of this library; `out_transaction` is writable.
 pub unsafe extern "C" fn fdb_database_create_transaction(
     d: *mut FDBDatabase,
     out_transaction: *mut *mut FDBTransaction,
@@ -218,10 +219,10 @@ pub unsafe extern "C" fn fdb_database_create_transaction(
     0
 }
 
-/// Answers 0: there is no worker process at the address, and no request was sent.
+/// Returns 0: no worker process has the address, and no request was sent.
 ///
 /// # Safety
-/// As every function of the C API; the arguments are not looked at.
+/// As every function of the C API; the arguments are ignored.
 pub unsafe extern "C" fn fdb_database_reboot_worker(
     _db: *mut FDBDatabase,
     _address: *const u8,
@@ -232,10 +233,10 @@ pub unsafe extern "C" fn fdb_database_reboot_worker(
     FDBFuture::ready(Outcome::Int64(0))
 }
 
-/// Answers 2108: there is no other data center.
+/// Returns 2108: there is no other data center.
 ///
 /// # Safety
-/// As every function of the C API; the arguments are not looked at.
+/// As every function of the C API; the arguments are ignored.
 pub unsafe extern "C" fn fdb_database_force_recovery_with_data_loss(
     _db: *mut FDBDatabase,
     _dcid: *const u8,
@@ -244,11 +245,11 @@ pub unsafe extern "C" fn fdb_database_force_recovery_with_data_loss(
     FDBFuture::failed(Error::UNSUPPORTED_OPERATION)
 }
 
-/// Answers 2505, as a cluster that allows no command to be run on its machines; 2509 for an identity that is not 32
-/// hexadecimal digits.
+/// Returns 2505, as a cluster that allows no commands on its machines; 2509 for an id that is not 32 hexadecimal
+/// digits.
 ///
 /// # Safety
-/// `uid` is null or points to `uid_length` readable bytes; the other arguments are not looked at.
+/// `uid` is null or points to `uid_length` readable bytes; the other arguments are ignored.
 pub unsafe extern "C" fn fdb_database_create_snapshot(
     _db: *mut FDBDatabase,
     uid: *const u8,
@@ -262,21 +263,21 @@ pub unsafe extern "C" fn fdb_database_create_snapshot(
     FDBFuture::failed(if is_uid { SNAP_PATH_NOT_WHITELISTED } else { SNAP_INVALID_UID_STRING })
 }
 
-/// The share of the last second that the network thread was busy: 0 to 1.
+/// Returns the share of the last second that the network thread was busy: 0 to 1.
 ///
 /// # Safety
-/// As every function of the C API; the argument is not looked at.
+/// As every function of the C API; the argument is ignored.
 pub unsafe extern "C" fn fdb_database_get_main_thread_busyness(_db: *mut FDBDatabase) -> f64 {
     busyness()
 }
 
-/// The protocol version of FoundationDB 7.3.
+/// Returns the protocol version of FoundationDB 7.3.
 ///
-/// A program gives the version that it knows (0 for none) and waits for another one. The answer here is never another: who
-/// waits for a change from it waits until it cancels or destroys the future.
+/// A program passes the version that it knows (0 for none) and waits for a different one. The version never changes
+/// here: a program that waits for a change waits until it cancels or destroys the future.
 ///
 /// # Safety
-/// As every function of the C API; the database is not looked at.
+/// As every function of the C API; the database is ignored.
 pub unsafe extern "C" fn fdb_database_get_server_protocol(
     _db: *mut FDBDatabase,
     expected_version: u64,
@@ -287,7 +288,7 @@ pub unsafe extern "C" fn fdb_database_get_server_protocol(
     }
 }
 
-/// A JSON document on the client's health, in the shape of FoundationDB's documentation.
+/// Returns a JSON document on the client's health, in the shape of FoundationDB's documentation.
 ///
 /// # Safety
 /// `db` is a database of this library.
@@ -315,7 +316,7 @@ pub unsafe extern "C" fn fdb_database_get_client_status(db: *mut FDBDatabase) ->
     FDBFuture::ready(Outcome::Key(status.into_bytes()))
 }
 
-/// A string of JSON.
+/// Quotes a JSON string.
 fn json_string(text: &str) -> String {
     let mut json = String::from('"');
     for character in text.chars() {

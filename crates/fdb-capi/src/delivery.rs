@@ -1,13 +1,12 @@
-//! The network thread's work: the callbacks of futures that were not ready when their callback was set, and the answers
-//! of reads that are pending without a fault.
+//! The network thread: it runs the callbacks of futures that were not ready when the callback was set, and delivers
+//! the answers of reads that are pending without a fault.
 //!
-//! The engine answers from threads of its own, which shall not wait for a program's callbacks, and some bindings know no
-//! other thread than the one that they run the network on. So callbacks come from there, one after the other. What is
-//! due before that thread runs waits for it; what would be due after its end is not called, as the program may be gone
-//! by then: a binding stops the network before its runtime ends.
+//! The engine answers on its own threads, which must not wait for a program's callbacks, and some bindings only know
+//! the thread on which they run the network. So callbacks run on that thread, one after the other. Work that is due
+//! before the thread starts waits for it. Work that would be due after its end is dropped, because the program may
+//! have ended: a binding stops the network before its runtime ends.
 //!
-//! A program that sets no network up ([`crate::open_embedded`] needs none) is called back by the thread that has the
-//! answer.
+//! Without a network ([`crate::open_embedded`] needs none) the thread with the answer runs the callback.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -18,13 +17,13 @@ use fdb_embedded::{Due, VirtualClock, Withheld};
 
 use crate::future::FDBFuture;
 
-/// How often [`busyness`] is measured anew.
+/// The period of [`busyness`].
 const BUSYNESS_EVERY: Duration = Duration::from_secs(1);
 
 enum Work {
-    /// The callbacks of a future, which is kept alive until they are back.
+    /// The callbacks of a future, which stays alive until they return.
     Callbacks(Arc<FDBFuture>),
-    /// An answer that the program asked for.
+    /// An answer that the program polled for.
     Answer(Withheld),
 }
 
@@ -48,16 +47,16 @@ enum Phase {
 struct State {
     phase: Phase,
     waiting: Vec<Work>,
-    /// Answers by when they are due and in which order they were asked for.
+    /// Answers by due time, then by the order of their calls.
     later: BTreeMap<(Instant, u64), Withheld>,
     later_ids: u64,
-    /// Whether the network thread sleeps, and must be woken.
+    /// True if the network thread sleeps and must be woken.
     is_asleep: bool,
     is_stop_wanted: bool,
     busyness: Busyness,
 }
 
-/// How much of the last whole second the network thread worked.
+/// The busy time of the network thread in the last whole second.
 struct Busyness {
     since: Option<Instant>,
     busy: Duration,
@@ -76,9 +75,9 @@ static STATE: Mutex<State> = Mutex::new(State {
 static ARRIVED: Condvar = Condvar::new();
 
 thread_local! {
-    /// Whether this thread calls back.
+    /// True on a thread that runs callbacks.
     static CALLS_BACK: Cell<bool> = const { Cell::new(false) };
-    /// Whether it has, since [`advance`] began.
+    /// True if it has run one since [`advance`] began.
     static HAS_CALLED_BACK: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -87,7 +86,7 @@ fn state() -> MutexGuard<'static, State> {
 }
 
 impl State {
-    /// Moves the answers that are due to the work that waits; how long it is until the next one is.
+    /// Moves the due answers to the waiting work. Returns the time until the next one is due.
     fn take_due(&mut self) -> Option<Duration> {
         while let Some(first) = self.later.first_entry() {
             let left = first.key().0.saturating_duration_since(Instant::now());
@@ -102,7 +101,7 @@ impl State {
 }
 
 impl Busyness {
-    /// Ends the running second if it is over.
+    /// Ends the current second if it is over.
     fn roll(&mut self, now: Instant) {
         let since = *self.since.get_or_insert(now);
         let passed = now.duration_since(since);
@@ -113,19 +112,19 @@ impl Busyness {
     }
 }
 
-/// The share of the last second that the network thread worked, 0 to 1.
+/// Returns the busy share of the network thread in the last second, 0 to 1.
 pub(crate) fn busyness() -> f64 {
     let mut state = state();
     state.busyness.roll(Instant::now());
     state.busyness.share
 }
 
-/// Whether this thread is the network's, or calls back in its place, and so must not wait for a future.
+/// Returns whether this thread is the network's or runs callbacks in its place; it must not wait for a future.
 pub(crate) fn is_network_thread() -> bool {
     CALLS_BACK.get()
 }
 
-/// Has the callbacks called that were set before the future was ready.
+/// Delivers the callbacks that were set before the future was ready.
 pub(crate) fn deliver(future: &Arc<FDBFuture>) {
     if is_network_thread() {
         return call_back(future);
@@ -143,7 +142,8 @@ pub(crate) fn deliver(future: &Arc<FDBFuture>) {
     }
 }
 
-/// Has a withheld answer delivered soon and not by this call: on the network thread, or on the engine's where none runs.
+/// Schedules a withheld answer, which is never delivered by this call: on the network thread, or on the engine's
+/// without one.
 pub(crate) fn answer_soon(withheld: Withheld) {
     let state = state();
     if state.phase == Phase::Running {
@@ -153,8 +153,8 @@ pub(crate) fn answer_soon(withheld: Withheld) {
     withheld.deliver_after(Duration::ZERO);
 }
 
-/// Has the answer of a simulated cluster delivered when it is due: on the network thread, which waits for it itself, or on
-/// the engine's where none runs.
+/// Schedules the answer of a simulated cluster for its due time: on the network thread, which waits for it itself, or
+/// on the engine's without one.
 pub(crate) fn answer_at(withheld: Withheld, due: Due) {
     let Some(instant) = withheld.instant(due) else { return withheld.deliver_at(due) };
     let mut state = state();
@@ -166,7 +166,7 @@ pub(crate) fn answer_at(withheld: Withheld, due: Due) {
     let id = (instant, state.later_ids);
     let is_first = state.later.first_key_value().is_none_or(|(first, _)| id < *first);
     state.later.insert(id, withheld);
-    // Else the thread wakes earlier anyway.
+    // Otherwise the thread wakes earlier anyway.
     let wakes = is_first && std::mem::take(&mut state.is_asleep);
     drop(state);
     if wakes {
@@ -174,9 +174,9 @@ pub(crate) fn answer_at(withheld: Withheld, due: Due) {
     }
 }
 
-/// Moves the clock of a simulated cluster to its next answer that somebody waits for with a callback, which comes from
-/// this call; the answers before it are delivered too. It stops at a sleeper that the clock wakes as well. False where
-/// nobody waits. It is for a runtime that has nothing else to do, see [`VirtualClock::advance`].
+/// Advances the clock of a simulated cluster to its next answer with a callback, and runs the callback on this thread;
+/// it also delivers the answers before it. It stops at a sleeper that the clock wakes, too. Returns false if no answer
+/// has a callback. For idle runtimes; see [`VirtualClock::advance`].
 pub fn advance(clock: &VirtualClock) -> bool {
     let before = CALLS_BACK.replace(true);
     HAS_CALLED_BACK.set(false);
@@ -188,14 +188,14 @@ pub fn advance(clock: &VirtualClock) -> bool {
     has_woken || HAS_CALLED_BACK.get()
 }
 
-/// Calls a future's callbacks; [`advance`] learns of it.
+/// Runs a future's callbacks, and notes it for [`advance`].
 fn call_back(future: &Arc<FDBFuture>) {
     if FDBFuture::run_callbacks(future) {
         HAS_CALLED_BACK.set(true);
     }
 }
 
-/// Gives work to the network thread.
+/// Hands work to the network thread.
 fn hand_over(mut state: MutexGuard<'static, State>, work: Work) {
     state.waiting.push(work);
     let wakes = std::mem::take(&mut state.is_asleep);
@@ -205,12 +205,12 @@ fn hand_over(mut state: MutexGuard<'static, State>, work: Work) {
     }
 }
 
-/// From now on callbacks wait for [`run`].
+/// Makes callbacks wait for [`run`] from now on.
 pub(crate) fn set_up() {
     state().phase = Phase::SetUp;
 }
 
-/// Works until [`stop`] is called, also if it was called before; what waits then is done too.
+/// Works until [`stop`], even if that was called before; work that waits then is done too.
 pub(crate) fn run() {
     CALLS_BACK.set(true);
     let (mut batch, mut wakes_exactly) = (Vec::new(), false);
@@ -251,7 +251,7 @@ pub(crate) fn run() {
     drop(state);
     later.into_values().for_each(Withheld::deliver);
     for work in too_late {
-        // Its callbacks would come after the end; its answer may still be waited for.
+        // Callbacks would run after the end; the answer may still be waited for.
         if let Work::Answer(withheld) = work {
             withheld.deliver();
         }
@@ -259,7 +259,7 @@ pub(crate) fn run() {
     CALLS_BACK.set(false);
 }
 
-/// Lets [`run`] come to its end.
+/// Ends [`run`].
 pub(crate) fn stop() {
     state().is_stop_wanted = true;
     ARRIVED.notify_one();

@@ -1,4 +1,4 @@
-//! FoundationDB's error codes as C sees them, and those that only the C API itself gives.
+//! FoundationDB's error codes in C, and those of the C API alone.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_int};
@@ -8,57 +8,57 @@ use fdb_embedded::Error;
 
 use crate::types::{fdb_bool_t, fdb_error_t};
 
-/// The memory of the future's answer was released.
+/// The memory of the future's result was released.
 pub(crate) const FUTURE_RELEASED: Error = Error(1102);
-/// A file that an option names is not there.
+/// A file that an option names does not exist.
 pub(crate) const FILE_NOT_FOUND: Error = Error(1511);
-/// No cluster file where one was named.
+/// The named cluster file does not exist.
 pub(crate) const NO_CLUSTER_FILE_FOUND: Error = Error(1515);
-/// A cluster file that may not be read.
+/// The cluster file is not readable.
 pub(crate) const FILE_NOT_READABLE: Error = Error(1513);
-/// A cluster file that is longer than any is.
+/// The cluster file exceeds the size limit.
 pub(crate) const FILE_TOO_LARGE: Error = Error(1516);
 /// The future is not ready.
 pub(crate) const FUTURE_NOT_SET: Error = Error(2002);
 /// A call that needs `fdb_setup_network` first.
 pub(crate) const NETWORK_NOT_SETUP: Error = Error(2008);
-/// `fdb_setup_network` a second time.
+/// A second `fdb_setup_network`.
 pub(crate) const NETWORK_ALREADY_SETUP: Error = Error(2009);
-/// A variable of the environment means nothing.
+/// A variable of the environment has an invalid value.
 pub(crate) const ENVIRONMENT_INVALID: Error = Error(2022);
-/// `fdb_run_network` a second time.
+/// A second `fdb_run_network`.
 pub(crate) const NETWORK_CANNOT_BE_RESTARTED: Error = Error(2025);
-/// Waiting on a thread that the wait is for.
+/// A wait on the thread that has to end the wait.
 pub(crate) const BLOCKED_FROM_NETWORK_THREAD: Error = Error(2026);
-/// A connection string that is none of ours.
+/// A connection string that this library does not open.
 pub(crate) const CONNECTION_STRING_INVALID: Error = Error(2104);
-/// This client is disabled, and no other named.
+/// The local client is disabled, and no other client is named.
 pub(crate) const NO_EXTERNAL_CLIENT_PROVIDED: Error = Error(2123);
-/// This client is disabled, and the others that are named are not loaded.
+/// The local client is disabled, and the named clients are not loaded.
 pub(crate) const ALL_EXTERNAL_CLIENTS_FAILED: Error = Error(2124);
-/// There is no such tenant.
+/// The tenant does not exist.
 pub(crate) const TENANT_NOT_FOUND: Error = Error(2131);
 /// A call that needs `fdb_select_api_version` first.
 pub(crate) const API_VERSION_UNSET: Error = Error(2200);
-/// `fdb_select_api_version` a second time.
+/// A second `fdb_select_api_version`.
 pub(crate) const API_VERSION_ALREADY_SET: Error = Error(2201);
-/// An API version newer than its header.
+/// An API version above the header's.
 pub(crate) const API_VERSION_INVALID: Error = Error(2202);
-/// An API version that this library does not speak.
+/// An API version that this library does not support.
 pub(crate) const API_VERSION_NOT_SUPPORTED: Error = Error(2203);
-/// No command may be run on the cluster's machines.
+/// The cluster allows no commands on its machines.
 pub(crate) const SNAP_PATH_NOT_WHITELISTED: Error = Error(2505);
-/// The identity of a snapshot of disks is not 32 hexadecimal digits.
+/// The id of a disk snapshot is not 32 hexadecimal digits.
 pub(crate) const SNAP_INVALID_UID_STRING: Error = Error(2509);
 
-/// The code of a result: 0 for success.
+/// Converts a result to its code: 0 for success.
 pub(crate) fn code(result: fdb_embedded::Result<()>) -> fdb_error_t {
     result.map_or_else(|error| error.0, |()| 0)
 }
 
-/// The text of an error code, valid as long as the process.
+/// Returns the text of an error code, valid until the process ends.
 pub extern "C" fn fdb_get_error(code: fdb_error_t) -> *const c_char {
-    /// The texts asked for so far, as C strings. Only codes that have a text are kept, so it is small.
+    /// The requested texts as C strings. Only codes with a text are kept, so the map stays small.
     static TEXTS: Mutex<BTreeMap<c_int, CString>> = Mutex::new(BTreeMap::new());
     const UNKNOWN: &std::ffi::CStr = c"UNKNOWN_ERROR";
     let text = fdb_embedded::error_message(code);
@@ -66,11 +66,12 @@ pub extern "C" fn fdb_get_error(code: fdb_error_t) -> *const c_char {
         return UNKNOWN.as_ptr();
     }
     let mut texts = TEXTS.lock().unwrap_or_else(|broken| broken.into_inner());
-    // The C string stays where it is on the heap; an entry is never replaced.
+    // The C string does not move on the heap, and an entry is never replaced.
     texts.entry(code).or_insert_with(|| CString::new(text).unwrap_or_default()).as_ptr()
 }
 
-/// Whether a predicate (50000 retryable, 50001 maybe committed, 50002 retryable and not committed) holds for a code.
+/// Returns whether a predicate (50000 retryable, 50001 maybe committed, 50002 retryable and not committed) holds for a
+/// code.
 pub extern "C" fn fdb_error_predicate(predicate_test: c_int, code: fdb_error_t) -> fdb_bool_t {
     fdb_bool_t::from(fdb_embedded::error_predicate(predicate_test, code))
 }

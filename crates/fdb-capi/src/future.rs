@@ -1,13 +1,13 @@
-//! `FDBFuture`: the answer of a call, there at once or to come.
+//! `FDBFuture`: the result of a call, immediate or pending.
 //!
-//! Reads are answered before the call returns, so their futures are made ready: one allocation, and no lock is taken
-//! when they are looked at. A few are withheld all the same, and delivered by the engine's thread, so that programs meet
-//! what they always meet on a cluster. A future that waits has its callbacks under a lock; it is completed by whoever
-//! comes first of the engine and `fdb_future_cancel`; its callbacks come from the network thread ([`crate::delivery`]).
+//! The engine answers reads before the call returns, so their futures are created ready: one allocation, and polling
+//! takes no lock. A few answers are withheld all the same and delivered by the engine's thread, so that programs meet
+//! pending reads as they do on a cluster. A pending future keeps its callbacks under a lock. Either the engine or
+//! `fdb_future_cancel` completes it first. Its callbacks run on the network thread ([`crate::delivery`]).
 //!
-//! A future's pointer is an `Arc` that the caller of the C API owns; the engine's callback owns another, and so does the
-//! network thread while it calls back. So a future that is destroyed while its callback runs stays valid until the
-//! callback is back.
+//! A future's pointer is an `Arc` that the caller of the C API owns. The engine's callback owns another, and so does
+//! the network thread while it runs the callbacks. A future that is destroyed while its callback runs therefore stays
+//! valid until the callback returns.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -18,37 +18,37 @@ use fdb_embedded::{Engine, Error, WatchId, Withheld};
 
 use crate::outcome::Outcome;
 
-/// Not answered yet.
+/// Not complete.
 pub(crate) const PENDING: u32 = 0;
-/// Answered, and the memory of the answer released.
+/// Complete, with the result's memory released.
 pub(crate) const RELEASED: u32 = 1;
-/// Answered. Above it, how many times the answer was handed out and not released since.
+/// Complete. Higher values count the unreleased references from getters.
 pub(crate) const READY: u32 = 2;
 
-/// Called once when a future is ready, with the future and the pointer that was given along.
+/// A callback that runs once when a future is ready, with the future and the given parameter.
 pub type FDBCallback = Option<unsafe extern "C" fn(*mut FDBFuture, *mut c_void)>;
-/// A callback that was set, to be called once.
+/// A registered callback, to be run once.
 #[derive(Debug)]
 pub(crate) struct Callback {
     pub(crate) function: unsafe extern "C" fn(*mut FDBFuture, *mut c_void),
     pub(crate) parameter: *mut c_void,
 }
 
-/// What only a future that waits needs.
+/// The state that only a pending future needs.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     pub(crate) callbacks: Vec<Callback>,
     pub(crate) source: Source,
 }
 
-/// Where the answer comes from, if that must be notified.
+/// The source of the answer, if it must be notified of a cancellation.
 #[derive(Debug, Default)]
 pub(crate) enum Source {
     #[default]
     Engine,
-    /// Ends with the future.
+    /// A watch, which ends with the future.
     Watch(Engine, WatchId),
-    /// Is delivered when the program looks for it.
+    /// A withheld answer, delivered when the program polls for it.
     Withheld(Withheld),
 }
 
@@ -68,19 +68,19 @@ impl Waiting {
 #[derive(Debug)]
 pub struct FDBFuture {
     pub(crate) state: AtomicU32,
-    /// The code of the error that it was answered with, 0 for none. Written before `state` leaves `PENDING`.
+    /// The error code of the result, 0 for success. Written before `state` leaves `PENDING`.
     pub(crate) error: AtomicI32,
-    /// Written before `state` leaves `PENDING` (under `waiting`), read while `state` is above `READY`, and written again
-    /// by whoever moves `state` to `RELEASED`.
+    /// Written before `state` leaves `PENDING` (under `waiting`), read while `state` is above `READY`, and written
+    /// again by the thread that moves `state` to `RELEASED`.
     pub(crate) outcome: UnsafeCell<Outcome>,
     waiting: Mutex<Waiting>,
     pub(crate) is_done: Condvar,
 }
 
-// SAFETY: the pointers in it are to memory that it owns, or are handed through to the callback; `outcome` is written
-// before `state` says so, and read only after.
+// SAFETY: its pointers are to memory that it owns, or are passed to the callback; `outcome` is written before `state`
+// says so, and read only after.
 unsafe impl Send for FDBFuture {}
-// SAFETY: as above; `state` counts who reads `outcome`, so that it is not written while anybody does.
+// SAFETY: as above; `state` counts the readers of `outcome`, so it is never written while a thread reads it.
 unsafe impl Sync for FDBFuture {}
 
 impl FDBFuture {
@@ -94,7 +94,7 @@ impl FDBFuture {
         })
     }
 
-    /// A future that is answered already, for the C API's caller to own.
+    /// Creates a complete future, owned by the C API's caller.
     pub(crate) fn ready(outcome: Outcome) -> *mut FDBFuture {
         Self::into_raw(Self::new(READY, outcome))
     }
@@ -107,7 +107,7 @@ impl FDBFuture {
         Self::new(PENDING, Outcome::Nothing)
     }
 
-    /// A future that waits although its answer is known already; see [`FDBFuture::release`].
+    /// Creates a pending future with a known answer; see [`FDBFuture::release`].
     pub(crate) fn known(outcome: Outcome) -> Arc<FDBFuture> {
         Self::new(PENDING, outcome)
     }
@@ -116,7 +116,7 @@ impl FDBFuture {
         Arc::into_raw(this).cast_mut()
     }
 
-    /// Lets the future's end be the watch's end.
+    /// Ends the watch with the future.
     pub(crate) fn attach_watch(&self, engine: &Engine, id: WatchId) {
         let mut waiting = self.lock();
         if !self.is_ready() {
@@ -124,7 +124,7 @@ impl FDBFuture {
         }
     }
 
-    /// Has the answer delivered from the first look on.
+    /// Delivers the withheld answer from the first poll on.
     pub(crate) fn attach_withheld(&self, withheld: Withheld) {
         let mut waiting = self.lock();
         if !self.is_ready() {
@@ -140,13 +140,13 @@ impl FDBFuture {
         self.state.load(Ordering::Acquire) != PENDING
     }
 
-    /// Calls the callbacks that were set before the future was ready; whether there were any.
+    /// Runs the callbacks that were set before the future was ready. Returns whether there were any.
     pub(crate) fn run_callbacks(this: &Arc<FDBFuture>) -> bool {
         let callbacks = std::mem::take(&mut this.lock().callbacks);
         let is_any = !callbacks.is_empty();
         for callback in callbacks {
-            // SAFETY: whoever set the callback promised that it may be called once, from any thread, with its parameter.
-            // The future outlives the call: `this` is a reference to it that is not the one a callback may give up.
+            // SAFETY: by the contract of `fdb_future_set_callback` the callback may run once, on any thread, with its
+            // parameter. The future outlives the call: `this` is a reference that no callback can release.
             unsafe { (callback.function)(Arc::as_ptr(this).cast_mut(), callback.parameter) };
         }
         is_any

@@ -10,13 +10,13 @@ use crate::future::{Callback, FDBCallback, FDBFuture};
 use crate::outcome::Outcome;
 use crate::types::{FDBKey, FDBKeyValue, FDBMappedKeyValue, c_len, fdb_bool_t, fdb_error_t};
 
-/// Cancels a future that is not ready: it is answered with 1101, and its watch ends. No effect on one that is ready.
+/// Cancels a pending future: it completes with 1101, and its watch ends. A ready future stays as it is.
 ///
 /// # Safety
-/// `f` is a future of this library that was not destroyed; so for every function of this module.
+/// `f` is a live future of this library; the same holds for every function of this module.
 pub unsafe extern "C" fn fdb_future_cancel(f: *mut FDBFuture) {
     // A callback may destroy the future.
-    // SAFETY: by contract `f` is an `Arc` that the caller owns, so counting one more and giving it back is sound.
+    // SAFETY: by contract `f` is an `Arc` that the caller owns, so taking and dropping a further reference is sound.
     let future = unsafe {
         Arc::increment_strong_count(f);
         Arc::from_raw(f.cast_const())
@@ -24,30 +24,30 @@ pub unsafe extern "C" fn fdb_future_cancel(f: *mut FDBFuture) {
     FDBFuture::cancel(&future);
 }
 
-/// Gives back what a getter handed out. Called as often as getters were, it frees the memory of the answer, and the future
-/// answers 1102 from then on.
+/// Releases a reference from a getter. After one release for each getter call the memory of the result is freed, and
+/// the future answers 1102.
 ///
 /// # Safety
-/// As [`fdb_future_cancel`]; what one call of a getter handed out is no longer used.
+/// As [`fdb_future_cancel`]; the pointers from one getter call are no longer used.
 pub unsafe extern "C" fn fdb_future_release_memory(f: *mut FDBFuture) {
     // SAFETY: by contract `f` is alive.
     unsafe { &*f }.release_memory();
 }
 
-/// Cancels a future and gives it up, with all that it handed out.
+/// Cancels and destroys a future, with all memory from its getters.
 ///
 /// # Safety
-/// As [`fdb_future_cancel`]; `f` is not used afterwards. Null is let through.
+/// As [`fdb_future_cancel`]; `f` is not used afterwards. Null is allowed.
 pub unsafe extern "C" fn fdb_future_destroy(f: *mut FDBFuture) {
     if f.is_null() {
         return;
     }
-    // SAFETY: by contract `f` is the `Arc` that was handed out, given back here once.
+    // SAFETY: by contract `f` is the `Arc` that was returned, and is destroyed once.
     let future = unsafe { Arc::from_raw(f.cast_const()) };
     FDBFuture::cancel(&future);
 }
 
-/// Waits until a future is ready. 2026 on the network thread for one that is not: waiting could never end.
+/// Waits until a future is ready. 2026 on the network thread for a pending future, because the wait would never end.
 ///
 /// # Safety
 /// As [`fdb_future_cancel`].
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn fdb_future_block_until_ready(f: *mut FDBFuture) -> fdb_
     unsafe { &*f }.block_until_ready().map_or_else(|error| error.0, |()| 0)
 }
 
-/// Whether a future is ready.
+/// Returns whether a future is ready.
 ///
 /// # Safety
 /// As [`fdb_future_cancel`].
@@ -65,7 +65,8 @@ pub unsafe extern "C" fn fdb_future_is_ready(f: *mut FDBFuture) -> fdb_bool_t {
     fdb_bool_t::from(unsafe { &*f }.look())
 }
 
-/// Has `callback` called once when the future is ready, at once if it is. Several may be set. 2000 for a null callback.
+/// Registers a callback that runs once when the future is ready, at once if it is. Several may be set. 2000 for a null
+/// callback.
 ///
 /// # Safety
 /// As [`fdb_future_cancel`]; the callback may be called from any thread with its parameter.
@@ -79,7 +80,7 @@ pub unsafe extern "C" fn fdb_future_set_callback(
     let future = unsafe { &*f };
     if !future.is_ready() {
         let mut waiting = future.lock();
-        // Between the look and the lock it may have been completed.
+        // It may have completed between the poll and the lock.
         if !future.is_ready() {
             waiting.callbacks.push(Callback { function, parameter: callback_parameter });
             let withheld = waiting.take_withheld();
@@ -90,12 +91,12 @@ pub unsafe extern "C" fn fdb_future_set_callback(
         }
     }
     // SAFETY: by contract the callback takes this future and its parameter. It may destroy the future, which is not
-    // looked at afterwards.
+    // used afterwards.
     unsafe { function(f, callback_parameter) };
     0
 }
 
-/// The error that a future was answered with; 0 for none, 2002 before it is ready.
+/// Returns the error of a future; 0 for success, 2002 before it is ready.
 ///
 /// # Safety
 /// As [`fdb_future_cancel`].
@@ -112,17 +113,17 @@ macro_rules! getters {
         $(
             $(#[$doc])*
             ///
-            /// Answers the future's own error, 2002 before it is ready, 2000 where its answer is of another kind.
+            /// Returns the future's own error, 2002 before it is ready, 2000 if its result has another type.
             ///
             /// # Safety
-            /// As [`fdb_future_cancel`]; the other pointers may be written to.
+            /// As [`fdb_future_cancel`]; the other pointers are writable.
             pub unsafe extern "C" fn $name(f: *mut FDBFuture $(, $out: *mut $type)*) -> fdb_error_t {
                 // SAFETY: by contract `f` is alive.
                 let future = unsafe { &*f };
                 match future.hand_out() {
                     $(
                         Ok($pattern) => {
-                            // SAFETY: by contract the out-parameters may be written to.
+                            // SAFETY: by contract the out-parameters are writable.
                             unsafe { $(*$target = $answer;)* }
                             0
                         }
@@ -139,21 +140,21 @@ macro_rules! getters {
 }
 
 getters! {
-    /// A number.
+    /// Returns a signed integer.
     fn fdb_future_get_int64(out: i64) { Outcome::Int64(number) => { out = *number } }
 
-    /// A number without a sign.
+    /// Returns an unsigned integer.
     fn fdb_future_get_uint64(out: u64) { Outcome::UInt64(number) => { out = *number } }
 
-    /// A floating-point number.
+    /// Returns a floating-point number.
     fn fdb_future_get_double(out: f64) { Outcome::Double(number) => { out = *number } }
 
-    /// A key, valid until the future is destroyed.
+    /// Returns a key, valid until the future is destroyed.
     fn fdb_future_get_key(out_key: *const u8, out_key_length: c_int) {
         Outcome::Key(key) => { out_key = key.as_ptr(), out_key_length = c_len(key.len()) }
     }
 
-    /// Whether there is a value, and the value, valid until the future is destroyed.
+    /// Returns whether the key has a value, and the value, valid until the future is destroyed.
     fn fdb_future_get_value(out_present: fdb_bool_t, out_value: *const u8, out_value_length: c_int) {
         Outcome::Value(value) => {
             out_present = fdb_bool_t::from(value.is_some()),
@@ -162,7 +163,7 @@ getters! {
         }
     }
 
-    /// The pairs of a range read, valid until the future is destroyed, and whether there may be more.
+    /// Returns the pairs of a range read, valid until the future is destroyed, and whether more may follow.
     fn fdb_future_get_keyvalue_array(out_kv: *const FDBKeyValue, out_count: c_int, out_more: fdb_bool_t) {
         Outcome::KeyValues { array, is_more, .. } => {
             out_kv = array.as_ptr(),
@@ -171,7 +172,8 @@ getters! {
         }
     }
 
-    /// The pairs of a mapped range with their records, valid until the future is destroyed, and whether there may be more.
+    /// Returns the pairs of a mapped range with their records, valid until the future is destroyed, and whether more
+    /// may follow.
     fn fdb_future_get_mappedkeyvalue_array(out_kv: *const FDBMappedKeyValue, out_count: c_int, out_more: fdb_bool_t) {
         Outcome::MappedKeyValues(mapped) => {
             out_kv = mapped.array.as_ptr(),
@@ -180,12 +182,12 @@ getters! {
         }
     }
 
-    /// Keys, valid until the future is destroyed.
+    /// Returns keys, valid until the future is destroyed.
     fn fdb_future_get_key_array(out_key_array: *const FDBKey, out_count: c_int) {
         Outcome::Keys { array, .. } => { out_key_array = array.as_ptr(), out_count = c_len(array.len()) }
     }
 
-    /// Strings, valid until the future is destroyed.
+    /// Returns strings, valid until the future is destroyed.
     fn fdb_future_get_string_array(out_strings: *mut *const c_char, out_count: c_int) {
         Outcome::Strings { array, .. } => { out_strings = array.as_ptr().cast_mut(), out_count = c_len(array.len()) }
     }

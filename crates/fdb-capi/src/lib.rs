@@ -1,11 +1,11 @@
 //! FoundationDB 7.3's C API over the embedded engine.
 //!
-//! Every function of `fdb_c.h` stands here under its own name as a Rust function with the C calling convention, and
-//! none is exported from the program: `fdb-c` makes a `libfdb_c.so` of them, and `foundationdb-sys` calls them beside
-//! those of an installed library. The contracts are those of FoundationDB's documentation of the C API.
+//! Every function of `fdb_c.h` is a Rust function of the same name with the C calling convention. The program exports
+//! none of them: `fdb-c` builds a `libfdb_c.so` from them, and `foundationdb-sys` calls them or those of an installed
+//! library. FoundationDB's documentation of the C API has their contracts.
 //!
-//! Beyond C there are [`open_embedded`] and [`engine_of`] for programs that link this crate, and [`cluster_file`],
-//! which says what a cluster file names.
+//! Beyond C, [`open_embedded`] and [`engine_of`] serve programs that link this crate, and [`cluster_file`] parses
+//! cluster files.
 
 mod blob;
 pub mod cluster_file;

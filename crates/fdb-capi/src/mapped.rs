@@ -9,7 +9,7 @@ use crate::outcome::Outcome;
 use crate::transaction::FDBTransaction;
 use crate::types::{bytes, fdb_bool_t};
 
-/// The pairs of an index between two selectors, and the records that the mapper makes of each.
+/// Reads the pairs of an index between two selectors, and the records that the mapper derives from each.
 ///
 /// # Safety
 /// As [`crate::fdb_transaction_get_read_version`].

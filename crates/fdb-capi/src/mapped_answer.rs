@@ -1,10 +1,10 @@
-//! The answer of a mapped range, laid out as C reads it.
+//! The result of a mapped range in C's layout.
 
 use fdb_embedded::{MappedRange, RangeResult};
 
 use crate::types::{FDBGetRangeReqAndResult, FDBKey, FDBKeySelector, FDBKeyValue, FDBMappedKeyValue, c_len};
 
-/// A mapped range with the arrays that C reads it through.
+/// A mapped range with the arrays that C reads.
 #[derive(Debug)]
 pub(crate) struct MappedAnswer {
     pub(crate) array: Vec<FDBMappedKeyValue>,
@@ -21,7 +21,7 @@ fn selector(bytes: &[u8]) -> FDBKeySelector {
     FDBKeySelector { key: key(bytes), orEqual: 0, offset: 1 }
 }
 
-/// The pairs of a range with pointers into its arena, which stays where it is.
+/// Returns the pairs of a range as pointers into its arena, which does not move.
 fn pairs(range: &RangeResult) -> Vec<FDBKeyValue> {
     let pair = |(key, value): (&[u8], &[u8])| FDBKeyValue {
         key: key.as_ptr(),
@@ -33,7 +33,7 @@ fn pairs(range: &RangeResult) -> Vec<FDBKeyValue> {
 }
 
 impl MappedAnswer {
-    /// How many entries of the index led to records.
+    /// The number of index entries with records.
     pub(crate) fn records(&self) -> usize {
         self.range.records.len()
     }
@@ -48,8 +48,8 @@ impl MappedAnswer {
         let mut records: Vec<Vec<FDBKeyValue>> = range.records.iter().map(|records| pairs(&records.pairs)).collect();
         let array = range.index.iter().zip(&range.records).zip(&mut records);
         let array = array.map(|(((index_key, index_value), asked), found)| {
-            // The two bytes are what C++ has there: whether there are more records than were given, and that the answer
-            // is that of a range. Single keys are given as ranges, too, as C has no shape for them.
+            // The two bytes are fields of C++: whether more records follow, and that the result is that of a range.
+            // Single keys are also returned as ranges, because C has no other form for them.
             let mut buffer = [0; 32];
             buffer[0] = u8::from(asked.pairs.more);
             buffer[24] = 1;

@@ -1,8 +1,8 @@
 //! The API version and the network thread of the C API.
 //!
-//! The embedded engine has threads of its own; the network thread that a program runs calls back ([`crate::delivery`]).
-//! The C API says in which order it is set up, run and stopped. That order, and the state that it needs, is global to
-//! the process as it is in FoundationDB's library.
+//! The embedded engine has threads of its own; the network thread of the program runs callbacks ([`crate::delivery`]).
+//! The C API defines the order of setup, run and stop. That order and its state are process-wide, as in FoundationDB's
+//! library.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard};
@@ -18,14 +18,14 @@ use crate::error::{
 use crate::network_options::{self as options, NETWORK_OPTIONS, NetworkOption};
 use crate::types::{FDBNetworkHook, fdb_error_t, option_value};
 
-/// The newest API version that this library speaks.
+/// The newest supported API version.
 pub const API_VERSION_MAX: c_int = 730;
-/// The oldest API version that this library speaks.
+/// The oldest supported API version.
 pub const API_VERSION_MIN: c_int = 710;
 /// The protocol version of FoundationDB 7.3.
 pub(crate) const PROTOCOL_VERSION: u64 = 0x0FDB_00B0_7300_0000;
 
-/// The release that this library answers as.
+/// The FoundationDB release that this library reports.
 pub(crate) const RELEASE: &str = "7.3.0";
 
 struct Hook {
@@ -33,8 +33,8 @@ struct Hook {
     parameter: *mut c_void,
 }
 
-// SAFETY: the parameter is only handed to the function, on the thread that runs the network: what a completion hook is
-// for.
+// SAFETY: the parameter is only passed to the function, on the thread that runs the network, as the contract of
+// completion hooks says.
 unsafe impl Send for Hook {}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ enum Phase {
     Stopped,
 }
 
-/// Options that speak of other client libraries, of which this library loads none.
+/// Options about other client libraries; this library loads none.
 struct OtherClients {
     is_any_named: bool,
     is_local_disabled: bool,
@@ -66,14 +66,14 @@ static NETWORK: Mutex<Network> = Mutex::new(Network {
     hooks: Vec::new(),
     other_clients: OtherClients { is_any_named: false, is_local_disabled: false },
 });
-/// The options may change at any time, and hold for the databases that are open.
+/// Options that may change at any time, also for open databases.
 static CLIENT_BUGGIFY: ClientBuggify = ClientBuggify::new();
 
 fn network() -> MutexGuard<'static, Network> {
     NETWORK.lock().unwrap_or_else(|broken| broken.into_inner())
 }
 
-/// 2200 before an API version is selected, 2008 before `fdb_setup_network`.
+/// Checks the order of calls: 2200 before an API version is selected, 2008 before `fdb_setup_network`.
 pub(crate) fn check_set_up() -> Result<()> {
     let network = network();
     match network.phase {
@@ -83,16 +83,16 @@ pub(crate) fn check_set_up() -> Result<()> {
     }
 }
 
-/// How databases are opened: as the environment says, and with faults while the network option `client_buggify_enable`
-/// says so.
+/// The options of a new database: the environment's, and faults while the network option `client_buggify_enable` is
+/// set.
 pub(crate) fn open_options() -> std::result::Result<OpenOptions, EnvironmentError> {
     let mut options = OpenOptions::from_env()?;
     options.client_buggify = Some(&CLIENT_BUGGIFY);
     Ok(options)
 }
 
-/// Selects the API version, once. 2201 the second time, 2202 for a version newer than the program's header, 2203 for
-/// one outside [`API_VERSION_MIN`] to [`API_VERSION_MAX`].
+/// Selects the API version, once. 2201 the second time, 2202 for a version above the program's header, 2203 for one
+/// outside of [`API_VERSION_MIN`] to [`API_VERSION_MAX`].
 pub extern "C" fn fdb_select_api_version_impl(runtime_version: c_int, header_version: c_int) -> fdb_error_t {
     let mut network = network();
     if network.api_version.is_some() {
@@ -108,15 +108,15 @@ pub extern "C" fn fdb_select_api_version_impl(runtime_version: c_int, header_ver
     0
 }
 
-/// The newest API version that this library speaks.
+/// Returns the newest supported API version.
 pub extern "C" fn fdb_get_max_api_version() -> c_int {
     API_VERSION_MAX
 }
 
-/// What [`fdb_get_client_version`] answers; an installed library of FoundationDB's says otherwise.
+/// The result of [`fdb_get_client_version`]; FoundationDB's library has another.
 pub const CLIENT_VERSION: &CStr = c"7.3.0,flatbed-embedded,fdb00b073000000";
 
-/// The version of this library: release, source and protocol, separated by commas.
+/// Returns the version of this library: release, source and protocol, separated by commas.
 pub extern "C" fn fdb_get_client_version() -> *const c_char {
     CLIENT_VERSION.as_ptr()
 }
@@ -132,7 +132,8 @@ fn set_network_option(code: c_int, value: Option<&[u8]>) -> Result<()> {
 }
 
 impl Network {
-    /// Sets what the environment says, once: `FDB_NETWORK_OPTION_` and an option's name. 2022 where it says nonsense.
+    /// Sets the options of the environment, once: `FDB_NETWORK_OPTION_` and an option's name. 2022 for an invalid
+    /// value.
     fn read_environment(&mut self) -> Result<()> {
         if self.is_environment_read {
             return Ok(());
@@ -152,7 +153,7 @@ impl Network {
     fn set(&mut self, option: &NetworkOption, value: Option<&[u8]>) -> Result<()> {
         let number = option.check(value)?;
         let percent = || u8::try_from(number).unwrap_or(100);
-        // What speaks of client libraries is settled when the network is set up.
+        // Options about client libraries are final when the network is set up.
         let is_too_late = self.phase != Phase::NotSetUp;
         match option.code {
             options::DISABLE_MULTI_VERSION_CLIENT_API | options::CALLBACKS_ON_EXTERNAL_THREADS if is_too_late => {
@@ -176,16 +177,16 @@ impl Network {
             options::CLIENT_BUGGIFY_DISABLE => CLIENT_BUGGIFY.enable(false),
             options::CLIENT_BUGGIFY_ACTIVATED => CLIENT_BUGGIFY.set_activated_percent(percent()),
             options::CLIENT_BUGGIFY_FIRED => CLIENT_BUGGIFY.set_fired_percent(percent()),
-            // The others speak of traces and TLS, of which there are none here.
+            // The other options are about traces and TLS, which this library does not have.
             _ => {}
         }
         Ok(())
     }
 }
 
-/// Sets a network option by its FDBNetworkOption number. 2007 for a number that 7.3 does not have and for one that must be
-/// set before the network is set up, 2006 for a value of the wrong shape, 1511 for a library that is not there, 2200
-/// before an API version is selected, 2022 where the environment sets an option wrongly.
+/// Sets a network option by its FDBNetworkOption number. 2007 for a number that 7.3 does not have and for one that
+/// must be set before the network is set up, 2006 for a value of the wrong shape, 1511 for a missing library, 2200
+/// before an API version is selected, 2022 if the environment sets an option to an invalid value.
 ///
 /// # Safety
 /// `value` is null or points to `value_length` readable bytes.
@@ -194,8 +195,8 @@ pub unsafe extern "C" fn fdb_network_set_option(option: c_int, value: *const u8,
     code(set_network_option(option, unsafe { option_value(value, value_length) }))
 }
 
-/// Sets the network up. 2009 the second time, 2200 before an API version is selected, 2022 where the environment sets an
-/// option wrongly, 2123 and 2124 where the program disabled this client: no other one is loaded.
+/// Sets the network up. 2009 the second time, 2200 before an API version is selected, 2022 if the environment sets an
+/// option to an invalid value, 2123 and 2124 if the program disabled this client: no other client is loaded.
 pub extern "C" fn fdb_setup_network() -> fdb_error_t {
     let mut network = network();
     if network.api_version.is_none() {
@@ -217,9 +218,8 @@ pub extern "C" fn fdb_setup_network() -> fdb_error_t {
     0
 }
 
-/// Runs the network: calls back for the futures that become ready, and returns after `fdb_stop_network`, when the
-/// callbacks that were due and the completion hooks are back. 2008 before `fdb_setup_network`, 2025 where it runs or ran
-/// already.
+/// Runs the network: runs the callbacks of futures that become ready. Returns after `fdb_stop_network`, once the due
+/// callbacks and the completion hooks have returned. 2008 before `fdb_setup_network`, 2025 if it runs or has run.
 pub extern "C" fn fdb_run_network() -> fdb_error_t {
     let mut network = network();
     match network.phase {
@@ -234,13 +234,14 @@ pub extern "C" fn fdb_run_network() -> fdb_error_t {
     let hooks = std::mem::take(&mut network.hooks);
     drop(network);
     for hook in hooks {
-        // SAFETY: whoever added the hook promised that it may be called once, on this thread, with its parameter.
+        // SAFETY: by the contract of `fdb_add_network_thread_completion_hook` the hook may run once, on this thread,
+        // with its parameter.
         unsafe { (hook.function)(hook.parameter) };
     }
     0
 }
 
-/// Ends `fdb_run_network`, also one that is yet to come. 2008 before `fdb_setup_network`.
+/// Ends `fdb_run_network`, also a future call of it. 2008 before `fdb_setup_network`.
 pub extern "C" fn fdb_stop_network() -> fdb_error_t {
     if network().phase == Phase::NotSetUp {
         return NETWORK_NOT_SETUP.0;
@@ -249,8 +250,8 @@ pub extern "C" fn fdb_stop_network() -> fdb_error_t {
     0
 }
 
-/// Has `hook` called when `fdb_run_network` ends, on its thread; at once where it has ended. 2000 for a null hook, 2008
-/// before `fdb_setup_network`.
+/// Registers a hook that runs when `fdb_run_network` ends, on its thread; at once if it has ended. 2000 for a null
+/// hook, 2008 before `fdb_setup_network`.
 ///
 /// # Safety
 /// The hook may be called once, from the thread that runs the network, with its parameter.

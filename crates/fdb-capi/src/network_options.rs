@@ -1,4 +1,4 @@
-//! The network options of FoundationDB 7.3: their numbers, their names, and what their values must look like.
+//! The network options of FoundationDB 7.3: their numbers, names and value formats.
 
 use std::ffi::c_int;
 use std::path::Path;
@@ -7,7 +7,7 @@ use fdb_embedded::{Error, Result};
 
 use crate::error::FILE_NOT_FOUND;
 
-/// What an option takes.
+/// The value format of an option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Takes {
     /// Anything, or nothing.
@@ -18,13 +18,13 @@ pub(crate) enum Takes {
     Value,
     /// A value that is not empty.
     Text,
-    /// One of these words.
+    /// One of the listed words.
     Word(&'static [&'static str]),
     /// At most 50 letters, digits and `_`.
     Identifier,
     /// `name=value`.
     Assignment,
-    /// The path of a file that is there (1511 otherwise).
+    /// The path of an existing file (1511 otherwise).
     File,
     /// A little-endian number of eight bytes within these bounds.
     Number(i64, i64),
@@ -33,7 +33,7 @@ pub(crate) enum Takes {
 /// An option: its FDBNetworkOption number, its name in the environment, and its value.
 pub(crate) struct NetworkOption {
     pub(crate) code: c_int,
-    /// The environment sets it as `FDB_NETWORK_OPTION_` and this. Empty where it may not.
+    /// The suffix of `FDB_NETWORK_OPTION_` in the environment. Empty if the environment may not set it.
     pub(crate) name: &'static str,
     pub(crate) takes: Takes,
 }
@@ -111,14 +111,14 @@ pub(crate) const CLIENT_BUGGIFY_DISABLE: c_int = 81;
 pub(crate) const CLIENT_BUGGIFY_ACTIVATED: c_int = 82;
 pub(crate) const CLIENT_BUGGIFY_FIRED: c_int = 83;
 
-/// The option of a number; 2007 where 7.3 has none.
+/// Returns the option of a number; 2007 if 7.3 has none.
 pub(crate) fn find(code: c_int) -> Result<&'static NetworkOption> {
     NETWORK_OPTIONS.iter().find(|option| option.code == code).ok_or(Error::INVALID_OPTION)
 }
 
 impl NetworkOption {
-    /// Looks at a value, and gives back its number (0 for an option that takes none). 2006 for what the option does not
-    /// take, 1511 for a file that is not there.
+    /// Checks a value, and returns its number (0 for an option without a number). 2006 for a value of the wrong
+    /// format, 1511 for a missing file.
     pub(crate) fn check(&self, value: Option<&[u8]>) -> Result<i64> {
         let is_right = match (self.takes, value) {
             (Takes::Anything, _) | (Takes::Nothing, None | Some([])) => true,
@@ -147,7 +147,7 @@ impl NetworkOption {
         if is_right { Ok(0) } else { Err(Error::INVALID_OPTION_VALUE) }
     }
 
-    /// The value as bytes of what the environment says: numbers are decimal there.
+    /// Converts the environment's text to a value in bytes: numbers are decimal there.
     pub(crate) fn parse_text(&self, text: &str) -> Option<Vec<u8>> {
         match self.takes {
             Takes::Number(..) => text.trim_start().parse::<i64>().ok().map(|number| number.to_le_bytes().to_vec()),
@@ -156,8 +156,8 @@ impl NetworkOption {
     }
 }
 
-/// The values of a variable of the environment: they are separated by `:`, and `\` stands before a `:` or `\` that
-/// belongs to a value. `None` for a `\` before anything else.
+/// Splits a variable of the environment into values. They are separated by `:`, and `\` escapes a `:` or `\` inside of
+/// a value. `None` for a `\` before any other character.
 pub(crate) fn values_of(variable: &str) -> Option<Vec<String>> {
     let mut values = vec![String::new()];
     let mut characters = variable.chars();

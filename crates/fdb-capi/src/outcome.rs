@@ -1,4 +1,4 @@
-//! What futures are answered with, in the form in which C takes it.
+//! The results of futures, in C's layout.
 
 use std::ffi::{CString, c_char};
 
@@ -7,10 +7,10 @@ use fdb_embedded::{Error, MappedRange, RangeResult};
 use crate::mapped_answer::MappedAnswer;
 use crate::types::{FDBKey, FDBKeyValue, c_len, fdb_error_t};
 
-/// What a future was answered with. Pointers in it point into the memory that stands beside them.
+/// The result of a future. Its pointers point into the memory stored beside them.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// Not known yet, or its memory was released.
+    /// Unknown so far, or its memory was released.
     Nothing,
     Error(Error),
     Void,
@@ -40,7 +40,7 @@ impl Outcome {
         let arena = result.arena;
         let at = |start: u32, length: u32| {
             let (start, length) = (start as usize, length as usize);
-            // An engine that broke its promise shows as an empty string, not as foreign memory.
+            // A broken invariant of the engine shows as an empty string, not as foreign memory.
             arena.get(start..start + length).unwrap_or_default()
         };
         let pair = |pair: fdb_embedded::PairAt| {
@@ -52,7 +52,7 @@ impl Outcome {
                 value_length: c_len(value.len()),
             }
         };
-        // In the memory that the pairs lie in.
+        // Reuses the allocation of the pairs.
         let array = result.pairs.into_iter().map(pair).collect();
         Outcome::KeyValues { array, is_more: result.more, arena }
     }
@@ -66,7 +66,7 @@ impl Outcome {
         Outcome::Keys { array, _keys: keys }
     }
 
-    /// Strings as C has them; one with a zero byte inside would not be one, and is left out.
+    /// Converts strings for C; a string with a zero byte inside is left out.
     pub(crate) fn strings(strings: Vec<String>) -> Outcome {
         let strings: Vec<CString> = strings.into_iter().filter_map(|string| CString::new(string).ok()).collect();
         Outcome::Strings { array: strings.iter().map(|string| string.as_ptr()).collect(), _strings: strings }

@@ -1,4 +1,4 @@
-//! What a transaction is asked. The engine answers all of it before the call returns.
+//! The read calls of a transaction. The engine answers all of them before the call returns.
 
 use std::ffi::c_int;
 
@@ -9,17 +9,17 @@ use crate::outcome::Outcome;
 use crate::transaction::FDBTransaction;
 use crate::types::{bytes, fdb_bool_t};
 
-/// The read version.
+/// Returns the read version.
 ///
 /// # Safety
-/// `tr` is a transaction of this library that was not destroyed, and pointers to bytes have as many as the length
-/// beside them says; so for every function of this module.
+/// `tr` is a live transaction of this library, and each pointer to bytes is readable for the length beside it; the
+/// same holds for every function of this module.
 pub unsafe extern "C" fn fdb_transaction_get_read_version(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
     unsafe { &*tr }.answer_regardless(Question::ReadVersion, Transaction::get_read_version, Outcome::Int64)
 }
 
-/// The value of a key.
+/// Returns the value of a key.
 ///
 /// # Safety
 /// As [`fdb_transaction_get_read_version`].
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn fdb_transaction_get(
     tr.answer(question, |tr| tr.get(key, snapshot != 0), Outcome::Value)
 }
 
-/// The key that a selector means.
+/// Returns the key of a selector.
 ///
 /// # Safety
 /// As [`fdb_transaction_get_read_version`].
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn fdb_transaction_get_key(
     tr.answer(Question::Range, |tr| tr.get_key(selector, snapshot != 0), Outcome::Key)
 }
 
-/// The pairs between two selectors.
+/// Returns the pairs between two selectors.
 ///
 /// # Safety
 /// As [`fdb_transaction_get_read_version`].
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn fdb_transaction_get_range(
     tr.answer(Question::Range, |tr| tr.get_range(begin, end, &options), Outcome::range)
 }
 
-/// The addresses of the servers that hold a key.
+/// Returns the addresses of the servers that hold a key.
 ///
 /// # Safety
 /// As [`fdb_transaction_get_read_version`].
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn fdb_transaction_get_addresses_for_key(
     tr.answer(Question::Estimate, |tr| tr.get_addresses_for_key(key), Outcome::strings)
 }
 
-/// Bytes of the transaction so far.
+/// Returns the size of the transaction in bytes.
 ///
 /// # Safety
 /// As [`fdb_transaction_get_read_version`].
@@ -107,7 +107,7 @@ pub unsafe extern "C" fn fdb_transaction_get_approximate_size(tr: *mut FDBTransa
     unsafe { &*tr }.answer_regardless(Question::Local, Transaction::get_approximate_size, Outcome::Int64)
 }
 
-/// Bytes of the keys and values of a range.
+/// Returns the bytes of the keys and values of a range.
 ///
 /// # Safety
 /// As [`fdb_transaction_get_read_version`].
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn fdb_transaction_get_estimated_range_size_bytes(
     tr.answer(Question::Estimate, |tr| tr.get_estimated_range_size_bytes(begin, end), Outcome::Int64)
 }
 
-/// Keys that cut a range into pieces of about `chunk_size` bytes.
+/// Returns keys that split a range into pieces of about `chunk_size` bytes.
 ///
 /// # Safety
 /// As [`fdb_transaction_get_read_version`].
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn fdb_transaction_get_range_split_points(
     tr.answer(Question::Estimate, |tr| tr.get_range_split_points(begin, end, chunk_size), Outcome::keys)
 }
 
-/// How long the transaction was held back because of its tags, in seconds: never at all.
+/// Returns for how many seconds the transaction was throttled because of its tags: always 0.
 ///
 /// # Safety
 /// As [`fdb_transaction_get_read_version`].
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn fdb_transaction_get_tag_throttled_duration(tr: *mut FDB
     unsafe { &*tr }.answer(Question::Local, |tr| tr.get_approximate_size().map(|_| 0.0), Outcome::Double)
 }
 
-/// What the transaction costs for throttling, in bytes of whole pages, although nothing is throttled.
+/// Returns the transaction's cost for throttling, in bytes of whole pages, although nothing is throttled.
 ///
 /// # Safety
 /// As [`fdb_transaction_get_read_version`].

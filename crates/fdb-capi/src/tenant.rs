@@ -1,5 +1,5 @@
-//! Tenants, answered as a cluster answers that does not have them enabled: a tenant opens, and is not found when it is
-//! used. To make one fails with 2136 (`\xff\xff/management/tenant/map/`, in the engine).
+//! Tenants, as on a cluster that has them disabled: a tenant opens, and its use fails with 2131. Creating one fails
+//! with 2136 (`\xff\xff/management/tenant/map/`, in the engine).
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ pub struct FDBTenant {
     defaults: Arc<Defaults>,
 }
 
-/// Opens a tenant, which is never looked for before it is used.
+/// Opens a tenant; its existence is checked at its first use.
 ///
 /// # Safety
-/// `d` is a database of this library; `out_tenant` may be written to. The name is not looked at.
+/// `d` is a database of this library; `out_tenant` is writable. The name is ignored.
 pub unsafe extern "C" fn fdb_database_open_tenant(
     d: *mut FDBDatabase,
     _tenant_name: *const u8,
@@ -33,15 +33,16 @@ pub unsafe extern "C" fn fdb_database_open_tenant(
     // SAFETY: by contract `d` is alive.
     let database = unsafe { &*d };
     let tenant = FDBTenant { engine: database.engine().clone(), defaults: Arc::clone(database.defaults()) };
-    // SAFETY: by contract it may be written to.
+    // SAFETY: by contract it is writable.
     unsafe { *out_tenant = Box::into_raw(Box::new(tenant)) };
     0
 }
 
-/// A transaction in a tenant: what it is asked answers 2131 (no such tenant), but for its read version and its size.
+/// Creates a transaction in a tenant: all reads fail with 2131 (tenant not found), except of its read version and its
+/// size.
 ///
 /// # Safety
-/// `tenant` is a tenant of this library; `out_transaction` may be written to.
+/// `tenant` is a tenant of this library; `out_transaction` is writable.
 pub unsafe extern "C" fn fdb_tenant_create_transaction(
     tenant: *mut FDBTenant,
     out_transaction: *mut *mut FDBTransaction,
@@ -49,26 +50,26 @@ pub unsafe extern "C" fn fdb_tenant_create_transaction(
     // SAFETY: by contract `tenant` is alive.
     let tenant = unsafe { &*tenant };
     let transaction = FDBTransaction::into_raw(&tenant.engine, &tenant.defaults, Some(TENANT_NOT_FOUND));
-    // SAFETY: by contract it may be written to.
+    // SAFETY: by contract it is writable.
     unsafe { *out_transaction = transaction };
     0
 }
 
-/// Answers 2131: there is no such tenant.
+/// Returns 2131: the tenant does not exist.
 ///
 /// # Safety
-/// As every function of the C API; the argument is not looked at.
+/// As every function of the C API; the argument is ignored.
 pub unsafe extern "C" fn fdb_tenant_get_id(_tenant: *mut FDBTenant) -> *mut FDBFuture {
     FDBFuture::failed(TENANT_NOT_FOUND)
 }
 
-/// Gives a tenant up. Its transactions go on. Null is let through.
+/// Destroys a tenant. Its transactions stay valid. Null is allowed.
 ///
 /// # Safety
 /// `tenant` is a tenant of this library, and is not used afterwards.
 pub unsafe extern "C" fn fdb_tenant_destroy(tenant: *mut FDBTenant) {
     if !tenant.is_null() {
-        // SAFETY: by contract `tenant` is the box that was handed out, given back here once.
+        // SAFETY: by contract `tenant` is the box that was returned, and is destroyed once.
         drop(unsafe { Box::from_raw(tenant) });
     }
 }

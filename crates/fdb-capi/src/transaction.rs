@@ -1,4 +1,4 @@
-//! `FDBTransaction`: what changes, commits or ends a transaction. What asks it stands in [`crate::reads`].
+//! `FDBTransaction`: the calls that change, commit or end a transaction. [`crate::reads`] has the reads.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ pub struct FDBTransaction {
     /// For the watches, which outlive the transaction.
     engine: Engine,
     defaults: Arc<Defaults>,
-    /// What every question is answered with, for a transaction that cannot be used.
+    /// The error of every call on an unusable transaction.
     refusal: Option<Error>,
 }
 
 impl FDBTransaction {
-    /// A new transaction, for the C API's caller to own: its pointer is an `Arc`.
+    /// Creates a transaction, owned by the C API's caller: its pointer is an `Arc`.
     pub(crate) fn into_raw(engine: &Engine, defaults: &Arc<Defaults>, refusal: Option<Error>) -> *mut FDBTransaction {
         let transaction = engine.transaction();
         defaults.apply(&transaction);
@@ -31,12 +31,13 @@ impl FDBTransaction {
         Arc::into_raw(Arc::new(FDBTransaction { transaction, engine: engine.clone(), defaults, refusal })).cast_mut()
     }
 
-    /// The engine's transaction, or the error that stands for it.
+    /// Returns the engine's transaction, or the error that replaces it.
     pub(crate) fn usable(&self) -> Result<&Transaction> {
         self.refusal.map_or(Ok(&self.transaction), Err)
     }
 
-    /// The future of a question that the engine answers before the call returns; see [`Transaction::next_delivery`].
+    /// Returns the future of a read that the engine answers before the call returns; see
+    /// [`Transaction::next_delivery`].
     pub(crate) fn answer<T>(
         &self,
         question: Question,
@@ -46,7 +47,7 @@ impl FDBTransaction {
         self.deliver(question, Outcome::of(self.usable().and_then(ask), ok))
     }
 
-    /// The same, also for a transaction whose data cannot be used.
+    /// As [`FDBTransaction::answer`], also for a transaction whose data is unusable.
     pub(crate) fn answer_regardless<T>(
         &self,
         question: Question,
@@ -79,7 +80,7 @@ impl FDBTransaction {
         FDBFuture::into_raw(future)
     }
 
-    /// Changes the transaction, if it can be used.
+    /// Changes the transaction if it is usable.
     fn change(&self, change: impl FnOnce(&Transaction)) {
         if let Ok(transaction) = self.usable() {
             change(transaction);
@@ -87,13 +88,13 @@ impl FDBTransaction {
     }
 }
 
-/// Gives a transaction up. A commit in flight still lands and its future is answered. Null is let through.
+/// Destroys a transaction. A commit in flight still completes, and so does its future. Null is allowed.
 ///
 /// # Safety
 /// `tr` is a transaction of this library, and is not used afterwards.
 pub unsafe extern "C" fn fdb_transaction_destroy(tr: *mut FDBTransaction) {
     if !tr.is_null() {
-        // SAFETY: by contract `tr` is the `Arc` that was handed out, given back here once.
+        // SAFETY: by contract `tr` is the `Arc` that was returned, and is destroyed once.
         drop(unsafe { Arc::from_raw(tr.cast_const()) });
     }
 }
@@ -101,14 +102,14 @@ pub unsafe extern "C" fn fdb_transaction_destroy(tr: *mut FDBTransaction) {
 /// Cancels a transaction: it answers 1025 until it is reset.
 ///
 /// # Safety
-/// `tr` is a transaction of this library that was not destroyed, and pointers to bytes have as many as the length
-/// beside them says; so for every function of this module.
+/// `tr` is a live transaction of this library, and each pointer to bytes is readable for the length beside it; the
+/// same holds for every function of this module.
 pub unsafe extern "C" fn fdb_transaction_cancel(tr: *mut FDBTransaction) {
     // SAFETY: by contract `tr` is alive.
     unsafe { &*tr }.transaction.cancel();
 }
 
-/// Makes a transaction new, with the defaults that its database has now.
+/// Resets a transaction to the current defaults of its database.
 ///
 /// # Safety
 /// As [`fdb_transaction_cancel`].
@@ -119,10 +120,11 @@ pub unsafe extern "C" fn fdb_transaction_reset(tr: *mut FDBTransaction) {
     tr.defaults.apply(&tr.transaction);
 }
 
-/// Sets a transaction option by its FDBTransactionOption number. 2007 for an unknown number; what is wrong with its value
-/// comes out at the next question.
+/// Sets a transaction option by its FDBTransactionOption number. 2007 for an unknown number; the next read reports an
+/// invalid value.
 ///
 /// # Safety
+/// As [`fdb_transaction_cancel`].
 /// As [`fdb_transaction_cancel`].
 pub unsafe extern "C" fn fdb_transaction_set_option(
     tr: *mut FDBTransaction,
@@ -136,7 +138,7 @@ pub unsafe extern "C" fn fdb_transaction_set_option(
     code(tr.transaction.set_option(option, value))
 }
 
-/// Fixes the read version.
+/// Sets the read version.
 ///
 /// # Safety
 /// As [`fdb_transaction_cancel`].
@@ -145,7 +147,7 @@ pub unsafe extern "C" fn fdb_transaction_set_read_version(tr: *mut FDBTransactio
     unsafe { &*tr }.change(|tr| tr.set_read_version(version));
 }
 
-/// Sets a key. What is wrong with it comes out at the next question.
+/// Sets a key. The next read reports an error.
 ///
 /// # Safety
 /// As [`fdb_transaction_cancel`].
@@ -161,7 +163,7 @@ pub unsafe extern "C" fn fdb_transaction_set(
     tr.change(|tr| tr.set(key, value));
 }
 
-/// An atomic operation by its FDBMutationType number. What is wrong with it comes out at the next question.
+/// Applies an atomic operation by its FDBMutationType number. The next read reports an error.
 ///
 /// # Safety
 /// As [`fdb_transaction_cancel`].
@@ -205,7 +207,7 @@ pub unsafe extern "C" fn fdb_transaction_clear_range(
     tr.change(|tr| tr.clear_range(begin, end));
 }
 
-/// Adds a range to the read (0) or write (1) conflicts. 2005 where the begin is above the end, 2000 for another type.
+/// Adds a range to the read (0) or write (1) conflicts. 2005 if begin is above end, 2000 for another type.
 ///
 /// # Safety
 /// As [`fdb_transaction_cancel`].
@@ -229,8 +231,8 @@ pub unsafe extern "C" fn fdb_transaction_add_conflict_range(
     code(tr.usable().and_then(|tr| tr.add_conflict_range(begin, end, is_write)))
 }
 
-/// A future that is ready when the key has another value than this transaction saw, after its commit. To cancel or
-/// destroy the future ends the watch.
+/// Returns a future that is ready when the key has another value than this transaction saw, after its commit.
+/// Cancelling or destroying the future ends the watch.
 ///
 /// # Safety
 /// As [`fdb_transaction_cancel`].
@@ -269,10 +271,10 @@ pub unsafe extern "C" fn fdb_transaction_commit(tr: *mut FDBTransaction) -> *mut
     }
 }
 
-/// The version of the commit; -1 where nothing was written.
+/// Returns the version of the commit; -1 if nothing was written.
 ///
 /// # Safety
-/// As [`fdb_transaction_cancel`]; `out_version` may be written to.
+/// As [`fdb_transaction_cancel`]; `out_version` is writable.
 pub unsafe extern "C" fn fdb_transaction_get_committed_version(
     tr: *mut FDBTransaction,
     out_version: *mut i64,
@@ -280,7 +282,7 @@ pub unsafe extern "C" fn fdb_transaction_get_committed_version(
     // SAFETY: by contract `tr` is alive.
     match unsafe { &*tr }.usable().and_then(Transaction::committed_version) {
         Ok(version) => {
-            // SAFETY: by contract it may be written to.
+            // SAFETY: by contract it is writable.
             unsafe { *out_version = version };
             0
         }
@@ -288,7 +290,7 @@ pub unsafe extern "C" fn fdb_transaction_get_committed_version(
     }
 }
 
-/// The ten bytes of the versionstamp of the commit to come, as a key.
+/// Returns the ten bytes of the coming commit's versionstamp, as a key.
 ///
 /// # Safety
 /// As [`fdb_transaction_cancel`].
@@ -304,14 +306,15 @@ pub unsafe extern "C" fn fdb_transaction_get_versionstamp(tr: *mut FDBTransactio
     }
 }
 
-/// Prepares another try after an error: ready when it may begin, or with the error where no try can mend it.
+/// Prepares a retry after an error: the future is ready when the retry may begin, or fails if the error is not
+/// retryable.
 ///
 /// # Safety
 /// As [`fdb_transaction_cancel`].
 pub unsafe extern "C" fn fdb_transaction_on_error(tr: *mut FDBTransaction, error: fdb_error_t) -> *mut FDBFuture {
     let future = FDBFuture::pending();
     let done = FDBFuture::done(&future, |()| Outcome::Void);
-    // SAFETY: by contract `tr` is an `Arc` that the caller owns, so counting one more and giving it back is sound.
+    // SAFETY: by contract `tr` is an `Arc` that the caller owns, so taking and dropping a further reference is sound.
     let tr = unsafe {
         Arc::increment_strong_count(tr);
         Arc::from_raw(tr.cast_const())

@@ -1,4 +1,4 @@
-//! The plain types of `fdb_c.h`, laid out as C lays them out.
+//! The plain types of `fdb_c.h`, in C's layout.
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 
@@ -9,14 +9,14 @@ pub type fdb_error_t = c_int;
 #[allow(non_camel_case_types, reason = "the name of the C API")]
 pub type fdb_bool_t = c_int;
 
-/// Called when the network ends, with the pointer that was given along.
+/// A hook that runs when the network ends, with the given parameter.
 pub type FDBNetworkHook = Option<unsafe extern "C" fn(*mut c_void)>;
 
 /// A key. Packed to 4 bytes, as `fdb_c.h` says: 12 bytes.
 #[repr(C, packed(4))]
 #[derive(Clone, Copy, Debug)]
 pub struct FDBKey {
-    /// First byte; never null in what this library hands out.
+    /// First byte; never null in results of this library.
     pub key: *const u8,
     /// Bytes.
     pub key_length: c_int,
@@ -26,11 +26,11 @@ pub struct FDBKey {
 #[repr(C, packed(4))]
 #[derive(Clone, Copy, Debug)]
 pub struct FDBKeyValue {
-    /// First byte of the key; never null in what this library hands out.
+    /// First byte of the key; never null in results of this library.
     pub key: *const u8,
     /// Bytes of the key.
     pub key_length: c_int,
-    /// First byte of the value; never null in what this library hands out.
+    /// First byte of the value; never null in results of this library.
     pub value: *const u8,
     /// Bytes of the value.
     pub value_length: c_int,
@@ -50,36 +50,36 @@ pub struct FDBKeyRange {
     pub end_key_length: c_int,
 }
 
-/// A key selector as it stands in the answer of a mapped range.
+/// A key selector in the result of a mapped range.
 #[repr(C)]
 #[allow(non_snake_case, reason = "the names of the C API")]
 #[derive(Clone, Copy, Debug)]
 pub struct FDBKeySelector {
     /// The key that the selector starts from.
     pub key: FDBKey,
-    /// Whether a key equal to it counts as before it.
+    /// True if a key equal to it counts as before it.
     pub orEqual: fdb_bool_t,
-    /// How many keys to go on.
+    /// Keys to advance.
     pub offset: c_int,
 }
 
-/// The inner range read of a mapped range, and its answer.
+/// The inner range read of a mapped range, and its result.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct FDBGetRangeReqAndResult {
-    /// Where the range begins.
+    /// The begin of the range.
     pub begin: FDBKeySelector,
-    /// Where it ends.
+    /// The end of the range.
     pub end: FDBKeySelector,
     /// The pairs found.
     pub data: *mut FDBKeyValue,
-    /// How many there are.
+    /// The number of pairs.
     pub m_size: c_int,
-    /// How many there is room for.
+    /// The capacity in pairs.
     pub m_capacity: c_int,
 }
 
-/// A pair of a mapped range and what it was mapped to.
+/// A pair of a mapped range, with its records.
 #[repr(C)]
 #[allow(non_snake_case, reason = "the names of the C API")]
 #[derive(Clone, Copy, Debug)]
@@ -88,13 +88,13 @@ pub struct FDBMappedKeyValue {
     pub key: FDBKey,
     /// Its value.
     pub value: FDBKey,
-    /// The range that it was mapped to.
+    /// The inner range read.
     pub getRange: FDBGetRangeReqAndResult,
-    /// Room that the C++ client uses; zero here.
+    /// Space used by the C++ client; zero here.
     pub buffer: [c_uchar; 32],
 }
 
-/// Summary of a blob granule. Blob granules are not offered, so there is never one.
+/// The summary of a blob granule. Blob granules are not supported, so none is ever created.
 #[repr(C, packed(4))]
 #[derive(Clone, Copy, Debug)]
 pub struct FDBGranuleSummary {
@@ -110,12 +110,12 @@ pub struct FDBGranuleSummary {
     pub delta_size: i64,
 }
 
-/// How a caller would load blob granule files; taken by value and never used.
+/// The callbacks for loading blob granule files; taken by value and never used.
 #[repr(C)]
 #[allow(non_snake_case, reason = "the names of the C API")]
 #[derive(Clone, Copy, Debug)]
 pub struct FDBReadBlobGranuleContext {
-    /// Given along to the functions.
+    /// The parameter of the callbacks.
     pub userContext: *mut c_void,
     /// Starts to load a file.
     pub start_load_f: Option<unsafe extern "C" fn(*const c_char, c_int, i64, i64, i64, *mut c_void) -> i64>,
@@ -123,9 +123,9 @@ pub struct FDBReadBlobGranuleContext {
     pub get_load_f: Option<unsafe extern "C" fn(i64, *mut c_void) -> *mut u8>,
     /// Frees a file.
     pub free_load_f: Option<unsafe extern "C" fn(i64, *mut c_void)>,
-    /// Whether to skip the files.
+    /// True to skip the files.
     pub debugNoMaterialize: fdb_bool_t,
-    /// How many granules to load at a time.
+    /// The number of granules to load concurrently.
     pub granuleParallelism: c_int,
 }
 
@@ -143,9 +143,9 @@ macro_rules! opaque {
 }
 
 opaque! {
-    /// A blob granule's files; never made here.
+    /// A blob granule's files; never created here.
     FDBBGFileDescription,
-    /// A blob granule's change; never made here.
+    /// A blob granule's change; never created here.
     FDBBGMutation,
     /// The prefix of a tenant in a blob granule; never read here.
     FDBBGTenantPrefix,
@@ -153,10 +153,10 @@ opaque! {
     FDBBGEncryptionCtx,
 }
 
-/// The bytes of a C pair of pointer and length; none for a null pointer or a length that is not positive.
+/// The bytes of a C pointer and length; empty for a null pointer or a length that is not positive.
 ///
 /// # Safety
-/// A pointer that is not null points to `length` readable bytes that stay unchanged for `'a`.
+/// A non-null pointer points to `length` readable bytes that stay unchanged for `'a`.
 pub(crate) unsafe fn bytes<'a>(pointer: *const u8, length: c_int) -> &'a [u8] {
     match usize::try_from(length) {
         // SAFETY: the caller's promise; the pointer is not null and the length is positive.
@@ -170,11 +170,11 @@ pub(crate) unsafe fn bytes<'a>(pointer: *const u8, length: c_int) -> &'a [u8] {
 /// # Safety
 /// As [`bytes`].
 pub(crate) unsafe fn option_value<'a>(pointer: *const u8, length: c_int) -> Option<&'a [u8]> {
-    // SAFETY: the caller's promise is the one that `bytes` asks for.
+    // SAFETY: the caller's promise is the requirement of `bytes`.
     (!pointer.is_null()).then(|| unsafe { bytes(pointer, length) })
 }
 
-/// A length or count as C takes it. The engine's limits keep all of them far below the bound.
+/// Converts a length or count to C's type. The engine's limits keep all of them far below the bound.
 pub(crate) fn c_len(length: usize) -> c_int {
     c_int::try_from(length).unwrap_or(c_int::MAX)
 }
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_null_pointer_is_no_bytes() {
-        // SAFETY: null pointers and empty lengths are what is tried; the last slice is a real one.
+        // SAFETY: null pointers and empty lengths are under test; the last slice is valid.
         unsafe {
             assert_eq!(bytes(std::ptr::null(), 5), b"");
             assert_eq!(bytes(b"ab".as_ptr(), -1), b"");

@@ -1,5 +1,5 @@
-//! The order of calls around the network, and databases by cluster file. The state is the process's, so this is one
-//! test, and a program of its own.
+//! The order of the network calls, and databases by cluster file. The state is process-wide, so this is one test, in a
+//! program of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 #[path = "it/common.rs"]
@@ -23,14 +23,14 @@ unsafe extern "C" fn hook(parameter: *mut c_void) {
     HOOKS.fetch_add(parameter.addr(), Ordering::SeqCst);
 }
 
-/// Sends the thread that it is called on.
+/// Sends the id of the thread that runs it.
 unsafe extern "C" fn tell_thread(_: *mut FDBFuture, parameter: *mut c_void) {
-    // SAFETY: the parameter is the sender that `watch_with_callback` boxed, given to one callback.
+    // SAFETY: the parameter is the sender that `watch_with_callback` boxed for one callback.
     let sender = unsafe { Box::from_raw(parameter.cast::<Sender<ThreadId>>()) };
     sender.send(std::thread::current().id()).unwrap();
 }
 
-/// A watch that waits, the thread that its callback comes from once it does, and the callback's own parameter.
+/// A waiting watch, the thread that runs its callback, and the callback's own parameter.
 fn watch_with_callback(database: &Database) -> (Future, Receiver<ThreadId>, *mut Sender<ThreadId>) {
     let tr = database.transaction();
     let watch = tr.watch(b"watched");
@@ -71,7 +71,7 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     assert_eq!(fdb_select_api_version_impl(710, fdb_get_max_api_version()), 0);
     assert_eq!(fdb_select_api_version_impl(730, 730), 2201);
 
-    // SAFETY: nothing else in this process looks at the environment now.
+    // SAFETY: no other thread of this process accesses the environment now.
     unsafe { std::env::set_var("FDB_NETWORK_OPTION_TRACE_FORMAT", "text") };
     assert_eq!((set_option(30, b""), fdb_setup_network()), (2022, 2022));
     // SAFETY: as above.
@@ -91,7 +91,7 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     assert_eq!(fdb_setup_network(), 0);
     assert_eq!(fdb_setup_network(), 2009);
     assert_eq!((set_option(60, b""), set_option(63, b"/var/lib"), set_option(64, b"")), (2007, 2007, 2007));
-    // What is due before the network runs waits for it.
+    // Callbacks that are due before the network runs wait for it.
     let database = create(&path).unwrap();
     let (watch, called, _) = watch_with_callback(&database);
     watch.cancel();
@@ -122,7 +122,7 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
         assert_eq!(unsafe { fdb_create_database_from_connection_string(text.as_ptr(), &mut other) }, code);
     }
 
-    // A simulated cluster's answers come from the network thread, in the order in which they are due.
+    // A simulated cluster's answers come from the network thread, in the order of their due times.
     let mut cluster = SimulatedCluster::parse("400000,200000,0").unwrap();
     cluster.has_server = true;
     let mut options = OpenOptions::default();
@@ -141,13 +141,13 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     assert!(asked[1].is_ready() && is_past(200));
     assert_eq!(called.recv(), Ok(network_thread));
     assert!(asked[0].is_ready() && is_past(600));
-    // What ends the transaction ends what is under way.
+    // The end of the transaction ends its pending reads.
     let late = slow.get(b"key");
     drop(slow);
     assert_eq!(late.error(), 1025);
     drop((asked, late, quick, simulated));
 
-    // Faults come and go with the options, in a database that is open.
+    // The options switch faults on and off in an open database.
     let commit = || {
         let tr = database.transaction();
         tr.set(b"key", b"value");
@@ -169,12 +169,12 @@ fn the_network_is_set_up_run_and_stopped_in_order() {
     assert_eq!((fdb_run_network(), fdb_setup_network(), fdb_stop_network()), (2025, 2009, 0));
     assert_eq!((add_hook(100), HOOKS.load(Ordering::SeqCst)), (0, 111));
     assert_eq!(database.transaction().get(b"key").value(), Ok(Some(b"value".to_vec())));
-    // The thread for callbacks is gone; futures are answered all the same.
+    // The callback thread has ended; futures still complete.
     let (watch, called, parameter) = watch_with_callback(&database);
     database.write(b"watched", b"2");
     assert_eq!((watch.wait(), called.try_recv()), (0, Err(TryRecvError::Empty)));
     drop(watch);
-    // SAFETY: the callback is not called again, and would have been the only one to take it.
+    // SAFETY: the callback is not called again, and no other code takes the box.
     drop(unsafe { Box::from_raw(parameter) });
     assert_eq!(called.recv(), Err(RecvError));
 }

@@ -1,4 +1,4 @@
-//! The library as a program loads it at run time: every function that `fdb_c.h` of 7.3 declares is there.
+//! The library as a program loads it at run time: it exports every function of `fdb_c.h` of 7.3.
 
 use std::ffi::{CString, c_int};
 

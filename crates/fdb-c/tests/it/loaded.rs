@@ -1,7 +1,7 @@
-//! Which `libfdb_c.so` a program of Flatbed's takes where this one lies in the loader's way, as it does beside programs that
+//! The choice of a `libfdb_c.so` by a program of Flatbed's if the loader finds this one first, as in programs that
 //! cargo runs.
 //!
-//! What answers is chosen once in a process: each case is this program again.
+//! A process chooses its backend once, so each case is this program again.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,7 +15,7 @@ fn ours() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libfdb_c.so")
 }
 
-/// Runs a case where the loader finds the library first; what it printed.
+/// Runs a case in which the loader finds this library first. Returns its output.
 fn run(case: &str, variables: &[(&str, PathBuf)]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "loaded::child", "--nocapture"]).env(CASE, case);
@@ -29,7 +29,7 @@ fn run(case: &str, variables: &[(&str, PathBuf)]) -> String {
     text
 }
 
-/// Not a test of its own: what a child does.
+/// The code of the child; not a test of its own.
 #[test]
 fn child() {
     match std::env::var(CASE).as_deref() {
@@ -53,7 +53,7 @@ fn what_lies_in_the_way_is_no_clusters_client() {
     let passed_over = text.contains("missing: libfdb_c.so: Flatbed's embedded engine, which reaches no cluster");
     assert!(passed_over || text.contains("answer: Ok(())") && PathBuf::from("/usr/lib/libfdb_c.so").exists(), "{text}");
 
-    // Nor where the environment chooses.
+    // The choice from the environment passes it over, too.
     let directory = tempfile::tempdir().unwrap();
     let cluster = directory.path().join("fdb.cluster");
     std::fs::write(&cluster, "test:id@127.0.0.1:4500\n").unwrap();
@@ -61,7 +61,7 @@ fn what_lies_in_the_way_is_no_clusters_client() {
     let refused = text.contains("foundationdb: no libfdb_c.so found (libfdb_c.so: Flatbed's embedded engine");
     assert!(refused || PathBuf::from("/usr/lib/libfdb_c.so").exists(), "{text}");
 
-    // The one that is named goes before all that is found; the engine in it is not that of this program.
+    // A named library takes precedence over found ones; its engine is not that of this program.
     let text = run("chosen", &[("FLATBED_CLUSTER_FILE", cluster), ("FLATBED_FDB_LIBRARY", ours())]);
     assert!(text.contains("answer: false"), "{text}");
 }

@@ -1,4 +1,3 @@
-//! The tests of the library, one program.
 #![allow(clippy::unwrap_used, reason = "tests and their helpers")]
 
 mod exports;

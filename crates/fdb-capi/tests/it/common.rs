@@ -1,4 +1,4 @@
-//! A thin C-level client for the tests: handles that are given up once, and futures waited for with callbacks.
+//! A thin C-level client for the tests: handles destroyed once, and futures awaited by callbacks.
 
 use std::ffi::{c_int, c_void};
 use std::path::Path;
@@ -24,26 +24,26 @@ unsafe impl Sync for Future {}
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // SAFETY: made by `open` and given up once.
+        // SAFETY: created by `open` and destroyed once.
         unsafe { fdb_database_destroy(self.0) }
     }
 }
 
 impl Drop for Tr {
     fn drop(&mut self) {
-        // SAFETY: made by `transaction` and given up once.
+        // SAFETY: created by `transaction` and destroyed once.
         unsafe { fdb_transaction_destroy(self.0) }
     }
 }
 
 impl Drop for Future {
     fn drop(&mut self) {
-        // SAFETY: made by a call and given up once.
+        // SAFETY: created by a call and destroyed once.
         unsafe { fdb_future_destroy(self.0) }
     }
 }
 
-/// Pairs of a range read, and whether there may be more.
+/// Pairs of a range read, and whether more may follow.
 pub type Pairs = (Vec<(Vec<u8>, Vec<u8>)>, bool);
 
 pub fn open(dir: &Path) -> Database {
@@ -116,7 +116,7 @@ impl Tr {
 }
 
 unsafe extern "C" fn send(future: *mut FDBFuture, parameter: *mut c_void) {
-    // SAFETY: the parameter is the sender that `callback` boxed, given to one callback.
+    // SAFETY: the parameter is the sender that `callback` boxed for one callback.
     let sender = unsafe { Box::from_raw(parameter.cast::<Sender<(usize, fdb_error_t)>>()) };
     // SAFETY: the future is alive during its callback.
     let error = unsafe { fdb_future_get_error(future) };
@@ -144,7 +144,7 @@ impl Future {
         unsafe { fdb_future_block_until_ready(self.0) }
     }
 
-    /// Receives the future's address and error, once for every callback that comes.
+    /// Receives the future's address and error, once for every callback.
     pub fn callback(&self) -> Receiver<(usize, fdb_error_t)> {
         let (sender, receiver) = channel();
         let parameter = Box::into_raw(Box::new(sender)).cast();
@@ -153,7 +153,7 @@ impl Future {
         receiver
     }
 
-    /// Waits, and answers the error.
+    /// Waits, and returns the error.
     pub fn wait(&self) -> fdb_error_t {
         assert_eq!(self.block(), 0);
         self.error()
@@ -161,7 +161,7 @@ impl Future {
 
     pub fn value(&self) -> Result<Option<Vec<u8>>, fdb_error_t> {
         let (mut present, mut value, mut length) = (-1, std::ptr::null(), -1);
-        // SAFETY: the future is alive; what it hands out is, too.
+        // SAFETY: the future is alive, and so is the memory from its getters.
         unsafe {
             match fdb_future_get_value(self.0, &mut present, &mut value, &mut length) {
                 0 => {
@@ -176,7 +176,7 @@ impl Future {
 
     pub fn pairs(&self) -> Result<Pairs, fdb_error_t> {
         let (mut pairs, mut count, mut more) = (std::ptr::null(), -1, -1);
-        // SAFETY: the future is alive; what it hands out is, too.
+        // SAFETY: the future is alive, and so is the memory from its getters.
         unsafe {
             match fdb_future_get_keyvalue_array(self.0, &mut pairs, &mut count, &mut more) {
                 0 => {

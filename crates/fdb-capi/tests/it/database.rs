@@ -1,4 +1,4 @@
-//! Databases, tenants and what is not offered.
+//! Databases, tenants and unsupported calls.
 
 use std::ffi::{CStr, c_char};
 use std::ptr::{null, null_mut};
@@ -55,7 +55,7 @@ fn a_tenant_opens_and_is_not_found_when_it_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let database = open(dir.path());
     let (mut tenant, mut tr) = (null_mut(), null_mut());
-    // SAFETY: database and tenant are alive, and the tenant is given up once.
+    // SAFETY: database and tenant are alive, and the tenant is destroyed once.
     unsafe {
         assert_eq!(fdb_database_open_tenant(database.0, b"t".as_ptr(), 1, &mut tenant), 0);
         assert_eq!(fdb_tenant_create_transaction(tenant, &mut tr), 0);
@@ -77,7 +77,7 @@ fn what_is_not_offered_fails() {
     let dir = tempfile::tempdir().unwrap();
     let database = open(dir.path());
     let tr = database.transaction();
-    // SAFETY: database and transaction are alive; nothing else is looked at.
+    // SAFETY: database and transaction are alive; the other arguments are ignored.
     unsafe {
         let mut rebooted = -1;
         let future = Future(fdb_database_reboot_worker(database.0, null(), 0, 0, 0));
@@ -103,7 +103,7 @@ fn each_kind_of_answer_comes_out() {
         database.write(&[b'k', index], &[0; 100]);
     }
     let tr = database.transaction();
-    // SAFETY: the handles are alive, and what futures hand out is used while they are.
+    // SAFETY: the handles are alive, and the futures outlive the use of their memory.
     unsafe {
         let (mut version, mut protocol, mut seconds) = (0, 0, -1.0);
         assert_eq!(fdb_future_get_int64(Future(fdb_transaction_get_read_version(tr.0)).0, &mut version), 0);

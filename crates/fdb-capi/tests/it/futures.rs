@@ -1,4 +1,4 @@
-//! Futures, callbacks and what they own, as a C program uses them.
+//! Futures, callbacks and their ownership, as a C program uses them.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -42,7 +42,7 @@ fn null_pointers_with_length_0_are_empty_keys() {
     let dir = tempfile::tempdir().unwrap();
     let database = open(dir.path());
     let tr = database.transaction();
-    // SAFETY: null with length 0 is what the C API takes for an empty key.
+    // SAFETY: the C API accepts null with length 0 as an empty key.
     unsafe {
         fdb_transaction_set(tr.0, std::ptr::null(), 0, std::ptr::null(), 0);
         assert_eq!(Future(fdb_transaction_get(tr.0, std::ptr::null(), 0, 0)).value(), Ok(Some(vec![])));
@@ -166,9 +166,9 @@ fn released_memory_is_told_and_an_error_stays() {
     database.write(b"a", b"1");
     let tr = database.transaction();
     let (value, refused) = (tr.get(b"a"), tr.get(b"\xff\x01"));
-    // SAFETY: the future is alive, and nothing that it handed out is in use.
+    // SAFETY: the future is alive, and no memory from its getters is in use.
     let release = |future: &Future| unsafe { fdb_future_release_memory(future.0) };
-    // What was not handed out is not released, and what was handed out twice only by the second release.
+    // Memory without a getter call is not released, and memory from two getter calls only by the second release.
     release(&value);
     assert_eq!((value.value(), value.value()), (Ok(Some(b"1".to_vec())), Ok(Some(b"1".to_vec()))));
     assert_eq!(value.pairs(), Err(2000));
@@ -220,7 +220,7 @@ fn waiting_within_a_callback_of_the_engine_is_refused() {
 }
 
 unsafe extern "C" fn destroy(future: *mut FDBFuture, counter: *mut c_void) {
-    // SAFETY: the counter is static; the future is given up here and nowhere else.
+    // SAFETY: the counter is static; the future is destroyed only here.
     unsafe {
         (*counter.cast::<AtomicUsize>()).fetch_add(1, Ordering::SeqCst);
         fdb_future_destroy(future);
@@ -235,7 +235,7 @@ fn a_callback_may_destroy_its_future() {
     let counter = (&raw const DESTROYED).cast_mut().cast();
     let tr = database.transaction();
     tr.set(b"a", b"1");
-    // SAFETY: each future is given up by its callback; `cancel` is the last use of the watch.
+    // SAFETY: each future is destroyed by its callback; `cancel` is the last use of the watch.
     unsafe {
         let read = fdb_transaction_get(tr.0, b"a".as_ptr(), 1, 0);
         assert_eq!(fdb_future_set_callback(read, Some(destroy), counter), 0);
@@ -246,7 +246,7 @@ fn a_callback_may_destroy_its_future() {
         assert_eq!(fdb_future_set_callback(fdb_transaction_commit(tr.0), Some(destroy), counter), 0);
     }
     drop((tr, database));
-    // The engine is closed by now at the latest, or its committer still runs the callback.
+    // By now the engine is closed, or its committer still runs the callback.
     while DESTROYED.load(Ordering::SeqCst) < 3 {
         std::thread::yield_now();
     }

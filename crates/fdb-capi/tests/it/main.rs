@@ -1,5 +1,5 @@
-//! The tests of the C API, one program: linking takes longer than compiling them. What needs a process of its own
-//! is a program beside this one and says why.
+//! The tests of the C API in one program, because linking takes longer than compiling. Tests that need a process of
+//! their own are separate programs, with the reason in each.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 mod common;

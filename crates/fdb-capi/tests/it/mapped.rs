@@ -3,7 +3,7 @@
 use crate::common::{Future, Tr, len, open};
 use fdb_capi::*;
 
-/// Of each pair: key, value, first key asked for, first key past them, records.
+/// The key, the value, the first key of the lookup, its end, and the records of a pair.
 type Row = (Vec<u8>, Vec<u8>, Vec<u8>, Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>);
 
 fn mapped(tr: &Tr, mapper: &[u8]) -> Future {
@@ -35,11 +35,11 @@ fn mapped(tr: &Tr, mapper: &[u8]) -> Future {
 fn rows(future: &Future) -> Result<(Vec<Row>, bool), fdb_error_t> {
     fn owned(key: FDBKey) -> Vec<u8> {
         assert!(!key.key.is_null());
-        // SAFETY: what the future hands out lives as long as it.
+        // SAFETY: the memory from a getter lives as long as its future.
         unsafe { std::slice::from_raw_parts(key.key, key.key_length as usize) }.to_vec()
     }
     let (mut array, mut count, mut more) = (std::ptr::null(), -1, -1);
-    // SAFETY: the future is alive; what it hands out is, too.
+    // SAFETY: the future is alive, and so is the memory from its getters.
     unsafe {
         match fdb_future_get_mappedkeyvalue_array(future.0, &mut array, &mut count, &mut more) {
             0 => {}

@@ -1,4 +1,4 @@
-//! Reads whose answer comes later and from another thread, and what ends them before.
+//! Reads answered later and from another thread, and the events that end them before.
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -21,7 +21,7 @@ struct Stop {
 }
 
 unsafe extern "C" fn stop(_: *mut FDBFuture, parameter: *mut c_void) {
-    // SAFETY: the parameter is the box that `stop_engine` made, given to one callback.
+    // SAFETY: the parameter is the box that `stop_engine` made for one callback.
     let stop = unsafe { Box::from_raw(parameter.cast::<Stop>()) };
     let is_engines = std::thread::current().name() == Some("fdb-timer");
     stop.tell.send(is_engines).unwrap();
@@ -30,7 +30,7 @@ unsafe extern "C" fn stop(_: *mut FDBFuture, parameter: *mut c_void) {
     }
 }
 
-/// While it lives the engine's thread stands in a callback, and what it is to deliver waits.
+/// Blocks the engine's thread in a callback while it lives, so that no answer is delivered.
 struct Stopped {
     _go_on: Sender<()>,
     _read: Future,
@@ -158,7 +158,7 @@ fn the_first_look_finds_it_pending_however_long_ago_the_call_was() {
     let database = open(dir.path(), Some(1), None);
     let tr = database.transaction();
     let (looked_at, called_back) = (tr.get(b"key"), tr.get(b"key"));
-    // Another read goes all the way through the engine's thread, and these two do not.
+    // Another read passes through the engine's thread, and these two do not.
     assert_eq!(tr.get(b"key").wait(), 0);
     assert!(!looked_at.is_ready());
     while !looked_at.is_ready() {

@@ -1,4 +1,4 @@
-//! Answers that come when a cluster would have sent them, by a clock that the test moves.
+//! Answers delivered when a cluster would have sent them, by a clock that the test moves.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn open(dir: &Path, has_server: bool, clock: Option<Arc<VirtualClock>>) -> Datab
     Database(open_embedded(dir, options).unwrap())
 }
 
-/// Moves the clock until the future is ready; the time that has passed since `since`, in microseconds.
+/// Moves the clock until the future is ready. Returns the microseconds since `since`.
 fn ready_after(clock: &VirtualClock, since: Duration, future: &Future) -> u128 {
     while !future.is_ready() {
         assert!(clock.advance(), "nothing is under way");
@@ -35,7 +35,7 @@ fn latencies_are_those_of_a_cluster() {
     tr.set(b"key", b"value");
     let own = tr.get(b"key");
     assert!(own.is_ready(), "its own writes answer it");
-    // A commit without a read needs a read version all the same.
+    // A commit without a read needs a read version too.
     let commit = tr.commit();
     assert_eq!(ready_after(&clock, Duration::ZERO, &commit), 2500);
     assert_eq!(commit.error(), 0);
@@ -55,7 +55,7 @@ fn latencies_are_those_of_a_cluster() {
     let commit = tr.commit();
     assert_eq!(ready_after(&clock, begun, &commit), 4500);
 
-    // What comes with the read version, and a commit of nothing.
+    // The value that comes with the read version, and an empty commit.
     let tr = database.transaction();
     let begun = clock.now();
     let metadata = tr.get(b"\xff/metadataVersion");
@@ -64,7 +64,7 @@ fn latencies_are_those_of_a_cluster() {
     assert_eq!((clock.now() - begun).as_micros(), 500);
 }
 
-/// A runtime that waits for one answer would wait for ever, were the clock moved to another one only.
+/// A runtime that waits for one answer would wait for ever if the clock only moved to another.
 #[test]
 fn the_clock_is_moved_to_an_answer_that_somebody_waits_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -99,7 +99,7 @@ fn one_server_works_for_all() {
     let commit = tr.commit();
     assert_eq!(ready_after(&clock, begun, &commit), 170 + 300 * 13);
 
-    // Some 80 kB in one range: beside 44 µs what 200 MB/s need. Until then nobody else is served.
+    // About 80 kB in one range: beside 44 µs the time at 200 MB/s. Until then the server serves no other call.
     let (one, other, begun) = (database.transaction(), database.transaction(), clock.now());
     let ranges: Vec<_> = (0..4).map(|_| one.range(&[0], &[100], 0)).collect();
     let point = other.get(&[0]);
@@ -144,7 +144,7 @@ fn what_ends_a_transaction_ends_answers_under_way() {
     // SAFETY: the transaction is alive.
     unsafe { fdb_transaction_cancel(tr.0) };
     assert_eq!(read.wait(), 1025);
-    // A commit under way lands, and is answered as ended.
+    // A commit in flight is applied, and answered as ended.
     let tr = database.transaction();
     tr.set(b"key", b"value");
     let commit = tr.commit();
@@ -175,7 +175,7 @@ fn faults_come_on_top() {
         tr.set(b"key", &[number]);
         let due = Instant::now() + Duration::from_micros(400);
         let commit = tr.commit().wait();
-        // A read that failed fails the commit, at once.
+        // A failed read fails the commit at once.
         assert!(read != 0 || Instant::now() >= due, "a commit comes too early");
         codes.insert(commit);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::common::{Tr, open};
 use fdb_capi::*;
 
-/// Adds one to a counter in a retry loop; answers how many tries it took.
+/// Adds one to a counter in a retry loop. Returns the number of attempts.
 fn increment(tr: &Tr) -> usize {
     for tries in 1.. {
         let count = tr.get(b"counter").value().map(|value| value.map_or(0, |value| u64_of(&value)));
