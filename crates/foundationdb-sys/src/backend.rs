@@ -1,4 +1,4 @@
-//! Which implementation of the C API answers in this process.
+//! The choice of the C API's implementation in this process.
 
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int};
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use fdb_embedded::{OpenError, OpenOptions, VirtualClock};
 use crate::table::Table;
 use crate::versions::FDB_API_VERSION;
 
-/// Where a `libfdb_c` is looked for beside the loader's own places.
+/// Directories searched for a `libfdb_c` beside the loader's own.
 const DIRECTORIES: [&str; 4] = ["/usr/lib", "/usr/local/lib", "/usr/lib64", "/opt/foundationdb/lib"];
 
 #[cfg(target_os = "macos")]
@@ -27,40 +27,40 @@ const LIBRARY_NAME: &str = "libfdb_c.so";
 pub enum Backend {
     /// The embedded engine.
     Embedded,
-    /// An installed library: at this path, whatever it is, or where libraries are found, but never the embedded engine's
-    /// own.
+    /// An installed library: any library at this path, or one found by the loader, which must not be the embedded
+    /// engine's own.
     Library(Option<PathBuf>),
 }
 
-/// Why an installed library cannot be used.
+/// The reason why an installed library cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// None was found.
+    /// No library was found.
     #[error(
         "no {LIBRARY_NAME} found ({tried}): install FoundationDB's clients package (foundationdb-clients 7.3), or give \
          its path with --fdb-library"
     )]
     Missing {
-        /// Each place and what the loader said.
+        /// The places tried, each with the loader's message.
         tried: String,
     },
-    /// What was found has not FoundationDB's functions.
+    /// The library found lacks one of FoundationDB's functions.
     #[error("{path} is no libfdb_c of 7.3: it has no function {function}")]
     Foreign {
-        /// Which file.
+        /// The file.
         path: String,
-        /// The first function missing.
+        /// The first missing function.
         function: &'static str,
     },
-    /// What was found is older than 7.3.
+    /// The library found is older than 7.3.
     #[error("{path} supports API versions up to {found}, 730 is needed: install FoundationDB's clients package 7.3")]
     TooOld {
-        /// Which file.
+        /// The file.
         path: String,
         /// Its newest API version.
         found: i32,
     },
-    /// Another backend answers already.
+    /// Another backend is in use already.
     #[error("another backend of the FoundationDB API is in use in this process")]
     Chosen,
 }
@@ -71,10 +71,10 @@ pub(crate) enum Active {
 }
 
 static ACTIVE: OnceLock<Active> = OnceLock::new();
-/// Taken while one is being chosen, so that two threads do not load two libraries.
+/// Held during the choice, so that two threads do not load two libraries.
 static CHOOSING: Mutex<()> = Mutex::new(());
 
-/// Chooses the backend for this process, before the network is set up. Choosing the same again is no error.
+/// Chooses the backend for this process, before the network is set up. Choosing the same one again is allowed.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -92,32 +92,33 @@ pub fn select(backend: Backend) -> Result<(), LoadError> {
     ACTIVE.set(active).map_err(|_| LoadError::Chosen)
 }
 
-/// The embedded engine beyond the C API: proof that it answers in this process.
+/// Access to the embedded engine beyond the C API. A value proves that the engine is this process's backend.
 ///
-/// A database that is opened here is a pointer into this program, which an installed library would take for one of its
-/// own. So what no cluster file can say (faults, a simulated cluster and its clock) is to be had of [`embedded`] alone.
+/// A database opened here is a pointer into this program, which an installed library would take for one of its own.
+/// Only [`embedded`] therefore gives access to settings that no cluster file has: faults, a simulated cluster and its
+/// clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Embedded(());
 
 impl Embedded {
-    /// Opens the engine on a directory. The pointer is a database of the API, to be destroyed by whoever gets it.
+    /// Opens the engine on a directory. The pointer is a database of the API, which the caller must destroy.
     ///
     /// # Errors
     /// Those of the engine.
     pub fn open(self, directory: &Path, options: OpenOptions) -> Result<NonNull<FDBDatabase>, OpenError> {
         let database = fdb_capi::open_embedded(directory, options)?;
-        // SAFETY: the pointer is that of a box.
+        // SAFETY: the pointer comes from a box.
         Ok(unsafe { NonNull::new_unchecked(database) })
     }
 
-    /// Moves the clock of a simulated cluster to its next answer that somebody waits for; false where none is under way.
+    /// Advances the clock of a simulated cluster to its next answer with a callback; false if none is pending.
     pub fn advance(self, clock: &VirtualClock) -> bool {
         fdb_capi::advance(clock)
     }
 }
 
-/// The embedded engine, if it is what answers; `None` where a library does, were it one that holds the same engine. If
-/// nobody has chosen yet the environment does, as for the first call of the API.
+/// Returns the embedded engine if it is the backend; `None` for a library, even one that contains the same engine. If
+/// no backend was chosen, the environment chooses one, as at the first call of the API.
 #[must_use]
 pub fn embedded() -> Option<Embedded> {
     match active() {
@@ -126,10 +127,10 @@ pub fn embedded() -> Option<Embedded> {
     }
 }
 
-/// What a program that selected nothing gets.
+/// The backend of a program that selected none.
 ///
-/// A cluster file that cannot be read or understood is left to the engine, which has codes for it. A machine's own
-/// `/etc/foundationdb/fdb.cluster` is not looked at: a test that names nothing must not write to a cluster.
+/// The engine reports an unreadable or invalid cluster file, because it has codes for it. The machine's own
+/// `/etc/foundationdb/fdb.cluster` is ignored: a test without a setting must not write to a cluster.
 fn from_environment(variable: impl Fn(&str) -> Option<OsString>) -> Backend {
     let variable = |name| variable(name).filter(|value| !value.is_empty());
     if let Some(path) = variable("FLATBED_FDB_LIBRARY") {
@@ -142,7 +143,7 @@ fn from_environment(variable: impl Fn(&str) -> Option<OsString>) -> Backend {
     }
 }
 
-/// The backend that answers; chosen from the environment if nobody did.
+/// Returns the backend, chosen from the environment if none was selected.
 #[inline]
 pub(crate) fn active() -> &'static Active {
     match ACTIVE.get() {
@@ -155,9 +156,9 @@ pub(crate) fn active() -> &'static Active {
 fn choose() -> &'static Active {
     let chosen = select(from_environment(|name| std::env::var_os(name)));
     ACTIVE.get_or_init(|| {
-        // A C function cannot say why. A program that wants to know selects before.
+        // A C function cannot return the reason; `select` can, if the program calls it before.
         if let Err(error) = chosen {
-            // Not by `eprintln!`: a test harness would keep the line, and lose it with the process.
+            // Not by `eprintln!`: a test harness would capture the line, and lose it with the process.
             let _ = writeln!(std::io::stderr(), "foundationdb: {error}");
             std::process::exit(1);
         }
@@ -176,33 +177,33 @@ fn load(path: Option<&Path>) -> Result<Table, LoadError> {
     let mut tried = String::new();
     let mut note = |text: &dyn std::fmt::Display| {
         let separator = if tried.is_empty() { "" } else { "; " };
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = write!(tried, "{separator}{text}");
     };
     for place in places {
-        // SAFETY: loading runs the library's initialisers; it is the operator who names or installs it.
+        // SAFETY: loading runs the library's initialisers; the operator named or installed the library.
         match unsafe { libloading::Library::new(AsRef::<OsStr>::as_ref(&place)) } {
-            // What is named is taken as it is.
+            // A named library is taken as it is.
             Ok(library) if path.is_none() && is_ours(&library) => {
                 note(&format_args!("{}: Flatbed's embedded engine, which reaches no cluster", place.display()));
             }
             Ok(library) => return check(library, &place.display().to_string()),
-            // The loader's text begins with the path.
+            // The loader's message begins with the path.
             Err(error) => note(&error),
         }
     }
     Err(LoadError::Missing { tried })
 }
 
-/// The library is made of the embedded engine (crate `fdb-c`), which may lie where the loader looks first: beside programs
-/// that cargo runs, or in `LD_LIBRARY_PATH` for programs of other languages.
+/// Returns whether the library is built from the embedded engine (crate `fdb-c`). The loader may find it first: beside
+/// programs that cargo runs, or in the `LD_LIBRARY_PATH` of programs in other languages.
 fn is_ours(library: &libloading::Library) -> bool {
     // SAFETY: the type of the function in every version of fdb_c.h.
     match unsafe { library.get::<unsafe extern "C" fn() -> *const c_char>(b"fdb_get_client_version\0") } {
         Ok(function) => {
             // SAFETY: may be called at any time.
             let version = unsafe { function() };
-            // SAFETY: a text that ends with a zero byte and lives as long as the library.
+            // SAFETY: the text ends with a zero byte and lives as long as the library.
             !version.is_null() && unsafe { CStr::from_ptr(version) } == fdb_capi::CLIENT_VERSION
         }
         Err(_) => false,
@@ -221,7 +222,7 @@ fn check(library: libloading::Library, path: &str) -> Result<Table, LoadError> {
         return Err(LoadError::TooOld { path, found: max_version });
     }
     let table = Table::load(&library).map_err(|function| LoadError::Foreign { path, function })?;
-    // Its functions are called until the process ends.
+    // The library stays loaded, because its functions are called until the process ends.
     std::mem::forget(library);
     Ok(table)
 }

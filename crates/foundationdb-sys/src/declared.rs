@@ -1,6 +1,6 @@
-//! Each function of the C API, declared once.
+//! The list of the C API's functions.
 
-/// Hands all functions to a macro, which makes something of each.
+/// Passes all functions to a macro, which generates code for each.
 macro_rules! each_function {
     ($make:ident) => {
         $make! {

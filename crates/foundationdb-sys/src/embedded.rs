@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 pub(crate) use fdb_capi::*;
 
 pub(crate) unsafe fn fdb_network_set_option(option: c_uint, value: *const u8, length: c_int) -> fdb_error_t {
-    // SAFETY: handed on as it came.
+    // SAFETY: forwarded unchanged.
     unsafe { fdb_capi::fdb_network_set_option(option.cast_signed(), value, length) }
 }
 
@@ -15,7 +15,7 @@ pub(crate) unsafe fn fdb_database_set_option(
     value: *const u8,
     length: c_int,
 ) -> fdb_error_t {
-    // SAFETY: handed on as it came.
+    // SAFETY: forwarded unchanged.
     unsafe { fdb_capi::fdb_database_set_option(database, option.cast_signed(), value, length) }
 }
 
@@ -25,7 +25,7 @@ pub(crate) unsafe fn fdb_transaction_set_option(
     value: *const u8,
     length: c_int,
 ) -> fdb_error_t {
-    // SAFETY: handed on as it came.
+    // SAFETY: forwarded unchanged.
     unsafe { fdb_capi::fdb_transaction_set_option(trx, option.cast_signed(), value, length) }
 }
 
@@ -38,7 +38,7 @@ pub(crate) unsafe fn fdb_transaction_atomic_op(
     operation: c_uint,
 ) {
     let operation = operation.cast_signed();
-    // SAFETY: handed on as it came.
+    // SAFETY: forwarded unchanged.
     unsafe { fdb_capi::fdb_transaction_atomic_op(trx, key, key_length, operand, operand_length, operation) }
 }
 
@@ -51,6 +51,6 @@ pub(crate) unsafe fn fdb_transaction_add_conflict_range(
     kind: c_uint,
 ) -> fdb_error_t {
     let kind = kind.cast_signed();
-    // SAFETY: handed on as it came.
+    // SAFETY: forwarded unchanged.
     unsafe { fdb_capi::fdb_transaction_add_conflict_range(trx, begin, begin_length, end, end_length, kind) }
 }

@@ -1,13 +1,13 @@
-//! The network thread, and its end before the process ends.
+//! The network thread, which ends before the process does.
 //!
-//! At the end of a process the C runtime destroys the static data of all libraries. A `libfdb_c` whose network thread still
-//! runs then reads what is gone, and the process dies of a segmentation fault although its work is done. Few programs can
-//! stop the network themselves: a test harness exits by itself, and so does a program that calls `process::exit`. So the
-//! network runs on a thread of this crate, and a handler for the process's end ([`libc::atexit`]) stops it and waits until
-//! the thread is gone. A thread that calls the API afterwards waits for the end of the process.
+//! At the end of a process the C runtime destroys the static data of all libraries. A `libfdb_c` whose network thread
+//! still runs then reads destroyed data, and the process dies of a segmentation fault although its work is done. Few
+//! programs can stop the network themselves: a test harness exits by itself, and so does a program that calls
+//! `process::exit`. So the network runs on a thread of this crate, and an exit handler ([`libc::atexit`]) stops it and
+//! joins the thread. A thread that calls the API afterwards blocks until the process has ended.
 //!
-//! Handlers and destructors run in the reverse order of their registration. What the library makes on first use is
-//! registered late, so the handler is registered again as the program goes on ([`note_transaction`]).
+//! Handlers and destructors run in the reverse order of their registration. The library registers destructors of data
+//! that it creates on first use late, so the handler is registered again from time to time ([`note_transaction`]).
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,26 +20,27 @@ use fdb_capi::fdb_error_t;
 /// The name of the network thread.
 pub const NETWORK_THREAD: &str = "fdb-network";
 
-/// How long the end of the process waits for the network thread. Behind it the process ends all the same, and says so.
+/// The longest time that the end of the process waits for the network thread. After it the process ends with a
+/// message.
 const JOIN_MAX: Duration = Duration::from_secs(10);
 
-/// The handler is registered so often at most.
+/// The most registrations of the handler.
 const REGISTRATIONS_MAX: u32 = 32;
 
 /// A call of the API without arguments.
 type Call = fn() -> fdb_error_t;
 
-/// The network thread, and what stops it.
+/// The network thread, and the call that stops it.
 struct Network {
     thread: ThreadId,
     stop: Call,
 }
 
-/// From before the thread enters the library until it has ended.
+/// Set from before the thread enters the library until it has ended.
 static NETWORK: Mutex<Option<Network>> = Mutex::new(None);
 static ENDED: Condvar = Condvar::new();
 
-/// The process ends, and the network thread has ended.
+/// True once the process is ending and the network thread has ended.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 
 static REGISTRATIONS: AtomicU32 = AtomicU32::new(0);
@@ -49,7 +50,7 @@ fn network() -> MutexGuard<'static, Option<Network>> {
     NETWORK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls `run` on a thread of its own, which is the network thread, and returns when that has ended. `stop` has it end.
+/// Calls `run` on a thread of its own, the network thread, and returns when it has ended. `stop` ends it.
 pub(crate) fn run_network(run: Call, stop: Call) -> fdb_error_t {
     register();
     let mut network = network();
@@ -61,7 +62,7 @@ pub(crate) fn run_network(run: Call, stop: Call) -> fdb_error_t {
     }
     let Ok(thread) = Builder::new().name(NETWORK_THREAD.to_owned()).spawn(run) else {
         drop(network);
-        // Without another thread the network is this one's, and no one's to wait for.
+        // Without another thread the network runs on this one, and the exit handler does not wait for it.
         return run();
     };
     *network = Some(Network { thread: thread.thread().id(), stop });
@@ -69,12 +70,12 @@ pub(crate) fn run_network(run: Call, stop: Call) -> fdb_error_t {
     let code = thread.join();
     *self::network() = None;
     ENDED.notify_all();
-    // The caller's panic, as if the network had run in its thread.
+    // Propagates a panic, as if the network had run on the caller's thread.
     code.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Notes that a transaction was begun: at each power of two of them the handler is registered once more, so that it runs
-/// before the destructors of what the library has made until then.
+/// Counts a transaction. At each power of two the handler is registered again, so that it runs before the destructors
+/// of the data that the library has created until then.
 #[inline]
 pub(crate) fn note_transaction() {
     if TRANSACTIONS.fetch_add(1, Ordering::Relaxed).is_power_of_two() {
@@ -82,19 +83,19 @@ pub(crate) fn note_transaction() {
     }
 }
 
-/// Has [`at_exit`] called at the end of the process.
+/// Registers [`at_exit`] for the end of the process.
 pub(crate) fn register() {
     if REGISTRATIONS.fetch_add(1, Ordering::Relaxed) < REGISTRATIONS_MAX {
-        // SAFETY: the handler is a function of this program, which is never unloaded. Without memory for another handler
-        // those that are registered must do.
+        // SAFETY: the handler is a function of this program, which is never unloaded. Without memory for a further
+        // handler the registered ones must suffice.
         unsafe { libc::atexit(at_exit) };
     } else {
-        // So that it never comes round.
+        // Keeps the count from wrapping around.
         REGISTRATIONS.store(REGISTRATIONS_MAX, Ordering::Relaxed);
     }
 }
 
-/// Stops the network and waits until its thread has ended. The first call does that, the others find it done.
+/// Stops the network and joins its thread. The first call does that; later ones return at once.
 extern "C" fn at_exit() {
     if IS_OVER.load(Ordering::Acquire) {
         return;
@@ -102,11 +103,11 @@ extern "C" fn at_exit() {
     let mut network = network();
     if let Some(Network { thread, stop }) = *network {
         if thread == std::thread::current().id() {
-            // A callback ends the process. The thread cannot wait for itself.
+            // A callback ends the process; the thread cannot join itself.
             return;
         }
         drop(network);
-        // Stopping one that has been stopped does nothing.
+        // Stopping twice has no effect.
         stop();
         let until = Instant::now() + JOIN_MAX;
         network = self::network();
@@ -124,7 +125,7 @@ extern "C" fn at_exit() {
     IS_OVER.store(true, Ordering::Release);
 }
 
-/// Holds a thread that calls the API at the end of the process: what it would use is being destroyed.
+/// Blocks a thread that calls the API at the end of the process, because the library's data is being destroyed.
 #[inline]
 pub(crate) fn hold_if_over() {
     if IS_OVER.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! The functions of the C API: each asks which backend answers.
+//! The functions of the C API; each dispatches to the backend.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -12,10 +12,10 @@ use crate::declared::each_function;
 use crate::embedded;
 use crate::exit;
 
-/// What is done around a call of some functions.
+/// Extra work around the calls of some functions.
 macro_rules! around {
     (fdb_run_network, $call:expr) => {
-        // SAFETY: there is a network to be stopped, since it runs.
+        // SAFETY: the network runs, so it may be stopped.
         exit::run_network(|| $call, || unsafe { fdb_stop_network() })
     };
     (fdb_create_database, $call:expr) => {{
@@ -37,7 +37,7 @@ macro_rules! functions {
             #[doc = concat!("`", stringify!($name), "` of FoundationDB's C API.")]
             ///
             /// # Safety
-            /// As FoundationDB's documentation of the C API says.
+            /// As in FoundationDB's documentation of the C API.
             #[inline]
             #[allow(clippy::too_many_arguments, reason = "as in C")]
             pub unsafe extern "C" fn $name($($arg: $type),*) $(-> $ret)? {

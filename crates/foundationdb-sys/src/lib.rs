@@ -1,11 +1,11 @@
 //! FoundationDB's C API for the crate `foundationdb`, resolved at run time.
 //!
-//! The crate of the same name on crates.io links `libfdb_c` when it is built, so nothing builds or runs without it. This
-//! one stands in its place through `[patch.crates-io]`: the same names, version and features, but each function asks at
-//! run time which [`backend`] answers: an installed `libfdb_c`, loaded with `libloading`, or the embedded engine. Why
-//! and how: design/foundationdb-sys.md.
+//! The crate of the same name on crates.io links `libfdb_c` at build time, so nothing builds or runs without it. This
+//! crate replaces it through `[patch.crates-io]`: the same names, version and features, but each function dispatches
+//! at run time to the [`backend`]: an installed `libfdb_c`, loaded with `libloading`, or the embedded engine.
+//! design/foundationdb-sys.md has the reasons and the method.
 //!
-//! Only API version 7.3 (730) is offered, whichever feature is chosen.
+//! Only API version 7.3 (730) is supported, whichever feature is chosen.
 
 pub mod backend;
 mod declared;
@@ -25,7 +25,7 @@ pub use functions::*;
 pub use options::*;
 pub use versions::FDB_API_VERSION;
 
-/// A cluster of the C API before 6.1: declared for the binding, never made.
+/// A cluster of the C API before 6.1: declared for the binding, never created.
 #[allow(non_camel_case_types, reason = "the name in C")]
 pub type FDB_cluster = std::ffi::c_void;
 /// As [`FDB_cluster`].

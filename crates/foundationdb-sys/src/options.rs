@@ -1,4 +1,4 @@
-//! Numbers of FoundationDB 7.3's options, as `fdb.options` has them, under the names that bindgen gives to C's enums.
+//! The numbers of FoundationDB 7.3's options, as in `fdb.options`, under bindgen's names for C's enums.
 #![allow(non_upper_case_globals, reason = "the names that the binding expects")]
 
 use std::ffi::{c_int, c_uint};
@@ -149,7 +149,7 @@ options! {
         FDBTransactionOption_FDB_TR_OPTION_SKIP_GRV_CACHE = 1102,
         FDBTransactionOption_FDB_TR_OPTION_AUTHORIZATION_TOKEN = 2000,
     }
-    /// How a range read is cut into batches.
+    /// The batching of a range read.
     FDBStreamingMode: c_int {
         FDBStreamingMode_FDB_STREAMING_MODE_WANT_ALL = -2,
         FDBStreamingMode_FDB_STREAMING_MODE_ITERATOR = -1,
@@ -177,12 +177,12 @@ options! {
         FDBMutationType_FDB_MUTATION_TYPE_BYTE_MAX = 17,
         FDBMutationType_FDB_MUTATION_TYPE_COMPARE_AND_CLEAR = 20,
     }
-    /// Kinds of conflict ranges.
+    /// Types of conflict ranges.
     FDBConflictRangeType: c_uint {
         FDBConflictRangeType_FDB_CONFLICT_RANGE_TYPE_READ = 0,
         FDBConflictRangeType_FDB_CONFLICT_RANGE_TYPE_WRITE = 1,
     }
-    /// What `fdb_error_predicate` can be asked.
+    /// The predicates of `fdb_error_predicate`.
     FDBErrorPredicate: c_uint {
         FDBErrorPredicate_FDB_ERROR_PREDICATE_RETRYABLE = 50000,
         FDBErrorPredicate_FDB_ERROR_PREDICATE_MAYBE_COMMITTED = 50001,

@@ -1,12 +1,13 @@
-//! The API version, and the macro by which the binding chooses code for it.
+//! The API version, and the binding's macro for version-dependent code.
 
-/// The C API's version that this crate declares.
+/// The API version that this crate declares.
 pub const FDB_API_VERSION: u32 = 730;
 
-/// Takes the code that is for API version 730 and drops the other.
+/// Keeps the code for API version 730 and drops the other.
 ///
-/// Forms: `(min = N => code)`, `(max = N => code)`, `(min = N, max = M => code)`, each also with `else { code }` behind,
-/// where `code` is one item (public or with an attribute), one expression, expressions between semicolons, or a block.
+/// Forms: `(min = N => code)`, `(max = N => code)`, `(min = N, max = M => code)`, each also with `else { code }` at
+/// the end, where `code` is one item (public or with an attribute), one expression, expressions between semicolons, or
+/// a block.
 #[macro_export]
 macro_rules! if_cfg_api_versions {
     // Ranges that end before 730, or begin after it.
@@ -21,9 +22,9 @@ macro_rules! if_cfg_api_versions {
 
     (@yes => { $($yes:tt)* } else { $($no:tt)* }) => {{ $($yes)* }};
     (@no => { $($yes:tt)* } else { $($no:tt)* }) => {{ $($no)* }};
-    // An attribute could begin an expression too: items are taken before the parser commits itself to one.
+    // An attribute can begin an expression too, so items are matched before the parser commits to one.
     (@yes => # $($yes:tt)*) => { # $($yes)* };
-    // Several in the place of one expression need a block.
+    // Several expressions in the place of one need a block.
     (@yes => $first:expr; $($rest:tt)+) => {{ $first; $($rest)+ }};
     (@yes => $($yes:tt)*) => { $($yes)* };
     (@no => $($no:tt)*) => {};

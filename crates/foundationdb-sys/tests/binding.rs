@@ -164,7 +164,7 @@ fn a_conflicting_commit_is_refused_and_can_be_retried() {
     block_on(trx.commit()).expect("committed");
     assert_eq!(get(&database, &written), Some(b"second".to_vec()));
 
-    // Snapshot reads conflict with nothing, unless a range is added by hand.
+    // Snapshot reads conflict only with ranges added explicitly.
     for (by_hand, conflicts) in [(false, false), (true, true)] {
         let trx = create(&database);
         block_on(trx.get(&read, true)).expect("read");

@@ -1,5 +1,5 @@
-//! The end of a process that leaves its network running. A program of its own: it starts itself once more and looks at that
-//! process's end, where whatever other tests had running would be found too.
+//! The end of a process that leaves its network running. A program of its own: it starts itself again and checks the
+//! end of that process, which must not have threads of other tests.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests and their helpers")]
 
@@ -12,29 +12,29 @@ use foundationdb::Database;
 use foundationdb_sys::NETWORK_THREAD;
 use futures::executor::block_on;
 
-/// How the child ends.
+/// The child's way to end.
 const ENDING: &str = "FLATBED_TEST_ENDING";
 
-/// Where the child's cluster file is.
+/// The path of the child's cluster file.
 const CLUSTER_FILE: &str = "FLATBED_TEST_CHILD_CLUSTER_FILE";
 
-/// The status of a child that finds something running that should have ended.
+/// The exit status of a child that finds a running thread that should have ended.
 const FOUND: i32 = 3;
 
 /// The names of the threads of this process.
 fn threads() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("threads");
-    // One that ends meanwhile has no name.
+    // A thread that has ended meanwhile has no name.
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
     names.map(|name| name.trim().to_owned()).collect()
 }
 
-/// Registered before anything of the API, so it runs behind its handler.
+/// Registered before any use of the API, so it runs after the API's handler.
 extern "C" fn look() {
     let threads = threads();
     let (called, calls) = mpsc::channel();
     std::thread::spawn(move || {
-        // SAFETY: gives a text of any number.
+        // SAFETY: returns a text for any number.
         unsafe { foundationdb_sys::fdb_get_error(0) };
         let _ = called.send(());
     });
@@ -61,7 +61,7 @@ fn child() {
     };
     assert_eq!(read(&database).expect("read"), None);
     assert!(threads().iter().any(|name| name == NETWORK_THREAD), "the network runs");
-    // Another thread goes on reading while the process ends.
+    // Another thread continues to read while the process ends.
     std::thread::spawn(move || while read(&database).is_ok() {});
     if std::env::var(ENDING).is_ok_and(|ending| ending == "exit") {
         std::process::exit(0);

@@ -1,4 +1,4 @@
-//! Choosing a backend: what cannot be loaded says so in one line, and leaves the choice open.
+//! The choice of a backend: a library that cannot be loaded gives a message of one line, and leaves the choice open.
 
 use std::path::PathBuf;
 
@@ -13,12 +13,12 @@ fn a_failed_choice_leaves_the_choice_open() {
     assert!(text.contains("/nonexistent/libfdb_c.so") && text.contains("--fdb-library"), "{text}");
     assert!(!text.contains('\n'), "{text}");
 
-    // A file that is no library at all.
+    // A file that is not a library.
     let text_file = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
     let error = select(Backend::Library(Some(text_file))).expect_err("a text is no library");
     assert!(matches!(error, LoadError::Missing { .. }), "{error}");
 
-    // A library of somebody else: C's own.
+    // A foreign library: C's own.
     let name = if cfg!(target_os = "macos") { "libSystem.dylib" } else { "libc.so.6" };
     let error = select(Backend::Library(Some(name.into()))).expect_err("C's library is no libfdb_c");
     let text = error.to_string();

@@ -1,4 +1,4 @@
-//! All keys cleared in one transaction while others commit.
+//! Clears all keys in one transaction while others commit.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,28 +14,28 @@ use crate::report::{Row, at_most, megabytes, milliseconds, number};
 use crate::setup::{Bench, ENDS, Fresh, median};
 
 const WRITERS: u64 = 4;
-/// How long the space may take to become free before the measurement gives up.
+/// The time limit for freeing the space, after which the measurement is abandoned.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Bytes of the pages that hold data, as another process sees them: this one has the file open already, and LMDB takes
-/// it once a process.
+/// Bytes of the pages with data, measured by another process: this one has the file open, and LMDB opens a file once
+/// per process.
 fn live_bytes(directory: &Path) -> Option<u64> {
     let program = std::env::current_exe().ok()?;
     let output = Command::new(program).arg("--live-bytes").arg(directory).output().ok()?;
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
 }
 
-/// What `--live-bytes` prints.
+/// The output of `--live-bytes`.
 pub fn print_live_bytes(directory: &Path) {
     let mut options = EnvOpenOptions::new().read_txn_without_tls();
-    // SAFETY: a reader that takes no lock of its own but its place in the table of readers.
+    // SAFETY: a reader takes no lock but its slot in the reader table.
     let env = unsafe { options.map_size(1 << 40).max_readers(16_384).flags(EnvFlags::READ_ONLY).open(directory) };
     let stat = env.expect("LMDB").unnamed_database_stat();
     let pages = stat.branch_pages + stat.leaf_pages + stat.overflow_pages;
     println!("{}", pages as u64 * u64::from(stat.page_size));
 }
 
-/// Commits one key after the other; when each began and how long it took.
+/// Commits one key after the other. Returns the start and the duration of each commit.
 async fn write(database: Arc<Database>, writer: u64, is_over: Arc<AtomicBool>) -> Vec<(Instant, Duration)> {
     let mut times = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
@@ -56,7 +56,7 @@ struct Found {
     own: f64,
     longest_before: f64,
     longest: f64,
-    /// Until the space was free; not a number if that did not happen.
+    /// Time until the space was free; NaN if it was not freed.
     freed: f64,
 }
 
@@ -81,7 +81,7 @@ fn measure(bench: &Bench, fresh: &Fresh) -> Found {
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    // What the clear still does to others, once it is over.
+    // Measures the clear's later effect on other commits.
     std::thread::sleep(Duration::from_secs(1));
     is_over.store(true, Ordering::Relaxed);
     let times: Vec<_> = writers.into_iter().flat_map(|writer| block_on(writer).expect("no panic")).collect();

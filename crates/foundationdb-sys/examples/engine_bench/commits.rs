@@ -12,16 +12,16 @@ use crate::machine::{BareCommit, written};
 use crate::report::{Row, at_least, at_most, microseconds, per_second};
 use crate::setup::{Bench, KEYS_PER_COMMIT, Random, Raw, cpu_time, key, rate, value};
 
-/// Where the ten keys of a commit lie.
+/// The placement of a commit's ten keys.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Place {
-    /// Beside each other, as the keys of one document do.
+    /// Adjacent, like the keys of one document.
     Together,
-    /// Anywhere.
+    /// Random.
     Apart,
 }
 
-/// The numbers of the keys of a commit.
+/// The key numbers of a commit.
 pub fn numbers(random: &mut Random, keys: &Range<u64>, place: Place) -> [u64; KEYS_PER_COMMIT as usize] {
     let count = keys.end - keys.start;
     let first = keys.start + random.below(count - KEYS_PER_COMMIT);
@@ -32,7 +32,7 @@ pub fn numbers(random: &mut Random, keys: &Range<u64>, place: Place) -> [u64; KE
     numbers
 }
 
-/// Commits one after the other until `deadline`; how many.
+/// Commits one after the other until `deadline`. Returns the number of commits.
 async fn commit_until(database: Arc<Database>, keys: Range<u64>, place: Place, seed: u64, deadline: Instant) -> u64 {
     let (mut random, mut count) = (Random(seed), 0);
     while Instant::now() < deadline {
@@ -59,7 +59,7 @@ pub fn commits(bench: &Bench, tasks: u64, place: Place, keys: Range<u64>, durati
     count as f64 / started.elapsed().as_secs_f64()
 }
 
-/// The same writes in one LMDB transaction a batch; commits a second.
+/// The same writes in one LMDB transaction per batch; commits a second.
 fn raw_commits(raw: &Raw, keys: &Range<u64>, place: Place, batch: u64, sorted: bool, duration: Duration) -> f64 {
     let mut random = Random(duration.as_nanos() as u64);
     let mut batch_numbers = Vec::new();
@@ -96,7 +96,7 @@ pub fn run(bench: &Bench) -> Vec<Row> {
 fn many(bench: &Bench, place: Place, name: &str) -> Vec<Row> {
     let keys = 0..bench.settings.keys;
     let batches = Cell::new((0, 0));
-    // What the engine's last round reached is what plain LMDB gets.
+    // Plain LMDB gets the batch size that the engine reached in its last round.
     let batch = Cell::new(64);
     let (own_cpu, raw_cpu) = (CpuTime::default(), CpuTime::default());
     let mut engine = |duration| {
@@ -133,12 +133,12 @@ fn many(bench: &Bench, place: Place, name: &str) -> Vec<Row> {
     ]
 }
 
-/// Adds up what several rounds used.
+/// The total CPU time of several rounds.
 #[derive(Default)]
 struct CpuTime(Cell<(f64, f64)>);
 
 impl CpuTime {
-    /// Runs a round, which answers how many commits it made a second.
+    /// Runs a round, which returns its commits a second.
     fn of(&self, duration: Duration, round: impl FnOnce(Duration) -> f64) -> f64 {
         let (started, before) = (Instant::now(), cpu_time());
         let rate = round(duration);
@@ -155,7 +155,7 @@ impl CpuTime {
 
 fn single(bench: &Bench, place: Place, name: &str) -> Vec<Row> {
     let keys = 0..bench.settings.keys;
-    // What LMDB writes for such a commit, once the first ones brought the free pages into use.
+    // LMDB's writes for such a commit, once the first commits have put the free pages to use.
     let warm = Duration::from_millis(200);
     raw_commits(&bench.raw, &keys, place, 1, false, warm);
     let before = written();
@@ -164,7 +164,7 @@ fn single(bench: &Bench, place: Place, name: &str) -> Vec<Row> {
         (Some(before), Some(after)) => {
             (((after.0 - before.0) as f64 / commits) as u64, ((after.1 - before.1) as f64 / commits).round() as u64)
         }
-        // Ten leaves, the pages above them, the list of free pages.
+        // Ten leaves, the pages above them, and the list of free pages.
         _ => (16 * 4_096, 17),
     };
     let mut bare = BareCommit::new(&bench.directory, bytes, calls);

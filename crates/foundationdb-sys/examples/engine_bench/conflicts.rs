@@ -1,6 +1,6 @@
-//! What it costs to check a commit, by the number of recent writes.
+//! The cost of checking a commit, by the number of recent writes.
 //!
-//! No disk is in it: the commits have conflict ranges but no mutations, and the engine need not write them down.
+//! The disk is not involved: the commits have conflict ranges but no mutations, and the engine need not write them.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use futures::future::join_all;
 use crate::report::{Row, at_most, microseconds};
 use crate::setup::{Bench, Fresh, Random, median};
 
-/// Recent writes that the checks are measured at.
+/// The numbers of recent writes.
 const COUNTS: [u64; 4] = [0, 10, 1_000, 100_000];
 /// The writes are spread over this time, to fill many of the engine's buckets.
 const SPREAD: Duration = Duration::from_millis(2_500);
@@ -28,7 +28,7 @@ fn add(trx: &Transaction, key: &[u8], kind: ConflictRangeType) {
     trx.add_conflict_range(key, &[key, &[0]].concat(), kind).expect("a range");
 }
 
-/// One commit that writes the keys of these numbers.
+/// Commits a write of the keys of these numbers.
 fn write_piece(database: &Database, from: u64, to: u64) {
     let trx = database.create_trx().expect("a transaction");
     for number in from..to {
@@ -37,7 +37,7 @@ fn write_piece(database: &Database, from: u64, to: u64) {
     block_on(trx.commit()).expect("a commit");
 }
 
-/// Commits that write `count` single keys, in several commits over [`SPREAD`].
+/// Writes `count` single keys in several commits over [`SPREAD`].
 fn write_ranges(database: &Database, count: u64) {
     let started = Instant::now();
     for piece in 0..PIECES {
@@ -47,15 +47,15 @@ fn write_ranges(database: &Database, count: u64) {
     }
 }
 
-/// One narrow and one wide range; the wide one holds no write, but lies between them.
+/// Adds one narrow and one wide range; the wide one contains no write, but lies between writes.
 fn add_reads(trx: &Transaction, number: u64) {
     add(trx, &[b"a/".as_slice(), &number.to_be_bytes()].concat(), ConflictRangeType::Read);
     trx.add_conflict_range(b"b", b"m", ConflictRangeType::Read).expect("a range");
     add(trx, &[b"w/".as_slice(), &number.to_be_bytes()].concat(), ConflictRangeType::Write);
 }
 
-/// Seconds a commit: `one` is called with several in flight, until there were enough calls to tell, and not for so long
-/// that read versions get too old.
+/// Seconds per commit: calls `one` with several in flight, often enough for a result, but not so long that read
+/// versions become too old.
 async fn measure<F: Future<Output = ()>>(one: impl Fn(u64) -> F) -> f64 {
     const CALLS_MAX: u64 = 10_000;
     const TIME_MAX: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ async fn measure<F: Future<Output = ()>>(one: impl Fn(u64) -> F) -> f64 {
 }
 
 /// Commits that read at `version` are refused because of a key written since, the last of their ranges. So all their
-/// ranges are checked, but they do not add to the history themselves.
+/// ranges are checked, but the commits add nothing to the history.
 fn refused(database: &Database, version: i64, reads_written: bool) -> f64 {
     let one = |number| async move {
         let trx = database.create_trx().expect("a transaction");
@@ -96,14 +96,14 @@ fn write_last(database: &Database) {
     block_on(trx.commit()).expect("a commit");
 }
 
-/// A read version, which also keeps the history from there on.
+/// Takes a read version, which also keeps the history from there on.
 fn read_version(database: &Database) -> (Transaction, i64) {
     let trx = database.create_trx().expect("a transaction");
     let version = block_on(trx.get_read_version()).expect("a version");
     (trx, version)
 }
 
-/// The reads are older than all writes, and the wide range lies between them.
+/// The reads are older than all writes, and the wide range lies between the writes.
 fn old_reads(database: &Database, count: u64) -> f64 {
     let (_kept, version) = read_version(database);
     write_ranges(database, count);
@@ -111,7 +111,7 @@ fn old_reads(database: &Database, count: u64) -> f64 {
     refused(database, version, false)
 }
 
-/// The reads are newer than the writes, which lie within the wide range, but older than another of the same moment.
+/// The reads are newer than the writes inside of the wide range, but older than another write of the same moment.
 fn reads_between(database: &Database, count: u64) -> f64 {
     write_piece(database, 0, count);
     let (_kept, version) = read_version(database);
@@ -119,7 +119,7 @@ fn reads_between(database: &Database, count: u64) -> f64 {
     refused(database, version, true)
 }
 
-/// Each reads the newest state, and all writes of the last seconds lie within the wide range.
+/// Each commit reads the newest state, and all writes of the last seconds are inside of the wide range.
 fn new_reads(database: &Database, count: u64) -> f64 {
     let _kept = read_version(database);
     write_ranges(database, count);
@@ -150,7 +150,7 @@ pub fn run(bench: &Bench) -> Vec<Row> {
         let mut times = vec![Vec::new(); COUNTS.len()];
         for round in 0..rounds {
             for (at, &count) in COUNTS.iter().enumerate() {
-                // A database of its own has no other writes in its window.
+                // A separate database has no other writes in its window.
                 let fresh = Fresh::open(bench, &format!("{name}.{round}.{count}"), 0);
                 times[at].push(measure(&fresh.database, count));
             }

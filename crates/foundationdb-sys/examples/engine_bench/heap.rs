@@ -1,4 +1,4 @@
-//! Counts what is allocated, while it is asked to.
+//! An allocator that counts allocations on request.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -7,7 +7,7 @@ static IS_COUNTING: AtomicBool = AtomicBool::new(false);
 static BYTES: AtomicI64 = AtomicI64::new(0);
 static BLOCKS: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator; beside it costs one load of a flag a call while nobody counts.
+/// The system's allocator; without a count in progress it costs one load of a flag per call.
 pub struct Counting;
 
 fn count(bytes: usize, blocks: i64) {
@@ -17,7 +17,7 @@ fn count(bytes: usize, blocks: i64) {
     }
 }
 
-// SAFETY: everything is handed to the system's allocator as it came.
+// SAFETY: every call is forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Bytes and blocks allocated during `work` and not freed in it.
+/// Returns the bytes and blocks that `work` allocated and did not free.
 pub fn left_by<T>(work: impl FnOnce() -> T) -> (T, f64, f64) {
     BYTES.store(0, Ordering::Relaxed);
     BLOCKS.store(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The data file while transactions keep old states readable and writers go on.
+//! The growth of the data file while transactions keep old states readable and writers continue.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use crate::setup::{Bench, Fresh, Random, key, value};
 
 const KEYS: u64 = 100_000;
 const WRITERS: u64 = 8;
-/// An even pace, so that each step's growth can be compared with the one before.
+/// A constant rate, so that the growth of each step can be compared with the previous one.
 const COMMITS_PER_SECOND: u32 = 1_000;
-/// A read version's longest life, and the step between two looks at the file.
+/// The longest life of a read version, and the interval between two measurements of the file.
 const STEP: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -22,9 +22,9 @@ enum Readers {
     None,
     /// One transaction, open for its five seconds.
     One,
-    /// One after the other, each for its five seconds.
+    /// One after the other, each open for its five seconds.
     Always,
-    /// None, but each writer asks for its read version, so that all states stay readable for five seconds.
+    /// None, but each writer takes its read version, so that all states stay readable for five seconds.
     Versions,
 }
 
@@ -39,7 +39,7 @@ pub fn run(bench: &Bench) -> Vec<Row> {
     kinds.map(|(name, what, readers)| row(bench, name, what, readers)).collect()
 }
 
-/// Commits at an even pace until `deadline`; how many.
+/// Commits at a constant rate until `deadline`. Returns the number of commits.
 async fn write(database: Arc<Database>, seed: u64, asks_version: bool, deadline: Instant) -> u64 {
     let (mut random, mut count) = (Random(seed), 0);
     let mut pace = tokio::time::interval(Duration::from_secs(WRITERS) / COMMITS_PER_SECOND);

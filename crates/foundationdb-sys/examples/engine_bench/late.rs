@@ -1,5 +1,5 @@
-//! How punctual the answers of a simulated cluster are: what they come later than they are due, in a task that waits for
-//! them, and how much of a core it takes to wait.
+//! The punctuality of a simulated cluster's answers: their delay after the due time, in a task that waits for them,
+//! and the share of a core that the waiting takes.
 
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use foundationdb::Database;
 use crate::report::{Row, number};
 use crate::setup::{Bench, cpu_time, key};
 
-/// Reads one after the other for so long, by so many tasks; how late each answer was, in microseconds, and the share of a
-/// core that the process took.
+/// Reads one after the other in this many tasks. Returns how late each answer was, in microseconds, and the share of a
+/// core that the process used.
 fn lateness(bench: &Bench, latency: Duration, tasks: usize) -> (Vec<f64>, f64) {
     let mut options = OpenOptions::default();
     let mut cluster = SimulatedCluster::default();
@@ -19,7 +19,7 @@ fn lateness(bench: &Bench, latency: Duration, tasks: usize) -> (Vec<f64>, f64) {
     options.simulated = Some(cluster);
     let directory = bench.directory.join(format!("late-{}-{tasks}", latency.as_micros()));
     let database = fdb_capi::open_embedded(&directory, options).expect("the engine opens");
-    // SAFETY: the pointer is a database that nobody else destroys.
+    // SAFETY: the pointer is a database that no other code destroys.
     let database = unsafe { Database::new_from_pointer(NonNull::new(database).expect("not null")) };
     let database = std::sync::Arc::new(database);
     let (begun, cpu) = (Instant::now(), cpu_time());

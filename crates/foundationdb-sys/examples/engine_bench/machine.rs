@@ -1,4 +1,4 @@
-//! Where this runs: the machine, the file system, what a bare sync costs.
+//! The environment: the machine, the file system, the cost of a bare sync.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -20,19 +20,19 @@ fn output_of(program: &str, arguments: &[&str]) -> String {
     output.map_or_else(|_| "unknown".into(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// A number of kB in `/proc/self/status`, in bytes.
+/// Reads a number of kB from `/proc/self/status`, in bytes.
 pub fn status_bytes(field: &str) -> Option<u64> {
     let kilobytes = line_of("/proc/self/status", field)?;
     Some(kilobytes.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// Bytes and calls of writes by this process so far.
+/// Bytes and calls of this process's writes so far.
 pub fn written() -> Option<(u64, u64)> {
     let field = |name| line_of("/proc/self/io", name)?.parse::<u64>().ok();
     Some((field("wchar")?, field("syscw")?))
 }
 
-/// The type of the file system that a directory lies on.
+/// The type of a directory's file system.
 fn file_system(directory: &Path) -> String {
     let Ok(directory) = directory.canonicalize() else { return "unknown".into() };
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -42,11 +42,11 @@ fn file_system(directory: &Path) -> String {
         Some((place, after.split(' ').next()?.to_owned()))
     };
     let mounts = mounts.lines().filter_map(of_line).filter(|(place, _)| directory.starts_with(place));
-    // Of two on the same place the later one is seen.
+    // Of two mounts on one place the later one is visible.
     mounts.max_by_key(|(place, _)| place.len()).map_or_else(|| "unknown".into(), |(_, kind)| kind)
 }
 
-/// The median time of writing `bytes` and syncing them, within a file whose blocks are there already.
+/// The median time of writing `bytes` and syncing them, inside of a file with allocated blocks.
 fn sync_cost(directory: &Path, bytes: usize) -> f64 {
     let file = blocks(directory, "sync", 0);
     let (data, mut random) = (vec![0x5a; bytes], Random(1));
@@ -64,7 +64,7 @@ fn sync_cost(directory: &Path, bytes: usize) -> f64 {
 
 const FILE_BYTES: u64 = 64 << 20;
 
-/// A file of written blocks, opened again with `flags`.
+/// Creates a file of written blocks and reopens it with `flags`.
 fn blocks(directory: &Path, name: &str, flags: i32) -> File {
     let path = directory.join(name);
     if !path.exists() {
@@ -78,8 +78,8 @@ fn blocks(directory: &Path, name: &str, flags: i32) -> File {
     OpenOptions::new().write(true).custom_flags(flags).open(&path).expect("the file")
 }
 
-/// The writes and syncs of an LMDB commit, without LMDB: `writes` writes of together `bytes` bytes at random places and an
-/// fdatasync, then the meta page through a descriptor with `O_DSYNC`.
+/// The writes and syncs of an LMDB commit without LMDB: `writes` writes of `bytes` bytes in total at random offsets
+/// and an fdatasync, then the meta page through a descriptor with `O_DSYNC`.
 pub struct BareCommit {
     data: File,
     meta: File,
@@ -88,7 +88,7 @@ pub struct BareCommit {
 }
 
 impl BareCommit {
-    /// `bytes` and `calls` of one commit, the meta page's included.
+    /// `bytes` and `calls` of one commit, including the meta page's.
     pub fn new(directory: &Path, bytes: u64, calls: u64) -> BareCommit {
         let calls = calls.saturating_sub(1).max(1);
         let piece = ((bytes / calls).div_ceil(4_096) * 4_096) as usize;
@@ -103,12 +103,12 @@ impl BareCommit {
             self.data.write_all_at(piece, 8_192 + self.random.below(room - 2) * 4_096).expect("written");
         }
         self.data.sync_data().expect("synced");
-        // What LMDB writes of its meta page.
+        // The bytes that LMDB writes of its meta page.
         self.meta.write_all_at(&[0x5a; 120], 16).expect("written");
     }
 }
 
-/// How busy the machine is, as the system averages it over the last minute.
+/// The machine's load, averaged over the last minute by the system.
 pub fn load() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown").to_owned()

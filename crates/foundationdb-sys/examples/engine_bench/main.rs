@@ -1,6 +1,7 @@
-//! Measures the embedded engine through the crate `foundationdb`, beside plain LMDB that does the same in turn.
+//! Measures the embedded engine through the crate `foundationdb`, in alternation with plain LMDB.
 //!
-//! `cargo run --release --package foundationdb-sys --example engine_bench -- [OPTION]... [PART]...`; `--help` lists both.
+//! `cargo run --release --package foundationdb-sys --example engine_bench -- [OPTION]... [PART]...`; `--help` lists
+//! both.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "a measurement ends where it fails")]
 
 mod clear;
@@ -65,7 +66,7 @@ fn arguments() -> Result<Arguments, String> {
             "--help" => return Err(HELP.into()),
             "--directory" => parsed.directory = Some(value()?.into()),
             "--output" => parsed.output = Some(value()?.into()),
-            // What the program calls itself for.
+            // The program runs itself with this option.
             "--live-bytes" => {
                 clear::print_live_bytes(Path::new(&value()?));
                 std::process::exit(0);
@@ -86,7 +87,7 @@ fn arguments() -> Result<Arguments, String> {
     Ok(parsed)
 }
 
-/// `bench` in the directory that cargo builds in: on the same disk as the project, not in memory as `/tmp` may be.
+/// `bench` in cargo's target directory: on the project's disk, not in memory as `/tmp` may be.
 fn default_directory() -> PathBuf {
     let program = std::env::current_exe().ok();
     let target = program.as_deref().and_then(|program| program.ancestors().nth(3)).map(Path::to_owned);
@@ -115,7 +116,7 @@ fn main() {
         ("watches", watches::run),
         ("late", late::run),
         ("conflicts", conflicts::run),
-        // The last, as it removes what plain LMDB has.
+        // Last, because it removes plain LMDB's data.
         ("clear", clear::run),
     ];
     for (name, part) in parts {

@@ -1,6 +1,6 @@
 //! Point reads, range reads of twenty keys, a scan of everything.
 //!
-//! Whatever runs on one thread is counted by CPU time.
+//! Measurements on one thread count CPU time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::setup::{Bench, ENDS, Measured, Random, Raw, Stopwatch, key, look_at, 
 
 const RANGE_KEYS: usize = 20;
 
-/// What is read at a time, and how often in a transaction.
+/// The reads of a transaction: their kind and number.
 #[derive(Clone, Copy)]
 enum Read {
     Point { per_transaction: u64, snapshot: bool },
@@ -66,7 +66,7 @@ impl Read {
     }
 }
 
-/// One transaction's reads; how many.
+/// Runs one transaction's reads. Returns their number.
 async fn transaction(database: &Database, read: Read, random: &mut Random, keys: u64) -> u64 {
     let trx = database.create_trx().expect("a transaction");
     for _ in 0..read.per_transaction() {
@@ -113,7 +113,7 @@ fn tasks(bench: &Bench, read: Read, duration: Duration) -> f64 {
     count as f64 / watch.seconds()
 }
 
-/// The same on so many threads, without tasks.
+/// Reads a second on this many threads, without tasks.
 fn raw_threads(bench: &Bench, read: Read, duration: Duration) -> f64 {
     let watch = Stopwatch::start(bench.cpus);
     let reads = |seed: u64| {
@@ -130,7 +130,7 @@ fn raw_threads(bench: &Bench, read: Read, duration: Duration) -> f64 {
     count as f64 / watch.seconds()
 }
 
-/// The threads of the rows with tasks.
+/// The thread count of the rows with tasks.
 fn threads(bench: &Bench) -> String {
     format!("64 tasks, {}", if bench.cpus == 1 { "1 thread".into() } else { format!("{} threads", bench.cpus) })
 }
@@ -166,7 +166,7 @@ pub fn points(bench: &Bench) -> Vec<Row> {
     rows
 }
 
-/// Range reads of plain LMDB that copy what they read, as an answer that outlives the transaction must.
+/// Range reads of plain LMDB that copy their results, as an answer that outlives the transaction must.
 fn raw_copies(bench: &Bench, per_transaction: u64, duration: Duration) -> f64 {
     let (mut random, keys) = (Random(3), bench.settings.keys);
     rate_without_waits(1, duration, || {
@@ -214,7 +214,7 @@ pub fn ranges(bench: &Bench) -> Vec<Row> {
     rows
 }
 
-/// Reads a piece of the data set by `get_range`, page by page; bytes.
+/// Reads a piece of the data set by `get_range`, page by page. Returns its bytes.
 async fn scan_pages(database: &Database, from: Vec<u8>, to: Vec<u8>) -> u64 {
     let trx = database.create_trx().expect("a transaction");
     let mut next = Some(RangeOption { mode: StreamingMode::WantAll, ..RangeOption::from((from, to)) });
@@ -231,7 +231,7 @@ async fn scan_pages(database: &Database, from: Vec<u8>, to: Vec<u8>) -> u64 {
     bytes as u64
 }
 
-/// The same by the stream of pairs.
+/// Reads a piece of the data set by the stream of pairs. Returns its bytes.
 async fn scan_stream(database: &Database, from: Vec<u8>, to: Vec<u8>) -> u64 {
     let trx = database.create_trx().expect("a transaction");
     let range = RangeOption { mode: StreamingMode::WantAll, ..RangeOption::from((from, to)) };

@@ -10,7 +10,7 @@ pub struct Row {
     pub raw: String,
     pub share: String,
     pub aim: String,
-    /// Whether the aim was reached; `None` where there is none, or the figure is missing.
+    /// True if the aim was reached; `None` without an aim or a figure.
     pub is_reached: Option<bool>,
 }
 
@@ -29,7 +29,7 @@ impl Row {
         self
     }
 
-    /// A share of the other side's rate.
+    /// The share of the other side's rate.
     pub fn share(mut self, share: f64) -> Row {
         if share.is_finite() {
             self.share = format!("{:.0} %", share * 100.0);
@@ -44,7 +44,7 @@ impl Row {
     }
 }
 
-/// A number with separators; nothing where there is none.
+/// Formats a number with separators; empty for NaN.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return String::new();
@@ -77,12 +77,12 @@ pub fn megabytes(bytes: f64) -> String {
     if bytes.is_finite() { format!("{:.1} MB", bytes / 1e6) } else { String::new() }
 }
 
-/// An aim that is reached at or above `least`; unknown where there is no figure.
+/// Whether `figure` is at least `least`; `None` without a figure.
 pub fn at_least(figure: f64, least: f64) -> Option<bool> {
     figure.is_finite().then_some(figure >= least)
 }
 
-/// An aim that is reached at or below `most`.
+/// Whether `figure` is at most `most`; `None` without a figure.
 pub fn at_most(figure: f64, most: f64) -> Option<bool> {
     figure.is_finite().then_some(figure <= most)
 }

@@ -1,4 +1,4 @@
-//! What every part shares: the data set, the engine through the crate `foundationdb`, plain LMDB beside it.
+//! The shared setup: the data set, the engine through the crate `foundationdb`, and plain LMDB.
 
 use std::hint::black_box;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use heed::{CommitOrAbort, EnvOpenOptions, RwTxn, WithoutTls};
 pub const KEY_BYTES: usize = 32;
 pub const VALUE_BYTES: usize = 100;
 pub const KEYS_PER_COMMIT: u64 = 10;
-/// Keys in a transaction while a data set is written.
+/// Keys in each transaction that fills a data set.
 const FILL_STEP: usize = 2_000;
 const PREFIX: &[u8; 24] = b"engine-bench/data-set/k/";
 
-/// The key of a number; numbers in order are keys in order.
+/// The key of a number; keys sort as their numbers.
 pub fn key(number: u64) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     key[..24].copy_from_slice(PREFIX);
@@ -27,7 +27,7 @@ pub fn key(number: u64) -> [u8; KEY_BYTES] {
     key
 }
 
-/// All keys of the data set lie between these.
+/// Bounds of all keys of the data set.
 pub const ENDS: (&[u8], &[u8]) = (PREFIX, b"engine-bench/data-set/k0");
 
 /// A value that no other write of this run has.
@@ -37,7 +37,7 @@ pub fn value(number: u64) -> [u8; VALUE_BYTES] {
     value
 }
 
-/// A small generator of numbers (SplitMix64): the same ones for both sides, and cheap beside a read.
+/// A small random number generator (SplitMix64): the same numbers for both sides, and cheap beside a read.
 pub struct Random(pub u64);
 
 impl Random {
@@ -54,16 +54,16 @@ impl Random {
     }
 }
 
-/// What the command line says.
+/// The settings of the command line.
 pub struct Settings {
-    /// Length of one round of one side.
+    /// The length of one round of one side.
     pub round: Duration,
     pub rounds: usize,
     /// Keys of the data set.
     pub keys: u64,
-    /// Prefixes of the names of what is measured; none: all.
+    /// Name prefixes of the measurements to run; empty: all.
     pub parts: Vec<String>,
-    /// Leave the other side out, for a profile of the engine.
+    /// True to leave the other side out, for a profile of the engine.
     pub engine_alone: bool,
 }
 
@@ -72,7 +72,7 @@ impl Settings {
         self.parts.is_empty() || self.parts.iter().any(|part| name.starts_with(part.as_str()))
     }
 
-    /// Any of a part's measurements is wanted.
+    /// Returns whether any measurement of a part is to run.
     pub fn wants_part(&self, part: &str) -> bool {
         let first = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
         self.parts.is_empty() || self.parts.iter().any(|wanted| first(wanted) == part)
@@ -97,11 +97,11 @@ impl Bench {
         let cluster_file = directory.join("fdb.cluster");
         std::fs::write(&cluster_file, "embedded:bench@engine\n").expect("the cluster file is written");
         foundationdb_sys::backend::select(foundationdb_sys::backend::Backend::Embedded).expect("chosen first");
-        // SAFETY: once in the process; foundationdb-sys stops it when the process ends.
+        // SAFETY: called once per process; foundationdb-sys stops the network when the process ends.
         let network = unsafe { foundationdb::boot() };
         let database = Database::from_path(cluster_file.to_str().expect("UTF-8")).expect("the engine opens");
         let database = Arc::new(database);
-        // A process has one engine a directory: this is the one behind `database`, for its counters.
+        // A process has one engine per directory: this is the one behind `database`, for its counters.
         let engine = Engine::open(&directory.join("engine"), OpenOptions::default()).expect("the same engine");
         let raw = Raw::open(&directory.join("raw"));
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -113,8 +113,8 @@ impl Bench {
         bench
     }
 
-    /// Writes the data set to both sides, in the order of the keys and in transactions of the same size, so that both
-    /// files have their pages in the same places.
+    /// Writes the data set to both sides, in key order and in transactions of the same size, so that both files have
+    /// their pages in the same places.
     pub fn fill(&self) {
         let keys = self.settings.keys;
         for first in (0..keys).step_by(FILL_STEP) {
@@ -133,8 +133,8 @@ impl Bench {
         self.engine.stats()
     }
 
-    /// Lets each side run in turn for a round, in several rounds; the median of each, and of the share that the first
-    /// has of each other within a round.
+    /// Runs the sides alternately for several rounds. Returns the median rate of each, and the median share that the
+    /// first side reached of each other one within a round.
     pub fn alternate(&self, sides: &mut [&mut dyn FnMut(Duration) -> f64]) -> Vec<Measured> {
         let count = if self.settings.engine_alone { 1 } else { sides.len() };
         let mut rates = vec![Vec::new(); sides.len()];
@@ -153,14 +153,14 @@ impl Bench {
     }
 }
 
-/// A database of its own, for what must not meet other parts' writes. Its directory goes with it.
+/// A separate database for work that must not meet other parts' writes. Dropping it removes its directory.
 pub struct Fresh {
     pub database: Arc<Database>,
     pub directory: PathBuf,
 }
 
 impl Fresh {
-    /// A new database with so many keys.
+    /// Creates a database with this many keys.
     pub fn open(bench: &Bench, name: &str, keys: u64) -> Fresh {
         let cluster_file = bench.directory.join(format!("{name}.cluster"));
         std::fs::write(&cluster_file, format!("embedded:bench@{name}\n")).expect("the cluster file is written");
@@ -187,12 +187,12 @@ impl Fresh {
 
 impl Drop for Fresh {
     fn drop(&mut self) {
-        // The file goes when the engine, which another thread may still hold, closes it.
+        // The file disappears when the engine, which another thread may still use, closes it.
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
-/// The rate of a side, and what share of it the first side reached. Not a number where it did not run.
+/// The rate of a side, and the share of it that the first side reached. NaN if it did not run.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
     pub rate: f64,
@@ -207,7 +207,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// Plain LMDB through heed, with the options that the engine opens its own with.
+/// Plain LMDB through heed, with the engine's own options.
 pub struct Raw {
     pub env: heed::Env<WithoutTls>,
     pub db: heed::Database<'static, Bytes, Bytes>,
@@ -218,7 +218,7 @@ impl Raw {
         std::fs::create_dir_all(directory).expect("a directory");
         let mut options = EnvOpenOptions::new().read_txn_without_tls();
         options.max_readers(16_384);
-        // As the engine does: valgrind has less address space to give.
+        // As in the engine: valgrind provides less address space.
         let open = |bits: u32| {
             options.map_size(1 << bits);
             // SAFETY: the directory is this process's own.
@@ -243,12 +243,12 @@ impl Raw {
     }
 }
 
-/// Keeps a read from being optimised away: looks at the first and the last byte.
+/// Reads the first and the last byte, so that the compiler keeps the read.
 pub fn look_at(bytes: &[u8]) {
     black_box((bytes.first(), bytes.last()));
 }
 
-/// Calls a second of `work`, which says how many it made, until the time is over.
+/// Calls `work`, which returns its number of calls, until the time is over. Returns calls a second.
 pub fn rate(duration: Duration, mut work: impl FnMut() -> u64) -> f64 {
     let (started, mut count) = (Instant::now(), 0);
     while started.elapsed() < duration {
@@ -257,20 +257,21 @@ pub fn rate(duration: Duration, mut work: impl FnMut() -> u64) -> f64 {
     count as f64 / started.elapsed().as_secs_f64()
 }
 
-/// Measures how long work takes that waits for nothing.
+/// A stopwatch for work that does not wait.
 pub struct Stopwatch {
     started: Instant,
     cpu_time: Option<f64>,
 }
 
 impl Stopwatch {
-    /// For work of so many threads. One thread's is measured by the CPU time of the process, which says what one core does
-    /// even where other processes want it too; of several it is the time that passes, as they may wait for each other.
+    /// Starts a stopwatch for work on this many threads. One thread is measured by the CPU time of the process, which
+    /// shows what one core does even beside other processes; several threads by elapsed time, because they may wait
+    /// for each other.
     pub fn start(threads: usize) -> Stopwatch {
         Stopwatch { started: Instant::now(), cpu_time: (threads == 1).then(cpu_time) }
     }
 
-    /// Whether a round is over.
+    /// Returns whether a round is over.
     pub fn is_over(&self, round: Duration) -> bool {
         self.started.elapsed() >= round
     }
@@ -280,10 +281,10 @@ impl Stopwatch {
     }
 }
 
-/// Seconds of CPU time that the process used so far.
+/// The CPU time of the process in seconds.
 pub fn cpu_time() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to `time`, and knows the clock on every system that has it.
+    // SAFETY: writes to `time`; every supported system has this clock.
     let answer = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
     assert_eq!(answer, 0, "the process has a clock");
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9

@@ -1,4 +1,4 @@
-//! Ten thousand watches: their memory, and what they cost commits that touch none of their keys.
+//! Ten thousand watches: their memory, and their cost for commits that touch none of their keys.
 
 use std::future::Future;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::machine::status_bytes;
 use crate::report::{Row, at_least, at_most, number, per_second};
 use crate::setup::{Bench, key};
 
-/// FoundationDB's default for the most watches of a database.
+/// FoundationDB's default of the watch limit of a database.
 const WATCHES: u64 = 10_000;
 
-/// A watch of a committed transaction. It was polled once, as a task that waits for it has done.
+/// Creates a watch in a committed transaction, and polls it once, as a waiting task does.
 async fn watch(database: &Database, number: u64) -> impl Future<Output = FdbResult<()>> + Unpin + use<> {
     let trx = database.create_trx().expect("a transaction");
     let mut watch = trx.watch(&key(number));
