@@ -1,4 +1,5 @@
-//! Nanoseconds for each step of a document's way in and out: `cargo run --release -p flatbed-flatten --example flatten_bench`.
+//! Measures each step of a document's write and read in nanoseconds: `cargo run --release -p flatbed-flatten --example
+//! flatten_bench`.
 #![allow(clippy::expect_used)]
 
 use std::collections::HashMap;
@@ -27,7 +28,7 @@ impl FieldNames for Names {
     }
 }
 
-/// The best of several batches: what else the machine does only adds.
+/// The best of several batches, because other load only adds time.
 fn measure<T>(what: &str, mut step: impl FnMut() -> T) {
     const BATCHES: usize = 50;
     const ROUNDS: u32 = 4_000;

@@ -1,31 +1,31 @@
-//! What can be wrong with stored rows.
+//! Errors in stored rows.
 
-/// The rows of a body cannot be read.
+/// The rows of a body are unreadable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// An id that the names given do not have.
+    /// A field id without a name.
     #[error("field id {0} has no name")]
     UnknownFieldId(u64),
-    /// A path that flattening does not make.
+    /// A path that flattening does not produce.
     #[error("a path is not one of a body")]
     BadPath,
-    /// A path that is not greater than the one before it.
+    /// A path that is not greater than the previous one.
     #[error("a path is out of order")]
     OutOfOrder,
-    /// A run that is cut, or has lengths that do not fit.
+    /// A run that is truncated or has inconsistent lengths.
     #[error("a run cannot be read")]
     BadRun,
-    /// A scalar with an unknown tag, or that is not what its place or its tag asks for.
+    /// A scalar with an unknown tag, or with the wrong type for its position or tag.
     #[error("a scalar cannot be read")]
     BadScalar,
-    /// An array with a gap, or parts of a string with one.
+    /// An array or a string in parts with a gap.
     #[error("a row is missing")]
     Gap,
-    /// A permutation that is none of the object's members.
+    /// A permutation that does not match the object's members.
     #[error("an object's order cannot be read")]
     BadOrder,
-    /// No rows at all.
+    /// There are no rows.
     #[error("there are no rows")]
     Empty,
 }

@@ -1,7 +1,7 @@
 //! The revision id that CouchDB gives to an edit.
 //!
-//! It is the MD5 of Erlang's external term format (minor version 1) of `[Deleted, OldStart, OldRev, Body, Atts]`. So
-//! equal edits on two sides make no conflict. Recorded facts: `tests/data/revisions.jsonl`.
+//! It is the MD5 of Erlang's external term format (minor version 1) of `[Deleted, OldStart, OldRev, Body, Atts]`, so
+//! equal edits on two replicas do not conflict. `tests/data/revisions.jsonl` has recorded ids.
 
 use md5::digest::Update;
 use md5::{Digest, Md5};
@@ -21,26 +21,25 @@ const BINARY: u8 = 109;
 const SMALL_BIG: u8 = 110;
 const LARGE_BIG: u8 = 111;
 
-/// An attachment as the hash has it.
+/// An attachment's contribution to the hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttachmentDigest<'a> {
     /// Its name.
     pub name: &'a str,
     /// Its media type.
     pub content_type: &'a str,
-    /// MD5 of its bytes as CouchDB stores them: of `text/*` and other compressible types, by default, the gzip of zlib
-    /// at level 8.
+    /// The MD5 of its stored bytes. CouchDB's default stores `text/*` and other compressible types as zlib's gzip at
+    /// level 8.
     pub md5: [u8; 16],
 }
 
-/// The hash of an edit: `parent` is the generation and the hash's bytes of the revision that it is made on, `body` an
-/// object without special members, in the order written. The document has no attachments.
+/// Hashes an edit of a document without attachments. `parent` is the generation and the hash bytes of the parent
+/// revision; `body` is an object without special members, in the order written.
 pub fn body_revision(parent: Option<(u64, &[u8])>, deleted: bool, body: &Value<'_>) -> [u8; 16] {
     revision(parent, deleted, body, &[])
 }
 
-/// As [`body_revision`], of a document with attachments: in the order in which they are written in it, the older ones of
-/// an earlier revision included.
+/// As [`body_revision`], for a document with attachments, in the order written, including those of earlier revisions.
 pub fn revision(
     parent: Option<(u64, &[u8])>,
     deleted: bool,
@@ -70,12 +69,12 @@ pub fn revision(
             out.binary(&attachment.md5);
         }
     }
-    // The end of the attachments, and that of the list of five.
+    // The end of the attachments, and of the list of five.
     out.put(&[NIL, NIL]);
     out.finish().finalize().into()
 }
 
-/// Gives a hash the bytes of a value's external term, the version before it: what CouchDB counts the distinct ones of.
+/// Feeds a value's external term with its version byte to a hash; CouchDB counts distinct values by it.
 pub fn hash_term<H: Update>(value: &Value<'_>, hash: H) -> H {
     let mut out = Term { buffer: Vec::with_capacity(64), hash };
     out.put(&[VERSION]);
@@ -119,7 +118,7 @@ impl<H: Update> Term<H> {
         self.put(bytes);
     }
 
-    /// Head of a list; its end is a NIL.
+    /// The head of a list, which ends with a NIL.
     fn list(&mut self, len: usize) {
         self.put(&[LIST]);
         self.put(&(len as u32).to_be_bytes());
@@ -148,7 +147,7 @@ impl<H: Update> Term<H> {
         }
     }
 
-    /// A list of bytes is a string for Erlang.
+    /// Erlang encodes a list of bytes as a string.
     fn array(&mut self, items: &[Value<'_>]) {
         let byte = |item: &Value<'_>| match item {
             Value::Number(text) if text == "-0" => Some(0),
@@ -171,7 +170,7 @@ impl<H: Update> Term<H> {
 
     fn number(&mut self, text: &str) {
         if text.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')) {
-            // The parser has refused what is none.
+            // The parser has refused texts that are not numbers.
             let float = float_of(text).unwrap_or_default();
             self.put(&[NEW_FLOAT]);
             return self.put(&float.to_be_bytes());
@@ -209,7 +208,7 @@ impl<H: Update> Term<H> {
     }
 }
 
-/// Decimal digits as little-endian bytes without leading zeros. Quadratic: the parser bounds the length.
+/// Converts decimal digits to little-endian bytes without leading zeros. Quadratic: the parser bounds the length.
 fn magnitude(digits: &str) -> Vec<u8> {
     let mut limbs: Vec<u32> = Vec::new();
     for chunk in digits.as_bytes().chunks(9) {

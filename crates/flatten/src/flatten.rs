@@ -1,4 +1,4 @@
-//! A body into rows: path and scalar, in order of paths.
+//! Flattening: a body to rows of path and scalar, in path order.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -8,30 +8,31 @@ use crate::path::{ARRAY, FIRST_FIELD_ID, PACKED, PART, PERMUTATION, literal_len,
 use crate::rows::Rows;
 use crate::scalar::{Scalar, put_varint};
 
-/// Largest part of a string, a packed subtree or a permutation, in bytes. FoundationDB takes values of 100,000.
+/// The largest part of a string, a packed subtree or a permutation, in bytes. FoundationDB's limit on a value is
+/// 100,000.
 pub const PART_BYTES: usize = 50_000;
 
-/// Longer names are not written literally: the object that has one is stored packed.
+/// The longest literal name, in bytes. An object with a longer one is stored packed.
 pub const LITERAL_BYTES_MAX: usize = 512;
 
-/// An object whose order differs is stored packed where this many such objects already lie around it: reading moves the
-/// text of each once more.
+/// The most enclosing objects with a permutation. A further one is stored packed, because reading moves the text of
+/// each object again.
 pub const PERMUTED_DEPTH_MAX: usize = 16;
 
-/// A marker and the number of a part, at most.
+/// The most bytes of a marker and a part's number.
 const MARKER_BYTES: usize = 1 + 1 + 9;
 
-/// Ids of field names, where they have one.
+/// The ids of field names.
 pub trait FieldIds {
-    /// The name's id, which no other name has; `None`, or one below 10: the name stands literally. It must answer the
-    /// same for a name as long as one document is flattened.
+    /// Returns the name's id, which must be unique. The name is stored literally for `None` and for an id below 10.
+    /// The result must not change while one document is flattened.
     fn id_of(&self, name: &str) -> Option<u64>;
 }
 
-/// Bounds of flattening.
+/// Limits of flattening.
 #[derive(Debug, Clone, Copy)]
 pub struct FlattenOptions {
-    /// Longest path, in bytes; an object or array that has a longer one is stored packed. From 20 up.
+    /// The longest path in bytes, at least 20. An object or array with a longer one is stored packed.
     pub path_bytes_max: usize,
 }
 
@@ -41,7 +42,7 @@ impl Default for FlattenOptions {
     }
 }
 
-/// Names in `body` that have no id, in order of first sight, each once.
+/// Returns the names in `body` without an id, in order of first occurrence, each once.
 pub fn unknown_names<'v>(body: &'v Value<'_>, ids: &impl FieldIds) -> Vec<&'v str> {
     let mut found = Unknown { ids, seen: HashSet::new(), names: Vec::new() };
     found.visit(body);
@@ -71,8 +72,8 @@ impl<'v, I: FieldIds> Unknown<'v, '_, I> {
     }
 }
 
-/// Flattens a body: an object as [`crate::json::parse`] gives it, so without duplicate names. Names that have no id
-/// stand literally.
+/// Flattens a body: an object from [`crate::json::parse`], so without duplicate names. Names without an id are stored
+/// literally.
 pub fn flatten(body: &Value<'_>, ids: &impl FieldIds, options: &FlattenOptions) -> Rows {
     let mut flattener = Flattener {
         ids,
@@ -92,13 +93,13 @@ struct Flattener<'i, I> {
     ids: &'i I,
     path_bytes_max: usize,
     path: Vec<u8>,
-    /// How much of `path` is as it was in the last row.
+    /// The length of the prefix that `path` shares with the last row's path.
     shared: usize,
-    /// The last row's path's byte behind that.
+    /// The byte of the last row's path after that prefix.
     behind: Option<u8>,
-    /// Members of the objects that are open, in order of their path elements; the innermost at the end.
+    /// Members of the open objects, in order of their path elements; the innermost object's are last.
     fields: Vec<Field>,
-    /// How many objects whose order differs are open.
+    /// The number of open objects with a permutation.
     permuted: usize,
     rows: Rows,
 }
@@ -106,9 +107,9 @@ struct Flattener<'i, I> {
 /// A member of an object.
 #[derive(Debug, Clone, Copy)]
 struct Field {
-    /// `None`: the name stands literally.
+    /// `None`: the name is stored literally.
     id: Option<u64>,
-    /// Its place as written.
+    /// Its position as written.
     place: usize,
 }
 
@@ -116,7 +117,7 @@ type Members<'v> = [(Cow<'v, str>, Value<'v>)];
 
 impl<I: FieldIds> Flattener<'_, I> {
     fn row(&mut self, scalar: Scalar<'_>) {
-        // Neighbours mostly have elements of one length, so of one code.
+        // Neighbours usually have elements of equal length, so of the same type code.
         let shared =
             self.shared + usize::from(self.behind.is_some() && self.path.get(self.shared) == self.behind.as_ref());
         self.rows.push(&self.path, shared, scalar);
@@ -124,7 +125,7 @@ impl<I: FieldIds> Flattener<'_, I> {
         self.behind = None;
     }
 
-    /// Goes back up to a path of `len` bytes.
+    /// Truncates the path to `len` bytes.
     fn up(&mut self, len: usize) {
         if self.shared > len {
             self.shared = len;
@@ -147,7 +148,7 @@ impl<I: FieldIds> Flattener<'_, I> {
         }
     }
 
-    /// Rows under `marker`, one a part.
+    /// Writes rows under `marker`, one for each part.
     fn parts<'p>(&mut self, marker: u64, parts: impl Iterator<Item = Scalar<'p>>) {
         let above = self.path.len();
         put_int(&mut self.path, marker);
@@ -160,7 +161,7 @@ impl<I: FieldIds> Flattener<'_, I> {
         self.up(above);
     }
 
-    /// A text in parts, cut between characters.
+    /// Writes a text in parts, cut between characters.
     fn texts<'t>(&mut self, marker: u64, text: &'t str, part: impl Fn(&'t [u8]) -> Scalar<'t>) {
         let mut rest = text;
         self.parts(
@@ -180,11 +181,11 @@ impl<I: FieldIds> Flattener<'_, I> {
     fn packed(&mut self, value: &Value<'_>) {
         let mut text = Vec::with_capacity(json::text_len(value));
         json::write(value, &mut text);
-        // It is UTF-8, having come out of strings.
+        // The text is UTF-8, because it was assembled from strings.
         self.texts(PACKED, &String::from_utf8_lossy(&text), Scalar::PackedPart);
     }
 
-    /// Whether a path may still grow by `more` bytes, with room for what a value there may need.
+    /// Returns whether the path may grow by `more` bytes and still leave space for a marker.
     fn fits(&self, more: usize) -> bool {
         self.path.len() + more + MARKER_BYTES <= self.path_bytes_max
     }
@@ -242,7 +243,6 @@ impl<I: FieldIds> Flattener<'_, I> {
         self.fields.truncate(first);
     }
 
-    /// The members `first..end` of `fields`.
     #[expect(clippy::indexing_slicing, reason = "`object` put a field there for each member")]
     fn members(&mut self, members: &Members<'_>, first: usize, end: usize) {
         let base = self.path.len();
@@ -258,7 +258,7 @@ impl<I: FieldIds> Flattener<'_, I> {
         }
     }
 
-    /// For each member in the order written: its place in the order of rows.
+    /// For each member in the order written: its index in row order.
     #[expect(clippy::indexing_slicing, reason = "`object` put a field there for each member")]
     fn permutation(&mut self, first: usize) {
         let mut sorted = vec![0; self.fields.len() - first];

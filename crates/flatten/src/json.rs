@@ -1,4 +1,4 @@
-//! JSON text, strictly as RFC 8259 has it, with what CouchDB keeps: the order of names, and numbers as written.
+//! JSON as in RFC 8259, with the details that CouchDB keeps: the order of names, and numbers as written.
 
 mod compose;
 mod number;
@@ -20,29 +20,29 @@ pub use size::tree_bytes;
 pub(crate) use write::write_escaped;
 pub use write::{text_len, write, write_members, write_string};
 
-/// A JSON value; strings borrow from the text where they have no escapes.
+/// A JSON value; strings without escapes borrow from the text.
 ///
-/// It takes 24 bytes, a member of an object 48: at worst (`[0,0,0,...]`) a tree takes about 25 times its text.
-/// Functions over it recurse, so a tree built by hand must not be deeper than [`DEPTH_MAX_LIMIT`], which
-/// [`parse()`] sees to.
+/// A value takes 24 bytes, a member of an object 48: at worst (`[0,0,0,...]`) a tree takes about 25 times its text.
+/// Functions on it recurse, so a tree built by hand must not be deeper than [`DEPTH_MAX_LIMIT`]; [`parse()`] ensures
+/// that.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value<'a> {
     /// `null`
     Null,
     /// `true` or `false`
     Bool(bool),
-    /// A number as it is written.
+    /// A number as written.
     Number(Cow<'a, str>),
     /// A string, unescaped.
     String(Cow<'a, str>),
     /// `[...]`
     Array(Vec<Value<'a>>),
-    /// `{...}` in the order written; of duplicate names only the last is left.
+    /// `{...}` in the order written; of duplicate names only the last is kept.
     Object(Vec<(Cow<'a, str>, Value<'a>)>),
 }
 
 impl<'a> Value<'a> {
-    /// The value of a member; `None` for what is no object, or has no such member.
+    /// Returns the value of a member; `None` if the value is not an object or lacks the member.
     pub fn get(&self, name: &str) -> Option<&Value<'a>> {
         match self {
             Value::Object(members) => members.iter().find(|(found, _)| found == name).map(|(_, value)| value),
@@ -50,7 +50,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The text of a string.
+    /// Returns the text of a string.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Value::String(text) => Some(text),
@@ -58,7 +58,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value without what it borrows from.
+    /// Returns the value without borrowed text.
     pub fn into_owned(self) -> Value<'static> {
         let own = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
         match self {

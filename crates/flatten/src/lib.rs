@@ -1,13 +1,13 @@
 //! JSON to rows of path and scalar, rows to packed runs, and back; and the revision id that CouchDB gives to a body.
 //!
 //! Pure: no I/O, no keys, no state. A body is parsed ([`json::parse`]), its names are looked up ([`unknown_names`],
-//! [`FieldIds`]), it is flattened ([`flatten()`]) and packed ([`pack`]) into pairs of path and value, which the layer
-//! writes under a prefix. Read back in order they give the text again, byte for byte but for white space, escapes and
+//! [`FieldIds`]), and it is flattened ([`flatten()`]) and packed ([`pack`]) into pairs of path and value, which the
+//! layer writes under a prefix. Read in order, the pairs give the same text again, except for white space, escapes and
 //! duplicate names ([`write_members`]).
 //!
 //! # Paths
 //!
-//! A path is FoundationDB-tuple-encoded ([`path`]); rows lie in the order of its bytes.
+//! A path is FoundationDB-tuple-encoded ([`path`]); rows sort by its bytes.
 //!
 //! | element | meaning |
 //! |---|---|
@@ -21,7 +21,7 @@
 //!
 //! # Values
 //!
-//! The first byte says what a value is. Lengths are unsigned LEB128 varints; every scalar knows its own length.
+//! The first byte is the type of a value. Lengths are unsigned LEB128 varints; every scalar contains its length.
 //!
 //! | first byte | what follows |
 //! |---|---|

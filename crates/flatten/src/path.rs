@@ -1,7 +1,7 @@
 //! Paths: FoundationDB-tuple-encoded elements from a body's root to a row.
 //!
-//! Only two of the tuple layer's types are needed: integers from 0 up (`14` and the number of its bytes added, then those
-//! bytes, big-endian) and strings (`02`, the UTF-8 with each `00` as `00 ff`, `00`).
+//! Only two types of the tuple layer are used: integers from 0 up (`14` plus the number of bytes, then the bytes,
+//! big-endian) and strings (`02`, the UTF-8 with each `00` as `00 ff`, `00`).
 
 use std::borrow::Cow;
 
@@ -18,18 +18,18 @@ pub const PACKED: u64 = 3;
 /// The first field id; 4 to 9 are reserved (design/data-model.md).
 pub const FIRST_FIELD_ID: u64 = 10;
 
-/// Never the first byte of an element; behind a literal's end it says that the end is none, but an escaped NUL.
+/// Never the first byte of an element. After a literal's end it marks an escaped NUL instead.
 pub(crate) const ESCAPE: u8 = 0xff;
 
 const STRING: u8 = 0x02;
 const INT_ZERO: u8 = 0x14;
 
-/// One element of a path.
+/// An element of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Element<'p> {
     /// A marker, an array position, a part's number or a field id.
     Int(u64),
-    /// A field name that has no id.
+    /// A field name without an id.
     Literal(Cow<'p, str>),
 }
 
@@ -53,13 +53,13 @@ pub fn put_literal(path: &mut Vec<u8>, name: &str) {
     path.push(0);
 }
 
-/// How many bytes [`put_literal`] appends.
+/// Returns the number of bytes that [`put_literal`] appends.
 pub fn literal_len(name: &str) -> usize {
     2 + name.len() + name.bytes().filter(|byte| *byte == 0).count()
 }
 
-/// The first element of a path and how many bytes it takes; `None` for what flattening does not make: another type, an
-/// integer not in its shortest form, a name that is not UTF-8.
+/// Parses the first element of a path. Returns it with its length; `None` if flattening does not produce it: another
+/// type, an integer that is not in its shortest form, a name that is not UTF-8.
 pub fn take(path: &[u8]) -> Option<(Element<'_>, usize)> {
     if path.first() != Some(&STRING) {
         return take_int(path).map(|(value, used)| (Element::Int(value), used));
@@ -88,7 +88,7 @@ pub fn take(path: &[u8]) -> Option<(Element<'_>, usize)> {
     Some((Element::Literal(name), at))
 }
 
-/// As [`take`], of an integer.
+/// As [`take`], for an integer.
 pub fn take_int(path: &[u8]) -> Option<(u64, usize)> {
     let (&code, rest) = path.split_first()?;
     let len = usize::from(code.checked_sub(INT_ZERO)?);
@@ -99,16 +99,16 @@ pub fn take_int(path: &[u8]) -> Option<(u64, usize)> {
     Some((value, 1 + len))
 }
 
-/// One step into a body.
+/// A step into a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step<'s> {
     /// To the member with this name.
     Name(&'s str),
-    /// To the array's item at this position, from 0.
+    /// To the array item at this position, from 0.
     Index(u64),
 }
 
-/// The path of the value that `steps` lead to.
+/// Returns the path of the value that `steps` lead to.
 pub fn of_steps(steps: &[Step<'_>], ids: &impl FieldIds) -> Vec<u8> {
     let mut path = Vec::new();
     for step in steps {
@@ -126,8 +126,8 @@ pub fn of_steps(steps: &[Step<'_>], ids: &impl FieldIds) -> Vec<u8> {
     path
 }
 
-/// A path for people: ids, markers and positions as numbers, literal names quoted, `/` between them; what is no element
-/// is shown as hexadecimal digits.
+/// Formats a path for people: ids, markers and positions as numbers, literal names quoted, `/` between them; invalid
+/// bytes as hexadecimal digits.
 pub fn display(path: &[u8]) -> String {
     use std::fmt::Write;
     let mut out = String::new();

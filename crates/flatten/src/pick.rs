@@ -1,4 +1,4 @@
-//! Some values of a body, without the rest of it.
+//! Reads some values of a body without the rest of it.
 
 use crate::error::DecodeError;
 use crate::json::Value;
@@ -8,22 +8,22 @@ use crate::scalar::Scalar;
 use crate::subtree::read_subtree;
 use crate::unflatten::FieldNames;
 
-/// What [`pick`] found.
+/// The result of [`pick`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Picked {
-    /// The value at each path; `None`: there is none.
+    /// The value at each path; `None`: the path has no value.
     Values(Vec<Option<Value<'static>>>),
-    /// An object or array around one of the paths is stored packed: only reading the whole body tells.
+    /// An object or array around one of the paths is stored packed: the whole body must be read.
     Packed,
 }
 
-/// The values at `paths` (see [`crate::path::of_steps`]), which are in ascending order, none being the beginning of another, in a
-/// body whose pairs are given in order.
+/// Returns the values at `paths` (see [`crate::path::of_steps`]) of a body whose pairs come in order. The paths must
+/// be in ascending order, and none may be a prefix of another.
 ///
-/// One pass over the rows up to the last path, and one more for each path at which no scalar lies.
+/// Reads the rows up to the last path once, and once more for each path without a scalar.
 ///
 /// # Errors
-/// [`DecodeError`], of rows that are passed over only where they cannot be.
+/// [`DecodeError`], for skipped rows only if they cannot be skipped.
 pub fn pick<'k, P>(pairs: P, paths: &[Vec<u8>], names: &impl FieldNames) -> Result<Picked, DecodeError>
 where
     P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
@@ -31,7 +31,7 @@ where
     let mut values = vec![None; paths.len()];
     let mut subtrees = Vec::new();
     let mut is_packed = false;
-    // The first path that is not behind us.
+    // The first path at or after the current row.
     let mut at = 0;
     let mut full = Vec::new();
     for (key, value) in pairs.clone() {
@@ -84,7 +84,7 @@ where
     Ok(Picked::Values(values))
 }
 
-/// Whether a row, which is a part of something stored packed, is of something around `path`.
+/// Returns whether a row that is a packed part belongs to an object or array around `path`.
 fn lies_in_packed(path: &[u8], row: &[u8]) -> bool {
     // Its last two elements are the marker and the part's number.
     let (mut rest, mut ends) = (row, Vec::new());

@@ -1,10 +1,11 @@
-//! Rows of a body, in one buffer.
+//! The rows of a body, in one buffer.
 
 use crate::scalar::{Cursor, Scalar, put_varint};
 
-/// Rows of a body in order of their paths.
+/// The rows of a body in path order.
 ///
-/// They lie in one buffer in the form that a run has them (see [`crate::run`]), each path as what differs from the one
+/// They are stored in the format of a run (see [`crate::run`]), each path as its difference from the previous one:
+/// memory is proportional to the body's text at any depth.
 /// before: memory is in proportion to the body's text, however deep it is.
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
@@ -18,22 +19,22 @@ impl Rows {
         Rows { stream: Vec::with_capacity(bytes), count: 0, path_bytes: 0 }
     }
 
-    /// How many there are; never 0 after flattening.
+    /// The number of rows; never 0 after flattening.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// What all paths take together, written out, in bytes.
+    /// The total size of all paths written in full, in bytes.
     pub fn path_bytes(&self) -> u64 {
         self.path_bytes
     }
 
-    /// `path` is greater than the last one, and has its first `shared` bytes in common with it.
+    /// Appends a row. `path` must be greater than the last one, and share its first `shared` bytes with it.
     pub(crate) fn push(&mut self, path: &[u8], shared: usize, scalar: Scalar<'_>) {
         let (_, rest) = path.split_at_checked(shared).unwrap_or((path, &[]));
         put_varint(&mut self.stream, shared as u64);
@@ -46,7 +47,7 @@ impl Rows {
 
     pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         let mut cursor = Cursor(&self.stream);
-        // What `push` wrote is whole: this ends at the end.
+        // `push` wrote complete entries, so this ends only at the end.
         std::iter::from_fn(move || Entry::take(&mut cursor).ok())
     }
 
@@ -63,12 +64,12 @@ impl Rows {
 
 /// A row in a buffer.
 pub(crate) struct Entry<'r> {
-    /// How many bytes its path has in common with the one before.
+    /// The number of bytes that its path shares with the previous one.
     pub shared: usize,
     /// The rest of its path.
     pub rest: &'r [u8],
     pub scalar: &'r [u8],
-    /// All of it.
+    /// The whole entry.
     pub bytes: &'r [u8],
 }
 

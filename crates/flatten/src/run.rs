@@ -1,48 +1,48 @@
-//! Consecutive rows in one value.
+//! Runs: consecutive rows in one value.
 //!
-//! A run lies under its first row's path. Plain: `00`, then the first row's scalar; then for each further row how many
-//! bytes of its path it shares with the row before, the length of the rest, the rest, the scalar. Lengths are varints
-//! (LEB128). Compressed: `01`, the length of what the plain run has behind its first byte, then that as an lz4 block.
-//! A row alone is no run unless it is compressed: its scalar stands as it is.
+//! A run is stored under its first row's path. A plain run is `00` and the first row's scalar; then for each further
+//! row the number of bytes that its path shares with the previous row, the length of the rest, the rest, and the
+//! scalar. Lengths are varints (LEB128). A compressed run is `01`, the length of the plain run after its first byte,
+//! then that part as an lz4 block. A single row is a run only if it is compressed; otherwise its scalar is the value.
 
 use crate::error::DecodeError;
 use crate::rows::{Entry, Rows};
 use crate::scalar::{Cursor, FIRST_TAG, RUN_LZ4, RUN_PLAIN, Scalar, put_varint};
 
-/// Most bytes of a value that [`pack`] makes, as long as no path is longer than 20,000 (FoundationDB takes 100,000).
+/// The most bytes of a value from [`pack`], if no path is longer than 20,000 bytes (FoundationDB's limit is 100,000).
 pub const VALUE_BYTES_MAX: usize = 90_000;
 
-/// Shorter runs are not worth a try to compress them.
+/// Shorter runs are not compressed.
 pub const COMPRESSED_FROM_BYTES: usize = 1_024;
 
-/// A body whose keys would take more than this, each row with its own, is packed into runs all the same: a few bytes of
-/// deep text can otherwise stand for kilobytes of path each.
+/// The most bytes of keys with one key per row. A body above it is packed into runs in any case, because a few bytes
+/// of deep text can need kilobytes of path for each row.
 const KEYS_BYTES_MAX: u64 = 32_000_000;
 
-/// What such a body, and no other, has for `run_bytes` at least.
+/// The least `run_bytes` of such a body.
 const RUN_BYTES_OF_LARGE: usize = 60_000;
 
-/// What a pair takes beside its bytes, about.
+/// The approximate overhead of a pair in bytes.
 const PAIR_OVERHEAD_BYTES: u64 = 64;
 
-/// How rows are packed.
+/// Options of packing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PackOptions {
-    /// A run takes rows until it has this many bytes, before it is compressed. 0: each row is a pair (design/data-model.md).
+    /// The size at which a run ends, in bytes before compression. 0: each row is a pair (design/data-model.md).
     pub run_bytes: usize,
-    /// Runs of this many bytes and more are compressed if that saves an eighth. `None`: never.
+    /// The size in bytes from which runs are compressed if that saves an eighth. `None`: never.
     pub compressed_from_bytes: Option<usize>,
 }
 
 /// Packs rows into pairs of path and value, in order; runs from [`COMPRESSED_FROM_BYTES`] are compressed.
 ///
-/// Value bytes are at most [`VALUE_BYTES_MAX`]. Every value says itself what it is, so that pairs of different
-/// `run_bytes` may lie in one database.
+/// A value has at most [`VALUE_BYTES_MAX`] bytes. Every value describes itself, so pairs of different `run_bytes` may
+/// be in one database.
 pub fn pack(rows: &Rows, run_bytes: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
     pack_with(rows, &PackOptions { run_bytes, compressed_from_bytes: Some(COMPRESSED_FROM_BYTES) })
 }
 
-/// As [`pack`], with its options.
+/// As [`pack`], with explicit options.
 pub fn pack_with(rows: &Rows, options: &PackOptions) -> Vec<(Vec<u8>, Vec<u8>)> {
     let keys_bytes = rows.path_bytes() + rows.len() as u64 * PAIR_OVERHEAD_BYTES;
     let mut options = *options;
@@ -78,7 +78,7 @@ impl Packer {
             return;
         }
         let grown = self.run.len() + entry.bytes.len();
-        // A row that is large for a run stands alone, so that small ones beside it can be read without it.
+        // A row that is large for a run is stored alone, so that its small neighbours can be read without it.
         let bytes_max = VALUE_BYTES_MAX.min(2 * self.options.run_bytes);
         if self.rows > 0 && (self.run.len() >= self.options.run_bytes || grown > bytes_max) {
             self.close();
@@ -109,7 +109,7 @@ impl Packer {
         self.rows = 0;
     }
 
-    /// The run compressed, if that saves an eighth.
+    /// Returns the run compressed, if that saves an eighth.
     fn compressed(&self, run: &[u8]) -> Option<Vec<u8>> {
         if self.options.compressed_from_bytes.is_none_or(|from| run.len() < from) {
             return None;
@@ -127,8 +127,8 @@ impl Packer {
     }
 }
 
-/// Calls `row` for each row of a pair, in order: how many bytes of its path it says to share with the row before (not
-/// checked against that), the rest of its path, its scalar.
+/// Calls `row` for each row of a pair, in order, with the number of bytes that its path claims to share with the
+/// previous row (not checked), the rest of its path, and its scalar.
 pub(crate) fn each_row(
     key: &[u8],
     value: &[u8],

@@ -1,4 +1,4 @@
-//! The values of single rows: a tag byte, then what it says. Each knows its own length.
+//! The values of single rows: a tag byte and its data, which includes the length.
 
 use crate::error::DecodeError;
 
@@ -6,7 +6,7 @@ use crate::error::DecodeError;
 pub(crate) const RUN_PLAIN: u8 = 0x00;
 /// First byte of a run compressed with lz4.
 pub(crate) const RUN_LZ4: u8 = 0x01;
-/// The first tag of a scalar: what is below begins a run.
+/// The first tag of a scalar; lower bytes begin a run.
 pub(crate) const FIRST_TAG: u8 = 0x10;
 
 const NULL: u8 = 0x10;
@@ -22,7 +22,7 @@ const PACKED_PART: u8 = 0x19;
 const ORDER_PART: u8 = 0x1a;
 const FLOAT: u8 = 0x1b;
 
-/// Integers 0 to 63 are their tag.
+/// Integers 0 to 63 are encoded in their tag.
 const SMALL_INT: u8 = 0x40;
 /// Strings of 0 to 63 bytes have their length in the tag.
 const SHORT_STRING: u8 = 0x80;
@@ -38,11 +38,11 @@ const SHORT_NUMBER_MAX: usize = 32;
 pub(crate) enum Scalar<'a> {
     Null,
     Bool(bool),
-    /// Text that is the canonical form of the integer.
+    /// A number whose text is the canonical form of this integer.
     Int(i64),
-    /// Text that is Rust's display of the float: shortest, without exponent.
+    /// A number whose text is Rust's display of this float: shortest, without exponent.
     Float(f64),
-    /// Any other number's text.
+    /// The text of any other number.
     Number(&'a [u8]),
     String(&'a [u8]),
     EmptyObject,
@@ -53,13 +53,13 @@ pub(crate) enum Scalar<'a> {
 }
 
 impl<'a> Scalar<'a> {
-    /// What a number's text is stored as: as binary where that is shorter and gives the same text again.
+    /// Chooses the storage form of a number: binary if that is shorter and restores the same text.
     pub(crate) fn of_number(text: &'a str) -> Self {
-        // As text such a float takes no more than the 9 bytes of its binary form.
+        // The shortest text of a float whose binary form, 9 bytes, is smaller.
         const FLOAT_FROM_BYTES: usize = 10;
         let is_integer = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
         if is_integer {
-            // "-0" is not the canonical form of any.
+            // "-0" is not the canonical form of any integer.
             if let Ok(integer) = text.parse::<i64>()
                 && text != "-0"
             {
@@ -112,7 +112,7 @@ impl<'a> Scalar<'a> {
 
 fn displays_as(float: f64, text: &str) -> bool {
     use std::fmt::Write;
-    /// Compares what is written with a text.
+    /// Compares written text with an expected one.
     struct Expect<'t>(&'t str);
     impl Write for Expect<'_> {
         fn write_str(&mut self, piece: &str) -> std::fmt::Result {
@@ -130,7 +130,7 @@ fn put_slice(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Reads from the front of bytes.
+/// Reads from the front of a byte string.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cursor<'a>(pub(crate) &'a [u8]);
 
@@ -179,7 +179,7 @@ impl<'a> Cursor<'a> {
         usize::try_from(self.varint()?).map_err(|_| DecodeError::BadRun)
     }
 
-    /// The scalar in front.
+    /// Reads a scalar.
     #[inline]
     pub(crate) fn scalar(&mut self) -> Result<Scalar<'a>, DecodeError> {
         let tag = self.byte()?;

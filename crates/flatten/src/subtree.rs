@@ -1,4 +1,4 @@
-//! Reading a part of a body: which keys hold it, and what is in them.
+//! Reads of a part of a body: its key range, and its value.
 
 use crate::error::DecodeError;
 use crate::json::{self, Value};
@@ -6,31 +6,31 @@ use crate::path::ESCAPE;
 use crate::run::each_row;
 use crate::unflatten::{FieldNames, Writer};
 
-/// The keys that hold a subtree.
+/// The keys that contain a subtree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubtreeRange {
-    /// Read from the last key that is not greater than this: the run that holds the subtree's first row may begin before
-    /// it. (If that key is not one of the body's, it is to be left out.)
+    /// The read begins at the last key not greater than this, because the run with the subtree's first row may begin
+    /// before it. (The caller must skip that key if it is not one of the body's.)
     pub begin: Vec<u8>,
-    /// Read to the first key that is not less than this, without it.
+    /// The read ends before the first key not less than this.
     pub end: Vec<u8>,
 }
 
-/// The range of the subtree at `path` (see [`crate::path::of_steps`]) in a body whose keys have `prefix` before their
-/// paths.
+/// Returns the range of the subtree at `path` (see [`crate::path::of_steps`]) in a body whose keys have `prefix`
+/// before their paths.
 pub fn subtree_range(prefix: &[u8], path: &[u8]) -> SubtreeRange {
     let begin = [prefix, path].concat();
     let end = [&begin, &[ESCAPE][..]].concat();
     SubtreeRange { begin, end }
 }
 
-/// The value at `path`, from the pairs in its [`subtree_range`], in order.
+/// Returns the value at `path`, from the pairs in its [`subtree_range`], in order.
 ///
-/// `None`: there are no rows of it. Then it does not exist, or an object around it is stored packed, which only reading
-/// the whole body tells.
+/// `None`: the subtree has no rows. Then it does not exist, or an object around it is stored packed, and the whole
+/// body must be read.
 ///
 /// # Errors
-/// [`DecodeError`], of rows before the subtree only where they cannot be passed over.
+/// [`DecodeError`], for rows before the subtree only if they cannot be skipped.
 pub fn read_subtree<'k>(
     pairs: impl IntoIterator<Item = (&'k [u8], &'k [u8])>,
     path: &[u8],

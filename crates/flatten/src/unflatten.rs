@@ -1,7 +1,7 @@
-//! Rows back into JSON text, in one pass and without a tree.
+//! Unflattening: rows back to JSON text, in one pass and without a tree.
 //!
-//! The text is written as the rows come. An object whose order differs from that of its rows has a permutation; its
-//! members are then put in order when the object is closed, as pieces of the text that is there.
+//! The text is written in row order. An object written in another order has a permutation, by which its members are
+//! reordered in the text when the object is closed.
 
 use crate::error::DecodeError;
 use crate::json::{self, Limits, Value, is_number, write_escaped};
@@ -9,15 +9,15 @@ use crate::path::{ARRAY, ESCAPE, Element, FIRST_FIELD_ID, PACKED, PART, PERMUTAT
 use crate::run::each_row;
 use crate::scalar::{Cursor, Scalar};
 
-/// Longest path followed. FoundationDB's keys have at most 10,000 bytes.
+/// The longest path accepted, in bytes: FoundationDB's limit on keys.
 const PATH_BYTES_MAX: usize = 10_000;
 
-/// Names of field ids.
+/// The names of field ids.
 pub trait FieldNames {
-    /// The name that has this id.
+    /// Returns the name with this id.
     fn name_of(&self, id: u64) -> Option<&str>;
 
-    /// What [`member_text`] makes of it, where that is kept.
+    /// Returns the cached [`member_text`] of the id's name.
     fn member_text_of(&self, _id: u64) -> Option<&[u8]> {
         None
     }
@@ -33,7 +33,7 @@ impl<N: FieldNames + ?Sized> FieldNames for &N {
     }
 }
 
-/// What stands before a member's value: its name as a JSON string, and a colon.
+/// The text before a member's value: its name as a JSON string, and a colon.
 pub fn member_text(name: &str) -> Box<[u8]> {
     let mut text = Vec::with_capacity(name.len() + 3);
     write_name(name, &mut text);
@@ -46,22 +46,22 @@ fn write_name(name: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\":");
 }
 
-/// What [`write_members`] wrote.
+/// The counts of [`write_members`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Members {
-    /// How many members the body has.
+    /// The number of members of the body.
     pub count: usize,
-    /// How many rows it was in.
+    /// The number of rows of the body.
     pub rows: usize,
 }
 
-/// Appends a body's members as compact JSON text without the outer braces, from the pairs that [`crate::pack`] made, in
-/// order. An empty body appends nothing.
+/// Appends a body's members as compact JSON text without the outer braces, from the pairs that [`crate::pack`] made,
+/// in order. An empty body appends nothing.
 ///
-/// Whatever the pairs are, what is appended is JSON; a run has at most [`crate::VALUE_BYTES_MAX`] bytes inflated.
+/// The appended text is JSON for any pairs; a run inflates to at most [`crate::VALUE_BYTES_MAX`] bytes.
 ///
 /// # Errors
-/// [`DecodeError`]; `out` is as it was before.
+/// [`DecodeError`]; `out` is unchanged then.
 pub fn write_members<'k>(
     pairs: impl IntoIterator<Item = (&'k [u8], &'k [u8])>,
     names: &impl FieldNames,
@@ -79,7 +79,7 @@ pub fn write_members<'k>(
     written
 }
 
-/// A body as a tree, from the pairs that [`crate::pack`] made, in order.
+/// Reads a body as a tree, from the pairs that [`crate::pack`] made, in order.
 ///
 /// # Errors
 /// [`DecodeError`]
@@ -93,11 +93,11 @@ pub fn read_body<'k>(
     parsed(&out).map(Value::into_owned)
 }
 
-/// Whether pairs are what [`crate::pack`] makes of some body: every run decodes, paths grow, every id has a name, and
-/// what comes out is a JSON object without duplicate names.
+/// Checks whether [`crate::pack`] can produce the pairs: every run decodes, paths grow, every id has a name, and the
+/// result is a JSON object without duplicate names.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first error found.
 pub fn validate<'k>(
     pairs: impl IntoIterator<Item = (&'k [u8], &'k [u8])>,
     names: &impl FieldNames,
@@ -106,7 +106,7 @@ pub fn validate<'k>(
     let members = write_members(pairs, names, &mut out)?;
     out.push(b'}');
     match parsed(&out)? {
-        // Parsing has dropped all but one of duplicates.
+        // The parser has dropped duplicates.
         body @ Value::Object(_) if json::text_len(&body) == out.len() => {
             debug_assert!(matches!(body, Value::Object(body) if body.len() == members.count));
             Ok(())
@@ -131,36 +131,36 @@ enum Kind {
     Order,
 }
 
-/// Something that is being written.
+/// A value being written.
 #[derive(Debug)]
 struct Frame {
     kind: Kind,
-    /// Bytes of path up to its elements (a marker included).
+    /// Bytes of the path up to its elements (a marker included).
     path_bytes: usize,
-    /// Bytes of path up to the end of the last element.
+    /// Bytes of the path up to the end of the last element.
     element_end: usize,
-    /// Elements so far; without the permutation.
+    /// The number of elements so far, without the permutation.
     count: usize,
-    /// Where in `starts` its members begin.
+    /// The index of its first member in `starts`.
     starts: usize,
-    /// The permutation's bytes, if there is one.
+    /// The permutation's bytes; empty without one.
     order: Vec<u8>,
 }
 
 pub(crate) struct Writer<'o, 'n, N> {
     names: &'n N,
     out: &'o mut Vec<u8>,
-    /// The root is an object, and its braces are left out.
+    /// True if the root is an object whose braces are left out.
     members_only: bool,
     /// Path of the last row.
     path: Vec<u8>,
     rows: usize,
     frames: Vec<Frame>,
-    /// Where each member of the open objects begins in the text.
+    /// The begin of each member of the open objects in the text.
     starts: Vec<usize>,
-    /// Parts that must be together before they can be used.
+    /// Parts that are joined before use.
     joined: Vec<u8>,
-    /// Members of the root.
+    /// The number of members of the root.
     count: usize,
 }
 
@@ -179,7 +179,7 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
         }
     }
 
-    /// Takes a row whose path is the first `shared` bytes of the one before and `rest`.
+    /// Writes a row whose path is the first `shared` bytes of the previous one and `rest`.
     pub(crate) fn row(&mut self, shared: usize, rest: &[u8], scalar: Scalar<'_>) -> Result<(), DecodeError> {
         let last = self.path.get(shared..).ok_or(DecodeError::BadRun)?;
         let more = last.iter().zip(rest).take_while(|(a, b)| a == b).count();
@@ -187,7 +187,7 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
             match (last.get(more), rest.get(more)) {
                 (_, None) => return Err(DecodeError::OutOfOrder),
                 (None, Some(&ESCAPE)) => {}
-                // Below a row that has a value.
+                // A row below a row with a value.
                 (None, Some(_)) => return Err(DecodeError::BadPath),
                 (Some(last), Some(now)) if now < last => return Err(DecodeError::OutOfOrder),
                 _ => {}
@@ -213,14 +213,14 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
         }
     }
 
-    /// Whether `end`, which was the end of an element in the last path, is one in this path too, which has its first
-    /// `shared` bytes in common with it.
+    /// Returns whether `end`, the end of an element in the last path, is one in this path too. The paths share their
+    /// first `shared` bytes.
     fn is_within(&self, end: usize, shared: usize) -> bool {
-        // A literal's end is also how an escaped NUL begins.
+        // An escaped NUL also begins with a literal's end.
         end <= shared && self.path.get(end) != Some(&ESCAPE)
     }
 
-    /// Writes the value that begins in the path at `at`.
+    /// Writes the value at offset `at` of the path.
     fn value(&mut self, at: usize, scalar: Scalar<'_>) -> Result<(), DecodeError> {
         let is_root = self.frames.is_empty();
         if at == self.path.len() {
@@ -259,11 +259,12 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
         });
     }
 
-    /// Writes the element of the innermost frame that begins in the path where the frame ends.
+    /// Writes the element of the innermost frame that begins at the end of the frame's path.
     ///
-    /// With [`Writer::value`] it recurses once an element: a path has at most 10,000 bytes, but deep ones are refused.
+    /// It recurses with [`Writer::value`] once for each element: a path has at most 10,000 bytes, and deep ones are
+    /// refused.
     fn element(&mut self, scalar: Scalar<'_>) -> Result<(), DecodeError> {
-        // The frames of a value of the greatest depth, and of a text in parts in it.
+        // The frames of a value of the greatest depth, and of a text in parts inside of it.
         if self.frames.len() > json::DEPTH_MAX_LIMIT + 1 {
             return Err(DecodeError::BadPath);
         }
@@ -347,7 +348,7 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
         Ok(())
     }
 
-    /// Ends the innermost frame.
+    /// Closes the innermost frame.
     fn close(&mut self) -> Result<(), DecodeError> {
         let frame = self.frames.pop().ok_or(DecodeError::BadPath)?;
         let bare = self.members_only && self.frames.is_empty();
@@ -368,7 +369,7 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
             },
             Kind::Object => {
                 if frame.count == 0 {
-                    // Only its permutation was there.
+                    // The object has a permutation but no members.
                     return Err(DecodeError::BadOrder);
                 }
                 if !frame.order.is_empty() {
@@ -409,8 +410,8 @@ fn begin_member(out: &mut Vec<u8>, frame: &mut Frame, starts: &mut Vec<usize>) {
     starts.push(out.len());
 }
 
-/// Puts an object's members, which end the text, into the order written. `order` has, for each member in that order, its
-/// place among those that are there.
+/// Reorders an object's members, which end the text, into the order written. `order` has, for each member in that
+/// order, its index in the text.
 fn reorder(out: &mut Vec<u8>, starts: &[usize], order: &[u8]) -> Result<(), DecodeError> {
     let first = *starts.first().ok_or(DecodeError::BadOrder)?;
     let sorted = out.split_off(first);
@@ -422,7 +423,7 @@ fn reorder(out: &mut Vec<u8>, starts: &[usize], order: &[u8]) -> Result<(), Deco
             Some(used) if !*used => *used = true,
             _ => return Err(DecodeError::BadOrder),
         }
-        // A comma stands between a member and the next.
+        // A comma separates a member from the next.
         let end = starts.get(place + 1).map_or(sorted.len(), |next| next - first - 1);
         let member = starts.get(place).and_then(|start| sorted.get(start - first..end)).ok_or(DecodeError::BadOrder)?;
         if written > 0 {

@@ -1,26 +1,26 @@
-//! The line of ancestors of a leaf, kept so that an edit rewrites a bounded part of it.
+//! A leaf's line of ancestors, stored so that an edit rewrites a bounded part of it.
 //!
-//! A leaf may have a thousand ancestors (`_revs_limit`), and each edit makes its parent one more. The recent ones stand
-//! in the leaf's own record; when they reach [`ANCESTORS_INLINE_MAX`], the older half is sealed: written once as a
-//! segment of its own, which names the next older one. Branches of one tree share the segments below their fork.
+//! A leaf may have a thousand ancestors (`_revs_limit`), and each edit adds its parent. The recent ones are in the
+//! leaf's own record. When they reach [`ANCESTORS_INLINE_MAX`], the older half is sealed: written once as a separate
+//! segment, which names the next older one. Branches of one tree share the segments below their fork.
 
 use crate::RevId;
 
-/// Most ancestors in a leaf's own record, and in a segment.
+/// The most ancestors in a leaf's record, and in a segment.
 pub const ANCESTORS_INLINE_MAX: usize = 64;
 
 /// Ancestors of a leaf, newest first: its parent, the parent's parent, and so on, without a gap.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ancestry {
-    /// The newest, at most [`ANCESTORS_INLINE_MAX`].
+    /// The newest ancestors, at most [`ANCESTORS_INLINE_MAX`].
     pub recent: Vec<RevId>,
-    /// The newest of the older ones, which lie in sealed segments.
+    /// The newest sealed ancestor.
     pub sealed: Option<RevId>,
-    /// How many lie in sealed segments.
+    /// The number of sealed ancestors.
     pub sealed_count: u64,
 }
 
-/// A run of ancestors that left the record.
+/// A segment of sealed ancestors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
     /// Newest first, 1 to [`ANCESTORS_INLINE_MAX`]. The first names the segment.
@@ -30,9 +30,9 @@ pub struct Sealed {
 }
 
 impl Ancestry {
-    /// From a whole line: its newest part, and the segments to be written for the rest, newest first.
+    /// Splits a whole line into the recent part and the segments to write for the rest, newest first.
     pub fn of_line(mut line: Vec<RevId>) -> (Ancestry, Vec<Sealed>) {
-        // Half full, so that the next edits need no segment.
+        // Half full, so that the next edits write no segment.
         let older = line.split_off(line.len().min(ANCESTORS_INLINE_MAX / 2));
         let runs: Vec<_> = older.chunks(ANCESTORS_INLINE_MAX).collect();
         let first_of = |run: Option<&&[RevId]>| run.and_then(|run| run.first()).cloned();
@@ -42,8 +42,8 @@ impl Ancestry {
         (ancestry, segments.collect())
     }
 
-    /// The ancestry of a child of `leaf`, whose ancestry this is: `leaf` comes first. When the recent ones would be too
-    /// many, the older half comes back to be written as a segment.
+    /// Returns the ancestry of a child of `leaf`, whose ancestry this is: `leaf` comes first. If the recent ancestors
+    /// would exceed the limit, it also returns the older half, to be written as a segment.
     pub fn extend(mut self, leaf: RevId) -> (Ancestry, Option<Sealed>) {
         self.recent.insert(0, leaf);
         if self.recent.len() <= ANCESTORS_INLINE_MAX {
@@ -56,12 +56,12 @@ impl Ancestry {
         (self, Some(Sealed { revisions, next }))
     }
 
-    /// How many ancestors there are, sealed ones included.
+    /// The number of ancestors, sealed ones included.
     pub fn len(&self) -> u64 {
         self.recent.len() as u64 + self.sealed_count
     }
 
-    /// A first revision has none.
+    /// Returns whether there are none: true for a first revision.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -77,7 +77,7 @@ mod tests {
         RevId::from_parts(generation, "a").unwrap()
     }
 
-    /// The whole line again, by way of the segments.
+    /// Joins the line and its segments.
     fn line(ancestry: &Ancestry, segments: &HashMap<RevId, Sealed>) -> Vec<RevId> {
         let (mut line, mut next) = (ancestry.recent.clone(), ancestry.sealed.as_ref());
         while let Some(segment) = next.map(|newest| &segments[newest]) {

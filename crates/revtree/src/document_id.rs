@@ -1,4 +1,4 @@
-//! What a document's id says of the document.
+//! Document ids and the kinds of documents that they name.
 
 /// First segment of a design document's path.
 pub const DESIGN: &str = "_design";
@@ -6,19 +6,19 @@ pub const DESIGN: &str = "_design";
 /// First segment of a local document's path.
 pub const LOCAL: &str = "_local";
 
-/// The ids of all design documents: from the first of these, which is none, up to the second.
+/// The ids of all design documents: from the first of these, which is not a design document's id, up to the second.
 pub const DESIGN_IDS: (&str, &str) = ("_design/", "_design0");
 
 const LOCAL_PREFIX: &str = "_local/";
 
-/// What a document is, as its id says.
+/// The kind of a document, as its id tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DocumentKind {
-    /// One that users write. Of their ids, those with another underscore in front are refused where they are written.
+    /// A document that users write. Other ids that begin with an underscore are refused by writes.
     Ordinary,
-    /// `_design/...`: it defines functions and indexes, and replicates as others do.
+    /// `_design/...`: defines functions and indexes, and replicates like ordinary documents.
     Design,
-    /// `_local/...`: it has no history, and does not replicate.
+    /// `_local/...`: has no history and does not replicate.
     Local,
 }
 
@@ -31,11 +31,11 @@ pub struct DocumentId<'a> {
 }
 
 impl<'a> DocumentId<'a> {
-    /// Reads an id: any text is one.
+    /// Parses an id; every text is valid.
     #[must_use]
     #[inline]
     pub fn of(id: &'a str) -> Self {
-        // Most ids have no underscore in front.
+        // Most ids do not begin with an underscore.
         if !id.starts_with('_') {
             return DocumentId { text: id, kind: DocumentKind::Ordinary, name: id };
         }
@@ -52,32 +52,32 @@ impl<'a> DocumentId<'a> {
         self.text
     }
 
-    /// What the document is.
+    /// The kind of the document.
     #[must_use]
     pub fn kind(self) -> DocumentKind {
         self.kind
     }
 
-    /// What stands behind `_design/` or `_local/`; of others the whole id.
+    /// The part after `_design/` or `_local/`; for other ids the whole id.
     #[must_use]
     pub fn name(self) -> &'a str {
         self.name
     }
 
-    /// What stands behind `_local/`, if that is what the id begins with.
+    /// The part after `_local/`, if the id begins with it.
     #[must_use]
     pub fn local_name(self) -> Option<&'a str> {
         (self.kind == DocumentKind::Local).then_some(self.name)
     }
 
-    /// Whether the id is a design document's.
+    /// Returns whether the id is a design document's.
     #[must_use]
     #[inline]
     pub fn is_design(self) -> bool {
         self.kind == DocumentKind::Design
     }
 
-    /// Whether the id is a local document's.
+    /// Returns whether the id is a local document's.
     #[must_use]
     #[inline]
     pub fn is_local(self) -> bool {
@@ -85,13 +85,13 @@ impl<'a> DocumentId<'a> {
     }
 }
 
-/// The id of the design document of a name.
+/// Returns the id of the design document with a name.
 #[must_use]
 pub fn design_id(name: &str) -> String {
     [DESIGN_IDS.0, name].concat()
 }
 
-/// The id of the local document of a name, as clients see it.
+/// Returns the id of the local document with a name, as clients see it.
 #[must_use]
 pub fn local_id(name: &str) -> String {
     [LOCAL_PREFIX, name].concat()

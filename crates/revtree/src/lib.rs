@@ -1,11 +1,10 @@
-//! Ids of documents and revisions, and what can be said of revisions without looking at a store.
+//! Ids of documents and revisions, and revision trees. Pure: no I/O, no keys.
 //!
-//! What a document is (ordinary, design, local) follows from its id.
+//! The kind of a document (ordinary, design, local) follows from its id.
 //!
-//! A document's history is a tree whose nodes are revision ids `GENERATION-HASH`. This crate knows how such an id is
-//! written, how two of them compare, how paths of revisions make a tree and which of its leaves wins, the same on every
-//! replica, and how the line of ancestors of a leaf is kept so that an edit does not rewrite all of it. It does no I/O
-//! and knows no keys.
+//! A document's history is a tree whose nodes are revision ids `GENERATION-HASH`. This crate parses and compares the
+//! ids, merges paths of revisions into a tree, and picks the winning leaf, which is the same on every replica. It
+//! splits a leaf's line of ancestors so that an edit does not rewrite all of it.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 

@@ -1,17 +1,17 @@
-//! One revision id: `GENERATION-HASH`.
+//! A revision id: `GENERATION-HASH`.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-/// The greatest generation accepted: integers above it are not exact in JavaScript clients.
+/// The greatest generation accepted: larger integers are not exact in JavaScript clients.
 pub const GENERATION_MAX: u64 = 1 << 53;
 
-/// The longest hash part accepted, in bytes of UTF-8. CouchDB itself makes 32 hexadecimal digits; replication may bring
-/// others.
+/// The longest hash accepted, in bytes of UTF-8. CouchDB generates 32 hexadecimal digits; replication can bring other
+/// hashes.
 pub const HASH_BYTES_MAX: usize = 512;
 
-/// The number of hexadecimal digits of a hash that CouchDB generates.
+/// The hexadecimal digits of a hash that CouchDB generates.
 const DIGITS: usize = 32;
 
 /// The text is not a revision id. CouchDB answers 400 "Invalid rev format".
@@ -19,19 +19,20 @@ const DIGITS: usize = 32;
 #[error("Invalid rev format")]
 pub struct InvalidRevision;
 
-/// The part of a revision id behind the dash.
+/// The part of a revision id after the dash.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Hash {
-    /// 32 hexadecimal digits, kept as the 16 bytes that they stand for (so written in lower case again).
+    /// 32 hexadecimal digits, stored as 16 bytes and written in lower case.
     Md5([u8; 16]),
-    /// Any other text, up to [`HASH_BYTES_MAX`] bytes; CouchDB takes an empty one too.
+    /// Any other text, up to [`HASH_BYTES_MAX`] bytes; it may be empty, as in CouchDB.
     Text(Box<str>),
 }
 
 /// A revision id, such as `3-28390acbb2afb09d34e8e35d2d2211ad`.
 ///
-/// Ids order by generation, then by the bytes of the hash as CouchDB keeps it ([`RevId::hash_bytes`]): among leaves of equal
-/// deletedness the greatest wins, the same on every replica. So `1-aa...` of 32 digits is above `1-z`, and `1-00...` below.
+/// Ids sort by generation, then by the bytes of the hash as CouchDB stores it ([`RevId::hash_bytes`]). The greatest of
+/// the leaves that are equally deleted or not wins, the same on every replica. So `1-aa...` of 32 digits is above
+/// `1-z`, and `1-00...` below.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RevId {
     generation: u64,
@@ -39,7 +40,7 @@ pub struct RevId {
 }
 
 impl RevId {
-    /// The id that this service gives to an edit: `generation` and an MD5 (see `flatbed_flatten::etf`).
+    /// Builds the id of an edit made by this service: `generation` and an MD5 (see `flatbed_flatten::etf`).
     pub fn new(generation: u64, md5: [u8; 16]) -> Self {
         RevId { generation, hash: Hash::Md5(md5) }
     }
@@ -60,7 +61,7 @@ impl RevId {
         }
     }
 
-    /// How many edits the revision is away from the root, itself included: 1 for a first edit.
+    /// The generation: 1 for a first edit, and one more for each edit after it.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -78,7 +79,7 @@ impl RevId {
         }
     }
 
-    /// The text behind the dash.
+    /// The text after the dash.
     pub fn hash_text(&self) -> String {
         HashText(&self.hash).to_string()
     }
@@ -147,7 +148,7 @@ fn split(text: &str) -> Result<(u64, &str), InvalidRevision> {
 impl Ord for RevId {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_bytes = || self.hash_bytes().cmp(other.hash_bytes());
-        // A text of 16 bytes may equal the bytes of 32 digits. CouchDB takes both for one revision; here they are two.
+        // A text of 16 bytes may equal the bytes of 32 digits. CouchDB treats both as one revision; here they are two.
         let is_text = |rev: &RevId| matches!(rev.hash, Hash::Text(_));
         self.generation.cmp(&other.generation).then_with(by_bytes).then_with(|| is_text(self).cmp(&is_text(other)))
     }

@@ -1,25 +1,25 @@
 //! A document's revision tree: its leaves, each with its line of ancestors.
 //!
-//! What is known of a tree is a set of steps from a revision to its parent. Replication brings them as paths, in any
-//! order and cut off anywhere; a tree is the same whatever the order was. A revision that nothing was built on is a leaf.
+//! The known part of a tree is a set of steps from a revision to its parent. Replication brings them as paths, in any
+//! order and cut anywhere; the tree does not depend on the order. A revision without a child is a leaf.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::RevId;
 
-/// A leaf and what is known of the way to it.
+/// A leaf with its known ancestors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Branch {
     /// The leaf.
     pub leaf: RevId,
-    /// Whether it is a tombstone.
+    /// True for a tombstone.
     pub deleted: bool,
-    /// Its ancestors, newest first, without a gap: each one generation below the one before.
+    /// Its ancestors, newest first, without a gap: each one generation below its successor.
     pub ancestors: Vec<RevId>,
 }
 
 impl Branch {
-    /// What the winner is chosen by: not deleted first, then generation, then hash, bytewise. The greatest wins.
+    /// The rank that decides the winner: not deleted first, then generation, then hash, bytewise. The greatest wins.
     pub fn rank(&self) -> (bool, &RevId) {
         rank(self.deleted, &self.leaf)
     }
@@ -35,60 +35,60 @@ pub fn rank(deleted: bool, leaf: &RevId) -> (bool, &RevId) {
     (!deleted, leaf)
 }
 
-/// What a path was to a tree.
+/// The effect of a path on a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merged {
-    /// The revision was there; the path may have named more of its ancestors.
+    /// The revision was known; the path may have added ancestors.
     Known,
     /// The revision is a new leaf.
     New,
 }
 
-/// All branches of a document; none for a document that is not there.
+/// All branches of a document; none for a missing document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
     branches: BTreeMap<RevId, Branch>,
 }
 
 impl Tree {
-    /// A tree from its branches, which are all leaves of one tree.
+    /// Builds a tree from its branches, whose leaves must all be leaves of one tree.
     pub fn new(branches: impl IntoIterator<Item = Branch>) -> Tree {
         Tree { branches: branches.into_iter().map(|branch| (branch.leaf.clone(), branch)).collect() }
     }
 
-    /// The branch that every replica shows first.
+    /// Returns the winner, which every replica shows by default.
     pub fn winner(&self) -> Option<&Branch> {
         self.branches.values().max_by(|a, b| a.rank().cmp(&b.rank()))
     }
 
-    /// All branches, the winner first, each better than the next.
+    /// Returns all branches by descending rank, the winner first.
     pub fn branches(&self) -> Vec<&Branch> {
         let mut branches: Vec<&Branch> = self.branches.values().collect();
         branches.sort_by(|a, b| b.rank().cmp(&a.rank()));
         branches
     }
 
-    /// How many leaves there are.
+    /// The number of leaves.
     pub fn len(&self) -> usize {
         self.branches.len()
     }
 
-    /// Whether there is no document.
+    /// Returns whether the document is missing.
     pub fn is_empty(&self) -> bool {
         self.branches.is_empty()
     }
 
-    /// The branch of a leaf.
+    /// Returns the branch of a leaf.
     pub fn branch(&self, leaf: &RevId) -> Option<&Branch> {
         self.branches.get(leaf)
     }
 
-    /// Whether the revision is a leaf or a known ancestor of one.
+    /// Returns whether the revision is a leaf or a known ancestor of one.
     pub fn contains(&self, rev: &RevId) -> bool {
         self.branches_over(rev).next().is_some()
     }
 
-    /// The branches on which a revision lies.
+    /// Returns the branches that contain a revision.
     pub fn branches_over(&self, rev: &RevId) -> impl Iterator<Item = &Branch> {
         self.branches.values().filter(move |branch| branch.depth_of(rev).is_some())
     }
@@ -98,8 +98,8 @@ impl Tree {
         self.branches.keys()
     }
 
-    /// The leaves above revisions, and of those that are not in the tree the revisions themselves: each once. A branch is
-    /// looked at once for each generation that is named, not for each name.
+    /// Returns the leaves above the given revisions, each once; a revision that is not in the tree stands for itself.
+    /// Each branch is searched once for each named generation, not for each revision.
     pub fn leaves_over<'t>(&'t self, revs: &'t [RevId]) -> BTreeSet<&'t RevId> {
         let names: HashSet<&RevId> = revs.iter().collect();
         let generations: BTreeSet<u64> = revs.iter().map(RevId::generation).collect();
@@ -116,15 +116,15 @@ impl Tree {
         leaves
     }
 
-    /// A revision and its known ancestors, newest first; `None` for one that is not in the tree.
+    /// Returns a revision and its known ancestors, newest first; `None` if it is not in the tree.
     pub fn line(&self, rev: &RevId) -> Option<Vec<RevId>> {
         let branch = self.branches.get(rev).or_else(|| self.branches_over(rev).next())?;
         let depth = branch.depth_of(rev)?;
         Some(branch.line().skip(depth).cloned().collect())
     }
 
-    /// Adds a revision and the way to it: `path` begins with the revision, then its ancestors, newest first, each one
-    /// generation below the one before. An ancestor that was a leaf is no longer one.
+    /// Adds a revision with its ancestors: `path` begins with the revision, then its ancestors, newest first, each one
+    /// generation below its successor. An ancestor that was a leaf stops being one.
     pub fn merge(&mut self, path: &[RevId], deleted: bool) -> Merged {
         let Some((leaf, ancestors)) = path.split_first() else { return Merged::Known };
         let merged = if self.contains(leaf) { Merged::Known } else { Merged::New };
@@ -142,10 +142,10 @@ impl Tree {
         merged
     }
 
-    /// Lets every branch reach as far down as the path and the other branches know.
+    /// Extends every branch as far down as the path and the other branches reach.
     ///
-    /// Honest histories agree on each revision's parent. Where a path contradicts what is known, what is known stays: no
-    /// revision that was in the tree goes out of it.
+    /// Correct histories agree on each revision's parent. If a path contradicts known steps, the known steps stay: no
+    /// revision leaves the tree.
     fn lengthen(&mut self, path: &[RevId]) {
         let mut steps: HashMap<&RevId, &RevId> = HashMap::new();
         for (child, parent) in path.iter().zip(path.iter().skip(1)) {
@@ -153,7 +153,7 @@ impl Tree {
                 steps.entry(child).or_insert(parent);
             }
         }
-        // Only what ends on the path can become longer, and many branches may end at the same revision.
+        // Only branches that end on the path can become longer, and many branches may end at the same revision.
         let mut longer: HashMap<RevId, Vec<RevId>> = HashMap::new();
         for branch in self.branches.values() {
             let oldest = branch.oldest();
@@ -171,7 +171,7 @@ impl Tree {
         }
     }
 
-    /// The ancestors of a revision, as far down as the branches know, and where none does the steps from child to parent.
+    /// The ancestors of a revision as far as the branches know them, then by the steps from child to parent.
     fn descend(&self, rev: &RevId, steps: &HashMap<&RevId, &RevId>) -> Vec<RevId> {
         let mut line: Vec<RevId> = Vec::new();
         loop {
@@ -188,12 +188,12 @@ impl Tree {
         }
     }
 
-    /// Takes a leaf away, and with it the ancestors that no other branch has. False if it is no leaf.
+    /// Removes a leaf with the ancestors that no other branch has. False if the revision is not a leaf.
     pub fn remove(&mut self, leaf: &RevId) -> bool {
         self.branches.remove(leaf).is_some()
     }
 
-    /// Keeps `revisions_max` revisions of each branch, its leaf included.
+    /// Keeps the newest `revisions_max` revisions of each branch, its leaf included.
     pub fn stem(&mut self, revisions_max: usize) {
         for branch in self.branches.values_mut() {
             branch.ancestors.truncate(revisions_max.saturating_sub(1));
@@ -207,12 +207,12 @@ impl Tree {
 }
 
 impl Branch {
-    /// Where its known past ends.
+    /// The oldest known revision of the branch.
     fn oldest(&self) -> &RevId {
         self.ancestors.last().unwrap_or(&self.leaf)
     }
 
-    /// How many steps above `rev` the leaf lies; `None` if `rev` is not on the branch.
+    /// The number of steps from the leaf down to `rev`; `None` if `rev` is not on the branch.
     fn depth_of(&self, rev: &RevId) -> Option<usize> {
         let depth = usize::try_from(self.leaf.generation().checked_sub(rev.generation())?).ok()?;
         (self.at(rev.generation()) == Some(rev)).then_some(depth)

@@ -1,4 +1,4 @@
-//! Trees from paths: whatever the order and wherever paths are cut, the same tree.
+//! Trees from paths: the same tree for any order and any cut of the paths.
 #![allow(clippy::unwrap_used)]
 
 use flatbed_revtree::{Branch, Merged, RevId, Tree};
@@ -12,7 +12,7 @@ fn path(text: &str) -> Vec<RevId> {
     text.split(' ').map(rev).collect()
 }
 
-/// Merges paths (`*` behind one marks a tombstone) and compares the branches, the winner first.
+/// Merges paths (a trailing `*` marks a tombstone) and compares the branches, the winner first.
 fn check(paths: &[&str], expected: &[&str]) {
     let mut tree = Tree::default();
     for text in paths {
@@ -41,10 +41,10 @@ fn paths_make_trees() {
     check(&["2-b", "4-d 3-c 2-b 1-a"], &["4-d 3-c 2-b 1-a"]);
     check(&["1-a*", "2-b 1-a"], &["2-b 1-a"]);
     check(&["9-z*", "1-a"], &["1-a", "9-z*"]);
-    // A cut path does not shorten what is known.
+    // A cut path does not shorten a known branch.
     check(&["2-b 1-a", "3-c 2-b"], &["3-c 2-b 1-a"]);
     check(&["3-c", "2-b 1-a", "3-c 2-b"], &["3-c 2-b 1-a"]);
-    // Histories that contradict each other.
+    // Contradicting histories.
     check(&["7-0 6-3 5-1", "7-1 6-3 5-2", "5-1 4-0"], &["7-1 6-3 5-1 4-0", "7-0 6-3 5-1 4-0"]);
     check(&["3-c 2-b 1-a", "2-x", "3-c 2-x"], &["3-c 2-b 1-a", "2-x"]);
 }
@@ -84,7 +84,7 @@ fn a_tree_answers_about_its_revisions() {
     assert_eq!(tree.winner().map(|branch| branch.leaf.clone()), Some(rev("3-d")));
 }
 
-/// A whole tree: node `n` hangs on the `n`th choice among the nodes before it, or begins a tree of its own.
+/// A whole tree: node `n` is a child of its choice among the nodes before it, or begins a new tree.
 fn nodes(choices: &[(u8, bool)]) -> Vec<(Vec<RevId>, bool)> {
     let mut nodes: Vec<(Vec<RevId>, bool)> = Vec::new();
     for (number, (parent, deleted)) in choices.iter().enumerate() {
@@ -105,8 +105,8 @@ fn merged(paths: &[(Vec<RevId>, bool)]) -> Tree {
 }
 
 proptest! {
-    /// Every replica gets every revision, each in an order of its own and with ancestors cut off at random; some hear of
-    /// them twice, some get a part by way of another replica's tree.
+    /// Every replica gets every revision, each in its own order and with ancestors cut off at random. Some get them
+    /// twice, some get a part through another replica's tree.
     #[test]
     fn replicas_converge(
         choices in prop::collection::vec((any::<u8>(), any::<bool>()), 1..14),
@@ -122,7 +122,7 @@ proptest! {
             .map(|(path, deleted)| Branch { leaf: path[0].clone(), deleted: *deleted, ancestors: path[1..].to_vec() })
             .collect();
         prop_assert_eq!(&expected, &Tree::new(leaves));
-        // A cut path that ends above what others know must be made whole by them; so all full paths come too.
+        // The full paths come too, because others must complete a cut path that ends above their known revisions.
         let mut shuffled: Vec<_> = whole.clone();
         for (at, cut) in &orders {
             let (path, deleted) = at.get(&whole).clone();

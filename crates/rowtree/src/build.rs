@@ -1,28 +1,28 @@
-//! The nodes of rows that are there already, a level after the other, a part of a level at a time.
+//! Builds the nodes of existing rows level by level, each level in parts.
 
 use crate::change::level_of;
 use crate::shape::Shape;
 use crate::tree::{Key, KeyRange, Page, PartsOf, Tree, after, parts, read};
 
-/// Pages that a part is made of at most, if each holds less than was asked for.
+/// The most pages of a part if pages hold fewer entries than requested.
 const SHORT_PAGES_MAX: usize = 8;
 
 /// A part of a level.
 #[derive(Debug, Clone)]
 pub struct BuiltNodes<S> {
-    /// Keys and what is to be written there.
+    /// Keys and summaries to write.
     pub nodes: Vec<(Key, S)>,
-    /// Where the next part begins; `None`: the level is through.
+    /// The begin of the next part; `None`: the level is complete.
     pub next: Option<Key>,
-    /// Whether there is nothing beside one node for all. Said of a level that was made in one part: its root.
+    /// True if the level has a single node: the root. Known only for a level built in one part.
     pub is_root: bool,
 }
 
-/// Makes nodes of a level from what lies in the one below: from `begin` on, which is empty first and later where the last part ended, some
-/// `limit` entries, and at least one node. It may be done twice, and each part in a transaction of its own, as long as rows stay as they
-/// are.
+/// Builds nodes of a level from the entries of the level below: from `begin` on (empty for the first part, then
+/// [`next`](BuiltNodes::next)), about `limit` entries and at least one node. A part may be built twice, and each part
+/// in its own transaction, while the rows do not change.
 ///
-/// A tree is made by levels from 1 on until [`is_root`](BuiltNodes::is_root).
+/// A tree is built by levels from 1 on until [`is_root`](BuiltNodes::is_root).
 ///
 /// # Errors
 /// The tree's.
@@ -40,7 +40,7 @@ pub async fn build<T: Tree>(
     loop {
         let limit = limit.max(2);
         let Page { entries, more } = read(tree, level - 1, &range, limit, false).await?;
-        // Where a page is cut short, entries are large.
+        // A page cut short has large entries.
         seen += entries.len().max(limit / SHORT_PAGES_MAX);
         if let Some((last, _)) = entries.last() {
             range.begin = after(last);
@@ -57,7 +57,7 @@ pub async fn build<T: Tree>(
         if !more {
             break;
         }
-        // The last one may go on: it begins the next part.
+        // The last group may continue, so the next part begins with it.
         if seen >= limit && groups.len() > 1 {
             next = groups.pop().map(|(begin, _)| begin);
             break;

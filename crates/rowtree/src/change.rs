@@ -1,4 +1,4 @@
-//! What a change of rows does to the nodes above them.
+//! The effect of row changes on the nodes above them.
 
 use std::collections::BTreeMap;
 
@@ -7,44 +7,45 @@ use futures_util::future::try_join_all;
 use crate::shape::Shape;
 use crate::tree::{Entry, EntryOf, Key, KeyRange, Keyed, PartsOf, Summary, Tree, parts, read_all};
 
-/// Nodes whose contents are read at once where they are neighbours.
+/// The most adjacent nodes whose entries are read in one request.
 const NEIGHBOURS_MAX: usize = 32;
 
-/// A row that comes, goes or has another value.
+/// An insertion, a removal or a new value of a row.
 #[derive(Debug, Clone)]
 pub struct RowChange<R, D> {
-    /// Not empty.
+    /// The row's key; not empty.
     pub key: Key,
-    /// The bytes of the value that it had; `None`: it was not there.
+    /// The bytes of the old value; `None`: the row is new.
     pub old_bytes: Option<usize>,
-    /// What it is; `None`: it is gone.
+    /// The new row; `None`: the row is removed.
     pub new: Option<R>,
-    /// What that means for summaries; `None`: it is not known.
+    /// The change's effect on summaries; `None`: unknown.
     pub delta: Option<D>,
 }
 
-/// What is to be written of a tree's nodes after a change of its rows.
+/// The changes of a tree's nodes after a change of its rows.
 #[derive(Debug, Clone)]
 pub struct NodeChanges<S> {
-    /// Level, key, and what to write there; `None`: it is to be cleared.
+    /// Level, key and summary to write; `None`: the node is cleared.
     pub nodes: Vec<(u8, Key, Option<S>)>,
-    /// The level of the root from now on: its only node is about all rows. 0: there are no rows, and no nodes.
+    /// The new level of the root, whose only node covers all rows. 0: no rows and no nodes.
     pub height: u8,
-    /// What the root says; `None`: there are no rows.
+    /// The root's summary; `None`: there are no rows.
     pub root: Option<S>,
 }
 
-/// Entries of a level, by their keys.
+/// Entries of a level by key.
 type Entries<T> = BTreeMap<Key, EntryOf<T>>;
 
-/// What a change of rows does to the nodes of a tree whose root has the level `height`.
+/// Computes the node changes of a tree whose root has the level `height`.
 ///
-/// The rows in storage are those of before, and no row is changed twice. It waits once for the nodes of each level, from above, and
-/// once for each level's summaries, from below. What it reads is what lies in the nodes that change: of a level as many as
-/// rows change, and one more for each that no longer begins a node; nodes that a tree [knows](Tree::known) are not read.
+/// Storage must still hold the old rows, and no row may be changed twice. The function waits once for the nodes of
+/// each level, top down, and once for the summaries of each level, bottom up. It reads the entries of the nodes that
+/// change: on each level as many nodes as rows change, and one more for each row that no longer begins a node. Nodes
+/// that the tree [knows](Tree::known) are not read.
 ///
-/// The rows of a node of level 1 are not read where all that change in it keep beginning a node or none, and their
-/// [deltas](RowChange::delta) say what it is [from now on](Tree::adjusted).
+/// The rows of a node of level 1 are not read if every change in it keeps its level, and the
+/// [deltas](RowChange::delta) give the [adjusted](Tree::adjusted) summary.
 ///
 /// # Errors
 /// The tree's.
@@ -60,7 +61,7 @@ pub async fn change<T: Tree>(
     let mut done = NodeChanges { nodes: Vec::new(), height: 0, root: None };
     let mut level = 0;
     loop {
-        // Of the level below the one that is made now, as they are after the change.
+        // The entries of the level below, after the change.
         let mut entries = old.entries.get_mut(usize::from(level)).map(std::mem::take).unwrap_or_default();
         for (key, change) in std::mem::take(&mut changes) {
             match change {
@@ -94,7 +95,7 @@ pub async fn change<T: Tree>(
             break;
         }
     }
-    // What was above the new root.
+    // The levels above the new root.
     for above in level + 1..=height {
         done.nodes.extend(old.nodes(above).map(|key| (above, key.clone(), None)));
     }
@@ -102,7 +103,7 @@ pub async fn change<T: Tree>(
     Ok(done)
 }
 
-/// The entries of each run, as they are parted among the nodes of a level: where each begins, and what it is made of.
+/// Divides the entries of each run among the nodes of a level: the begin and the parts of each node.
 fn groups<T: Tree>(
     tree: &T,
     shape: &Shape,
@@ -125,7 +126,7 @@ fn groups<T: Tree>(
     groups.into_iter().map(|(begin, group)| (begin, parts(group))).collect()
 }
 
-/// The highest level at which an entry begins a node. The first node of a level begins one of the next, whatever it is.
+/// The highest level at which an entry begins a node. The first node of a level always begins one of the next.
 pub(crate) fn level_of<T: Tree>(tree: &T, shape: &Shape, key: &[u8], entry: &EntryOf<T>) -> u8 {
     match entry {
         Entry::Row(row) => shape.level(key, tree.value_bytes(row)),
@@ -134,20 +135,20 @@ pub(crate) fn level_of<T: Tree>(tree: &T, shape: &Shape, key: &[u8], entry: &Ent
     }
 }
 
-/// The highest levels at which a row began a node, and begins one.
+/// The highest levels at which a row began a node before the change, and begins one after it.
 fn levels<T: Tree>(tree: &T, shape: &Shape, row: &RowChange<T::Row, T::Delta>) -> (u8, u8) {
     let old_level = row.old_bytes.map_or(0, |bytes| shape.level(&row.key, bytes));
     let new_level = row.new.as_ref().map_or(0, |new| shape.level(&row.key, tree.value_bytes(new)));
     (old_level, new_level)
 }
 
-/// The part of a tree that a change is about, as it was before.
+/// The part of a tree that a change touches, before the change.
 struct Touched<T: Tree> {
-    /// Of each level from rows to the one below the root: what lies in the nodes of the next level that are made anew.
+    /// For each level from rows to the one below the root: the entries of the next level's nodes that are rebuilt.
     entries: Vec<Entries<T>>,
-    /// Of each level from 1 to the root's: what its nodes that are made anew are about.
+    /// For each level from 1 to the root's: the ranges of the nodes that are rebuilt.
     ranges: Vec<Vec<KeyRange>>,
-    /// Nodes of level 1 that change and are not made anew, as they are from now on.
+    /// Nodes of level 1 that change without being rebuilt, with their new summaries.
     adjusted: Vec<(Key, T::Summary)>,
     height: u8,
 }
@@ -171,7 +172,7 @@ impl<T: Tree> Touched<T> {
                 let delta = row.delta.as_ref().filter(|_| old_level == new_level);
                 touched.entry(begin).or_insert_with(|| TouchedNode::new(end)).change(delta);
                 if (new_level + 1..=*old_level).contains(&level) {
-                    // What it began is the end of the node before it from now on.
+                    // Its rows join the node before it.
                     let (begin, end) = node_at(above, &found, &row.key, true);
                     touched.entry(begin).or_insert_with(|| TouchedNode::new(end)).change(None);
                 }
@@ -201,7 +202,7 @@ impl<T: Tree> Touched<T> {
         Ok(Touched { entries, ranges, adjusted, height })
     }
 
-    /// What of a level is made anew: neighbours in one, as they may become one node.
+    /// The ranges of a level that are rebuilt, with neighbours merged, because they may become one node.
     fn runs(&self, level: u8) -> Vec<KeyRange> {
         if level > self.height {
             return vec![KeyRange::all()];
@@ -216,7 +217,7 @@ impl<T: Tree> Touched<T> {
         runs
     }
 
-    /// The nodes of a level that there were in what was read, the root included.
+    /// The old nodes of a level among the entries that were read, including the root.
     fn nodes(&self, level: u8) -> impl Iterator<Item = &Key> {
         static ROOT: Key = Key::new();
         let root = (level == self.height && level > 0).then_some(&ROOT);
@@ -225,10 +226,10 @@ impl<T: Tree> Touched<T> {
     }
 }
 
-/// A node in which rows change.
+/// A node with changed rows.
 struct TouchedNode<'d, D> {
     end: Option<Key>,
-    /// What the changes mean for it; `None`: only what lies in it tells.
+    /// The deltas of its changes; `None`: the node must be rebuilt from its rows.
     deltas: Option<Vec<&'d D>>,
 }
 
@@ -245,10 +246,10 @@ impl<'d, D> TouchedNode<'d, D> {
     }
 }
 
-/// The nodes of a level that lie in some nodes of the next, which are in order.
+/// Reads the nodes of a level inside of nodes of the next, which are in order.
 async fn read_nodes<T: Tree>(tree: &T, level: u8, above: &[KeyRange]) -> Result<Entries<T>, T::Error> {
     let mut found = Entries::<T>::new();
-    // Neighbours are read together.
+    // Neighbours are read in one request.
     let mut unknown: Vec<(KeyRange, usize)> = Vec::new();
     for range in above {
         if let Some(known) = tree.known(level, range) {
@@ -275,8 +276,8 @@ async fn read_nodes<T: Tree>(tree: &T, level: u8, above: &[KeyRange]) -> Result<
     Ok(found)
 }
 
-/// What the node is about in which a key lies (`before`: in which what is just before it lies), of a level whose nodes
-/// are known in some ranges.
+/// Returns the range of the node that contains a key (`before`: the key's predecessor), on a level whose nodes are
+/// known in some ranges.
 fn node_at<E>(ranges: &[KeyRange], known: &BTreeMap<Key, E>, key: &Key, before: bool) -> (Key, Option<Key>) {
     let Some(range) = holding(ranges, key, before) else {
         debug_assert!(false, "a key that changes lies in no node that was read");
@@ -295,7 +296,7 @@ fn node_at<E>(ranges: &[KeyRange], known: &BTreeMap<Key, E>, key: &Key, before: 
     (begin, end)
 }
 
-/// Of ranges in order, the one in which a key lies (`before`: in which what is just before it lies).
+/// Returns the range that contains a key (`before`: the key's predecessor); `ranges` are in order.
 fn holding<'r>(ranges: &'r [KeyRange], key: &Key, before: bool) -> Option<&'r KeyRange> {
     let begun = ranges.partition_point(|range| if before { range.begin < *key } else { range.begin <= *key });
     let last = ranges.get(begun.checked_sub(1)?)?;

@@ -1,4 +1,4 @@
-//! A range of rows, put together from few rows and nodes; how many rows are before one, and which row is the nth.
+//! Summaries of ranges, assembled from few rows and nodes; the count of a range; the nth row.
 
 use futures_util::future::{join, join_all};
 
@@ -6,22 +6,22 @@ use crate::change::level_of;
 use crate::shape::Shape;
 use crate::tree::{Entry, Key, KeyRange, Page, Parts, PartsOf, Summary, Tree, after, parts, read, read_all};
 
-/// Entries that are read at first at each end of a range, of each level: of 16 one ends the part of a level that is needed.
+/// Entries read at first at each end of a range, on each level: one of 16 ends the needed part of a level.
 const END_ENTRIES: usize = 40;
 
-/// The same of rows: those of one or two nodes, where they are small.
+/// Rows read at first: those of one or two nodes with small rows.
 const END_ROWS: usize = 100;
 
-/// A count is of one end as a rule, and asked for beside the rows behind it: it reads so many times as much, so that one in some
-/// hundred waits for more and not one in ten.
+/// The factor for a count, which usually has one end and runs beside the read of the rows after it. With it one count
+/// in some hundred waits longer, and not one in ten.
 const COUNT_ENDS: usize = 2;
 
-/// Entries that are read at once where that was not enough.
+/// Entries read at once when the first read was not enough.
 const MORE_ENTRIES: usize = 200;
 
-/// A row or a node that is part of a range, all of it.
+/// A row or a node that lies completely inside of a range.
 pub(crate) struct Piece<R, S> {
-    /// 0: a row.
+    /// The level; 0: a row.
     pub level: u8,
     pub key: Key,
     pub entry: Entry<R, S>,
@@ -29,10 +29,10 @@ pub(crate) struct Piece<R, S> {
 
 pub(crate) type PieceOf<T> = Piece<<T as Tree>::Row, <T as Tree>::Summary>;
 
-/// The pieces that a range consists of, in order: rows at its ends, nodes of each level between, some 16 of a level.
+/// Returns the pieces of a range in order: rows at its ends, and nodes of each level between, some 16 per level.
 ///
-/// Waits once as a rule, since all levels are asked at once for what lies at the range's ends; `ends`: for how many times the
-/// usual.
+/// Usually waits once, because it requests the entries at the range's ends on all levels together. `ends` multiplies
+/// the number of entries requested.
 pub(crate) async fn pieces<T: Tree>(
     tree: &T,
     shape: &Shape,
@@ -49,11 +49,11 @@ pub(crate) async fn pieces<T: Tree>(
         join(forward, backward)
     });
     let (mut left, mut right) = (Vec::new(), Vec::new());
-    // What is left of the range between what both ends have given. From level 1 on a node of it begins at both.
+    // The part of the range that neither end has covered. From level 1 on a node begins at both of its ends.
     let mut rest = range.clone();
     for (level, (forward, backward)) in (0..height).zip(join_all(ends).await) {
         let (mut forward, mut backward) = (forward?, backward?);
-        // The first key of all begins a node of each level.
+        // The empty key begins a node of each level.
         if !rest.begin.is_empty() {
             let mut next = None;
             while let Some((key, entry)) = forward.next(tree, &rest).await? {
@@ -94,19 +94,19 @@ pub(crate) async fn pieces<T: Tree>(
     Ok(left)
 }
 
-/// What lies at one end of a range, on one level.
+/// The entries at one end of a range, on one level.
 struct End<R, S> {
     level: u8,
     reverse: bool,
-    /// What was read and not taken, the next one last.
+    /// Entries that were read and not taken, the next one last.
     read: Vec<(Key, Entry<R, S>)>,
     more: bool,
-    /// The last one that was read.
+    /// The last entry read.
     last: Option<Key>,
 }
 
 impl<R: Clone + Send + Sync, S: Summary> End<R, S> {
-    /// `times`: how often the usual is read; 0: the range has no end there, and nothing will be asked for.
+    /// `times` multiplies the number of entries read; 0: the range is unbounded here, and nothing is requested.
     async fn begin<T>(tree: &T, level: u8, range: &KeyRange, reverse: bool, times: usize) -> Result<End<R, S>, T::Error>
     where
         T: Tree<Row = R, Summary = S>,
@@ -126,7 +126,7 @@ impl<R: Clone + Send + Sync, S: Summary> End<R, S> {
         self.more = page.more;
     }
 
-    /// The next one that lies in a range, which only becomes smaller.
+    /// Returns the next entry in a range, which only shrinks from call to call.
     async fn next<T>(&mut self, tree: &T, range: &KeyRange) -> Result<Option<(Key, Entry<R, S>)>, T::Error>
     where
         T: Tree<Row = R, Summary = S>,
@@ -155,7 +155,7 @@ impl<R: Clone + Send + Sync, S: Summary> End<R, S> {
     }
 }
 
-/// What is kept of all rows in a range together; `None`: there are none.
+/// Summarises all rows of a range; `None`: the range is empty.
 ///
 /// # Errors
 /// The tree's.
@@ -173,7 +173,7 @@ pub async fn cover<T: Tree>(
     Ok(sums(tree, vec![of]).await?.pop().flatten())
 }
 
-/// Adds what comes behind.
+/// Appends parts, merged with the last ones if both are of one type.
 pub(crate) fn add<R, S>(of: &mut Vec<Parts<R, S>>, behind: Parts<R, S>) {
     match (of.last_mut(), behind) {
         (Some(Parts::Rows(rows)), Parts::Rows(behind)) => rows.extend(behind),
@@ -182,10 +182,11 @@ pub(crate) fn add<R, S>(of: &mut Vec<Parts<R, S>>, behind: Parts<R, S>) {
     }
 }
 
-/// One summary of each of these, in two rounds at most: rows first, and then what is made of them and the nodes. `None`: of nothing.
+/// Summarises each list of parts, in two rounds at most: first the rows, then their summaries with the nodes'. `None`
+/// for an empty list.
 pub(crate) async fn sums<T: Tree>(tree: &T, of: Vec<Vec<PartsOf<T>>>) -> Result<Vec<Option<T::Summary>>, T::Error> {
     let mut rows: Vec<PartsOf<T>> = Vec::new();
-    // Of each: summaries, and places of those that are still to be made.
+    // For each list: summaries, and indexes of summaries that are still to be computed.
     let mut wanted: Vec<Vec<Result<T::Summary, usize>>> = Vec::new();
     for parts in of {
         let mut parts_of = Vec::new();
@@ -219,7 +220,7 @@ pub(crate) async fn sums<T: Tree>(tree: &T, of: Vec<Vec<PartsOf<T>>>) -> Result<
     Ok(done.into_iter().map(|sum| sum.unwrap_or_else(|| made.next())).collect())
 }
 
-/// How many rows there are in a range. Waits once as a rule.
+/// Counts the rows of a range. Usually waits once.
 ///
 /// # Errors
 /// The tree's.
@@ -235,7 +236,8 @@ fn rows_of<R, S: Summary>(entry: &Entry<R, S>) -> u64 {
     }
 }
 
-/// The key of the row that has `before` rows before it; `None`: there are not so many. Waits once for each level.
+/// Returns the key of the row that has `before` rows before it; `None`: there are fewer rows. Waits once for each
+/// level.
 ///
 /// # Errors
 /// The tree's.

@@ -1,4 +1,5 @@
-//! Rows that belong together, as those of one key do, or of the same first members of keys: a summary of each group.
+//! Groups of adjacent rows, such as those of one key, or of the same first items of array keys: a summary of each
+//! group.
 
 use std::collections::VecDeque;
 
@@ -8,36 +9,35 @@ use crate::cover::{Piece, add, pieces, sums};
 use crate::shape::Shape;
 use crate::tree::{Entry, Key, KeyRange, Parts, PartsOf, Tree, read_all};
 
-/// Nodes that are opened at once.
+/// The most nodes opened in one round.
 const OPENED_AT_ONCE: usize = 512;
 
-/// Some rows that belong together.
+/// A group of rows.
 #[derive(Debug, Clone)]
 pub struct Group<R, S> {
     /// The first row's key.
     pub first: Key,
     /// The first row, if it was read.
     pub first_row: Option<R>,
-    /// What is kept of them.
+    /// The summary of its rows.
     pub summary: S,
 }
 
-/// The groups of a range, or the first ones of them.
+/// Groups of a range, complete or its first ones.
 #[derive(Debug, Clone)]
 pub struct Groups<R, S> {
     /// In order.
     pub groups: Vec<Group<R, S>>,
-    /// The first row's key of the group behind them, `reverse`: of the last one here, before which the next ends; `None`: the
-    /// range is through.
+    /// The key of the first row of the next group (`reverse`: of the last group here, before which the next one ends);
+    /// `None`: the range is complete.
     pub next: Option<Key>,
 }
 
-/// Groups of a tree.
 type GroupsOf<T> = Groups<<T as Tree>::Row, <T as Tree>::Summary>;
 
 /// A part of the range, in order.
 enum Ahead<R, S> {
-    /// Rows of one group, at least one.
+    /// At least one row, all of one group.
     Rows(Vec<(Key, R)>),
     Node {
         level: u8,
@@ -49,7 +49,7 @@ enum Ahead<R, S> {
 type AheadOf<T> = Ahead<<T as Tree>::Row, <T as Tree>::Summary>;
 
 impl<R, S> Ahead<R, S> {
-    /// Of the first row, or where the node begins.
+    /// The key of the first row, or the begin of the node.
     fn key(&self) -> &Key {
         static NONE: Key = Key::new();
         match self {
@@ -58,11 +58,11 @@ impl<R, S> Ahead<R, S> {
         }
     }
 
-    /// Whether all its rows belong to one group, that of its key, as far as the next part's key tells.
+    /// Returns whether all its rows belong to the group of its key, as far as the next part's key tells.
     fn is_of_one(&self, next: Option<&Key>, are_together: impl Fn(&[u8], &[u8]) -> bool) -> bool {
         match self {
             Ahead::Rows(_) => true,
-            // The first node's key is no row's.
+            // The first node's key is not a row's.
             Ahead::Node { key, .. } => !key.is_empty() && next.is_some_and(|next| are_together(key, next)),
         }
     }
@@ -75,13 +75,14 @@ impl<R, S> Ahead<R, S> {
     }
 }
 
-/// Summaries of the groups of a range, at most `limit`; `reverse`: the last ones, the last first.
+/// Summarises at most `limit` groups of a range; `reverse`: the last groups, the last first.
 ///
-/// `are_together` says of two rows, by their keys, whether they belong to one group; rows between two that do, do too.
+/// `are_together` returns whether the rows of two keys belong to one group; the rows between them must then belong to
+/// it too.
 ///
-/// A node whose rows belong to one group is taken whole; one in which a group ends is opened, with all others of which that is
-/// so at once. So the cost is that of groups, some 16 entries of each level for each; it waits once for each level
-/// and 512 groups.
+/// A node inside of one group is used whole. A node in which a group ends is opened, together with all other such
+/// nodes. The cost is proportional to the number of groups, with some 16 entries of each level for each group. It
+/// waits once for each level and 512 groups.
 ///
 /// # Errors
 /// The tree's.
@@ -107,10 +108,10 @@ pub async fn groups<T: Tree>(
     }
     ahead.extend(parted(rows, &are_together));
     let mut done: Vec<(Key, Vec<AheadOf<T>>)> = Vec::new();
-    // What was taken last, where it is taken from the end.
+    // The last part taken, in reverse.
     let mut behind: Option<Key> = None;
     loop {
-        // What is known from the side that it begins at.
+        // The part is decided by its near end.
         while let Some(part) = if reverse { ahead.back() } else { ahead.front() } {
             let next = if reverse { behind.as_ref() } else { ahead.get(1).map(Ahead::key) };
             if !part.is_of_one(next, &are_together) {
@@ -144,7 +145,7 @@ pub async fn groups<T: Tree>(
     }
 }
 
-/// Rows in order, by groups.
+/// Divides rows in order into groups.
 fn parted<R, S>(rows: Vec<(Key, R)>, are_together: impl Fn(&[u8], &[u8]) -> bool) -> Vec<Ahead<R, S>> {
     let mut counts = Vec::new();
     let mut rest = rows.as_slice();
@@ -153,7 +154,7 @@ fn parted<R, S>(rows: Vec<(Key, R)>, are_together: impl Fn(&[u8], &[u8]) -> bool
         let count = match behind.last() {
             Some(last) if is_in(last) => behind.len(),
             _ => {
-                // Groups may be small beside all: the end is looked for from the beginning.
+                // Groups may be small compared with all rows, so the search for the end starts at the begin.
                 let mut most = 1;
                 while behind.get(most - 1).is_some_and(is_in) {
                     most *= 2;
@@ -168,8 +169,8 @@ fn parted<R, S>(rows: Vec<(Key, R)>, are_together: impl Fn(&[u8], &[u8]) -> bool
     counts.into_iter().map(|count| Ahead::Rows(rows.by_ref().take(count).collect())).collect()
 }
 
-/// Puts what lies in the first nodes (`reverse`: the last ones) in which groups may end in their places: as many as groups
-/// are wanted. `behind`: what comes behind them, if that was taken.
+/// Replaces the first nodes (`reverse`: the last ones) in which groups may end by their entries: as many nodes as
+/// groups are requested. `behind`: the part after them, if it was taken.
 async fn open<T: Tree>(
     tree: &T,
     ahead: &mut VecDeque<AheadOf<T>>,
@@ -205,7 +206,7 @@ async fn open<T: Tree>(
     Ok(())
 }
 
-/// What lies in a node, which is of this level.
+/// The entries of a node of this level.
 fn lying_in<R, S>(
     level: u8,
     entries: Vec<(Key, Entry<R, S>)>,

@@ -1,18 +1,18 @@
-//! Nodes that were read or made before, kept in memory.
+//! A cache of nodes that were read or written before.
 
 use std::collections::BTreeMap;
 
 use crate::tree::{Key, KeyRange};
 
-/// Beside its key and its summary a node takes about so many bytes.
+/// The overhead of a node in bytes, beside its key and its summary.
 const NODE_BYTES: usize = 120;
 
-/// Nodes of a tree as they lie in storage, of some ranges of some levels all that there are.
+/// A cache of a tree's nodes as stored: all nodes of some ranges of some levels.
 ///
-/// Whoever keeps them says what [changes](KnownNodes::change); that storage is as they say is theirs to know.
+/// The owner reports [changes](KnownNodes::change), and must ensure that storage matches.
 #[derive(Debug)]
 pub struct KnownNodes<S> {
-    /// By level and begin; those of a level do not overlap.
+    /// By level and begin; the parts of a level do not overlap.
     parts: BTreeMap<(u8, Key), Part<S>>,
     bytes: usize,
     /// Grows with each [trim](KnownNodes::trim).
@@ -23,7 +23,7 @@ pub struct KnownNodes<S> {
 #[derive(Debug)]
 struct Part<S> {
     end: Option<Key>,
-    /// With the bytes that each takes.
+    /// Each with its bytes.
     nodes: BTreeMap<Key, (S, usize)>,
     bytes: usize,
     used: u64,
@@ -42,7 +42,7 @@ impl<S> Part<S> {
 }
 
 impl<S: Clone> KnownNodes<S> {
-    /// All nodes of a level in a range; `None`: they are not known.
+    /// Returns all nodes of a level in a range; `None`: not cached.
     pub fn get(&mut self, level: u8, range: &KeyRange) -> Option<Vec<(Key, S)>> {
         let (mut found, mut begin) = (Vec::new(), range.begin.clone());
         loop {
@@ -57,7 +57,7 @@ impl<S: Clone> KnownNodes<S> {
         }
     }
 
-    /// The part that a key is in.
+    /// The part that contains a key.
     fn part(&mut self, level: u8, key: &Key) -> Option<&mut Part<S>> {
         let now = self.now;
         let before = self.parts.range_mut((level, Key::new())..=(level, key.clone()));
@@ -66,7 +66,7 @@ impl<S: Clone> KnownNodes<S> {
         part.is_behind(key).then_some(part)
     }
 
-    /// These are all nodes of a level in a range, each with the bytes that its summary takes.
+    /// Caches all nodes of a level in a range, each with the bytes of its summary.
     pub fn insert(&mut self, level: u8, range: KeyRange, nodes: impl Iterator<Item = (Key, S, usize)>) {
         let from = (level, Key::new());
         let until = range.end.clone().map_or((level + 1, Key::new()), |end| (level, end));
@@ -89,7 +89,7 @@ impl<S: Clone> KnownNodes<S> {
         }
     }
 
-    /// A node is this from now on, with the bytes that it takes; `None`: it is not there.
+    /// Replaces a node, given with the bytes of its summary; `None`: removes it.
     pub fn change(&mut self, level: u8, key: Key, summary: Option<(S, usize)>) {
         let Some(part) = self.part(level, &key) else { return };
         let (key_bytes, before) = (key.len(), part.bytes);
@@ -106,7 +106,7 @@ impl<S: Clone> KnownNodes<S> {
         self.bytes = self.bytes + after - before;
     }
 
-    /// Forgets what was not used for the longest time, where there is more than so many bytes, until there is half of that.
+    /// Evicts the least recently used parts if the cache exceeds `bytes_max`, until half of that is left.
     pub fn trim(&mut self, bytes_max: usize) {
         self.now += 1;
         if self.bytes <= bytes_max {
@@ -122,12 +122,12 @@ impl<S: Clone> KnownNodes<S> {
         }
     }
 
-    /// Forgets all.
+    /// Evicts everything.
     pub fn clear(&mut self) {
         *self = KnownNodes { now: self.now, ..KnownNodes::default() };
     }
 
-    /// What they take, about.
+    /// The approximate size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -1,13 +1,14 @@
-//! Counts and reductions of rows in order, of all of them or of any range.
+//! Counts and reductions of ordered rows, over all rows or any range.
 //!
-//! A view's rows lie in storage by their keys. Above them lie nodes: one of level 1 is about some rows that follow each other, one of
-//! level 2 about some nodes of level 1, and so on to the root, which is about all. A node says how many rows it is about and
-//! what reductions make of them, so a range of any length is put together from some rows and nodes at its ends and a few
-//! nodes between.
+//! A view's rows are stored by key. Above them are nodes: a node of level 1 covers some adjacent rows, a node of level
+//! 2 some nodes of level 1, and so on to the root, which covers all rows. A node holds the number of its rows and
+//! their reductions. A range of any length is therefore assembled from some rows and nodes at its ends and a few nodes
+//! between.
 //!
-//! **Which row begins a node follows from the row alone** ([`Shape`]), by a hash of its key. So the same rows have the
-//! same nodes, whatever was written before; who checks a tree recomputes it; nothing has to be balanced; parts of it can be made apart. A
-//! node lies where its first row is, and so no node points at another: all levels can be asked at once for what lies near a key.
+//! **The row alone decides whether it begins a node** ([`Shape`]), by a hash of its key. The same rows therefore have
+//! the same nodes, whatever was written before. A checker can recompute a tree, nothing has to be balanced, and parts
+//! can be built separately. A node is stored under the key of its first row, so no node points at another, and the
+//! entries near a key can be requested on all levels at once.
 //!
 //! ```text
 //! rows      a b c d e f g h i j k l
@@ -16,10 +17,12 @@
 //! level 3   .                                  all
 //! ```
 //!
-//! The first node of each level begins with the empty key (`.` above), before any row: it is about what comes before the first row that begins a
-//! node of that level. There are no empty nodes. The level of the root, its height, is kept by whoever stores the tree.
+//! The first node of each level begins with the empty key (`.` above), before any row: it covers the rows before the
+//! first row that begins a node of that level. No node is empty. The owner of the tree stores the level of the root,
+//! its height.
 //!
-//! Nothing here waits for more than a [`Tree`], which storage implements, and nothing is written: callers get what they have to write.
+//! This crate only waits for a [`Tree`], which storage implements. It writes nothing: callers get the changes to
+//! write.
 
 mod build;
 mod change;

@@ -1,21 +1,21 @@
-//! Which rows begin a node, and at which levels.
+//! The rows that begin nodes, and their levels.
 
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
 
-/// Levels of nodes at most, the root's not counted: the nodes of the last are one for 4 billion of the first.
+/// The most levels of nodes below the root: a node of the last level covers 4 billion of the first.
 pub const LEVELS_MAX: u8 = 9;
 
-/// The nodes of a level that make one of the next, in the mean: 16, as a number of bits.
+/// The mean number of a level's nodes in one of the next, as a number of bits: 16.
 const FANOUT_BITS: u32 = 4;
 
-/// Decides which rows begin nodes.
+/// The rule that decides which rows begin nodes.
 ///
-/// A row begins a node of level 1 with a probability that grows with its size, so that a node has some
-/// [`node_bytes`](Shape::new) of rows in the mean, whether they are many or large. Of the rows that do, one in 16 begins a
-/// node of level 2, and so on. It is a keyed hash (SipHash-2-4) of the row's key that decides: who does not know the secret
-/// cannot choose keys that make a node large.
+/// A row begins a node of level 1 with a probability that grows with its size, so that a node has a mean of
+/// [`node_bytes`](Shape::new) of rows, whether they are many or large. One in 16 of those rows begins a node of level
+/// 2, and so on. A keyed hash (SipHash-2-4) of the row's key decides, so a client that does not know the secret cannot
+/// choose keys that make a node large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
     secret: (u64, u64),
@@ -23,18 +23,18 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// `secret`: drawn once for a tree, and kept with it. `node_bytes`: of rows, keys included, in a node of level 1; it is
-    /// kept too, as a tree that was made with another is read wrongly.
+    /// `secret`: drawn once for a tree, and stored with it. `node_bytes`: the mean bytes of rows, keys included, in a
+    /// node of level 1. It is stored too, because a tree cannot be read with another value.
     pub fn new(secret: (u64, u64), node_bytes: u32) -> Shape {
         Shape { secret, node_bytes: u64::from(node_bytes).max(1) }
     }
 
-    /// The highest level at which a row begins a node; 0: at none.
+    /// Returns the highest level at which a row begins a node; 0: none.
     ///
-    /// `value_bytes`: of its value.
+    /// `value_bytes` is the size of the row's value.
     pub fn level(&self, key: &[u8], value_bytes: usize) -> u8 {
         let hash = self.hash(key);
-        // The lower half decides for level 1, the upper one for those above: they do not depend on each other.
+        // The lower half of the hash decides level 1, the upper half the levels above, so they are independent.
         let bytes = (key.len() as u64).saturating_add(value_bytes as u64);
         if (hash & 0xffff_ffff) * self.node_bytes >= bytes.min(self.node_bytes) << 32 {
             return 0;
@@ -42,7 +42,7 @@ impl Shape {
         self.node_level(key)
     }
 
-    /// The highest level at which a row begins a node that is known to begin one.
+    /// Returns the highest level of a row that is known to begin a node.
     pub fn node_level(&self, key: &[u8]) -> u8 {
         let above = (self.hash(key) >> 32) as u32;
         1 + (above.trailing_zeros() / FANOUT_BITS) as u8
@@ -94,7 +94,7 @@ mod tests {
         }
     }
 
-    /// Stored trees hold these: what changes them makes them unreadable.
+    /// Stored trees depend on these values: a change makes them unreadable.
     #[test]
     fn the_shape_stays() {
         let levels: Vec<u8> = (0..400).map(|n| SHAPE.level(&key(n), 500)).filter(|level| *level > 0).collect();

@@ -1,82 +1,81 @@
-//! What a tree consists of, and what it needs of whoever stores it.
+//! The parts of a tree, and the trait of its storage.
 
 use std::future::Future;
 
-/// A row's key, as bytes that sort as rows do. The empty key is no row's: it is where the first node of each level begins.
+/// A row's key, as bytes that sort as rows do. No row has the empty key, which begins the first node of each level.
 pub type Key = Vec<u8>;
 
-/// Keys from `begin` on and before `end`; `None`: to the end.
+/// Keys in `[begin, end)`; `None`: unbounded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KeyRange {
-    /// The first key that is in it, if it is there.
+    /// The begin, inclusive.
     pub begin: Key,
-    /// The first that is not.
+    /// The end, exclusive.
     pub end: Option<Key>,
 }
 
 impl KeyRange {
-    /// All keys.
     pub fn all() -> KeyRange {
         KeyRange { begin: Key::new(), end: None }
     }
 
-    /// Whether a key is in it.
+    /// Returns whether a key is in the range.
     pub fn contains(&self, key: &[u8]) -> bool {
         *self.begin <= *key && self.is_before_end(key)
     }
 
-    /// Whether a key is before its end.
+    /// Returns whether a key is before the range's end.
     pub(crate) fn is_before_end(&self, key: &[u8]) -> bool {
         self.end.as_ref().is_none_or(|end| *key < **end)
     }
 
-    /// Whether nothing can be in it.
+    /// Returns whether the range is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| *end <= self.begin)
     }
 }
 
-/// What was read of a range, in order, or backwards if it was asked for so.
+/// A page of a range, in order or in reverse.
 #[derive(Debug, Clone)]
 pub struct Page<T> {
-    /// Keys, and what lies there. A node lies where its first row is, or would be.
+    /// Keys and values. The key of a node is that of its first row.
     pub entries: Vec<(Key, T)>,
-    /// Whether the range goes on behind the last entry. Then there is at least one.
+    /// True if more entries follow the last one; then the page has at least one.
     pub more: bool,
 }
 
-/// What is kept of some rows together: their number, and what reductions make of them.
+/// The aggregate of some rows: their number and their reductions.
 pub trait Summary: Clone + Send + Sync {
-    /// How many rows there are.
+    /// The number of rows.
     fn rows(&self) -> u64;
 }
 
-/// What is made one of: rows, or the summaries of nodes; at least one, in order.
+/// The input of a summary: rows, or summaries of nodes; at least one, in order.
 #[derive(Debug, Clone)]
 pub enum Parts<R, S> {
-    /// Of a node of level 1, or of less than one.
+    /// The rows of a node of level 1, or a part of them.
     Rows(Vec<(Key, R)>),
-    /// Of a node of a higher level, or of a range.
+    /// The summaries of a node of a higher level, or of a range.
     Summaries(Vec<S>),
 }
 
-/// Where a tree lies, and how its rows are reduced.
+/// The storage of a tree, and the reduction of its rows.
 ///
-/// Rows are not written by this crate, nor are nodes: callers get what they have to write.
+/// This crate writes neither rows nor nodes: callers get the changes to write.
 pub trait Tree: Sync {
-    /// What a row has beside its key.
+    /// The data of a row beside its key.
     type Row: Clone + Send + Sync;
-    /// What is kept of rows together.
+    /// The aggregate of rows.
     type Summary: Summary;
-    /// What a change of a row means for summaries, where that is known without the rows that stay.
+    /// The effect of a row's change on summaries, if it is known without the other rows.
     type Delta: Send + Sync;
-    /// What can go wrong.
+    /// An error of storage or of a reduction.
     type Error: Send;
 
-    /// How large a row's value is, in bytes: what was said when it was written.
+    /// Returns the size of a row's value in bytes, as given when it was written.
     fn value_bytes(&self, row: &Self::Row) -> usize;
 
-    /// Reads rows, at most `limit`; `reverse`: those at the end of the range, the last one first.
+    /// Reads at most `limit` rows; `reverse`: from the end of the range, the last one first.
     fn rows(
         &self,
         range: &KeyRange,
@@ -84,7 +83,7 @@ pub trait Tree: Sync {
         reverse: bool,
     ) -> impl Future<Output = Result<Page<Self::Row>, Self::Error>> + Send;
 
-    /// Reads nodes of a level, likewise.
+    /// Reads nodes of a level in the same way.
     fn nodes(
         &self,
         level: u8,
@@ -93,20 +92,21 @@ pub trait Tree: Sync {
         reverse: bool,
     ) -> impl Future<Output = Result<Page<Self::Summary>, Self::Error>> + Send;
 
-    /// What a summary is after some changes of its rows; `None`: only the rows tell. It must be the one that would be made of them.
+    /// Returns a summary after some changes of its rows; `None`: it needs the rows. It must equal the summary computed
+    /// from the rows.
     fn adjusted(&self, _summary: &Self::Summary, _deltas: &[&Self::Delta]) -> Option<Self::Summary> {
         None
     }
 
-    /// All nodes of a level in a range that begins and ends with nodes, if they are known as they lie in storage without being read.
+    /// Returns all nodes of a level in a range of whole nodes, if they are cached as stored.
     fn known(&self, _level: u8, _range: &KeyRange) -> Option<Vec<(Key, Self::Summary)>> {
         None
     }
 
-    /// Such nodes, which were not known and have been read.
+    /// Caches nodes that [`Tree::known`] lacked and that were read.
     fn learn(&self, _level: u8, _range: KeyRange, _nodes: impl Iterator<Item = (Key, Self::Summary)>) {}
 
-    /// Makes one summary of each of these: all at once, as a function may be asked.
+    /// Computes one summary for each of these, in one batch, because an external function may compute it.
     fn summaries(
         &self,
         of: Vec<Parts<Self::Row, Self::Summary>>,
@@ -120,13 +120,11 @@ pub(crate) enum Entry<R, S> {
     Node(S),
 }
 
-/// What a tree's entries are.
 pub(crate) type EntryOf<T> = Entry<<T as Tree>::Row, <T as Tree>::Summary>;
 
 /// Entries of one level with their keys, in order.
 pub(crate) type Keyed<T> = Vec<(Key, EntryOf<T>)>;
 
-/// What a tree makes a summary of.
 pub(crate) type PartsOf<T> = Parts<<T as Tree>::Row, <T as Tree>::Summary>;
 
 /// Reads rows (level 0) or nodes.
@@ -147,10 +145,10 @@ pub(crate) async fn read<T: Tree>(
     }
 }
 
-/// How many entries are asked for at once where all of a range are wanted.
+/// The page size of a read of a whole range.
 pub(crate) const PAGE_ENTRIES: usize = 1_024;
 
-/// Reads all of a range, which is that of a node.
+/// Reads all entries of a node's range.
 pub(crate) async fn read_all<T: Tree>(tree: &T, level: u8, range: &KeyRange) -> Result<Keyed<T>, T::Error> {
     let mut range = range.clone();
     let mut all = Vec::new();
@@ -162,12 +160,12 @@ pub(crate) async fn read_all<T: Tree>(tree: &T, level: u8, range: &KeyRange) -> 
     }
 }
 
-/// The first key behind one.
+/// The key's successor.
 pub(crate) fn after(key: &[u8]) -> Key {
     [key, &[0]].concat()
 }
 
-/// What makes one of entries, which are all rows or all nodes and at least one.
+/// Converts entries, all rows or all nodes and at least one, to the input of a summary.
 pub(crate) fn parts<R, S>(entries: Vec<(Key, Entry<R, S>)>) -> Parts<R, S> {
     let (mut rows, mut summaries) = (Vec::new(), Vec::new());
     for (key, entry) in entries {

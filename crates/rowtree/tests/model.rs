@@ -1,4 +1,4 @@
-//! Trees in memory against what a walk over their rows gives.
+//! Trees in memory, compared with a walk over their rows.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -17,7 +17,7 @@ use flatbed_rowtree::{
 };
 use proptest::prelude::*;
 
-/// A sum, and a digest that tells the order of rows: a reduction that depends on nothing but the rows.
+/// A sum, and a digest of the rows' order: a reduction that depends on the rows alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Sum {
     rows: u64,
@@ -31,35 +31,35 @@ impl Summary for Sum {
     }
 }
 
-/// A row: its value, and how large it says to be.
+/// A row: its value, and its declared size.
 type Row = (u64, usize);
 
-/// A change of rows and of their sum.
+/// A change of the rows' number and sum.
 type Delta = (i64, i64);
 
 #[derive(Default)]
 struct Memory {
-    /// Sums have no text: they are known without other rows.
+    /// True if sums have no digest, so that they can be adjusted without other rows.
     is_counted: bool,
     rows: BTreeMap<Key, Row>,
     nodes: BTreeMap<(u8, Key), Sum>,
     height: u8,
-    /// No page has more.
+    /// The most entries of a page.
     page_max: Option<usize>,
     read: AtomicUsize,
     reads: AtomicUsize,
-    /// Moves when all reads under way are answered.
+    /// Advances when all pending reads are answered.
     tick: AtomicUsize,
-    /// Reads that were asked for.
+    /// Reads requested.
     asked: AtomicUsize,
     calls: Mutex<usize>,
-    /// Nodes that were read; `None`: they are read again.
+    /// The node cache; `None`: no cache.
     known: Option<Mutex<KnownNodes<Sum>>>,
-    /// Of these so many bytes are kept.
+    /// The cache's size in bytes.
     known_max: usize,
 }
 
-/// Is answered when everybody who can ask has asked: so ticks are waits.
+/// Completes once all concurrent reads are requested, so ticks count waits.
 struct Answer<'a, T>(&'a Memory, Option<usize>, Option<T>);
 
 impl<T: Unpin> Future for Answer<'_, T> {
@@ -139,7 +139,7 @@ impl Memory {
         sum
     }
 
-    /// All nodes as they have to be, made from the rows by the words of `Shape` alone.
+    /// Computes all nodes from the rows by `Shape` alone.
     fn expected(&self, shape: &Shape) -> (BTreeMap<(u8, Key), Sum>, u8) {
         let mut nodes = BTreeMap::new();
         if self.rows.is_empty() {
@@ -222,7 +222,7 @@ impl Tree for Memory {
     }
 
     fn adjusted(&self, summary: &Sum, deltas: &[&Delta]) -> Option<Sum> {
-        // Of some it is not known.
+        // Some summaries need their rows.
         adjusted(summary, deltas).filter(|after| self.is_counted && (after.rows == 0 || after.sum % 5 > 0))
     }
 
@@ -253,7 +253,7 @@ fn shape() -> Shape {
     Shape::new((7, 11), 64)
 }
 
-/// Keys of two letters: the first one's rows belong together.
+/// Keys of two letters; the rows of one first letter form a group.
 fn key() -> impl Strategy<Value = Key> {
     (0..12u8, 0..60u8).prop_map(|(first, second)| vec![first, second])
 }
@@ -262,7 +262,7 @@ fn batch() -> impl Strategy<Value = Vec<(Key, Option<Row>)>> {
     let row = (0..1000u64, prop_oneof![4 => 0..20usize, 1 => 40..100usize]);
     prop_oneof![
         4 => prop::collection::vec((key(), prop::option::weighted(0.6, row.clone())), 0..40),
-        // Runs of neighbours that go, so that levels do.
+        // Removes runs of neighbours, so that levels disappear.
         1 => (0..12u8, 0..12u8).prop_map(|(from, to)| {
             (from..=to).flat_map(|first| (0..60).map(move |second| (vec![first, second], None))).collect()
         }),
@@ -422,14 +422,14 @@ proptest! {
     }
 }
 
-/// What the design promises, of a tree of 200,000 rows in 1,000 groups.
+/// The costs promised by the design, for a tree of 200,000 rows in 1,000 groups.
 #[test]
 fn costs_are_those_of_the_depth() {
     let shape = Shape::new((7, 11), 16 * 20);
     let mut memory = Memory::default();
     let key = |number: u64| [&(number / 200).to_be_bytes()[4..], &number.to_be_bytes()].concat();
     memory.rows = (0..200_000).map(|number| (key(number), (number, 8))).collect();
-    // Texts of all rows would take the test's time.
+    // Digests of all rows would take the test's time.
     for level in 1.. {
         let (done, _) = memory.run(build(&Counts(&memory), &shape, level, Key::new(), 1 << 40));
         memory.nodes.extend(done.nodes.into_iter().map(|(key, sum)| ((level, key), sum)));
@@ -474,7 +474,7 @@ fn costs_are_those_of_the_depth() {
     println!("1,000 groups: {waits} waits, {read} entries");
     assert!(waits <= 16 && read <= 60_000, "{waits} {read}");
 
-    // Where the changes alone tell, no row is read.
+    // If the deltas suffice, no row is read.
     for (rows, delta, reads_most, waits_wanted) in [(1, None, 5, 5), (500, None, 800, 5), (500, Some((0, 0)), 250, 4)] {
         memory.reads.store(0, Ordering::Relaxed);
         let rows: Vec<RowChange<Row, Delta>> = (0..rows)
@@ -490,7 +490,7 @@ fn costs_are_those_of_the_depth() {
     }
 }
 
-/// A tree without texts.
+/// A tree without digests.
 struct Counts<'a>(&'a Memory);
 
 impl Tree for Counts<'_> {

@@ -1,13 +1,13 @@
-//! JSON text composed member by member, without a tree.
+//! A JSON writer that composes text member by member, without a tree.
 
 use std::io::Write;
 
 use super::{Value, write, write_string};
 
-/// The name of a member: a string, which is escaped, or what [`name!`](crate::json::name) made of a literal.
+/// The name of a member: a string, which is escaped, or a literal from [`name!`](crate::json::name).
 pub trait Name {
-    /// Appends what stands before the member's value: `{` before the first member and a comma before any other, the
-    /// name, and a colon.
+    /// Appends the text before the member's value: `{` before the first member and a comma before any other, the name,
+    /// and a colon.
     fn write(self, is_first: bool, out: &mut Vec<u8>);
 }
 
@@ -20,8 +20,8 @@ impl Name for &str {
     }
 }
 
-/// A name known when the program is compiled, with all that stands before the member's value: one copy of bytes, where
-/// a string is searched for what needs an escape. Made by [`name!`](crate::json::name).
+/// A name known at compile time, with all text before the member's value. It is copied at once, while a string is
+/// searched for characters to escape. [`name!`](crate::json::name) creates it.
 #[derive(Debug, Clone, Copy)]
 pub struct Literal {
     first: &'static str,
@@ -29,10 +29,10 @@ pub struct Literal {
 }
 
 impl Literal {
-    /// Of `{"name":` and `,"name":`. For [`name!`](crate::json::name) only.
+    /// Builds a literal from `{"name":` and `,"name":`. Only for [`name!`](crate::json::name).
     ///
     /// # Panics
-    /// Where the name needs an escape; `name!` calls it while the program is compiled.
+    /// If the name needs an escape. `name!` calls this at compile time.
     #[doc(hidden)]
     pub const fn new(name: &'static str, first: &'static str, next: &'static str) -> Literal {
         let mut rest = name.as_bytes();
@@ -51,7 +51,7 @@ impl Name for Literal {
     }
 }
 
-/// A member's name as a [`Literal`](crate::json::Literal), for rows of which there are many.
+/// A member's name as a [`Literal`](crate::json::Literal), for frequent rows.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! json_name {
@@ -60,10 +60,10 @@ macro_rules! json_name {
     };
 }
 
-/// An object under way, written to the end of a text as compact JSON: members in the order in which they are given,
-/// duplicate names too. Dropping it closes it.
+/// An object being appended to a text as compact JSON, with members in call order, duplicate names included. Dropping
+/// it closes it.
 ///
-/// It allocates nothing but what the text needs to grow.
+/// It allocates only to grow the text.
 #[derive(Debug)]
 pub struct Object<'o> {
     out: &'o mut Vec<u8>,
@@ -71,19 +71,19 @@ pub struct Object<'o> {
 }
 
 impl<'o> Object<'o> {
-    /// An object without members so far.
+    /// Begins an object.
     #[inline]
     pub fn new(out: &'o mut Vec<u8>) -> Object<'o> {
         Object { out, is_empty: true }
     }
 
-    /// Goes on with an object that was [left open](Object::leave_open), and that has members.
+    /// Continues an object that was [left open](Object::leave_open) and has members.
     #[inline]
     pub fn reopen(out: &'o mut Vec<u8>) -> Object<'o> {
         Object { out, is_empty: false }
     }
 
-    /// The text of an object whose members `write` tells.
+    /// Returns the text of an object with the members that `write` adds.
     #[inline]
     pub fn text(write: impl FnOnce(&mut Object<'_>)) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
@@ -99,7 +99,7 @@ impl<'o> Object<'o> {
         out
     }
 
-    /// The place of a member's value. One JSON value is to be appended, and nothing else.
+    /// Appends a member's name and returns the text, to which the caller must append exactly one JSON value.
     #[inline]
     pub fn place(&mut self, name: impl Name) -> &mut Vec<u8> {
         name.write(self.is_empty, self.out);
@@ -107,14 +107,14 @@ impl<'o> Object<'o> {
         self.out
     }
 
-    /// A string.
+    /// Adds a string.
     #[inline]
     pub fn string(&mut self, name: impl Name, text: &str) -> &mut Self {
         write_string(text, self.place(name));
         self
     }
 
-    /// A string, or `null`.
+    /// Adds a string, or `null`.
     #[inline]
     pub fn string_or_null(&mut self, name: impl Name, text: Option<&str>) -> &mut Self {
         match text {
@@ -123,40 +123,40 @@ impl<'o> Object<'o> {
         }
     }
 
-    /// A number.
+    /// Adds a number.
     #[inline]
     pub fn number(&mut self, name: impl Name, value: u64) -> &mut Self {
         write_number(value, self.place(name));
         self
     }
 
-    /// `true` or `false`
+    /// Adds `true` or `false`.
     #[inline]
     pub fn bool(&mut self, name: impl Name, value: bool) -> &mut Self {
         self.raw(name, if value { b"true" } else { b"false" })
     }
 
-    /// `null`
+    /// Adds `null`.
     #[inline]
     pub fn null(&mut self, name: impl Name) -> &mut Self {
         self.raw(name, b"null")
     }
 
-    /// A value that is JSON text already.
+    /// Adds a value given as JSON text.
     #[inline]
     pub fn raw(&mut self, name: impl Name, json: &[u8]) -> &mut Self {
         self.place(name).extend_from_slice(json);
         self
     }
 
-    /// A tree.
+    /// Adds a value given as a tree.
     #[inline]
     pub fn value(&mut self, name: impl Name, value: &Value<'_>) -> &mut Self {
         write(value, self.place(name));
         self
     }
 
-    /// Members that are JSON text already, without braces; none if the text is empty.
+    /// Adds members given as JSON text without braces; an empty text adds none.
     #[inline]
     pub fn members(&mut self, json: &[u8]) -> &mut Self {
         if !json.is_empty() {
@@ -167,23 +167,23 @@ impl<'o> Object<'o> {
         self
     }
 
-    /// An object within.
+    /// Begins a nested object.
     #[inline]
     pub fn object(&mut self, name: impl Name) -> Object<'_> {
         Object::new(self.place(name))
     }
 
-    /// An array within.
+    /// Begins a nested array.
     #[inline]
     pub fn array(&mut self, name: impl Name) -> Array<'_> {
         Array::new(self.place(name))
     }
 
-    /// Closes it, as dropping it does.
+    /// Closes the object, as dropping does.
     #[inline]
     pub fn end(self) {}
 
-    /// Leaves it open, so that more can be written later: without braces, or by [`Object::reopen`].
+    /// Leaves the object open, to be continued without braces or by [`Object::reopen`].
     #[inline]
     pub fn leave_open(self) {
         if self.is_empty {
@@ -203,7 +203,7 @@ impl Drop for Object<'_> {
     }
 }
 
-/// An array under way, as [`Object`] is an object.
+/// An array being appended, like [`Object`].
 #[derive(Debug)]
 pub struct Array<'o> {
     out: &'o mut Vec<u8>,
@@ -211,14 +211,14 @@ pub struct Array<'o> {
 }
 
 impl<'o> Array<'o> {
-    /// An array without items so far.
+    /// Begins an array.
     #[inline]
     pub fn new(out: &'o mut Vec<u8>) -> Array<'o> {
         out.push(b'[');
         Array { out, is_empty: true }
     }
 
-    /// The text of an array whose items `write` tells.
+    /// Returns the text of an array with the items that `write` adds.
     #[inline]
     pub fn text(write: impl FnOnce(&mut Array<'_>)) -> Vec<u8> {
         let mut out = Vec::with_capacity(128);
@@ -226,7 +226,7 @@ impl<'o> Array<'o> {
         out
     }
 
-    /// The place of an item. One JSON value is to be appended, and nothing else.
+    /// Begins an item and returns the text, to which the caller must append exactly one JSON value.
     #[inline]
     pub fn place(&mut self) -> &mut Vec<u8> {
         if !self.is_empty {
@@ -236,14 +236,14 @@ impl<'o> Array<'o> {
         self.out
     }
 
-    /// A string.
+    /// Adds a string.
     #[inline]
     pub fn string(&mut self, text: &str) -> &mut Self {
         write_string(text, self.place());
         self
     }
 
-    /// A string each.
+    /// Adds strings.
     #[inline]
     pub fn strings<'t>(&mut self, texts: impl IntoIterator<Item = &'t str>) -> &mut Self {
         for text in texts {
@@ -252,26 +252,26 @@ impl<'o> Array<'o> {
         self
     }
 
-    /// An item that is JSON text already.
+    /// Adds an item given as JSON text.
     #[inline]
     pub fn raw(&mut self, json: &[u8]) -> &mut Self {
         self.place().extend_from_slice(json);
         self
     }
 
-    /// An object within.
+    /// Begins a nested object.
     #[inline]
     pub fn object(&mut self) -> Object<'_> {
         Object::new(self.place())
     }
 
-    /// An array within.
+    /// Begins a nested array.
     #[inline]
     pub fn array(&mut self) -> Array<'_> {
         Array::new(self.place())
     }
 
-    /// Closes it, as dropping it does.
+    /// Closes the array, as dropping does.
     #[inline]
     pub fn end(self) {}
 }
@@ -286,7 +286,7 @@ impl Drop for Array<'_> {
 /// Appends a number.
 #[inline]
 pub fn write_number(value: u64, out: &mut Vec<u8>) {
-    // A vector takes all that is written.
+    // Writing to a vector cannot fail.
     let _ = write!(out, "{value}");
 }
 

@@ -1,12 +1,13 @@
-//! What a number's text is worth.
+//! The value of a number's text.
 
-/// Texts shorter than this CouchDB's parser gives to the C library.
+/// Texts of at least this length are not parsed by the C library in CouchDB.
 const LIBRARY_BYTES_MAX: usize = 31;
 
-/// The float that CouchDB takes a text with a fraction or an exponent for; `None` for what it refuses.
+/// Returns the float that CouchDB reads from a text with a fraction or an exponent; `None` if CouchDB refuses it.
 ///
-/// The nearest float, as `strtod` gives it. But a text without fraction that `strtod` calls out of range, or that is long,
-/// it computes as integer times power of ten, which is less exact and can lose everything (`5e-324` is 0.0).
+/// It is the nearest float, as from `strtod`. But CouchDB computes a text without a fraction as integer times power of
+/// ten if `strtod` reports it out of range or if it is long. That is less exact, and can lose everything (`5e-324` is
+/// 0.0).
 pub(crate) fn float_of(text: &str) -> Option<f64> {
     let nearest: f64 = text.parse().ok()?;
     let split = text.split_once(['e', 'E']).filter(|(mantissa, _)| !mantissa.contains('.'));
@@ -39,7 +40,7 @@ mod tests {
         check("10e308", None);
         check("1.7976931348623157e308", Some(f64::MAX));
         check("1.7976931348623159e308", None);
-        // Out of range for strtod: with a fraction the nearest, without computed.
+        // Out of `strtod`'s range: nearest with a fraction, computed without one.
         check("5.0e-324", Some(5e-324));
         check("5e-324", Some(0.0));
         check("-5e-324", Some(-0.0));

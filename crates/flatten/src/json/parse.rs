@@ -1,4 +1,4 @@
-//! Text to values.
+//! The JSON parser.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -7,25 +7,26 @@ use super::Value;
 use super::number::float_of;
 use super::scan::{number_shape, plain_len};
 
-/// Deepest nesting accepted by default, the outermost value being 1.
+/// The default limit on nesting; the outermost value has depth 1.
 pub const DEPTH_MAX: usize = 500;
 
-/// Deepest nesting that [`Limits`] can allow: values are recursed, and threads have small stacks.
+/// The highest limit on nesting that [`Limits`] allows: functions on values recurse, and threads have small stacks.
 pub const DEPTH_MAX_LIMIT: usize = 1_000;
 
-/// Longest number text accepted: arithmetic on longer ones (a revision hash needs the binary form) grows with its square.
+/// The longest number text, in bytes: the time of arithmetic on it (a revision hash needs the binary form) grows with
+/// its square.
 pub const NUMBER_BYTES_MAX: usize = 4_096;
 
-/// A decimal text with at most this many bytes and no exponent is below the largest 64-bit float.
+/// A decimal text of at most this many bytes without exponent is below the largest 64-bit float.
 const FINITE_BYTES_MAX: usize = 300;
 
-/// Objects up to this many members are searched for duplicate names pair by pair.
+/// Objects up to this many members are searched for duplicate names pairwise.
 const PAIRWISE_MAX: usize = 16;
 
-/// What is accepted.
+/// Limits of the parser.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Deepest nesting; more than [`DEPTH_MAX_LIMIT`] counts as that.
+    /// The deepest nesting; at most [`DEPTH_MAX_LIMIT`].
     pub depth_max: usize,
 }
 
@@ -35,32 +36,32 @@ impl Default for Limits {
     }
 }
 
-/// The text is not acceptable JSON.
+/// The text is not valid JSON, or exceeds a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{kind} at byte {offset}")]
 pub struct ParseError {
-    /// What is wrong.
+    /// The kind of error.
     pub kind: ParseErrorKind,
-    /// Where, from 0.
+    /// The byte offset, from 0.
     pub offset: usize,
 }
 
-/// What can be wrong with a JSON text.
+/// The kinds of JSON errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseErrorKind {
-    /// Bytes that are not UTF-8.
+    /// Invalid UTF-8.
     #[error("invalid UTF-8")]
     Utf8,
     /// The text ends too early, or is empty.
     #[error("unexpected end")]
     End,
-    /// A byte that cannot stand there.
+    /// A byte that is not allowed at its position.
     #[error("unexpected character")]
     Unexpected,
-    /// A number that is none, is longer than [`NUMBER_BYTES_MAX`], or is beyond what a 64-bit float reaches.
+    /// An invalid number, one longer than [`NUMBER_BYTES_MAX`], or one beyond the range of a 64-bit float.
     #[error("bad number")]
     Number,
-    /// An escape that is none, or half of a surrogate pair.
+    /// An invalid escape, or half of a surrogate pair.
     #[error("bad escape")]
     Escape,
     /// A control character inside a string.
@@ -69,36 +70,35 @@ pub enum ParseErrorKind {
     /// Nested deeper than the limit.
     #[error("nested too deep")]
     Depth,
-    /// Something follows the value.
+    /// Text after the value.
     #[error("trailing characters")]
     Trailing,
-    /// An object has two members of one name; [`parse_unique()`] alone minds it.
+    /// Two members of one name in an object; only [`parse_unique()`] reports it.
     #[error("a name stands twice")]
     Duplicate,
 }
 
-/// Parses a text that holds one value: any size, time and memory in proportion to it.
+/// Parses a text with one value. Time and memory are proportional to its size.
 ///
 /// # Errors
-/// [`ParseError`] with the byte where it went wrong.
+/// [`ParseError`] with the byte offset.
 pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Value<'a>, ParseError> {
     parse_with(bytes, limits, false)
 }
 
-/// As [`parse()`], but for texts that nobody writes with two members of one name in an object: such a one is refused.
+/// As [`parse()`], but refuses an object with two members of one name; for texts that programs write.
 ///
 /// # Errors
-/// [`ParseError`] with the byte where it went wrong.
+/// [`ParseError`] with the byte offset.
 pub fn parse_unique<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Value<'a>, ParseError> {
     parse_with(bytes, limits, true)
 }
 
-/// The text, if it is what [`write()`](super::write()) makes of it: one value that [`parse()`] takes, without white space, with strings
-/// escaped as they are written and no name twice in an object. `None`: it is acceptable, and another one than would be written. No tree
-/// is made of it.
+/// Returns the text if it equals the output of [`write()`](super::write()) for its value: no white space, strings
+/// escaped as written, no duplicate names. `None`: valid, but written otherwise. Builds no tree.
 ///
 /// # Errors
-/// [`ParseError`], as of [`parse()`].
+/// As [`parse()`].
 pub fn as_written<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Option<&'a str>, ParseError> {
     let mut parser = Parser::of(bytes, limits, false)?;
     let Seen = parser.whole()?;
@@ -109,7 +109,7 @@ fn parse_with<'a>(bytes: &'a [u8], limits: &Limits, is_unique: bool) -> Result<V
     Parser::of(bytes, limits, is_unique)?.whole()
 }
 
-/// What is made of a text.
+/// The product of the parser.
 trait Made<'a>: Sized {
     fn null() -> Self;
     fn bool(value: bool) -> Self;
@@ -145,7 +145,7 @@ impl<'a> Made<'a> for Value<'a> {
     }
 }
 
-/// A value of which nothing is kept: a vector of them takes no room.
+/// A product that keeps nothing: a vector of them allocates nothing.
 struct Seen;
 
 impl<'a> Made<'a> for Seen {
@@ -180,7 +180,7 @@ struct Parser<'a> {
     at: usize,
     depth_left: usize,
     is_unique: bool,
-    /// Nothing was seen so far that would be written otherwise.
+    /// True while no text was seen that would be written otherwise.
     is_as_written: bool,
 }
 
@@ -192,7 +192,7 @@ impl<'a> Parser<'a> {
         Ok(Parser { text, bytes, at: 0, depth_left, is_unique, is_as_written: true })
     }
 
-    /// The one value of the text.
+    /// Parses the only value of the text.
     fn whole<V: Made<'a>>(&mut self) -> Result<V, ParseError> {
         self.space();
         let value = self.value()?;
@@ -208,7 +208,7 @@ impl<'a> Parser<'a> {
         self.bytes.get(self.at).copied().ok_or_else(|| self.error(ParseErrorKind::End))
     }
 
-    /// What is not read yet.
+    /// The unread text.
     fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }
@@ -315,7 +315,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// A string whose opening quote is passed.
+    /// Parses a string after its opening quote.
     fn string(&mut self) -> Result<Cow<'a, str>, ParseError> {
         let start = self.at;
         self.plain();
@@ -343,7 +343,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Passes over what stands for itself in a string.
+    /// Skips characters that need no escape.
     fn plain(&mut self) {
         self.at += plain_len(self.rest());
     }
@@ -384,7 +384,7 @@ impl<'a> Parser<'a> {
             }
             other => other,
         };
-        // Control characters without a short form alone are written so, in small digits.
+        // Only control characters without a short form are written this way, in lower-case digits.
         let is_written = code < 0x20 && !matches!(code, 0x8 | 0x9 | 0xa | 0xc | 0xd);
         let has_capitals = self.bytes.get(self.at - 1).is_some_and(u8::is_ascii_uppercase);
         self.is_as_written &= is_written && !has_capitals;
@@ -410,7 +410,7 @@ impl<'a> Parser<'a> {
             return Err(error);
         }
         let text = &self.text[start..start + shape.len];
-        // CouchDB answers 400 to a float beyond 64 bits, and takes integers of any length.
+        // CouchDB answers 400 to a float beyond 64 bits, and accepts integers of any length.
         let may_be_infinite = shape.exponent || (shape.float && shape.len > FINITE_BYTES_MAX);
         if may_be_infinite && float_of(text).is_none() {
             return Err(error);
@@ -420,7 +420,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Leaves the last member of each name, where it stands (as CouchDB does); whether there were others.
+/// Keeps the last member of each name at its position (as CouchDB does). Returns whether any was removed.
 #[expect(clippy::indexing_slicing, reason = "`keep` has a place for each member")]
 fn drop_duplicates<V>(members: &mut Vec<(Cow<'_, str>, V)>) -> bool {
     let mut keep: Option<Vec<bool>> = None;

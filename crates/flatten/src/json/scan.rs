@@ -1,9 +1,9 @@
-//! Looking for the end of what needs no care: plain text in strings, and numbers.
+//! Fast scans over plain text in strings, and over numbers.
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 
-/// How many bytes at the start stand for themselves in a JSON string: no quote, backslash or control character.
+/// Returns the length of the plain prefix of a JSON string: no quote, backslash or control character.
 pub(super) fn plain_len(bytes: &[u8]) -> usize {
     let mut rest = bytes;
     while let Some((word, behind)) = rest.split_first_chunk::<8>() {
@@ -13,11 +13,11 @@ pub(super) fn plain_len(bytes: &[u8]) -> usize {
         }
         rest = behind;
     }
-    // The zeros behind a short word's text end it as a control character would.
+    // The zeros after a short word's text end it as a control character would.
     bytes.len() - rest.len() + (special(short_word(rest)).trailing_zeros() / 8) as usize
 }
 
-/// Fewer than eight bytes as a word, with zeros behind them.
+/// Fewer than eight bytes as a word, padded with zeros.
 fn short_word(bytes: &[u8]) -> u64 {
     let len = bytes.len();
     let place = |at: usize| 8 * at;
@@ -28,14 +28,14 @@ fn short_word(bytes: &[u8]) -> u64 {
     u64::from(*first) | u64::from(*middle) << place(len / 2) | u64::from(*last) << place(len - 1)
 }
 
-/// The high bit of each byte that is no plain text (and perhaps of some above it).
+/// The high bit of each byte that is not plain (and possibly of some above it).
 fn special(word: u64) -> u64 {
     let below_space = word.wrapping_sub(ONES * 0x20) & !word;
-    // A borrow can only mark bytes above a true one, and the lowest is what counts.
+    // A borrow can only mark bytes above a correct mark, and only the lowest mark counts.
     (below_space | zero_bytes(word ^ (ONES * 0x22)) | zero_bytes(word ^ (ONES * 0x5c))) & HIGHS
 }
 
-/// The high bit of each byte that is zero (and perhaps of some above it).
+/// The high bit of each zero byte (and possibly of some above it).
 fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word
 }
@@ -43,12 +43,12 @@ fn zero_bytes(word: u64) -> u64 {
 /// The shape of a number's text.
 pub(super) struct NumberShape {
     pub len: usize,
-    /// Has a fraction or an exponent.
+    /// True with a fraction or an exponent.
     pub float: bool,
     pub exponent: bool,
 }
 
-/// The number at the start of `bytes`; `None` if there is none by the grammar of RFC 8259.
+/// Returns the number at the start of `bytes`; `None` if RFC 8259's grammar has none there.
 pub(super) fn number_shape(bytes: &[u8]) -> Option<NumberShape> {
     let digits = |at: usize| {
         let count = bytes.get(at..)?.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -70,7 +70,7 @@ pub(super) fn number_shape(bytes: &[u8]) -> Option<NumberShape> {
     Some(NumberShape { len: at, float: float || exponent, exponent })
 }
 
-/// Whether `bytes` are one number and nothing else.
+/// Returns whether `bytes` are exactly one number.
 pub(crate) fn is_number(bytes: &[u8]) -> bool {
     number_shape(bytes).is_some_and(|shape| shape.len == bytes.len())
 }

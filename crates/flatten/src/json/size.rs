@@ -1,11 +1,11 @@
-//! How large a text's tree can become, before it is made.
+//! The size of a text's tree, estimated before parsing.
 
 use std::borrow::Cow;
 
 use super::Value;
 
-/// What a JSON text's tree takes at most, in bytes: a vector grows by doubling, its first room is for four. An item of an
-/// array has a comma or the bracket before it, a member of an object a colon too; those in strings count as well.
+/// An upper bound in bytes of the tree of a JSON text: a vector grows by doubling, from four entries. A comma or the
+/// bracket precedes an item of an array, a member of an object also has a colon; those in strings count as well.
 pub fn tree_bytes(text: &[u8]) -> usize {
     const VALUE: usize = size_of::<Value<'_>>();
     const MEMBER: usize = size_of::<(Cow<'_, str>, Value<'_>)>();

@@ -7,8 +7,8 @@ use super::scan::plain_len;
 
 /// Appends a value as compact JSON text.
 ///
-/// Strings are written as CouchDB writes them: `"` and `\` escaped, control characters in the short form where there
-/// is one and as `\u00XX` else, everything else (also `/`, DEL and all of Unicode) as it is.
+/// Strings are escaped as in CouchDB: `"` and `\` with a backslash, control characters in the short form if they have
+/// one and as `\u00XX` otherwise, everything else (also `/`, DEL and all of Unicode) as it is.
 pub fn write(value: &Value<'_>, out: &mut Vec<u8>) {
     match value {
         Value::Null => out.extend_from_slice(b"null"),
@@ -54,7 +54,7 @@ pub fn write_string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Appends a string's text without quotes.
+/// Appends a string's escaped text without quotes.
 pub(crate) fn write_escaped(text: &str, out: &mut Vec<u8>) {
     let mut rest = text.as_bytes();
     loop {
@@ -79,7 +79,7 @@ pub(crate) fn write_escaped(text: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// How many bytes [`write()`] appends.
+/// Returns the number of bytes that [`write()`] appends.
 pub fn text_len(value: &Value<'_>) -> usize {
     match value {
         Value::Null | Value::Bool(true) => 4,

@@ -1,4 +1,4 @@
-//! Rows that no body gives: a typed error or JSON, never a panic.
+//! Rows that no body produces: each gives a typed error or JSON, never a panic.
 
 use crate::support::{Names, Pairs, any_body, slices, text_of};
 use flatbed_flatten::json::{self, Limits, ParseErrorKind};
@@ -34,13 +34,13 @@ fn what_is_wrong_is_told() {
     };
     check(&[], Empty);
     check(&[(&[10], NULL), (&[13], NULL)], UnknownFieldId(13));
-    // Roots that are no object.
+    // Roots that are not objects.
     check(&[(&[], NULL)], BadPath);
     check(&[(&[0, 0], NULL)], BadPath);
     check(&[(&[1, 0], &[0x18, 1, b'x'])], BadPath);
     check(&[(&[3, 0], &[0x19, 2, b'[', b']'])], BadScalar);
     check(&[(&[], &[0x16]), (&[10], NULL)], BadPath);
-    // Reserved markers, and what is not beneath one.
+    // Reserved markers, and invalid elements below a marker.
     check(&[(&[4], NULL)], BadPath);
     check(&[(&[10, 9, 0], NULL)], BadPath);
     check(&[(&[10, 0], NULL)], BadPath);
@@ -196,7 +196,7 @@ impl Damage {
     }
 }
 
-/// What is written is JSON, though it may be too deep or hold a number that parsing refuses.
+/// The output is JSON, though it may be too deep or contain a number that the parser refuses.
 fn look_at(pairs: &Pairs, names: &Names) {
     let mut out = b"{".to_vec();
     if write_members(slices(pairs), names, &mut out).is_ok() {

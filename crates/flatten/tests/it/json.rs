@@ -1,4 +1,4 @@
-//! The parser against serde_json, and what it must refuse.
+//! The parser compared with serde_json, and texts that it must refuse.
 
 use flatbed_flatten::json::{Limits, ParseErrorKind, Value, as_written, parse, parse_unique, write};
 use proptest::prelude::*;
@@ -97,7 +97,7 @@ fn an_error_says_where() {
     assert!(parse(b"1", &Limits { depth_max: 0 }).is_ok());
 }
 
-/// A million names of which each stands twice: in proportion to the text, not to its square.
+/// A million names, each of them twice: time in proportion to the text, not to its square.
 #[test]
 fn many_duplicates() {
     let members: Vec<String> = (0..1_000_000).map(|n| format!("\"{}\":0", n % 500_000)).collect();
@@ -120,7 +120,7 @@ fn names_that_stand_twice() {
     }
 }
 
-/// What it says of a text is what comes of parsing and writing it.
+/// Compares `as_written` with parsing and writing.
 fn check_as_written(text: &[u8]) {
     let written = parse(text, &Limits::default()).map(|value| {
         let mut out = Vec::new();
@@ -188,7 +188,7 @@ proptest! {
                 let back: serde_json::Value = serde_json::from_slice(&out).unwrap();
                 prop_assert_eq!(Some(back), other.ok());
             }
-            // serde_json takes no number that overflows either.
+            // serde_json refuses numbers that overflow, too.
             Err(_) => prop_assert!(other.is_err(), "{}", text),
         }
     }

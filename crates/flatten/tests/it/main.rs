@@ -1,5 +1,5 @@
-//! The crate's tests, one program: linking takes longer than compiling them. What needs a process of its own
-//! is a program beside this one and says why.
+//! The crate's tests in one program, because linking takes longer than compiling. Tests that need a process of their
+//! own are separate programs, with the reason in each.
 
 mod damage;
 mod json;

@@ -1,4 +1,4 @@
-//! Some values of a body, in one pass.
+//! Reading some values of a body in one pass.
 #![allow(clippy::unwrap_used)]
 
 use crate::support::{Names, any_body, parse, slices};
@@ -44,7 +44,7 @@ proptest! {
             &PackOptions { run_bytes, compressed_from_bytes },
         );
         let Value::Object(members) = &body else { panic!("no object") };
-        // Some members, of others a member of theirs.
+        // Some members, and for others one of their members.
         let mut wanted: Vec<(Vec<u8>, Option<&Value<'_>>)> = Vec::new();
         for (at, (name, value)) in members.iter().enumerate() {
             match value {

@@ -1,4 +1,4 @@
-//! Revision ids that CouchDB 3.5.0 gave, edit by edit.
+//! Revision ids of CouchDB 3.5.0, edit by edit.
 #![allow(clippy::unwrap_used)]
 
 use flatbed_flatten::etf::{AttachmentDigest, revision};
@@ -8,7 +8,7 @@ use md5::{Digest, Md5};
 /// An attachment of the line's document: name, type, MD5.
 type Attachment = (String, String, [u8; 16]);
 
-/// Texts are stored compressed: the MD5 of what zlib 1.3 makes of each (gzip, level 8), by its data.
+/// CouchDB stores texts compressed: the MD5 of zlib 1.3's output (gzip, level 8) by the attachment's data.
 const COMPRESSED: [(&str, &str); 3] = [
     ("ZGF0YTBhLnR4dA==", "9c0fda76da814a48561a392c3e6f34ab"),
     ("ZGF0YTFhLnR4dA==", "db1ec41d026b4255d758778aab59cfba"),
@@ -41,7 +41,7 @@ fn base64(text: &str) -> Vec<u8> {
     out
 }
 
-/// The attachments of an edit: those with data are new, stubs are as they were.
+/// The attachments of an edit: those with data are new, stubs are unchanged.
 fn attachments(written: &Value<'_>, before: &[Attachment]) -> Vec<Attachment> {
     let Value::Object(written) = written else { panic!("no object") };
     let one = |(name, value): &(std::borrow::Cow<'_, str>, Value<'_>)| match value.get("data").and_then(Value::as_str) {

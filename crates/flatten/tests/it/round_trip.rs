@@ -1,4 +1,4 @@
-//! What goes in comes out, in any layout.
+//! Bodies are restored in any layout.
 #![allow(clippy::unwrap_used)]
 
 use crate::support::{Names, Pairs, any_body, compact, parse, slices, text_of};
@@ -38,7 +38,7 @@ fn large_strings_and_long_names() {
     }
 }
 
-/// Everything that recurses, at the greatest depth, on the stack of a small thread.
+/// All recursive functions at the greatest depth, on the stack of a small thread.
 #[test]
 fn the_greatest_depth_fits_a_small_stack() {
     let work = || {
@@ -77,7 +77,7 @@ fn deep_and_wide_text_stays_small() {
     }
 }
 
-/// Reading moves the text of an object whose order differs, so such objects must not lie in one another without end.
+/// Reading moves the text of an object with a permutation, so the nesting of such objects must be bounded.
 #[test]
 fn objects_in_another_order_in_one_another() {
     let levels = 400;
@@ -103,7 +103,7 @@ fn members_are_counted() {
     check(r#"{"a":[1,2],"b":0}"#, 2, 1, 10);
 }
 
-/// The pairs that a read of a subtree's range gives.
+/// The pairs in a subtree's range.
 fn in_range<'p>(pairs: &'p Pairs, path: &[u8]) -> impl Iterator<Item = (&'p [u8], &'p [u8])> {
     let range = subtree_range(b"", path);
     let begin = pairs.partition_point(|(key, _)| *key <= range.begin).saturating_sub(1);
@@ -157,7 +157,7 @@ proptest! {
     ) {
         let text = compact(&body);
         prop_assert_eq!(&parse(&text), &body);
-        // Ids in an order that another document made.
+        // Ids in the order of another document.
         let both = Value::Array(vec![seen_before, body.clone()]);
         let names = Names::of(&both, |name| name.len() as u8 % 4 < literal_below);
         let rows = flatten(&body, &names, &FlattenOptions { path_bytes_max });

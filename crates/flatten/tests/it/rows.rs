@@ -1,4 +1,4 @@
-//! Rows and runs drawn out.
+//! Rows and runs byte by byte.
 #![allow(clippy::unwrap_used)]
 
 use crate::support::{Names, Pairs, compact, hex, parse, slices, text_of};
@@ -47,7 +47,7 @@ fn the_seeds_own_document() {
         r#"{{"foo":{{"bar":{{"baz":[1,2,3]}},"langs":{{"en_US":"English","en_UK":"English (UK)"}},"translations":{{"en_US":{{"license":"{license}"}}}}}}}}"#
     );
     let body = parse(&text);
-    // The ids that the proposal gives (design/data-model.md), and those between them.
+    // The ids of the example in design/data-model.md, and those between them.
     let given = ["foo", "baz", "bar", "en_US", "en_UK", "en_CA", "zh_CN", "translations", "langs", "license"];
     let names = Names::new(given);
     let pairs = pack(&flatten(&body, &names, &FlattenOptions::default()), 0);
@@ -64,7 +64,7 @@ fn the_seeds_own_document() {
         ("10/18/13", 8),
         ("10/18/14", 13),
     ];
-    // Written langs, translations, whose ids are the other way round: hence the permutation.
+    // Written langs, translations, whose ids are in the reverse order: hence the permutation.
     assert_eq!(found, expected.map(|(path, len)| (path.to_owned(), len)));
     assert_eq!(text_of(&pairs, &names).unwrap(), text);
 }
@@ -76,13 +76,13 @@ fn order_of_names() {
         &["10/11 = 41", "10/12 = 42", "13/2/0 = 1a 02 01 00", "13/11 = 42", "13/12 = 41"],
     );
     let names = Names::new(["a", "b"]);
-    // Literals lie before the permutation, ids behind it.
+    // Literals sort before the permutation, ids after it.
     check_with(
         r#"{"b":1,"z":2,"a":3,"y":4}"#,
         &names,
         &["\"y\" = 44", "\"z\" = 42", "2/0 = 1a 04 03 01 02 00", "10 = 43", "11 = 41"],
     );
-    // For each member as written: its place among the rows.
+    // For each member as written: its index among the rows.
     check_with(
         r#"{"c":1,"a":2,"b":3}"#,
         &Names::new(["a", "b", "c"]),
@@ -178,7 +178,7 @@ fn unknown_names_in_order_of_first_sight() {
     assert!(unknown_names(&Value::Object(Vec::new()), &Names::default()).is_empty());
 }
 
-/// Gives the markers away as ids.
+/// A mapping whose ids collide with the markers.
 struct FromZero;
 
 impl FieldIds for FromZero {

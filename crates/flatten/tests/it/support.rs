@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A mapping as the layer has it: ids from 10 up.
+/// A mapping like the layer's: ids from 10 up.
 #[derive(Default, Clone)]
 pub struct Names {
     names: Vec<String>,
@@ -29,7 +29,7 @@ impl Names {
         all
     }
 
-    /// In order of first sight; `literal` says which names get none.
+    /// In order of first occurrence; `literal` selects names without an id.
     pub fn of(body: &Value<'_>, literal: impl Fn(&str) -> bool) -> Names {
         Names::new(unknown_names(body, &Names::default()).into_iter().filter(|name| !literal(name)))
     }

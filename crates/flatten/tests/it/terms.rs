@@ -1,11 +1,11 @@
-//! Terms beyond the recorded ones. The hashes are from an independent encoder of Erlang's external term format, itself
-//! checked against recorded ids.
+//! Terms beyond the recorded ones. The hashes come from an independent encoder of Erlang's external term format, which
+//! was checked against recorded ids.
 #![allow(clippy::unwrap_used)]
 
 use flatbed_flatten::etf::body_revision;
 use flatbed_flatten::json::{Limits, parse};
 
-/// The hash of a first revision whose body has `value` as its one member "a".
+/// The hash of a first revision whose body has one member "a" with this value.
 fn hash_of(value: &str) -> String {
     let text = format!(r#"{{"a":{value}}}"#);
     let body = parse(text.as_bytes(), &Limits::default()).unwrap();
