@@ -1,4 +1,4 @@
-//! How many sort keys a second are made: `cargo run --release -p flatbed-collate --example sort_keys`.
+//! Measures sort keys a second: `cargo run --release -p flatbed-collate --example sort_keys`.
 #![allow(clippy::expect_used)]
 
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! The rows of one document, in their order.
+//! The order of a document's rows in one view.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -8,38 +8,38 @@ use flatbed_flatten::json::Value;
 use crate::collation::Collation;
 use crate::key::SortKey;
 
-/// A row that a document has, as [`arrange()`] puts it.
+/// A row as ordered by [`arrange()`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arranged {
-    /// Which of the rows that were given.
+    /// Its index among the given rows.
     pub at: usize,
     /// The sort form of its key.
     pub sort_key: SortKey,
-    /// What stands in its key behind the document's id.
+    /// The part of its key after the document's id.
     pub tail: Tail,
 }
 
-/// Where a row stands among those of its document whose keys are equal: two numbers, nearly always both 0.
+/// The position of a row among those of its document with equal keys: two numbers, nearly always both 0.
 ///
-/// They follow from the document's rows alone, so an index that is built anew has the same ones, and take a few bytes
-/// however large a value is. A row more or less moves those behind it, of this document and key.
+/// They depend on the document's rows alone, so a rebuilt index has the same ones, and they take a few bytes for
+/// values of any size. An inserted or removed row shifts the later rows of its document and key.
 ///
-/// A `descending` read turns round keys, documents and spellings, but not the rows of one spelling.
+/// A `descending` read reverses keys, documents and spellings, but not the rows of one spelling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Tail {
-    /// Which of the keys that the collation takes for one (`""` and `"\u0000"`): 0 for the first in the raw order.
+    /// The index among the keys that the collation treats as equal (`""` and `"\u0000"`): 0 for the first in raw
+    /// order.
     pub spelling: u32,
-    /// Which of the rows with the very same key: 0 for the first one in the raw order of values, and of equal ones the
-    /// first that was emitted.
+    /// The index among the rows with exactly the same key: by the raw order of values, then by the order of emission.
     pub ordinal: u32,
 }
 
-/// A row: its number, its key, and the sort form of the key.
+/// A row: its index, its key, and the sort form of the key.
 type Row<'r, 'k> = (usize, &'r Value<'k>, SortKey);
 
-/// Sorts the rows of one document in one view by key, and rows with equal keys by value. `values` returns the values of some rows, in
-/// their order. It is called once for each key that several rows share, with those rows, after the values of the previous key are
-/// dropped. Takes O(n log n) comparisons.
+/// Sorts the rows of one document in one view by key, and rows with equal keys by value. `values` returns the values
+/// of some rows, in the given order. It is called once for each key that several rows share, after the values of the
+/// previous key are dropped. Takes O(n log n) comparisons.
 pub fn arrange<'v>(
     collation: &Collation,
     keys: &[Value<'_>],
@@ -50,7 +50,7 @@ pub fn arrange<'v>(
         keys.iter().enumerate().map(|(at, key)| (at, key, collation.sort_key(key))).collect();
     let by_key = |(_, a, a_sorted): &Row<'_, '_>, (_, b, b_sorted): &Row<'_, '_>| {
         let by_form = a_sorted.bytes().cmp(b_sorted.bytes());
-        // Beginnings that are equal say nothing.
+        // Equal prefixes do not decide.
         if by_form.is_eq() && a_sorted.is_cut() { collation.compare(a, b) } else { by_form }
     };
     sorted.sort_by(|a, b| by_key(a, b).then_with(|| raw.compare(a.1, b.1)));

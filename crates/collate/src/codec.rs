@@ -1,6 +1,6 @@
-//! Unsigned numbers and texts in as few bytes as they need.
+//! A codec of unsigned numbers and byte strings in as few bytes as they need.
 
-/// Appends a number, seven bits a byte, the lowest first.
+/// Appends a number, seven bits per byte, the lowest first.
 pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     while value > 0x7f {
         out.push(value as u8 | 0x80);
@@ -9,7 +9,7 @@ pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Takes a number from the start; `None` where there is none.
+/// Reads a number from the start; `None` if the bytes are invalid.
 pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for (at, byte) in bytes.iter().enumerate().take(10) {
@@ -23,13 +23,13 @@ pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Appends bytes behind their length.
+/// Appends bytes after their length.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// Takes what [`put_bytes`] appended.
+/// Reads the output of [`put_bytes`].
 pub(crate) fn take_bytes<'b>(bytes: &mut &'b [u8]) -> Option<&'b [u8]> {
     let len = usize::try_from(take(bytes)?).ok()?;
     let (taken, rest) = bytes.split_at_checked(len)?;

@@ -1,4 +1,4 @@
-//! The orders that CouchDB has for JSON: that of views and the raw one.
+//! CouchDB's orders of JSON values: that of views and the raw one.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -14,7 +14,7 @@ use crate::marks::in_order_written;
 use crate::number::Number;
 use crate::weights::{self, LONG_BYTES};
 
-/// The collator's data is not what this program was built with.
+/// The collator's data differs from the one that this program was built with.
 #[derive(Debug, thiserror::Error)]
 #[error("no collation data: {0}")]
 pub struct NoData(String);
@@ -26,18 +26,18 @@ pub struct NoData(String);
 /// | [`unicode`](Collation::unicode) | null, false, true, numbers, strings, arrays, objects | ICU's root collation, tertiary strength | strings that differ in ignorable characters, or in the spelling of a letter with marks in their canonical order |
 /// | [`raw`](Collation::raw) | numbers, false, null, true, objects, arrays, strings: Erlang's order of terms | bytes | equal strings |
 ///
-/// In both, numbers compare by what they are worth, integers of any size exactly and `1` as `1.0`; arrays item by item, the
-/// shorter one first; objects member by member in the order written, name before value.
+/// In both, numbers compare by value, integers of any size exactly and `1` as `1.0`; arrays item by item, a prefix
+/// first; objects member by member in the order written, name before value.
 #[derive(Debug)]
 pub struct Collation {
     strings: Option<CollatorBorrowed<'static>>,
 }
 
 impl Collation {
-    /// The order of views, of json indexes, and of `_top_N` and its like.
+    /// The order of views, of json indexes, and of `_top_N` and similar reductions.
     ///
     /// # Errors
-    /// [`NoData`]: never, as long as the data is compiled in.
+    /// [`NoData`]: never with data that is compiled in.
     pub fn unicode() -> Result<Collation, NoData> {
         let mut options = CollatorOptions::default();
         options.strength = Some(Strength::Tertiary);
@@ -50,18 +50,18 @@ impl Collation {
         Collation { strings: None }
     }
 
-    /// Whether it is the raw one.
+    /// Returns whether this is the raw order.
     pub fn is_raw(&self) -> bool {
         self.strings.is_none()
     }
 
-    /// Compares two values. It recurses as deep as they are nested.
+    /// Compares two values. It recurses to their depth.
     pub fn compare(&self, a: &Value<'_>, b: &Value<'_>) -> Ordering {
         match (a, b) {
             (Value::Number(a), Value::Number(b)) => numbers(a, b),
             (Value::String(a), Value::String(b)) => self.compare_strings(a, b),
             (Value::Array(a), Value::Array(b)) => {
-                // A loop, since each level of nesting takes a frame of the stack.
+                // A loop, because each level of nesting takes a stack frame.
                 for (a, b) in a.iter().zip(b) {
                     let order = self.compare(a, b);
                     if order.is_ne() {
@@ -113,16 +113,18 @@ impl Collation {
         }
     }
 
-    /// The value's sort form, cut where it does not fit into a key: two of them compare as the values do, unless both are
-    /// cut at the same bytes. The time is linear in the value's size (but for numbers of hundreds of digits).
+    /// Returns the value's sort form, cut if it does not fit into a key. Two forms compare as the values do, unless
+    /// both are cut at the same bytes. The time is linear in the value's size (except for numbers of hundreds of
+    /// digits).
     pub fn sort_key(&self, value: &Value<'_>) -> SortKey {
         let mut writer = Writer::for_keys();
         let is_cut = form::write(self, value, &mut writer).is_err();
         SortKey::new(writer.into_bytes(), is_cut)
     }
 
-    /// What the forms of all arrays that begin with these items begin with, cut as any form: a place before or behind them
-    /// is a [`Boundary::of_items`](crate::Boundary::of_items). Without items it is what all arrays begin with.
+    /// Returns the common prefix of the forms of all arrays that begin with these items, cut as any form:
+    /// [`Boundary::of_items`](crate::Boundary::of_items) is the place before or after them. Without items it is the
+    /// prefix of all arrays.
     pub fn items_key(&self, items: &[Value<'_>]) -> SortKey {
         self.items_key_in(items, Writer::for_keys())
     }
@@ -132,15 +134,15 @@ impl Collation {
         SortKey::new(writer.into_bytes(), is_cut)
     }
 
-    /// The sort form of any length, for checks and tests.
+    /// The sort form without a limit on its length, for checks and tests.
     pub fn whole_form(&self, value: &Value<'_>) -> Vec<u8> {
         let mut writer = Writer::unbounded();
-        // An unbounded writer is never full.
+        // A writer without limit is never full.
         let _: Result<(), Full> = form::write(self, value, &mut writer);
         writer.into_bytes()
     }
 
-    /// As [`sort_key`](Collation::sort_key), cut at another length, for tests.
+    /// As [`sort_key`](Collation::sort_key) with another limit, for tests.
     #[cfg(test)]
     pub(crate) fn sort_key_within(&self, value: &Value<'_>, bytes_max: usize) -> SortKey {
         let mut writer = Writer::within(bytes_max);
@@ -153,12 +155,12 @@ impl Collation {
         self.items_key_in(items, Writer::within(bytes_max))
     }
 
-    /// Appends a string's weights: none is a zero byte.
+    /// Appends a string's weights, none of which is a zero byte.
     pub(crate) fn write_weights(&self, text: &str, writer: &mut Writer) -> Result<(), Full> {
         match &self.strings {
             Some(collator) => collator.write_sort_key_to(&spelled(text), writer),
             None => text.bytes().try_for_each(|byte| match byte {
-                // The end is zero.
+                // The terminator is zero.
                 0 | 1 => writer.put(&[1, byte + 1]),
                 other => writer.put(&[other]),
             }),
@@ -166,7 +168,7 @@ impl Collation {
     }
 }
 
-/// The text as the library sorts it as CouchDB does.
+/// Rewrites a text so that the library sorts it as CouchDB does.
 fn spelled(text: &str) -> Cow<'_, str> {
     match in_order_written(text) {
         Cow::Borrowed(text) => by_radicals(text),

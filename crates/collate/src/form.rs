@@ -1,14 +1,15 @@
-//! Sort forms: bytes that compare as values do, and of which none is the start of another.
+//! Sort forms: bytes that compare as values do, and of which none is a prefix of another.
 //!
-//! | what | bytes |
+//! | type | bytes |
 //! |---|---|
 //! | null, false, true | a tag |
-//! | number | the tag of its sign; unless it is 0 the place of its leading one in 2 bytes, then the bits below it in groups of seven, each with a bit behind it that says whether more follow. All but the tag is inverted where it is negative |
+//! | number | the tag of its sign. Unless it is 0, the position of its leading one bit in 2 bytes, then the lower bits in groups of seven, each followed by a bit that says whether more follow. All bytes but the tag are inverted for a negative number |
 //! | string | a tag, its weights (by ICU's rules, or its bytes with 0 and 1 written as 1 1 and 1 2), a zero |
 //! | array | a tag, the items, a zero |
 //! | object | a tag, for each member its name as a string and its value, a zero |
 //!
-//! Tags lie in the order of the types, above zero and below 255. Weights have no zeros, so what ends first is less.
+//! Tags sort as the types do, above zero and below 255. Weights have no zeros, so a shorter value sorts before its
+//! extensions.
 
 use flatbed_flatten::json::Value;
 use icu_collator::CollationKeySink;
@@ -17,10 +18,10 @@ use crate::collation::Collation;
 use crate::key::{CUT_BYTES, HIGHEST};
 use crate::number::Number;
 
-/// The end of a string, an array or an object.
+/// The terminator of a string, an array or an object.
 pub(crate) const END: u8 = 0;
 
-/// What tags are there in an order.
+/// The tags of an order.
 struct Tags {
     null: u8,
     no: u8,
@@ -66,25 +67,25 @@ pub(crate) fn array_tag(collation: &Collation) -> u8 {
     tags(collation).array
 }
 
-/// Added to the place of a number's leading one, which is -1074 to some 13,600.
+/// Added to the position of a number's leading one, which is -1074 to about 13,600.
 const PLACE_BIAS: i32 = 0x4000;
 
-/// There is no room for what follows.
+/// The writer is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// Where a form is written to.
+/// The output of a form.
 #[derive(Debug)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
-    /// How long they are in a tuple, where a zero takes two bytes.
+    /// Their length in a tuple, where a zero takes two bytes.
     stored: usize,
-    /// Where this is reached, nothing more is taken.
+    /// The limit of `stored`; the writer is full when it is reached.
     stored_max: usize,
 }
 
 impl Writer {
-    /// That of a key: see [`CUT_BYTES`].
+    /// Creates a writer with a key's limit: see [`CUT_BYTES`].
     pub(crate) fn for_keys() -> Writer {
         Writer::within(CUT_BYTES)
     }
@@ -101,7 +102,7 @@ impl Writer {
         self.bytes
     }
 
-    /// Appends bytes one by one, as long as there is room: so where a form is cut depends on what comes before alone.
+    /// Appends bytes one by one until the writer is full, so the cut of a form depends on its prefix alone.
     pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<(), Full> {
         bytes.iter().try_for_each(|byte| self.put_byte(*byte))
     }
@@ -134,7 +135,6 @@ impl CollationKeySink for Writer {
     }
 }
 
-/// Appends a value's form.
 pub(crate) fn write(collation: &Collation, value: &Value<'_>, out: &mut Writer) -> Result<(), Full> {
     let tags = tags(collation);
     match value {
@@ -158,7 +158,7 @@ pub(crate) fn write(collation: &Collation, value: &Value<'_>, out: &mut Writer) 
     }
 }
 
-/// Appends an array's form without its end.
+/// Appends an array's form without its terminator.
 pub(crate) fn write_items(collation: &Collation, items: &[Value<'_>], out: &mut Writer) -> Result<(), Full> {
     out.put(&[tags(collation).array])?;
     for item in items {
@@ -174,17 +174,18 @@ fn write_string(collation: &Collation, tags: &Tags, text: &str, out: &mut Writer
 }
 
 fn write_number(tags: &Tags, text: &str, out: &mut Writer) -> Result<(), Full> {
-    // Nearly all are these: the same bytes without a number of any size.
+    // The fast path of nearly all numbers; it gives the same bytes as the general path.
     if let Ok(integer) = text.parse::<i64>() {
         let mantissa = integer.unsigned_abs();
         if mantissa == 0 {
             return out.put(&[tags.zero]);
         }
         let place = 63 - mantissa.leading_zeros();
-        // The leading one is shifted out.
+        // Shifts the leading one out.
         let below = mantissa.checked_shl(u64::BITS - place).unwrap_or(0);
         let groups = (0..10).map(|group| (below << (7 * group).min(63) >> 57) as u8);
-        // 64 bits are nine groups and one bit of the tenth, which is never in use: the leading one is none of them.
+        // 64 bits are nine groups and one bit of the tenth. That bit is never used, because the leading one is in no
+        // group.
         let groups = groups.take((63 - below.trailing_zeros().min(63)) as usize / 7 + 1);
         return write_parts(tags, integer < 0, place as i32, groups, out);
     }
@@ -215,8 +216,8 @@ fn write_parts(
     Ok(())
 }
 
-/// The length of the value's form at the start of `bytes`; `None` where it does not end in them. No form within it is
-/// looked at twice, and nothing recurses.
+/// Returns the length of the value's form at the start of `bytes`; `None` if they do not contain all of it. Scans each
+/// nested form once, without recursion.
 pub(crate) fn len(collation: &Collation, bytes: &[u8]) -> Option<usize> {
     let tags = tags(collation);
     let mut at = 0;
@@ -235,7 +236,7 @@ pub(crate) fn len(collation: &Collation, bytes: &[u8]) -> Option<usize> {
             at += 2;
             at += bytes.get(at..)?.iter().position(|byte| byte & 1 == last)? + 1;
         } else if [tags.null, tags.no, tags.yes, tags.zero].contains(&tag) {
-            // The tag is all.
+            // The form is the tag alone.
         } else {
             return None;
         }

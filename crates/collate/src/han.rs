@@ -1,11 +1,13 @@
-//! Chinese characters in the order of radicals and strokes, in which ICU's root collation has them.
+//! Chinese characters in radical-stroke order, as in ICU's root collation.
 //!
-//! The library's data have them in that of their numbers. So a text's characters are exchanged before it is compared: the
-//! first by radicals for the first by number, and so on. `order.bin` has the 97,058 unified ideographs of Unicode 15 as
-//! ICU 72 sorts them, each as its difference to the one before (zigzag, seven bits a byte); it is Unicode's data, under the
-//! Unicode License v3. Those of later versions stay where the library has them.
+//! The library's data sorts them by code point. Before a comparison a text's characters are therefore exchanged: the
+//! first in radical order for the first by code point, and so on. `order.bin` has the 97,058 unified ideographs of
+//! Unicode 15 in ICU 72's order, each as its difference from the previous one (zigzag, seven bits per byte). It is
+//! Unicode's data, under the Unicode License v3. Ideographs of later versions keep the library's position.
 //!
-//! What is made of such characters (`㍿`, `㊀`, radicals) is written out, and a mark behind it tells it from them. ICU tells
+//! Characters derived from ideographs (`㍿`, `㊀`, radicals) are replaced by their decomposition and a distinguishing
+//! mark. ICU distinguishes them at a lower level than marks, which only shows in a comparison of a text with marks and
+//! a derived character.
 //! them apart at a lower level than marks; that shows only where a text with marks is compared with one of these.
 
 use std::borrow::Cow;
@@ -16,14 +18,14 @@ use icu_normalizer::DecomposingNormalizerBorrowed;
 
 use crate::codec;
 
-/// No character before it is concerned; nor is the first byte of any of them greater.
+/// No smaller character is affected, and no affected character has a smaller first byte.
 const FIRST: char = '\u{2e80}';
 const FIRST_BYTE: u8 = 0xe2;
 
-/// Where there are ideographs, and the compatibility ideographs that decompose to one.
+/// The ideographs, and the compatibility ideographs that decompose to one.
 const PLANES: [std::ops::Range<u32>; 2] = [0x3400..0xfb00, 0x2_0000..0x3_23b0];
 
-/// Where what is made of them is, in the order of those of one character: radicals, enclosed ones, small ones, squared ones.
+/// The characters derived from ideographs, in the order of those of one ideograph: radicals, enclosed, small, squared.
 const MADE: [std::ops::RangeInclusive<char>; 6] = [
     '\u{2e80}'..='\u{2fdf}',
     '\u{3000}'..='\u{3191}',
@@ -33,19 +35,19 @@ const MADE: [std::ops::RangeInclusive<char>; 6] = [
     '\u{1f200}'..='\u{1f2ff}',
 ];
 
-/// Marks whose weights grow, Slavonic and Samaritan ones: they are not seen behind such a character.
+/// Marks with increasing weights, Slavonic and Samaritan, which never follow such a character in practice.
 const MARKS: [char; 8] = ['\u{a66f}', '\u{81c}', '\u{81e}', '\u{821}', '\u{825}', '\u{826}', '\u{829}', '\u{82b}'];
 
 struct Table {
-    /// Of each character of [`PLANES`] the one it is exchanged for, or 0.
+    /// For each character of [`PLANES`] its replacement, or 0.
     exchanged: [Vec<u32>; 2],
-    /// What the characters of [`MADE`] are written out as.
+    /// The decompositions of the characters of [`MADE`].
     made: HashMap<char, String>,
 }
 
 static TABLE: LazyLock<Table> = LazyLock::new(Table::new);
 
-/// The text as the library sorts it by radicals.
+/// Rewrites a text so that the library sorts it by radicals.
 pub(crate) fn by_radicals(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| byte < FIRST_BYTE) || text.chars().all(|character| TABLE.of(character).is_none()) {
         return Cow::Borrowed(text);
@@ -92,7 +94,7 @@ impl Table {
             if parts.iter().any(|part| table.one(*part).is_some()) {
                 let mut text: String = parts.iter().map(|part| table.one(*part).unwrap_or(*part)).collect();
                 let count = alike.entry(text.clone()).or_default();
-                // More than there are marks for are distinguished by several.
+                // If there are more characters than marks, several marks distinguish them.
                 text.extend(std::iter::repeat_n(MARKS.last(), *count / MARKS.len()).flatten());
                 text.extend(MARKS.get(*count % MARKS.len()));
                 *count += 1;
@@ -132,7 +134,7 @@ impl Table {
     }
 }
 
-/// The order of the library: the characters of the oldest block and twelve others, then all by their numbers.
+/// The library's order: the characters of the oldest block and twelve others, then the rest by code point.
 fn number(character: char) -> (bool, char) {
     (!matches!(character, '\u{4e00}'..='\u{9fff}' | '\u{f900}'..='\u{faff}'), character)
 }
@@ -167,7 +169,7 @@ mod tests {
         assert!(by_number.is_sorted_by_key(|character| number(*character)));
     }
 
-    /// All of them: that the library's order is the one that is assumed.
+    /// All ideographs: the library's order is the assumed one.
     #[test]
     fn sort_forms_lie_in_the_order_of_radicals() {
         let unicode = Collation::unicode().unwrap();
@@ -183,7 +185,7 @@ mod tests {
             assert!(matches!(by_radicals(text), Cow::Borrowed(_)), "{text}");
         }
         assert_eq!(by_radicals("a\u{4e00}b"), "a\u{4e00}b");
-        // The second by radicals is of a late block.
+        // The second character by radicals is of a late block.
         assert_eq!(by_radicals("\u{2a6d9}"), "\u{4e01}");
         assert_eq!(by_radicals("\u{4e01}"), "\u{4e02}");
     }
@@ -194,7 +196,7 @@ mod tests {
         let compare = |a: &str, b: &str| {
             unicode.compare(&Value::String(a.to_owned().into()), &Value::String(b.to_owned().into()))
         };
-        // A compatibility ideograph is its character.
+        // A compatibility ideograph sorts as its ideograph.
         assert!(compare("\u{f900}", "\u{8c48}").is_eq());
         assert!(compare("\u{2f800}", "\u{4e3d}").is_eq());
         assert!(compare("\u{337f}", "\u{682a}\u{5f0f}\u{4f1a}\u{793e}").is_gt());

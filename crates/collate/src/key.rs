@@ -1,25 +1,25 @@
-//! Sort keys: what of a JSON key stands in the key of a row.
+//! Sort keys: the part of a JSON key that is stored in a row's key.
 //!
-//! FoundationDB's keys have at most 10,000 bytes, and a document's id takes up to 4,100 of them. A form that is longer than
-//! [`CUT_BYTES`] is cut, and a [label](crate::label) behind it says where among the keys with that beginning it stands:
-//! who writes the row finds it by a [`Search`](crate::Search) among the rows that are there.
+//! FoundationDB's keys have at most 10,000 bytes, and a document's id takes up to 4,100 of them. A form longer than
+//! [`CUT_BYTES`] is cut, and a [label](crate::label) after it gives its position among the keys with that prefix. The
+//! writer of the row finds the label by a [`Search`](crate::Search) among the existing rows.
 
 use flatbed_flatten::json::Value;
 
 use crate::collation::Collation;
 use crate::form;
 
-/// The most bytes that a form may take in a tuple, where a zero takes two: a longer one is cut at the first place where
-/// what comes before takes all of them, or all but one.
+/// The most bytes of a form in a tuple, where a zero takes two. A longer form is cut at the first place where its
+/// prefix takes all of them, or all but one.
 ///
-/// Whether a form is cut, and where, depends on its beginning alone. So what is cut begins with nothing that is not, and a
-/// key's order among keys with other beginnings is that of the bytes.
+/// Whether and where a form is cut depends on its prefix alone. So no whole form is a prefix of a cut one, and bytes
+/// decide the order of keys with different prefixes.
 pub const CUT_BYTES: usize = 4_096;
 
-/// A byte above the first of every sort form: `[HIGHEST]` is above all keys.
+/// A byte above the first byte of every sort form: `[HIGHEST]` is above all keys.
 pub const HIGHEST: u8 = 0xff;
 
-/// The sort form of a JSON key, or the beginning of one that is too long.
+/// The sort form of a JSON key, or the prefix of a form that is too long.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SortKey {
     bytes: Vec<u8>,
@@ -31,18 +31,18 @@ impl SortKey {
         SortKey { bytes, is_cut }
     }
 
-    /// The form, or its beginning: at most [`CUT_BYTES`], zeros counted twice.
+    /// The form, or its prefix: at most [`CUT_BYTES`], zeros counted twice.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether it is a beginning alone, to which a label belongs.
+    /// Returns whether it is a prefix, which needs a label.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// What stands in a row's key: the form, and the label where it is cut. `None` where there is a label too many or one
-    /// too few.
+    /// Returns the element of a row's key: the form, and the label if it is cut. `None` for a surplus or a missing
+    /// label.
     pub fn with_label(&self, label: Option<&[u8]>) -> Option<Vec<u8>> {
         match label {
             Some(label) if self.is_cut => Some([self.bytes(), label].concat()),
@@ -52,7 +52,7 @@ impl SortKey {
     }
 }
 
-/// Takes apart what stands in a row's key: the form or its beginning, and the label, empty where the form is whole.
+/// Splits the element of a row's key into the form or its prefix, and the label, which is empty for a whole form.
 pub fn split(element: &[u8]) -> (&[u8], &[u8]) {
     split_within(element, CUT_BYTES)
 }
@@ -67,13 +67,13 @@ pub(crate) fn split_within(element: &[u8], bytes_max: usize) -> (&[u8], &[u8]) {
     element.split_at_checked(whole.count()).unwrap_or((element, &[]))
 }
 
-/// What the keys of a group have in common: the beginning of a form up to, and without the end of, its array's first
-/// `level` items. All of the form where it is no array or has no more items.
+/// Returns the common prefix of a group's keys: the form's beginning up to the end of its array's first `level` items,
+/// without the array's terminator. The whole form if it is not an array or has no more items.
 ///
-/// With `group_level` the rows of a group are those whose forms begin with it; behind them all is what begins with it and
-/// [`HIGHEST`]. Where a group has fewer items than the level (`[1]` among `[1,2]` at level 2) it ends with the form's zero,
-/// and so it is the group of that key alone. `None` where the form is cut before that: then the group is found by a
-/// [`Search`](crate::Search) with the keys themselves, [`cut_to_level`].
+/// With `group_level` the rows of a group are those whose forms begin with it; the prefix with [`HIGHEST`] appended is
+/// after them. The prefix of a group with fewer items than the level (`[1]` among `[1,2]` at level 2) ends with the
+/// form's zero, so the group contains that key alone. `None` if the form is cut earlier: then a
+/// [`Search`](crate::Search) with the keys themselves, [`cut_to_level`], finds the group.
 pub fn group_prefix<'k>(collation: &Collation, element: &'k [u8], level: usize) -> Option<&'k [u8]> {
     let (form, label) = split(element);
     if form.first() != Some(&form::array_tag(collation)) {
@@ -87,11 +87,11 @@ pub fn group_prefix<'k>(collation: &Collation, element: &'k [u8], level: usize) 
         }
         at += form::len(collation, rest)?;
     }
-    // A whole form that ends here is the group of its own key, and that of longer ones.
+    // A whole form that ends here is the group of its own key, and of longer ones.
     form.get(..at)
 }
 
-/// The key of a group: with a group level an array's first items, all of any other key.
+/// Returns the key of a group: an array's first `level` items, or any other key as it is.
 pub fn cut_to_level<'v>(key: &Value<'v>, level: usize) -> Value<'v> {
     match key {
         Value::Array(items) => Value::Array(items.iter().take(level).cloned().collect()),
@@ -170,11 +170,11 @@ mod tests {
             let items = (0..zeros).map(|_| Value::Array(Vec::new())).chain([Value::String(text.into())]);
             raw.sort_key(&Value::Array(items.collect()))
         };
-        // The tags of the array and the string; before the last zero there must be room.
+        // The tags of the array and the string; the last zero must fit too.
         assert!(!key(0, CUT_BYTES - 6).is_cut());
         assert!(key(0, CUT_BYTES - 5).is_cut());
         assert_eq!(key(0, CUT_BYTES).bytes().len(), CUT_BYTES - 1);
-        // Each empty array takes three bytes, of which one is a zero.
+        // Each empty array takes three bytes, one of them a zero.
         assert_eq!(key(2_000, 0).bytes().len(), 2_731);
         let cut = key(0, CUT_BYTES);
         assert_eq!(cut.with_label(None), None);
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn a_row_fits_into_a_key() {
         let stored_twice = |bytes: usize| 2 * bytes;
-        // The root's name and numbers before, tuples' ends, the tail, and a document's id of zeros alone.
+        // The root's name and numbers before, the tuple's ends, the tail, and a document id of zeros.
         let others = 80 + 10 + stored_twice(2_048);
         assert!(CUT_BYTES + stored_twice(crate::label::LABEL_BYTES_MAX) + others < 10_000);
     }

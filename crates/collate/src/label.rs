@@ -1,25 +1,27 @@
-//! Labels: bytes that say where a key that was cut stands among those that begin alike.
+//! Labels: the positions of cut keys among those with the same prefix.
 //!
-//! A label is made for a key when the first row with it is written, between those of its neighbours, and stays. It is a
-//! fraction in words of 8 bytes. A key behind all others, or before all, gets one at a distance of 2^32, so that 2^31 keys
-//! in a row take one word; between two, the middle. Where there is no room in a word, another one begins, and it has the
-//! room of a first one on the side where the neighbour has ended: so keys that come in order, wherever that is, need a
-//! word for every 2^31. The worst are keys that come each between the last two: they need a bit each, and some 6,000 of
-//! them fill a label. Then the rows with this beginning need new labels, [`spread`] evenly: an index that is built anew.
+//! The first row with a key gets a label between those of its neighbours, and keeps it. A label is a fraction in words
+//! of 8 bytes. A key after all others, or before all, gets a label at a distance of 2^32, so that 2^31 keys in a row
+//! fit into one word; a key between two gets the middle. If a word has no room, another word follows; on the side of a
+//! neighbour without that word it has the room of a first word. Keys that arrive in order, at any place, therefore
+//! need one word for every 2^31. The worst case is keys that each fall between the last two: they need one bit each,
+//! and about 6,000 of them fill a label. Then the rows with this prefix need new labels, evenly [`spread`]: the index
+//! is rebuilt.
 
-/// The longest label: [`CUT_BYTES`](crate::CUT_BYTES), this one with zeros counted twice, and a document's id fit into a key.
+/// The longest label: with it, [`CUT_BYTES`](crate::CUT_BYTES) (zeros counted twice in both) and a document's id fit
+/// into a key.
 pub const LABEL_BYTES_MAX: usize = 768;
 
 const WORD_BYTES: usize = 8;
 
-/// How far from a neighbour a label is, where there is one on one side alone.
+/// The distance of a label from its neighbour at the end of a prefix's keys.
 const STEP: u128 = 1 << 32;
 
-/// Above each word.
+/// The exclusive upper bound of a word.
 const OPEN: u128 = 1 << 64;
 
-/// A new label between two, of which each may be absent: behind the first and before the second, which must not be equal.
-/// `None` where there is no room: the label would be longer than [`LABEL_BYTES_MAX`].
+/// Returns a new label after the first and before the second, which may be absent and must not be equal. `None` if the
+/// label would be longer than [`LABEL_BYTES_MAX`].
 pub fn between(after: Option<&[u8]>, before: Option<&[u8]>) -> Option<Vec<u8>> {
     let label = choose(after, before, |low, high, is_open| {
         let half = (high - low) / 2;
@@ -32,26 +34,26 @@ pub fn between(after: Option<&[u8]>, before: Option<&[u8]>) -> Option<Vec<u8>> {
     (label.len() <= LABEL_BYTES_MAX).then_some(label)
 }
 
-/// The middle between two, for looking for a place: not a label that is given.
+/// The middle of two labels, used as a pivot of a search and never as a label.
 pub(crate) fn middle(after: Option<&[u8]>, before: Option<&[u8]>) -> Vec<u8> {
     choose(after, before, |low, high, _| low + (high - low) / 2)
 }
 
-/// `count` labels in order, evenly apart: for keys that are labelled together.
+/// Returns `count` evenly spaced labels, for keys that are labelled together.
 pub fn spread(count: u32) -> impl Iterator<Item = Vec<u8>> {
     let apart = OPEN / (u128::from(count) + 1);
     (1..=u128::from(count)).map(move |at| word_bytes(at * apart).to_vec())
 }
 
-/// Goes down to the first word with room. `pick` gets what the word must be above and below, at least 2 apart, and
-/// whether these are no words of neighbours.
+/// Finds the first word with room. `pick` gets exclusive bounds of the word, at least 2 apart, and whether each of
+/// them is not a neighbour's word.
 fn choose(after: Option<&[u8]>, before: Option<&[u8]>, pick: impl Fn(u128, u128, (bool, bool)) -> u128) -> Vec<u8> {
     let mut label = Vec::with_capacity(WORD_BYTES);
     let mut after = after.unwrap_or_default().chunks(WORD_BYTES);
     let mut before = before.map(|label| label.chunks(WORD_BYTES));
     loop {
         let low = after.next().map(word);
-        // A neighbour that has ended here is before this one, and there is none: they are not equal.
+        // A neighbour that has ended here sorts before this one; there is none, because they are not equal.
         let high = before.as_mut().and_then(Iterator::next).map(word);
         let (from, to) = (low.unwrap_or(0), high.unwrap_or(OPEN));
         if from + 1 < to {
@@ -63,7 +65,7 @@ fn choose(after: Option<&[u8]>, before: Option<&[u8]>, pick: impl Fn(u128, u128,
             before = None;
         }
         if from > to {
-            // Not in order: a label that is no worse than another.
+            // The neighbours are out of order: any label is as good.
             return label;
         }
     }
@@ -71,7 +73,7 @@ fn choose(after: Option<&[u8]>, before: Option<&[u8]>, pick: impl Fn(u128, u128,
 
 fn word(bytes: &[u8]) -> u128 {
     let word = bytes.iter().fold(0, |sum, byte| sum << 8 | u128::from(*byte));
-    // What is not whole is as if zeros followed.
+    // Pads an incomplete word with zeros.
     word << (8 * WORD_BYTES.saturating_sub(bytes.len()))
 }
 
@@ -89,7 +91,7 @@ mod tests {
         let label = between(after, before).unwrap();
         assert!(after.is_none_or(|after| after < label.as_slice()), "{after:x?} {label:x?}");
         assert!(before.is_none_or(|before| label.as_slice() < before), "{label:x?} {before:x?}");
-        // Nothing is before a label but what is before it without the zeros at its end.
+        // A label must not end with a zero word: nothing could be inserted directly before it.
         assert!(label.chunks(WORD_BYTES).next_back().is_some_and(|last| word(last) > 0));
         label
     }

@@ -1,9 +1,9 @@
-//! What indexes of rows are made of, apart from where they lie: pure, without keys and I/O.
+//! Collation and reduction for indexes. Pure: no keys, no I/O.
 //!
-//! - [`Collation`]: CouchDB's orders of JSON keys, as a comparison and as [sort keys](SortKey), bytes that compare alike;
-//!   its [signature](Collation::signature) belongs to an index's.
-//! - [`Search`], [`label`]: keys whose sort form does not fit into FoundationDB's.
-//! - [`arrange()`]: the rows of one document in one view, in their order.
+//! - [`Collation`]: CouchDB's orders of JSON keys, as a comparison and as [sort keys](SortKey), bytes that compare
+//!   alike; its [signature](Collation::signature) is part of an index's.
+//! - [`Search`], [`label`]: keys whose sort form does not fit into FoundationDB's keys.
+//! - [`arrange()`]: the order of a document's rows in one view.
 //! - [`reduce`]: CouchDB's built-in reductions.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]

@@ -1,27 +1,27 @@
-//! Marks out of their canonical order, which CouchDB's collator takes as they come.
+//! Combining marks outside of their canonical order, which CouchDB's collator weighs as written.
 //!
-//! ICU's root collator does not normalize: `é` is found in both its spellings, since its data has both, but marks are
-//! weighed in the order written, so `a` with an acute and then a dot below is another key than with the dot first. The
-//! library here always normalizes. A character without weight that keeps marks apart, U+034F, makes it see them as ICU
-//! does. It also parts runs of more than 30 marks, as Unicode's stream-safe text has it: the library sorts each run in a
-//! time that grows with its square. No other text is touched.
+//! ICU's root collator does not normalise. It knows both spellings of `é`, because its data has both, but it weighs
+//! marks in the order written: `a` with an acute and then a dot below is another key than with the dot first. The
+//! library here always normalises. U+034F, a character without weight that separates marks, makes it weigh them as ICU
+//! does. It also splits runs of more than 30 marks, as in Unicode's stream-safe text, because the library sorts each
+//! run in quadratic time. No other text is changed.
 
 use std::borrow::Cow;
 
 use icu_normalizer::DecomposingNormalizerBorrowed;
 use icu_normalizer::properties::CanonicalCombiningClassMapBorrowed;
 
-/// U+034F COMBINING GRAPHEME JOINER: it weighs nothing, and marks are not sorted across it.
+/// U+034F COMBINING GRAPHEME JOINER: it has no weight, and marks are not reordered across it.
 const JOINER: char = '\u{34f}';
 
-/// The most marks in a row.
+/// The longest run of marks.
 const RUN_MAX: usize = 30;
 
-/// No character below has a combining class; the first byte of none of them is above that of this one.
+/// The first character with a combining class; the first byte of every smaller character is at most that of this one.
 const FIRST_MARK: char = '\u{300}';
 const FIRST_MARK_BYTE: u8 = 0xcc;
 
-/// The text, with a joiner before each mark that canonical order would move before the character that it follows.
+/// Inserts a joiner before each mark that canonical order would move before its predecessor.
 pub(crate) fn in_order_written(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| byte < FIRST_MARK_BYTE) {
         return Cow::Borrowed(text);
@@ -29,7 +29,8 @@ pub(crate) fn in_order_written(text: &str) -> Cow<'_, str> {
     let classes = CanonicalCombiningClassMapBorrowed::new();
     let class = |character: char| match character {
         ..FIRST_MARK => 0,
-        // Of no class themselves, but made of two marks, the first one of this class: no others are.
+        // These have no class themselves, but decompose to two marks, the first one of this class; no other character
+        // does.
         '\u{f73}' | '\u{f75}' | '\u{f81}' => 129,
         _ => classes.get_u8(character),
     };
@@ -55,7 +56,7 @@ pub(crate) fn in_order_written(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The last character of another one's canonical decomposition.
+/// The last character of a character's canonical decomposition.
 fn last_of(character: char) -> char {
     let normalizer = DecomposingNormalizerBorrowed::new_nfd();
     normalizer.normalize_iter(std::iter::once(character)).last().unwrap_or(character)
@@ -91,7 +92,7 @@ mod tests {
         assert!(matches!(in_order_written(&format!("{}a{0}", marks(30))), Cow::Borrowed(_)));
     }
 
-    /// A megabyte of them took hours.
+    /// Without the joiners a megabyte of marks would take hours.
     #[test]
     fn runs_of_marks_take_no_time() {
         let unicode = crate::Collation::unicode().unwrap();

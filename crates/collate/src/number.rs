@@ -1,5 +1,5 @@
-//! Numbers, exactly: CouchDB's integers have any number of digits, and its floats 64 bits. Both are an integer times a
-//! power of two, so that comparing and adding loses nothing.
+//! Exact numbers: CouchDB's integers have any number of digits, and its floats 64 bits. Both are an integer times a
+//! power of two, so comparison and addition are exact.
 
 mod magnitude;
 mod text;
@@ -12,15 +12,15 @@ pub(crate) use text::float_text;
 /// The bits of a double below its leading one.
 const FRACTION_BITS: u32 = 52;
 
-/// The exponent of a double's last bit, where its exponent field is 0 or 1.
+/// The exponent of a double's last bit with an exponent field of 0 or 1.
 const EXPONENT_MIN: i32 = -1074;
 
-/// The longest encoding that [`Exact::decode`] takes: a number of some 30,000 decimal digits, longer than any text that
-/// a parser takes.
+/// The longest encoding that [`Exact::decode`] accepts: a number of about 30,000 decimal digits, longer than any
+/// number that a parser accepts.
 const ENCODED_BYTES_MAX: usize = 12_500;
 
-/// An integer times a power of two: what any JSON number is worth. Equal values are equal members: the magnitude is odd,
-/// or zero with the exponent 0 and no sign.
+/// An integer times a power of two: the value of any JSON number. Equal values have equal fields: the magnitude is
+/// odd, or zero with the exponent 0 and no sign.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Exact {
     is_negative: bool,
@@ -41,7 +41,7 @@ impl Exact {
         Exact::new(value < 0, Magnitude::of(value.unsigned_abs()), 0)
     }
 
-    /// Of a finite float; those that are not count as the greatest.
+    /// Converts a finite float; other floats count as the greatest.
     pub(crate) fn of_f64(value: f64) -> Exact {
         let value = if value.is_nan() { 0.0 } else { value.clamp(f64::MIN, f64::MAX) };
         let bits = value.to_bits();
@@ -63,7 +63,7 @@ impl Exact {
         self.is_negative
     }
 
-    /// Where the leading one stands: 0 for the number 1. Of zero it says nothing.
+    /// The position of the leading one: 0 for the number 1. Meaningless for zero.
     fn top(&self) -> i32 {
         self.exponent + self.magnitude.bits() as i32 - 1
     }
@@ -90,18 +90,18 @@ impl Exact {
         Exact::new(false, self.magnitude.times(&self.magnitude), 2 * self.exponent)
     }
 
-    /// The magnitude in units of two to the power of an exponent, which is not above its own.
+    /// The magnitude in units of two to the power of `exponent`, which must not exceed its own.
     fn at(&self, exponent: i32) -> Magnitude {
         self.magnitude.shifted_left(self.exponent.saturating_sub(exponent).unsigned_abs())
     }
 
-    /// The nearest float, the even one of two; infinite beyond the greatest.
+    /// Rounds to the nearest float, ties to even; infinite above the greatest.
     pub(crate) fn to_f64(&self) -> f64 {
         if self.is_zero() {
             return 0.0;
         }
         let surplus = self.magnitude.bits().saturating_sub(FRACTION_BITS + 1);
-        // What is below the least float is none of the sums: they have no lower exponent.
+        // No sum has bits below the least float: no summand has a lower exponent.
         let (kept, dropped) = self.magnitude.split_at(surplus);
         let up = match dropped.cmp(&Magnitude::of(1).shifted_left(surplus.saturating_sub(1))) {
             _ if surplus == 0 => false,
@@ -112,13 +112,13 @@ impl Exact {
         // At most 2 to the power of 53: exact.
         let mantissa = (kept + u64::from(up)) as f64;
         let exponent = self.exponent.saturating_add(surplus as i32);
-        // In two steps, since the power alone may be beyond the least float.
+        // In two steps, because the power alone may be below the least float.
         let half = (exponent / 2).clamp(-600, 600);
         let value = mantissa * power_of_two(half) * power_of_two((exponent - half).clamp(-1022, 1023));
         if self.is_negative { -value } else { value }
     }
 
-    /// Decimal digits of an integer; of what is none, those of its integer part.
+    /// The decimal digits of an integer; for another number those of its integer part.
     pub(crate) fn to_decimal(&self) -> String {
         let magnitude = if self.exponent >= 0 {
             self.magnitude.shifted_left(self.exponent.unsigned_abs())
@@ -129,14 +129,14 @@ impl Exact {
         if self.is_negative { format!("-{digits}") } else { digits }
     }
 
-    /// The bits below the leading one, the highest first, in groups of seven, the last one filled with zeros: at least one
-    /// group, and none of zeros alone behind the last one that is not.
+    /// The bits below the leading one, the highest first, in groups of seven, the last one padded with zeros: at least
+    /// one group, and no trailing group of zeros after it.
     pub(crate) fn groups(&self) -> (i32, impl Iterator<Item = u8> + '_) {
         let below = self.magnitude.bits().saturating_sub(1);
         (self.top(), (0..below.div_ceil(7).max(1)).map(move |group| self.magnitude.group_below(below, group)))
     }
 
-    /// Appends the number so that [`decode`](Exact::decode) takes it: equal numbers, equal bytes.
+    /// Appends the number in the form that [`decode`](Exact::decode) reads: equal numbers have equal bytes.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let bytes = self.magnitude.to_bytes();
         crate::codec::put(out, bytes.len() as u64 * 2 + u64::from(self.is_negative));
@@ -146,7 +146,7 @@ impl Exact {
         }
     }
 
-    /// Takes a number from the start of `bytes`; `None` where there is none.
+    /// Reads a number from the start of `bytes`; `None` if they are invalid.
     pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Exact> {
         let head = crate::codec::take(bytes)?;
         let len = usize::try_from(head / 2).ok().filter(|len| *len <= ENCODED_BYTES_MAX)?;
@@ -176,7 +176,7 @@ impl PartialOrd for Exact {
     }
 }
 
-/// A JSON number: what it is worth, and whether it is a float, which CouchDB writes with a fraction.
+/// A JSON number: its value, and whether it is a float, which CouchDB writes with a fraction.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Number {
     pub(crate) value: Exact,
@@ -184,8 +184,8 @@ pub(crate) struct Number {
 }
 
 impl Number {
-    /// Of a number's text: an integer exactly, and the nearest float of what has a fraction or an exponent. A text that is
-    /// none counts as 0.
+    /// Parses a number's text: an integer exactly, a text with a fraction or an exponent to the nearest float. An
+    /// invalid text counts as 0.
     pub(crate) fn of_text(text: &str) -> Number {
         if let Ok(integer) = text.parse() {
             return Number { value: Exact::of_i64(integer), is_float: false };
@@ -197,7 +197,7 @@ impl Number {
         }
     }
 
-    /// As JSON, in CouchDB's words; `None` for a float beyond the greatest.
+    /// Formats as JSON like CouchDB; `None` for a float above the greatest.
     pub(crate) fn to_text(&self) -> Option<String> {
         if self.is_float { float_text(self.value.to_f64()) } else { Some(self.value.to_decimal()) }
     }
@@ -206,18 +206,19 @@ impl Number {
         Number { value: self.value.add(&other.value), is_float: self.is_float || other.is_float }
     }
 
-    /// Without one that was added before. `None` for a float: whether there is another one it does not say.
+    /// Subtracts a number that was added before. `None` for a float: the sum does not tell whether it has other
+    /// floats.
     pub(crate) fn minus(&self, other: &Number) -> Option<Number> {
         let Exact { is_negative, magnitude, exponent } = &other.value;
         let opposite = Exact::new(!is_negative, magnitude.clone(), *exponent);
         (!other.is_float).then(|| Number { value: self.value.add(&opposite), is_float: self.is_float })
     }
 
-    /// Of a float the nearest one, as the processor squares it.
+    /// Squares the number; a float's square is rounded as the processor does.
     pub(crate) fn squared(&self) -> Number {
         if self.is_float {
             let float = self.value.to_f64();
-            // A square beyond the greatest float is computed exactly, and shows when it is written.
+            // A square above the greatest float is computed exactly, and becomes an error when it is written.
             let square = float * float;
             if square.is_finite() {
                 return Number { value: Exact::of_f64(square), is_float: true };
@@ -226,7 +227,7 @@ impl Number {
         Number { value: self.value.square(), is_float: self.is_float }
     }
 
-    /// How long its encoding is, at most a few bytes less.
+    /// The length of its encoding, at most a few bytes more.
     pub(crate) fn bytes(&self) -> usize {
         self.value.magnitude.bits() as usize / 8 + 4
     }
@@ -243,7 +244,7 @@ impl Number {
     }
 }
 
-/// Of an exponent that doubles have, -1022 to 1023.
+/// For an exponent that doubles have, -1022 to 1023.
 fn power_of_two(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << FRACTION_BITS)
 }
@@ -255,7 +256,7 @@ fn zigzag(value: i32) -> u64 {
 fn unzigzag(value: u64) -> Option<i32> {
     let value = u32::try_from(value).ok()?;
     let decoded = (value >> 1) as i32 ^ -((value & 1) as i32);
-    // A sum of squares of integers and floats reaches no further, and arithmetic on exponents does not overflow.
+    // Sums of squares of integers and floats stay in this range, in which arithmetic on exponents does not overflow.
     (-4_000..=200_000).contains(&decoded).then_some(decoded)
 }
 

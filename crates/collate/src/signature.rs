@@ -1,22 +1,22 @@
-//! Which collation an index is sorted by.
+//! The signature of the collation that an index is sorted by.
 
 use flatbed_flatten::json::Value;
 use sha1::{Digest, Sha1};
 
 use crate::collation::Collation;
 
-/// The version of the Unicode standard whose collation the data has: that of `icu_collator_data` 2.4.
+/// The Unicode version of the collation data in `icu_collator_data` 2.4.
 const UNICODE_MAJOR: u32 = 18;
 
-/// The crate that the sort forms come from. Its version is pinned in Cargo.toml.
+/// The crate that creates the sort forms. Its version is pinned in Cargo.toml.
 const LIBRARY: &str = "icu_collator 2.4.0";
 
-/// Raised where forms change that are not the library's, and where another library or an older version of it takes its place:
-/// the signature with the higher number is the newer one.
+/// Raised when forms change that are not the library's, and when another library or an older version replaces it: the
+/// signature with the higher number is the newer one.
 const FORMS: u32 = 1;
 
-/// Strings whose forms a change of data or code is likely to touch: scripts of all kinds, marks, contractions, expansions,
-/// ignorables, emoji, what has no weight of its own, and the ends of what Unicode has.
+/// Strings whose forms a change of data or code is likely to affect: many scripts, marks, contractions, expansions,
+/// ignorables, emoji, characters without a weight of their own, and the ends of Unicode's range.
 const REFERENCES: [&str; 24] = [
     "",
     "\u{0}\u{ad}\u{200b}",
@@ -45,8 +45,8 @@ const REFERENCES: [&str; 24] = [
 ];
 
 impl Collation {
-    /// A name of what the order rests on: the library with its version, and a checksum of reference sort forms. Indexes of
-    /// one signature have the same order; another one belongs into another index's definition.
+    /// Returns the identity of the order: the library with its version, and a checksum of reference sort forms.
+    /// Indexes with the same signature have the same order; another signature makes another index.
     pub fn signature(&self) -> String {
         let mut hash = Sha1::new();
         for text in REFERENCES {
@@ -59,8 +59,8 @@ impl Collation {
         format!("{name} {FORMS} {sum}")
     }
 
-    /// Whether the signature `newer` is that of a later program than `older`: indexes of the older one are then built anew. Of
-    /// two that differ at most one is the newer; neither is where nobody can tell.
+    /// Returns whether the signature `newer` comes from a later program than `older`, so that indexes of the older one
+    /// are rebuilt. Of two different signatures at most one is the newer; neither is if they are not comparable.
     pub fn supersedes(newer: &str, older: &str) -> bool {
         let parts = |signature: &str| {
             let [name, version, forms, _sum] = signature.split(' ').collect::<Vec<_>>().try_into().ok()?;
@@ -71,8 +71,8 @@ impl Collation {
         newer.1 > older.1 || newer.0 == older.0 && newer.1 == older.1 && newer.2 > older.2
     }
 
-    /// What `_info` of a design document has in its list `collator_versions`, as ICU's own library would name a collator
-    /// of this data: the version of its runtime, and that of Unicode times eight. CouchDB lists it for raw views too.
+    /// Returns the entry of `collator_versions` in `_info` of a design document, as ICU would name a collator of this
+    /// data: its runtime version, and the Unicode version times eight. CouchDB lists it for raw views too.
     pub fn version() -> String {
         format!("153.{}", UNICODE_MAJOR << 3)
     }
@@ -82,8 +82,9 @@ impl Collation {
 mod tests {
     use super::*;
 
-    /// Where this fails without a change of the library, an index that exists would be read in the wrong order: then
-    /// [`FORMS`] has to change. After a new version of the library it changes by itself, and is written here.
+    /// If this fails without a change of the library, existing indexes would be read in the wrong order: then
+    /// [`FORMS`] must change. After an update of the library the signature changes by itself, and must be updated
+    /// here.
     #[test]
     fn the_signatures() {
         assert_eq!(Collation::unicode().unwrap().signature(), "icu_collator 2.4.0 1 92b3dae4115cecd3");

@@ -1,17 +1,17 @@
-//! Comparing long strings by their weights.
+//! Comparison of long strings by their weights.
 //!
-//! The library compares two strings in a time that grows with the square of runs that it cannot begin within (marks, Thai
-//! vowels): a minute for 240 kB. It writes weights in a time that grows with the text. So those of one are written, a window
-//! of them, and those of the other are compared while they are written; where both go on, the next window.
+//! The library compares two strings in time quadratic in runs that it cannot split (marks, Thai vowels): a minute for
+//! 240 kB. It writes weights in linear time. So a window of one string's weights is written, and the other's are
+//! compared while they are written; if both continue, the next window follows.
 
 use std::cmp::Ordering;
 
 use icu_collator::{CollationKeySink, CollatorBorrowed};
 
-/// From so many bytes on strings are compared so.
+/// The length in bytes from which strings are compared this way.
 pub(crate) const LONG_BYTES: usize = 1_024;
 
-/// The most weights that are kept: those of 8 MB of text have at most some ten windows.
+/// The most weights kept: those of 8 MB of text have at most about ten windows.
 const WINDOW_BYTES: usize = 16 << 20;
 
 /// Compares as the collator does.
@@ -27,11 +27,11 @@ fn compare_in(collator: &CollatorBorrowed<'_>, a: &str, b: &str, window: usize) 
         let mut rest = Rest { skip: skipped, bytes: &kept.bytes, order: Ordering::Equal };
         let has_ended = collator.write_sort_key_to(b, &mut rest).is_ok();
         match (rest.order, has_ended, rest.bytes.is_empty()) {
-            // All of the other one's are as those that were kept, and perhaps they end before.
+            // The other string's weights equal the kept ones, or are a prefix of them.
             (Ordering::Equal, true, is_all) => {
                 return if is_all && !is_cut { Ordering::Equal } else { Ordering::Greater };
             }
-            // It goes on behind them.
+            // It continues after the window.
             (Ordering::Equal, false, _) if is_cut => skipped += window,
             (Ordering::Equal, false, _) => return Ordering::Less,
             (order, ..) => return order,
@@ -39,10 +39,10 @@ fn compare_in(collator: &CollatorBorrowed<'_>, a: &str, b: &str, window: usize) 
     }
 }
 
-/// Nothing more is taken.
+/// The sink needs no more weights.
 struct Enough;
 
-/// Keeps some of the weights.
+/// Keeps a window of the weights.
 struct Window {
     skip: usize,
     room: usize,
@@ -69,7 +69,7 @@ impl CollationKeySink for Window {
     }
 }
 
-/// Compares weights with those that were kept: `order` is that of the kept ones.
+/// Compares weights with the kept ones: `order` is that of the kept ones.
 struct Rest<'w> {
     skip: usize,
     bytes: &'w [u8],
@@ -121,7 +121,7 @@ mod tests {
     /// The library alone takes minutes.
     #[test]
     fn long_strings_are_compared_in_linear_time() {
-        // In quadratic time this does not end within the time that a test has.
+        // In quadratic time this exceeds the time limit of a test.
         let unicode = crate::Collation::unicode().unwrap();
         let value = |text: String| flatbed_flatten::json::Value::String(text.into());
         for text in ["\u{e40}", "\u{301}", "a"] {

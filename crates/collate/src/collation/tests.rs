@@ -8,7 +8,7 @@ fn value(text: &str) -> Value<'static> {
     parse(text.as_bytes(), &Limits::default()).unwrap().into_owned()
 }
 
-/// Strings that are likely to be near each other, and some of what is odd.
+/// Strings that are likely to be close to each other, and some odd ones.
 pub(crate) fn strings() -> impl Strategy<Value = String> {
     prop_oneof![
         3 => "[aAbBáÁ \u{0}\u{1}-]{0,4}",
@@ -31,7 +31,7 @@ pub(crate) fn values() -> impl Strategy<Value = Value<'static>> {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
             prop::collection::vec((strings(), inner), 0..3).prop_map(|members| {
-                // As from a parser: no name twice.
+                // Unique names, as from a parser.
                 let mut names = std::collections::HashSet::new();
                 let members = members.into_iter().filter(|(name, _)| names.insert(name.clone()));
                 Value::Object(members.map(|(name, value)| (name.into(), value)).collect())
@@ -82,7 +82,7 @@ proptest! {
     fn short_numbers_are_written_as_long_ones(integer in any::<i64>(), shift in 0..63_u32) {
         let integer = integer >> shift;
         let form = |text: String| Collation::raw().whole_form(&Value::Number(text.into()));
-        // With a fraction it takes the other way, and is the same number as long as a float has room for it.
+        // With a fraction it takes the other path, and is the same number if a float can hold it.
         let float = integer as f64;
         let text = format!("{float:.1}");
         prop_assert_eq!(form((float as i128).to_string()), form(text));

@@ -1,10 +1,10 @@
-//! Natural numbers of any size: what little of their arithmetic is needed here.
+//! Natural numbers of any size, with the few operations that are needed here.
 
 use std::cmp::Ordering;
 
 const LIMB_BITS: u32 = u64::BITS;
 
-/// The greatest power of ten in a limb, and its digits.
+/// The greatest power of ten that fits into a limb, and its digits.
 const TEN_POWER: u64 = 10_000_000_000_000_000_000;
 const TEN_POWER_DIGITS: usize = 19;
 
@@ -30,7 +30,7 @@ impl Magnitude {
         self.0.get(at).copied().unwrap_or(0)
     }
 
-    /// How many bits it has, the leading one included: 0 for zero.
+    /// The number of bits, the leading one included: 0 for zero.
     pub(super) fn bits(&self) -> u32 {
         self.0.last().map_or(0, |top| self.0.len() as u32 * LIMB_BITS - top.leading_zeros())
     }
@@ -60,7 +60,7 @@ impl Magnitude {
         Magnitude::trimmed(shifted.collect())
     }
 
-    /// What is left after a shift to the right, its lowest 64 bits, and what was shifted out.
+    /// Shifts right by `bits`. Returns the lowest 64 bits of the result, and the bits shifted out.
     pub(super) fn split_at(&self, bits: u32) -> (u64, Magnitude) {
         let high = self.shifted_right(bits);
         let low = self.minus(&high.shifted_left(bits));
@@ -79,7 +79,7 @@ impl Magnitude {
         Magnitude::trimmed(sum)
     }
 
-    /// Less another one that is not greater.
+    /// Subtracts a number that is not greater.
     pub(super) fn minus(&self, other: &Magnitude) -> Magnitude {
         let mut has_borrowed = false;
         let difference = self.0.iter().enumerate().map(|(at, limb)| {
@@ -111,7 +111,7 @@ impl Magnitude {
         Magnitude::trimmed(product)
     }
 
-    /// Of decimal digits alone, at least one; `None` for another text. The time grows with the square of the digits.
+    /// Parses decimal digits, at least one; `None` for another text. Quadratic in the number of digits.
     pub(super) fn of_decimal(digits: &str) -> Option<Magnitude> {
         if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
@@ -143,8 +143,7 @@ impl Magnitude {
         parts.fold(first, |text, part| text + &format!("{part:0width$}", width = TEN_POWER_DIGITS))
     }
 
-    /// Seven of the lowest `below` bits, the highest first: those of group `group` counted from the top, with zeros where
-    /// no bits are left.
+    /// Returns group `group`, counted from the top, of the lowest `below` bits in groups of seven, padded with zeros.
     pub(super) fn group_below(&self, below: u32, group: u32) -> u8 {
         let end = below.saturating_sub(group * 7);
         let bit = |place: u32| match end.checked_sub(place + 1) {
@@ -154,7 +153,7 @@ impl Magnitude {
         (0..7).fold(0, |bits, place| bits << 1 | bit(place))
     }
 
-    /// Its bytes, the highest first and not zero.
+    /// The bytes, the highest first and not zero.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let bytes = self.0.iter().rev().flat_map(|limb| limb.to_be_bytes());
         bytes.skip_while(|byte| *byte == 0).collect()

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Texts of numbers of all kinds, as a parser lets them through.
+/// Texts of all kinds of numbers that a parser accepts.
 pub(crate) fn texts() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => (-20..20_i64).prop_map(|integer| integer.to_string()),
@@ -30,7 +30,7 @@ fn text(number: &Number) -> String {
     number.to_text().unwrap()
 }
 
-/// A model: the decimal digits of a number of which at most some 60 bits on either side of the point are in use.
+/// A model: the decimal digits of a number that uses at most about 60 bits on either side of the point.
 fn scaled(text: &str) -> i128 {
     let float: f64 = text.parse().unwrap();
     (float * f64::from(1_u32 << 20)) as i128

@@ -1,10 +1,10 @@
-//! Floats as CouchDB writes them.
+//! Floats in CouchDB's notation.
 
-/// Decimal exponents from the first up to, not including, the second are written without an exponent.
+/// The decimal exponents that are written without an exponent.
 const PLAIN: std::ops::Range<i32> = -6..21;
 
-/// The shortest digits that are read as the same float, always with a fraction or an exponent: `4.0`, `0.1`, `1.5e-7`,
-/// `1.0e+300` as `1e+300`. A negative zero is `0.0`; `None` for what is not finite.
+/// Returns the shortest digits that are read as the same float, always with a fraction or an exponent: `4.0`, `0.1`,
+/// `1.5e-7`, `1.0e+300` as `1e+300`. A negative zero is `0.0`; `None` if the float is not finite.
 pub(crate) fn float_text(value: f64) -> Option<String> {
     if !value.is_finite() {
         return None;

@@ -1,8 +1,9 @@
-//! How many distinct keys there are, about: HyperLogLog as CouchDB has it, with the same hashes and registers.
+//! An estimate of the number of distinct keys: HyperLogLog with CouchDB's hashes and registers.
 //!
-//! Up to some 1,800 keys the estimate is CouchDB's to the last digit (linear counting), and so it is from 10,240 on. Between,
-//! CouchDB corrects it by measured tables; here it is Ertl's estimator ("New cardinality estimation algorithms for
-//! HyperLogLog sketches", 2017), which needs none and differs by less than the standard error of 2.3 %.
+//! Up to 1,800 keys the estimate equals CouchDB's to the last digit (linear counting), and also from 10,240 on.
+//! Between, CouchDB corrects it by measured tables. This code uses Ertl's estimator ("New cardinality estimation
+//! algorithms for HyperLogLog sketches", 2017), which needs no tables and differs by less than the standard error of
+//! 2.3 %.
 
 use flatbed_flatten::etf::hash_term;
 use flatbed_flatten::json::Value;
@@ -13,16 +14,16 @@ const INDEX_BITS: u32 = 11;
 
 const REGISTERS: usize = 1 << INDEX_BITS;
 
-/// The greatest value of a register: one more than the bits behind the index.
+/// The greatest value of a register: one more than the bits after the index.
 const VALUE_MAX: u8 = (u64::BITS - INDEX_BITS + 1) as u8;
 
-/// Up to here linear counting is used.
+/// The greatest estimate of linear counting.
 const LINEAR_MAX: f64 = 1_800.0;
 
-/// Registers that are stored one by one take three bytes, all together this many.
+/// The size of densely stored registers, in bytes: three for each four registers.
 const PACKED_BYTES: usize = REGISTERS * 6 / 8;
 
-/// Each register: the longest run of zeros at the start of a hash's rest, and one.
+/// Each register: one more than the longest run of zeros at the start of a hash's rest.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Distinct(Vec<u8>);
 
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_estimators_meet() {
-        // Where one takes over from the other they say nearly the same.
+        // Adjacent methods agree closely at their boundary.
         for count in [1_500, 3_000, 10_000, 12_000] {
             let distinct = of(0..count);
             let error = distinct.corrected() / f64::from(count) - 1.0;

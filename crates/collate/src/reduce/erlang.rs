@@ -1,25 +1,25 @@
-//! Values as Erlang prints them, which CouchDB's reasons do.
+//! Values in Erlang's print formats, which CouchDB's error reasons contain.
 
 use flatbed_flatten::json::Value;
 
-/// The most characters of a printed value: reasons are stored.
+/// The most characters of a printed value, because reasons are stored.
 const CHARS_MAX: usize = 1_000;
 
-/// As `~w` prints it: all bytes of a string as numbers.
+/// Prints as `~w`: a string as the numbers of its bytes.
 pub(super) fn plain(value: &Value<'_>) -> String {
     let mut out = String::new();
     write(value, false, &mut out);
     cut(out)
 }
 
-/// As `~p` prints it, on one line: strings as text, where their bytes are printable.
+/// Prints as `~p`, on one line: a string as text if its bytes are printable.
 pub(super) fn pretty(value: &Value<'_>) -> String {
     let mut out = String::new();
     write(value, true, &mut out);
     cut(out)
 }
 
-/// The members of an object, as `~p` prints them.
+/// Prints an object's members as `~p`.
 pub(super) fn pretty_members(members: &[(std::borrow::Cow<'_, str>, Value<'_>)]) -> String {
     let mut out = String::new();
     write_members(members, true, &mut out);
@@ -84,7 +84,7 @@ fn separated<T>(items: &[T], out: &mut String, mut write: impl FnMut(&T, &mut St
 }
 
 fn write_string(text: &str, is_pretty: bool, out: &mut String) {
-    // What is cut anyway is not looked at.
+    // Skips the text that would be cut anyway.
     let text = text.char_indices().nth(CHARS_MAX).map_or(text, |(at, _)| text.get(..at).unwrap_or(text));
     let is_printable = text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n' | b'\r' | b'\t'));
     if is_pretty && is_printable && !text.is_empty() {

@@ -1,4 +1,4 @@
-//! What built-in reductions are called.
+//! The names of the built-in reductions.
 
 /// The most values of `_top_N` and `_bottom_N`.
 pub const RANK_MAX: u8 = 100;
@@ -18,42 +18,43 @@ pub enum Reducer {
     First,
     /// `_last`
     Last,
-    /// `_top_N`: how many, 1 to [`RANK_MAX`].
+    /// `_top_N`: N is 1 to [`RANK_MAX`].
     Top(u8),
     /// `_bottom_N`, likewise.
     Bottom(u8),
 }
 
-/// A name that is refused when the design document is written: 400 `invalid_design_doc`, with these words.
+/// An invalid reduction name, refused when the design document is written: 400 `invalid_design_doc`, with this
+/// message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// There is none of this name.
+    /// No reduction has this name.
     #[error("`{0}` is not a supported reduce function.")]
     Unknown(String),
     /// `_top_` or `_bottom_` without a number.
     #[error("invalid rank reducer")]
     NoRank,
-    /// With one out of bounds.
+    /// `_top_` or `_bottom_` with a number out of bounds.
     #[error("rank value must be between 1 and {RANK_MAX}")]
     Rank,
 }
 
 impl Reducer {
-    /// Whether it looks at rows' keys.
+    /// Returns whether the reduction uses rows' keys.
     pub fn needs_key(self) -> bool {
         self == Reducer::ApproxCountDistinct
     }
 
-    /// Whether it looks at their values.
+    /// Returns whether the reduction uses rows' values.
     pub fn needs_value(self) -> bool {
         !matches!(self, Reducer::Count | Reducer::ApproxCountDistinct)
     }
 
-    /// The reduction that the source of a reduce function names; `None` for one that is a function. As in CouchDB the name's
-    /// beginning counts: `_summer` is `_sum`.
+    /// Returns the reduction that the source of a reduce function names; `None` for the source of a function. As in
+    /// CouchDB the prefix counts: `_summer` is `_sum`.
     ///
     /// # Errors
-    /// [`NameError`] for what begins with an underscore and names none.
+    /// [`NameError`] for another source that begins with an underscore.
     pub fn named(source: &str) -> Result<Option<Reducer>, NameError> {
         if !source.starts_with('_') {
             return Ok(None);
@@ -79,13 +80,13 @@ impl Reducer {
     }
 }
 
-/// As Erlang reads a number: digits, with a sign or without.
+/// Parses a number as Erlang does: digits with an optional sign.
 fn number(text: &str) -> Result<u8, NameError> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(NameError::NoRank);
     }
-    // What has too many digits is out of bounds, too.
+    // A number with too many digits is out of bounds, too.
     text.parse().ok().filter(|rank| (1..=RANK_MAX).contains(rank)).ok_or(NameError::Rank)
 }
 

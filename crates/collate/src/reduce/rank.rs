@@ -1,4 +1,4 @@
-//! The greatest or the least values of all rows.
+//! The greatest or the least values of some rows.
 
 use std::cmp::Ordering;
 
@@ -8,18 +8,18 @@ use super::name::Reducer;
 use super::state::{ReduceError, STATE_BYTES_MAX, put_value, take_value};
 use crate::collation::Collation;
 
-/// Distinct values, the best one first; of equal ones (`1` and `1.0`) the first that came.
+/// Distinct values, the best one first; of equal ones (`1` and `1.0`) the first in row order.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Ranks {
     values: Vec<Value<'static>>,
-    /// Then there are none.
+    /// True if the values exceed the limit; then none are kept.
     is_too_large: bool,
 }
 
 impl Ranks {
     pub(super) fn add(&mut self, reducer: Reducer, collation: &Collation, value: &Value<'_>) {
         let Some(at) = self.place(reducer, collation, value) else { return };
-        // A value that has no room in any state is not copied.
+        // A value that exceeds the limit by itself is not copied.
         let fits = json::text_len(value) <= STATE_BYTES_MAX;
         self.put(reducer, at, if fits { value.clone().into_owned() } else { Value::Null });
         if !fits || self.bytes() > STATE_BYTES_MAX {
@@ -36,7 +36,7 @@ impl Ranks {
         }
     }
 
-    /// Where a value belongs; `None` where it is not among the best, or is there.
+    /// Returns the position of a value; `None` if it is not among the best, or is present.
     fn place(&self, reducer: Reducer, collation: &Collation, value: &Value<'_>) -> Option<usize> {
         if self.is_too_large {
             return None;

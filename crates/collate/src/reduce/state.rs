@@ -1,4 +1,4 @@
-//! The state of any reduction: rows are added behind it, another state is merged behind it, and a result is made of it.
+//! The state of a reduction: rows and other states are appended to it, and it gives the result.
 
 use flatbed_flatten::json::{self, Limits, Value};
 
@@ -10,23 +10,23 @@ use super::sum::Sum;
 use crate::codec;
 use crate::collation::Collation;
 
-/// The most bytes that a state's parts may take together when it is stored; the state itself takes a few more.
+/// The most bytes of a state's parts in storage; the state itself takes a few more.
 pub const STATE_BYTES_MAX: usize = 16_384;
 
-/// The deepest nesting of what is added up, a number alone being 1: what recurses over states has small frames to care for.
+/// The deepest nesting of summands, a number alone being 1. It limits the recursion over states.
 pub(super) const LEVELS_MAX: usize = 64;
 
-/// A reduction without a result: 500, and so is every query of the group in CouchDB, whose index is not built then.
+/// A failed reduction: 500. In CouchDB every query of the group fails, because the index is not built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct ReduceError {
-    /// CouchDB's word for it.
+    /// CouchDB's error name.
     pub error: &'static str,
-    /// What is wrong, in CouchDB's words.
+    /// The reason in CouchDB's words.
     pub reason: String,
 }
 
-/// What rows that follow each other were reduced to, by one [`Reducer`]. By default there are no rows.
+/// The reduction of adjacent rows by one [`Reducer`]. The default is that of no rows.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct State(Kind);
 
@@ -38,21 +38,20 @@ enum Kind {
     Count(u64),
     Stats(Stats),
     Distinct(Distinct),
-    /// Of `_first` and `_last`; `None` where it is too large.
+    /// The value of `_first` and `_last`; `None` if it is too large.
     Value(Option<Value<'static>>),
     Ranks(Ranks),
 }
 
 impl State {
-    /// Of one row.
+    /// Returns the state of one row.
     pub fn of_row(reducer: Reducer, collation: &Collation, key: &Value<'_>, value: &Value<'_>) -> State {
         let mut state = State::default();
         state.add(reducer, collation, key, value);
         state
     }
 
-    /// Adds a row behind all others. `collation` is that of `_top_N` and `_bottom_N`, [`Collation::unicode`] whatever the
-    /// view's is.
+    /// Appends a row. `collation` is that of `_top_N` and `_bottom_N`: [`Collation::unicode`], whatever the view's is.
     pub fn add(&mut self, reducer: Reducer, collation: &Collation, key: &Value<'_>, value: &Value<'_>) {
         match (reducer, &mut self.0) {
             (Reducer::Sum, Kind::Sum(sum)) => sum.add(value),
@@ -81,7 +80,7 @@ impl State {
         }
     }
 
-    /// Adds the rows of another state of the same reducer behind all others.
+    /// Appends the rows of another state of the same reducer.
     pub fn merge(&mut self, reducer: Reducer, collation: &Collation, behind: &State) {
         match (&mut self.0, &behind.0) {
             (_, Kind::Empty) => {}
@@ -92,13 +91,13 @@ impl State {
             (Kind::Distinct(distinct), Kind::Distinct(other)) => distinct.merge(other),
             (Kind::Value(last), Kind::Value(other)) if reducer == Reducer::Last => last.clone_from(other),
             (Kind::Ranks(ranks), Kind::Ranks(other)) => ranks.merge(reducer, collation, other),
-            // The first of two; and states of two reducers are none of one.
+            // `_first` keeps the first; states of different reducers are not merged.
             _ => {}
         }
     }
 
-    /// The state without some of its rows and with others, by their values; `None` where only the rows that stay tell. It is the
-    /// one that these rows have, however it came to be.
+    /// Returns the state after some rows are replaced, given by their values; `None` if it depends on the other rows.
+    /// It equals the state of the remaining rows in any grouping.
     pub fn replaced(&self, gone: &[&Value<'_>], come: &[&Value<'_>]) -> Option<State> {
         Some(State(match &self.0 {
             Kind::Count(count) => Kind::Count(count.checked_sub(gone.len() as u64)?.checked_add(come.len() as u64)?),
@@ -108,10 +107,10 @@ impl State {
         }))
     }
 
-    /// The value that CouchDB answers for these rows, of which there must be some; `None` where `_first` or `_last` did not
-    /// keep it, as it is too large, and it has to be read from the first or last row.
+    /// Returns CouchDB's value for these rows, at least one; `None` if `_first` or `_last` did not keep it because of
+    /// its size, so that the caller must read it from the first or last row.
     ///
-    /// A `_sum` that is impossible has an object for its value that says so.
+    /// An impossible `_sum` is an object that gives the reason.
     ///
     /// # Errors
     /// [`ReduceError`] of `_stats`, and of ranks that are too large.
@@ -127,7 +126,7 @@ impl State {
         }
     }
 
-    /// Appends the state as it is stored.
+    /// Appends the state's stored form.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let tag = match &self.0 {
             Kind::Empty => 0,
@@ -151,7 +150,7 @@ impl State {
         }
     }
 
-    /// Takes a state from the start of `bytes`; `None` where there is none. It may be of any reducer.
+    /// Reads a state of any reducer from the start of `bytes`; `None` if they are invalid.
     pub fn decode(bytes: &mut &[u8]) -> Option<State> {
         let (tag, rest) = bytes.split_first()?;
         *bytes = rest;
@@ -169,7 +168,7 @@ impl State {
     }
 }
 
-/// Whether a value is nested deeper than so many levels.
+/// Returns whether a value is nested deeper than `levels`.
 pub(super) fn is_deep(value: &Value<'_>, levels: usize) -> bool {
     let Some(below) = levels.checked_sub(1) else { return true };
     match value {
@@ -179,14 +178,14 @@ pub(super) fn is_deep(value: &Value<'_>, levels: usize) -> bool {
     }
 }
 
-/// Appends a value as JSON behind its length.
+/// Appends a value as JSON after its length.
 pub(super) fn put_value(out: &mut Vec<u8>, value: &Value<'_>) {
     let mut text = Vec::new();
     json::write(value, &mut text);
     codec::put_bytes(out, &text);
 }
 
-/// Takes what [`put_value`] appended.
+/// Reads the output of [`put_value`].
 pub(super) fn take_value(bytes: &mut &[u8]) -> Option<Value<'static>> {
     let limits = Limits { depth_max: json::DEPTH_MAX_LIMIT };
     Some(json::parse(codec::take_bytes(bytes)?, &limits).ok()?.into_owned())

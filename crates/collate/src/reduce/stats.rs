@@ -1,5 +1,5 @@
-//! `_stats`: sum, count, least, greatest and sum of squares, of numbers, of arrays of them place by place, and of what was
-//! made so before.
+//! `_stats`: sum, count, minimum, maximum and sum of squares, of numbers, of arrays item by item, and of earlier
+//! statistics.
 
 use flatbed_flatten::json::{self, Value};
 
@@ -16,7 +16,7 @@ pub(super) enum Stats {
     Failed(Failure),
 }
 
-/// Why there are none. CouchDB says it in other words where the value is the first of the rows.
+/// The reason for missing statistics. CouchDB words it differently for the first row's value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Failure {
     kind: FailureKind,
@@ -28,7 +28,7 @@ pub(super) struct Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FailureKind {
     InvalidValue,
-    /// Arrays of different lengths, which in CouchDB match no clause of a function.
+    /// Arrays of different lengths, which match no function clause in CouchDB.
     Lengths,
     TooLarge,
 }
@@ -64,7 +64,7 @@ impl Stats {
         let Stats::Of(shape) = self else { return };
         match (shape, value) {
             (Shape::Number(five), Value::Number(text)) => five.add(&Five::of(&Number::of_text(text))),
-            // What it is called in CouchDB's words the value says best.
+            // CouchDB's error names this value.
             (Shape::Number(_), Value::Array(_)) if !is_deep(value, LEVELS_MAX) => {
                 *self = Stats::Failed(Failure::mixed(erlang::pretty(value)));
             }
@@ -85,7 +85,8 @@ impl Stats {
         }
     }
 
-    /// Without some values and with others, where all are numbers and none that goes is the least or the greatest.
+    /// Returns the statistics after some values are replaced, if all are numbers and no removed one is the minimum or
+    /// the maximum.
     pub(super) fn replaced(&self, gone: &[&Value<'_>], come: &[&Value<'_>]) -> Option<Stats> {
         let Stats::Of(Shape::Number(five)) = self else { return None };
         let mut five = five.clone();
@@ -167,7 +168,7 @@ impl Failure {
         Failure { kind: FailureKind::InvalidValue, if_first: reason.clone(), if_later: reason, is_first: true }
     }
 
-    /// A number and an array, or what is neither; in Erlang's words.
+    /// A mix of a number and an array, or another type; in Erlang's words.
     fn mixed(printed: String) -> Failure {
         Failure::invalid(format!(
             "The _stats function requires that map values be numbers or arrays of numbers, not '{printed}'"
@@ -221,7 +222,7 @@ impl Five {
     fn add(&mut self, other: &Five) {
         self.sum = self.sum.plus(&other.sum);
         self.count = self.count.plus(&other.count);
-        // Of equal ones the integer: the order says nothing.
+        // Of equal ones the integer, so that the rows' order has no effect.
         let weight = |number: &Number, is_max: bool| number.is_float != is_max;
         let order = |a: &Number, b: &Number, is_max| {
             a.value.cmp(&b.value).then_with(|| weight(a, is_max).cmp(&weight(b, is_max)))
@@ -256,7 +257,7 @@ impl Shape {
         Ok(())
     }
 
-    /// As Erlang prints what CouchDB has for it.
+    /// CouchDB's internal form, as Erlang prints it.
     fn printed(&self) -> String {
         match self {
             Shape::Number(five) => {

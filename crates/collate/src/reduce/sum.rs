@@ -1,8 +1,7 @@
-//! `_sum`: numbers, arrays of them place by place, objects member by member.
+//! `_sum`: numbers, arrays item by item, objects member by member.
 //!
-//! As CouchDB's: a number is added to an array's first place; members of an object are sorted where two objects were
-//! added, and stay as written where one alone has them, whatever it is. An object is not added to what is neither an
-//! object nor zero.
+//! As in CouchDB, a number is added to an array's first item. The members of a sum of two objects are sorted; those of
+//! only one object stay as written, whatever they are. An object can only be added to an object or to zero.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +17,7 @@ const IMPOSSIBLE: &str = "The _sum function requires that map values be numbers,
 
 const ERROR: &str = "builtin_reduce_error";
 
-/// The longest text of a value that is named as an error's cause.
+/// The longest text of a value that is given as an error's cause, in bytes.
 const CAUSE_BYTES_MAX: usize = 1_024;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -27,25 +26,25 @@ pub(super) enum Sum {
     Failed(Failure),
 }
 
-/// Why there is no sum.
+/// The reason for a missing sum.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Failure {
     /// This value cannot be added.
     Invalid(Value<'static>),
-    /// A row's value is an error of a reduction itself.
+    /// A row's value is itself the error of a reduction.
     Given(Value<'static>),
-    /// It takes more than [`STATE_BYTES_MAX`].
+    /// The sum exceeds [`STATE_BYTES_MAX`].
     TooLarge,
-    /// A float is beyond the greatest.
+    /// A float exceeds the greatest.
     OutOfRange,
 }
 
-/// What came to one place.
+/// The content of one position of a sum.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Slot {
-    /// One value, as it was written.
+    /// A single value, as it was written.
     One(Value<'static>),
-    /// Several, or one of the whole sum.
+    /// Several summands, or one of the whole sum.
     Many(Parts),
 }
 
@@ -59,12 +58,12 @@ pub(super) struct Parts {
 impl Sum {
     pub(super) fn of(value: &Value<'_>) -> Sum {
         let sum = match value {
-            // Without a tree: nearly all are these.
+            // The fast path of nearly all values, without a tree.
             Value::Number(text) => return Sum::Of(Slot::Many(Parts::of_number(Number::of_text(text)))),
             Value::Null | Value::Bool(_) | Value::String(_) => Err(invalid(value)),
             _ if json::text_len(value) > STATE_BYTES_MAX || is_deep(value, LEVELS_MAX) => Err(Failure::TooLarge),
             Value::Array(items) if items.first().is_some_and(|first| !matches!(first, Value::Number(_))) => {
-                // The first place is added to 0, the others to nothing.
+                // The first item is added to 0, the others to nothing.
                 Err(Failure::Invalid(Value::Array(vec![Value::Number("0".into())])))
             }
             Value::Array(_) => parts(value.clone().into_owned()).map(Slot::Many),
@@ -97,7 +96,7 @@ impl Sum {
         }
     }
 
-    /// Without some values and with others, where all are numbers.
+    /// Returns the sum after some values are replaced, if all are numbers.
     pub(super) fn replaced(&self, gone: &[&Value<'_>], come: &[&Value<'_>]) -> Option<Sum> {
         let Sum::Of(slot @ Slot::Many(_)) = self else { return None };
         let mut number = slot.number()?;
@@ -120,11 +119,11 @@ impl Sum {
         }
     }
 
-    /// The sum, or an object that says why there is none.
+    /// Returns the sum, or an object with the reason for its failure.
     pub(super) fn finish(&self) -> Value<'static> {
         let sum = match self {
             Sum::Of(Slot::Many(Parts { number, array: Some(array), object: None })) => {
-                // The sum begins with 0, and so an array has a first place.
+                // The sum begins with 0, so an array has a first item.
                 let zero = number.clone().unwrap_or_default();
                 Slot::Many(Parts { number: Some(zero), array: Some(array.clone()), object: None }).finish()
             }
@@ -186,7 +185,7 @@ impl Failure {
     }
 }
 
-/// A value that cannot be added; of a long one the beginning of its text.
+/// A value that cannot be added; a long one is truncated.
 fn invalid(value: &Value<'_>) -> Failure {
     if json::text_len(value) <= CAUSE_BYTES_MAX {
         return Failure::Invalid(value.clone().into_owned());
@@ -200,7 +199,7 @@ fn invalid(value: &Value<'_>) -> Failure {
     Failure::Invalid(Value::String((String::from_utf8_lossy(&text).into_owned() + "...").into()))
 }
 
-/// A value as something is added to it.
+/// Converts a value to a summand.
 fn parts(value: Value<'static>) -> Result<Parts, Failure> {
     match value {
         Value::Number(text) => Ok(Parts::of_number(Number::of_text(&text))),
@@ -221,7 +220,7 @@ fn parts(value: Value<'static>) -> Result<Parts, Failure> {
     }
 }
 
-/// What came to a place before, and what comes behind it.
+/// Combines an earlier content with a later one.
 fn combine(before: Slot, behind: Slot) -> Result<Slot, Failure> {
     let behind = behind.into_parts()?;
     let mut sum = before.into_parts()?;
@@ -240,7 +239,7 @@ fn combine(before: Slot, behind: Slot) -> Result<Slot, Failure> {
     Ok(Slot::Many(sum))
 }
 
-/// Places that both have must be numbers. What is named as the cause is, as in CouchDB, the sum from there on.
+/// The items that both have must be numbers. The reported cause is, as in CouchDB, the sum from there on.
 fn combine_arrays(mut before: Vec<Slot>, behind: Vec<Slot>) -> Result<Vec<Slot>, Failure> {
     let mut behind = behind.into_iter();
     let mut failed = None;
@@ -289,7 +288,7 @@ impl Slot {
         }
     }
 
-    /// A number that is alone.
+    /// The number, if it is one.
     fn number(&self) -> Option<Number> {
         match self {
             Slot::One(Value::Number(text)) => Some(Number::of_text(text)),
@@ -330,7 +329,7 @@ impl Slot {
         }
     }
 
-    /// How long its encoding is, about.
+    /// The approximate length of its encoding.
     fn bytes(&self) -> usize {
         match self {
             Slot::One(value) => json::text_len(value) + 3,

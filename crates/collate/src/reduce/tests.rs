@@ -34,7 +34,7 @@ fn of_rows(reducer: Reducer, rows: &[(Value<'_>, Value<'_>)]) -> State {
     state
 }
 
-/// The rows reduced in groups of these lengths, and these again.
+/// Reduces the rows in groups of these lengths, and then the groups.
 fn grouped(reducer: Reducer, rows: &[(Value<'_>, Value<'_>)], lengths: &[usize]) -> State {
     let collation = Collation::unicode().unwrap();
     let (mut rest, mut states) = (rows, Vec::new());
@@ -79,8 +79,8 @@ fn result(reducer: Reducer, values: &[&str]) -> Result<String, (&'static str, St
     finished.map(|value| text(&value.unwrap())).map_err(|error| (error.error, error.reason))
 }
 
-/// Returns the value of a state, or the kind of its error. The words of an error may depend on the grouping, and of rows with
-/// several errors the kind too: [`agree`] compares the outcomes of two groupings.
+/// Returns the value of a state, or the kind of its error. The wording of an error may depend on the grouping, and for
+/// rows with several errors the kind too: [`agree`] compares the outcomes of two groupings.
 fn outcome(state: &State) -> Result<String, &'static str> {
     match state.finish() {
         Ok(Some(value)) if value.get("error").is_some() => Err("builtin_reduce_error"),
@@ -89,13 +89,13 @@ fn outcome(state: &State) -> Result<String, &'static str> {
     }
 }
 
-/// Returns whether two outcomes of the same rows are equal. All errors are: which of several errors is answered depends on the
-/// grouping.
+/// Returns whether two outcomes of the same rows are equal. All errors count as equal, because the grouping decides
+/// which of several errors is returned.
 fn agree(one: &Result<String, &'static str>, other: &Result<String, &'static str>) -> bool {
     one == other || one.is_err() && other.is_err()
 }
 
-/// Numbers, arrays and objects of them: what sums are made of; `odd` among them is not.
+/// Numbers, and arrays and objects of them: valid summands; `odd` adds invalid ones.
 fn summands() -> impl Strategy<Value = Value<'static>> {
     let number = crate::number::tests::texts().prop_map(|text| Value::Number(text.into())).boxed();
     let array = prop::collection::vec(number.clone(), 0..4).prop_map(Value::Array);
@@ -309,20 +309,20 @@ fn statistics_that_cannot_be() {
     check(&["1e200", "1e200"], "invalid_value", "A sum or a sum of squares is beyond the greatest float.");
     let many = format!("[{}1]", "1,".repeat(4_000));
     check(&[&many], "reduce_overflow_error", "Reduce output must shrink more rapidly: it is larger than 16384 bytes");
-    // An error in the middle is that of a later row, however the rows are grouped.
+    // An error in the middle is that of a later row in any grouping.
     let rows: Vec<_> = ["1", "2", r#""x""#, "null"].map(|row| (Value::Null, value(row))).to_vec();
     for length in 1..5 {
         let error = grouped(Reducer::Stats, &rows, &[length]).finish().unwrap_err();
         assert_eq!(error.reason, mixed(r#"<<"x">>"#));
     }
-    // Of two errors, the grouping says which is met first.
+    // The grouping decides which of two errors is met first.
     let rows: Vec<_> = ["[1]", "[2,3]", r#""x""#].map(|row| (Value::Null, value(row))).to_vec();
     let grouped_as = |lengths: &[usize]| outcome(&grouped(Reducer::Stats, &rows, lengths));
     let (left, right) = (grouped_as(&[2, 1]), grouped_as(&[1, 2]));
     assert_eq!(left, Err("function_clause"));
     assert_eq!(right, Err("invalid_value"));
     assert!(agree(&left, &right) && !agree(&left, &Ok("3".to_owned())));
-    // Whole arrays as states are printed as CouchDB's own form.
+    // Whole arrays as states are printed in CouchDB's own form.
     let rows: Vec<_> = ["1", "[1]", "[2]"].map(|row| (Value::Null, value(row))).to_vec();
     let mut state = of_rows(Reducer::Stats, &rows[..1]);
     state.merge(Reducer::Stats, &Collation::raw(), &of_rows(Reducer::Stats, &rows[1..]));
@@ -351,11 +351,11 @@ fn ranks() {
     assert_eq!(result(Reducer::Top(2), &values).unwrap(), r#"[[1],"s"]"#);
     assert_eq!(result(Reducer::Bottom(2), &values).unwrap(), "[null,3]");
     assert_eq!(result(Reducer::Top(100), &values).unwrap(), r#"[[1],"s",9,7,5,3,null]"#);
-    // Of values that count as one, the first.
+    // Of values that count as equal, the first.
     assert_eq!(result(Reducer::Top(1), &["9.0", "9"]).unwrap(), "[9.0]");
     assert_eq!(result(Reducer::Bottom(3), &["\"a\u{ad}\"", "\"a\""]).unwrap(), "[\"a\u{ad}\"]");
     let long = format!("\"{}\"", "x".repeat(STATE_BYTES_MAX));
-    // What has no rank is no trouble.
+    // A large value without a rank does no harm.
     assert_eq!(result(Reducer::Bottom(1), &["1", &long]).unwrap(), "[1]");
     assert_eq!(result(Reducer::Top(1), &["1", &long, "[]"]).unwrap_err().0, "reduce_overflow_error");
     let half = |letter: &str| format!("\"{}\"", letter.repeat(STATE_BYTES_MAX / 2 + 10));
@@ -363,7 +363,7 @@ fn ranks() {
     assert!(result(Reducer::Top(1), &[&half("a"), &half("b")]).is_ok());
     let rows = [(Value::Null, value(&half("a"))), (Value::Null, value(&half("b"))), (Value::Null, Value::Null)];
     assert!(grouped(Reducer::Top(3), &rows, &[1]).finish().is_err());
-    // What is too large stays so, whatever is merged with it.
+    // A state that is too large stays so, whatever is merged with it.
     let (small, large) = (of_rows(Reducer::Top(3), &rows[2..]), of_rows(Reducer::Top(3), &rows[..2]));
     for (before, behind) in [(&small, &large), (&large, &small)] {
         let mut sum = before.clone();
@@ -388,7 +388,7 @@ fn states_are_bounded() {
     let wide = format!("[{}1]", "1.5,".repeat(1_500));
     let rows: Vec<_> = (0..5).map(|_| (Value::Null, value(&wide))).collect();
     stored(&of_rows(Reducer::Sum, &rows));
-    // The widest number that floats give, with the greatest digits.
+    // The widest number that floats give, with the most digits.
     let rows: Vec<_> =
         ["1.7e308", "5e-324", "-3.3e100", "123456789e-100"].map(|row| (Value::Null, value(row))).to_vec();
     let mut bytes = Vec::new();
@@ -416,7 +416,7 @@ fn values_may_be_as_deep_as_a_parser_lets_them() {
             stored(&of_rows(reducer, &rows));
         }
     }
-    // What is added up is not as deep.
+    // Summands are limited to fewer levels.
     let sum = |levels| {
         let value = nested("{\"a\":", "}", levels);
         stored(&of_rows(Reducer::Sum, &[(Value::Null, value.clone()), (Value::Null, value)])).finish().unwrap().unwrap()

@@ -11,10 +11,10 @@ use crate::label::between;
 /// Short enough that generated keys are cut.
 const CUT: usize = 12;
 
-/// Rows by what stands in their keys: the form and label, and the document; each with its whole key.
+/// Rows by the elements of their keys, the form with label and the document; each with its whole key.
 type Rows = BTreeMap<(Vec<u8>, u32), Value<'static>>;
 
-/// Where what `compare` compares with rows' keys stands, and how often was asked.
+/// Searches with `compare`. Returns the place and the number of rows read.
 fn place_of(rows: &Rows, form: &[u8], compare: impl Fn(&Value<'_>) -> Ordering) -> (Place, usize) {
     let mut search = Search::new();
     for asked in 1.. {
@@ -54,7 +54,7 @@ fn boundary(collation: &Collation, rows: &Rows, key: &Value<'_>, is_behind: bool
     Boundary::of(&sort_key, place.as_ref(), is_behind)
 }
 
-/// Long strings that begin alike, numbers of many digits, and arrays of both.
+/// Long strings with common prefixes, numbers of many digits, and arrays of both.
 fn keys() -> impl Strategy<Value = Value<'static>> {
     let text = "(abcdefgh|Abcdefgh|ab)[a-dA-Dá]{0,12}".prop_map(|text| Value::String(text.into()));
     let number = "-?12345678901234567890[0-9]{0,20}".prop_map(|text| Value::Number(text.into()));
@@ -71,7 +71,7 @@ proptest! {
     ) {
         let collation = if is_raw { Collation::raw() } else { Collation::unicode().unwrap() };
         let mut rows = Rows::new();
-        // Each key of two documents.
+        // Each key in two documents.
         for (key, document) in keys.iter().zip(0..).chain(keys.iter().rev().zip(100..)) {
             put(&collation, &mut rows, key, document);
         }
@@ -79,10 +79,10 @@ proptest! {
         let found: Vec<_> = rows.iter().collect();
         for pair in found.windows(2) {
             let by_key = collation.compare(pair[0].1, pair[1].1);
-            // Equal keys have equal elements, and then lie by document.
+            // Equal keys have equal elements, and then sort by document.
             prop_assert_eq!(pair[0].0.0.cmp(&pair[1].0.0), by_key);
         }
-        // Boundaries, of keys that are there and of others, are where a comparison of the keys has them.
+        // Boundaries of existing and of other keys agree with a comparison of the keys.
         for key in sought.iter().chain(&keys) {
             for is_behind in [false, true] {
                 let boundary = boundary(&collation, &rows, key, is_behind);
@@ -153,8 +153,8 @@ fn searches_are_short() {
     }
 }
 
-/// Labels at levels of which each has one in four of the one below, as they come: what is offered of them, the least numerous
-/// first, and how often rows were asked for, and levels.
+/// Searches with levels that each have one of four labels of the level below, offered from the sparsest on. Returns
+/// the place, and the numbers of rows and of levels read.
 fn place_by_levels(
     labels: &[Vec<u8>],
     levels: &[Vec<Vec<u8>>],
@@ -185,7 +185,7 @@ fn place_by_levels(
     }
 }
 
-/// Labels in the order of keys that come each between the last two.
+/// Labels in the order of keys that each fall between the last two.
 fn bisecting(count: usize) -> Vec<Vec<u8>> {
     let (mut low, mut high) =
         (between(None, None).unwrap(), between(Some(&between(None, None).unwrap()), None).unwrap());
@@ -199,7 +199,7 @@ fn bisecting(count: usize) -> Vec<Vec<u8>> {
     all
 }
 
-/// Every fourth, of these every fourth, and so on.
+/// Every fourth label, of these every fourth, and so on.
 fn levels_of(labels: &[Vec<u8>]) -> Vec<Vec<Vec<u8>>> {
     let mut levels: Vec<Vec<Vec<u8>>> = Vec::new();
     loop {
@@ -230,7 +230,7 @@ fn searches_by_levels_are_short_whatever_the_order() {
 }
 
 proptest! {
-    /// Pivots are hints: whatever is offered, what is found is the same.
+    /// Pivots are hints: they never change the result.
     #[test]
     fn pivots_change_nothing_but_the_way(
         places in prop::collection::vec(any::<prop::sample::Index>(), 1..60),
@@ -244,7 +244,7 @@ proptest! {
             let after = at.checked_sub(1).map(|at| labels[at].as_slice());
             labels.insert(at, between(after, labels.get(at).map(Vec::as_slice)).unwrap());
         }
-        // Levels know labels of rows that are gone, and rows that no level knows.
+        // Levels have labels of removed rows, and lack labels of existing rows.
         let rows: Vec<_> = labels.iter().zip(&gone).filter(|(_, gone)| !**gone).map(|(label, _)| label.clone()).collect();
         let mut levels = levels_of(&labels);
         let mut pivots = pivots;
@@ -274,7 +274,7 @@ fn an_end_of_a_group_is_searched_as_a_key() {
         put(&collation, &mut rows, &key(first, document), document);
     }
     for (first, expected) in [("none", 0), ("one", 2), ("or", 2), ("other", 4), ("p", 4)] {
-        // Behind all keys of the group: those that begin with its items are before it.
+        // After all keys of the group: those that begin with its items are before it.
         let group = cut_to_level(&key(first, 9), 1);
         let form = collation.sort_key_within(&group, CUT);
         let (place, _) = place_of(&rows, form.bytes(), |found| {

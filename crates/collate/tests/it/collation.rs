@@ -1,4 +1,4 @@
-//! The order of strings that CouchDB's view has, and which of them it takes for one key.
+//! The order of strings in CouchDB's views, and strings that are equal as keys.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,4 @@
-//! What CouchDB answered, against the pure parts of indexes.
+//! CouchDB's recorded answers, compared with the pure parts of indexes.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod collation;

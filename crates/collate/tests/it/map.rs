@@ -1,4 +1,4 @@
-//! The few forms of map functions that the recorded views of built-in reductions have, evaluated.
+//! An evaluator for the few forms of map functions in the recorded views of built-in reductions.
 //!
 //! Statements: `emit(expression, expression)` and `doc.x.forEach(function(a, i){emit(...)})`. Expressions: members of
 //! `doc` and variables, literals, `*`, `/`, `%`, `>`, `==` and `?:`.
@@ -9,7 +9,7 @@ use flatbed_flatten::json::Value;
 
 type Variables = BTreeMap<String, Value<'static>>;
 
-/// What a function emits for a document; `None` if it is of no form that is known here.
+/// The rows that a function emits for a document; `None` if its form is not supported.
 pub(super) fn rows(source: &str, document: &Value<'static>) -> Option<Vec<(Value<'static>, Value<'static>)>> {
     let body = source.strip_prefix("function(doc){")?.strip_suffix('}')?;
     let mut variables = Variables::from([("doc".to_owned(), javascript(document))]);
@@ -46,7 +46,7 @@ pub(super) fn rows(source: &str, document: &Value<'static>) -> Option<Vec<(Value
 fn javascript(value: &Value<'static>) -> Value<'static> {
     match value {
         Value::Number(text) => {
-            // CouchDB computes such a text to 0 when it stores the document.
+            // CouchDB parses this text to 0 when it stores the document.
             let float = if text == "5e-324" { 0.0 } else { text.parse().unwrap() };
             number(float)
         }
@@ -85,7 +85,7 @@ impl<'a> Parser<'a> {
         rest.is_some()
     }
 
-    /// What follows `emit(`.
+    /// Parses the rest of `emit(`.
     fn emitted(&mut self) -> Option<(Value<'static>, Value<'static>)> {
         let mut arguments = Vec::new();
         while !self.takes(")") {

@@ -1,4 +1,4 @@
-//! CouchDB's recorded answers of views, recomputed from sort keys and states of reductions.
+//! CouchDB's recorded answers of views, recomputed from sort keys and reduction states.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use flatbed_flatten::json::{self, Limits, Value, parse};
 
 use super::map;
 
-/// Scenarios whose views are of the forms that `map` knows, and how many of their answers are compared.
+/// Scenarios whose views `map` can evaluate, and the number of their answers that are compared.
 const SCENARIOS: [(&str, usize); 12] = [
     ("rows as text", 13),
     ("ranges", 45),
@@ -24,11 +24,11 @@ const SCENARIOS: [(&str, usize); 12] = [
     ("one key often from one document", 5),
 ];
 
-/// Where CouchDB breaks off with an Erlang term, and this is no error or one in words.
+/// Answers that CouchDB breaks off with an Erlang term, while this service returns no error or one in words.
 const BREAKS_OFF: [&str; 3] =
     ["/{db}/_design/mixno/_view/v", "/{db}/_design/mixno/_view/v?group=true", "/{db}/_design/arrodd/_view/v"];
 
-/// A row: what stands in its key, and its key and value.
+/// A row: the element of its key, its key and its value.
 struct Row {
     element: Vec<u8>,
     id: String,
@@ -84,13 +84,13 @@ impl Database {
         Some((collation, rows))
     }
 
-    /// `None` for what is not known here.
+    /// `None` for an unsupported query.
     fn query(&self, design: &str, view: &str, query: &str) -> Option<Answer> {
         let design = self.documents.get(&format!("_design/{design}"))?;
         let reducer_of = |view: &Value<'_>| {
             view.get("reduce").and_then(Value::as_str).map(|source| Reducer::named(source).unwrap().unwrap())
         };
-        // An error of any view's statistics is one of all.
+        // An error of one view's statistics fails all views.
         let Some(Value::Object(views)) = design.get("views") else { return None };
         for (name, definition) in views {
             if let Some(reducer) = reducer_of(definition) {
@@ -108,7 +108,7 @@ impl Database {
         let (collation, mut rows) = self.view(design, view)?;
         let parameters = Parameters::of(query)?;
         if parameters.is_descending {
-            // What one document has under one spelling keeps its order.
+            // Rows of one document and spelling keep their order.
             rows.sort_by(|a, b| (&b.element, &b.id, b.spelling).cmp(&(&a.element, &a.id, a.spelling)));
         }
         let ranges: Vec<(Option<Value<'static>>, Option<Value<'static>>)> = match &parameters.keys {
@@ -161,13 +161,13 @@ impl Database {
     }
 }
 
-/// The result of rows in reading order, by states that are merged.
+/// The result of rows in reading order, from merged states.
 fn reduced(reducer: Reducer, rows: &[&Row]) -> Result<Value<'static>, flatbed_collate::reduce::ReduceError> {
     let unicode = Collation::unicode().unwrap();
     let mut sum = State::default();
     let mut in_order: Vec<&&Row> = rows.iter().collect();
     in_order.sort_by(|a, b| (&a.element, &a.id).cmp(&(&b.element, &b.id)));
-    // CouchDB reduces so few rows at once; merged states give the same, but for the words of errors.
+    // CouchDB reduces so few rows at once; merged states give the same, except for the wording of errors.
     in_order.iter().for_each(|row| sum.add(reducer, &unicode, &row.key, &row.value));
     let mut halves = State::default();
     for half in in_order.chunks(in_order.len().div_ceil(2).max(1)) {
@@ -270,9 +270,9 @@ impl Parameters {
         Some(parameters)
     }
 
-    /// Whether a row is between two keys, by the boundaries that its sort form is compared with.
+    /// Returns whether a row is between two keys, by its boundaries.
     fn has(&self, collation: &Collation, row: &Row, start: Option<&Value<'_>>, end: Option<&Value<'_>>) -> bool {
-        // How the row lies to the rows with a key: before them, among them, behind them.
+        // The position of the row relative to the rows with a key: before, among, or after them.
         let side = |key: &Value<'_>| {
             let key = collation.sort_key(key);
             let is_before = Boundary::of(&key, None, false).is_behind(&row.element);
@@ -294,12 +294,12 @@ impl Parameters {
     }
 }
 
-/// What differs, with numbers by what they are worth and members in their order.
+/// The difference, with numbers compared by value and members in order.
 fn difference(expected: &Answer, found: &Answer) -> Option<String> {
     let same = |a: &Value<'_>, b: &Value<'_>| Collation::raw().compare(a, b).is_eq();
     let members: &[&str] = if expected.0 == 200 { &["total_rows", "rows"] } else { &["error", "reason"] };
     let offset = match (expected.1.get("offset"), found.1.get("offset")) {
-        // Blanked where the scenario does not keep it.
+        // Blanked if the scenario does not keep it.
         (Some(Value::String(_)) | None, _) => true,
         (Some(a), b) => b.is_some_and(|b| same(a, b)),
     };
@@ -341,7 +341,7 @@ fn rows_and_reductions_are_couchdbs() {
                     database.put(Value::Object(members));
                 }
                 ("PUT", Some(body)) => {
-                    // Refused: where the source begins as a built-in's name, in the same words.
+                    // Refused: for a source with a built-in's name as prefix, with the same message.
                     let views = value(body).get("views").cloned().unwrap();
                     let source = views.get("x").and_then(|view| view.get("reduce")?.as_str().map(str::to_owned));
                     if let Some(Err(error)) = source.map(|source| Reducer::named(&source)) {
@@ -354,7 +354,7 @@ fn rows_and_reductions_are_couchdbs() {
                     let id = document.split_once('?').map_or(document, |(id, _)| id);
                     database.documents.remove(id).unwrap();
                 }
-                // What is refused is about parameters.
+                // Refused queries are about parameters.
                 ("GET", _) if status != 400 && !BREAKS_OFF.contains(&path) => {
                     let (path_alone, query) = path.split_once('?').unwrap_or((path, ""));
                     let parts: Vec<&str> = path_alone.split('/').collect();
