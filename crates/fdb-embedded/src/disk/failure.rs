@@ -16,7 +16,7 @@ use crate::disk::store::StoreError;
 type Listener = Box<dyn FnOnce(&str) + Send>;
 
 #[derive(Default)]
-struct Told {
+struct FailureState {
     reason: Option<String>,
     listeners: Vec<Listener>,
 }
@@ -25,7 +25,7 @@ struct Told {
 #[derive(Default)]
 pub(crate) struct DiskFailure {
     is_failed: AtomicBool,
-    told: Mutex<Told>,
+    state: Mutex<FailureState>,
 }
 
 impl DiskFailure {
@@ -34,29 +34,29 @@ impl DiskFailure {
     }
 
     pub(crate) fn reason(&self) -> Option<String> {
-        lock(&self.told).reason.clone()
+        lock(&self.state).reason.clone()
     }
 
     /// Calls every listener on this thread. Later failures are ignored.
     pub(crate) fn fail(&self, reason: String) {
-        let mut told = lock(&self.told);
-        if told.reason.is_some() {
+        let mut state = lock(&self.state);
+        if state.reason.is_some() {
             return;
         }
-        told.reason = Some(reason.clone());
+        state.reason = Some(reason.clone());
         self.is_failed.store(true, Ordering::Release);
-        let listeners = std::mem::take(&mut told.listeners);
-        drop(told);
+        let listeners = std::mem::take(&mut state.listeners);
+        drop(state);
         listeners.into_iter().for_each(|listener| listener(&reason));
     }
 
     /// Calls `listener` with the reason: at once if the disk has failed, else on failure.
     pub(crate) fn listen(&self, listener: Listener) {
-        let mut told = lock(&self.told);
-        match told.reason.clone() {
-            None => told.listeners.push(listener),
+        let mut state = lock(&self.state);
+        match state.reason.clone() {
+            None => state.listeners.push(listener),
             Some(reason) => {
-                drop(told);
+                drop(state);
                 listener(&reason);
             }
         }

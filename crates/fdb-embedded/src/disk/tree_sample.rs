@@ -17,14 +17,14 @@ const FOLLOWED_MAX: usize = 4_096;
 const LEAVES_READ_MAX: usize = 512;
 
 /// The range to measure, and the pending clears that hide parts of it.
-pub(crate) struct Wanted<'w> {
+pub(crate) struct SampleRange<'w> {
     pub(crate) begin: &'w [u8],
     pub(crate) end: &'w [u8],
     pub(crate) clears: &'w Clears,
 }
 
 /// A page of the current level.
-struct Found {
+struct SampledPage {
     page: u64,
     /// A lower bound of its keys, as an LMDB key.
     lower: Vec<u8>,
@@ -43,7 +43,7 @@ struct Found {
 pub(crate) fn sample(
     file: &File,
     transaction: u64,
-    wanted: &Wanted<'_>,
+    range: &SampleRange<'_>,
     each: &mut dyn FnMut(&[u8], f64),
 ) -> Result<bool, BadFile> {
     let first = Meta::read(file, 0)?;
@@ -53,9 +53,9 @@ pub(crate) fn sample(
         return Ok(true);
     }
     let pages = Pages { file, meta, count: file.metadata()?.len() / meta.page_bytes };
-    let (begin, end) = (Place::of(wanted.begin), Place::of(wanted.end));
+    let (begin, end) = (Place::of(range.begin), Place::of(range.end));
     let ends = (begin.lmdb_key(), end.lmdb_key());
-    let mut level = vec![Found { page: meta.main.root, lower: Vec::new(), upper: None, weight: 1.0 }];
+    let mut level = vec![SampledPage { page: meta.main.root, lower: Vec::new(), upper: None, weight: 1.0 }];
     for _ in 1..meta.main.depth {
         let mut below = Vec::new();
         for found in &level {
@@ -63,16 +63,16 @@ pub(crate) fn sample(
         }
         level = thin(below, FOLLOWED_MAX);
     }
-    read_leaves(&pages, &level, wanted, each)?;
+    read_leaves(&pages, &level, range, each)?;
     Ok(true)
 }
 
 /// Adds the children of a branch page that may hold keys of the range.
 fn push_children(
     pages: &Pages<'_>,
-    of: &Found,
+    of: &SampledPage,
     ends: (&[u8], &[u8]),
-    children: &mut Vec<Found>,
+    children: &mut Vec<SampledPage>,
 ) -> Result<(), BadFile> {
     let bytes = pages.read(of.page, 1)?;
     let nodes = Nodes::of(&bytes);
@@ -84,13 +84,13 @@ fn push_children(
             continue;
         }
         let upper = upper.map(<[u8]>::to_vec);
-        children.push(Found { page: nodes.child(at), lower: lower(at).to_vec(), upper, weight: of.weight });
+        children.push(SampledPage { page: nodes.child(at), lower: lower(at).to_vec(), upper, weight: of.weight });
     }
     Ok(())
 }
 
 /// Thins a level to about `max` pages: the first and the last, which the range's ends may cut, and a sample between.
-fn thin(level: Vec<Found>, max: usize) -> Vec<Found> {
+fn thin(level: Vec<SampledPage>, max: usize) -> Vec<SampledPage> {
     let inner = level.len().saturating_sub(2);
     let step = inner.div_ceil(max.max(1)).max(1);
     if step == 1 {
@@ -119,26 +119,26 @@ fn thin(level: Vec<Found>, max: usize) -> Vec<Found> {
 
 fn read_leaves(
     pages: &Pages<'_>,
-    leaves: &[Found],
-    wanted: &Wanted<'_>,
+    leaves: &[SampledPage],
+    range: &SampleRange<'_>,
     each: &mut dyn FnMut(&[u8], f64),
 ) -> Result<(), BadFile> {
     let (first, rest) = leaves.split_at(leaves.len().min(1));
     let (inner, last) = rest.split_at(rest.len().saturating_sub(1));
-    let read_end = |end: &[Found], each: &mut dyn FnMut(&[u8], f64)| {
+    let read_end = |end: &[SampledPage], each: &mut dyn FnMut(&[u8], f64)| {
         end.iter().try_for_each(|leaf| {
-            for_each_record(&pages.read(leaf.page, 1)?, wanted, each);
+            for_each_record(&pages.read(leaf.page, 1)?, range, each);
             Ok::<_, BadFile>(())
         })
     };
     read_end(first, each)?;
     for group in inner.chunks(inner.len().div_ceil(LEAVES_READ_MAX).max(1)) {
-        let is_seen = |leaf: &&Found| wanted.clears.hiding(user_key(&leaf.lower)).is_none();
+        let is_seen = |leaf: &&SampledPage| range.clears.hiding(user_key(&leaf.lower)).is_none();
         let mut bytes = 0.0;
         for (at, leaf) in group.iter().filter(is_seen).enumerate() {
             // The first of a few neighbours stands for the others.
             if at == 0 {
-                for_each_record(&pages.read(leaf.page, 1)?, wanted, &mut |_, record_bytes| bytes += record_bytes);
+                for_each_record(&pages.read(leaf.page, 1)?, range, &mut |_, record_bytes| bytes += record_bytes);
             }
             each(user_key(&leaf.lower), bytes * leaf.weight);
         }
@@ -151,11 +151,11 @@ fn user_key(lmdb_key: &[u8]) -> &[u8] {
 }
 
 /// Calls `each` with the user keys of a leaf in the range, and the bytes of each record.
-fn for_each_record(leaf: &[u8], wanted: &Wanted<'_>, each: &mut dyn FnMut(&[u8], f64)) {
+fn for_each_record(leaf: &[u8], range: &SampleRange<'_>, each: &mut dyn FnMut(&[u8], f64)) {
     let nodes = Nodes::of(leaf);
     for at in 0..nodes.count {
         let Some(key) = nodes.key(at).strip_prefix(&[USER_TAG]) else { continue };
-        if wanted.begin <= key && key < wanted.end && wanted.clears.hiding(key).is_none() {
+        if range.begin <= key && key < range.end && range.clears.hiding(key).is_none() {
             each(key, (key.len() + nodes.value_bytes(at)) as f64);
         }
     }

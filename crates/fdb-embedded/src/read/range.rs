@@ -51,67 +51,67 @@ impl<'r> RangeRead<'r> {
         cut: impl FnOnce(&mut RangeResult) -> std::result::Result<(), E>,
     ) -> std::result::Result<Outcome<RangeResult>, E> {
         let (begin, end) = (self.begin.base().into_owned(), self.end.base().into_owned());
-        let mut found = Found::default();
-        self.collect(view, &begin, &end, &mut found)?;
-        cut(&mut found.result)?;
+        let mut scan = RangeScan::default();
+        self.collect(view, &begin, &end, &mut scan)?;
+        cut(&mut scan.result)?;
         let conflict = match self.rules {
-            Rules::ReadYourWrites => self.conflict(&found, begin, end),
-            Rules::Native => self.native_conflict(&found, begin, end),
+            Rules::ReadYourWrites => self.conflict(&scan, begin, end),
+            Rules::Native => self.native_conflict(&scan, begin, end),
         };
-        Ok(Outcome { answer: found.result, conflict: Some(conflict) })
+        Ok(Outcome { answer: scan.result, conflict: Some(conflict) })
     }
 
-    fn collect(&self, view: &View<'_>, begin: &[u8], end: &[u8], found: &mut Found) -> ViewResult<()> {
+    fn collect(&self, view: &View<'_>, begin: &[u8], end: &[u8], scan: &mut RangeScan) -> ViewResult<()> {
         let from = resolve(view, begin, i64::from(self.begin.offset), self.max_key);
         let to = resolve(view, end, i64::from(self.end.offset), self.max_key);
         // A selector may run into unreadable keys that the read, ended by its limit, never reaches.
         let (from, to) = match (from, to, self.reverse) {
             (Ok(from), Ok(to), _) => (from, to),
             (Ok(from), Err(error), false) => {
-                found.read_to_begin = from.is_before_begin;
-                return self.until_limit(view, (&from.key, end), found, error);
+                scan.read_to_begin = from.is_before_begin;
+                return self.until_limit(view, (&from.key, end), scan, error);
             }
             (Err(error), Ok(to), true) => {
-                found.read_through_end = to.is_past_end;
-                return self.until_limit(view, (&to.key, begin), found, error);
+                scan.read_through_end = to.is_past_end;
+                return self.until_limit(view, (&to.key, begin), scan, error);
             }
             (Err(error), _, _) | (_, Err(error), _) => return Err(error),
         };
-        if self.rules == Rules::ReadYourWrites && self.is_crossed(view, begin, end, found)? {
+        if self.rules == Rules::ReadYourWrites && self.is_crossed(view, begin, end, scan)? {
             return Ok(());
         }
-        found.reads_past_end = to.is_past_end && (!from.is_past_end || from.offset < to.offset);
+        scan.reads_past_end = to.is_past_end && (!from.is_past_end || from.offset < to.offset);
         if from.offset >= to.offset && from.key >= to.key {
             // An end that only the walk of the far selector ran off does not count.
-            (found.read_to_begin, found.read_through_end) = (false, false);
+            (scan.read_to_begin, scan.read_through_end) = (false, false);
             return Ok(());
         }
-        found.begins_before_begin = from.is_before_begin && from.key < to.key;
-        found.read_to_begin |= from.is_before_begin || to.is_before_begin;
-        found.read_through_end |= from.is_past_end || to.is_past_end;
+        scan.begins_before_begin = from.is_before_begin && from.key < to.key;
+        scan.read_to_begin |= from.is_before_begin || to.is_before_begin;
+        scan.read_through_end |= from.is_past_end || to.is_past_end;
         if from.key < to.key {
             let end = to.key.as_slice().min(self.max_key);
             if self.reverse {
                 let mut items = view.descend(end, &from.key)?;
-                self.fill(found, || Ok(items.next()?.filter(|item| item.key.as_ref() >= from.key.as_slice())))?;
+                self.fill(scan, || Ok(items.next()?.filter(|item| item.key.as_ref() >= from.key.as_slice())))?;
             } else if view.writes.is_none_or(|writes| writes.is_empty()) {
-                self.fill_stored(&view.stored()?, &from.key, end, found)?;
+                self.fill_stored(&view.stored()?, &from.key, end, scan)?;
             } else {
                 let mut items = view.ascend(&from.key, end)?;
-                self.fill(found, || Ok(items.next()?.filter(|item| item.key.as_ref() < end)))?;
+                self.fill(scan, || Ok(items.next()?.filter(|item| item.key.as_ref() < end)))?;
             }
         }
-        if found.result.more {
+        if scan.result.more {
             // Keys past the limit were not read.
-            found.read_to_begin &= !self.reverse;
-            found.read_through_end &= self.reverse;
+            scan.read_to_begin &= !self.reverse;
+            scan.read_through_end &= self.reverse;
         }
         Ok(())
     }
 
     /// Handles selectors that start on crossed keys. FoundationDB's client resolves the far one first, and its answer
     /// may end the read at once, with a conflict up to the end of the key space that it ran off.
-    fn is_crossed(&self, view: &View<'_>, begin: &[u8], end: &[u8], found: &mut Found) -> ViewResult<bool> {
+    fn is_crossed(&self, view: &View<'_>, begin: &[u8], end: &[u8], scan: &mut RangeScan) -> ViewResult<bool> {
         let (near, far) = if self.reverse { (&self.end, &self.begin) } else { (&self.begin, &self.end) };
         if begin <= end || far.offset == 1 {
             return Ok(false);
@@ -124,8 +124,8 @@ impl<'r> RangeRead<'r> {
             (begin >= resolved.as_slice() && near.offset > 0, is_begin)
         };
         if !is_empty {
-            found.read_to_begin = is_begin;
-            found.read_through_end = is_end;
+            scan.read_to_begin = is_begin;
+            scan.read_through_end = is_end;
         }
         Ok(is_empty || is_off)
     }
@@ -136,19 +136,19 @@ impl<'r> RangeRead<'r> {
         &self,
         view: &View<'_>,
         (from, other_base): (&[u8], &[u8]),
-        found: &mut Found,
+        scan: &mut RangeScan,
         error: ViewError,
     ) -> ViewResult<()> {
         let is_known = if self.reverse {
             let further = i64::from(self.begin.offset) - 1;
             let mut items = view.descend(from.min(self.max_key), b"")?;
             let is_before = |key: &[u8]| further <= 0 || key >= other_base;
-            from >= other_base && self.fill_and_go_on(found, further, is_before, || items.next())?
+            from >= other_base && self.fill_and_go_on(scan, further, is_before, || items.next())?
         } else {
             let further = 1 - i64::from(self.end.offset);
             let mut items = view.ascend(from, self.max_key)?;
             let is_before = |key: &[u8]| further <= 0 || key < other_base;
-            from <= other_base && self.fill_and_go_on(found, further, is_before, || items.next())?
+            from <= other_base && self.fill_and_go_on(scan, further, is_before, || items.next())?
         };
         if is_known { Ok(()) } else { Err(error) }
     }
@@ -156,13 +156,13 @@ impl<'r> RangeRead<'r> {
     /// Returns whether the limit was reached and `further` pairs follow, all of them before the other selector's base.
     fn fill_and_go_on<'v>(
         &self,
-        found: &mut Found,
+        scan: &mut RangeScan,
         mut further: i64,
         is_before: impl Fn(&[u8]) -> bool,
         mut next: impl FnMut() -> ViewResult<Option<Item<'v>>>,
     ) -> ViewResult<bool> {
-        self.fill(found, &mut next)?;
-        if !found.result.more || found.result.last_key().is_some_and(|key| !is_before(key)) {
+        self.fill(scan, &mut next)?;
+        if !scan.result.more || scan.result.last_key().is_some_and(|key| !is_before(key)) {
             return Ok(false);
         }
         while further > 0 {
@@ -174,11 +174,11 @@ impl<'r> RangeRead<'r> {
         Ok(true)
     }
 
-    fn fill<'v>(&self, found: &mut Found, mut next: impl FnMut() -> ViewResult<Option<Item<'v>>>) -> ViewResult<()> {
+    fn fill<'v>(&self, scan: &mut RangeScan, mut next: impl FnMut() -> ViewResult<Option<Item<'v>>>) -> ViewResult<()> {
         let mut limits = self.limits;
         while let Some(item) = next()? {
             let Some(value) = item.value else { continue };
-            if found.result.take(&item.key, &value, &mut limits) {
+            if scan.result.take(&item.key, &value, &mut limits) {
                 break;
             }
         }
@@ -186,25 +186,25 @@ impl<'r> RangeRead<'r> {
     }
 
     /// Fills from stored pairs from `from` on, without writes to overlay: the fast path of most range reads.
-    fn fill_stored(&self, stored: &Stored<'_>, from: &[u8], end: &[u8], found: &mut Found) -> ViewResult<()> {
+    fn fill_stored(&self, stored: &Stored<'_>, from: &[u8], end: &[u8], scan: &mut RangeScan) -> ViewResult<()> {
         let mut limits = self.limits;
-        Ok(stored.ascend(from)?.for_each_below(end, |key, value| found.result.take(key, value, &mut limits))?)
+        Ok(stored.ascend(from)?.for_each_below(end, |key, value| scan.result.take(key, value, &mut limits))?)
     }
 
     /// The extent of the conflict in the read-your-writes layer. A limited read does not depend on keys past its last
     /// pair, unless the far selector counts from there.
-    fn conflict(&self, found: &Found, begin: Vec<u8>, end: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
-        let result = &found.result;
+    fn conflict(&self, scan: &RangeScan, begin: Vec<u8>, end: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
+        let result = &scan.result;
         let (mut from, mut to) = match (begin < end, self.reverse) {
             (false, _) => (end, begin),
             (true, false) if self.end.offset > 0 && result.more => (begin.clone(), begin),
             (true, true) if self.begin.offset <= 1 && result.more => (end.clone(), end),
             (true, _) => (begin, end),
         };
-        if found.read_to_begin && self.begin.offset <= 0 {
+        if scan.read_to_begin && self.begin.offset <= 0 {
             from = Vec::new();
         }
-        if found.read_through_end && self.end.offset > 0 {
+        if scan.read_through_end && self.end.offset > 0 {
             to = self.max_key.to_vec();
         }
         if let (Some(first), Some(last)) = (result.first_key(), result.last_key()) {
@@ -220,11 +220,11 @@ impl<'r> RangeRead<'r> {
     }
 
     /// The extent of the conflict without the read-your-writes layer.
-    fn native_conflict(&self, found: &Found, begin: Vec<u8>, end: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
-        let result = &found.result;
+    fn native_conflict(&self, scan: &RangeScan, begin: Vec<u8>, end: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
+        let result = &scan.result;
         let (begin_offset, end_offset) = (self.begin.offset, self.end.offset);
         let starts_at_begin = begin.is_empty() && begin_offset < 1;
-        let read_to_begin = starts_at_begin || found.begins_before_begin && !(self.reverse && result.more);
+        let read_to_begin = starts_at_begin || scan.begins_before_begin && !(self.reverse && result.more);
         let ends = match (result.first_key(), result.last_key()) {
             (Some(first), Some(last)) if self.reverse => Some((last, first)),
             (Some(first), Some(last)) => Some((first, last)),
@@ -241,7 +241,7 @@ impl<'r> RangeRead<'r> {
             from.clone_from(&end);
         }
         let mut to = match ends {
-            _ if found.reads_past_end && !result.more => self.max_key.to_vec(),
+            _ if scan.reads_past_end && !result.more => self.max_key.to_vec(),
             Some((_, highest)) if end_offset > 1 || (!self.reverse && result.more && end_offset > 0) => {
                 key_after(highest)
             }
@@ -255,7 +255,7 @@ impl<'r> RangeRead<'r> {
 }
 
 #[derive(Default)]
-struct Found {
+struct RangeScan {
     result: RangeResult,
     /// True if the begin selector ran off the begin of the key space and the range is not empty.
     begins_before_begin: bool,

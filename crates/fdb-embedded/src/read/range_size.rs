@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::base::error::{Error, Result};
 use crate::disk::format;
-use crate::disk::tree_sample::{Wanted, sample};
+use crate::disk::tree_sample::{SampleRange, sample};
 use crate::read::snapshot::{ReadPoint, Versions};
 
 /// The largest range that is read whole.
@@ -94,8 +94,8 @@ fn for_each<T>(
         // The point keeps LMDB from reusing the pages of its state.
         let point = measured.versions.acquire(false)?;
         let (transaction, clears) = point.snapshot.with(|stored| Ok((stored.txn.id(), stored.clears.clone())))?;
-        let wanted = Wanted { begin, end, clears: &clears };
-        let sampled = sample(&file, transaction as u64, &wanted, &mut |key, bytes| each(state, key, bytes));
+        let range = SampleRange { begin, end, clears: &clears };
+        let sampled = sample(&file, transaction as u64, &range, &mut |key, bytes| each(state, key, bytes));
         if sampled.map_err(|_| Error::IO_ERROR)? {
             return Ok(());
         }

@@ -95,7 +95,7 @@ impl<'v> View<'v> {
             }
             _ => None,
         };
-        let stored = Ahead::new(self, begin, writes.is_some())?;
+        let stored = StoredLookahead::new(self, begin, writes.is_some())?;
         Ok(Ascending { bypass_unreadable: self.bypass_unreadable, stored, writes })
     }
 
@@ -111,32 +111,32 @@ impl<'v> View<'v> {
             _ => None,
         };
         // Nothing is below the empty key, so no cursor is needed.
-        let stored = Ahead::new(self, end, writes.is_some() || end.is_empty())?;
+        let stored = StoredLookahead::new(self, end, writes.is_some() || end.is_empty())?;
         Ok(Descending { bypass_unreadable: self.bypass_unreadable, stored, writes })
     }
 }
 
 /// The stored pairs in order, read ahead by one pair, and only where the writes do not determine the content.
-struct Ahead<'v, C> {
+struct StoredLookahead<'v, C> {
     view: View<'v>,
     /// `None`: to be placed at the next request.
     cursor: Option<C>,
-    looked: Looked<'v>,
+    lookahead: Lookahead<'v>,
 }
 
 /// The state of the read-ahead.
-enum Looked<'v> {
+enum Lookahead<'v> {
     /// No pair was read ahead.
-    Not,
+    Unread,
     At(Pair<'v>),
     /// The pairs have ended.
     End,
 }
 
-impl<'v, C: Cursor<'v>> Ahead<'v, C> {
+impl<'v, C: Cursor<'v>> StoredLookahead<'v, C> {
     fn new(view: &View<'v>, from: &[u8], is_lazy: bool) -> ViewResult<Self> {
         let cursor = if is_lazy { None } else { Some(C::place(&view.stored()?, from)?) };
-        Ok(Ahead { view: *view, cursor, looked: Looked::Not })
+        Ok(StoredLookahead { view: *view, cursor, lookahead: Lookahead::Unread })
     }
 
     /// Returns the next pair, if none was read ahead.
@@ -153,12 +153,12 @@ impl<'v, C: Cursor<'v>> Ahead<'v, C> {
             Some(cursor) => cursor,
             cursor => cursor.insert(C::place(&self.view.stored()?, from)?),
         };
-        while let Looked::Not = self.looked {
+        while let Lookahead::Unread = self.lookahead {
             // Keys that only the writes know may lie between.
-            self.looked = match cursor.next()? {
-                Some(pair) if is_passed(&pair.0) => Looked::Not,
-                Some(pair) => Looked::At(pair),
-                None => Looked::End,
+            self.lookahead = match cursor.next()? {
+                Some(pair) if is_passed(&pair.0) => Lookahead::Unread,
+                Some(pair) => Lookahead::At(pair),
+                None => Lookahead::End,
             };
         }
         Ok(())
@@ -166,10 +166,10 @@ impl<'v, C: Cursor<'v>> Ahead<'v, C> {
 
     /// Takes the pair that was read ahead, if it matches.
     fn take_if(&mut self, is_it: impl FnOnce(&[u8]) -> bool) -> Option<Pair<'v>> {
-        match std::mem::replace(&mut self.looked, Looked::Not) {
-            Looked::At(pair) if is_it(&pair.0) => Some(pair),
-            looked => {
-                self.looked = looked;
+        match std::mem::replace(&mut self.lookahead, Lookahead::Unread) {
+            Lookahead::At(pair) if is_it(&pair.0) => Some(pair),
+            lookahead => {
+                self.lookahead = lookahead;
                 None
             }
         }
@@ -177,10 +177,10 @@ impl<'v, C: Cursor<'v>> Ahead<'v, C> {
 
     /// Skips pairs up to the first one read ahead that does not match.
     fn skip(&mut self, is_skipped: impl FnOnce(&[u8]) -> bool) {
-        match &self.looked {
-            Looked::At(pair) if !is_skipped(&pair.0) => {}
-            Looked::End => {}
-            Looked::At(_) | Looked::Not => (self.cursor, self.looked) = (None, Looked::Not),
+        match &self.lookahead {
+            Lookahead::At(pair) if !is_skipped(&pair.0) => {}
+            Lookahead::End => {}
+            Lookahead::At(_) | Lookahead::Unread => (self.cursor, self.lookahead) = (None, Lookahead::Unread),
         }
     }
 }
@@ -200,7 +200,7 @@ struct WritesAhead<'v> {
 /// See [`View::ascend`].
 pub(crate) struct Ascending<'v> {
     bypass_unreadable: bool,
-    stored: Ahead<'v, Ascend<'v>>,
+    stored: StoredLookahead<'v, Ascend<'v>>,
     writes: Option<WritesAhead<'v>>,
 }
 
@@ -265,7 +265,7 @@ struct WritesBehind<'v> {
 /// See [`View::descend`].
 pub(crate) struct Descending<'v> {
     bypass_unreadable: bool,
-    stored: Ahead<'v, Descend<'v>>,
+    stored: StoredLookahead<'v, Descend<'v>>,
     writes: Option<WritesBehind<'v>>,
 }
 

@@ -159,7 +159,7 @@ impl Simulation {
         let asked = self.version_due(&mut asker, now).max(now);
         let keys = u32::try_from(mutations).unwrap_or(u32::MAX);
         let done = self.work(now, KEY_WRITTEN_WORK.saturating_mul(keys));
-        let expected = self.cluster.clock.clone().map(Expected::new);
+        let expected = self.cluster.clock.clone().map(ExpectedAnswer::new);
         CommitAnswer { due: done.max(asked + self.cluster.commit), _expected: expected }
     }
 
@@ -205,7 +205,7 @@ pub(crate) fn fraction(number: u64) -> f64 {
 /// The pending answer of a commit.
 pub(crate) struct CommitAnswer {
     pub(crate) due: Moment,
-    _expected: Option<Expected>,
+    _expected: Option<ExpectedAnswer>,
 }
 
 /// A clock that stands still until [`VirtualClock::advance`] moves it to the next answer.
@@ -233,16 +233,16 @@ impl std::fmt::Debug for VirtualClock {
 }
 
 /// Counts an answer that may still be computed, until it is dropped.
-struct Expected(Arc<VirtualClock>);
+struct ExpectedAnswer(Arc<VirtualClock>);
 
-impl Expected {
-    fn new(clock: Arc<VirtualClock>) -> Expected {
+impl ExpectedAnswer {
+    fn new(clock: Arc<VirtualClock>) -> ExpectedAnswer {
         lock(&clock.inner).expected += 1;
-        Expected(clock)
+        ExpectedAnswer(clock)
     }
 }
 
-impl Drop for Expected {
+impl Drop for ExpectedAnswer {
     fn drop(&mut self) {
         lock(&self.0.inner).expected -= 1;
         self.0.settled.notify_all();
@@ -251,7 +251,7 @@ impl Drop for Expected {
 
 /// The wake-up state of a sleeper.
 #[derive(Default)]
-struct Slept {
+struct SleepState {
     is_over: bool,
     waker: Option<Waker>,
 }
@@ -279,25 +279,25 @@ impl VirtualClock {
 
     /// Waits until the clock has advanced by `time` from this call. The clock stops there as at an answer.
     pub fn sleep(&self, time: Duration) -> impl Future<Output = ()> + Send + use<> {
-        let slept = Arc::<Mutex<Slept>>::default();
-        let (sleeper, has_woken) = (Arc::downgrade(&slept), Arc::clone(&self.has_woken));
+        let state = Arc::<Mutex<SleepState>>::default();
+        let (sleeper, has_woken) = (Arc::downgrade(&state), Arc::clone(&self.has_woken));
         let wake = move || {
             let Some(sleeper) = sleeper.upgrade() else { return };
-            let mut slept = lock(&sleeper);
-            slept.is_over = true;
-            if let Some(waker) = slept.waker.take() {
-                drop(slept);
+            let mut state = lock(&sleeper);
+            state.is_over = true;
+            if let Some(waker) = state.waker.take() {
+                drop(state);
                 has_woken.store(true, Ordering::Relaxed);
                 waker.wake();
             }
         };
         self.schedule(self.now() + time, Box::new(wake));
         poll_fn(move |context| {
-            let mut slept = lock(&slept);
-            if slept.is_over {
+            let mut state = lock(&state);
+            if state.is_over {
                 return Poll::Ready(());
             }
-            slept.waker = Some(context.waker().clone());
+            state.waker = Some(context.waker().clone());
             Poll::Pending
         })
     }
