@@ -13,7 +13,7 @@ use crate::shared::connection::Connection;
 use crate::shared::core::Core;
 use crate::shared::open_options::OpenOptions;
 use crate::shared::owner::{Handle, Owner};
-use crate::shared::registry::{self, Registered, Registration};
+use crate::shared::registry::{self, DirectoryClaim, Registration};
 use crate::shared::stats::Stats;
 use crate::shared::watch::WatchId;
 use crate::shared::{status, timer};
@@ -43,8 +43,8 @@ impl Engine {
     pub fn open(dir: &Path, options: OpenOptions) -> std::result::Result<Engine, OpenError> {
         let dir = directory::make(dir)?;
         let registration = match Registration::of(&dir) {
-            Registered::Open(owner) => return Ok(Engine { handle: Handle::new(owner) }),
-            Registered::New(registration) => registration,
+            DirectoryClaim::Open(owner) => return Ok(Engine { handle: Handle::new(owner) }),
+            DirectoryClaim::New(registration) => registration,
         };
         let lock_file = DirectoryLock::take(&dir)?;
         let opened = format::open(&dir, options.map_bytes)?;

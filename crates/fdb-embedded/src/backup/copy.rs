@@ -14,7 +14,7 @@ use crate::disk::directory::try_lock;
 use crate::disk::failure::advice;
 use crate::disk::format::{self, DATA_FILE, LOCK_FILE};
 use crate::disk::open_error::OpenError;
-use crate::shared::registry::{Registered, Registration};
+use crate::shared::registry::{DirectoryClaim, Registration};
 
 /// The interval between two progress reports.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -48,8 +48,8 @@ impl Source {
             return Err(BackupError::NoDatabase(dir));
         }
         let registration = match Registration::of(&dir) {
-            Registered::New(registration) => registration,
-            Registered::Open(_) => return Err(BackupError::OpenHere(dir)),
+            DirectoryClaim::New(registration) => registration,
+            DirectoryClaim::Open(_) => return Err(BackupError::OpenHere(dir)),
         };
         let lock_path = dir.join(LOCK_FILE);
         let env = format::open_to_read(&dir, is_shared).map_err(|error| match error {

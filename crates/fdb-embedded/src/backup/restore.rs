@@ -10,7 +10,7 @@ use crate::backup::error::BackupError;
 use crate::backup::target_dir::{LOST_AND_FOUND, MadeDirectories, only};
 use crate::disk::directory::{DirectoryLock, sync_entries};
 use crate::disk::format::DATA_FILE;
-use crate::shared::registry::{Registered, Registration};
+use crate::shared::registry::{DirectoryClaim, Registration};
 
 /// The staging directory. It is inside of the data directory because that may be a mount point, and a rename cannot
 /// cross file systems. The data directory's lock also keeps a server from creating an empty database meanwhile.
@@ -74,7 +74,7 @@ impl Restore {
     /// # Errors
     /// [`BackupError::StillOpen`], [`BackupError::Copy`].
     pub fn finish(mut self) -> Result<(), BackupError> {
-        let Registered::New(registration) = Registration::of(&self.staging) else {
+        let DirectoryClaim::New(registration) = Registration::of(&self.staging) else {
             return Err(BackupError::StillOpen(self.staging.clone()));
         };
         let path = self.dir.join(DATA_FILE);

@@ -21,9 +21,9 @@ use crate::disk::store::{Allowance, StoreError, StoreResult};
 use crate::shared::buggify::CommitFault;
 use crate::shared::core::Core;
 use crate::shared::open_options::CLEAR_RECORDS_MAX;
-use crate::shared::queue::{CommitRequest, Committed, Complete, Failure};
+use crate::shared::queue::{CommitFailure, CommitReceipt, CommitRequest, Complete};
 use crate::shared::timekeeper;
-use crate::shared::watch::{Waiting, Watch};
+use crate::shared::watch::{Watch, WatchRequest};
 
 /// Most bytes of records that the clears of one batch remove themselves; the rest stays pending.
 const CLEAR_BYTES_MAX: usize = 16 << 20;
@@ -38,9 +38,9 @@ const CEILING_STEP: i64 = 10_000_000;
 const CEILING_LEAST: i64 = 100_000;
 
 /// A commit that passed its checks and is being written.
-struct Accepted {
-    committed: Committed,
-    watches: Vec<Waiting>,
+struct AcceptedCommit {
+    committed: CommitReceipt,
+    watches: Vec<WatchRequest>,
     complete: Complete,
     /// True if the answer is 1021 although the commit is written.
     is_answered_unknown: bool,
@@ -164,7 +164,7 @@ impl Committer {
                 Err(failure) => refused.push((request.complete, failure)),
                 Ok(fault) => {
                     touches_lock |= request.mutations.iter().any(|mutation| mutation.touches(DATABASE_LOCKED_KEY));
-                    let committed = Committed { version, stamp: stamp(version, accepted.len()) };
+                    let committed = CommitReceipt { version, stamp: stamp(version, accepted.len()) };
                     let result = self.apply(&mut batch, &mut txn, request, committed, fault);
                     match result {
                         Ok(commit) => accepted.push(commit),
@@ -236,7 +236,7 @@ impl Committer {
     }
 
     /// Returns whether the transaction may commit, by its age and its reads.
-    fn check(&self, request: &CommitRequest) -> Result<Option<CommitFault>, Failure> {
+    fn check(&self, request: &CommitRequest) -> Result<Option<CommitFault>, CommitFailure> {
         let core = &self.core;
         let fault = core.faults.on_commit();
         match fault {
@@ -248,7 +248,7 @@ impl Committer {
         let Some(read_version) = request.read.as_ref().map(|read| read.version) else { return Ok(fault) };
         let too_old = || {
             core.counters.too_old.add(1);
-            Failure::from(Error::TRANSACTION_TOO_OLD)
+            CommitFailure::from(Error::TRANSACTION_TOO_OLD)
         };
         if core.versions.is_too_old(read_version) {
             return Err(too_old());
@@ -266,7 +266,7 @@ impl Committer {
             return Ok(fault);
         }
         core.counters.conflicts.add(1);
-        Err(Failure { error: Error::NOT_COMMITTED, conflicting })
+        Err(CommitFailure { error: Error::NOT_COMMITTED, conflicting })
     }
 
     fn apply(
@@ -274,9 +274,9 @@ impl Committer {
         batch: &mut Batch,
         txn: &mut RwTxn<'_>,
         request: CommitRequest,
-        committed: Committed,
+        committed: CommitReceipt,
         fault: Option<CommitFault>,
-    ) -> Result<Accepted, (Complete, StoreError)> {
+    ) -> Result<AcceptedCommit, (Complete, StoreError)> {
         let core = &self.core;
         core.counters.mutations.add(request.mutations.len() as u64);
         core.counters.mutation_bytes.add(request.bytes() as u64);
@@ -294,7 +294,7 @@ impl Committer {
             }
         }
         let is_answered_unknown = fault == Some(CommitFault::UnknownApplied);
-        Ok(Accepted { committed, watches: request.watches, complete: request.complete, is_answered_unknown })
+        Ok(AcceptedCommit { committed, watches: request.watches, complete: request.complete, is_answered_unknown })
     }
 
     /// Adds the time keeper's entry if it is due.
@@ -317,7 +317,7 @@ impl Committer {
         batch: &mut Batch,
         mut txn: RwTxn<'_>,
         version: i64,
-        accepted: &[Accepted],
+        accepted: &[AcceptedCommit],
         fired: &mut Vec<Arc<Watch>>,
     ) -> Result<(), (StoreError, bool)> {
         let core = &self.core;

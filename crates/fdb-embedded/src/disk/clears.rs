@@ -12,7 +12,7 @@ use std::ops::Bound;
 pub(crate) type Change = (u64, Option<(Vec<u8>, Vec<u8>)>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Pending {
+struct PendingClear {
     end: Vec<u8>,
     /// The id of the range's record.
     id: u64,
@@ -21,7 +21,7 @@ struct Pending {
 /// Disjoint ranges whose records are hidden.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clears {
-    by_begin: BTreeMap<Vec<u8>, Pending>,
+    by_begin: BTreeMap<Vec<u8>, PendingClear>,
     next_id: u64,
     /// Changes to write to the ranges' records, in order.
     changes: Vec<Change>,
@@ -32,7 +32,7 @@ impl Clears {
         let mut clears = Clears::default();
         for (id, begin, end) in records {
             clears.next_id = clears.next_id.max(id.saturating_add(1));
-            clears.by_begin.insert(begin, Pending { end, id });
+            clears.by_begin.insert(begin, PendingClear { end, id });
         }
         clears
     }
@@ -129,7 +129,7 @@ impl Clears {
         let id = self.next_id;
         self.next_id += 1;
         self.changes.push((id, Some((begin.clone(), end.clone()))));
-        self.by_begin.insert(begin, Pending { end, id });
+        self.by_begin.insert(begin, PendingClear { end, id });
     }
 
     fn remove(&mut self, begin: &[u8]) {

@@ -40,7 +40,7 @@ const NEW_MAP_BYTES: usize = 1 << 20;
 
 /// The start of this run's versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Start {
+pub(crate) struct VersionStart {
     /// Above every commit version and not below any read version of an earlier run.
     pub(crate) version: i64,
     /// The clock at the start, in microseconds.
@@ -48,10 +48,10 @@ pub(crate) struct Start {
 }
 
 /// An opened data file, and the start of this run's versions.
-pub(crate) struct Opened {
+pub(crate) struct OpenDataFile {
     pub(crate) env: Env<WithoutTls>,
     pub(crate) store: Store,
-    pub(crate) start: Start,
+    pub(crate) start: VersionStart,
     pub(crate) clears: Arc<Clears>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Opened {
 ///
 /// # Errors
 /// [`OpenError`]. A file that LMDB would read past its end is refused before LMDB opens it.
-pub(crate) fn open(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
+pub(crate) fn open(dir: &Path, map_bytes: Option<usize>) -> Result<OpenDataFile, OpenError> {
     let path = dir.join(DATA_FILE);
     let new = dir.join(NEW_DIR);
     match std::fs::remove_dir_all(&new) {
@@ -95,7 +95,7 @@ fn create(dir: &Path, new: &Path) -> Result<(), OpenError> {
 }
 
 /// Opens LMDB on a directory, and reads or writes the engine's records.
-fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
+fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<OpenDataFile, OpenError> {
     let env = map(dir, map_bytes, EnvFlags::empty())?;
     if env.max_key_size() != LMDB_KEY_BYTES_MAX {
         let reason = format!("LMDB was built for keys of {} bytes", env.max_key_size());
@@ -112,7 +112,7 @@ fn open_env(dir: &Path, map_bytes: Option<usize>) -> Result<Opened, OpenError> {
     let start = check_records(dir, &store, &mut txn)?;
     let clears = store.clears(&txn).map_err(|error| OpenError::store(dir, error))?;
     txn.commit().map_err(|error| OpenError::lmdb(dir, error))?;
-    Ok(Opened { env: env.clone(), store, start, clears: Arc::new(clears) })
+    Ok(OpenDataFile { env: env.clone(), store, start, clears: Arc::new(clears) })
 }
 
 /// Opens the data file read-only, beside a process that may be writing to it.
@@ -216,7 +216,7 @@ fn format_version(dir: &Path, store: &Store, txn: &RoTxn<'_, AnyTls>) -> Result<
 }
 
 /// Reads or writes the engine's records. Returns the start of the versions.
-fn check_records(dir: &Path, store: &Store, txn: &mut RwTxn<'_>) -> Result<Start, OpenError> {
+fn check_records(dir: &Path, store: &Store, txn: &mut RwTxn<'_>) -> Result<VersionStart, OpenError> {
     let failed = |error| OpenError::store(dir, error);
     if format_version(dir, store, txn)?.is_none() {
         store.put_meta(txn, FORMAT, &FORMAT_VERSION.to_le_bytes()).map_err(failed)?;
@@ -224,7 +224,7 @@ fn check_records(dir: &Path, store: &Store, txn: &mut RwTxn<'_>) -> Result<Start
     let ceiling = number::<8>(store, txn, CEILING).map_err(failed)?.map_or(0, i64::from_le_bytes);
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let clock = i64::try_from(clock.as_micros()).unwrap_or(i64::MAX / 2);
-    Ok(Start { version: clock.max(ceiling.saturating_add(1)), clock })
+    Ok(VersionStart { version: clock.max(ceiling.saturating_add(1)), clock })
 }
 
 fn number<const N: usize>(store: &Store, txn: &RoTxn<'_, AnyTls>, name: &str) -> StoreResult<Option<[u8; N]>> {

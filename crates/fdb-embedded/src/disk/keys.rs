@@ -22,7 +22,7 @@ const INLINE_BYTES: usize = 128;
 
 /// The storage place of a user key: the LMDB key, and the rest of the key if it is in a bucket.
 #[derive(Debug)]
-pub(crate) struct Place<'k> {
+pub(crate) struct KeyPlace<'k> {
     inline: [u8; INLINE_BYTES],
     len: usize,
     /// The LMDB key if it is longer than `inline`.
@@ -31,8 +31,8 @@ pub(crate) struct Place<'k> {
     pub(crate) rest: Option<&'k [u8]>,
 }
 
-impl<'k> Place<'k> {
-    pub(crate) fn of(key: &'k [u8]) -> Place<'k> {
+impl<'k> KeyPlace<'k> {
+    pub(crate) fn of(key: &'k [u8]) -> KeyPlace<'k> {
         let (head, rest) = match key.split_at_checked(SHORT_BYTES) {
             None => (key, None),
             Some((head, rest)) => (head, Some(rest)),
@@ -47,7 +47,7 @@ impl<'k> Place<'k> {
             long.push(USER_TAG);
             long.extend_from_slice(head);
         }
-        Place { inline, len, long, rest }
+        KeyPlace { inline, len, long, rest }
     }
 
     pub(crate) fn lmdb_key(&self) -> &[u8] {
@@ -129,8 +129,8 @@ mod tests {
     proptest! {
         #[test]
         fn order_is_kept(a in long_or_short(), b in long_or_short()) {
-            let (pa, pb) = (Place::of(&a), Place::of(&b));
-            let stored = |p: &Place<'_>| (p.lmdb_key().to_vec(), p.rest.map(<[u8]>::to_vec));
+            let (pa, pb) = (KeyPlace::of(&a), KeyPlace::of(&b));
+            let stored = |p: &KeyPlace<'_>| (p.lmdb_key().to_vec(), p.rest.map(<[u8]>::to_vec));
             prop_assert_eq!(stored(&pa).cmp(&stored(&pb)), a.cmp(&b));
             prop_assert_eq!(is_bucket(pa.lmdb_key()), pa.rest.is_some());
         }

@@ -10,7 +10,7 @@ use heed::types::Bytes;
 use heed::{AnyTls, Database, RoTxn, RwTxn};
 
 use crate::disk::clears::{Change, Clears};
-use crate::disk::keys::{BadBucket, Bucket, BucketEntry, META_TAG, Place, USER_TAG, is_bucket, push_entry};
+use crate::disk::keys::{BadBucket, Bucket, BucketEntry, KeyPlace, META_TAG, USER_TAG, is_bucket, push_entry};
 use crate::disk::packing::Packing;
 use crate::disk::page::Behind;
 
@@ -85,7 +85,7 @@ impl Store {
 
     /// Returns the value of a key, even if a pending clear hides it.
     pub(crate) fn record<'t>(&self, txn: &'t RoTxn<'_, AnyTls>, key: &[u8]) -> StoreResult<Option<&'t [u8]>> {
-        let place = Place::of(key);
+        let place = KeyPlace::of(key);
         let found = self.db.get(txn, place.lmdb_key())?;
         match (found, place.rest) {
             (Some(bucket), Some(rest)) => Ok(Bucket(bucket).find(rest)?),
@@ -99,7 +99,7 @@ impl Store {
         txn: &'t RoTxn<'_, AnyTls>,
         begin: &[u8],
     ) -> StoreResult<RecordsAscending<'t>> {
-        let place = Place::of(begin);
+        let place = KeyPlace::of(begin);
         let bounds = (Bound::Included(place.lmdb_key()), Bound::Unbounded);
         let range = self.db.range(txn, &bounds)?;
         Ok(RecordsAscending { range, bucket: None, start: place.rest.map(|_| begin.to_vec()) })
@@ -121,7 +121,7 @@ impl Store {
         txn: &'t RoTxn<'_, AnyTls>,
         end: &[u8],
     ) -> StoreResult<RecordsDescending<'t>> {
-        let place = Place::of(end);
+        let place = KeyPlace::of(end);
         let upper = match place.rest {
             None => Bound::Excluded(place.lmdb_key()),
             Some(_) => Bound::Included(place.lmdb_key()),
@@ -133,7 +133,7 @@ impl Store {
 
     /// Puts a record. A batch must put its records in key order.
     pub(crate) fn put(&self, txn: &mut RwTxn<'_>, packing: &mut Packing, key: &[u8], value: &[u8]) -> StoreResult<()> {
-        let place = Place::of(key);
+        let place = KeyPlace::of(key);
         match place.rest {
             None => Ok(packing.put(&self.db, txn, place.lmdb_key(), value)?),
             Some(rest) => self.rewrite_bucket(txn, place.lmdb_key(), rest, Some(value)),
@@ -141,7 +141,7 @@ impl Store {
     }
 
     pub(crate) fn delete(&self, txn: &mut RwTxn<'_>, key: &[u8]) -> StoreResult<()> {
-        let place = Place::of(key);
+        let place = KeyPlace::of(key);
         match place.rest {
             None => {
                 self.db.delete(txn, place.lmdb_key())?;
@@ -218,7 +218,7 @@ impl Store {
     fn remove_range(&self, txn: &mut RwTxn<'_>, begin: &[u8], end: &[u8]) -> StoreResult<()> {
         // Whole LMDB keys strictly between the two ends are removed by the cursor; a bucket at either end may be cut
         // in the middle and is rewritten.
-        let (from, to) = (Place::of(begin), Place::of(end));
+        let (from, to) = (KeyPlace::of(begin), KeyPlace::of(end));
         for (place, lower_end) in [(&from, true), (&to, false)] {
             if place.rest.is_none() || (!lower_end && from.lmdb_key() == to.lmdb_key() && from.rest.is_some()) {
                 continue;

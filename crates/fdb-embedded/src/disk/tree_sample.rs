@@ -8,7 +8,7 @@ use std::fs::File;
 
 use crate::disk::clears::Clears;
 use crate::disk::data_file::{BadFile, Meta, NO_PAGE, Pages};
-use crate::disk::keys::{Place, USER_TAG};
+use crate::disk::keys::{KeyPlace, USER_TAG};
 use crate::disk::page::Nodes;
 
 /// Most pages followed from one level to the next.
@@ -53,7 +53,7 @@ pub(crate) fn sample(
         return Ok(true);
     }
     let pages = Pages { file, meta, count: file.metadata()?.len() / meta.page_bytes };
-    let (begin, end) = (Place::of(range.begin), Place::of(range.end));
+    let (begin, end) = (KeyPlace::of(range.begin), KeyPlace::of(range.end));
     let ends = (begin.lmdb_key(), end.lmdb_key());
     let mut level = vec![SampledPage { page: meta.main.root, lower: Vec::new(), upper: None, weight: 1.0 }];
     for _ in 1..meta.main.depth {

@@ -16,14 +16,14 @@ const RANGES_MAX: usize = 1 << 16;
 
 /// Ranges of keys whose stored pairs the transaction has read. Ranges that touch stay separate, as in the client.
 #[derive(Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct KnownRanges {
     /// Ranges in the order of their reads, not yet in `ranges`: point reads alone never need them sorted.
     recent: RangeList,
     /// Begin to end, disjoint.
     ranges: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-impl Known {
+impl KnownRanges {
     pub(crate) fn add(&mut self, begin: &[u8], end: &[u8]) {
         if begin < end && self.has_room() {
             self.recent.push(begin, end);
@@ -117,7 +117,7 @@ mod tests {
     proptest! {
         #[test]
         fn holds_the_union_of_what_was_added(ranges in prop::collection::vec((0u8..30, 0u8..30), 0..60)) {
-            let (mut known, mut model) = (Known::default(), BTreeSet::new());
+            let (mut known, mut model) = (KnownRanges::default(), BTreeSet::new());
             for (begin, end) in ranges {
                 known.add(&[begin], &[end]);
                 model.extend(begin..end);
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn keeps_a_bounded_number_of_ranges() {
-        let mut known = Known::default();
+        let mut known = KnownRanges::default();
         for key in 0..RANGES_MAX as u32 + 100 {
             known.add_key(&key.to_be_bytes());
         }

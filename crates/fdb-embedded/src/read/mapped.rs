@@ -58,7 +58,7 @@ impl Records {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Part {
+enum MapperElement {
     /// An encoded element that stands for itself.
     Literal(Vec<u8>),
     /// An element of the pair's key; `None` if the index is not a number.
@@ -70,7 +70,7 @@ enum Part {
 /// The rule that turns an index pair into the key of its record.
 #[derive(Debug, PartialEq, Eq)]
 struct Mapper {
-    parts: Vec<Part>,
+    parts: Vec<MapperElement>,
     /// True if the key is a prefix.
     is_prefix: bool,
 }
@@ -85,18 +85,18 @@ impl Mapper {
                 return Err(Error::MAPPER_BAD_RANGE_DESCRIPTOR);
             }
             let Some(text) = tuple::string(element) else {
-                mapper.parts.push(Part::Literal(element.to_vec()));
+                mapper.parts.push(MapperElement::Literal(element.to_vec()));
                 continue;
             };
             let unescaped = replace_pairs(&replace_pairs(&text, b'{'), b'}');
             if unescaped.len() != text.len() {
                 let mut literal = Vec::new();
                 tuple::push_bytes(&mut literal, &unescaped);
-                mapper.parts.push(Part::Literal(literal));
+                mapper.parts.push(MapperElement::Literal(literal));
             } else if text == b"{...}" {
                 mapper.is_prefix = true;
             } else {
-                let part = placeholder(&text).unwrap_or_else(|| Part::Literal(element.to_vec()));
+                let part = placeholder(&text).unwrap_or_else(|| MapperElement::Literal(element.to_vec()));
                 mapper.parts.push(part);
             }
         }
@@ -111,13 +111,15 @@ impl Mapper {
         let mut mapped = Vec::new();
         for part in &self.parts {
             let (index, elements) = match part {
-                Part::Literal(element) => {
+                MapperElement::Literal(element) => {
                     mapped.extend_from_slice(element);
                     continue;
                 }
-                Part::OfKey(None) | Part::OfValue(None) => return Err(Error::MAPPER_BAD_INDEX),
-                Part::OfKey(Some(index)) => (index, unpack(&mut key_elements, key, Error::KEY_NOT_TUPLE)?),
-                Part::OfValue(Some(index)) => (index, unpack(&mut value_elements, value, Error::VALUE_NOT_TUPLE)?),
+                MapperElement::OfKey(None) | MapperElement::OfValue(None) => return Err(Error::MAPPER_BAD_INDEX),
+                MapperElement::OfKey(Some(index)) => (index, unpack(&mut key_elements, key, Error::KEY_NOT_TUPLE)?),
+                MapperElement::OfValue(Some(index)) => {
+                    (index, unpack(&mut value_elements, value, Error::VALUE_NOT_TUPLE)?)
+                }
             };
             mapped.extend_from_slice(elements.get(*index).ok_or(Error::MAPPER_BAD_INDEX)?);
         }
@@ -147,7 +149,7 @@ fn replace_pairs(text: &[u8], byte: u8) -> Vec<u8> {
 
 /// Parses `{K[1]}` and `{V[1]}`. The number is read as C's `strtol` does: leading white space and a sign, trailing
 /// text ignored.
-fn placeholder(text: &[u8]) -> Option<Part> {
+fn placeholder(text: &[u8]) -> Option<MapperElement> {
     let inner = text.strip_prefix(b"{")?.strip_suffix(b"]}")?;
     let (of, number) = (inner.strip_prefix(b"K["), inner.strip_prefix(b"V["));
     let number_text = of.or(number).filter(|text| !text.is_empty())?.trim_ascii_start();
@@ -159,7 +161,7 @@ fn placeholder(text: &[u8]) -> Option<Part> {
     let len = digits.iter().take_while(|digit| digit.is_ascii_digit()).count();
     let parsed = digits.get(..len).and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<i32>().ok());
     let index = parsed.filter(|&index| !is_negative || index == 0).and_then(|index| usize::try_from(index).ok());
-    Some(if of.is_some() { Part::OfKey(index) } else { Part::OfValue(index) })
+    Some(if of.is_some() { MapperElement::OfKey(index) } else { MapperElement::OfValue(index) })
 }
 
 /// Returns the first key after all keys with the prefix; `None` if there is none.
@@ -171,7 +173,7 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// A mapped range read from a view without the transaction's own writes.
-pub(crate) struct Read {
+pub(crate) struct MappedRead {
     pub(crate) answer: MappedRange,
     /// The ranges read, in order: the index, then the records. An inverted or empty range is none.
     pub(crate) conflicts: Vec<(Vec<u8>, Vec<u8>)>,
@@ -180,7 +182,7 @@ pub(crate) struct Read {
 /// Reads a mapped range. `index` is the range of the index; its limits are the caller's.
 ///
 /// Errors: 2043 and 2032 for the mapper, 2041, 2042 and 2030 for a pair that does not fit it.
-pub(crate) fn read(view: &View<'_>, mut index: RangeRead<'_>, mapper: &[u8]) -> Result<Read> {
+pub(crate) fn read(view: &View<'_>, mut index: RangeRead<'_>, mapper: &[u8]) -> Result<MappedRead> {
     let reply_bytes = index.limits.bytes.map(|bytes| bytes.min(REPLY_BYTES_MAX));
     index.limits.bytes = reply_bytes.map(|bytes| bytes / INDEX_SHARE);
     if reply_bytes.is_some() {
@@ -211,7 +213,7 @@ pub(crate) fn read(view: &View<'_>, mut index: RangeRead<'_>, mapper: &[u8]) -> 
     if !Mapper::parse(mapper).is_ok_and(|mapper| mapper.is_prefix) {
         answer.index.blank_inner();
     }
-    Ok(Read { answer, conflicts })
+    Ok(MappedRead { answer, conflicts })
 }
 
 type Conflict = Option<(Vec<u8>, Vec<u8>)>;

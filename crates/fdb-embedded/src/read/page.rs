@@ -1,20 +1,20 @@
 //! One page of a range between two keys, which ends where FoundationDB's client would end it.
 //!
 //! The client knows some keys without asking a server: those that its transaction wrote or cleared, and those that it
-//! read before ([`Known`]). These divide the range into segments. A page goes through the segments in order and asks a
-//! server for the first stretch of unknown keys. If the read has a byte limit, as in all streaming modes but `exact`,
-//! the page ends at the next unknown segment once it has a row, with `more` set. So a page may have fewer rows than
-//! its limit although the range has more. `tests/bindings/pages/pages.jsonl` holds a cluster's pages.
+//! read before ([`KnownRanges`]). These divide the range into segments. A page goes through the segments in order and
+//! asks a server for the first stretch of unknown keys. If the read has a byte limit, as in all streaming modes but
+//! `exact`, the page ends at the next unknown segment once it has a row, with `more` set. So a page may have fewer
+//! rows than its limit although the range has more. `tests/bindings/pages/pages.jsonl` holds a cluster's pages.
 
 use crate::base::key_space::{is_key_after, key_after};
-use crate::read::known::Known;
+use crate::read::known::KnownRanges;
 use crate::read::limits::{CLIENT_PAIR_OVERHEAD, Limits, REPLY_BYTES_MAX, SERVER_PAIR_OVERHEAD};
 use crate::read::result::RangeResult;
 use crate::read::segment::{Content, Segment, Segments};
 use crate::read::view::{View, ViewResult};
 
-/// The number of segments that one request searches for the end of its stretch, beside those that [`Page::clears_max`]
-/// adds.
+/// The number of segments that one request searches for the end of its stretch, beside those that
+/// [`PageBuilder::clears_max`] adds.
 const SEGMENTS_AHEAD: usize = 100;
 /// The most doublings of a request's bytes and of the single cleared keys that it reads over.
 const DOUBLINGS_MAX: u32 = 20;
@@ -31,13 +31,13 @@ pub(crate) struct PageRead<'r> {
 
 impl PageRead<'_> {
     /// Reads the page and adds the requested ranges to `known`.
-    pub(crate) fn run(&self, view: &View<'_>, known: &mut Known) -> ViewResult<RangeResult> {
+    pub(crate) fn run(&self, view: &View<'_>, known: &mut KnownRanges) -> ViewResult<RangeResult> {
         known.order();
         let is_written = view.writes.is_some_and(|writes| writes.touches(self.begin, self.end));
         if is_written || known.touches(self.begin, self.end) {
             let limits = Limits { pair_overhead: CLIENT_PAIR_OVERHEAD, ..self.limits };
             let mut page =
-                Page { view, known, limits, max_key: self.max_key, result: RangeResult::default(), requests: 0 };
+                PageBuilder { view, known, limits, max_key: self.max_key, result: RangeResult::default(), requests: 0 };
             if self.reverse { page.descend(self.begin, self.end) } else { page.ascend(self.begin, self.end) }?;
             page.result.more |= !page.result.pairs.is_empty() && page.limits.is_reached();
             return Ok(page.result);
@@ -85,7 +85,7 @@ fn walk(
 }
 
 /// Adds the part of `[begin, end)` that a request read to `known`: up to `far`, its last row, or all of it.
-fn note_read(known: &mut Known, begin: &[u8], end: &[u8], far: Option<&[u8]>, reverse: bool) {
+fn note_read(known: &mut KnownRanges, begin: &[u8], end: &[u8], far: Option<&[u8]>, reverse: bool) {
     match (far, reverse) {
         (None, _) => known.add(begin, end),
         (Some(far), false) => known.add(begin, &key_after(far)),
@@ -94,9 +94,9 @@ fn note_read(known: &mut Known, begin: &[u8], end: &[u8], far: Option<&[u8]>, re
 }
 
 /// A page under construction.
-struct Page<'p, 'v> {
+struct PageBuilder<'p, 'v> {
     view: &'p View<'v>,
-    known: &'p mut Known,
+    known: &'p mut KnownRanges,
     /// The rows and bytes that may still be taken.
     limits: Limits,
     max_key: &'p [u8],
@@ -104,7 +104,7 @@ struct Page<'p, 'v> {
     requests: u32,
 }
 
-impl Page<'_, '_> {
+impl PageBuilder<'_, '_> {
     fn segments(&self) -> Segments<'_, '_> {
         Segments { view: self.view, known: self.known }
     }

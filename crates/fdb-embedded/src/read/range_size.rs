@@ -21,25 +21,25 @@ const ATTEMPTS: usize = 8;
 
 /// The state that sizes are measured on.
 #[derive(Clone, Copy)]
-pub(crate) struct Measured<'m> {
+pub(crate) struct SizeSource<'m> {
     pub(crate) versions: &'m Versions,
     /// The data directory, whose file is sampled.
     pub(crate) dir: &'m Path,
 }
 
 /// Returns the bytes of the keys and values in `[begin, end)`.
-pub(crate) fn size(measured: Measured<'_>, begin: &[u8], end: &[u8]) -> Result<i64> {
+pub(crate) fn size(source: SizeSource<'_>, begin: &[u8], end: &[u8]) -> Result<i64> {
     let mut size = 0.0;
-    for_each(measured, begin, end, EXACT_KEYS_MAX, || 0.0, &mut size, |size, _, bytes| *size += bytes)?;
+    for_each(source, begin, end, EXACT_KEYS_MAX, || 0.0, &mut size, |size, _, bytes| *size += bytes)?;
     Ok(size as i64)
 }
 
 /// Returns keys that split `[begin, end)` into pieces of about `chunk_bytes`, which is positive; begin and end
 /// included.
-pub(crate) fn split_points(measured: Measured<'_>, begin: &[u8], end: &[u8], chunk_bytes: i64) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn split_points(source: SizeSource<'_>, begin: &[u8], end: &[u8], chunk_bytes: i64) -> Result<Vec<Vec<u8>>> {
     let new = || Splitter::new(begin, chunk_bytes as f64);
     let mut splitter = new();
-    for_each(measured, begin, end, EXACT_KEYS_MAX, new, &mut splitter, Splitter::add)?;
+    for_each(source, begin, end, EXACT_KEYS_MAX, new, &mut splitter, Splitter::add)?;
     let mut points = splitter.points;
     points.push(end.to_vec());
     points.dedup();
@@ -76,7 +76,7 @@ impl Splitter {
 /// Calls `each` with keys of the range, ascending, and the bytes from each key to the next. Starts again with a `new`
 /// state if the range turns out to be too large for an exact answer.
 fn for_each<T>(
-    measured: Measured<'_>,
+    source: SizeSource<'_>,
     begin: &[u8],
     end: &[u8],
     keys_max: usize,
@@ -84,15 +84,15 @@ fn for_each<T>(
     state: &mut T,
     mut each: impl FnMut(&mut T, &[u8], f64),
 ) -> Result<()> {
-    if begin >= end || for_each_exact(measured, begin, end, keys_max, |key, bytes| each(state, key, bytes))? {
+    if begin >= end || for_each_exact(source, begin, end, keys_max, |key, bytes| each(state, key, bytes))? {
         return Ok(());
     }
     let failed = |_| Error::IO_ERROR;
-    let file = File::open(measured.dir.join(format::DATA_FILE)).map_err(failed)?;
+    let file = File::open(source.dir.join(format::DATA_FILE)).map_err(failed)?;
     for _ in 0..ATTEMPTS {
         *state = new();
         // The point keeps LMDB from reusing the pages of its state.
-        let point = measured.versions.acquire(false)?;
+        let point = source.versions.acquire(false)?;
         let (transaction, clears) = point.snapshot.with(|stored| Ok((stored.txn.id(), stored.clears.clone())))?;
         let range = SampleRange { begin, end, clears: &clears };
         let sampled = sample(&file, transaction as u64, &range, &mut |key, bytes| each(state, key, bytes));
@@ -105,13 +105,13 @@ fn for_each<T>(
 
 /// Calls `each` for every single pair; false if there are too many.
 fn for_each_exact(
-    measured: Measured<'_>,
+    source: SizeSource<'_>,
     begin: &[u8],
     end: &[u8],
     keys_max: usize,
     mut each: impl FnMut(&[u8], f64),
 ) -> Result<bool> {
-    let ReadPoint { snapshot, .. } = measured.versions.acquire(false)?;
+    let ReadPoint { snapshot, .. } = source.versions.acquire(false)?;
     let (mut keys, mut bytes) = (0, 0);
     let mut from = begin.to_vec();
     loop {
@@ -161,8 +161,8 @@ mod tests {
         receiver.recv().unwrap().unwrap();
     }
 
-    fn measured(engine: &Engine) -> Measured<'_> {
-        Measured { versions: &engine.core().versions, dir: &engine.core().dir }
+    fn source(engine: &Engine) -> SizeSource<'_> {
+        SizeSource { versions: &engine.core().versions, dir: &engine.core().dir }
     }
 
     /// Fills an engine with sizes that vary along the keys, some values on overflow pages, some keys in buckets.
@@ -179,9 +179,9 @@ mod tests {
         }
     }
 
-    fn estimate(measured: Measured<'_>, begin: &[u8], end: &[u8], keys_max: usize) -> f64 {
+    fn estimate(source: SizeSource<'_>, begin: &[u8], end: &[u8], keys_max: usize) -> f64 {
         let mut size = 0.0;
-        for_each(measured, begin, end, keys_max, || 0.0, &mut size, |size, _, bytes| *size += bytes).unwrap();
+        for_each(source, begin, end, keys_max, || 0.0, &mut size, |size, _, bytes| *size += bytes).unwrap();
         size
     }
 
@@ -194,7 +194,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let engine = Engine::open(dir.path(), OpenOptions::default()).unwrap();
         fill(&engine, 40_000);
-        let all = measured(&engine);
+        let all = source(&engine);
         for (from, to) in [(0, 40_000), (5_000, 35_000), (1_234, 9_876), (39_000, 39_990), (17, 45)] {
             let exact = estimate(all, &key(from), &key(to), usize::MAX);
             let estimated = estimate(all, &key(from), &key(to), 0);
@@ -213,7 +213,7 @@ mod tests {
         fill(&hidden, 40_000);
         commit(&hidden, |transaction| transaction.clear_range(&key(10_000), &key(30_000)));
         let (exact, estimated) =
-            (estimate(measured(&hidden), b"", b"\xff", usize::MAX), estimate(measured(&hidden), b"", b"\xff", 0));
+            (estimate(source(&hidden), b"", b"\xff", usize::MAX), estimate(source(&hidden), b"", b"\xff", 0));
         assert!((estimated / exact - 1.0).abs() < 0.2, "{estimated} for {exact}");
     }
 
@@ -222,16 +222,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let engine = Engine::open(dir.path(), OpenOptions::default()).unwrap();
         fill(&engine, 40_000);
-        let measured = measured(&engine);
+        let source = source(&engine);
         for keys_max in [0, usize::MAX] {
             let new = || Splitter::new(b"", 100_000.0);
             let mut splitter = new();
-            for_each(measured, b"", b"\xff", keys_max, new, &mut splitter, Splitter::add).unwrap();
+            for_each(source, b"", b"\xff", keys_max, new, &mut splitter, Splitter::add).unwrap();
             let points = splitter.points;
             assert!(points.is_sorted_by(|a, b| a < b));
-            let total = estimate(measured, b"", b"\xff", usize::MAX);
+            let total = estimate(source, b"", b"\xff", usize::MAX);
             let pieces: Vec<_> =
-                points.windows(2).map(|ends| estimate(measured, &ends[0], &ends[1], usize::MAX)).collect();
+                points.windows(2).map(|ends| estimate(source, &ends[0], &ends[1], usize::MAX)).collect();
             assert!((pieces.len() as f64) > total / 150_000.0, "{} pieces of {total}", pieces.len());
             assert!(pieces.iter().all(|&piece| piece < 160_000.0), "{pieces:?}");
         }

@@ -1,7 +1,7 @@
 //! The segments into which a transaction's writes and earlier reads divide the key space.
 
 use crate::base::key_space::key_after;
-use crate::read::known::Known;
+use crate::read::known::KnownRanges;
 use crate::read::view::{View, ViewError, ViewResult};
 use crate::read::write_map::{BEHIND_ALL_KEYS, Ops, Side};
 
@@ -40,7 +40,7 @@ impl Segment {
 
 pub(crate) struct Segments<'s, 'v> {
     pub(crate) view: &'s View<'v>,
-    pub(crate) known: &'s Known,
+    pub(crate) known: &'s KnownRanges,
 }
 
 impl Segments<'_, '_> {

@@ -40,7 +40,7 @@ impl<'a> KeySelector<'a> {
 }
 
 /// A resolved selector.
-pub(crate) struct Resolved {
+pub(crate) struct ResolvedSelector {
     /// The selector's key is the first key not below this one; "" and `max_key` if it ran off an end.
     pub(crate) key: Vec<u8>,
     /// 1, or the rest of the offset if the selector ran off an end.
@@ -50,8 +50,8 @@ pub(crate) struct Resolved {
 }
 
 /// Resolves a selector. `max_key` bounds the readable keys.
-pub(crate) fn resolve(view: &View<'_>, base: &[u8], offset: i64, max_key: &[u8]) -> ViewResult<Resolved> {
-    let at = |key: Vec<u8>| Resolved { key, offset: 1, is_before_begin: false, is_past_end: false };
+pub(crate) fn resolve(view: &View<'_>, base: &[u8], offset: i64, max_key: &[u8]) -> ViewResult<ResolvedSelector> {
+    let at = |key: Vec<u8>| ResolvedSelector { key, offset: 1, is_before_begin: false, is_past_end: false };
     if offset == 1 {
         return Ok(at(base.to_vec()));
     }
@@ -60,7 +60,7 @@ pub(crate) fn resolve(view: &View<'_>, base: &[u8], offset: i64, max_key: &[u8])
         let mut items = view.ascend(base, max_key)?;
         while left > 1 {
             let Some(item) = items.next()?.filter(|item| item.key.as_ref() < max_key) else {
-                return Ok(Resolved { offset: left, is_past_end: true, ..at(max_key.to_vec()) });
+                return Ok(ResolvedSelector { offset: left, is_past_end: true, ..at(max_key.to_vec()) });
             };
             left -= 1;
             if left == 1 {
@@ -73,7 +73,7 @@ pub(crate) fn resolve(view: &View<'_>, base: &[u8], offset: i64, max_key: &[u8])
     loop {
         // The empty key is the begin of the key space and counts as no step.
         let Some(item) = items.next()?.filter(|item| !item.key.is_empty()) else {
-            return Ok(Resolved { offset: left, is_before_begin: true, ..at(Vec::new()) });
+            return Ok(ResolvedSelector { offset: left, is_before_begin: true, ..at(Vec::new()) });
         };
         left += 1;
         if left == 1 {

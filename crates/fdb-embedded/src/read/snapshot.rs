@@ -16,7 +16,7 @@ use heed::{Env, WithoutTls};
 use crate::base::error::{Error, Result};
 use crate::base::lock::lock;
 use crate::disk::clears::Clears;
-use crate::disk::format::Start;
+use crate::disk::format::VersionStart;
 use crate::disk::store::Store;
 use crate::disk::stored::Stored;
 use crate::read::readers::{MapGate, Readers};
@@ -60,7 +60,7 @@ pub(crate) struct ReadPoint {
 }
 
 /// The newest state, or an earlier one.
-struct Live {
+struct LiveSnapshot {
     snapshot: Weak<Snapshot>,
     /// Set when the version was handed out, so that other transactions may read at it.
     retained: Option<Arc<Snapshot>>,
@@ -74,7 +74,7 @@ struct Inner {
     /// The pending clears in that commit's state.
     clears: Arc<Clears>,
     /// The batch being written.
-    pending: Option<Pending>,
+    pending: Option<PendingBatch>,
     /// The greatest read version handed out.
     read: i64,
     /// True if LMDB's environment must not be touched again.
@@ -82,11 +82,11 @@ struct Inner {
     /// The newest state, once a transaction read it.
     current: Option<Arc<Snapshot>>,
     /// All states that may still be read, by the version of their commit.
-    live: BTreeMap<i64, Live>,
+    live: BTreeMap<i64, LiveSnapshot>,
 }
 
 /// A batch being written.
-struct Pending {
+struct PendingBatch {
     version: i64,
     /// The LMDB transaction that it is written in.
     txn_id: usize,
@@ -101,13 +101,13 @@ pub(crate) struct Versions {
     store: Store,
     page_bytes: usize,
     started: Instant,
-    start: Start,
+    start: VersionStart,
     inner: Mutex<Inner>,
     snapshots_opened: AtomicU64,
 }
 
 impl Versions {
-    pub(crate) fn new(env: Env<WithoutTls>, store: Store, start: Start, clears: Arc<Clears>) -> Versions {
+    pub(crate) fn new(env: Env<WithoutTls>, store: Store, start: VersionStart, clears: Arc<Clears>) -> Versions {
         let inner = Inner {
             committed: start.version,
             clears,
@@ -223,7 +223,7 @@ impl Versions {
         let readers = Readers::new(self.env.clone(), Arc::clone(&self.gate), txn);
         let snapshot =
             Arc::new(Snapshot { readers, store: self.store, clears, committed, page_bytes: self.page_bytes });
-        let live = Live { snapshot: Arc::downgrade(&snapshot), retained: None, superseded: None };
+        let live = LiveSnapshot { snapshot: Arc::downgrade(&snapshot), retained: None, superseded: None };
         inner.live.insert(committed, live);
         inner.current = Some(Arc::clone(&snapshot));
         Ok(snapshot)
@@ -254,7 +254,7 @@ impl Versions {
         self.hold_newest();
         let mut inner = lock(&self.inner);
         let version = self.now().max(inner.read + 1).max(inner.committed + 1);
-        inner.pending = Some(Pending { version, txn_id, clears: None });
+        inner.pending = Some(PendingBatch { version, txn_id, clears: None });
         version
     }
 
@@ -399,7 +399,7 @@ mod tests {
         {
             let mut inner = lock(&versions.inner);
             inner.committed = started - 1_000_000;
-            inner.pending = Some(Pending { version: started, txn_id: usize::MAX, clears: None });
+            inner.pending = Some(PendingBatch { version: started, txn_id: usize::MAX, clears: None });
         }
         assert_eq!(engine.transaction().get(b"k", false), Ok(None));
         assert!(!versions.is_too_old(started - READ_VERSIONS_MAX_AGE));

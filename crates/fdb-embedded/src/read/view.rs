@@ -6,7 +6,7 @@ use crate::base::error::Error;
 use crate::base::key_space::key_after;
 use crate::disk::store::{Pair, StoreError};
 use crate::disk::stored::{Ascend, Cursor, Descend, Stored};
-use crate::read::write_map::{Entry, Lookup, Ops, RangeState, WriteMap};
+use crate::read::write_map::{Lookup, Ops, RangeState, WriteEntry, WriteMap};
 
 /// The failure of a read of a view.
 #[derive(Debug)]
@@ -185,7 +185,7 @@ impl<'v, C: Cursor<'v>> StoredLookahead<'v, C> {
     }
 }
 
-type Entries<'v> = Box<dyn Iterator<Item = (&'v Vec<u8>, &'v Entry)> + 'v>;
+type Entries<'v> = Box<dyn Iterator<Item = (&'v Vec<u8>, &'v WriteEntry)> + 'v>;
 
 struct WritesAhead<'v> {
     /// The state of the keys from `at` to the next entry.
@@ -193,7 +193,7 @@ struct WritesAhead<'v> {
     at: Vec<u8>,
     /// The end of the request, exclusive.
     end: Vec<u8>,
-    next: Option<(&'v Vec<u8>, &'v Entry)>,
+    next: Option<(&'v Vec<u8>, &'v WriteEntry)>,
     rest: Entries<'v>,
 }
 
@@ -258,7 +258,7 @@ struct WritesBehind<'v> {
     /// The begin of the request.
     begin: Vec<u8>,
     /// The entry whose range or operations come next.
-    next: Option<(&'v Vec<u8>, &'v Entry)>,
+    next: Option<(&'v Vec<u8>, &'v WriteEntry)>,
     rest: Entries<'v>,
 }
 

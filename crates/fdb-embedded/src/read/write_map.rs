@@ -119,7 +119,7 @@ pub(crate) struct RangeState {
 
 /// A boundary: the key's own operations, and the state of the keys after it (from it, if it has no operations).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Entry {
+pub(crate) struct WriteEntry {
     pub(crate) ops: Ops,
     pub(crate) is_conflict: bool,
     pub(crate) is_unreadable: bool,
@@ -129,7 +129,7 @@ pub(crate) struct Entry {
 /// All writes of a transaction. Every key before the first entry is untouched.
 #[derive(Debug, Default)]
 pub(crate) struct WriteMap {
-    entries: BTreeMap<Vec<u8>, Entry>,
+    entries: BTreeMap<Vec<u8>, WriteEntry>,
     /// True if any range may have a state other than untouched; else all entries are single keys.
     has_ranges: bool,
 }
@@ -178,7 +178,7 @@ impl WriteMap {
         self.last_at_or_before(key).map_or_else(RangeState::default, |(_, entry)| entry.after)
     }
 
-    fn last_at_or_before(&self, key: &[u8]) -> Option<(&Vec<u8>, &Entry)> {
+    fn last_at_or_before(&self, key: &[u8]) -> Option<(&Vec<u8>, &WriteEntry)> {
         self.entries.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()
     }
 
@@ -235,21 +235,21 @@ impl WriteMap {
     pub(crate) fn from<'w>(
         &'w self,
         key: &[u8],
-    ) -> (RangeState, impl Iterator<Item = (&'w Vec<u8>, &'w Entry)> + use<'w>) {
+    ) -> (RangeState, impl Iterator<Item = (&'w Vec<u8>, &'w WriteEntry)> + use<'w>) {
         let before = self.entries.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key))).next_back();
         let state = before.map_or_else(RangeState::default, |(_, entry)| entry.after);
         (state, self.entries.range::<[u8], _>((Bound::Included(key), Bound::Unbounded)))
     }
 
     /// Returns entries below `key`, descending.
-    pub(crate) fn below<'w>(&'w self, key: &[u8]) -> impl Iterator<Item = (&'w Vec<u8>, &'w Entry)> + use<'w> {
+    pub(crate) fn below<'w>(&'w self, key: &[u8]) -> impl Iterator<Item = (&'w Vec<u8>, &'w WriteEntry)> + use<'w> {
         self.entries.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key))).rev()
     }
 
     /// Adds an operation on one key.
     pub(crate) fn mutate(&mut self, key: Vec<u8>, op: Op, add_conflict: bool) {
         let state = if self.has_ranges { self.range_state(&key) } else { RangeState::default() };
-        let entry = self.entries.entry(key).or_insert_with(|| Entry {
+        let entry = self.entries.entry(key).or_insert_with(|| WriteEntry {
             ops: Ops::default(),
             is_conflict: state.is_conflict,
             is_unreadable: state.is_unreadable,
@@ -284,12 +284,12 @@ impl WriteMap {
         if !self.entries.contains_key(key) {
             let after = self.range_state(key);
             let (is_conflict, is_unreadable) = (after.is_conflict, after.is_unreadable);
-            self.entries.insert(key.to_vec(), Entry { ops: Ops::default(), is_conflict, is_unreadable, after });
+            self.entries.insert(key.to_vec(), WriteEntry { ops: Ops::default(), is_conflict, is_unreadable, after });
         }
     }
 
     /// Removes and returns the entries of `[begin, end)`; `end` is a boundary afterwards.
-    fn take(&mut self, begin: &[u8], end: &[u8]) -> Vec<(Vec<u8>, Entry)> {
+    fn take(&mut self, begin: &[u8], end: &[u8]) -> Vec<(Vec<u8>, WriteEntry)> {
         self.split(end);
         let inside = (Bound::Included(begin), Bound::Excluded(end));
         let keys: Vec<_> = self.entries.range::<[u8], _>(inside).map(|(key, _)| key.clone()).collect();
@@ -309,7 +309,7 @@ impl WriteMap {
         let mut put = |key: Vec<u8>, is_conflict: bool| {
             if conflict != Some(is_conflict) {
                 let after = RangeState { is_cleared: true, is_conflict, is_unreadable: false };
-                self.entries.insert(key, Entry { ops: Ops::default(), is_conflict, is_unreadable: false, after });
+                self.entries.insert(key, WriteEntry { ops: Ops::default(), is_conflict, is_unreadable: false, after });
             }
             conflict = Some(is_conflict);
         };
@@ -351,7 +351,7 @@ impl WriteMap {
     pub(crate) fn make_unreadable(&mut self, begin: &[u8], end: &[u8]) {
         self.take(begin, end);
         let after = RangeState { is_unreadable: true, ..RangeState::default() };
-        let entry = Entry { ops: Ops::default(), is_conflict: false, is_unreadable: true, after };
+        let entry = WriteEntry { ops: Ops::default(), is_conflict: false, is_unreadable: true, after };
         self.entries.insert(begin.to_vec(), entry);
     }
 

@@ -116,15 +116,15 @@ impl ClientBuggify {
         self.fired_percent.store(percent.min(100), Ordering::Relaxed);
     }
 
-    fn chance(&self, seed: u64, place: Place) -> f64 {
+    fn chance(&self, seed: u64, place: FaultPlace) -> f64 {
         let percent = |percent: &AtomicU8| f64::from(percent.load(Ordering::Relaxed)) / 100.0;
         let drawing = self.drawing.load(Ordering::Relaxed);
         let drawn = mix(sequence(seed.wrapping_add(drawing), place).wrapping_sub(GAMMA));
         match place {
             _ if !is_below(drawn, percent(&self.activated_percent)) => 0.0,
-            Place::Read => CLIENT_READ_CHANCE,
+            FaultPlace::Read => CLIENT_READ_CHANCE,
             // FoundationDB's client has no such section, and its Python and Node bindings stop at a page without rows.
-            Place::Page | Place::Size => 0.0,
+            FaultPlace::Page | FaultPlace::Size => 0.0,
             _ => percent(&self.fired_percent),
         }
     }
@@ -151,7 +151,7 @@ pub(crate) struct WatchFault {
 
 /// The places of faults; each has a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum FaultPlace {
     Commit,
     CommitAnswer,
     Read,
@@ -167,7 +167,7 @@ const PLACES: usize = 9;
 
 /// The kinds of faults that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FaultKind {
     NotCommitted,
     UnknownNotApplied,
     UnknownApplied,
@@ -228,10 +228,10 @@ impl Faults {
     }
 
     /// The probability of a fault; `share` applies to the setting's probability, not to the options'.
-    fn chance(&self, place: Place, share: f64) -> f64 {
+    fn chance(&self, place: FaultPlace, share: f64) -> f64 {
         match (self.client, self.setting) {
             (Some(client), _) if client.is_enabled.load(Ordering::Relaxed) => client.chance(self.seed, place),
-            (_, Some(setting)) if place == Place::Page => setting.short_pages,
+            (_, Some(setting)) if place == FaultPlace::Page => setting.short_pages,
             (_, Some(setting)) => setting.probability * share,
             _ => 0.0,
         }
@@ -239,79 +239,79 @@ impl Faults {
 
     /// Draws a number from the place's sequence if a fault is to happen now.
     #[inline]
-    fn roll(&self, place: Place, share: f64) -> Option<u64> {
+    fn roll(&self, place: FaultPlace, share: f64) -> Option<u64> {
         if self.setting.is_none() && self.client.is_none_or(|client| !client.is_enabled.load(Ordering::Relaxed)) {
             return None;
         }
         self.draw(place, share)
     }
 
-    fn draw(&self, place: Place, share: f64) -> Option<u64> {
+    fn draw(&self, place: FaultPlace, share: f64) -> Option<u64> {
         let at = self.draws.get(place as usize)?.fetch_add(2, Ordering::Relaxed);
         let number = |at: u64| mix(sequence(self.seed, place).wrapping_add(at.wrapping_mul(GAMMA)));
         is_below(number(at), self.chance(place, share)).then(|| number(at.wrapping_add(1)))
     }
 
-    fn count(&self, kind: Kind) {
+    fn count(&self, kind: FaultKind) {
         if let Some(count) = self.counts.get(kind as usize) {
             count.add(1);
         }
     }
 
-    fn late(&self, place: Place, kind: Kind) -> Option<Duration> {
+    fn late(&self, place: FaultPlace, kind: FaultKind) -> Option<Duration> {
         let delay = delay(self.roll(place, 1.0)?);
         self.count(kind);
         Some(delay)
     }
 
-    fn error(&self, kind: Kind, error: Error) -> Error {
+    fn error(&self, kind: FaultKind, error: Error) -> Error {
         self.count(kind);
         error
     }
 
     pub(crate) fn on_commit(&self) -> Option<CommitFault> {
-        let choice = self.roll(Place::Commit, 1.0)?;
+        let choice = self.roll(FaultPlace::Commit, 1.0)?;
         Some(match choice % 8 {
-            0 | 1 => CommitFault::Refused(self.error(Kind::NotCommitted, Error::NOT_COMMITTED)),
+            0 | 1 => CommitFault::Refused(self.error(FaultKind::NotCommitted, Error::NOT_COMMITTED)),
             2 | 3 => {
-                self.count(Kind::UnknownNotApplied);
+                self.count(FaultKind::UnknownNotApplied);
                 CommitFault::UnknownNotApplied
             }
             4 | 5 => {
-                self.count(Kind::UnknownApplied);
+                self.count(FaultKind::UnknownApplied);
                 CommitFault::UnknownApplied
             }
-            6 => CommitFault::Refused(self.error(Kind::TooOld, Error::TRANSACTION_TOO_OLD)),
-            _ => CommitFault::Refused(self.error(Kind::MemoryLimit, Error::COMMIT_PROXY_MEMORY_LIMIT_EXCEEDED)),
+            6 => CommitFault::Refused(self.error(FaultKind::TooOld, Error::TRANSACTION_TOO_OLD)),
+            _ => CommitFault::Refused(self.error(FaultKind::MemoryLimit, Error::COMMIT_PROXY_MEMORY_LIMIT_EXCEEDED)),
         })
     }
 
     /// Returns the delay of a commit's answer.
     pub(crate) fn on_commit_answer(&self) -> Option<Duration> {
-        self.late(Place::CommitAnswer, Kind::LateCommit)
+        self.late(FaultPlace::CommitAnswer, FaultKind::LateCommit)
     }
 
     /// Returns the error of a transaction's read; `nth` counts from 1.
     #[inline]
     pub(crate) fn on_read(&self, nth: u32) -> Option<Error> {
-        let choice = self.roll(Place::Read, READ_SHARE / f64::from(nth.max(1)))?;
+        let choice = self.roll(FaultPlace::Read, READ_SHARE / f64::from(nth.max(1)))?;
         Some(match choice % 3 {
-            0 => self.error(Kind::TooOld, Error::TRANSACTION_TOO_OLD),
-            1 => self.error(Kind::FutureVersion, Error::FUTURE_VERSION),
-            _ => self.error(Kind::ProcessBehind, Error::PROCESS_BEHIND),
+            0 => self.error(FaultKind::TooOld, Error::TRANSACTION_TOO_OLD),
+            1 => self.error(FaultKind::FutureVersion, Error::FUTURE_VERSION),
+            _ => self.error(FaultKind::ProcessBehind, Error::PROCESS_BEHIND),
         })
     }
 
     /// Returns the error of a read version. A cluster throttles transactions of low priority and those with tags.
     #[inline]
     pub(crate) fn on_read_version(&self, is_batch: bool, has_tags: bool) -> Option<Error> {
-        let choice = self.roll(Place::ReadVersion, READ_SHARE)?;
+        let choice = self.roll(FaultPlace::ReadVersion, READ_SHARE)?;
         Some(match choice % 4 {
-            0 if is_batch => self.error(Kind::Throttled, Error::BATCH_TRANSACTION_THROTTLED),
-            1 if has_tags && (choice / 4).is_multiple_of(2) => self.error(Kind::Throttled, Error::TAG_THROTTLED),
-            1 if has_tags => self.error(Kind::Throttled, Error::PROXY_TAG_THROTTLED),
-            2 => self.error(Kind::MemoryLimit, Error::GRV_PROXY_MEMORY_LIMIT_EXCEEDED),
-            _ => self.error(Kind::FutureVersion, Error::FUTURE_VERSION),
+            0 if is_batch => self.error(FaultKind::Throttled, Error::BATCH_TRANSACTION_THROTTLED),
+            1 if has_tags && (choice / 4).is_multiple_of(2) => self.error(FaultKind::Throttled, Error::TAG_THROTTLED),
+            1 if has_tags => self.error(FaultKind::Throttled, Error::PROXY_TAG_THROTTLED),
+            2 => self.error(FaultKind::MemoryLimit, Error::GRV_PROXY_MEMORY_LIMIT_EXCEEDED),
+            _ => self.error(FaultKind::FutureVersion, Error::FUTURE_VERSION),
         })
     }
 
@@ -319,7 +319,7 @@ impl Faults {
     /// half have at most one to three rows, the rest up to a thousand.
     #[inline]
     pub(crate) fn on_page(&self, limit: Option<u32>) -> Option<u32> {
-        let choice = self.roll(Place::Page, 1.0)?;
+        let choice = self.roll(FaultPlace::Page, 1.0)?;
         let (kind, rest) = (choice % 4, choice / 4);
         let rows = match kind {
             0 => 0,
@@ -331,7 +331,7 @@ impl Faults {
 
     /// Counts a page that a fault cut to `rows`.
     pub(crate) fn count_page(&self, rows: usize) {
-        self.count(if rows == 0 { Kind::EmptyPage } else { Kind::ShortPage });
+        self.count(if rows == 0 { FaultKind::EmptyPage } else { FaultKind::ShortPage });
     }
 
     /// Returns a cluster's estimate of a size: 0 for small ranges, which have no key in its sample, and up to half
@@ -339,8 +339,8 @@ impl Faults {
     pub(crate) fn on_size(&self, bytes: i64) -> i64 {
         /// FoundationDB calls smaller estimates inexact.
         const EXACT_FROM_BYTES: i64 = 3_000_000;
-        let Some(choice) = self.roll(Place::Size, 1.0) else { return bytes };
-        self.count(Kind::RoughSize);
+        let Some(choice) = self.roll(FaultPlace::Size, 1.0) else { return bytes };
+        self.count(FaultKind::RoughSize);
         if bytes < EXACT_FROM_BYTES && choice.is_multiple_of(2) {
             return 0;
         }
@@ -349,8 +349,8 @@ impl Faults {
 
     /// Removes some points between the first and the last, as if they were missing in the sample.
     pub(crate) fn on_split_points(&self, points: &mut Vec<Vec<u8>>) {
-        let Some(choice) = self.roll(Place::Size, 1.0) else { return };
-        self.count(Kind::RoughSize);
+        let Some(choice) = self.roll(FaultPlace::Size, 1.0) else { return };
+        self.count(FaultKind::RoughSize);
         let (mut at, last) = (0u64, points.len().saturating_sub(1) as u64);
         points.retain(|_| {
             let is_end = at == 0 || at == last;
@@ -363,16 +363,16 @@ impl Faults {
     /// Returns the delay of a read's answer.
     #[inline]
     pub(crate) fn on_read_answer(&self) -> Option<Duration> {
-        self.late(Place::ReadAnswer, Kind::LateRead)
+        self.late(FaultPlace::ReadAnswer, FaultKind::LateRead)
     }
 
     /// Returns the fault of a new watch: three of four fire without a change, the others end with 1009.
     pub(crate) fn on_watch(&self) -> Option<WatchFault> {
-        let choice = self.roll(Place::SetWatch, 1.0)?;
+        let choice = self.roll(FaultPlace::SetWatch, 1.0)?;
         let result = match choice % 4 {
-            0 => Err(self.error(Kind::WatchError, Error::FUTURE_VERSION)),
+            0 => Err(self.error(FaultKind::WatchError, Error::FUTURE_VERSION)),
             _ => {
-                self.count(Kind::SpuriousWatch);
+                self.count(FaultKind::SpuriousWatch);
                 Ok(())
             }
         };
@@ -381,12 +381,12 @@ impl Faults {
 
     /// Returns the delay of a firing watch.
     pub(crate) fn on_fire(&self) -> Option<Duration> {
-        self.late(Place::FireWatch, Kind::LateWatch)
+        self.late(FaultPlace::FireWatch, FaultKind::LateWatch)
     }
 
     /// Counts a watch whose key had its old value again before it fired late.
     pub(crate) fn count_unnoticed(&self) {
-        self.count(Kind::UnnoticedChange);
+        self.count(FaultKind::UnnoticedChange);
     }
 
     /// The counts of all kinds.
@@ -414,7 +414,7 @@ fn mix(state: u64) -> u64 {
 }
 
 /// The start of a place's sequence.
-fn sequence(seed: u64, place: Place) -> u64 {
+fn sequence(seed: u64, place: FaultPlace) -> u64 {
     mix(mix(seed) ^ place as u64)
 }
 
@@ -568,7 +568,13 @@ mod tests {
     #[test]
     fn which_places_are_active_is_drawn_anew() {
         static OPTIONS: ClientBuggify = ClientBuggify::new();
-        let places = [Place::Commit, Place::CommitAnswer, Place::ReadVersion, Place::ReadAnswer, Place::SetWatch];
+        let places = [
+            FaultPlace::Commit,
+            FaultPlace::CommitAnswer,
+            FaultPlace::ReadVersion,
+            FaultPlace::ReadAnswer,
+            FaultPlace::SetWatch,
+        ];
         let mut drawings = std::collections::BTreeSet::new();
         for _ in 0..40 {
             OPTIONS.set_activated_percent(50);

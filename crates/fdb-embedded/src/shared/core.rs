@@ -13,19 +13,19 @@ use crate::base::call::shielded;
 use crate::base::error::{Error, Result};
 use crate::base::key_space::DATABASE_LOCKED_KEY;
 use crate::disk::failure::describe;
-use crate::disk::format::Opened;
+use crate::disk::format::OpenDataFile;
 use crate::disk::store::{Store, StoreError};
 use crate::read::snapshot::{READ_AGE_MAX, Versions};
 use crate::shared::buggify::Faults;
 use crate::shared::open_options::{CLEAR_RECORDS_MAX, OpenOptions};
 use crate::shared::pending_reads::PendingReads;
-use crate::shared::queue::{CommitQueue, Committed, Complete, Failure};
+use crate::shared::queue::{CommitFailure, CommitQueue, CommitReceipt, Complete};
 use crate::shared::rates::Rates;
 use crate::shared::simulation::{CommitAnswer, Moment, Simulation, fraction};
 use crate::shared::stats::{Counters, Stats};
 use crate::shared::timekeeper::TimeKeeper;
 use crate::shared::timer::Timer;
-use crate::shared::watch::{Waiting, Watch, Watches};
+use crate::shared::watch::{Watch, WatchRequest, Watches};
 
 /// The state shared by the engine's threads and all transactions.
 pub(crate) struct Core {
@@ -63,8 +63,13 @@ pub(crate) struct Core {
 
 impl Core {
     /// Creates the shared state of a data file opened in `dir`. `held` is dropped after the file is closed.
-    pub(crate) fn new(dir: PathBuf, opened: Opened, options: OpenOptions, held: Box<dyn Send + Sync>) -> Arc<Core> {
-        let Opened { env, store, start, clears } = opened;
+    pub(crate) fn new(
+        dir: PathBuf,
+        opened: OpenDataFile,
+        options: OpenOptions,
+        held: Box<dyn Send + Sync>,
+    ) -> Arc<Core> {
+        let OpenDataFile { env, store, start, clears } = opened;
         let core = Arc::new_cyclic(|me| Core {
             dir,
             store,
@@ -140,7 +145,7 @@ impl Core {
     }
 
     /// Starts a committed transaction's watch.
-    pub(crate) fn start_watch(&self, waiting: Waiting) {
+    pub(crate) fn start_watch(&self, waiting: WatchRequest) {
         if let (Some(fault), Some(core)) = (self.faults.on_watch(), self.me.upgrade()) {
             let watch = Arc::clone(&waiting.watch);
             self.timer.schedule(Instant::now() + fault.after, move || core.watches.finish(&watch, fault.result));
@@ -182,7 +187,7 @@ impl Core {
 
     /// Completes a commit, whose writes are visible by now. A fault may delay the answer. A simulated cluster adds
     /// that delay to its own ([`Core::deliver`]).
-    pub(crate) fn complete(&self, complete: Complete, answer: std::result::Result<Committed, Failure>) {
+    pub(crate) fn complete(&self, complete: Complete, answer: std::result::Result<CommitReceipt, CommitFailure>) {
         let delay = if self.simulation.is_some() { None } else { self.faults.on_commit_answer() };
         match delay {
             Some(delay) => {
@@ -288,7 +293,7 @@ mod tests {
 
     use flatbed_testkit::{PATIENCE, until_blocking};
 
-    use crate::shared::watch::Waiting;
+    use crate::shared::watch::WatchRequest;
     use crate::{Buggify, Engine, OpenOptions};
 
     #[test]
@@ -300,7 +305,7 @@ mod tests {
         let (sender, receiver) = channel();
         let done = move |result| sender.send(result).unwrap_or_default();
         let watch = core.watches.create(b"k", Box::new(done)).map_err(|(error, _)| error).unwrap();
-        core.watches.wait(Waiting { watch: watch.clone(), expected: None });
+        core.watches.wait(WatchRequest { watch: watch.clone(), expected: None });
         core.fire(&watch);
         let count = || core.faults.counts().iter().find(|fault| fault.kind == "unnoticed_change").unwrap().count;
         until_blocking("the change goes unnoticed", || count() == 1);

@@ -9,7 +9,7 @@ use crate::base::mutation::Mutation;
 use crate::base::range_set::RangeList;
 use crate::disk::failure::DiskFailure;
 use crate::read::snapshot::ReadPoint;
-use crate::shared::watch::Waiting;
+use crate::shared::watch::WatchRequest;
 
 /// Most commits of one LMDB transaction; the index of a commit fits the two bytes in a versionstamp.
 const BATCH_COMMITS_MAX: usize = 4_096;
@@ -18,26 +18,26 @@ const BATCH_BYTES_MAX: usize = 64 << 20;
 
 /// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Committed {
+pub(crate) struct CommitReceipt {
     pub(crate) version: i64,
     pub(crate) stamp: [u8; 10],
 }
 
 /// The failure of a commit.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CommitFailure {
     pub(crate) error: Error,
     /// The conflicting read ranges, if the transaction requested them.
     pub(crate) conflicting: Vec<KeyRange>,
 }
 
-impl From<Error> for Failure {
+impl From<Error> for CommitFailure {
     fn from(error: Error) -> Self {
-        Failure { error, conflicting: Vec::new() }
+        CommitFailure { error, conflicting: Vec::new() }
     }
 }
 
-pub(crate) type Complete = Box<dyn FnOnce(Result<Committed, Failure>) + Send>;
+pub(crate) type Complete = Box<dyn FnOnce(Result<CommitReceipt, CommitFailure>) + Send>;
 
 /// A transaction handed over for its commit.
 pub(crate) struct CommitRequest {
@@ -49,7 +49,7 @@ pub(crate) struct CommitRequest {
     pub(crate) reports_conflicts: bool,
     /// True if the commit ignores the database lock.
     pub(crate) is_lock_aware: bool,
-    pub(crate) watches: Vec<Waiting>,
+    pub(crate) watches: Vec<WatchRequest>,
     pub(crate) complete: Complete,
 }
 

@@ -9,10 +9,10 @@ use crate::shared::owner::Owner;
 
 /// One engine per directory and process. This is the only process-wide state, because a file lock is process-wide: a
 /// second LMDB environment on one file in one process would break the lock.
-static REGISTRY: Mutex<Option<HashMap<PathBuf, Entry>>> = Mutex::new(None);
+static REGISTRY: Mutex<Option<HashMap<PathBuf, RegistryEntry>>> = Mutex::new(None);
 static CHANGED: Condvar = Condvar::new();
 
-enum Entry {
+enum RegistryEntry {
     /// Another thread is opening or closing it.
     Busy,
     Open(Weak<Owner>),
@@ -21,7 +21,7 @@ enum Entry {
 /// Keeps a directory registered until the engine is closed.
 pub(crate) struct Registration(PathBuf);
 
-pub(crate) enum Registered {
+pub(crate) enum DirectoryClaim {
     Open(Arc<Owner>),
     New(Registration),
 }
@@ -29,21 +29,21 @@ pub(crate) enum Registered {
 impl Registration {
     /// Returns the owner of a directory's engine, or the right to open it. Waits while another thread opens or closes
     /// it.
-    pub(crate) fn of(dir: &Path) -> Registered {
+    pub(crate) fn of(dir: &Path) -> DirectoryClaim {
         let mut registry = lock(&REGISTRY);
         loop {
             let entries = registry.get_or_insert_default();
             match entries.get(dir) {
                 None => {
-                    entries.insert(dir.to_owned(), Entry::Busy);
-                    return Registered::New(Registration(dir.to_owned()));
+                    entries.insert(dir.to_owned(), RegistryEntry::Busy);
+                    return DirectoryClaim::New(Registration(dir.to_owned()));
                 }
-                Some(Entry::Open(owner)) => {
+                Some(RegistryEntry::Open(owner)) => {
                     if let Some(owner) = owner.upgrade() {
-                        return Registered::Open(owner);
+                        return DirectoryClaim::Open(owner);
                     }
                 }
-                Some(Entry::Busy) => {}
+                Some(RegistryEntry::Busy) => {}
             }
             registry = CHANGED.wait(registry).unwrap_or_else(|broken| broken.into_inner());
         }
@@ -53,7 +53,7 @@ impl Registration {
 /// Publishes the engine of the directory whose [`Registration`] the owner holds.
 pub(crate) fn complete(owner: &Arc<Owner>) {
     let mut registry = lock(&REGISTRY);
-    registry.get_or_insert_default().insert(owner.core.dir.clone(), Entry::Open(Arc::downgrade(owner)));
+    registry.get_or_insert_default().insert(owner.core.dir.clone(), RegistryEntry::Open(Arc::downgrade(owner)));
     CHANGED.notify_all();
 }
 

@@ -84,7 +84,7 @@ pub enum Question {
 pub(crate) type Moment = Duration;
 
 /// A transaction, as far as a simulated cluster's time depends on it.
-pub(crate) struct Asker<'t> {
+pub(crate) struct TransactionTiming<'t> {
     /// The time at which it has its read version; `None` before it requests one.
     pub(crate) version_due: &'t mut Option<Moment>,
     /// True if the program set the version, so that it is not requested.
@@ -121,26 +121,31 @@ impl Simulation {
     }
 
     /// Returns when the transaction has its read version; requests it if that has not happened.
-    fn version_due(&self, asker: &mut Asker<'_>, now: Moment) -> Moment {
-        if let Some(due) = *asker.version_due {
+    fn version_due(&self, timing: &mut TransactionTiming<'_>, now: Moment) -> Moment {
+        if let Some(due) = *timing.version_due {
             return due;
         }
         let done = self.work(now, TRANSACTION_WORK);
         // A version that the program set is not requested.
-        let due = if asker.is_version_set { now } else { done.max(now + self.cluster.read_version) };
-        *asker.version_due = Some(due);
+        let due = if timing.is_version_set { now } else { done.max(now + self.cluster.read_version) };
+        *timing.version_due = Some(due);
         due
     }
 
     /// Returns when an answer of this size comes; `None`: at once, because no server was asked.
-    pub(crate) fn answer_due(&self, mut asker: Asker<'_>, question: Question, bytes: usize) -> Option<Moment> {
+    pub(crate) fn answer_due(
+        &self,
+        mut timing: TransactionTiming<'_>,
+        question: Question,
+        bytes: usize,
+    ) -> Option<Moment> {
         // The call was refused, or the transaction's own writes answered it.
-        if !asker.has_read && !matches!(question, Question::Estimate) {
+        if !timing.has_read && !matches!(question, Question::Estimate) {
             return None;
         }
         let work = match question {
             Question::Local => return None,
-            Question::ReadVersion => return Some(self.version_due(&mut asker, self.now())),
+            Question::ReadVersion => return Some(self.version_due(&mut timing, self.now())),
             Question::Key | Question::Estimate => POINT_WORK,
             Question::Range => RANGE_WORK,
             Question::Mapped(records) => {
@@ -148,15 +153,15 @@ impl Simulation {
             }
         };
         let now = self.now();
-        let asked = if question == Question::Estimate { now } else { self.version_due(&mut asker, now).max(now) };
+        let asked = if question == Question::Estimate { now } else { self.version_due(&mut timing, now).max(now) };
         let done = self.work(now, work + Duration::from_micros(bytes as u64 / BYTES_PER_MICROSECOND));
         Some(done.max(asked + self.cluster.read))
     }
 
     /// Begins a commit with this many mutations. The result delivers its answer in time.
-    pub(crate) fn begin_commit(&self, mut asker: Asker<'_>, mutations: usize) -> CommitAnswer {
+    pub(crate) fn begin_commit(&self, mut timing: TransactionTiming<'_>, mutations: usize) -> CommitAnswer {
         let now = self.now();
-        let asked = self.version_due(&mut asker, now).max(now);
+        let asked = self.version_due(&mut timing, now).max(now);
         let keys = u32::try_from(mutations).unwrap_or(u32::MAX);
         let done = self.work(now, KEY_WRITTEN_WORK.saturating_mul(keys));
         let expected = self.cluster.clock.clone().map(ExpectedAnswer::new);

@@ -29,7 +29,7 @@ pub(crate) struct Watch {
 }
 
 /// A watch and the value whose change it waits for.
-pub(crate) struct Waiting {
+pub(crate) struct WatchRequest {
     pub(crate) watch: Arc<Watch>,
     pub(crate) expected: Option<Vec<u8>>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Waiting {
 type Digest = Option<(u64, u64)>;
 
 /// A waiting watch, and the digest of the value that it expects.
-struct Expecting {
+struct WaitingWatch {
     watch: Arc<Watch>,
     expected: Digest,
 }
@@ -65,7 +65,7 @@ impl Hasher for Identity {
 /// The waiting watches.
 #[derive(Default)]
 struct Table {
-    by_key: BTreeMap<Vec<u8>, Vec<Expecting>>,
+    by_key: BTreeMap<Vec<u8>, Vec<WaitingWatch>>,
     /// The number of watched keys by hash.
     hashes: HashMap<u64, u32, BuildHasherDefault<Identity>>,
     hasher: RandomState,
@@ -77,7 +77,7 @@ impl Table {
         value.map(|value| (self.hasher.hash_one(value), self.second_hasher.hash_one(value)))
     }
 
-    fn insert(&mut self, waiting: Waiting) {
+    fn insert(&mut self, waiting: WatchRequest) {
         let expected = self.digest(waiting.expected.as_deref());
         let hash = self.hasher.hash_one(&waiting.watch.key);
         let list = self.by_key.entry(waiting.watch.key.clone()).or_insert_with(|| {
@@ -85,7 +85,7 @@ impl Table {
             // Few keys have two watches.
             Vec::with_capacity(1)
         });
-        list.push(Expecting { watch: waiting.watch, expected });
+        list.push(WaitingWatch { watch: waiting.watch, expected });
     }
 
     /// Removes a watch. Returns whether it was in the table.
@@ -208,7 +208,7 @@ impl Watches {
     }
 
     /// Starts a watch. The caller must compare the stored value with the expected one afterwards.
-    pub(crate) fn wait(&self, waiting: Waiting) {
+    pub(crate) fn wait(&self, waiting: WatchRequest) {
         let watch = Arc::clone(&waiting.watch);
         watch.is_waiting.store(true, Ordering::Release);
         lock(&self.waiting).insert(waiting);
@@ -279,7 +279,7 @@ mod tests {
             for (key, expected, is_cancelled) in watches {
                 let watch = table.create(&[key], Box::new(drop)).map_err(|(error, _)| error).unwrap();
                 let id = watch.id;
-                table.wait(Waiting { watch, expected: expected.map(|value| vec![value]) });
+                table.wait(WatchRequest { watch, expected: expected.map(|value| vec![value]) });
                 if is_cancelled {
                     table.cancel(id);
                 } else {

@@ -1,4 +1,4 @@
-//! The transaction: FoundationDB's calls over one [`State`].
+//! The transaction: FoundationDB's calls over one [`TransactionState`].
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -9,11 +9,11 @@ use crate::base::key_space::METADATA_VERSION_KEY;
 use crate::base::lock::lock;
 use crate::shared::core::Core;
 use crate::shared::owner::Handle;
-use crate::shared::watch::{Waiting, WatchId};
-use crate::transaction::commit::{Started, after_reads, start_commit};
+use crate::shared::watch::{WatchId, WatchRequest};
+use crate::transaction::commit::{CommitStart, after_reads, start_commit};
 use crate::transaction::look::{get, look};
 use crate::transaction::options::is_known;
-use crate::transaction::state::{OwnWatch, State};
+use crate::transaction::state::{OwnWatch, TransactionState};
 use crate::transaction::timeout::{arm_timeout, time_out};
 
 /// A FoundationDB transaction.
@@ -23,7 +23,7 @@ use crate::transaction::timeout::{arm_timeout, time_out};
 /// flight still completes, and its callback still runs.
 pub struct Transaction {
     handle: Handle,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<TransactionState>>,
 }
 
 impl Drop for Transaction {
@@ -42,7 +42,7 @@ impl Drop for Transaction {
 
 impl Transaction {
     pub(crate) fn new(handle: Handle) -> Transaction {
-        let state = Arc::new(Mutex::new(State::new(handle.core())));
+        let state = Arc::new(Mutex::new(TransactionState::new(handle.core())));
         Transaction { handle, state }
     }
 
@@ -54,12 +54,12 @@ impl Transaction {
         self.handle.core()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Mutex<State>> {
+    pub(crate) fn shared(&self) -> &Arc<Mutex<TransactionState>> {
         &self.state
     }
 
     /// Runs `action` on the locked state, then runs the callbacks that it queued without the lock.
-    pub(crate) fn with<T>(&self, action: impl FnOnce(&mut State, &Arc<Core>) -> T) -> T {
+    pub(crate) fn with<T>(&self, action: impl FnOnce(&mut TransactionState, &Arc<Core>) -> T) -> T {
         let core = self.handle.core();
         let mut state = lock(&self.state);
         let answer = action(&mut state, core);
@@ -135,22 +135,22 @@ impl Transaction {
         let started = self.with(|state, core| {
             let done = after_reads(&self.state, state, done);
             if let Err(error) = state.check_usable() {
-                return Started::Answered(done, Err(error));
+                return CommitStart::Answered(done, Err(error));
             }
             start_commit(&self.state, state, core, done)
         });
         match started {
-            Started::Answered(done, result) => done(result),
-            Started::ReadOnly(done, watches) => {
+            CommitStart::Answered(done, result) => done(result),
+            CommitStart::ReadOnly(done, watches) => {
                 self.start_watches(watches);
                 done(Ok(()));
             }
-            Started::Queued(request) => self.handle.core().queue.push(*request),
+            CommitStart::Queued(request) => self.handle.core().queue.push(*request),
         }
     }
 
     /// Starts the watches of a transaction without writes, and fires those whose value has changed since it read them.
-    fn start_watches(&self, watches: Vec<Waiting>) {
+    fn start_watches(&self, watches: Vec<WatchRequest>) {
         let core = self.handle.core();
         for waiting in watches {
             let (watch, expected) = (Arc::clone(&waiting.watch), waiting.expected.clone());
@@ -299,7 +299,7 @@ impl Transaction {
 }
 
 /// Returns the value that a watch starts from; reading it conflicts as any read.
-fn watched_value(state: &mut State, core: &Arc<Core>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+fn watched_value(state: &mut TransactionState, core: &Arc<Core>, key: &[u8]) -> Result<Option<Vec<u8>>> {
     state.check_usable()?;
     if state.options.read_your_writes_disabled {
         return Err(Error::WATCHES_DISABLED);

@@ -7,20 +7,25 @@ use crate::base::error::{Error, Result};
 use crate::base::lock::lock;
 use crate::base::range_set::RangeList;
 use crate::shared::core::Core;
-use crate::shared::queue::{CommitRequest, Committed, Complete, Failure};
-use crate::shared::watch::Waiting;
-use crate::transaction::state::{NO_VERSION, State};
+use crate::shared::queue::{CommitFailure, CommitReceipt, CommitRequest, Complete};
+use crate::shared::watch::WatchRequest;
+use crate::transaction::state::{NO_VERSION, TransactionState};
 use crate::transaction::timeout::time_out;
 
 /// The outcome of starting a commit.
-pub(crate) enum Started {
+pub(crate) enum CommitStart {
     Answered(Done<()>, Result<()>),
-    ReadOnly(Done<()>, Vec<Waiting>),
+    ReadOnly(Done<()>, Vec<WatchRequest>),
     Queued(Box<CommitRequest>),
 }
 
 /// Builds the commit request from the transaction's writes.
-pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: &Arc<Core>, done: Done<()>) -> Started {
+pub(crate) fn start_commit(
+    shared: &Arc<Mutex<TransactionState>>,
+    state: &mut TransactionState,
+    core: &Arc<Core>,
+    done: Done<()>,
+) -> CommitStart {
     state.commit_started = true;
     let writes = std::mem::take(&mut state.writes);
     state.outgoing.take_all(writes);
@@ -28,21 +33,21 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
     if let Some(error) = error {
         state.end_reads();
         fail_commit(state, core, error);
-        return Started::Answered(done, Err(error));
+        return CommitStart::Answered(done, Err(error));
     }
     if state.outgoing.mutations.is_empty() && state.outgoing.conflicts.is_empty() {
         core.counters.read_only_commits.add(1);
         for stamp in std::mem::take(&mut state.stamp_waiters) {
             state.calls.push(Box::new(move || stamp(Err(Error::NO_COMMIT_VERSION))));
         }
-        let watches = state.waiting();
+        let watches = state.watch_requests();
         state.watches.clear();
         state.committed_version = NO_VERSION;
         state.end_reads();
-        return Started::ReadOnly(done, watches);
+        return CommitStart::ReadOnly(done, watches);
     }
     let mutations = state.outgoing.mutations.len();
-    let simulated = core.simulation.as_ref().map(|simulation| simulation.begin_commit(state.asker(), mutations));
+    let simulated = core.simulation.as_ref().map(|simulation| simulation.begin_commit(state.timing(), mutations));
     state.cost.add_writes(&state.outgoing.mutations);
     let bytes = state.outgoing.bytes(&state.read_conflicts);
     let error = match i64::try_from(bytes) {
@@ -62,7 +67,7 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
         Ok(read) => read,
         Err(error) => {
             fail_commit(state, core, error);
-            return Started::Answered(done, Err(error));
+            return CommitStart::Answered(done, Err(error));
         }
     };
     let answer = Answer::new(done);
@@ -71,7 +76,7 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
     let timeout = state.deadline().map(|deadline| time_out(shared, generation, core, deadline));
     let (shared, weak_core) = (Arc::clone(shared), Arc::downgrade(core));
     let weak = Weak::clone(&weak_core);
-    let complete = move |result: std::result::Result<Committed, Failure>| {
+    let complete = move |result: std::result::Result<CommitReceipt, CommitFailure>| {
         if let (Some(timeout), Some(core)) = (timeout, weak_core.upgrade()) {
             core.timer.cancel(timeout);
         }
@@ -93,20 +98,24 @@ pub(crate) fn start_commit(shared: &Arc<Mutex<State>>, state: &mut State, core: 
             None => complete(result),
         }),
     };
-    Started::Queued(Box::new(CommitRequest {
+    CommitStart::Queued(Box::new(CommitRequest {
         read_conflicts: if read.is_some() { state.read_conflicts.take() } else { RangeList::default() },
         read,
         write_conflicts: std::mem::take(&mut state.outgoing.conflicts),
         mutations: std::mem::take(&mut state.outgoing.mutations),
         reports_conflicts: state.options.report_conflicting_keys,
         is_lock_aware: state.options.is_lock_aware,
-        watches: state.waiting(),
+        watches: state.watch_requests(),
         complete,
     }))
 }
 
 /// Applies the committer's answer to the state.
-fn finish_commit(state: &mut State, core: Option<&Arc<Core>>, result: std::result::Result<Committed, Failure>) {
+fn finish_commit(
+    state: &mut TransactionState,
+    core: Option<&Arc<Core>>,
+    result: std::result::Result<CommitReceipt, CommitFailure>,
+) {
     match result {
         Ok(committed) => {
             state.committed = Some(committed);
@@ -127,7 +136,7 @@ fn finish_commit(state: &mut State, core: Option<&Arc<Core>>, result: std::resul
     }
 }
 
-fn fail_commit(state: &mut State, core: &Arc<Core>, error: Error) {
+fn fail_commit(state: &mut TransactionState, core: &Arc<Core>, error: Error) {
     state.fail_watches(core, error);
     for done in std::mem::take(&mut state.stamp_waiters) {
         state.calls.push(Box::new(move || done(Err(Error(2020)))));
@@ -135,7 +144,7 @@ fn fail_commit(state: &mut State, core: &Arc<Core>, error: Error) {
 }
 
 /// Delays the callback of a commit until the earlier reads are answered.
-pub(crate) fn after_reads(shared: &Arc<Mutex<State>>, state: &State, done: Done<()>) -> Done<()> {
+pub(crate) fn after_reads(shared: &Arc<Mutex<TransactionState>>, state: &TransactionState, done: Done<()>) -> Done<()> {
     if state.late.is_empty() {
         return done;
     }

@@ -13,7 +13,7 @@ use crate::shared::core::Core;
 use crate::shared::simulation::{Moment, Question};
 use crate::transaction::calls::Transaction;
 use crate::transaction::late_answer::LateAnswer;
-use crate::transaction::state::State;
+use crate::transaction::state::TransactionState;
 use crate::transaction::timeout::arm_timeout;
 
 /// The delivery time of a read's answer.
@@ -36,7 +36,7 @@ pub struct Due(Moment);
 /// A computed answer that is not delivered yet, owned by its receiver. Dropping it discards the answer.
 pub struct Withheld {
     /// `None` once its delivery has begun.
-    shared: Option<Arc<Mutex<State>>>,
+    shared: Option<Arc<Mutex<TransactionState>>>,
     core: Weak<Core>,
     id: u64,
 }
@@ -108,7 +108,7 @@ impl Transaction {
         let core = self.core();
         let fault = core.faults.on_read_answer();
         if let Some(simulation) = &core.simulation {
-            let due = self.with(|state, _| simulation.answer_due(state.asker(), question, bytes()));
+            let due = self.with(|state, _| simulation.answer_due(state.timing(), question, bytes()));
             // A fault also delays answers without a server, such as a refused read.
             if let Some(due) = due.or_else(|| fault.map(|_| simulation.now())) {
                 return Delivery::Simulated(Due(due + fault.unwrap_or_default()));
@@ -133,14 +133,14 @@ impl Transaction {
     }
 }
 
-fn deliver(shared: &Mutex<State>, id: u64) {
+fn deliver(shared: &Mutex<TransactionState>, id: u64) {
     let late = take(&mut lock(shared), id);
     if let Some(late) = late {
         (late.deliver)(Ok(()));
     }
 }
 
-fn take(state: &mut State, id: u64) -> Option<LateAnswer> {
+fn take(state: &mut TransactionState, id: u64) -> Option<LateAnswer> {
     let at = state.late.iter().position(|late| late.id == id)?;
     Some(state.late.swap_remove(at))
 }

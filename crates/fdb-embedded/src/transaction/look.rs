@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use crate::base::error::{Error, Result};
-use crate::read::known::Known;
+use crate::read::known::KnownRanges;
 use crate::read::page::PageRead;
 use crate::read::range::{RangeRead, Rules};
 use crate::read::result::RangeResult;
 use crate::read::selector::{KeySelector, Outcome, get_key};
 use crate::read::view::{View, ViewError, ViewResult};
 use crate::shared::core::Core;
-use crate::transaction::state::State;
+use crate::transaction::state::TransactionState;
 
 /// Runs a read on the transaction's view. A commit after a failed read returns the read's error.
 pub(crate) fn view<T>(
-    state: &mut State,
+    state: &mut TransactionState,
     core: &Arc<Core>,
     snapshot: bool,
-    read: impl Fn(&View<'_>, &mut Known) -> ViewResult<T>,
+    read: impl Fn(&View<'_>, &mut KnownRanges) -> ViewResult<T>,
 ) -> Result<T> {
     let answer = look(state, core, snapshot, read);
     keep_error(state, answer)
@@ -25,7 +25,7 @@ pub(crate) fn view<T>(
 
 /// Runs a read on stored pairs alone.
 pub(crate) fn view_stored<T>(
-    state: &mut State,
+    state: &mut TransactionState,
     core: &Arc<Core>,
     read: impl FnOnce(&View<'_>) -> ViewResult<T>,
 ) -> Result<T> {
@@ -33,7 +33,7 @@ pub(crate) fn view_stored<T>(
     keep_error(state, answer)
 }
 
-fn keep_error<T>(state: &mut State, answer: Result<T>) -> Result<T> {
+fn keep_error<T>(state: &mut TransactionState, answer: Result<T>) -> Result<T> {
     if let Err(error) = &answer {
         state.failed_read.get_or_insert(*error);
     }
@@ -42,10 +42,10 @@ fn keep_error<T>(state: &mut State, answer: Result<T>) -> Result<T> {
 
 /// As [`view`], for reads that do not affect the commit.
 pub(crate) fn look<T>(
-    state: &mut State,
+    state: &mut TransactionState,
     core: &Arc<Core>,
     snapshot: bool,
-    read: impl Fn(&View<'_>, &mut Known) -> ViewResult<T>,
+    read: impl Fn(&View<'_>, &mut KnownRanges) -> ViewResult<T>,
 ) -> Result<T> {
     state.has_read = true;
     let options = &state.options;
@@ -62,10 +62,10 @@ pub(crate) fn look<T>(
 }
 
 fn look_at<T>(
-    state: &mut State,
+    state: &mut TransactionState,
     core: &Arc<Core>,
     sees_writes: bool,
-    read: impl FnOnce(&View<'_>, &mut Known) -> ViewResult<T>,
+    read: impl FnOnce(&View<'_>, &mut KnownRanges) -> ViewResult<T>,
 ) -> Result<T> {
     state.has_read = true;
     state.reads = state.reads.saturating_add(1);
@@ -73,7 +73,9 @@ fn look_at<T>(
         return Err(error);
     }
     state.read_point(core, false)?;
-    let State { read: Some(point), writes, options, known, .. } = state else { return Err(Error::INTERNAL_ERROR) };
+    let TransactionState { read: Some(point), writes, options, known, .. } = state else {
+        return Err(Error::INTERNAL_ERROR);
+    };
     if core.versions.is_too_old(point.version) {
         return Err(Error::TRANSACTION_TOO_OLD);
     }
@@ -84,7 +86,7 @@ fn look_at<T>(
     })
 }
 
-pub(crate) fn get(view: &View<'_>, known: &mut Known, key: &[u8]) -> ViewResult<Option<Vec<u8>>> {
+pub(crate) fn get(view: &View<'_>, known: &mut KnownRanges, key: &[u8]) -> ViewResult<Option<Vec<u8>>> {
     let value = view.get(key)?.map(|value| value.into_owned());
     if view.needs_stored(key) {
         known.add_key(key);
@@ -98,7 +100,7 @@ pub(crate) fn get(view: &View<'_>, known: &mut Known, key: &[u8]) -> ViewResult<
 /// keys: a read with a conflict of its own.
 /// reads in reverse: a read like any, with a conflict of its own.
 pub(crate) fn read_range(
-    state: &mut State,
+    state: &mut TransactionState,
     core: &Arc<Core>,
     read: RangeRead<'_>,
     snapshot: bool,
@@ -135,7 +137,7 @@ pub(crate) fn read_range(
 }
 
 /// Adds the conflict of a read, unless it is a snapshot read.
-pub(crate) fn settle<T>(state: &mut State, outcome: Outcome<T>, snapshot: bool) -> T {
+pub(crate) fn settle<T>(state: &mut TransactionState, outcome: Outcome<T>, snapshot: bool) -> T {
     if let (false, Some((begin, end))) = (snapshot, &outcome.conflict) {
         state.add_read_conflict(begin, end);
     }

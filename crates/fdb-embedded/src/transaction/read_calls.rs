@@ -7,7 +7,7 @@ use crate::base::key_space::{METADATA_VERSION_KEY, SYSTEM_END, read_key_bytes_ma
 use crate::read::limits::{Limits, RangeOptions};
 use crate::read::mapped::MappedRange;
 use crate::read::range::{RangeRead, Rules};
-use crate::read::range_size::Measured;
+use crate::read::range_size::SizeSource;
 use crate::read::result::RangeResult;
 use crate::read::selector::{KeySelector, get_key};
 use crate::read::{mapped, range_size};
@@ -16,11 +16,11 @@ use crate::shared::{status, timekeeper};
 use crate::transaction::calls::Transaction;
 use crate::transaction::look::{get, read_range, settle, view, view_stored};
 use crate::transaction::special;
-use crate::transaction::state::State;
+use crate::transaction::state::TransactionState;
 
 impl Transaction {
-    fn measured(&self) -> Measured<'_> {
-        Measured { versions: &self.core().versions, dir: &self.core().dir }
+    fn size_source(&self) -> SizeSource<'_> {
+        SizeSource { versions: &self.core().versions, dir: &self.core().dir }
     }
 
     /// Does what a read from `begin` to `end` needs before the transaction is locked.
@@ -182,7 +182,7 @@ impl Transaction {
             return Err(Error::INVERTED_RANGE);
         }
         self.with(|state, _| state.check_usable())?;
-        let size = range_size::size(self.measured(), begin, end)?;
+        let size = range_size::size(self.size_source(), begin, end)?;
         Ok(self.core().faults.on_size(size))
     }
 
@@ -204,7 +204,7 @@ impl Transaction {
         if chunk_size_bytes <= 0 {
             return Err(Error::CLIENT_INVALID_OPERATION);
         }
-        let mut points = range_size::split_points(self.measured(), begin, end, chunk_size_bytes)?;
+        let mut points = range_size::split_points(self.size_source(), begin, end, chunk_size_bytes)?;
         self.core().faults.on_split_points(&mut points);
         Ok(points)
     }
@@ -230,7 +230,7 @@ fn shorten(core: &Core, limits: &mut Limits) -> Option<u32> {
 
 /// Replaces the read of an empty page: it needs a read version and fails as any read, but conflicts with nothing.
 /// Returns `more`.
-fn read_nothing(state: &mut State, core: &Arc<Core>) -> Result<bool> {
+fn read_nothing(state: &mut TransactionState, core: &Arc<Core>) -> Result<bool> {
     view_stored(state, core, |_| Ok(()))?;
     Ok(true)
 }
@@ -245,7 +245,7 @@ fn count_page(core: &Core, rows_max: Option<u32>, page: &RangeResult) {
 /// Returns the end of the keys that a range read may see; `None` if its selectors are inverted, so that nothing is
 /// between.
 fn check_range(
-    state: &mut State,
+    state: &mut TransactionState,
     begin: KeySelector<'_>,
     end: KeySelector<'_>,
     limits: Limits,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::base::error::Error;
-use crate::transaction::state::State;
+use crate::transaction::state::TransactionState;
 
 /// The meaning of an error for a retry loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ fn class(code: i32) -> Class {
 }
 
 /// Returns the delay before the next retry, or the error that ends the loop. `random` is from 0 to 1.
-pub(crate) fn delay(state: &mut State, code: i32, random: f64) -> Result<Duration, Error> {
+pub(crate) fn delay(state: &mut TransactionState, code: i32, random: f64) -> Result<Duration, Error> {
     if state.options.retry_limit.is_some_and(|limit| state.retries >= limit) {
         return Err(Error(code));
     }

@@ -13,7 +13,7 @@ use crate::read::result::RangeResult;
 use crate::read::selector::KeySelector;
 use crate::shared::owner::Handle;
 use crate::shared::status;
-use crate::transaction::state::State;
+use crate::transaction::state::TransactionState;
 use crate::transaction::write;
 
 /// The end of the special keys, exclusive.
@@ -76,7 +76,7 @@ pub(crate) fn is_special_range(begin: &[u8], end: &[u8]) -> bool {
 
 /// Handles a write to the special keys of `[begin, end)`: 2114 without the option for it, 2115 and 2116 if no module
 /// accepts it. Only tenants accept writes, and then fail the commit.
-pub(crate) fn write(state: &mut State, begin: &[u8], end: &[u8]) -> Result<()> {
+pub(crate) fn write(state: &mut TransactionState, begin: &[u8], end: &[u8]) -> Result<()> {
     if !state.options.special_key_space_writes {
         return Err(Error::SPECIAL_KEYS_WRITE_DISABLED);
     }
@@ -96,7 +96,7 @@ pub(crate) fn write(state: &mut State, begin: &[u8], end: &[u8]) -> Result<()> {
 }
 
 /// Returns the value of a special key; the errors are those of [`get_range`].
-pub(crate) fn get(state: &State, handle: &Handle, key: &[u8]) -> Result<Option<Vec<u8>>> {
+pub(crate) fn get(state: &TransactionState, handle: &Handle, key: &[u8]) -> Result<Option<Vec<u8>>> {
     let end = key_after(key);
     let (begin, end) = (KeySelector::first_greater_or_equal(key), KeySelector::first_greater_or_equal(&end));
     let found = get_range(state, handle, begin, end, Limits::NONE, false)?;
@@ -106,7 +106,7 @@ pub(crate) fn get(state: &State, handle: &Handle, key: &[u8]) -> Result<Option<V
 /// Reads a range of special keys. It must lie in one module (2112) that exists and is supported (2113), unless
 /// `special_key_space_relaxed` is set.
 pub(crate) fn get_range(
-    state: &State,
+    state: &TransactionState,
     handle: &Handle,
     begin: KeySelector<'_>,
     end: KeySelector<'_>,
@@ -175,7 +175,7 @@ fn check_offered((begin, end): (&[u8], &[u8]), is_relaxed: bool) -> Result<()> {
     if is_refused { Err(Error::SPECIAL_KEYS_NO_MODULE_FOUND) } else { Ok(()) }
 }
 
-fn content(state: &State, handle: &Handle, (begin, end): (&[u8], &[u8])) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn content(state: &TransactionState, handle: &Handle, (begin, end): (&[u8], &[u8])) -> Vec<(Vec<u8>, Vec<u8>)> {
     let core = handle.core();
     let mut pairs = Vec::new();
     let is_in = |range: Range| begin < range.1 && range.0 < end;
@@ -204,7 +204,7 @@ fn content(state: &State, handle: &Handle, (begin, end): (&[u8], &[u8])) -> Vec<
 }
 
 /// The write conflicts that the commit will have. For a stamped key that is a range until the stamp is known.
-fn written(state: &State) -> RangeSet {
+fn written(state: &TransactionState) -> RangeSet {
     let mut written = RangeSet::default();
     let mut open = RangeList::default();
     state.writes.conflicts(b"", SYSTEM_END, &mut open);

@@ -8,13 +8,13 @@ use crate::base::error::{Error, Result};
 use crate::base::key_space::{KeyRange, SYSTEM_END, TENANT_PREFIX_BYTES, USER_END, read_key_bytes_max};
 use crate::base::lock::lock;
 use crate::base::range_set::RangeSet;
-use crate::read::known::Known;
+use crate::read::known::KnownRanges;
 use crate::read::snapshot::ReadPoint;
 use crate::read::write_map::WriteMap;
 use crate::shared::core::Core;
-use crate::shared::queue::Committed;
-use crate::shared::simulation::{Asker, Moment};
-use crate::shared::watch::{Waiting, Watch};
+use crate::shared::queue::CommitReceipt;
+use crate::shared::simulation::{Moment, TransactionTiming};
+use crate::shared::watch::{Watch, WatchRequest};
 use crate::transaction::cost::Cost;
 use crate::transaction::late_answer::LateAnswer;
 use crate::transaction::options::{TransactionOptions, is_persistent};
@@ -34,7 +34,7 @@ pub(crate) struct OwnWatch {
 
 /// The value that a write leaves in its range, as far as its own transaction knows.
 #[derive(Clone, Copy)]
-pub(crate) enum Written<'a> {
+pub(crate) enum WrittenValue<'a> {
     Value(&'a [u8]),
     Cleared,
     /// The value depends on stored data at the commit.
@@ -42,7 +42,7 @@ pub(crate) enum Written<'a> {
 }
 
 /// The state of a transaction.
-pub(crate) struct State {
+pub(crate) struct TransactionState {
     /// Counts resets, so that an answer from before a reset can be recognised.
     pub(crate) generation: u64,
     pub(crate) options: TransactionOptions,
@@ -54,7 +54,7 @@ pub(crate) struct State {
     /// The first error of a call that cannot return one; every later call returns it.
     pub(crate) deferred: Option<Error>,
     pub(crate) commit_started: bool,
-    pub(crate) committed: Option<Committed>,
+    pub(crate) committed: Option<CommitReceipt>,
     /// The version of the last commit, whatever happened to the transaction since; [`NO_VERSION`] if there was none or
     /// it wrote nothing.
     pub(crate) committed_version: i64,
@@ -66,7 +66,7 @@ pub(crate) struct State {
     pub(crate) version_due: Option<Moment>,
     pub(crate) cost: Cost,
     pub(crate) writes: WriteMap,
-    pub(crate) known: Known,
+    pub(crate) known: KnownRanges,
     pub(crate) outgoing: Outgoing,
     pub(crate) read_conflicts: RangeSet,
     /// True if written special keys create or remove tenants.
@@ -94,9 +94,9 @@ pub(crate) struct State {
     pub(crate) calls: Vec<Call>,
 }
 
-impl State {
-    pub(crate) fn new(core: &Core) -> State {
-        let mut state = State {
+impl TransactionState {
+    pub(crate) fn new(core: &Core) -> TransactionState {
+        let mut state = TransactionState {
             generation: 0,
             options: TransactionOptions::default(),
             persistent: lock(&core.defaults).clone(),
@@ -112,7 +112,7 @@ impl State {
             version_due: None,
             read: None,
             writes: WriteMap::default(),
-            known: Known::default(),
+            known: KnownRanges::default(),
             outgoing: Outgoing::default(),
             read_conflicts: RangeSet::default(),
             writes_tenants: false,
@@ -250,9 +250,9 @@ impl State {
     }
 
     /// The inputs of a simulated cluster's time.
-    pub(crate) fn asker(&mut self) -> Asker<'_> {
+    pub(crate) fn timing(&mut self) -> TransactionTiming<'_> {
         let (is_version_set, has_read) = (self.requested_version.is_some(), self.read.is_some());
-        Asker { version_due: &mut self.version_due, is_version_set, has_read }
+        TransactionTiming { version_due: &mut self.version_due, is_version_set, has_read }
     }
 
     /// Returns the read version and the snapshot; the first call fixes them.
@@ -289,7 +289,7 @@ impl State {
 
     /// Adds a read conflict, except where the read only saw this transaction's own writes.
     pub(crate) fn add_read_conflict(&mut self, begin: &[u8], end: &[u8]) {
-        let State { writes, read_conflicts, approximate_bytes, options, .. } = self;
+        let TransactionState { writes, read_conflicts, approximate_bytes, options, .. } = self;
         // FoundationDB counts the whole range for each part of it, and nothing without read-your-writes.
         let bytes = if options.read_your_writes_disabled { 0 } else { begin.len() + end.len() + RANGE_OVERHEAD };
         writes.for_each_dependent(begin, end, |begin, end| {
@@ -298,7 +298,7 @@ impl State {
         });
     }
 
-    /// As [`State::add_read_conflict`] for one key.
+    /// As [`TransactionState::add_read_conflict`] for one key.
     pub(crate) fn add_read_conflict_of(&mut self, key: &[u8]) {
         if self.writes.is_dependent(key) {
             let bytes = if self.options.read_your_writes_disabled { 0 } else { 2 * key.len() + 1 + RANGE_OVERHEAD };
@@ -313,17 +313,17 @@ impl State {
     }
 
     /// Fires the transaction's own watches in a range that it writes.
-    pub(crate) fn trigger_watches(&mut self, core: &Arc<Core>, begin: &[u8], end: &[u8], written: Written<'_>) {
+    pub(crate) fn trigger_watches(&mut self, core: &Arc<Core>, begin: &[u8], end: &[u8], written: WrittenValue<'_>) {
         if self.watches.is_empty() {
             return;
         }
-        let State { watches, calls, .. } = self;
+        let TransactionState { watches, calls, .. } = self;
         watches.retain(|own| {
             let is_inside = begin <= own.watch.key.as_slice() && own.watch.key.as_slice() < end;
             let is_changed = match written {
-                Written::Value(value) => own.value.as_deref() != Some(value),
-                Written::Cleared => own.value.is_some(),
-                Written::Unknown => true,
+                WrittenValue::Value(value) => own.value.as_deref() != Some(value),
+                WrittenValue::Cleared => own.value.is_some(),
+                WrittenValue::Unknown => true,
             };
             if is_inside && is_changed {
                 let (core, watch) = (Arc::clone(core), Arc::clone(&own.watch));
@@ -334,9 +334,9 @@ impl State {
     }
 
     /// Returns the watches for the commit; the transaction keeps its list until the commit is answered.
-    pub(crate) fn waiting(&self) -> Vec<Waiting> {
-        let waiting = |own: &OwnWatch| Waiting { watch: Arc::clone(&own.watch), expected: own.value.clone() };
-        self.watches.iter().map(waiting).collect()
+    pub(crate) fn watch_requests(&self) -> Vec<WatchRequest> {
+        let request = |own: &OwnWatch| WatchRequest { watch: Arc::clone(&own.watch), expected: own.value.clone() };
+        self.watches.iter().map(request).collect()
     }
 
     /// Fails the watches that no commit has started.
@@ -356,7 +356,7 @@ impl State {
         self.cost = Cost::default();
         self.read = None;
         self.writes = WriteMap::default();
-        self.known = Known::default();
+        self.known = KnownRanges::default();
         self.outgoing = Outgoing::default();
         self.read_conflicts = RangeSet::default();
         self.reads = 0;

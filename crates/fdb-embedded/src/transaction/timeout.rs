@@ -7,10 +7,15 @@ use crate::base::error::Error;
 use crate::base::lock::lock;
 use crate::shared::core::Core;
 use crate::shared::timer::TimerId;
-use crate::transaction::state::State;
+use crate::transaction::state::TransactionState;
 
 /// Ends the transaction at its deadline, unless it was reset since.
-pub(crate) fn time_out(shared: &Arc<Mutex<State>>, generation: u64, core: &Core, deadline: Instant) -> TimerId {
+pub(crate) fn time_out(
+    shared: &Arc<Mutex<TransactionState>>,
+    generation: u64,
+    core: &Core,
+    deadline: Instant,
+) -> TimerId {
     let shared = Arc::clone(shared);
     core.timer.schedule(deadline, move || {
         let mut state = lock(&shared);
@@ -24,7 +29,7 @@ pub(crate) fn time_out(shared: &Arc<Mutex<State>>, generation: u64, core: &Core,
 }
 
 /// Schedules the timeout, so that it ends answers that are due after it.
-pub(crate) fn arm_timeout(shared: &Arc<Mutex<State>>, state: &State, core: &Core) {
+pub(crate) fn arm_timeout(shared: &Arc<Mutex<TransactionState>>, state: &TransactionState, core: &Core) {
     if let Some(deadline) = state.deadline()
         && state.late.iter().any(|late| late.due.is_some_and(|due| due > deadline))
     {

@@ -8,13 +8,19 @@ use crate::base::key_space::{KeyRange, METADATA_VERSION_KEY, key_after};
 use crate::base::mutation::Mutation;
 use crate::read::write_map::Op;
 use crate::shared::core::Core;
-use crate::transaction::state::{State, Written};
+use crate::transaction::state::{TransactionState, WrittenValue};
 
 /// The only operand that may set `\xff/metadataVersion`: ten bytes of stamp and their offset, all zero.
 const METADATA_VERSION_OPERAND: [u8; 14] = [0; 14];
 
 /// Sets a key; the errors are those of [`crate::Transaction::set`].
-pub(crate) fn set(state: &mut State, core: &Arc<Core>, key: &[u8], value: &[u8], conflicts: bool) -> Result<()> {
+pub(crate) fn set(
+    state: &mut TransactionState,
+    core: &Arc<Core>,
+    key: &[u8],
+    value: &[u8],
+    conflicts: bool,
+) -> Result<()> {
     check_write(state, key, value)?;
     state.count_mutation(key.len(), value.len(), conflicts.then_some(2 * key.len() + 1));
     if state.options.read_your_writes_disabled {
@@ -26,12 +32,12 @@ pub(crate) fn set(state: &mut State, core: &Arc<Core>, key: &[u8], value: &[u8],
     }
     state.writes.mutate(key.to_vec(), Op::Set(Some(value.to_vec())), conflicts);
     if !state.watches.is_empty() {
-        state.trigger_watches(core, key, &key_after(key), Written::Value(value));
+        state.trigger_watches(core, key, &key_after(key), WrittenValue::Value(value));
     }
     Ok(())
 }
 
-fn check_write(state: &State, key: &[u8], value: &[u8]) -> Result<()> {
+fn check_write(state: &TransactionState, key: &[u8], value: &[u8]) -> Result<()> {
     if key >= state.max_write_key() {
         Err(Error::KEY_OUTSIDE_LEGAL_RANGE)
     } else if key.len() > state.key_bytes_max(key) {
@@ -44,7 +50,7 @@ fn check_write(state: &State, key: &[u8], value: &[u8]) -> Result<()> {
 }
 
 /// Removes `[begin, end)`, which must be legal and not empty.
-pub(crate) fn clear(state: &mut State, core: &Arc<Core>, begin: &[u8], end: &[u8], conflicts: bool) {
+pub(crate) fn clear(state: &mut TransactionState, core: &Arc<Core>, begin: &[u8], end: &[u8], conflicts: bool) {
     let bytes = begin.len() + end.len();
     state.count_mutation(begin.len(), end.len(), conflicts.then_some(bytes));
     if state.options.read_your_writes_disabled {
@@ -55,12 +61,12 @@ pub(crate) fn clear(state: &mut State, core: &Arc<Core>, begin: &[u8], end: &[u8
         return;
     }
     state.writes.clear(begin, end, conflicts);
-    state.trigger_watches(core, begin, end, Written::Cleared);
+    state.trigger_watches(core, begin, end, WrittenValue::Cleared);
 }
 
 /// Applies an atomic operation by its number; the errors are those of [`crate::Transaction::atomic_op`].
 pub(crate) fn atomic_op(
-    state: &mut State,
+    state: &mut TransactionState,
     core: &Arc<Core>,
     key: &[u8],
     operand: &[u8],
@@ -100,7 +106,7 @@ pub(crate) fn atomic_op(
             state.stamped_keys.push(key.to_vec());
             if !state.options.read_your_writes_disabled {
                 // Earlier writes in the range stay before the stamped key.
-                let State { outgoing, writes, .. } = state;
+                let TransactionState { outgoing, writes, .. } = state;
                 outgoing.take_range(writes, &begin, &end);
                 if begin < end {
                     state.writes.make_unreadable(&begin, &end);
@@ -126,7 +132,7 @@ pub(crate) fn atomic_op(
         }
         return Ok(());
     }
-    state.trigger_watches(core, &stored_key, &key_after(&stored_key), Written::Unknown);
+    state.trigger_watches(core, &stored_key, &key_after(&stored_key), WrittenValue::Unknown);
     state.writes.mutate(stored_key, op, conflicts);
     Ok(())
 }
@@ -145,7 +151,7 @@ fn least_stamp(read_version: i64) -> [u8; 10] {
 }
 
 /// Returns the range of keys that a key with a versionstamp may become; empty if the stamp does not fit.
-pub(crate) fn stamp_range(state: &State, key: &[u8]) -> KeyRange {
+pub(crate) fn stamp_range(state: &TransactionState, key: &[u8]) -> KeyRange {
     let read_version = state.known_read_version();
     let place = stamp_place(key).ok();
     place.map(|place| stamp_range_at(key, place, read_version, state.max_read_key())).unwrap_or_default()
