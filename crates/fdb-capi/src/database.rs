@@ -62,30 +62,30 @@ pub unsafe fn engine_of<'a>(database: *mut FDBDatabase) -> &'a Engine {
 }
 
 /// A data directory and its connection.
-struct Place {
+struct DatabasePlace {
     directory: PathBuf,
     connection: Connection,
 }
 
 /// Returns the place of the default database.
-fn default_place() -> Result<Place, ClusterFileError> {
+fn default_place() -> Result<DatabasePlace, ClusterFileError> {
     for variable in ["FLATBED_CLUSTER_FILE", "FDB_CLUSTER_FILE"] {
         if let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
             return place_of(Path::new(&path));
         }
     }
-    Ok(Place { directory: PathBuf::from(DEFAULT_DIRECTORY), connection: Connection::default() })
+    Ok(DatabasePlace { directory: PathBuf::from(DEFAULT_DIRECTORY), connection: Connection::default() })
 }
 
-fn place_of(path: &Path) -> Result<Place, ClusterFileError> {
+fn place_of(path: &Path) -> Result<DatabasePlace, ClusterFileError> {
     embedded(cluster_file::read(path)?, Some(path))
 }
 
 /// Returns the place that a cluster file, or a connection string without a file, names.
-fn embedded(file: ClusterFile, path: Option<&Path>) -> Result<Place, ClusterFileError> {
+fn embedded(file: ClusterFile, path: Option<&Path>) -> Result<DatabasePlace, ClusterFileError> {
     match file {
         ClusterFile::Embedded { name, directory } => {
-            Ok(Place { directory, connection: Connection { cluster_file: path.map(Path::to_owned), name } })
+            Ok(DatabasePlace { directory, connection: Connection { cluster_file: path.map(Path::to_owned), name } })
         }
         ClusterFile::Cluster => Err(ClusterFileError::Invalid {
             path: path.unwrap_or(Path::new("")).to_owned(),
@@ -96,13 +96,13 @@ fn embedded(file: ClusterFile, path: Option<&Path>) -> Result<Place, ClusterFile
 
 /// # Safety
 /// `out_database` is writable.
-unsafe fn open(place: Result<Place, ClusterFileError>, out_database: *mut *mut FDBDatabase) -> fdb_error_t {
+unsafe fn open(place: Result<DatabasePlace, ClusterFileError>, out_database: *mut *mut FDBDatabase) -> fdb_error_t {
     if let Err(error) = check_set_up() {
         return error.0;
     }
-    let opened = open_options().map_err(|error| told(&error, ENVIRONMENT_INVALID.0)).and_then(|options| {
-        let place = place.map_err(|error| told(&error, error.code()))?;
-        let engine = Engine::open(&place.directory, options).map_err(|error| told(&error, error.code()))?;
+    let opened = open_options().map_err(|error| print_error(&error, ENVIRONMENT_INVALID.0)).and_then(|options| {
+        let place = place.map_err(|error| print_error(&error, error.code()))?;
+        let engine = Engine::open(&place.directory, options).map_err(|error| print_error(&error, error.code()))?;
         Ok(engine.with_connection(place.connection))
     });
     match opened {
@@ -116,7 +116,7 @@ unsafe fn open(place: Result<Place, ClusterFileError>, out_database: *mut *mut F
 }
 
 /// Prints on stderr why no database could be opened: a code names neither the file nor a remedy.
-fn told(error: &dyn std::error::Error, code: fdb_error_t) -> fdb_error_t {
+fn print_error(error: &dyn std::error::Error, code: fdb_error_t) -> fdb_error_t {
     eprintln!("libfdb_c: {error}");
     code
 }

@@ -44,7 +44,7 @@ enum Phase {
     Ended,
 }
 
-struct State {
+struct DeliveryState {
     phase: Phase,
     waiting: Vec<Work>,
     /// Answers by due time, then by the order of their calls.
@@ -63,7 +63,7 @@ struct Busyness {
     share: f64,
 }
 
-static STATE: Mutex<State> = Mutex::new(State {
+static STATE: Mutex<DeliveryState> = Mutex::new(DeliveryState {
     phase: Phase::NoNetwork,
     waiting: Vec::new(),
     later: BTreeMap::new(),
@@ -81,11 +81,11 @@ thread_local! {
     static HAS_CALLED_BACK: Cell<bool> = const { Cell::new(false) };
 }
 
-fn state() -> MutexGuard<'static, State> {
+fn state() -> MutexGuard<'static, DeliveryState> {
     STATE.lock().unwrap_or_else(|broken| broken.into_inner())
 }
 
-impl State {
+impl DeliveryState {
     /// Moves the due answers to the waiting work. Returns the time until the next one is due.
     fn take_due(&mut self) -> Option<Duration> {
         while let Some(first) = self.later.first_entry() {
@@ -196,7 +196,7 @@ fn call_back(future: &Arc<FDBFuture>) {
 }
 
 /// Hands work to the network thread.
-fn hand_over(mut state: MutexGuard<'static, State>, work: Work) {
+fn hand_over(mut state: MutexGuard<'static, DeliveryState>, work: Work) {
     state.waiting.push(work);
     let wakes = std::mem::take(&mut state.is_asleep);
     drop(state);

@@ -36,7 +36,7 @@ pub(crate) struct Callback {
 
 /// The state that only a pending future needs.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct PendingState {
     pub(crate) callbacks: Vec<Callback>,
     pub(crate) source: Source,
 }
@@ -52,7 +52,7 @@ pub(crate) enum Source {
     Withheld(Withheld),
 }
 
-impl Waiting {
+impl PendingState {
     pub(crate) fn take_withheld(&mut self) -> Option<Withheld> {
         match std::mem::take(&mut self.source) {
             Source::Withheld(withheld) => Some(withheld),
@@ -73,7 +73,7 @@ pub struct FDBFuture {
     /// Written before `state` leaves `PENDING` (under `waiting`), read while `state` is above `READY`, and written
     /// again by the thread that moves `state` to `RELEASED`.
     pub(crate) outcome: UnsafeCell<Outcome>,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingState>,
     pub(crate) is_done: Condvar,
 }
 
@@ -132,7 +132,7 @@ impl FDBFuture {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Waiting> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, PendingState> {
         self.waiting.lock().unwrap_or_else(|broken| broken.into_inner())
     }
 

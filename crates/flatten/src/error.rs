@@ -8,7 +8,7 @@ pub enum DecodeError {
     #[error("field id {0} has no name")]
     UnknownFieldId(u64),
     /// A path that flattening does not produce.
-    #[error("a path is not one of a body")]
+    #[error("a path that no body has")]
     BadPath,
     /// A path that is not greater than the previous one.
     #[error("a path is out of order")]

@@ -45,10 +45,10 @@ impl Rows {
         self.path_bytes += path.len() as u64;
     }
 
-    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = RowEntry<'_>> {
         let mut cursor = Cursor(&self.stream);
         // `push` wrote complete entries, so this ends only at the end.
-        std::iter::from_fn(move || Entry::take(&mut cursor).ok())
+        std::iter::from_fn(move || RowEntry::take(&mut cursor).ok())
     }
 
     /// Calls `row` with path and scalar of each row, in order.
@@ -63,7 +63,7 @@ impl Rows {
 }
 
 /// A row in a buffer.
-pub(crate) struct Entry<'r> {
+pub(crate) struct RowEntry<'r> {
     /// The number of bytes that its path shares with the previous one.
     pub shared: usize,
     /// The rest of its path.
@@ -73,7 +73,7 @@ pub(crate) struct Entry<'r> {
     pub bytes: &'r [u8],
 }
 
-impl<'r> Entry<'r> {
+impl<'r> RowEntry<'r> {
     fn take(cursor: &mut Cursor<'r>) -> Result<Self, crate::DecodeError> {
         let before = cursor.0;
         let shared = cursor.len()?;
@@ -82,6 +82,6 @@ impl<'r> Entry<'r> {
         let from_scalar = cursor.0;
         cursor.scalar()?;
         let passed = |from: &'r [u8]| from.get(..from.len() - cursor.0.len()).unwrap_or_default();
-        Ok(Entry { shared, rest, scalar: passed(from_scalar), bytes: passed(before) })
+        Ok(RowEntry { shared, rest, scalar: passed(from_scalar), bytes: passed(before) })
     }
 }

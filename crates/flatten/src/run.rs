@@ -6,7 +6,7 @@
 //! then that part as an lz4 block. A single row is a run only if it is compressed; otherwise its scalar is the value.
 
 use crate::error::DecodeError;
-use crate::rows::{Entry, Rows};
+use crate::rows::{RowEntry, Rows};
 use crate::scalar::{Cursor, FIRST_TAG, RUN_LZ4, RUN_PLAIN, Scalar, put_varint};
 
 /// The most bytes of a value from [`pack`], if no path is longer than 20,000 bytes (FoundationDB's limit is 100,000).
@@ -72,7 +72,7 @@ struct Packer {
 }
 
 impl Packer {
-    fn row(&mut self, path: &[u8], entry: &Entry<'_>) {
+    fn row(&mut self, path: &[u8], entry: &RowEntry<'_>) {
         if self.options.run_bytes == 0 {
             self.pairs.push((path.to_vec(), entry.scalar.to_vec()));
             return;

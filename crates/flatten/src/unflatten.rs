@@ -120,7 +120,7 @@ fn parsed(text: &[u8]) -> Result<Value<'_>, DecodeError> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum FrameKind {
     Object,
     Array,
     /// Parts of a string.
@@ -134,7 +134,7 @@ enum Kind {
 /// A value being written.
 #[derive(Debug)]
 struct Frame {
-    kind: Kind,
+    kind: FrameKind,
     /// Bytes of the path up to its elements (a marker included).
     path_bytes: usize,
     /// Bytes of the path up to the end of the last element.
@@ -231,24 +231,24 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
         }
         let (element, used) = self.path.get(at..).and_then(take).ok_or(DecodeError::BadPath)?;
         let kind = match element {
-            Element::Int(ARRAY) => Kind::Array,
-            Element::Int(PART) => Kind::String,
-            Element::Int(PACKED) => Kind::Packed,
-            _ => Kind::Object,
+            Element::Int(ARRAY) => FrameKind::Array,
+            Element::Int(PART) => FrameKind::String,
+            Element::Int(PACKED) => FrameKind::Packed,
+            _ => FrameKind::Object,
         };
         match kind {
-            Kind::Array | Kind::String if is_root && self.members_only => return Err(DecodeError::BadPath),
-            Kind::Array => self.out.push(b'['),
-            Kind::String => self.out.push(b'"'),
-            Kind::Object if is_root && self.members_only => {}
-            Kind::Object => self.out.push(b'{'),
-            Kind::Packed | Kind::Order => {}
+            FrameKind::Array | FrameKind::String if is_root && self.members_only => return Err(DecodeError::BadPath),
+            FrameKind::Array => self.out.push(b'['),
+            FrameKind::String => self.out.push(b'"'),
+            FrameKind::Object if is_root && self.members_only => {}
+            FrameKind::Object => self.out.push(b'{'),
+            FrameKind::Packed | FrameKind::Order => {}
         }
-        self.open(kind, if kind == Kind::Object { at } else { at + used });
+        self.open(kind, if kind == FrameKind::Object { at } else { at + used });
         self.element(scalar)
     }
 
-    fn open(&mut self, kind: Kind, path_bytes: usize) {
+    fn open(&mut self, kind: FrameKind, path_bytes: usize) {
         self.frames.push(Frame {
             kind,
             path_bytes,
@@ -274,26 +274,26 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
         let end = at + used;
         frame.element_end = end;
         match (frame.kind, element) {
-            (Kind::Object, Element::Int(PERMUTATION)) => {
+            (FrameKind::Object, Element::Int(PERMUTATION)) => {
                 self.joined.clear();
-                self.open(Kind::Order, end);
+                self.open(FrameKind::Order, end);
                 return self.element(scalar);
             }
-            (Kind::Object, Element::Int(id)) if id >= FIRST_FIELD_ID => {
+            (FrameKind::Object, Element::Int(id)) if id >= FIRST_FIELD_ID => {
                 begin_member(self.out, frame, &mut self.starts);
                 match self.names.member_text_of(id) {
                     Some(text) => self.out.extend_from_slice(text),
                     None => write_name(self.names.name_of(id).ok_or(DecodeError::UnknownFieldId(id))?, self.out),
                 }
             }
-            (Kind::Object, Element::Literal(name)) => {
+            (FrameKind::Object, Element::Literal(name)) => {
                 begin_member(self.out, frame, &mut self.starts);
                 write_name(&name, self.out);
             }
-            (Kind::Object, _) => return Err(DecodeError::BadPath),
+            (FrameKind::Object, _) => return Err(DecodeError::BadPath),
             (_, Element::Int(number)) if number == frame.count as u64 => {
                 frame.count += 1;
-                if frame.kind != Kind::Array {
+                if frame.kind != FrameKind::Array {
                     return if end == self.path.len() { self.part(scalar) } else { Err(DecodeError::BadPath) };
                 }
                 if number > 0 {
@@ -309,8 +309,9 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
     fn part(&mut self, scalar: Scalar<'_>) -> Result<(), DecodeError> {
         let kind = self.frames.last().map(|frame| frame.kind);
         match (kind, scalar) {
-            (Some(Kind::String), Scalar::StringPart(bytes)) => write_escaped(text_of(bytes)?, self.out),
-            (Some(Kind::Packed), Scalar::PackedPart(bytes)) | (Some(Kind::Order), Scalar::OrderPart(bytes)) => {
+            (Some(FrameKind::String), Scalar::StringPart(bytes)) => write_escaped(text_of(bytes)?, self.out),
+            (Some(FrameKind::Packed), Scalar::PackedPart(bytes))
+            | (Some(FrameKind::Order), Scalar::OrderPart(bytes)) => {
                 if self.frames.last().is_some_and(|frame| frame.count == 1) {
                     self.joined.clear();
                 }
@@ -353,13 +354,13 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
         let frame = self.frames.pop().ok_or(DecodeError::BadPath)?;
         let bare = self.members_only && self.frames.is_empty();
         match frame.kind {
-            Kind::String => self.out.push(b'"'),
-            Kind::Array => self.out.push(b']'),
-            Kind::Order => {
+            FrameKind::String => self.out.push(b'"'),
+            FrameKind::Array => self.out.push(b']'),
+            FrameKind::Order => {
                 let object = self.frames.last_mut().ok_or(DecodeError::BadPath)?;
                 object.order = std::mem::take(&mut self.joined);
             }
-            Kind::Packed => match parsed(&self.joined)? {
+            FrameKind::Packed => match parsed(&self.joined)? {
                 Value::Object(members) if bare => {
                     json::write_members(&members, self.out);
                     self.count = members.len();
@@ -367,7 +368,7 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
                 value @ (Value::Object(_) | Value::Array(_)) if !bare => json::write(&value, self.out),
                 _ => return Err(DecodeError::BadScalar),
             },
-            Kind::Object => {
+            FrameKind::Object => {
                 if frame.count == 0 {
                     // The object has a permutation but no members.
                     return Err(DecodeError::BadOrder);

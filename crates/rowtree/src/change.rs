@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures_util::future::try_join_all;
 
 use crate::shape::Shape;
-use crate::tree::{Entry, EntryOf, Key, KeyRange, Keyed, PartsOf, Summary, Tree, parts, read_all};
+use crate::tree::{EntryOf, Key, KeyRange, Keyed, PartsOf, Summary, Tree, TreeEntry, parts, read_all};
 
 /// The most adjacent nodes whose entries are read in one request.
 const NEIGHBOURS_MAX: usize = 32;
@@ -55,9 +55,9 @@ pub async fn change<T: Tree>(
     height: u8,
     rows: Vec<RowChange<T::Row, T::Delta>>,
 ) -> Result<NodeChanges<T::Summary>, T::Error> {
-    let mut old = Touched::<T>::descend(tree, shape, height, &rows).await?;
+    let mut old = ChangedPart::<T>::descend(tree, shape, height, &rows).await?;
     let mut changes: BTreeMap<Key, Option<EntryOf<T>>> =
-        rows.into_iter().map(|row| (row.key, row.new.map(Entry::Row))).collect();
+        rows.into_iter().map(|row| (row.key, row.new.map(TreeEntry::Row))).collect();
     let mut done = NodeChanges { nodes: Vec::new(), height: 0, root: None };
     let mut level = 0;
     loop {
@@ -80,15 +80,15 @@ pub async fn change<T: Tree>(
         if is_root {
             done.root = summaries.first().cloned();
         }
-        changes.extend(begins.into_iter().zip(summaries).map(|(key, summary)| (key, Some(Entry::Node(summary)))));
+        changes.extend(begins.into_iter().zip(summaries).map(|(key, summary)| (key, Some(TreeEntry::Node(summary)))));
         if level == 1 {
             let adjusted = std::mem::take(&mut old.adjusted).into_iter();
-            changes.extend(adjusted.map(|(key, summary)| (key, Some(Entry::Node(summary)))));
+            changes.extend(adjusted.map(|(key, summary)| (key, Some(TreeEntry::Node(summary)))));
         }
         done.nodes.extend(changes.iter().map(|(key, change)| {
             let summary = change
                 .as_ref()
-                .and_then(|entry| if let Entry::Node(summary) = entry { Some(summary.clone()) } else { None });
+                .and_then(|entry| if let TreeEntry::Node(summary) = entry { Some(summary.clone()) } else { None });
             (level, key.clone(), summary)
         }));
         if is_root {
@@ -129,9 +129,9 @@ fn groups<T: Tree>(
 /// The highest level at which an entry begins a node. The first node of a level always begins one of the next.
 pub(crate) fn level_of<T: Tree>(tree: &T, shape: &Shape, key: &[u8], entry: &EntryOf<T>) -> u8 {
     match entry {
-        Entry::Row(row) => shape.level(key, tree.value_bytes(row)),
-        Entry::Node(_) if key.is_empty() => u8::MAX,
-        Entry::Node(_) => shape.node_level(key),
+        TreeEntry::Row(row) => shape.level(key, tree.value_bytes(row)),
+        TreeEntry::Node(_) if key.is_empty() => u8::MAX,
+        TreeEntry::Node(_) => shape.node_level(key),
     }
 }
 
@@ -143,7 +143,7 @@ fn levels<T: Tree>(tree: &T, shape: &Shape, row: &RowChange<T::Row, T::Delta>) -
 }
 
 /// The part of a tree that a change touches, before the change.
-struct Touched<T: Tree> {
+struct ChangedPart<T: Tree> {
     /// For each level from rows to the one below the root: the entries of the next level's nodes that are rebuilt.
     entries: Vec<Entries<T>>,
     /// For each level from 1 to the root's: the ranges of the nodes that are rebuilt.
@@ -153,35 +153,35 @@ struct Touched<T: Tree> {
     height: u8,
 }
 
-impl<T: Tree> Touched<T> {
+impl<T: Tree> ChangedPart<T> {
     async fn descend(
         tree: &T,
         shape: &Shape,
         height: u8,
         rows: &[RowChange<T::Row, T::Delta>],
-    ) -> Result<Touched<T>, T::Error> {
+    ) -> Result<ChangedPart<T>, T::Error> {
         let (mut entries, mut ranges) = (Vec::new(), vec![vec![KeyRange::all()]]);
         let levels: Vec<(u8, u8)> = rows.iter().map(|row| levels(tree, shape, row)).collect();
         let mut adjusted = Vec::new();
         for level in (1..height).rev() {
             let above = ranges.last().map(Vec::as_slice).unwrap_or_default();
             let found: Entries<T> = read_nodes(tree, level, above).await?;
-            let mut touched: BTreeMap<Key, TouchedNode<'_, T::Delta>> = BTreeMap::new();
+            let mut touched: BTreeMap<Key, ChangedNode<'_, T::Delta>> = BTreeMap::new();
             for (row, (old_level, new_level)) in rows.iter().zip(&levels) {
                 let (begin, end) = node_at(above, &found, &row.key, false);
                 let delta = row.delta.as_ref().filter(|_| old_level == new_level);
-                touched.entry(begin).or_insert_with(|| TouchedNode::new(end)).change(delta);
+                touched.entry(begin).or_insert_with(|| ChangedNode::new(end)).change(delta);
                 if (new_level + 1..=*old_level).contains(&level) {
                     // Its rows join the node before it.
                     let (begin, end) = node_at(above, &found, &row.key, true);
-                    touched.entry(begin).or_insert_with(|| TouchedNode::new(end)).change(None);
+                    touched.entry(begin).or_insert_with(|| ChangedNode::new(end)).change(None);
                 }
             }
             let mut anew = Vec::with_capacity(touched.len());
-            for (begin, TouchedNode { end, deltas }) in touched {
+            for (begin, ChangedNode { end, deltas }) in touched {
                 let known = (level == 1).then(|| found.get(&begin).zip(deltas)).flatten();
                 let summary = match known {
-                    Some((Entry::Node(summary), deltas)) => tree.adjusted(summary, &deltas),
+                    Some((TreeEntry::Node(summary), deltas)) => tree.adjusted(summary, &deltas),
                     _ => None,
                 };
                 match summary.filter(|summary| summary.rows() > 0) {
@@ -199,7 +199,7 @@ impl<T: Tree> Touched<T> {
         }
         entries.reverse();
         ranges.reverse();
-        Ok(Touched { entries, ranges, adjusted, height })
+        Ok(ChangedPart { entries, ranges, adjusted, height })
     }
 
     /// The ranges of a level that are rebuilt, with neighbours merged, because they may become one node.
@@ -227,15 +227,15 @@ impl<T: Tree> Touched<T> {
 }
 
 /// A node with changed rows.
-struct TouchedNode<'d, D> {
+struct ChangedNode<'d, D> {
     end: Option<Key>,
     /// The deltas of its changes; `None`: the node must be rebuilt from its rows.
     deltas: Option<Vec<&'d D>>,
 }
 
-impl<'d, D> TouchedNode<'d, D> {
+impl<'d, D> ChangedNode<'d, D> {
     fn new(end: Option<Key>) -> Self {
-        TouchedNode { end, deltas: Some(Vec::new()) }
+        ChangedNode { end, deltas: Some(Vec::new()) }
     }
 
     fn change(&mut self, delta: Option<&'d D>) {
@@ -253,7 +253,7 @@ async fn read_nodes<T: Tree>(tree: &T, level: u8, above: &[KeyRange]) -> Result<
     let mut unknown: Vec<(KeyRange, usize)> = Vec::new();
     for range in above {
         if let Some(known) = tree.known(level, range) {
-            found.extend(known.into_iter().map(|(key, summary)| (key, Entry::Node(summary))));
+            found.extend(known.into_iter().map(|(key, summary)| (key, TreeEntry::Node(summary))));
             continue;
         }
         match unknown.last_mut() {
@@ -267,8 +267,8 @@ async fn read_nodes<T: Tree>(tree: &T, level: u8, above: &[KeyRange]) -> Result<
     let read = try_join_all(unknown.iter().map(|(range, _)| read_all(tree, level, range))).await?;
     for ((range, _), entries) in unknown.into_iter().zip(read) {
         let nodes = entries.iter().filter_map(|(key, entry)| match entry {
-            Entry::Node(summary) => Some((key.clone(), summary.clone())),
-            Entry::Row(_) => None,
+            TreeEntry::Node(summary) => Some((key.clone(), summary.clone())),
+            TreeEntry::Row(_) => None,
         });
         tree.learn(level, range, nodes);
         found.extend(entries);

@@ -4,7 +4,7 @@ use futures_util::future::{join, join_all};
 
 use crate::change::level_of;
 use crate::shape::Shape;
-use crate::tree::{Entry, Key, KeyRange, Page, Parts, PartsOf, Summary, Tree, after, parts, read, read_all};
+use crate::tree::{Key, KeyRange, Page, Parts, PartsOf, Summary, Tree, TreeEntry, after, parts, read, read_all};
 
 /// Entries read at first at each end of a range, on each level: one of 16 ends the needed part of a level.
 const END_ENTRIES: usize = 40;
@@ -24,7 +24,7 @@ pub(crate) struct Piece<R, S> {
     /// The level; 0: a row.
     pub level: u8,
     pub key: Key,
-    pub entry: Entry<R, S>,
+    pub entry: TreeEntry<R, S>,
 }
 
 pub(crate) type PieceOf<T> = Piece<<T as Tree>::Row, <T as Tree>::Summary>;
@@ -99,7 +99,7 @@ struct End<R, S> {
     level: u8,
     reverse: bool,
     /// Entries that were read and not taken, the next one last.
-    read: Vec<(Key, Entry<R, S>)>,
+    read: Vec<(Key, TreeEntry<R, S>)>,
     more: bool,
     /// The last entry read.
     last: Option<Key>,
@@ -119,7 +119,7 @@ impl<R: Clone + Send + Sync, S: Summary> End<R, S> {
         Ok(end)
     }
 
-    fn take(&mut self, page: Page<Entry<R, S>>) {
+    fn take(&mut self, page: Page<TreeEntry<R, S>>) {
         self.last = page.entries.last().map(|(key, _)| key.clone()).or_else(|| self.last.take());
         self.read = page.entries;
         self.read.reverse();
@@ -127,7 +127,7 @@ impl<R: Clone + Send + Sync, S: Summary> End<R, S> {
     }
 
     /// Returns the next entry in a range, which only shrinks from call to call.
-    async fn next<T>(&mut self, tree: &T, range: &KeyRange) -> Result<Option<(Key, Entry<R, S>)>, T::Error>
+    async fn next<T>(&mut self, tree: &T, range: &KeyRange) -> Result<Option<(Key, TreeEntry<R, S>)>, T::Error>
     where
         T: Tree<Row = R, Summary = S>,
     {
@@ -229,10 +229,10 @@ pub async fn count<T: Tree>(tree: &T, shape: &Shape, height: u8, range: &KeyRang
     Ok(pieces.iter().map(|piece| rows_of(&piece.entry)).sum())
 }
 
-fn rows_of<R, S: Summary>(entry: &Entry<R, S>) -> u64 {
+fn rows_of<R, S: Summary>(entry: &TreeEntry<R, S>) -> u64 {
     match entry {
-        Entry::Row(_) => 1,
-        Entry::Node(summary) => summary.rows(),
+        TreeEntry::Row(_) => 1,
+        TreeEntry::Node(summary) => summary.rows(),
     }
 }
 

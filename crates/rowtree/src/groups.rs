@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 
 use crate::cover::{Piece, add, pieces, sums};
 use crate::shape::Shape;
-use crate::tree::{Entry, Key, KeyRange, Parts, PartsOf, Tree, read_all};
+use crate::tree::{Key, KeyRange, Parts, PartsOf, Tree, TreeEntry, read_all};
 
 /// The most nodes opened in one round.
 const OPENED_AT_ONCE: usize = 512;
@@ -36,7 +36,7 @@ pub struct Groups<R, S> {
 type GroupsOf<T> = Groups<<T as Tree>::Row, <T as Tree>::Summary>;
 
 /// A part of the range, in order.
-enum Ahead<R, S> {
+enum RangePart<R, S> {
     /// At least one row, all of one group.
     Rows(Vec<(Key, R)>),
     Node {
@@ -46,31 +46,31 @@ enum Ahead<R, S> {
     },
 }
 
-type AheadOf<T> = Ahead<<T as Tree>::Row, <T as Tree>::Summary>;
+type RangePartOf<T> = RangePart<<T as Tree>::Row, <T as Tree>::Summary>;
 
-impl<R, S> Ahead<R, S> {
+impl<R, S> RangePart<R, S> {
     /// The key of the first row, or the begin of the node.
     fn key(&self) -> &Key {
         static NONE: Key = Key::new();
         match self {
-            Ahead::Rows(rows) => rows.first().map_or(&NONE, |(key, _)| key),
-            Ahead::Node { key, .. } => key,
+            RangePart::Rows(rows) => rows.first().map_or(&NONE, |(key, _)| key),
+            RangePart::Node { key, .. } => key,
         }
     }
 
     /// Returns whether all its rows belong to the group of its key, as far as the next part's key tells.
     fn is_of_one(&self, next: Option<&Key>, are_together: impl Fn(&[u8], &[u8]) -> bool) -> bool {
         match self {
-            Ahead::Rows(_) => true,
+            RangePart::Rows(_) => true,
             // The first node's key is not a row's.
-            Ahead::Node { key, .. } => !key.is_empty() && next.is_some_and(|next| are_together(key, next)),
+            RangePart::Node { key, .. } => !key.is_empty() && next.is_some_and(|next| are_together(key, next)),
         }
     }
 
     fn into_parts(self) -> Parts<R, S> {
         match self {
-            Ahead::Rows(rows) => Parts::Rows(rows),
-            Ahead::Node { summary, .. } => Parts::Summaries(vec![summary]),
+            RangePart::Rows(rows) => Parts::Rows(rows),
+            RangePart::Node { summary, .. } => Parts::Summaries(vec![summary]),
         }
     }
 }
@@ -95,25 +95,25 @@ pub async fn groups<T: Tree>(
     reverse: bool,
     are_together: impl Fn(&[u8], &[u8]) -> bool,
 ) -> Result<GroupsOf<T>, T::Error> {
-    let mut ahead: VecDeque<AheadOf<T>> = VecDeque::new();
+    let mut ahead: VecDeque<RangePartOf<T>> = VecDeque::new();
     let mut rows = Vec::new();
     for Piece { level, key, entry } in pieces(tree, shape, height, range, 1).await? {
         match entry {
-            Entry::Row(row) => rows.push((key, row)),
-            Entry::Node(summary) => {
+            TreeEntry::Row(row) => rows.push((key, row)),
+            TreeEntry::Node(summary) => {
                 ahead.extend(parted(std::mem::take(&mut rows), &are_together));
-                ahead.push_back(Ahead::Node { level, key, summary });
+                ahead.push_back(RangePart::Node { level, key, summary });
             }
         }
     }
     ahead.extend(parted(rows, &are_together));
-    let mut done: Vec<(Key, Vec<AheadOf<T>>)> = Vec::new();
+    let mut done: Vec<(Key, Vec<RangePartOf<T>>)> = Vec::new();
     // The last part taken, in reverse.
     let mut behind: Option<Key> = None;
     loop {
         // The part is decided by its near end.
         while let Some(part) = if reverse { ahead.back() } else { ahead.front() } {
-            let next = if reverse { behind.as_ref() } else { ahead.get(1).map(Ahead::key) };
+            let next = if reverse { behind.as_ref() } else { ahead.get(1).map(RangePart::key) };
             if !part.is_of_one(next, &are_together) {
                 break;
             }
@@ -146,7 +146,7 @@ pub async fn groups<T: Tree>(
 }
 
 /// Divides rows in order into groups.
-fn parted<R, S>(rows: Vec<(Key, R)>, are_together: impl Fn(&[u8], &[u8]) -> bool) -> Vec<Ahead<R, S>> {
+fn parted<R, S>(rows: Vec<(Key, R)>, are_together: impl Fn(&[u8], &[u8]) -> bool) -> Vec<RangePart<R, S>> {
     let mut counts = Vec::new();
     let mut rest = rows.as_slice();
     while let [(first, _), behind @ ..] = rest {
@@ -166,14 +166,14 @@ fn parted<R, S>(rows: Vec<(Key, R)>, are_together: impl Fn(&[u8], &[u8]) -> bool
         rest = behind.get(count..).unwrap_or_default();
     }
     let mut rows = rows.into_iter();
-    counts.into_iter().map(|count| Ahead::Rows(rows.by_ref().take(count).collect())).collect()
+    counts.into_iter().map(|count| RangePart::Rows(rows.by_ref().take(count).collect())).collect()
 }
 
 /// Replaces the first nodes (`reverse`: the last ones) in which groups may end by their entries: as many nodes as
 /// groups are requested. `behind`: the part after them, if it was taken.
 async fn open<T: Tree>(
     tree: &T,
-    ahead: &mut VecDeque<AheadOf<T>>,
+    ahead: &mut VecDeque<RangePartOf<T>>,
     behind: Option<&Key>,
     wanted: usize,
     range: &KeyRange,
@@ -183,7 +183,7 @@ async fn open<T: Tree>(
     let most = wanted.min(OPENED_AT_ONCE);
     let nexts = || ahead.iter().skip(1).map(|next| Some(next.key())).chain([behind]);
     let to_open = ahead.iter().zip(nexts()).enumerate().filter_map(|(at, (part, next))| match part {
-        Ahead::Node { level, key, .. } if !part.is_of_one(next, &are_together) => {
+        RangePart::Node { level, key, .. } if !part.is_of_one(next, &are_together) => {
             let end = next.cloned().or_else(|| range.end.clone());
             Some((at, level - 1, KeyRange { begin: key.clone(), end }))
         }
@@ -209,14 +209,14 @@ async fn open<T: Tree>(
 /// The entries of a node of this level.
 fn lying_in<R, S>(
     level: u8,
-    entries: Vec<(Key, Entry<R, S>)>,
+    entries: Vec<(Key, TreeEntry<R, S>)>,
     are_together: impl Fn(&[u8], &[u8]) -> bool,
-) -> Vec<Ahead<R, S>> {
+) -> Vec<RangePart<R, S>> {
     let (mut rows, mut nodes) = (Vec::new(), Vec::new());
     for (key, entry) in entries {
         match entry {
-            Entry::Row(row) => rows.push((key, row)),
-            Entry::Node(summary) => nodes.push(Ahead::Node { level, key, summary }),
+            TreeEntry::Row(row) => rows.push((key, row)),
+            TreeEntry::Node(summary) => nodes.push(RangePart::Node { level, key, summary }),
         }
     }
     if rows.is_empty() { nodes } else { parted(rows, are_together) }
@@ -224,7 +224,7 @@ fn lying_in<R, S>(
 
 async fn summed<T: Tree>(
     tree: &T,
-    groups: Vec<(Key, Vec<AheadOf<T>>)>,
+    groups: Vec<(Key, Vec<RangePartOf<T>>)>,
     reverse: bool,
 ) -> Result<Vec<Group<T::Row, T::Summary>>, T::Error> {
     let (mut firsts, mut of) = (Vec::with_capacity(groups.len()), Vec::with_capacity(groups.len()));

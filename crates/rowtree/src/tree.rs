@@ -115,12 +115,12 @@ pub trait Tree: Sync {
 
 /// A row or a node.
 #[derive(Debug, Clone)]
-pub(crate) enum Entry<R, S> {
+pub(crate) enum TreeEntry<R, S> {
     Row(R),
     Node(S),
 }
 
-pub(crate) type EntryOf<T> = Entry<<T as Tree>::Row, <T as Tree>::Summary>;
+pub(crate) type EntryOf<T> = TreeEntry<<T as Tree>::Row, <T as Tree>::Summary>;
 
 /// Entries of one level with their keys, in order.
 pub(crate) type Keyed<T> = Vec<(Key, EntryOf<T>)>;
@@ -140,8 +140,8 @@ pub(crate) async fn read<T: Tree>(
         Page { entries, more: page.more }
     }
     match level {
-        0 => Ok(of(tree.rows(range, limit, reverse).await?, Entry::Row)),
-        _ => Ok(of(tree.nodes(level, range, limit, reverse).await?, Entry::Node)),
+        0 => Ok(of(tree.rows(range, limit, reverse).await?, TreeEntry::Row)),
+        _ => Ok(of(tree.nodes(level, range, limit, reverse).await?, TreeEntry::Node)),
     }
 }
 
@@ -166,12 +166,12 @@ pub(crate) fn after(key: &[u8]) -> Key {
 }
 
 /// Converts entries, all rows or all nodes and at least one, to the input of a summary.
-pub(crate) fn parts<R, S>(entries: Vec<(Key, Entry<R, S>)>) -> Parts<R, S> {
+pub(crate) fn parts<R, S>(entries: Vec<(Key, TreeEntry<R, S>)>) -> Parts<R, S> {
     let (mut rows, mut summaries) = (Vec::new(), Vec::new());
     for (key, entry) in entries {
         match entry {
-            Entry::Row(row) => rows.push((key, row)),
-            Entry::Node(summary) => summaries.push(summary),
+            TreeEntry::Row(row) => rows.push((key, row)),
+            TreeEntry::Node(summary) => summaries.push(summary),
         }
     }
     if summaries.is_empty() { Parts::Rows(rows) } else { Parts::Summaries(summaries) }

@@ -28,10 +28,10 @@ pub struct ReduceError {
 
 /// The reduction of adjacent rows by one [`Reducer`]. The default is that of no rows.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct State(Kind);
+pub struct State(StateKind);
 
 #[derive(Debug, Clone, PartialEq, Default)]
-enum Kind {
+enum StateKind {
     #[default]
     Empty,
     Sum(Sum),
@@ -54,28 +54,28 @@ impl State {
     /// Appends a row. `collation` is that of `_top_N` and `_bottom_N`: [`Collation::unicode`], whatever the view's is.
     pub fn add(&mut self, reducer: Reducer, collation: &Collation, key: &Value<'_>, value: &Value<'_>) {
         match (reducer, &mut self.0) {
-            (Reducer::Sum, Kind::Sum(sum)) => sum.add(value),
-            (Reducer::Sum, kind) => *kind = Kind::Sum(Sum::of(value)),
-            (Reducer::Count, Kind::Count(count)) => *count = count.saturating_add(1),
-            (Reducer::Count, kind) => *kind = Kind::Count(1),
-            (Reducer::Stats, Kind::Stats(stats)) => stats.add(value),
-            (Reducer::Stats, kind) => *kind = Kind::Stats(Stats::of(value)),
-            (Reducer::ApproxCountDistinct, Kind::Distinct(distinct)) => distinct.add(key),
+            (Reducer::Sum, StateKind::Sum(sum)) => sum.add(value),
+            (Reducer::Sum, kind) => *kind = StateKind::Sum(Sum::of(value)),
+            (Reducer::Count, StateKind::Count(count)) => *count = count.saturating_add(1),
+            (Reducer::Count, kind) => *kind = StateKind::Count(1),
+            (Reducer::Stats, StateKind::Stats(stats)) => stats.add(value),
+            (Reducer::Stats, kind) => *kind = StateKind::Stats(Stats::of(value)),
+            (Reducer::ApproxCountDistinct, StateKind::Distinct(distinct)) => distinct.add(key),
             (Reducer::ApproxCountDistinct, kind) => {
                 let mut distinct = Distinct::default();
                 distinct.add(key);
-                *kind = Kind::Distinct(distinct);
+                *kind = StateKind::Distinct(distinct);
             }
-            (Reducer::First, Kind::Value(_)) => {}
+            (Reducer::First, StateKind::Value(_)) => {}
             (Reducer::First | Reducer::Last, kind) => {
                 let fits = json::text_len(value) <= STATE_BYTES_MAX;
-                *kind = Kind::Value(fits.then(|| value.clone().into_owned()));
+                *kind = StateKind::Value(fits.then(|| value.clone().into_owned()));
             }
-            (Reducer::Top(_) | Reducer::Bottom(_), Kind::Ranks(ranks)) => ranks.add(reducer, collation, value),
+            (Reducer::Top(_) | Reducer::Bottom(_), StateKind::Ranks(ranks)) => ranks.add(reducer, collation, value),
             (Reducer::Top(_) | Reducer::Bottom(_), kind) => {
                 let mut ranks = Ranks::default();
                 ranks.add(reducer, collation, value);
-                *kind = Kind::Ranks(ranks);
+                *kind = StateKind::Ranks(ranks);
             }
         }
     }
@@ -83,14 +83,14 @@ impl State {
     /// Appends the rows of another state of the same reducer.
     pub fn merge(&mut self, reducer: Reducer, collation: &Collation, behind: &State) {
         match (&mut self.0, &behind.0) {
-            (_, Kind::Empty) => {}
-            (kind @ Kind::Empty, _) => *kind = behind.0.clone(),
-            (Kind::Sum(sum), Kind::Sum(other)) => sum.merge(other),
-            (Kind::Count(count), Kind::Count(other)) => *count = count.saturating_add(*other),
-            (Kind::Stats(stats), Kind::Stats(other)) => stats.merge(other),
-            (Kind::Distinct(distinct), Kind::Distinct(other)) => distinct.merge(other),
-            (Kind::Value(last), Kind::Value(other)) if reducer == Reducer::Last => last.clone_from(other),
-            (Kind::Ranks(ranks), Kind::Ranks(other)) => ranks.merge(reducer, collation, other),
+            (_, StateKind::Empty) => {}
+            (kind @ StateKind::Empty, _) => *kind = behind.0.clone(),
+            (StateKind::Sum(sum), StateKind::Sum(other)) => sum.merge(other),
+            (StateKind::Count(count), StateKind::Count(other)) => *count = count.saturating_add(*other),
+            (StateKind::Stats(stats), StateKind::Stats(other)) => stats.merge(other),
+            (StateKind::Distinct(distinct), StateKind::Distinct(other)) => distinct.merge(other),
+            (StateKind::Value(last), StateKind::Value(other)) if reducer == Reducer::Last => last.clone_from(other),
+            (StateKind::Ranks(ranks), StateKind::Ranks(other)) => ranks.merge(reducer, collation, other),
             // `_first` keeps the first; states of different reducers are not merged.
             _ => {}
         }
@@ -100,9 +100,11 @@ impl State {
     /// It equals the state of the remaining rows in any grouping.
     pub fn replaced(&self, gone: &[&Value<'_>], come: &[&Value<'_>]) -> Option<State> {
         Some(State(match &self.0 {
-            Kind::Count(count) => Kind::Count(count.checked_sub(gone.len() as u64)?.checked_add(come.len() as u64)?),
-            Kind::Sum(sum) => Kind::Sum(sum.replaced(gone, come)?),
-            Kind::Stats(stats) => Kind::Stats(stats.replaced(gone, come)?),
+            StateKind::Count(count) => {
+                StateKind::Count(count.checked_sub(gone.len() as u64)?.checked_add(come.len() as u64)?)
+            }
+            StateKind::Sum(sum) => StateKind::Sum(sum.replaced(gone, come)?),
+            StateKind::Stats(stats) => StateKind::Stats(stats.replaced(gone, come)?),
             _ => return None,
         }))
     }
@@ -116,37 +118,37 @@ impl State {
     /// [`ReduceError`] of `_stats`, and of ranks that are too large.
     pub fn finish(&self) -> Result<Option<Value<'static>>, ReduceError> {
         match &self.0 {
-            Kind::Empty => Ok(Some(Value::Null)),
-            Kind::Sum(sum) => Ok(Some(sum.finish())),
-            Kind::Count(count) => Ok(Some(Value::Number(count.to_string().into()))),
-            Kind::Stats(stats) => stats.finish().map(Some),
-            Kind::Distinct(distinct) => Ok(Some(Value::Number(distinct.estimate().to_string().into()))),
-            Kind::Value(value) => Ok(value.clone()),
-            Kind::Ranks(ranks) => ranks.finish().map(Some),
+            StateKind::Empty => Ok(Some(Value::Null)),
+            StateKind::Sum(sum) => Ok(Some(sum.finish())),
+            StateKind::Count(count) => Ok(Some(Value::Number(count.to_string().into()))),
+            StateKind::Stats(stats) => stats.finish().map(Some),
+            StateKind::Distinct(distinct) => Ok(Some(Value::Number(distinct.estimate().to_string().into()))),
+            StateKind::Value(value) => Ok(value.clone()),
+            StateKind::Ranks(ranks) => ranks.finish().map(Some),
         }
     }
 
     /// Appends the state's stored form.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let tag = match &self.0 {
-            Kind::Empty => 0,
-            Kind::Sum(_) => 1,
-            Kind::Count(_) => 2,
-            Kind::Stats(_) => 3,
-            Kind::Distinct(_) => 4,
-            Kind::Value(None) => 5,
-            Kind::Value(Some(_)) => 6,
-            Kind::Ranks(_) => 7,
+            StateKind::Empty => 0,
+            StateKind::Sum(_) => 1,
+            StateKind::Count(_) => 2,
+            StateKind::Stats(_) => 3,
+            StateKind::Distinct(_) => 4,
+            StateKind::Value(None) => 5,
+            StateKind::Value(Some(_)) => 6,
+            StateKind::Ranks(_) => 7,
         };
         out.push(tag);
         match &self.0 {
-            Kind::Empty | Kind::Value(None) => {}
-            Kind::Sum(sum) => sum.encode(out),
-            Kind::Count(count) => codec::put(out, *count),
-            Kind::Stats(stats) => stats.encode(out),
-            Kind::Distinct(distinct) => distinct.encode(out),
-            Kind::Value(Some(value)) => put_value(out, value),
-            Kind::Ranks(ranks) => ranks.encode(out),
+            StateKind::Empty | StateKind::Value(None) => {}
+            StateKind::Sum(sum) => sum.encode(out),
+            StateKind::Count(count) => codec::put(out, *count),
+            StateKind::Stats(stats) => stats.encode(out),
+            StateKind::Distinct(distinct) => distinct.encode(out),
+            StateKind::Value(Some(value)) => put_value(out, value),
+            StateKind::Ranks(ranks) => ranks.encode(out),
         }
     }
 
@@ -155,14 +157,14 @@ impl State {
         let (tag, rest) = bytes.split_first()?;
         *bytes = rest;
         Some(State(match tag {
-            0 => Kind::Empty,
-            1 => Kind::Sum(Sum::decode(bytes)?),
-            2 => Kind::Count(codec::take(bytes)?),
-            3 => Kind::Stats(Stats::decode(bytes)?),
-            4 => Kind::Distinct(Distinct::decode(bytes)?),
-            5 => Kind::Value(None),
-            6 => Kind::Value(Some(take_value(bytes)?)),
-            7 => Kind::Ranks(Ranks::decode(bytes)?),
+            0 => StateKind::Empty,
+            1 => StateKind::Sum(Sum::decode(bytes)?),
+            2 => StateKind::Count(codec::take(bytes)?),
+            3 => StateKind::Stats(Stats::decode(bytes)?),
+            4 => StateKind::Distinct(Distinct::decode(bytes)?),
+            5 => StateKind::Value(None),
+            6 => StateKind::Value(Some(take_value(bytes)?)),
+            7 => StateKind::Ranks(Ranks::decode(bytes)?),
             _ => return None,
         }))
     }

@@ -33,7 +33,7 @@ const BIG_DATA: u16 = 0x01;
 pub(crate) enum BadFile {
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("data.mdb is not a file of LMDB's")]
+    #[error("data.mdb is not an LMDB file")]
     Foreign,
     #[error("{0}")]
     Damaged(&'static str),

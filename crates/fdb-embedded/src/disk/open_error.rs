@@ -14,13 +14,13 @@ pub enum OpenError {
     #[error("the data directory {} is in use by another process", .0.display())]
     InUse(PathBuf),
     /// A process with the same process id, in another container, has the directory open.
-    #[error("a process with this one's number has {} open: run this in that process's container", .0.display())]
+    #[error("a process with the same process id has {} open: run this in that process's container", .0.display())]
     SameProcessId(PathBuf),
     /// The directory or a file in it may not be read or written.
     #[error("no permission to read and write {}: give it to the user that this process runs as", .0.display())]
     Permission(PathBuf),
     /// The file system of the directory is read-only.
-    #[error("{} lies on a read-only file system: mount it for writing, or give another directory", .0.display())]
+    #[error("{} is on a read-only file system: mount it for writing, or give another directory", .0.display())]
     ReadOnlyFileSystem(PathBuf),
     /// The path is not a directory.
     #[error("{} is not a directory: give the path of one, or of a new one", .0.display())]

@@ -22,7 +22,7 @@ pub enum EnvironmentError {
     )]
     Buggify(OsString),
     /// An invalid share of reads that are answered from another thread.
-    #[error("{PENDING_READS} is {0:?}: it must be a whole number, every how many reads one is pending, or 0 for none")]
+    #[error("{PENDING_READS} is {0:?}: it must be a whole number, the interval of pending reads, or 0 for none")]
     PendingReads(OsString),
     /// Invalid latencies of a simulated cluster.
     #[error(

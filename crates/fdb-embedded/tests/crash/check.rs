@@ -6,26 +6,26 @@ use std::path::Path;
 use fdb_embedded::{Engine, OpenOptions, RangeOptions};
 
 use crate::common::{range, set};
-use crate::plan::{Change, Id, Kind, Plan, hex, marker, progress, progress_value, register};
+use crate::plan::{Change, Id, Plan, PlanKind, hex, marker, progress, progress_value, register};
 
 type Stamp = [u8; 10];
 
 /// The output of a killed process.
 #[derive(Default)]
-pub struct Told {
+pub struct ChildReport {
     plans: HashMap<String, (Plan, i64)>,
     done: HashMap<String, (i64, Stamp)>,
     refused: BTreeSet<String>,
-    /// The read versions that it saw, in the order of each writer.
+    /// The newest and the oldest version that the process reported.
     newest_version: i64,
     oldest_version: Option<i64>,
     pub opened: u64,
 }
 
-impl Told {
+impl ChildReport {
     /// Parses the lines; the kill may cut the last one.
-    pub fn read(text: &str) -> Told {
-        let mut told = Told::default();
+    pub fn read(text: &str) -> ChildReport {
+        let mut told = ChildReport::default();
         let mut last_of_writer: HashMap<u64, i64> = HashMap::new();
         let lines = text.rsplit_once('\n').map_or("", |(whole, _)| whole).lines();
         for line in lines {
@@ -86,7 +86,7 @@ fn stamp_of(hex: &str) -> Stamp {
 
 /// The counts of a check.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Found {
+pub struct CheckCounts {
     pub acknowledged: u64,
     pub landed: u64,
     pub lost: u64,
@@ -106,7 +106,7 @@ pub struct Model {
 impl Model {
     /// Opens the directory of a process that was killed in its run `run`, and compares. `is_paused`: without removing
     /// pending clears.
-    pub fn check(&mut self, dir: &Path, run: u64, told: &Told, is_paused: bool) -> Found {
+    pub fn check(&mut self, dir: &Path, run: u64, told: &ChildReport, is_paused: bool) -> CheckCounts {
         let mut options = OpenOptions::default();
         options.is_removal_paused = is_paused;
         let engine = Engine::open(dir, options).expect("it opens");
@@ -126,7 +126,7 @@ impl Model {
         assert!(read_version >= self.newest_version, "{read_version} comes after {}", self.newest_version);
         self.newest_version = read_version;
 
-        let mut found = Found { refused: told.refused.len() as u64, ..Found::default() };
+        let mut found = CheckCounts { refused: told.refused.len() as u64, ..CheckCounts::default() };
         let all = |reverse| {
             let options = RangeOptions { reverse, ..RangeOptions::default() };
             range(&transaction, b"", b"\xff", &options).expect("a range")
@@ -178,12 +178,12 @@ impl Model {
         let Id { writer, .. } = plan.id;
         let now = |key: Vec<u8>| self.state.get(&key).cloned();
         match plan.kind {
-            Kind::Register { register: at, read } => {
+            PlanKind::Register { register: at, read } => {
                 let found =
                     now(register(at)).map_or(0, |value| u64::from_be_bytes(value.try_into().expect("a number")));
                 assert_eq!(found, read, "{plan} read what another transaction had overwritten");
             }
-            Kind::Fill { group, part } => {
+            PlanKind::Fill { group, part } => {
                 let found = now(progress(writer)).unwrap_or_else(|| progress_value(0, 0));
                 assert_eq!(found, progress_value(group, part), "{plan} read an old state");
             }

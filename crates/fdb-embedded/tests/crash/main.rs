@@ -24,7 +24,7 @@ use std::process::Stdio;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use check::{Found, Model, Told};
+use check::{CheckCounts, ChildReport, Model};
 use flatbed_testkit::{PATIENCE, Random, number, pass_blocking};
 
 const DIR: &str = "FDB_EMBEDDED_CRASH_DIR";
@@ -56,7 +56,7 @@ enum Moment {
 }
 
 /// Starts a process, kills it, and returns its output.
-fn killed(dir: &Path, run: u64, seed: u64, moment: &Moment) -> Told {
+fn killed(dir: &Path, run: u64, seed: u64, moment: &Moment) -> ChildReport {
     let (run, seed) = (run.to_string(), seed.to_string());
     let variables = [(DIR, dir.as_os_str()), (RUN, OsStr::new(&run)), (SEED, OsStr::new(&seed))];
     let mut child = children::child(&variables).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a child");
@@ -90,7 +90,7 @@ fn killed(dir: &Path, run: u64, seed: u64, moment: &Moment) -> Told {
     errors.read_to_string(&mut complaint).expect("text");
     use std::os::unix::process::ExitStatusExt;
     assert_eq!(status.signal(), Some(9), "the child ended by itself: {complaint}");
-    Told::read(&reader.join().expect("its output"))
+    ChildReport::read(&reader.join().expect("its output"))
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn what_was_acknowledged_outlives_a_kill() {
     eprintln!("again: {SEED}={seed} {KILLS}={kills} cargo test -p fdb-embedded --test crash -- --nocapture");
     let mut random = Random(seed);
     let dir = tempfile::tempdir().expect("a directory");
-    let (mut model, mut sum, mut unopened) = (Model::default(), Found::default(), 0);
+    let (mut model, mut sum, mut unopened) = (Model::default(), CheckCounts::default(), 0);
     for run in 1..=kills + KILLS_MORE {
         if run > kills && sum.acknowledged > 0 {
             break;

@@ -34,7 +34,7 @@ impl Id {
 
 /// The kind of a transaction, beside the writes that all have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PlanKind {
     /// A few small keys, some of them longer than an LMDB key.
     Small,
     /// Keys of up to 100 kB, up to 1 MB in all.
@@ -54,7 +54,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub id: Id,
-    pub kind: Kind,
+    pub kind: PlanKind,
 }
 
 /// A write of the C API.
@@ -107,14 +107,14 @@ impl Plan {
         let own = |rest: &str| format!("t/{}/{rest}", id.text()).into_bytes();
         let mut changes = Vec::new();
         match self.kind {
-            Kind::Small => {
+            PlanKind::Small => {
                 for part in 0..1 + random.below(10) {
                     let filler = if random.below(12) == 0 { "f".repeat(2_500) } else { String::new() };
                     let count = random.below(300);
                     changes.push(Change::Set(own(&format!("{filler}{part:04}")), bytes(&mut random, count)));
                 }
             }
-            Kind::Large => {
+            PlanKind::Large => {
                 let mut left = 1 + random.below(10 * LARGE_BYTES);
                 for part in 0.. {
                     let count = left.min(random.below(LARGE_BYTES + 1));
@@ -125,24 +125,24 @@ impl Plan {
                     }
                 }
             }
-            Kind::Register { register: at, read } => {
+            PlanKind::Register { register: at, read } => {
                 changes.push(Change::Set(register(at), register_after(id, read).to_be_bytes().to_vec()));
                 changes.push(Change::Set(own("register"), at.to_be_bytes().to_vec()));
             }
-            Kind::Forget { below } => {
+            PlanKind::Forget { below } => {
                 let from = Id { number: 0, ..*id };
                 let to = Id { number: below, ..*id };
                 changes.push(Change::Clear(format!("t/{}", from.text()).into(), format!("t/{}", to.text()).into()));
                 changes.push(Change::Set(own("forgotten"), below.to_be_bytes().to_vec()));
             }
-            Kind::Fill { group, part } => {
+            PlanKind::Fill { group, part } => {
                 for number in 0..PART_KEYS {
                     let key = group_key(id.writer, group, &format!("{part:02x}/{number:05}"));
                     changes.push(Change::Set(key, bytes(&mut random, 20)));
                 }
                 changes.push(Change::Set(progress(id.writer), progress_value(group, part + 1)));
             }
-            Kind::Empty { group } => {
+            PlanKind::Empty { group } => {
                 let (begin, end) = range_of(group_key(id.writer, group, ""));
                 changes.push(Change::Set(group_key(id.writer, group, "05/00001"), b"hidden by the clear".to_vec()));
                 changes.push(Change::Clear(begin, end));
@@ -156,7 +156,7 @@ impl Plan {
                 changes.push(Change::Clear(begin, end));
                 changes.push(Change::Set(progress(id.writer), progress_value(group + 1, 0)));
             }
-            Kind::Prune => {
+            PlanKind::Prune => {
                 for kind in ["m", "s", "t"] {
                     let (begin, end) = (format!("{kind}/"), format!("{kind}/{:06x}/", id.run));
                     changes.push(Change::Clear(begin.into(), end.into()));
@@ -176,13 +176,13 @@ impl std::fmt::Display for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Id { run, writer, number } = self.id;
         let (name, a, b) = match self.kind {
-            Kind::Small => ("small", 0, 0),
-            Kind::Large => ("large", 0, 0),
-            Kind::Register { register, read } => ("register", register, read),
-            Kind::Forget { below } => ("forget", below, 0),
-            Kind::Fill { group, part } => ("fill", group, part),
-            Kind::Empty { group } => ("empty", group, 0),
-            Kind::Prune => ("prune", 0, 0),
+            PlanKind::Small => ("small", 0, 0),
+            PlanKind::Large => ("large", 0, 0),
+            PlanKind::Register { register, read } => ("register", register, read),
+            PlanKind::Forget { below } => ("forget", below, 0),
+            PlanKind::Fill { group, part } => ("fill", group, part),
+            PlanKind::Empty { group } => ("empty", group, 0),
+            PlanKind::Prune => ("prune", 0, 0),
         };
         write!(f, "{run} {writer} {number} {name} {a} {b}")
     }
@@ -198,13 +198,13 @@ impl FromStr for Plan {
         let id = Id { run: read(run)?, writer: read(writer)?, number: read(number)? };
         let (a, b) = (read(a)?, read(b)?);
         let kind = match name {
-            "small" => Kind::Small,
-            "large" => Kind::Large,
-            "register" => Kind::Register { register: a, read: b },
-            "forget" => Kind::Forget { below: a },
-            "fill" => Kind::Fill { group: a, part: b },
-            "empty" => Kind::Empty { group: a },
-            "prune" => Kind::Prune,
+            "small" => PlanKind::Small,
+            "large" => PlanKind::Large,
+            "register" => PlanKind::Register { register: a, read: b },
+            "forget" => PlanKind::Forget { below: a },
+            "fill" => PlanKind::Fill { group: a, part: b },
+            "empty" => PlanKind::Empty { group: a },
+            "prune" => PlanKind::Prune,
             _ => return Err(()),
         };
         Ok(Plan { id, kind })

@@ -10,7 +10,7 @@ use fdb_embedded::{Engine, Error, OpenOptions, Transaction};
 use flatbed_testkit::Random;
 
 use crate::common::{commit, open, promise, wait};
-use crate::plan::{Change, Id, Kind, PARTS, Plan, hex, progress, progress_value, register};
+use crate::plan::{Change, Id, PARTS, Plan, PlanKind, hex, progress, progress_value, register};
 
 const ADD: i32 = 2;
 const STAMP_KEY: i32 = 14;
@@ -54,18 +54,18 @@ struct Writer<'e> {
 impl Writer<'_> {
     fn mixed(&mut self) {
         if self.id.writer == 0 && self.random.below(3) == 0 {
-            self.commit(&self.engine.transaction(), Kind::Prune);
+            self.commit(&self.engine.transaction(), PlanKind::Prune);
         }
         loop {
             let transaction = self.engine.transaction();
             let kind = match self.random.below(100) {
-                0..3 => Kind::Large,
+                0..3 => PlanKind::Large,
                 3..30 => {
                     let register = self.random.below(REGISTERS);
-                    Kind::Register { register, read: self.read(&transaction, register) }
+                    PlanKind::Register { register, read: self.read(&transaction, register) }
                 }
-                30..36 => Kind::Forget { below: self.id.number },
-                _ => Kind::Small,
+                30..36 => PlanKind::Forget { below: self.id.number },
+                _ => PlanKind::Small,
             };
             // With a read version the commit can conflict or become too old, and shows that versions grow.
             if self.random.below(3) == 0 {
@@ -82,7 +82,10 @@ impl Writer<'_> {
             let read = read.unwrap_or_else(|| progress_value(0, 0));
             let number = |at| u64::from_be_bytes(read[at..at + 8].try_into().expect("eight bytes"));
             let (group, part) = (number(0), number(8));
-            self.commit(&transaction, if part < PARTS { Kind::Fill { group, part } } else { Kind::Empty { group } });
+            self.commit(
+                &transaction,
+                if part < PARTS { PlanKind::Fill { group, part } } else { PlanKind::Empty { group } },
+            );
         }
     }
 
@@ -91,12 +94,12 @@ impl Writer<'_> {
         value.map_or(0, |value| u64::from_be_bytes(value.try_into().expect("eight bytes")))
     }
 
-    fn commit(&mut self, transaction: &Transaction, kind: Kind) {
+    fn commit(&mut self, transaction: &Transaction, kind: PlanKind) {
         let plan = Plan { id: self.id, kind };
         self.id.number += 1;
         let read_version = match kind {
             // These kinds have read, so they have a read version.
-            Kind::Register { .. } | Kind::Fill { .. } | Kind::Empty { .. } => {
+            PlanKind::Register { .. } | PlanKind::Fill { .. } | PlanKind::Empty { .. } => {
                 transaction.get_read_version().expect("a version")
             }
             _ => 0,

@@ -101,7 +101,7 @@ pub fn parse_unique<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Value<'a>, P
 /// As [`parse()`].
 pub fn as_written<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Option<&'a str>, ParseError> {
     let mut parser = Parser::of(bytes, limits, false)?;
-    let Seen = parser.whole()?;
+    let NoValue = parser.whole()?;
     Ok(parser.is_as_written.then_some(parser.text))
 }
 
@@ -110,7 +110,7 @@ fn parse_with<'a>(bytes: &'a [u8], limits: &Limits, is_unique: bool) -> Result<V
 }
 
 /// The product of the parser.
-trait Made<'a>: Sized {
+trait ParseOutput<'a>: Sized {
     fn null() -> Self;
     fn bool(value: bool) -> Self;
     fn number(text: &'a str) -> Self;
@@ -119,7 +119,7 @@ trait Made<'a>: Sized {
     fn object(members: Vec<(Cow<'a, str>, Self)>) -> Self;
 }
 
-impl<'a> Made<'a> for Value<'a> {
+impl<'a> ParseOutput<'a> for Value<'a> {
     fn null() -> Self {
         Value::Null
     }
@@ -146,31 +146,31 @@ impl<'a> Made<'a> for Value<'a> {
 }
 
 /// A product that keeps nothing: a vector of them allocates nothing.
-struct Seen;
+struct NoValue;
 
-impl<'a> Made<'a> for Seen {
+impl<'a> ParseOutput<'a> for NoValue {
     fn null() -> Self {
-        Seen
+        NoValue
     }
 
     fn bool(_: bool) -> Self {
-        Seen
+        NoValue
     }
 
     fn number(_: &'a str) -> Self {
-        Seen
+        NoValue
     }
 
     fn string(_: Cow<'a, str>) -> Self {
-        Seen
+        NoValue
     }
 
     fn array(_: Vec<Self>) -> Self {
-        Seen
+        NoValue
     }
 
     fn object(_: Vec<(Cow<'a, str>, Self)>) -> Self {
-        Seen
+        NoValue
     }
 }
 
@@ -193,7 +193,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses the only value of the text.
-    fn whole<V: Made<'a>>(&mut self) -> Result<V, ParseError> {
+    fn whole<V: ParseOutput<'a>>(&mut self) -> Result<V, ParseError> {
         self.space();
         let value = self.value()?;
         self.space();
@@ -220,7 +220,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn value<V: Made<'a>>(&mut self) -> Result<V, ParseError> {
+    fn value<V: ParseOutput<'a>>(&mut self) -> Result<V, ParseError> {
         match self.peek()? {
             b'"' => {
                 self.at += 1;
@@ -236,7 +236,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn word<V: Made<'a>>(&mut self, word: &str, value: V) -> Result<V, ParseError> {
+    fn word<V: ParseOutput<'a>>(&mut self, word: &str, value: V) -> Result<V, ParseError> {
         if !self.rest().starts_with(word.as_bytes()) {
             return Err(self.error(ParseErrorKind::Unexpected));
         }
@@ -244,7 +244,7 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    fn nested<V: Made<'a>>(&mut self, inside: fn(&mut Self) -> Result<V, ParseError>) -> Result<V, ParseError> {
+    fn nested<V: ParseOutput<'a>>(&mut self, inside: fn(&mut Self) -> Result<V, ParseError>) -> Result<V, ParseError> {
         self.depth_left = self.depth_left.checked_sub(1).ok_or_else(|| self.error(ParseErrorKind::Depth))?;
         self.at += 1;
         let value = inside(self)?;
@@ -252,7 +252,7 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    fn array<V: Made<'a>>(&mut self) -> Result<V, ParseError> {
+    fn array<V: ParseOutput<'a>>(&mut self) -> Result<V, ParseError> {
         let mut items = Vec::new();
         self.space();
         if self.peek()? == b']' {
@@ -274,7 +274,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn object<V: Made<'a>>(&mut self) -> Result<V, ParseError> {
+    fn object<V: ParseOutput<'a>>(&mut self) -> Result<V, ParseError> {
         let mut members = Vec::new();
         self.space();
         if self.peek()? == b'}' {
@@ -402,7 +402,7 @@ impl<'a> Parser<'a> {
         Ok(value)
     }
 
-    fn number<V: Made<'a>>(&mut self) -> Result<V, ParseError> {
+    fn number<V: ParseOutput<'a>>(&mut self) -> Result<V, ParseError> {
         let start = self.at;
         let error = ParseError { kind: ParseErrorKind::Number, offset: start };
         let shape = number_shape(self.rest()).ok_or(error)?;

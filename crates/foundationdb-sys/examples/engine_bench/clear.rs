@@ -51,7 +51,7 @@ async fn write(database: Arc<Database>, writer: u64, is_over: Arc<AtomicBool>) -
     times
 }
 
-struct Found {
+struct ClearTimes {
     /// The clearing commit itself.
     own: f64,
     longest_before: f64,
@@ -60,7 +60,7 @@ struct Found {
     freed: f64,
 }
 
-fn measure(bench: &Bench, fresh: &Fresh) -> Found {
+fn measure(bench: &Bench, fresh: &Fresh) -> ClearTimes {
     let directory = fresh.directory.as_path();
     let full = live_bytes(directory);
     let is_over = Arc::new(AtomicBool::new(false));
@@ -89,7 +89,7 @@ fn measure(bench: &Bench, fresh: &Fresh) -> Found {
         let of_time = times.iter().filter(|(at, took)| (*at + *took > begun) == after);
         of_time.map(|(_, took)| took.as_secs_f64()).fold(0.0, f64::max)
     };
-    Found { own, longest_before: longest(false), longest: longest(true), freed }
+    ClearTimes { own, longest_before: longest(false), longest: longest(true), freed }
 }
 
 /// One LMDB transaction that removes all keys.
@@ -112,7 +112,7 @@ pub fn run(bench: &Bench) -> Vec<Row> {
         found.push(measure(bench, &fresh));
     }
     let raw = raw_clear(bench);
-    let of = |part: fn(&Found) -> f64| median(found.iter().map(part).collect());
+    let of = |part: fn(&ClearTimes) -> f64| median(found.iter().map(part).collect());
     let worst = found.iter().map(|found| found.longest).fold(0.0, f64::max);
     let keys = number(keys as f64);
     vec![

@@ -14,7 +14,7 @@ use crate::setup::{Bench, KEYS_PER_COMMIT, Random, Raw, cpu_time, key, rate, val
 
 /// The placement of a commit's ten keys.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Place {
+pub enum KeyPlacement {
     /// Adjacent, like the keys of one document.
     Together,
     /// Random.
@@ -22,18 +22,24 @@ pub enum Place {
 }
 
 /// The key numbers of a commit.
-pub fn numbers(random: &mut Random, keys: &Range<u64>, place: Place) -> [u64; KEYS_PER_COMMIT as usize] {
+pub fn numbers(random: &mut Random, keys: &Range<u64>, place: KeyPlacement) -> [u64; KEYS_PER_COMMIT as usize] {
     let count = keys.end - keys.start;
     let first = keys.start + random.below(count - KEYS_PER_COMMIT);
     let mut numbers = [0; KEYS_PER_COMMIT as usize];
     for (at, number) in numbers.iter_mut().enumerate() {
-        *number = if place == Place::Together { first + at as u64 } else { keys.start + random.below(count) };
+        *number = if place == KeyPlacement::Together { first + at as u64 } else { keys.start + random.below(count) };
     }
     numbers
 }
 
 /// Commits one after the other until `deadline`. Returns the number of commits.
-async fn commit_until(database: Arc<Database>, keys: Range<u64>, place: Place, seed: u64, deadline: Instant) -> u64 {
+async fn commit_until(
+    database: Arc<Database>,
+    keys: Range<u64>,
+    place: KeyPlacement,
+    seed: u64,
+    deadline: Instant,
+) -> u64 {
     let (mut random, mut count) = (Random(seed), 0);
     while Instant::now() < deadline {
         let trx = database.create_trx().expect("a transaction");
@@ -47,7 +53,7 @@ async fn commit_until(database: Arc<Database>, keys: Range<u64>, place: Place, s
 }
 
 /// Commits a second with `tasks` tasks on the runtime.
-pub fn commits(bench: &Bench, tasks: u64, place: Place, keys: Range<u64>, duration: Duration) -> f64 {
+pub fn commits(bench: &Bench, tasks: u64, place: KeyPlacement, keys: Range<u64>, duration: Duration) -> f64 {
     let started = Instant::now();
     let deadline = started + duration;
     let spawn = |task| {
@@ -60,7 +66,7 @@ pub fn commits(bench: &Bench, tasks: u64, place: Place, keys: Range<u64>, durati
 }
 
 /// The same writes in one LMDB transaction per batch; commits a second.
-fn raw_commits(raw: &Raw, keys: &Range<u64>, place: Place, batch: u64, sorted: bool, duration: Duration) -> f64 {
+fn raw_commits(raw: &Raw, keys: &Range<u64>, place: KeyPlacement, batch: u64, sorted: bool, duration: Duration) -> f64 {
     let mut random = Random(duration.as_nanos() as u64);
     let mut batch_numbers = Vec::new();
     rate(duration, || {
@@ -82,7 +88,7 @@ fn raw_commits(raw: &Raw, keys: &Range<u64>, place: Place, batch: u64, sorted: b
 
 pub fn run(bench: &Bench) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (place, name) in [(Place::Together, "together"), (Place::Apart, "apart")] {
+    for (place, name) in [(KeyPlacement::Together, "together"), (KeyPlacement::Apart, "apart")] {
         if bench.settings.wants(&format!("commits.64.{name}")) {
             rows.extend(many(bench, place, name));
         }
@@ -93,7 +99,7 @@ pub fn run(bench: &Bench) -> Vec<Row> {
     rows
 }
 
-fn many(bench: &Bench, place: Place, name: &str) -> Vec<Row> {
+fn many(bench: &Bench, place: KeyPlacement, name: &str) -> Vec<Row> {
     let keys = 0..bench.settings.keys;
     let batches = Cell::new((0, 0));
     // Plain LMDB gets the batch size that the engine reached in its last round.
@@ -153,7 +159,7 @@ impl CpuTime {
     }
 }
 
-fn single(bench: &Bench, place: Place, name: &str) -> Vec<Row> {
+fn single(bench: &Bench, place: KeyPlacement, name: &str) -> Vec<Row> {
     let keys = 0..bench.settings.keys;
     // LMDB's writes for such a commit, once the first commits have put the free pages to use.
     let warm = Duration::from_millis(200);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use foundationdb::Database;
 use futures::executor::block_on;
 
-use crate::commits::{Place, numbers};
+use crate::commits::{KeyPlacement, numbers};
 use crate::report::{Row, megabytes, per_second};
 use crate::setup::{Bench, Fresh, Random, key, value};
 
@@ -49,7 +49,7 @@ async fn write(database: Arc<Database>, seed: u64, asks_version: bool, deadline:
         if asks_version {
             trx.get_read_version().await.expect("a version");
         }
-        for number in numbers(&mut random, &(0..KEYS), Place::Together) {
+        for number in numbers(&mut random, &(0..KEYS), KeyPlacement::Together) {
             trx.set(&key(number), &value(random.next()));
         }
         trx.commit().await.expect("a commit");

@@ -28,7 +28,7 @@ static HEAP: heap::Counting = heap::Counting;
 
 const HELP: &str = "engine_bench [OPTION]... [PART]...
 
-Parts, all without any; the beginning of a name stands for all that begin so:
+Parts (default: all); a prefix selects all parts that begin with it:
   commits.64.together commits.64.apart commits.1.together commits.1.apart
   points.many points.ten points.snapshot   ranges.many ranges.one
   scan.pages scan.stream scan.tasks        watches
@@ -36,13 +36,13 @@ Parts, all without any; the beginning of a name stands for all that begin so:
   held.none held.one held.always held.versions   late
 
 Options:
-  --directory DIR   where the data lies; it must be on a disk, as syncs are measured (default: beside the program)
+  --directory DIR   directory of the data; it must be on a disk, because syncs are measured (default: in target)
   --seconds S       length of one round of one side (1)
-  --rounds N        rounds of each side, in turn (5)
+  --rounds N        rounds of each side, alternating (5)
   --keys N          keys of the data set (1000000)
   --engine-alone    leave plain LMDB out, for a profile
-  --output FILE     write the table there as well
-  --append          keep what is in that file";
+  --output FILE     also write the table to FILE
+  --append          append to FILE";
 
 /// A part of the benchmark.
 type Part = fn(&Bench) -> Vec<Row>;

@@ -11,32 +11,32 @@ use futures::TryStreamExt;
 use futures::executor::block_on;
 
 use crate::report::{Row, at_least, megabytes, per_second};
-use crate::setup::{Bench, ENDS, Measured, Random, Raw, Stopwatch, key, look_at, rate_without_waits};
+use crate::setup::{Bench, ENDS, Random, Raw, SideRate, Stopwatch, key, look_at, rate_without_waits};
 
 const RANGE_KEYS: usize = 20;
 
 /// The reads of a transaction: their kind and number.
 #[derive(Clone, Copy)]
-enum Read {
+enum ReadKind {
     Point { per_transaction: u64, snapshot: bool },
     Range { per_transaction: u64 },
 }
 
-impl Read {
+impl ReadKind {
     fn per_transaction(self) -> u64 {
         match self {
-            Read::Point { per_transaction, .. } | Read::Range { per_transaction } => per_transaction,
+            ReadKind::Point { per_transaction, .. } | ReadKind::Range { per_transaction } => per_transaction,
         }
     }
 
     async fn run(self, trx: &Transaction, random: &mut Random, keys: u64) {
         let from = key(random.below(keys - RANGE_KEYS as u64));
         match self {
-            Read::Point { snapshot, .. } => {
+            ReadKind::Point { snapshot, .. } => {
                 let found = trx.get(&from, snapshot).await.expect("a read").expect("a value");
                 look_at(&found);
             }
-            Read::Range { .. } => {
+            ReadKind::Range { .. } => {
                 let mut range = RangeOption::from((&from[..], ENDS.1));
                 range.limit = Some(RANGE_KEYS);
                 range.mode = StreamingMode::Exact;
@@ -53,8 +53,8 @@ impl Read {
     fn run_raw(self, raw: &Raw, txn: &heed::RoTxn<'_, heed::WithoutTls>, random: &mut Random, keys: u64) {
         let from = key(random.below(keys - RANGE_KEYS as u64));
         match self {
-            Read::Point { .. } => look_at(raw.db.get(txn, &from).expect("a read").expect("a value")),
-            Read::Range { .. } => {
+            ReadKind::Point { .. } => look_at(raw.db.get(txn, &from).expect("a read").expect("a value")),
+            ReadKind::Range { .. } => {
                 let bounds = (std::ops::Bound::Included(&from[..]), std::ops::Bound::Unbounded);
                 for pair in raw.db.range(txn, &bounds).expect("a read").take(RANGE_KEYS) {
                     let (key, value) = pair.expect("a pair");
@@ -67,7 +67,7 @@ impl Read {
 }
 
 /// Runs one transaction's reads. Returns their number.
-async fn transaction(database: &Database, read: Read, random: &mut Random, keys: u64) -> u64 {
+async fn transaction(database: &Database, read: ReadKind, random: &mut Random, keys: u64) -> u64 {
     let trx = database.create_trx().expect("a transaction");
     for _ in 0..read.per_transaction() {
         read.run(&trx, random, keys).await;
@@ -76,17 +76,17 @@ async fn transaction(database: &Database, read: Read, random: &mut Random, keys:
 }
 
 /// Reads a second of CPU time, on this thread alone.
-fn alone(bench: &Bench, read: Read, duration: Duration) -> f64 {
+fn alone(bench: &Bench, read: ReadKind, duration: Duration) -> f64 {
     let (mut random, keys) = (Random(3), bench.settings.keys);
     rate_without_waits(1, duration, || block_on(transaction(&bench.database, read, &mut random, keys)))
 }
 
-fn raw_alone(bench: &Bench, read: Read, duration: Duration) -> f64 {
+fn raw_alone(bench: &Bench, read: ReadKind, duration: Duration) -> f64 {
     let mut random = Random(3);
     rate_without_waits(1, duration, || raw_transaction(bench, read, &mut random))
 }
 
-fn raw_transaction(bench: &Bench, read: Read, random: &mut Random) -> u64 {
+fn raw_transaction(bench: &Bench, read: ReadKind, random: &mut Random) -> u64 {
     let txn = bench.raw.env.read_txn().expect("a transaction");
     for _ in 0..read.per_transaction() {
         read.run_raw(&bench.raw, &txn, random, bench.settings.keys);
@@ -95,7 +95,7 @@ fn raw_transaction(bench: &Bench, read: Read, random: &mut Random) -> u64 {
 }
 
 /// Reads a second of 64 tasks on as many threads as there are CPUs.
-fn tasks(bench: &Bench, read: Read, duration: Duration) -> f64 {
+fn tasks(bench: &Bench, read: ReadKind, duration: Duration) -> f64 {
     let (watch, keys) = (Arc::new(Stopwatch::start(bench.cpus)), bench.settings.keys);
     let task = |seed: u64| {
         let (database, watch) = (Arc::clone(&bench.database), Arc::clone(&watch));
@@ -114,7 +114,7 @@ fn tasks(bench: &Bench, read: Read, duration: Duration) -> f64 {
 }
 
 /// Reads a second on this many threads, without tasks.
-fn raw_threads(bench: &Bench, read: Read, duration: Duration) -> f64 {
+fn raw_threads(bench: &Bench, read: ReadKind, duration: Duration) -> f64 {
     let watch = Stopwatch::start(bench.cpus);
     let reads = |seed: u64| {
         let (mut random, mut count) = (Random(seed << 32), 0);
@@ -137,15 +137,15 @@ fn threads(bench: &Bench) -> String {
 
 pub fn points(bench: &Bench) -> Vec<Row> {
     let kinds = [
-        ("points.many", "1,000 in a transaction", Read::Point { per_transaction: 1_000, snapshot: false }),
-        ("points.ten", "10 in a transaction", Read::Point { per_transaction: 10, snapshot: false }),
+        ("points.many", "1,000 in a transaction", ReadKind::Point { per_transaction: 1_000, snapshot: false }),
+        ("points.ten", "10 in a transaction", ReadKind::Point { per_transaction: 10, snapshot: false }),
         (
             "points.snapshot",
             "1,000 snapshot reads in a transaction",
-            Read::Point { per_transaction: 1_000, snapshot: true },
+            ReadKind::Point { per_transaction: 1_000, snapshot: true },
         ),
     ];
-    let row = |what: String, measured: Vec<Measured>| {
+    let row = |what: String, measured: Vec<SideRate>| {
         Row::new(what)
             .engine(per_second(measured[0].rate))
             .raw(per_second(measured[1].rate))
@@ -189,16 +189,16 @@ fn raw_copies(bench: &Bench, per_transaction: u64, duration: Duration) -> f64 {
 }
 
 pub fn ranges(bench: &Bench) -> Vec<Row> {
-    let row = |what: String, rate: f64, raw: Measured| {
+    let row = |what: String, rate: f64, raw: SideRate| {
         Row::new(what).engine(per_second(rate)).raw(per_second(raw.rate)).share(raw.share)
     };
-    let aimed = |row: Row, raw: Measured| row.aim("55 %", at_least(raw.share, 0.55));
+    let aimed = |row: Row, raw: SideRate| row.aim("55 %", at_least(raw.share, 0.55));
     let mut rows = Vec::new();
     for (name, per_transaction) in [("ranges.many", 100), ("ranges.one", 1)] {
         if !bench.settings.wants(name) {
             continue;
         }
-        let read = Read::Range { per_transaction };
+        let read = ReadKind::Range { per_transaction };
         let what = format!("range reads of {RANGE_KEYS} keys, {per_transaction} in a transaction");
         let measured = bench.alternate(&mut [
             &mut |time| alone(bench, read, time),
@@ -290,7 +290,7 @@ pub fn scan(bench: &Bench) -> Vec<Row> {
         |time| rate_without_waits(1, time, || block_on(scan_stream(&bench.database, from.to_vec(), to.to_vec())));
     let mut raw = |time| rate_without_waits(1, time, || scan_raw(bench, from, to));
     let mut rows = Vec::new();
-    let row = |what: String, measured: Vec<Measured>| {
+    let row = |what: String, measured: Vec<SideRate>| {
         Row::new(what)
             .engine(format!("{}/s", megabytes(measured[0].rate)))
             .raw(format!("{}/s", megabytes(measured[1].rate)))

@@ -135,7 +135,7 @@ impl Bench {
 
     /// Runs the sides alternately for several rounds. Returns the median rate of each, and the median share that the
     /// first side reached of each other one within a round.
-    pub fn alternate(&self, sides: &mut [&mut dyn FnMut(Duration) -> f64]) -> Vec<Measured> {
+    pub fn alternate(&self, sides: &mut [&mut dyn FnMut(Duration) -> f64]) -> Vec<SideRate> {
         let count = if self.settings.engine_alone { 1 } else { sides.len() };
         let mut rates = vec![Vec::new(); sides.len()];
         let mut shares = vec![Vec::new(); sides.len()];
@@ -148,7 +148,7 @@ impl Bench {
                 shares[at].push(own / other);
             }
         }
-        let measured = |(rates, shares): (Vec<f64>, Vec<f64>)| Measured { rate: median(rates), share: median(shares) };
+        let measured = |(rates, shares): (Vec<f64>, Vec<f64>)| SideRate { rate: median(rates), share: median(shares) };
         rates.into_iter().zip(shares).map(measured).collect()
     }
 }
@@ -194,7 +194,7 @@ impl Drop for Fresh {
 
 /// The rate of a side, and the share of it that the first side reached. NaN if it did not run.
 #[derive(Clone, Copy, Debug)]
-pub struct Measured {
+pub struct SideRate {
     pub rate: f64,
     pub share: f64,
 }

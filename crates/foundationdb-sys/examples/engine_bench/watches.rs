@@ -7,7 +7,7 @@ use foundationdb::{Database, FdbResult};
 use futures::FutureExt;
 use futures::executor::block_on;
 
-use crate::commits::{Place, commits};
+use crate::commits::{KeyPlacement, commits};
 use crate::heap;
 use crate::machine::status_bytes;
 use crate::report::{Row, at_least, at_most, number, per_second};
@@ -50,7 +50,7 @@ pub fn run(bench: &Bench) -> Vec<Row> {
     );
 
     let others = count..keys;
-    let rate = |duration: Duration| commits(bench, 64, Place::Together, others.clone(), duration);
+    let rate = |duration: Duration| commits(bench, 64, KeyPlacement::Together, others.clone(), duration);
     let mut with = |duration| {
         let watches = set();
         let rate = rate(duration);
