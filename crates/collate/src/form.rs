@@ -21,7 +21,6 @@ use crate::number::Number;
 /// The terminator of a string, an array or an object.
 pub(crate) const END: u8 = 0;
 
-/// The tags of an order.
 struct Tags {
     null: u8,
     no: u8,
@@ -62,7 +61,6 @@ fn tags(collation: &Collation) -> &'static Tags {
     if collation.is_raw() { &RAW } else { &UNICODE }
 }
 
-/// The tag of arrays.
 pub(crate) fn array_tag(collation: &Collation) -> u8 {
     tags(collation).array
 }
@@ -70,7 +68,6 @@ pub(crate) fn array_tag(collation: &Collation) -> u8 {
 /// Added to the position of a number's leading one, which is -1074 to about 13,600.
 const PLACE_BIAS: i32 = 0x4000;
 
-/// The writer is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 

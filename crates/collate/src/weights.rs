@@ -14,7 +14,6 @@ pub(crate) const LONG_BYTES: usize = 1_024;
 /// The most weights kept: those of 8 MB of text have at most about ten windows.
 const WINDOW_BYTES: usize = 16 << 20;
 
-/// Compares as the collator does.
 pub(crate) fn compare(collator: &CollatorBorrowed<'_>, a: &str, b: &str) -> Ordering {
     compare_in(collator, a, b, WINDOW_BYTES)
 }

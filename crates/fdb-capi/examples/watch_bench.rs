@@ -82,7 +82,6 @@ fn commit(transaction: *mut FDBTransaction, sender: &Sender<c_int>) {
     }
 }
 
-/// Sets keys in one transaction.
 fn set(database: *mut FDBDatabase, kind: u8, numbers: std::ops::Range<u64>, value: &[u8], sender: &Sender<c_int>) {
     let transaction = transaction(database);
     for number in numbers {

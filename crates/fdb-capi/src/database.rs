@@ -61,13 +61,11 @@ pub unsafe fn engine_of<'a>(database: *mut FDBDatabase) -> &'a Engine {
     unsafe { &*database }.engine()
 }
 
-/// A data directory and its connection.
 struct DatabasePlace {
     directory: PathBuf,
     connection: Connection,
 }
 
-/// Returns the place of the default database.
 fn default_place() -> Result<DatabasePlace, ClusterFileError> {
     for variable in ["FLATBED_CLUSTER_FILE", "FDB_CLUSTER_FILE"] {
         if let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
@@ -316,7 +314,6 @@ pub unsafe extern "C" fn fdb_database_get_client_status(db: *mut FDBDatabase) ->
     FDBFuture::ready(Outcome::Key(status.into_bytes()))
 }
 
-/// Quotes a JSON string.
 fn json_string(text: &str) -> String {
     let mut json = String::from('"');
     for character in text.chars() {

@@ -11,7 +11,6 @@ use fdb_embedded::{Error, Result, Transaction};
 #[derive(Debug, Default)]
 pub(crate) struct Defaults(Mutex<Vec<(u32, Option<Vec<u8>>)>>);
 
-/// Returns the transaction option that a database option presets.
 fn transaction_option(database_option: u32) -> Option<u32> {
     Some(match database_option {
         405 | 500..=503 | 701 => database_option,

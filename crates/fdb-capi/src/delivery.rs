@@ -195,7 +195,6 @@ fn call_back(future: &Arc<FDBFuture>) {
     }
 }
 
-/// Hands work to the network thread.
 fn hand_over(mut state: MutexGuard<'static, DeliveryState>, work: Work) {
     state.waiting.push(work);
     let wakes = std::mem::take(&mut state.is_asleep);

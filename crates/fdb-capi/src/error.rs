@@ -51,7 +51,6 @@ pub(crate) const SNAP_PATH_NOT_WHITELISTED: Error = Error(2505);
 /// The id of a disk snapshot is not 32 hexadecimal digits.
 pub(crate) const SNAP_INVALID_UID_STRING: Error = Error(2509);
 
-/// Converts a result to its code: 0 for success.
 pub(crate) fn code(result: fdb_embedded::Result<()>) -> fdb_error_t {
     result.map_or_else(|error| error.0, |()| 0)
 }

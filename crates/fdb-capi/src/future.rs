@@ -116,7 +116,6 @@ impl FDBFuture {
         Arc::into_raw(this).cast_mut()
     }
 
-    /// Ends the watch with the future.
     pub(crate) fn attach_watch(&self, engine: &Engine, id: WatchId) {
         let mut waiting = self.lock();
         if !self.is_ready() {

@@ -7,7 +7,6 @@ use fdb_embedded::{Error, Result};
 
 use crate::error::FILE_NOT_FOUND;
 
-/// The value format of an option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Takes {
     /// Anything, or nothing.

@@ -80,7 +80,6 @@ impl FDBTransaction {
         FDBFuture::into_raw(future)
     }
 
-    /// Changes the transaction if it is usable.
     fn change(&self, change: impl FnOnce(&Transaction)) {
         if let Ok(transaction) = self.usable() {
             change(transaction);

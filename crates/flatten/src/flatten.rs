@@ -104,7 +104,6 @@ struct Flattener<'i, I> {
     rows: Rows,
 }
 
-/// A member of an object.
 #[derive(Debug, Clone, Copy)]
 struct Field {
     /// `None`: the name is stored literally.
@@ -125,7 +124,6 @@ impl<I: FieldIds> Flattener<'_, I> {
         self.behind = None;
     }
 
-    /// Truncates the path to `len` bytes.
     fn up(&mut self, len: usize) {
         if self.shared > len {
             self.shared = len;

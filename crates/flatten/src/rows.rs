@@ -62,7 +62,6 @@ impl Rows {
     }
 }
 
-/// A row in a buffer.
 pub(crate) struct RowEntry<'r> {
     /// The number of bytes that its path shares with the previous one.
     pub shared: usize,

@@ -33,7 +33,6 @@ const SMALL_INT_COUNT: u64 = 64;
 const SHORT_STRING_COUNT: usize = 64;
 const SHORT_NUMBER_MAX: usize = 32;
 
-/// The value of a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Scalar<'a> {
     Null,
@@ -179,7 +178,6 @@ impl<'a> Cursor<'a> {
         usize::try_from(self.varint()?).map_err(|_| DecodeError::BadRun)
     }
 
-    /// Reads a scalar.
     #[inline]
     pub(crate) fn scalar(&mut self) -> Result<Scalar<'a>, DecodeError> {
         let tag = self.byte()?;

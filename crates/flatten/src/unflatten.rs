@@ -80,9 +80,6 @@ pub fn write_members<'k>(
 }
 
 /// Reads a body as a tree, from the pairs that [`crate::pack`] made, in order.
-///
-/// # Errors
-/// [`DecodeError`]
 pub fn read_body<'k>(
     pairs: impl IntoIterator<Item = (&'k [u8], &'k [u8])>,
     names: &impl FieldNames,
@@ -131,7 +128,6 @@ enum FrameKind {
     Order,
 }
 
-/// A value being written.
 #[derive(Debug)]
 struct Frame {
     kind: FrameKind,
@@ -152,7 +148,6 @@ pub(crate) struct Writer<'o, 'n, N> {
     out: &'o mut Vec<u8>,
     /// True if the root is an object whose braces are left out.
     members_only: bool,
-    /// Path of the last row.
     path: Vec<u8>,
     rows: usize,
     frames: Vec<Frame>,
@@ -349,7 +344,6 @@ impl<'o, 'n, N: FieldNames> Writer<'o, 'n, N> {
         Ok(())
     }
 
-    /// Closes the innermost frame.
     fn close(&mut self) -> Result<(), DecodeError> {
         let frame = self.frames.pop().ok_or(DecodeError::BadPath)?;
         let bare = self.members_only && self.frames.is_empty();

@@ -45,7 +45,7 @@ pub enum LoadError {
         tried: String,
     },
     /// The library found lacks one of FoundationDB's functions.
-    #[error("{path} is no libfdb_c of 7.3: it has no function {function}")]
+    #[error("{path} is not a libfdb_c of 7.3: the function {function} is missing")]
     Foreign {
         /// The file.
         path: String,
@@ -75,9 +75,6 @@ static ACTIVE: OnceLock<Active> = OnceLock::new();
 static CHOOSING: Mutex<()> = Mutex::new(());
 
 /// Chooses the backend for this process, before the network is set up. Choosing the same one again is allowed.
-///
-/// # Errors
-/// [`LoadError`].
 pub fn select(backend: Backend) -> Result<(), LoadError> {
     let _alone = CHOOSING.lock().unwrap_or_else(PoisonError::into_inner);
     match (ACTIVE.get(), &backend) {

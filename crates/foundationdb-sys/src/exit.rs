@@ -24,7 +24,6 @@ pub const NETWORK_THREAD: &str = "fdb-network";
 /// message.
 const JOIN_MAX: Duration = Duration::from_secs(10);
 
-/// The most registrations of the handler.
 const REGISTRATIONS_MAX: u32 = 32;
 
 /// A call of the API without arguments.

@@ -11,7 +11,6 @@ use crate::declared::each_function;
 
 macro_rules! table {
     ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $ret:ty)?;)*) => {
-        /// One pointer for each function.
         pub(crate) struct Table {
             $(pub(crate) $name: unsafe extern "C" fn($($type),*) $(-> $ret)?,)*
         }

@@ -218,7 +218,6 @@ impl Branch {
         (self.at(rev.generation()) == Some(rev)).then_some(depth)
     }
 
-    /// The branch's revision of a generation.
     fn at(&self, generation: u64) -> Option<&RevId> {
         let depth = usize::try_from(self.leaf.generation().checked_sub(generation)?).ok()?;
         if depth == 0 { Some(&self.leaf) } else { self.ancestors.get(depth - 1) }

@@ -23,9 +23,6 @@ pub struct BuiltNodes<S> {
 /// in its own transaction, while the rows do not change.
 ///
 /// A tree is built by levels from 1 on until [`is_root`](BuiltNodes::is_root).
-///
-/// # Errors
-/// The tree's.
 pub async fn build<T: Tree>(
     tree: &T,
     shape: &Shape,

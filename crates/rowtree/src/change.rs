@@ -34,7 +34,6 @@ pub struct NodeChanges<S> {
     pub root: Option<S>,
 }
 
-/// Entries of a level by key.
 type Entries<T> = BTreeMap<Key, EntryOf<T>>;
 
 /// Computes the node changes of a tree whose root has the level `height`.
@@ -46,9 +45,6 @@ type Entries<T> = BTreeMap<Key, EntryOf<T>>;
 ///
 /// The rows of a node of level 1 are not read if every change in it keeps its level, and the
 /// [deltas](RowChange::delta) give the [adjusted](Tree::adjusted) summary.
-///
-/// # Errors
-/// The tree's.
 pub async fn change<T: Tree>(
     tree: &T,
     shape: &Shape,
@@ -226,7 +222,6 @@ impl<T: Tree> ChangedPart<T> {
     }
 }
 
-/// A node with changed rows.
 struct ChangedNode<'d, D> {
     end: Option<Key>,
     /// The deltas of its changes; `None`: the node must be rebuilt from its rows.

@@ -101,7 +101,6 @@ struct End<R, S> {
     /// Entries that were read and not taken, the next one last.
     read: Vec<(Key, TreeEntry<R, S>)>,
     more: bool,
-    /// The last entry read.
     last: Option<Key>,
 }
 
@@ -156,9 +155,6 @@ impl<R: Clone + Send + Sync, S: Summary> End<R, S> {
 }
 
 /// Summarises all rows of a range; `None`: the range is empty.
-///
-/// # Errors
-/// The tree's.
 pub async fn cover<T: Tree>(
     tree: &T,
     shape: &Shape,
@@ -221,9 +217,6 @@ pub(crate) async fn sums<T: Tree>(tree: &T, of: Vec<Vec<PartsOf<T>>>) -> Result<
 }
 
 /// Counts the rows of a range. Usually waits once.
-///
-/// # Errors
-/// The tree's.
 pub async fn count<T: Tree>(tree: &T, shape: &Shape, height: u8, range: &KeyRange) -> Result<u64, T::Error> {
     let pieces = pieces(tree, shape, height, range, COUNT_ENDS).await?;
     Ok(pieces.iter().map(|piece| rows_of(&piece.entry)).sum())
@@ -238,9 +231,6 @@ fn rows_of<R, S: Summary>(entry: &TreeEntry<R, S>) -> u64 {
 
 /// Returns the key of the row that has `before` rows before it; `None`: there are fewer rows. Waits once for each
 /// level.
-///
-/// # Errors
-/// The tree's.
 pub async fn nth<T: Tree>(tree: &T, height: u8, before: u64) -> Result<Option<Key>, T::Error> {
     let (mut range, mut before) = (KeyRange::all(), before);
     for level in (0..height).rev() {

@@ -35,7 +35,6 @@ pub struct Groups<R, S> {
 
 type GroupsOf<T> = Groups<<T as Tree>::Row, <T as Tree>::Summary>;
 
-/// A part of the range, in order.
 enum RangePart<R, S> {
     /// At least one row, all of one group.
     Rows(Vec<(Key, R)>),
@@ -83,9 +82,6 @@ impl<R, S> RangePart<R, S> {
 /// A node inside of one group is used whole. A node in which a group ends is opened, together with all other such
 /// nodes. The cost is proportional to the number of groups, with some 16 entries of each level for each group. It
 /// waits once for each level and 512 groups.
-///
-/// # Errors
-/// The tree's.
 pub async fn groups<T: Tree>(
     tree: &T,
     shape: &Shape,
@@ -145,7 +141,6 @@ pub async fn groups<T: Tree>(
     }
 }
 
-/// Divides rows in order into groups.
 fn parted<R, S>(rows: Vec<(Key, R)>, are_together: impl Fn(&[u8], &[u8]) -> bool) -> Vec<RangePart<R, S>> {
     let mut counts = Vec::new();
     let mut rest = rows.as_slice();

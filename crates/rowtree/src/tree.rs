@@ -24,12 +24,10 @@ impl KeyRange {
         *self.begin <= *key && self.is_before_end(key)
     }
 
-    /// Returns whether a key is before the range's end.
     pub(crate) fn is_before_end(&self, key: &[u8]) -> bool {
         self.end.as_ref().is_none_or(|end| *key < **end)
     }
 
-    /// Returns whether the range is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| *end <= self.begin)
     }
@@ -113,7 +111,6 @@ pub trait Tree: Sync {
     ) -> impl Future<Output = Result<Vec<Self::Summary>, Self::Error>> + Send;
 }
 
-/// A row or a node.
 #[derive(Debug, Clone)]
 pub(crate) enum TreeEntry<R, S> {
     Row(R),
@@ -160,7 +157,6 @@ pub(crate) async fn read_all<T: Tree>(tree: &T, level: u8, range: &KeyRange) -> 
     }
 }
 
-/// The key's successor.
 pub(crate) fn after(key: &[u8]) -> Key {
     [key, &[0]].concat()
 }

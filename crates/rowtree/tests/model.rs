@@ -50,7 +50,6 @@ struct Memory {
     reads: AtomicUsize,
     /// Advances when all pending reads are answered.
     tick: AtomicUsize,
-    /// Reads requested.
     asked: AtomicUsize,
     calls: Mutex<usize>,
     /// The node cache; `None`: no cache.
@@ -490,7 +489,6 @@ fn costs_are_those_of_the_depth() {
     }
 }
 
-/// A tree without digests.
 struct Counts<'a>(&'a Memory);
 
 impl Tree for Counts<'_> {

@@ -288,7 +288,6 @@ impl Slot {
         }
     }
 
-    /// The number, if it is one.
     fn number(&self) -> Option<Number> {
         match self {
             Slot::One(Value::Number(text)) => Some(Number::of_text(text)),

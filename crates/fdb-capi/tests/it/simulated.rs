@@ -113,7 +113,6 @@ fn one_server_works_for_all() {
     assert_eq!((clock.now() - begun).as_micros(), work);
     // It has its read version then, and is read after it.
     assert_eq!(ready_after(&clock, begun, &point), work + 170 + 1000);
-    // Idle again.
     let (tr, begun) = (database.transaction(), clock.now());
     assert_eq!(ready_after(&clock, begun, &tr.get(b"x")), 1500);
 }

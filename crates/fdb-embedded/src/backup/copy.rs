@@ -16,7 +16,6 @@ use crate::disk::format::{self, DATA_FILE, LOCK_FILE};
 use crate::disk::open_error::OpenError;
 use crate::shared::registry::{DirectoryClaim, Registration};
 
-/// The interval between two progress reports.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The progress of a copy.
@@ -29,7 +28,6 @@ pub struct CopyProgress {
     pub total_bytes: u64,
 }
 
-/// A database opened for copying.
 pub(crate) struct Source {
     env: Env<WithoutTls>,
     // Declared after the environment, so that LMDB closes the directory before this process may open it again.

@@ -11,7 +11,6 @@ use crate::disk::directory::sync_entries;
 use crate::disk::format::DATA_FILE;
 use crate::disk::open_error::OpenError;
 
-/// The name of an incomplete copy.
 const PARTIAL_FILE: &str = "data.mdb.partial";
 /// Copies the database in `dir` to `out/data.mdb`: the newest state at the beginning of the copy, without free pages.
 /// Another process may serve the database meanwhile; the copy does not block it. Creates `out` if it is missing.

@@ -147,7 +147,6 @@ impl RangeList {
         Some((self.bytes.get(begin.clone())?, self.bytes.get(end.clone())?))
     }
 
-    /// Replaces the end of the last range.
     fn set_last_end(&mut self, end: &[u8]) {
         if let Some((begin, place)) = self.places.last_mut() {
             // The last range is the last in memory.

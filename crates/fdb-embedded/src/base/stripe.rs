@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The number of stripes.
 pub(crate) const STRIPES: usize = 4;
 
 /// A value in cache lines of its own. The alignment is two lines because processors fetch lines in pairs.

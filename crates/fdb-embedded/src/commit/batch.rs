@@ -16,14 +16,12 @@ use crate::disk::packing::Packing;
 use crate::disk::store::{Allowance, Store, StoreResult};
 use crate::disk::stored::Stored;
 
-/// The collected changes of a batch.
 pub(crate) struct Batch {
     store: Store,
     /// `None` removes the key.
     values: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     /// Ranges that are already removed from LMDB or covered by a pending clear.
     pub(crate) cleared: Vec<KeyRange>,
-    /// The pending clears after the batch.
     clears: Arc<Clears>,
     /// The number and bytes of records that the batch's clears may still remove themselves.
     allowance: Allowance,
@@ -86,7 +84,6 @@ impl Batch {
         Stored { store: self.store, txn, clears: &self.clears, map_page_bytes: None }
     }
 
-    /// Returns the value of a key after the batch.
     pub(crate) fn value(&self, txn: &RwTxn<'_>, key: &[u8]) -> StoreResult<Option<Vec<u8>>> {
         match self.values.get(key) {
             Some(value) => Ok(value.clone()),

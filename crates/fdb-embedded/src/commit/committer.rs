@@ -46,7 +46,6 @@ struct AcceptedCommit {
     is_answered_unknown: bool,
 }
 
-/// The state of the commit thread.
 pub(crate) struct Committer {
     core: Arc<Core>,
     history: History,
@@ -69,7 +68,6 @@ impl Committer {
         }
     }
 
-    /// The body of the thread.
     pub(crate) fn run(mut self) {
         timekeeper::mark_committer();
         let mut requests = Vec::new();

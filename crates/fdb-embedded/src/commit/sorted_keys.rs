@@ -91,12 +91,10 @@ impl<const N: usize> SortedKeys<N> {
         Err(from)
     }
 
-    /// The number of keys below `key`.
     pub(crate) fn lower_bound(&self, key: &[u8]) -> usize {
         self.search(key).unwrap_or_else(|at| at)
     }
 
-    /// The number of keys not above `key`.
     pub(crate) fn upper_bound(&self, key: &[u8]) -> usize {
         self.search(key).map_or_else(|at| at, |at| at + 1)
     }

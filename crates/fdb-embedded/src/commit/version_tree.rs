@@ -14,7 +14,6 @@ pub(crate) const NEVER: i64 = i64::MIN;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Size {
     entries: usize,
-    /// Heap bytes of keys.
     key_bytes: usize,
     nodes: usize,
 }

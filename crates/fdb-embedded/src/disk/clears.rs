@@ -14,7 +14,6 @@ pub(crate) type Change = (u64, Option<(Vec<u8>, Vec<u8>)>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PendingClear {
     end: Vec<u8>,
-    /// The id of the range's record.
     id: u64,
 }
 

@@ -9,9 +9,6 @@ use std::path::{Path, PathBuf};
 use crate::disk::open_error::OpenError;
 
 /// Creates the directory unless it exists. Returns its canonical path.
-///
-/// # Errors
-/// [`OpenError`].
 pub(crate) fn make(dir: &Path) -> Result<PathBuf, OpenError> {
     let failed = |error: io::Error| OpenError::io(dir, &error);
     if fs::metadata(dir).is_ok_and(|found| !found.is_dir()) {
@@ -39,9 +36,6 @@ pub(crate) fn sync_entries(dir: &Path) -> io::Result<()> {
 
 /// Allocates all blocks of an LMDB file that is written through a memory map. A write to a block that a full disk
 /// cannot provide would end the process. The content stays, because a backup may be using the file.
-///
-/// # Errors
-/// The system's.
 pub(crate) fn reserve(path: &Path, bytes: usize) -> io::Result<()> {
     const BLOCK_BYTES: u64 = 512;
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
@@ -73,9 +67,6 @@ fn allocate(file: &File, found_bytes: u64, bytes: usize) -> io::Result<()> {
 }
 
 /// Locks a file for this process until the file is closed. Returns false if another process holds the lock.
-///
-/// # Errors
-/// The system's.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     // SAFETY: flock takes a descriptor, which `file` keeps open, and touches no memory.
     if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {

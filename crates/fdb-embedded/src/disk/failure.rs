@@ -94,7 +94,6 @@ fn cause(error: &io::Error, dir: &Path) -> Option<io::Error> {
     free_bytes(dir).is_some_and(|free| free < LEAST_BYTES).then(|| io::Error::from_raw_os_error(libc::ENOSPC))
 }
 
-/// The process's limit on file sizes.
 fn file_size_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the call writes into the struct that it is given.
@@ -111,7 +110,6 @@ fn free_bytes(dir: &Path) -> Option<u64> {
     Some(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// The advice to an operator for a system error.
 pub(crate) fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOSPC) => "make room on the disk",

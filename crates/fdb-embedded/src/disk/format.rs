@@ -38,7 +38,6 @@ const NEW_DIR: &str = "data.new";
 /// The map size of a new file, enough for its first records.
 const NEW_MAP_BYTES: usize = 1 << 20;
 
-/// The start of this run's versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct VersionStart {
     /// Above every commit version and not below any read version of an earlier run.
@@ -47,7 +46,6 @@ pub(crate) struct VersionStart {
     pub(crate) clock: i64,
 }
 
-/// An opened data file, and the start of this run's versions.
 pub(crate) struct OpenDataFile {
     pub(crate) env: Env<WithoutTls>,
     pub(crate) store: Store,

@@ -55,7 +55,6 @@ impl<'k> KeyPlace<'k> {
     }
 }
 
-/// Returns whether the LMDB value under this LMDB key is a bucket.
 pub(crate) fn is_bucket(lmdb_key: &[u8]) -> bool {
     lmdb_key.len() == LMDB_KEY_BYTES_MAX
 }

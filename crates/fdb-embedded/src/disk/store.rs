@@ -176,7 +176,6 @@ impl Store {
         Ok(left)
     }
 
-    /// Returns whether `[begin, end)` has no record.
     pub(crate) fn is_range_empty(&self, txn: &RoTxn<'_, AnyTls>, begin: &[u8], end: &[u8]) -> StoreResult<bool> {
         let first = self.records_from(txn, begin)?.next()?;
         Ok(first.is_none_or(|(key, _)| key.as_ref() >= end))
@@ -197,7 +196,6 @@ impl Store {
         Ok(Clears::from_records(found))
     }
 
-    /// Writes the changes of the pending clears.
     pub(crate) fn put_clears(&self, txn: &mut RwTxn<'_>, changes: Vec<Change>) -> StoreResult<()> {
         for (id, ends) in changes {
             let key = [&meta_key(CLEAR)[..], &id.to_be_bytes()].concat();
@@ -308,7 +306,6 @@ fn user_part(lmdb_key: &[u8]) -> &[u8] {
     lmdb_key.get(1..).unwrap_or_default()
 }
 
-/// See [`Store::records_from`].
 pub(crate) struct RecordsAscending<'t> {
     range: heed::RoRange<'t, Bytes, Bytes>,
     bucket: Option<(&'t [u8], Bucket<'t>)>,
@@ -391,7 +388,6 @@ impl<'t> RecordsAscending<'t> {
     }
 }
 
-/// See [`Store::records_below`].
 pub(crate) struct RecordsDescending<'t> {
     range: heed::RoRevRange<'t, Bytes, Bytes>,
     bucket: Option<(&'t [u8], Vec<BucketEntry<'t>>)>,

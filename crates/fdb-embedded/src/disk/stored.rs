@@ -61,7 +61,6 @@ impl<'t> Cursor<'t> for Descend<'t> {
     }
 }
 
-/// See [`Stored::ascend`].
 pub(crate) struct Ascend<'t> {
     stored: Stored<'t>,
     records: RecordsAscending<'t>,
@@ -107,7 +106,6 @@ impl<'t> Ascend<'t> {
     }
 }
 
-/// See [`Stored::descend`].
 pub(crate) struct Descend<'t> {
     stored: Stored<'t>,
     records: RecordsDescending<'t>,

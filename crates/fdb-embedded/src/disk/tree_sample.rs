@@ -23,7 +23,6 @@ pub(crate) struct SampleRange<'w> {
     pub(crate) clears: &'w Clears,
 }
 
-/// A page of the current level.
 struct SampledPage {
     page: u64,
     /// A lower bound of its keys, as an LMDB key.

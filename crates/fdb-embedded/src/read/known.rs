@@ -65,13 +65,11 @@ impl KnownRanges {
         self.ranges.insert(begin, end);
     }
 
-    /// Returns the range that holds `key`.
     pub(crate) fn holding(&self, key: &[u8]) -> Option<(&[u8], &[u8])> {
         let (begin, end) = self.ranges.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back()?;
         (key < end.as_slice()).then_some((begin, end))
     }
 
-    /// Returns the last range that begins below `key`.
     pub(crate) fn last_below(&self, key: &[u8]) -> Option<(&[u8], &[u8])> {
         let (begin, end) = self.ranges.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key))).next_back()?;
         Some((begin, end))

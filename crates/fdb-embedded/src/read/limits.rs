@@ -84,7 +84,6 @@ impl Limits {
         if self.is_invalid { Err(Error::RANGE_LIMITS_INVALID) } else { Ok(()) }
     }
 
-    /// Counts one pair.
     pub(crate) fn take(&mut self, key: &[u8], value: &[u8]) {
         self.rows = self.rows.map(|rows| rows.saturating_sub(1));
         self.bytes = self.bytes.map(|bytes| bytes.saturating_sub(self.pair_overhead + key.len() + value.len()));

@@ -71,7 +71,6 @@ enum MapperElement {
 #[derive(Debug, PartialEq, Eq)]
 struct Mapper {
     parts: Vec<MapperElement>,
-    /// True if the key is a prefix.
     is_prefix: bool,
 }
 

@@ -93,7 +93,6 @@ fn note_read(known: &mut KnownRanges, begin: &[u8], end: &[u8], far: Option<&[u8
     }
 }
 
-/// A page under construction.
 struct PageBuilder<'p, 'v> {
     view: &'p View<'v>,
     known: &'p mut KnownRanges,

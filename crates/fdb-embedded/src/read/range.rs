@@ -20,7 +20,6 @@ pub(crate) enum Rules {
     Native,
 }
 
-/// Begin and end of a range.
 type Keys<'r> = (Cow<'r, [u8]>, Cow<'r, [u8]>);
 
 /// A range read between two selectors.

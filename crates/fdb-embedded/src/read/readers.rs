@@ -24,7 +24,6 @@ enum Slot {
     TooLate,
 }
 
-/// See the module.
 pub(crate) struct Readers {
     env: Env<WithoutTls>,
     gate: MapGate,

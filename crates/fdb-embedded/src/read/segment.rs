@@ -70,7 +70,6 @@ impl Segments<'_, '_> {
         Ok((key, segment))
     }
 
-    /// Returns the content of a readable segment.
     pub(crate) fn content<'c>(&self, segment: &'c Segment) -> ViewResult<&'c Content> {
         match segment.is_unreadable && !self.view.bypass_unreadable {
             true => Err(ViewError::Unreadable),

@@ -39,7 +39,6 @@ impl<'a> KeySelector<'a> {
     }
 }
 
-/// A resolved selector.
 pub(crate) struct ResolvedSelector {
     /// The selector's key is the first key not below this one; "" and `max_key` if it ran off an end.
     pub(crate) key: Vec<u8>,

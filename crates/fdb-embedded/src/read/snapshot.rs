@@ -32,11 +32,9 @@ const RETAINED_MAX: usize = 8_192;
 pub(crate) struct Snapshot {
     readers: Readers,
     store: Store,
-    /// The pending clears of this state.
     clears: Arc<Clears>,
     /// The version of the commit that made this state.
     pub(crate) committed: i64,
-    /// The size of LMDB's pages.
     page_bytes: usize,
 }
 
@@ -73,7 +71,6 @@ struct Inner {
     committed: i64,
     /// The pending clears in that commit's state.
     clears: Arc<Clears>,
-    /// The batch being written.
     pending: Option<PendingBatch>,
     /// The greatest read version handed out.
     read: i64,
@@ -85,7 +82,6 @@ struct Inner {
     live: BTreeMap<i64, LiveSnapshot>,
 }
 
-/// A batch being written.
 struct PendingBatch {
     version: i64,
     /// The LMDB transaction that it is written in.
@@ -279,7 +275,6 @@ impl Versions {
         drop(unused);
     }
 
-    /// Abandons the batch.
     pub(crate) fn abandon_commit(&self) {
         lock(&self.inner).pending = None;
     }

@@ -124,7 +124,6 @@ struct StoredLookahead<'v, C> {
     lookahead: Lookahead<'v>,
 }
 
-/// The state of the read-ahead.
 enum Lookahead<'v> {
     /// No pair was read ahead.
     Unread,
@@ -197,7 +196,6 @@ struct WritesAhead<'v> {
     rest: Entries<'v>,
 }
 
-/// See [`View::ascend`].
 pub(crate) struct Ascending<'v> {
     bypass_unreadable: bool,
     stored: StoredLookahead<'v, Ascend<'v>>,
@@ -255,14 +253,12 @@ impl<'v> Ascending<'v> {
 struct WritesBehind<'v> {
     /// All keys from here on were returned.
     end: Vec<u8>,
-    /// The begin of the request.
     begin: Vec<u8>,
     /// The entry whose range or operations come next.
     next: Option<(&'v Vec<u8>, &'v WriteEntry)>,
     rest: Entries<'v>,
 }
 
-/// See [`View::descend`].
 pub(crate) struct Descending<'v> {
     bypass_unreadable: bool,
     stored: StoredLookahead<'v, Descend<'v>>,

@@ -155,7 +155,6 @@ pub(crate) enum Side {
 pub(crate) struct WriteSegment<'w> {
     pub(crate) begin: Cow<'w, [u8]>,
     pub(crate) end: Cow<'w, [u8]>,
-    /// The operations of a written key.
     pub(crate) ops: Option<&'w Ops>,
     pub(crate) state: RangeState,
 }
@@ -173,7 +172,6 @@ impl WriteMap {
         !self.has_ranges
     }
 
-    /// The state of the range around `key` for a key without operations.
     fn range_state(&self, key: &[u8]) -> RangeState {
         self.last_at_or_before(key).map_or_else(RangeState::default, |(_, entry)| entry.after)
     }
@@ -246,7 +244,6 @@ impl WriteMap {
         self.entries.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(key))).rev()
     }
 
-    /// Adds an operation on one key.
     pub(crate) fn mutate(&mut self, key: Vec<u8>, op: Op, add_conflict: bool) {
         let state = if self.has_ranges { self.range_state(&key) } else { RangeState::default() };
         let entry = self.entries.entry(key).or_insert_with(|| WriteEntry {

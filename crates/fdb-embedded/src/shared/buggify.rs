@@ -140,16 +140,13 @@ pub(crate) enum CommitFault {
     UnknownApplied,
 }
 
-/// The fault of a new watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WatchFault {
-    /// The delay.
     pub(crate) after: Duration,
     /// A result of `Ok` fires the watch without a change; an error ends it with 1009.
     pub(crate) result: Result<()>,
 }
 
-/// The places of faults; each has a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FaultPlace {
     Commit,
@@ -165,7 +162,6 @@ enum FaultPlace {
 
 const PLACES: usize = 9;
 
-/// The kinds of faults that are counted separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FaultKind {
     NotCommitted,
@@ -210,7 +206,6 @@ const KINDS: [&str; 17] = [
 /// The share of the probability for a transaction's first read.
 const READ_SHARE: f64 = 0.25;
 
-/// The fault generator of an engine.
 pub(crate) struct Faults {
     setting: Option<Buggify>,
     client: Option<&'static ClientBuggify>,
@@ -286,7 +281,6 @@ impl Faults {
         })
     }
 
-    /// Returns the delay of a commit's answer.
     pub(crate) fn on_commit_answer(&self) -> Option<Duration> {
         self.late(FaultPlace::CommitAnswer, FaultKind::LateCommit)
     }
@@ -360,7 +354,6 @@ impl Faults {
         });
     }
 
-    /// Returns the delay of a read's answer.
     #[inline]
     pub(crate) fn on_read_answer(&self) -> Option<Duration> {
         self.late(FaultPlace::ReadAnswer, FaultKind::LateRead)
@@ -389,7 +382,6 @@ impl Faults {
         self.count(FaultKind::UnnoticedChange);
     }
 
-    /// The counts of all kinds.
     pub(crate) fn counts(&self) -> Vec<FaultCount> {
         let counts = KINDS.iter().zip(&self.counts);
         counts.map(|(&kind, count)| FaultCount { kind, count: count.get() }).collect()
@@ -413,7 +405,6 @@ fn mix(state: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The start of a place's sequence.
 fn sequence(seed: u64, place: FaultPlace) -> u64 {
     mix(mix(seed) ^ place as u64)
 }

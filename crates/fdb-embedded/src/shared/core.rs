@@ -120,7 +120,6 @@ impl Core {
         self.queue.failure.fail(describe(error, &self.dir));
     }
 
-    /// Returns the newest value of a key.
     pub(crate) fn newest_value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.versions.acquire(false)?.snapshot.with(|stored| {
             let value = stored.get(key).map_err(|_| Error::IO_ERROR)?;

@@ -16,14 +16,12 @@ const BATCH_COMMITS_MAX: usize = 4_096;
 /// Most bytes of one LMDB transaction, which bounds its dirty pages.
 const BATCH_BYTES_MAX: usize = 64 << 20;
 
-/// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CommitReceipt {
     pub(crate) version: i64,
     pub(crate) stamp: [u8; 10],
 }
 
-/// The failure of a commit.
 #[derive(Debug)]
 pub(crate) struct CommitFailure {
     pub(crate) error: Error,

@@ -11,7 +11,6 @@ use crate::shared::stats::Stats;
 /// The shortest period of a rate, once the engine is that old.
 const RATES_TIME_MIN: Duration = Duration::from_secs(1);
 
-/// The counters at one time.
 pub(crate) struct Sample {
     pub(crate) at: Instant,
     pub(crate) stats: Stats,

@@ -93,7 +93,6 @@ pub(crate) struct TransactionTiming<'t> {
     pub(crate) has_read: bool,
 }
 
-/// An engine's simulated cluster.
 pub(crate) struct Simulation {
     cluster: SimulatedCluster,
     opened: Instant,
@@ -207,7 +206,6 @@ pub(crate) fn fraction(number: u64) -> f64 {
     (number >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The pending answer of a commit.
 pub(crate) struct CommitAnswer {
     pub(crate) due: Moment,
     _expected: Option<ExpectedAnswer>,
@@ -254,7 +252,6 @@ impl Drop for ExpectedAnswer {
     }
 }
 
-/// The wake-up state of a sleeper.
 #[derive(Default)]
 struct SleepState {
     is_over: bool,

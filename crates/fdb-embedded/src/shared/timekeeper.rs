@@ -28,7 +28,6 @@ const VERSION: &[u8] = b"1";
 const SHARDS: (&[u8], &[u8]) = (b"\xff/keyServers/", b"\xff/keyServers0");
 /// While this key has a value, no entries are written.
 pub(crate) const DISABLE_KEY: &[u8] = b"\xff\x02/timeKeeper/disable";
-/// The interval between two entries.
 const EVERY: Duration = Duration::from_secs(10);
 /// The age at which entries are removed: a controller's number of entries at one every ten seconds.
 const AGE_MAX: Duration = Duration::from_secs(10 * 3_600 * 24 * 30 * 6);
@@ -40,7 +39,6 @@ thread_local! {
     static IS_COMMITTER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The schedule of the entries.
 #[derive(Default)]
 pub(crate) struct TimeKeeper {
     /// `None`: this run has written no entry.
@@ -99,7 +97,6 @@ fn is_in(range: (&[u8], &[u8]), begin: &[u8], end: &[u8]) -> bool {
     begin < range.1 && end >= range.0
 }
 
-/// Marks the calling thread as a committer.
 pub(crate) fn mark_committer() {
     IS_COMMITTER.set(true);
 }

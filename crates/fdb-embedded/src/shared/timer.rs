@@ -68,7 +68,6 @@ impl Timer {
         self.changed.notify_one();
     }
 
-    /// The body of the thread.
     pub(crate) fn run(&self) {
         let mut inner = lock(&self.inner);
         loop {

@@ -62,7 +62,6 @@ impl Hasher for Identity {
     }
 }
 
-/// The waiting watches.
 #[derive(Default)]
 struct Table {
     by_key: BTreeMap<Vec<u8>, Vec<WaitingWatch>>,
@@ -126,11 +125,9 @@ impl Table {
     }
 }
 
-/// All watches of an engine.
 pub(crate) struct Watches {
     /// Watches whose callback was not called yet.
     open: Mutex<HashMap<WatchId, Arc<Watch>>>,
-    /// Watches that wait for a commit.
     waiting: Mutex<Table>,
     waiting_count: AtomicUsize,
     next_id: AtomicU64,

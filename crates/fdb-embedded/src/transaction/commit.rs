@@ -12,7 +12,6 @@ use crate::shared::watch::WatchRequest;
 use crate::transaction::state::{NO_VERSION, TransactionState};
 use crate::transaction::timeout::time_out;
 
-/// The outcome of starting a commit.
 pub(crate) enum CommitStart {
     Answered(Done<()>, Result<()>),
     ReadOnly(Done<()>, Vec<WatchRequest>),

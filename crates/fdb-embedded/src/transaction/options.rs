@@ -16,7 +16,6 @@ const IDENTIFIER_BYTES_MAX: usize = 100;
 /// Bytes of the parent of a transaction's span.
 const SPAN_BYTES: usize = 33;
 
-/// The combined options of a transaction.
 #[derive(Clone, Debug)]
 pub(crate) struct TransactionOptions {
     pub(crate) read_your_writes_disabled: bool,

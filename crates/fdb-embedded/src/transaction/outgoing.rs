@@ -45,7 +45,6 @@ impl Outgoing {
         }
     }
 
-    /// Takes all writes of the map.
     pub(crate) fn take_all(&mut self, writes: WriteMap) {
         // Single keys are walked once, together with their conflicts.
         let has_keys_only = writes.has_keys_only();

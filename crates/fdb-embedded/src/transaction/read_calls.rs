@@ -211,9 +211,6 @@ impl Transaction {
 
     /// Returns the address of a key: one fixed address, because this process stores all keys; none for a key past the
     /// system keys. The address has a port, as from API version 630 on.
-    ///
-    /// # Errors
-    /// The error that ended the transaction.
     pub fn get_addresses_for_key(&self, key: &[u8]) -> Result<Vec<String>> {
         self.with(|state, _| state.check_usable())?;
         Ok((key < SYSTEM_END).then(|| status::ADDRESS.to_owned()).into_iter().collect())

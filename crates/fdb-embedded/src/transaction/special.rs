@@ -46,7 +46,6 @@ const MODULES: [Range; 14] = [
     (b"\xff\xff/worker_interfaces/", b"\xff\xff/worker_interfaces0"),
 ];
 
-/// The unsupported modules.
 const NOT_OFFERED: [Range; 10] = [
     (b"\xff\xff/actor_lineage/", b"\xff\xff/actor_lineage0"),
     (b"\xff\xff/actor_profiler_conf/", b"\xff\xff/actor_profiler_conf0"),
@@ -64,7 +63,6 @@ const CONFLICTING_KEYS: &[u8] = b"\xff\xff/transaction/conflicting_keys/";
 const READ_CONFLICT_RANGE: &[u8] = b"\xff\xff/transaction/read_conflict_range/";
 const WRITE_CONFLICT_RANGE: &[u8] = b"\xff\xff/transaction/write_conflict_range/";
 
-/// Returns whether a key is a special key.
 pub(crate) fn is_special(key: &[u8]) -> bool {
     (SYSTEM_END..SPECIAL_END).contains(&key)
 }

@@ -41,7 +41,6 @@ pub(crate) enum WrittenValue<'a> {
     Unknown,
 }
 
-/// The state of a transaction.
 pub(crate) struct TransactionState {
     /// Counts resets, so that an answer from before a reset can be recognised.
     pub(crate) generation: u64,
@@ -81,7 +80,6 @@ pub(crate) struct TransactionState {
     pub(crate) backoff: Duration,
     /// The commit or the retry in flight.
     pub(crate) in_flight: Option<Arc<Answer>>,
-    /// Reads whose answer is pending.
     pub(crate) late: Vec<LateAnswer>,
     pub(crate) late_ids: u64,
     /// Reads since the last retry.
@@ -339,7 +337,6 @@ impl TransactionState {
         self.watches.iter().map(request).collect()
     }
 
-    /// Fails the watches that no commit has started.
     pub(crate) fn fail_watches(&mut self, core: &Arc<Core>, error: Error) {
         for own in std::mem::take(&mut self.watches) {
             let core = Arc::clone(core);

@@ -10,7 +10,6 @@ use crate::plan::{Change, Id, Plan, PlanKind, hex, marker, progress, progress_va
 
 type Stamp = [u8; 10];
 
-/// The output of a killed process.
 #[derive(Default)]
 pub struct ChildReport {
     plans: HashMap<String, (Plan, i64)>,
@@ -84,7 +83,6 @@ fn stamp_of(hex: &str) -> Stamp {
     std::array::from_fn(byte)
 }
 
-/// The counts of a check.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CheckCounts {
     pub acknowledged: u64,

@@ -47,7 +47,6 @@ fn child() {
     writer::run(Path::new(&dir), run, seed);
 }
 
-/// The moment of a kill.
 enum Moment {
     /// After this time since the start, possibly while the process opens the directory.
     AfterStart(Duration),

@@ -57,7 +57,6 @@ pub struct Plan {
     pub kind: PlanKind,
 }
 
-/// A write of the C API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     Set(Vec<u8>, Vec<u8>),
@@ -77,7 +76,6 @@ pub fn register(register: u64) -> Vec<u8> {
     format!("r/{register}").into_bytes()
 }
 
-/// The key of the progress of a writer of groups.
 pub fn progress(writer: u64) -> Vec<u8> {
     format!("g/{writer:02x}").into_bytes()
 }

@@ -37,7 +37,6 @@ pub fn run(dir: &Path, run: u64, seed: u64) {
     });
 }
 
-/// Opens and closes repeatedly.
 pub fn reopen(dir: &Path) {
     loop {
         let engine = Engine::open(dir, OpenOptions::default()).expect("an engine");

@@ -86,7 +86,6 @@ impl Tmpfs {
         until_blocking("it is mounted anew", || remount().expect("mount").status.success());
     }
 
-    /// Fills the free space.
     fn fill(&self) {
         let mut file = std::fs::File::create(self.path().join("filler")).expect("a file");
         while std::io::Write::write_all(&mut file, &[0; 4_096]).is_ok() {}

@@ -74,31 +74,22 @@ pub enum ParseErrorKind {
     #[error("trailing characters")]
     Trailing,
     /// Two members of one name in an object; only [`parse_unique()`] reports it.
-    #[error("a name stands twice")]
+    #[error("duplicate name")]
     Duplicate,
 }
 
 /// Parses a text with one value. Time and memory are proportional to its size.
-///
-/// # Errors
-/// [`ParseError`] with the byte offset.
 pub fn parse<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Value<'a>, ParseError> {
     parse_with(bytes, limits, false)
 }
 
 /// As [`parse()`], but refuses an object with two members of one name; for texts that programs write.
-///
-/// # Errors
-/// [`ParseError`] with the byte offset.
 pub fn parse_unique<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Value<'a>, ParseError> {
     parse_with(bytes, limits, true)
 }
 
 /// Returns the text if it equals the output of [`write()`](super::write()) for its value: no white space, strings
 /// escaped as written, no duplicate names. `None`: valid, but written otherwise. Builds no tree.
-///
-/// # Errors
-/// As [`parse()`].
 pub fn as_written<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Option<&'a str>, ParseError> {
     let mut parser = Parser::of(bytes, limits, false)?;
     let NoValue = parser.whole()?;
@@ -208,7 +199,6 @@ impl<'a> Parser<'a> {
         self.bytes.get(self.at).copied().ok_or_else(|| self.error(ParseErrorKind::End))
     }
 
-    /// The unread text.
     fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }

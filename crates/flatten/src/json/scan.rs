@@ -40,7 +40,6 @@ fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word
 }
 
-/// The shape of a number's text.
 pub(super) struct NumberShape {
     pub len: usize,
     /// True with a fraction or an exponent.

@@ -54,7 +54,6 @@ pub fn write_string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Appends a string's escaped text without quotes.
 pub(crate) fn write_escaped(text: &str, out: &mut Vec<u8>) {
     let mut rest = text.as_bytes();
     loop {

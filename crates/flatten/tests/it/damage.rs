@@ -46,7 +46,6 @@ fn what_is_wrong_is_told() {
     check(&[(&[10, 0], NULL)], BadPath);
     check(&[(&[10, 0, -1], NULL)], BadPath);
     check(&[(&[10, 1, 0, 0], &[0x18, 1, b'x'])], BadPath);
-    // Order.
     check(&[(&[10], NULL), (&[10], NULL)], OutOfOrder);
     check(&[(&[11], NULL), (&[10], NULL)], OutOfOrder);
     check(&[(&[10, 11], NULL), (&[10], NULL)], OutOfOrder);
@@ -56,18 +55,15 @@ fn what_is_wrong_is_told() {
     check(&[(&[10, 1, 0], &[0x18, 1, b'x']), (&[10, 11], NULL)], BadPath);
     check(&[(&[10, 3, 0], &[0x19, 2, b'[', b']']), (&[10, 11], NULL)], BadPath);
     check(&[(&[10, -1], NULL), (&[10, 0, 0], NULL)], BadPath);
-    // Gaps.
     check(&[(&[10, 0, 1], NULL)], Gap);
     check(&[(&[10, 0, 0], NULL), (&[10, 0, 2], NULL)], Gap);
     check(&[(&[10, 1, 0], &[0x18, 1, b'x']), (&[10, 1, 2], &[0x18, 1, b'x'])], Gap);
-    // Permutations.
     check(&[(&[10], NULL), (&[11, 2, 0], &[0x1a, 2, 1, 0])], BadOrder);
     check(&[(&[2, 0], &[0x1a, 1, 0]), (&[10], NULL), (&[11], NULL)], BadOrder);
     check(&[(&[2, 0], &[0x1a, 2, 0, 0]), (&[10], NULL), (&[11], NULL)], BadOrder);
     check(&[(&[2, 0], &[0x1a, 2, 0, 2]), (&[10], NULL), (&[11], NULL)], BadOrder);
     check(&[(&[2, 0], &[0x1a, 3, 1, 0, 0]), (&[10], NULL), (&[11], NULL)], BadOrder);
     check(&[(&[2, 0], NULL), (&[10], NULL)], BadScalar);
-    // Scalars.
     check(&[(&[10], &[0x1c])], BadScalar);
     check(&[(&[10], &[0x10, 0x10])], BadScalar);
     check(&[(&[10], &[0x82, 0xc3, 0x28])], BadScalar);
@@ -78,7 +74,6 @@ fn what_is_wrong_is_told() {
     check(&[(&[10, 3, 0], &[0x19, 2, b'[', b'['])], BadScalar);
     check(&[(&[10, 3, 0], &[0x19, 1, b'1'])], BadScalar);
     check(&[(&[10], &[0x81])], BadRun);
-    // Runs.
     check(&[(&[10], &[])], BadRun);
     check(&[(&[10], &[0x00])], BadRun);
     check(&[(&[10], &[0x02, 0x10])], BadRun);

@@ -62,7 +62,6 @@ pub fn slices(pairs: &Pairs) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
     pairs.iter().map(|(path, value)| (path.as_slice(), value.as_slice()))
 }
 
-/// A body's text from its pairs, with braces.
 pub fn text_of(pairs: &Pairs, names: &Names) -> Result<String, DecodeError> {
     let mut out = b"{".to_vec();
     write_members(slices(pairs), names, &mut out)?;

@@ -52,7 +52,6 @@ async fn write(database: Arc<Database>, writer: u64, is_over: Arc<AtomicBool>) -
 }
 
 struct ClearTimes {
-    /// The clearing commit itself.
     own: f64,
     longest_before: f64,
     longest: f64,

@@ -12,7 +12,6 @@ use crate::machine::{BareCommit, written};
 use crate::report::{Row, at_least, at_most, microseconds, per_second};
 use crate::setup::{Bench, KEYS_PER_COMMIT, Random, Raw, cpu_time, key, rate, value};
 
-/// The placement of a commit's ten keys.
 #[derive(Clone, Copy, PartialEq)]
 pub enum KeyPlacement {
     /// Adjacent, like the keys of one document.
@@ -21,7 +20,6 @@ pub enum KeyPlacement {
     Apart,
 }
 
-/// The key numbers of a commit.
 pub fn numbers(random: &mut Random, keys: &Range<u64>, place: KeyPlacement) -> [u64; KEYS_PER_COMMIT as usize] {
     let count = keys.end - keys.start;
     let first = keys.start + random.below(count - KEYS_PER_COMMIT);
@@ -52,7 +50,6 @@ async fn commit_until(
     count
 }
 
-/// Commits a second with `tasks` tasks on the runtime.
 pub fn commits(bench: &Bench, tasks: u64, place: KeyPlacement, keys: Range<u64>, duration: Duration) -> f64 {
     let started = Instant::now();
     let deadline = started + duration;

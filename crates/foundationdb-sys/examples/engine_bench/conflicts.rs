@@ -13,7 +13,6 @@ use futures::future::join_all;
 use crate::report::{Row, at_most, microseconds};
 use crate::setup::{Bench, Fresh, Random, median};
 
-/// The numbers of recent writes.
 const COUNTS: [u64; 4] = [0, 10, 1_000, 100_000];
 /// The writes are spread over this time, to fill many of the engine's buckets.
 const SPREAD: Duration = Duration::from_millis(2_500);

@@ -32,7 +32,6 @@ pub fn written() -> Option<(u64, u64)> {
     Some((field("wchar")?, field("syscw")?))
 }
 
-/// The type of a directory's file system.
 fn file_system(directory: &Path) -> String {
     let Ok(directory) = directory.canonicalize() else { return "unknown".into() };
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -114,7 +113,6 @@ pub fn load() -> String {
     text.split(' ').next().filter(|load| !load.is_empty()).unwrap_or("unknown").to_owned()
 }
 
-/// The lines above the table.
 pub fn describe(directory: &Path, cpus: usize) -> Vec<String> {
     let model = line_of("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.into());
     let memory = line_of("/proc/meminfo", "MemTotal").and_then(|text| text.split(' ').next()?.parse::<f64>().ok());

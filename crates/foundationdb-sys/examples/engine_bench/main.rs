@@ -44,7 +44,6 @@ Options:
   --output FILE     also write the table to FILE
   --append          append to FILE";
 
-/// A part of the benchmark.
 type Part = fn(&Bench) -> Vec<Row>;
 
 struct Arguments {

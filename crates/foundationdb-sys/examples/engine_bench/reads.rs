@@ -256,7 +256,6 @@ fn scan_raw(bench: &Bench, from: &[u8], to: &[u8]) -> u64 {
     bytes as u64
 }
 
-/// The data set in 64 pieces.
 fn pieces(bench: &Bench) -> Vec<(Vec<u8>, Vec<u8>)> {
     let at = |piece: u64| key(bench.settings.keys * piece / 64).to_vec();
     (0..64).map(|piece| (at(piece), at(piece + 1))).collect()

@@ -87,7 +87,6 @@ pub fn at_most(figure: f64, most: f64) -> Option<bool> {
     figure.is_finite().then_some(figure <= most)
 }
 
-/// The whole report in Markdown.
 pub fn markdown(title: &str, head: &[String], rows: &[Row]) -> String {
     let mut text = format!("## {title}\n\n");
     for line in head {

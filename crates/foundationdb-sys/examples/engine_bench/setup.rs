@@ -54,12 +54,10 @@ impl Random {
     }
 }
 
-/// The settings of the command line.
 pub struct Settings {
     /// The length of one round of one side.
     pub round: Duration,
     pub rounds: usize,
-    /// Keys of the data set.
     pub keys: u64,
     /// Name prefixes of the measurements to run; empty: all.
     pub parts: Vec<String>,
@@ -281,7 +279,6 @@ impl Stopwatch {
     }
 }
 
-/// The CPU time of the process in seconds.
 pub fn cpu_time() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes to `time`; every supported system has this clock.

@@ -12,7 +12,6 @@ use super::run::{Outcome, Record};
 /// The age, in versions, from which a read version may be refused.
 const AGE_MAX: i64 = 5_000_000;
 
-/// The counts over all cases.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub transactions: usize,
@@ -51,7 +50,6 @@ struct Commit {
     writes: Ranges,
     /// The writes without a write conflict.
     quiet_writes: Ranges,
-    /// The database after it.
     state: Map,
 }
 
@@ -169,7 +167,6 @@ struct Replayed {
     is_covered: bool,
 }
 
-/// Replays the steps on a state of the database.
 fn replay(record: &Record, state: &Map) -> Vec<Replayed> {
     let mut modelled = Modelled::new(&record.plan, state);
     let mut replayed = Vec::new();

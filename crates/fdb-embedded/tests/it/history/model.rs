@@ -7,7 +7,6 @@ use super::ranges::{Ranges, key_after};
 
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The result of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Value(Option<Vec<u8>>),
@@ -99,7 +98,6 @@ pub fn is_stamped(action: &Action) -> bool {
 /// walks a selector's offset, and skips it in results.
 type Item = (Vec<u8>, Option<Vec<u8>>);
 
-/// The conflict of a read.
 pub struct Extent {
     pub begin: Vec<u8>,
     pub end: Vec<u8>,

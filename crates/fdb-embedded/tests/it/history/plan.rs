@@ -14,7 +14,6 @@ const ATOMIC_CODES: [i32; 10] = [2, 6, 7, 8, 9, 12, 13, 16, 17, 20];
 /// The prefix of the keys with versionstamps.
 pub const STAMPED: &[u8] = b"s";
 
-/// Threads of one case.
 pub const THREADS: usize = 4;
 
 #[derive(Clone, Debug)]

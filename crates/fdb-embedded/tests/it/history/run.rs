@@ -32,7 +32,6 @@ pub enum Outcome {
     },
 }
 
-/// The record of a transaction.
 #[derive(Clone, Debug)]
 pub struct Record {
     pub plan: Transaction,
@@ -56,7 +55,6 @@ struct Running<'p> {
     steps: Vec<(Action, Option<Answer>)>,
 }
 
-/// A commit in flight.
 struct Committing {
     record: Record,
     transaction: fdb_embedded::Transaction,
@@ -222,7 +220,6 @@ fn thread(engine: &Engine, plan: &Thread) -> Vec<Record> {
     committing.into_iter().map(Committing::finish).collect()
 }
 
-/// Runs all threads concurrently.
 pub fn run(engine: &Engine, plans: &[Thread]) -> Vec<Record> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = plans.iter().map(|plan| scope.spawn(|| thread(engine, plan))).collect();
