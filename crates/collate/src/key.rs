@@ -12,7 +12,7 @@ use crate::form;
 /// The most bytes of a form in a tuple, where a zero takes two. A longer form is cut at the first place where its
 /// prefix takes all of them, or all but one.
 ///
-/// Whether and where a form is cut depends on its prefix alone. So no whole form is a prefix of a cut one, and bytes
+/// A form's prefix alone decides whether and where it is cut. So no whole form is a prefix of a cut one, and bytes
 /// decide the order of keys with different prefixes.
 pub const CUT_BYTES: usize = 4_096;
 

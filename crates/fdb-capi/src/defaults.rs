@@ -40,7 +40,7 @@ impl Defaults {
         let option = transaction_option(database_option).ok_or(Error::INVALID_OPTION)?;
         fdb_embedded::check_transaction_option(option, value)?;
         let mut options = self.lock();
-        // Of the two options that count up and down only the last one counts; the first of them is also the default.
+        // Two options count up and down: only the last one counts, and the first of them is the default.
         let is_replaced = |other: u32| other == option || matches!((other, option), (600 | 601, 600 | 601));
         options.retain(|(other, _)| !is_replaced(*other));
         if option != 600 {

@@ -101,11 +101,11 @@ impl Engine {
         self.core().watches.cancel(id);
     }
 
-    /// Calls `told` with the reason and the advice when an I/O error has stopped all commits; at once if that has
+    /// Calls `listener` with the reason and the advice when an I/O error has stopped all commits; at once if that has
     /// already happened. The call comes once, on the commit thread, and must be short. It does not keep the engine
     /// open.
-    pub fn on_failure(&self, told: impl FnOnce(&str) + Send + 'static) {
-        self.core().queue.failure.listen(Box::new(told));
+    pub fn on_failure(&self, listener: impl FnOnce(&str) + Send + 'static) {
+        self.core().queue.failure.listen(Box::new(listener));
     }
 
     /// The engine's counters.

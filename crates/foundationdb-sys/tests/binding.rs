@@ -1,5 +1,5 @@
-//! The unmodified crate `foundationdb` over this one: on the embedded engine in a temporary directory, or on the cluster
-//! that `FLATBED_CLUSTER_FILE` names, under a prefix of the test's own.
+//! The unmodified crate `foundationdb` on this one: on the embedded engine in a temporary directory, or on the cluster
+//! in `FLATBED_CLUSTER_FILE`, under a prefix of the test's own.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 use flatbed_testkit::Storage;

@@ -222,7 +222,7 @@ impl Five {
     fn add(&mut self, other: &Five) {
         self.sum = self.sum.plus(&other.sum);
         self.count = self.count.plus(&other.count);
-        // Of equal ones the integer, so that the rows' order has no effect.
+        // The integer of two equal numbers, so that the rows' order has no effect.
         let weight = |number: &Number, is_max: bool| number.is_float != is_max;
         let order = |a: &Number, b: &Number, is_max| {
             a.value.cmp(&b.value).then_with(|| weight(a, is_max).cmp(&weight(b, is_max)))

@@ -351,7 +351,7 @@ fn ranks() {
     assert_eq!(result(Reducer::Top(2), &values).unwrap(), r#"[[1],"s"]"#);
     assert_eq!(result(Reducer::Bottom(2), &values).unwrap(), "[null,3]");
     assert_eq!(result(Reducer::Top(100), &values).unwrap(), r#"[[1],"s",9,7,5,3,null]"#);
-    // Of values that count as equal, the first.
+    // The first of values that count as equal.
     assert_eq!(result(Reducer::Top(1), &["9.0", "9"]).unwrap(), "[9.0]");
     assert_eq!(result(Reducer::Bottom(3), &["\"a\u{ad}\"", "\"a\""]).unwrap(), "[\"a\u{ad}\"]");
     let long = format!("\"{}\"", "x".repeat(STATE_BYTES_MAX));

@@ -76,7 +76,7 @@ fn the_clock_is_moved_to_an_answer_that_somebody_waits_for() {
     assert!(advance(&clock));
     assert_eq!(calls.try_recv().map(|call| call.1), Ok(0));
     assert_eq!(reads.iter().map(Future::is_ready).collect::<Vec<_>>(), [true, true, false]);
-    assert!(!advance(&clock), "nobody waits for the third");
+    assert!(!advance(&clock), "the third answer has no callback");
     assert!(reads[2].is_ready());
 }
 

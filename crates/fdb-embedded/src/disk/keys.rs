@@ -1,12 +1,12 @@
 //! The mapping from FoundationDB keys to LMDB keys.
 //!
-//! LMDB takes keys of 1 to [`LMDB_KEY_BYTES_MAX`] bytes, FoundationDB of 0 to 10,000. Every user key is stored under the
-//! tag byte [`USER_TAG`], so the empty key has a place. A key of [`SHORT_BYTES`] bytes or more shares one *bucket* with
-//! all keys of the same first [`SHORT_BYTES`] bytes: the LMDB key is tag and those bytes, the LMDB value is the sorted
-//! list of (rest of the key, value). Shorter keys never have a bucket's prefix as their own prefix, so LMDB's order of
-//! the stored keys is the order of the user's keys.
+//! LMDB accepts keys of 1 to [`LMDB_KEY_BYTES_MAX`] bytes, FoundationDB of 0 to 10,000. Every user key is stored under
+//! the tag byte [`USER_TAG`], so the empty key is a valid LMDB key. A key of [`SHORT_BYTES`] bytes or more shares one
+//! *bucket* with all keys of the same first [`SHORT_BYTES`] bytes: the LMDB key is the tag and those bytes, the LMDB
+//! value is the sorted list of (rest of the key, value). No shorter key begins with a bucket's prefix, so LMDB's order
+//! of the stored keys is the order of the user's keys.
 //!
-//! A bucket is `entry*`, an entry `rest_len: u32 LE, value_len: u32 LE, rest, value`, ascending by rest.
+//! A bucket is `entry*`; an entry is `rest_len: u32 LE, value_len: u32 LE, rest, value`, ascending by rest.
 
 /// LMDB's limit with heed's feature `longer-keys`; opening an engine checks it.
 pub(crate) const LMDB_KEY_BYTES_MAX: usize = 1982;

@@ -139,9 +139,9 @@ impl Model {
         let mut there: BTreeMap<Stamp, Plan> = BTreeMap::new();
         for (key, stamp) in pairs.iter().filter(|(key, _)| key.starts_with(&prefix)) {
             let id = String::from_utf8_lossy(&key[2..]).into_owned();
-            let (plan, _) = told.plans.get(&id).unwrap_or_else(|| panic!("nobody committed {id}"));
+            let (plan, _) = told.plans.get(&id).unwrap_or_else(|| panic!("{id} was not committed by any writer"));
             let stamp: Stamp = stamp[..].try_into().expect("a stamp");
-            assert!(!told.refused.contains(&id), "{plan} was refused, and is there");
+            assert!(!told.refused.contains(&id), "{plan} was refused, but is in the database");
             assert!(stamp > self.newest_stamp, "{plan}: stamp {} is not above those of earlier runs", hex(&stamp));
             let twice = there.insert(stamp, *plan);
             assert_eq!(twice, None, "stamp {} was given twice", hex(&stamp));
@@ -179,7 +179,7 @@ impl Model {
             PlanKind::Register { register: at, read } => {
                 let found =
                     now(register(at)).map_or(0, |value| u64::from_be_bytes(value.try_into().expect("a number")));
-                assert_eq!(found, read, "{plan} read what another transaction had overwritten");
+                assert_eq!(found, read, "{plan} read an overwritten value");
             }
             PlanKind::Fill { group, part } => {
                 let found = now(progress(writer)).unwrap_or_else(|| progress_value(0, 0));
@@ -211,7 +211,7 @@ impl Model {
         let mut expected = self.state.iter();
         for (key, value) in pairs {
             let (expected_key, expected_value) = expected.next().unwrap_or_else(|| panic!("{} is too much", text(key)));
-            assert_eq!(text(key), text(expected_key), "a key is there that should not be, or the other is missing");
+            assert_eq!(text(key), text(expected_key), "an unexpected key, or a missing one");
             assert!(
                 value == expected_value,
                 "{}: {} bytes instead of {}",

@@ -116,7 +116,7 @@ fn a_copy_beside_writers_is_one_state() {
             let bytes: u64 = answer.parse().unwrap_or_else(|_| panic!("{answer}"));
             assert_eq!(bytes, std::fs::metadata(out.join("data.mdb")).expect("the copy").len());
             let mode = std::fs::metadata(out.join("data.mdb")).expect("the copy").permissions().mode();
-            assert_eq!(mode & 0o777, 0o600, "it holds all data: nobody else reads it");
+            assert_eq!(mode & 0o777, 0o600, "only the owner may read a backup");
             copies.push((out, before, acknowledged.load(Ordering::Relaxed)));
         }
         is_over.store(true, Ordering::Relaxed);
@@ -140,7 +140,7 @@ fn a_copy_leaves_free_pages_out_and_is_made_without_a_server() {
     let transaction = engine.transaction();
     transaction.clear_range(b"k\x01", b"l");
     commit(&transaction).expect("a commit");
-    until_blocking("what was cleared is removed", || engine.stats().pending_clears == 0);
+    until_blocking("the cleared records are removed", || engine.stats().pending_clears == 0);
     let version = transaction.committed_version().expect("a version");
     drop((transaction, engine));
     // In this process, because the directory is closed; into an existing empty directory.
@@ -222,7 +222,7 @@ fn the_server_may_begin_anew_during_a_backup() {
     let copy = open(&out);
     for number in 0..600u16 {
         let value = copy.transaction().get(&number.to_be_bytes(), false).expect("a read").expect("a value");
-        assert!(value == vec![b'v'; 90_000], "{number} is not what it was when the backup began");
+        assert!(value == vec![b'v'; 90_000], "{number} differs from the begin of the backup");
     }
     assert_eq!(open(&data).transaction().get(&0u16.to_be_bytes(), false), Ok(Some(vec![b'w'; 9_000])));
 }
@@ -367,7 +367,7 @@ fn two_backups_do_not_meet_in_one_directory() {
     // SAFETY: the call takes a descriptor, which `held` keeps open.
     assert_eq!(unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(&held), libc::LOCK_EX) }, 0);
     assert!(matches!(backup(&data, &out, |_| {}), Err(BackupError::Busy(_))));
-    assert!(out.join("data.mdb.partial").exists(), "it is the other's");
+    assert!(out.join("data.mdb.partial").exists(), "another process owns the file");
     drop(held);
     backup(&data, &out, |_| {}).expect("a backup");
 }
@@ -381,9 +381,12 @@ fn a_backup_is_put_back() {
 
     let new = dir.path().join("some/new");
     let restore = Restore::begin(&out, &new, |_| {}).expect("a restore");
-    assert!(matches!(Engine::open(&new, OpenOptions::default()), Err(OpenError::InUse(_))), "it is not there yet");
+    assert!(
+        matches!(Engine::open(&new, OpenOptions::default()), Err(OpenError::InUse(_))),
+        "the restore is incomplete"
+    );
     drop(restore);
-    assert!(!dir.path().join("some").exists(), "what is not finished leaves nothing");
+    assert!(!dir.path().join("some").exists(), "an incomplete restore leaves nothing");
 
     // A killed restore leaves this directory; its content is ignored.
     std::fs::create_dir_all(new.join("restoring")).expect("a directory");

@@ -62,7 +62,7 @@ fn every_kind_comes_and_breaks_nothing() {
         }
     };
     let stats = engine.stats();
-    assert_eq!(value, 100 + count(&stats, "unknown_applied"), "what is counted as applied is, and nothing else");
+    assert_eq!(value, 100 + count(&stats, "unknown_applied"), "exactly the commits counted as applied are applied");
     assert_eq!(unknown, count(&stats, "unknown_applied") + count(&stats, "unknown_not_applied"));
     assert_eq!(stats.faults.iter().map(|fault| fault.count).sum::<u64>(), stats.faults_injected);
     let status: serde_json::Value = serde_json::from_str(&engine.status_json()).unwrap();

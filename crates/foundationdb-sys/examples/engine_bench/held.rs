@@ -30,7 +30,7 @@ enum Readers {
 
 pub fn run(bench: &Bench) -> Vec<Row> {
     let kinds = [
-        ("held.none", "nobody reads", Readers::None),
+        ("held.none", "no reader", Readers::None),
         ("held.one", "one transaction reads for its 5 s", Readers::One),
         ("held.always", "one transaction after the other reads for its 5 s", Readers::Always),
         ("held.versions", "every writer calls get_read_version", Readers::Versions),

@@ -41,7 +41,7 @@ fn file_system(directory: &Path) -> String {
         Some((place, after.split(' ').next()?.to_owned()))
     };
     let mounts = mounts.lines().filter_map(of_line).filter(|(place, _)| directory.starts_with(place));
-    // Of two mounts on one place the later one is visible.
+    // A later mount on the same place hides an earlier one.
     mounts.max_by_key(|(place, _)| place.len()).map_or_else(|| "unknown".into(), |(_, kind)| kind)
 }
 
@@ -130,6 +130,6 @@ pub fn describe(directory: &Path, cpus: usize) -> Vec<String> {
             microseconds(sync_cost(directory, 4_096)),
             microseconds(sync_cost(directory, 65_536)),
         ),
-        "what reads on one thread is measured by the CPU time of the process, all else by the clock".into(),
+        "reads on one thread are measured by the CPU time of the process, everything else by elapsed time".into(),
     ]
 }

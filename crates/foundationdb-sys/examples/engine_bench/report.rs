@@ -77,12 +77,12 @@ pub fn megabytes(bytes: f64) -> String {
     if bytes.is_finite() { format!("{:.1} MB", bytes / 1e6) } else { String::new() }
 }
 
-/// Whether `figure` is at least `least`; `None` without a figure.
+/// Returns whether `figure` is at least `least`; `None` without a figure.
 pub fn at_least(figure: f64, least: f64) -> Option<bool> {
     figure.is_finite().then_some(figure >= least)
 }
 
-/// Whether `figure` is at most `most`; `None` without a figure.
+/// Returns whether `figure` is at most `most`; `None` without a figure.
 pub fn at_most(figure: f64, most: f64) -> Option<bool> {
     figure.is_finite().then_some(figure <= most)
 }
