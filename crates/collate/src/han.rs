@@ -8,7 +8,6 @@
 //! Characters derived from ideographs (`㍿`, `㊀`, radicals) are replaced by their decomposition and a distinguishing
 //! mark. ICU distinguishes them at a lower level than marks, which only shows in a comparison of a text with marks and
 //! a derived character.
-//! them apart at a lower level than marks; that shows only where a text with marks is compared with one of these.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

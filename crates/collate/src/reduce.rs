@@ -18,7 +18,6 @@
 //! grows with its rows; for `_first` and `_last` the value is then read from its row. Whether the limit is exceeded
 //! may depend on the grouping, if numbers cancel out or a large value leaves the ranks. Apart from that only the
 //! choice among several errors, and the wording of errors, depend on the grouping.
-//! answered, and the words of errors.
 
 mod distinct;
 mod erlang;

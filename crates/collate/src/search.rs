@@ -11,7 +11,6 @@
 //!
 //! A row is written with the found label, or with one [`between`] those of the gap; the reads conflict with other
 //! writes into the gap. A range begins or ends at a [`Boundary`], whether or not a row has its key.
-//! another write into the gap. A range begins or ends at a [`Boundary`], whether or not there is a row with its key.
 
 use std::cmp::Ordering;
 

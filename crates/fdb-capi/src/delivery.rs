@@ -3,8 +3,8 @@
 //!
 //! The engine answers on its own threads, which must not wait for a program's callbacks, and some bindings only know
 //! the thread on which they run the network. So callbacks run on that thread, one after the other. Work that is due
-//! before the thread starts waits for it. Work that would be due after its end is dropped, because the program may
-//! have ended: a binding stops the network before its runtime ends.
+//! before the thread starts waits for it. Callbacks due after its end are dropped, because the program may have
+//! ended: a binding stops the network before its runtime ends.
 //!
 //! Without a network ([`crate::open_embedded`] needs none) the thread with the answer runs the callback.
 

@@ -124,7 +124,6 @@ pub unsafe extern "C" fn fdb_transaction_reset(tr: *mut FDBTransaction) {
 ///
 /// # Safety
 /// As [`fdb_transaction_cancel`].
-/// As [`fdb_transaction_cancel`].
 pub unsafe extern "C" fn fdb_transaction_set_option(
     tr: *mut FDBTransaction,
     option: c_int,

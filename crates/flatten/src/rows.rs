@@ -6,7 +6,6 @@ use crate::scalar::{Cursor, Scalar, put_varint};
 ///
 /// They are stored in the format of a run (see [`crate::run`]), each path as its difference from the previous one:
 /// memory is proportional to the body's text at any depth.
-/// before: memory is in proportion to the body's text, however deep it is.
 #[derive(Debug, Clone, Default)]
 pub struct Rows {
     stream: Vec<u8>,

@@ -5,7 +5,6 @@
 //! them. While the first of those share a page with the end of a growing range, every page of the range stays half
 //! empty. After many writes before one record, that record and its followers therefore move to a page of their own.
 //! The move changes no stored data, and lasts until LMDB merges pages there.
-//! change what is stored, and lasts until LMDB joins pages there.
 
 use std::collections::HashMap;
 use std::ops::Bound;

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::base::stripe::{Apart, STRIPES, own_stripe};
 
-/// Not a power of two, so that it hits each read in turn of a program that repeats a round number of reads.
+/// The default interval. Not a power of two: a program that repeats a round number of reads then meets a pending one at
+/// each of its reads in turn.
 const PENDING_READ_EVERY_DEFAULT: u32 = 257;
-/// Answers of a stripe's threads before fewer are withheld. The thread that delivers an answer costs as much as twenty
+/// The number of answers on a stripe after which fewer are withheld. The thread that delivers an answer costs as much as twenty
 /// reads, which a program with millions of reads need not pay as often.
 const OFTEN: u64 = 1 << 16;
 /// The default interval after that.

@@ -98,7 +98,6 @@ pub(crate) fn get(view: &View<'_>, known: &mut KnownRanges, key: &[u8]) -> ViewR
 ///
 /// For a reverse read without the read-your-writes layer, the client first resolves an end selector that walks over
 /// keys: a read with a conflict of its own.
-/// reads in reverse: a read like any, with a conflict of its own.
 pub(crate) fn read_range(
     state: &mut TransactionState,
     core: &Arc<Core>,

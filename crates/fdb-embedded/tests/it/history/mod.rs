@@ -3,13 +3,12 @@
 //!
 //! Each case has an engine and four threads, each with three open transactions, over a few keys. For each transaction
 //! the test checks that every read is that of a model at its read version, and that its conflict ranges are the
-//! model's. If it was committed, no later commit wrote into its read conflicts, and its reads without `snapshot` would
-//! answer the same at the moment of its commit. If it was refused with 1020, such a write exists; with 1007, it was
+//! model's. If it was committed, no commit since its read version wrote into its read conflicts, and its reads without
+//! `snapshot` would answer the same at the moment of its commit. If it was refused with 1020, such a write exists; with 1007, it was
 //! too old. The final database is that of all commits in order.
 //!
 //! `FLATBED_HISTORY_CASES` is the number of cases, `FLATBED_HISTORY_SEED` their seed. A failure prints the seed of its
 //! case, which gives the same plans; the scheduling of the threads is random.
-//! makes the same plans; how the threads run is chance.
 
 mod check;
 mod model;
