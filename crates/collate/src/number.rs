@@ -227,7 +227,7 @@ impl Number {
         Number { value: self.value.square(), is_float: self.is_float }
     }
 
-    /// The length of its encoding, at most a few bytes more.
+    /// An estimate of its encoding's length, at most a few bytes too small.
     pub(crate) fn bytes(&self) -> usize {
         self.value.magnitude.bits() as usize / 8 + 4
     }

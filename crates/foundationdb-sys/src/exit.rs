@@ -6,8 +6,8 @@
 //! `process::exit`. So the network runs on a thread of this crate, and an exit handler ([`libc::atexit`]) stops it and
 //! joins the thread. A thread that calls the API afterwards blocks until the process has ended.
 //!
-//! Handlers and destructors run in the reverse order of their registration. The library registers destructors of data
-//! that it creates on first use late, so the handler is registered again from time to time ([`note_transaction`]).
+//! Handlers and destructors run in the reverse order of their registration. The library creates some data on first use
+//! and registers its destructor then, so the handler is registered again from time to time ([`note_transaction`]).
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

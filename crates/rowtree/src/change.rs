@@ -43,7 +43,7 @@ type Entries<T> = BTreeMap<Key, EntryOf<T>>;
 /// change: on each level as many nodes as rows change, and one more for each row that no longer begins a node. Nodes
 /// that the tree [knows](Tree::known) are not read.
 ///
-/// The rows of a node of level 1 are not read if every change in it keeps its level, and the
+/// The rows of a node of level 1 are not read if every changed row in it keeps its level and the
 /// [deltas](RowChange::delta) give the [adjusted](Tree::adjusted) summary.
 pub async fn change<T: Tree>(
     tree: &T,

@@ -314,7 +314,7 @@ pub(crate) struct RecordsAscending<'t> {
 }
 
 impl<'t> RecordsAscending<'t> {
-    /// Gives the records below `end` to `take` until it returns false. [`RecordsAscending::next`] does the same for
+    /// Gives the records below `end` to `take` until it returns true. [`RecordsAscending::next`] does the same for
     /// one record; this avoids the per-record checks, and reads pages with many records without LMDB. In that case it
     /// returns the LMDB key after which to continue.
     ///

@@ -69,7 +69,7 @@ pub(crate) struct Ascend<'t> {
 }
 
 impl<'t> Ascend<'t> {
-    /// Gives the pairs below `end` to `take` until it returns false.
+    /// Gives the pairs below `end` to `take` until it returns true.
     pub(crate) fn for_each_below(mut self, end: &[u8], mut take: impl FnMut(&[u8], &[u8]) -> bool) -> StoreResult<()> {
         if self.hidden.is_none() {
             let Stored { store, txn, map_page_bytes, .. } = self.stored;

@@ -63,7 +63,7 @@ impl PageRead<'_> {
     }
 }
 
-/// Gives the stored pairs of `[begin, end)` to `take` until it returns false.
+/// Gives the stored pairs of `[begin, end)` to `take` until it returns true.
 fn walk(
     view: &View<'_>,
     begin: &[u8],
