@@ -233,7 +233,7 @@ impl Committer {
         }
     }
 
-    /// Returns whether the transaction may commit, by its age and its reads.
+    /// Checks whether the transaction may commit, by its age and its reads. Returns the fault to inject.
     fn check(&self, request: &CommitRequest) -> Result<Option<CommitFault>, CommitFailure> {
         let core = &self.core;
         let fault = core.faults.on_commit();

@@ -70,7 +70,7 @@ pub(crate) fn check(file: &File) -> Result<()> {
     let first = Meta::read(file, 0)?;
     let second = Meta::read(file, first.page_bytes)?;
     if first.page_bytes != second.page_bytes {
-        return Err(BadFile::Damaged("its meta pages give two sizes of a page"));
+        return Err(BadFile::Damaged("its meta pages have different page sizes"));
     }
     // LMDB continues from the newer one; the older is its predecessor. They are written in turn: a lost number must
     // not make the older one the newer.
@@ -122,10 +122,14 @@ impl Meta {
         }
         let content = Bytes(bytes.get(HEADER_BYTES..).unwrap_or_default());
         if content.u32(0) != MAGIC {
-            return Err(if offset == 0 { BadFile::Foreign } else { BadFile::Damaged("its second meta page is none") });
+            return Err(if offset == 0 {
+                BadFile::Foreign
+            } else {
+                BadFile::Damaged("its second meta page is invalid")
+            });
         }
         if content.u32(4) != DATA_VERSION || Bytes(&bytes).u16(10) & META == 0 {
-            return Err(BadFile::Damaged("a meta page is of no known version of LMDB's"));
+            return Err(BadFile::Damaged("a meta page has an unknown LMDB version"));
         }
         let tree =
             |at: usize| Tree { flags: content.u16(at + 4), depth: content.u16(at + 6), root: content.u64(at + 40) };
@@ -137,7 +141,7 @@ impl Meta {
             main: tree(72),
         };
         let is_page_size = PAGE_BYTES.contains(&meta.page_bytes) && meta.page_bytes.is_power_of_two();
-        if is_page_size { Ok(meta) } else { Err(BadFile::Damaged("a meta page gives an impossible size of a page")) }
+        if is_page_size { Ok(meta) } else { Err(BadFile::Damaged("a meta page has an impossible page size")) }
     }
 
     fn check(&self) -> Result<()> {
@@ -190,7 +194,7 @@ impl Pages<'_> {
         }
         let page = self.read(tree.root, 1)?;
         let expected = if tree.depth > 1 { BRANCH } else { LEAF };
-        if Bytes(&page).u16(10) == expected { Ok(()) } else { Err(BadFile::Damaged("a tree's root is none")) }
+        if Bytes(&page).u16(10) == expected { Ok(()) } else { Err(BadFile::Damaged("a tree's root page is invalid")) }
     }
 
     /// Returns whether every page past the file's end is in a list of free pages.
@@ -218,7 +222,7 @@ impl Pages<'_> {
                     let first = bytes.u64(at + 8 + key_bytes);
                     let header = self.read(first, 1)?;
                     if Bytes(&header).u16(10) & OVERFLOW == 0 {
-                        return Err(BadFile::Damaged("a list of free pages is none"));
+                        return Err(BadFile::Damaged("a list of free pages is invalid"));
                     }
                     let list = self.read(first, u64::from(Bytes(&header).u32(12)).max(1))?;
                     self.count_free(Bytes(list.get(HEADER_BYTES..).unwrap_or_default()), search);
