@@ -87,9 +87,9 @@ impl Collation {
     fn compare_strings(&self, a: &str, b: &str) -> Ordering {
         match &self.strings {
             Some(collator) if a.len() < LONG_BYTES && b.len() < LONG_BYTES => {
-                collator.compare(&spelled(a), &spelled(b))
+                collator.compare(&respell(a), &respell(b))
             }
-            Some(collator) => weights::compare(collator, &spelled(a), &spelled(b)),
+            Some(collator) => weights::compare(collator, &respell(a), &respell(b)),
             None => a.cmp(b),
         }
     }
@@ -158,7 +158,7 @@ impl Collation {
     /// Appends a string's weights, none of which is a zero byte.
     pub(crate) fn write_weights(&self, text: &str, writer: &mut Writer) -> Result<(), Full> {
         match &self.strings {
-            Some(collator) => collator.write_sort_key_to(&spelled(text), writer),
+            Some(collator) => collator.write_sort_key_to(&respell(text), writer),
             None => text.bytes().try_for_each(|byte| match byte {
                 // The terminator is zero.
                 0 | 1 => writer.put(&[1, byte + 1]),
@@ -169,7 +169,7 @@ impl Collation {
 }
 
 /// Rewrites a text so that the library sorts it as CouchDB does.
-fn spelled(text: &str) -> Cow<'_, str> {
+fn respell(text: &str) -> Cow<'_, str> {
     match in_order_written(text) {
         Cow::Borrowed(text) => by_radicals(text),
         Cow::Owned(text) => Cow::Owned(by_radicals(&text).into_owned()),

@@ -25,7 +25,7 @@ impl FDBFuture {
     }
 
     /// Returns whether the future is ready; the first poll of a withheld answer starts its delivery.
-    pub(crate) fn look(&self) -> bool {
+    pub(crate) fn poll(&self) -> bool {
         let is_ready = self.is_ready();
         if !is_ready {
             self.ask();

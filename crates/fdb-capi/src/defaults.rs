@@ -60,7 +60,7 @@ impl Defaults {
     }
 
     /// Returns whether [`Defaults::apply_after_error`] has any effect.
-    pub(crate) fn matter_after_error(&self) -> bool {
+    pub(crate) fn have_effect_after_error(&self) -> bool {
         self.lock().iter().any(|(option, _)| !is_persistent(*option))
     }
 

@@ -108,7 +108,7 @@ impl FDBFuture {
     }
 
     /// Creates a pending future with a known answer; see [`FDBFuture::release`].
-    pub(crate) fn known(outcome: Outcome) -> Arc<FDBFuture> {
+    pub(crate) fn with_answer(outcome: Outcome) -> Arc<FDBFuture> {
         Self::new(PENDING, outcome)
     }
 

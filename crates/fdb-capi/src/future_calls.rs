@@ -62,7 +62,7 @@ pub unsafe extern "C" fn fdb_future_block_until_ready(f: *mut FDBFuture) -> fdb_
 /// As [`fdb_future_cancel`].
 pub unsafe extern "C" fn fdb_future_is_ready(f: *mut FDBFuture) -> fdb_bool_t {
     // SAFETY: by contract `f` is alive.
-    fdb_bool_t::from(unsafe { &*f }.look())
+    fdb_bool_t::from(unsafe { &*f }.poll())
 }
 
 /// Registers a callback that runs once when the future is ready, at once if it is. Several may be set. 2000 for a null

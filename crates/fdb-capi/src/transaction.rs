@@ -70,7 +70,7 @@ impl FDBTransaction {
 
     #[cold]
     fn answer_later(&self, outcome: Outcome, delivery: Delivery) -> *mut FDBFuture {
-        let future = FDBFuture::known(outcome);
+        let future = FDBFuture::with_answer(outcome);
         let withheld = self.transaction.withhold(FDBFuture::release(&future));
         match delivery {
             Delivery::After(delay) => withheld.deliver_after(delay),
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn fdb_transaction_on_error(tr: *mut FDBTransaction, error
         Arc::increment_strong_count(tr);
         Arc::from_raw(tr.cast_const())
     };
-    let done: Done<()> = if tr.defaults.matter_after_error() {
+    let done: Done<()> = if tr.defaults.have_effect_after_error() {
         let tr = Arc::clone(&tr);
         Box::new(move |result| {
             if result.is_ok() {

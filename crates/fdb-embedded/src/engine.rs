@@ -51,7 +51,7 @@ impl Engine {
         let clears = Arc::clone(&opened.clears);
         // Drop order: the lock is released before the directory can be opened again.
         let core = Core::new(dir.clone(), opened, options, Box::new((lock_file, registration)));
-        core.look_for_lock().map_err(|error| OpenError::Io { path: dir.clone(), reason: error.to_string() })?;
+        core.load_lock().map_err(|error| OpenError::Io { path: dir.clone(), reason: error.to_string() })?;
         let owner = Owner::new(Arc::clone(&core));
         let committer = Committer::new(Arc::clone(&core), clears);
         let threads = [

@@ -43,7 +43,7 @@ where
             full.truncate(shared);
             full.extend_from_slice(rest);
             if let Scalar::PackedPart(_) = scalar
-                && paths.iter().any(|path| lies_in_packed(path, &full))
+                && paths.iter().any(|path| is_in_packed(path, &full))
             {
                 is_packed = true;
             }
@@ -85,7 +85,7 @@ where
 }
 
 /// Returns whether a row that is a packed part belongs to an object or array around `path`.
-fn lies_in_packed(path: &[u8], row: &[u8]) -> bool {
+fn is_in_packed(path: &[u8], row: &[u8]) -> bool {
     // Its last two elements are the marker and the part's number.
     let (mut rest, mut ends) = (row, Vec::new());
     while let Some((_, used)) = take(rest) {

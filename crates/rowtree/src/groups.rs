@@ -97,12 +97,12 @@ pub async fn groups<T: Tree>(
         match entry {
             TreeEntry::Row(row) => rows.push((key, row)),
             TreeEntry::Node(summary) => {
-                ahead.extend(parted(std::mem::take(&mut rows), &are_together));
+                ahead.extend(divide(std::mem::take(&mut rows), &are_together));
                 ahead.push_back(RangePart::Node { level, key, summary });
             }
         }
     }
-    ahead.extend(parted(rows, &are_together));
+    ahead.extend(divide(rows, &are_together));
     let mut done: Vec<(Key, Vec<RangePartOf<T>>)> = Vec::new();
     // The last part taken, in reverse.
     let mut behind: Option<Key> = None;
@@ -128,20 +128,20 @@ pub async fn groups<T: Tree>(
                 }
                 last if count == limit => {
                     let next = if reverse { last.map(|(first, _)| first.clone()) } else { Some(part.key().clone()) };
-                    return Ok(Groups { groups: summed(tree, done, reverse).await?, next });
+                    return Ok(Groups { groups: summarise(tree, done, reverse).await?, next });
                 }
                 _ => done.push((part.key().clone(), vec![part])),
             }
         }
         if ahead.is_empty() {
-            return Ok(Groups { groups: summed(tree, done, reverse).await?, next: None });
+            return Ok(Groups { groups: summarise(tree, done, reverse).await?, next: None });
         }
         let wanted = limit.saturating_sub(done.len()) + 1;
         open(tree, &mut ahead, behind.as_ref(), wanted, range, reverse, &are_together).await?;
     }
 }
 
-fn parted<R, S>(rows: Vec<(Key, R)>, are_together: impl Fn(&[u8], &[u8]) -> bool) -> Vec<RangePart<R, S>> {
+fn divide<R, S>(rows: Vec<(Key, R)>, are_together: impl Fn(&[u8], &[u8]) -> bool) -> Vec<RangePart<R, S>> {
     let mut counts = Vec::new();
     let mut rest = rows.as_slice();
     while let [(first, _), behind @ ..] = rest {
@@ -194,7 +194,7 @@ async fn open<T: Tree>(
     let mut replaced = opened.into_iter().zip(found).peekable();
     for (at, part) in std::mem::take(ahead).into_iter().enumerate() {
         match replaced.next_if(|((opened, ..), _)| *opened == at) {
-            Some(((_, level, _), entries)) => ahead.extend(lying_in(level, entries, &are_together)),
+            Some(((_, level, _), entries)) => ahead.extend(entries_in(level, entries, &are_together)),
             None => ahead.push_back(part),
         }
     }
@@ -202,7 +202,7 @@ async fn open<T: Tree>(
 }
 
 /// The entries of a node of this level.
-fn lying_in<R, S>(
+fn entries_in<R, S>(
     level: u8,
     entries: Vec<(Key, TreeEntry<R, S>)>,
     are_together: impl Fn(&[u8], &[u8]) -> bool,
@@ -214,10 +214,10 @@ fn lying_in<R, S>(
             TreeEntry::Node(summary) => nodes.push(RangePart::Node { level, key, summary }),
         }
     }
-    if rows.is_empty() { nodes } else { parted(rows, are_together) }
+    if rows.is_empty() { nodes } else { divide(rows, are_together) }
 }
 
-async fn summed<T: Tree>(
+async fn summarise<T: Tree>(
     tree: &T,
     groups: Vec<(Key, Vec<RangePartOf<T>>)>,
     reverse: bool,

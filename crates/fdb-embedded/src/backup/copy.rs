@@ -16,7 +16,7 @@ use crate::disk::format::{self, DATA_FILE, LOCK_FILE};
 use crate::disk::open_error::OpenError;
 use crate::shared::registry::{DirectoryClaim, Registration};
 
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const REPORT_EVERY: Duration = Duration::from_millis(100);
 
 /// The progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl Source {
             };
             std::thread::Builder::new().name("fdb-copy".into()).spawn_scoped(scope, copy).map_err(io_failed)?;
             loop {
-                match done.recv_timeout(LOOK_EVERY) {
+                match done.recv_timeout(REPORT_EVERY) {
                     Ok(Ok(())) => return Ok(file.metadata().map_err(io_failed)?.len()),
                     Ok(Err(heed::Error::Io(error))) => return Err(io_failed(error)),
                     Ok(Err(error)) => return Err(failed(error.to_string())),

@@ -35,7 +35,7 @@ impl Drop for Answer {
 }
 
 /// Runs a callback on one of the engine's threads. A panic in it must not end the thread.
-pub(crate) fn shielded(call: impl FnOnce()) {
+pub(crate) fn run_shielded(call: impl FnOnce()) {
     // A panic loses only the callback's state: no engine lock is held while a callback runs.
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(call));
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use heed::RwTxn;
 
-use crate::base::call::shielded;
+use crate::base::call::run_shielded;
 use crate::base::error::Error;
 use crate::base::key_space::{DATABASE_LOCKED_KEY, key_after};
 use crate::base::mutation::{Mutation, place_versionstamp};
@@ -205,7 +205,7 @@ impl Committer {
                     self.find_changed(&batch, &mut fired);
                 }
                 for watch in fired {
-                    shielded(|| core.fire(&watch));
+                    run_shielded(|| core.fire(&watch));
                 }
                 for commit in accepted {
                     for waiting in commit.watches {

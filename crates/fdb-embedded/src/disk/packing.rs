@@ -17,7 +17,7 @@ type Db = Database<'static, Bytes, Bytes>;
 /// The longest LMDB key that is moved; beside a filler a longer one would not fit into a page.
 const KEY_BYTES_MAX: usize = 500;
 /// Bytes counted for a probe that finds a single new record, because not every record is probed.
-const LOOK_BYTES: usize = 1 << 10;
+const PROBE_BYTES: usize = 1 << 10;
 /// Most bytes written between two probes.
 const PAUSE_BYTES_MAX: usize = 16 << 10;
 /// The number of records for which earlier writes are remembered.
@@ -71,17 +71,17 @@ impl Packing {
         let records = db.len(txn)?;
         db.put(txn, key, value)?;
         if db.len(txn)? > records {
-            self.look(db, txn, key, bytes)?;
+            self.probe(db, txn, key, bytes)?;
         }
         Ok(())
     }
 
     /// Probes the record that follows a new one.
-    fn look(&mut self, db: &Db, txn: &mut RwTxn<'_>, key: &[u8], bytes: usize) -> heed::Result<()> {
+    fn probe(&mut self, db: &Db, txn: &mut RwTxn<'_>, key: &[u8], bytes: usize) -> heed::Result<()> {
         let behind = (Bound::Excluded(key), Bound::Unbounded);
         let Some((next, _)) = db.range(txn, &behind)?.next().transpose()? else { return Ok(()) };
         self.page_bytes = db.stat(txn)?.page_size as usize;
-        let bytes = bytes.max(LOOK_BYTES) + self.before.get(next).copied().unwrap_or_default();
+        let bytes = bytes.max(PROBE_BYTES) + self.before.get(next).copied().unwrap_or_default();
         self.run = Some(Run { next: next.to_vec(), bytes, is_settled: next.len() > KEY_BYTES_MAX });
         self.settle(db, txn, key)
     }
@@ -109,7 +109,7 @@ impl Packing {
                 self.before.clear();
             }
             self.before.insert(run.next, run.bytes);
-            self.pause = (2 * self.pause + LOOK_BYTES).min(PAUSE_BYTES_MAX);
+            self.pause = (2 * self.pause + PROBE_BYTES).min(PAUSE_BYTES_MAX);
         }
         self.left = self.pause;
     }

@@ -147,7 +147,7 @@ impl<'v, C: Cursor<'v>> StoredLookahead<'v, C> {
     }
 
     /// Reads ahead the first pair not passed yet; `from` is the begin of those pairs.
-    fn look(&mut self, from: &[u8], is_passed: impl Fn(&[u8]) -> bool) -> ViewResult<()> {
+    fn read_ahead(&mut self, from: &[u8], is_passed: impl Fn(&[u8]) -> bool) -> ViewResult<()> {
         let cursor = match &mut self.cursor {
             Some(cursor) => cursor,
             cursor => cursor.insert(C::place(&self.view.stored()?, from)?),
@@ -219,7 +219,7 @@ impl<'v> Ascending<'v> {
             } else if writes.state.is_cleared {
                 self.stored.skip(is_in_range);
             } else {
-                self.stored.look(&writes.at, |key| key < writes.at.as_slice())?;
+                self.stored.read_ahead(&writes.at, |key| key < writes.at.as_slice())?;
                 if let Some(pair) = self.stored.take_if(is_in_range) {
                     return Ok(Some(Item::stored(pair)));
                 }
@@ -241,7 +241,7 @@ impl<'v> Ascending<'v> {
                 return Err(ViewError::Unreadable);
             }
             if entry.ops.is_dependent() {
-                self.stored.look(key, |at| at < key.as_slice())?;
+                self.stored.read_ahead(key, |at| at < key.as_slice())?;
             }
             let stored = self.stored.take_if(|at| at == key.as_slice());
             writes.at.push(0);
@@ -274,7 +274,7 @@ impl<'v> Descending<'v> {
             }
             let is_passed = |at: &[u8]| at >= writes.end.as_slice();
             let Some((key, entry)) = writes.next else {
-                self.stored.look(&writes.end, is_passed)?;
+                self.stored.read_ahead(&writes.end, is_passed)?;
                 return Ok(self.stored.take_if(|_| true).map(Item::stored));
             };
             let has_ops = !entry.ops.is_empty();
@@ -288,7 +288,7 @@ impl<'v> Descending<'v> {
             } else if entry.after.is_cleared {
                 self.stored.skip(is_in_range);
             } else {
-                self.stored.look(&writes.end, is_passed)?;
+                self.stored.read_ahead(&writes.end, is_passed)?;
                 if let Some(pair) = self.stored.take_if(is_in_range) {
                     return Ok(Some(Item::stored(pair)));
                 }
@@ -301,7 +301,7 @@ impl<'v> Descending<'v> {
             }
             if has_ops && entry.ops.is_dependent() {
                 let after = key_after(key);
-                self.stored.look(&after, |at| at > key.as_slice())?;
+                self.stored.read_ahead(&after, |at| at > key.as_slice())?;
             }
             writes.end.clone_from(key);
             writes.next = writes.rest.next();

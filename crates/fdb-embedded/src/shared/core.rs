@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use heed::{Env, WithoutTls};
 
-use crate::base::call::shielded;
+use crate::base::call::run_shielded;
 use crate::base::error::{Error, Result};
 use crate::base::key_space::DATABASE_LOCKED_KEY;
 use crate::disk::failure::describe;
@@ -101,7 +101,7 @@ impl Core {
     }
 
     /// Reads whether the database was locked when it was closed.
-    pub(crate) fn look_for_lock(&self) -> Result<()> {
+    pub(crate) fn load_lock(&self) -> Result<()> {
         let point = self.versions.acquire(false)?;
         let found = point.snapshot.with(|stored| {
             let value = stored.get(DATABASE_LOCKED_KEY).map_err(|_| Error::IO_ERROR)?;
@@ -192,7 +192,7 @@ impl Core {
             Some(delay) => {
                 self.timer.schedule(Instant::now() + delay, move || complete(answer));
             }
-            None => shielded(|| complete(answer)),
+            None => run_shielded(|| complete(answer)),
         }
     }
 
@@ -222,7 +222,7 @@ impl Core {
             open_snapshots: open_snapshots as u64,
             retained_snapshots: retained_snapshots as u64,
             snapshots_opened,
-            pending_reads: self.pending_reads.chosen(),
+            pending_reads: self.pending_reads.selected(),
             faults_injected: faults.iter().map(|fault| fault.count).sum(),
             faults,
             last_committed_version: self.versions.committed(),

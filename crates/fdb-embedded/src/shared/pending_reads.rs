@@ -36,7 +36,7 @@ impl PendingReads {
         nth.is_multiple_of(if nth <= OFTEN { self.every } else { self.every_later })
     }
 
-    pub(crate) fn chosen(&self) -> u64 {
+    pub(crate) fn selected(&self) -> u64 {
         let chosen = |count: u64| {
             let often = count.min(OFTEN).checked_div(self.every)?;
             Some(often + count.max(OFTEN) / self.every_later - OFTEN / self.every_later)
@@ -55,9 +55,9 @@ mod tests {
             let reads = PendingReads::new(every);
             let chosen = |count: u64| (0..count).filter(|_| reads.is_next()).count() as u64;
             let often = chosen(OFTEN);
-            assert_eq!((often, reads.chosen()), (OFTEN.checked_div(every.unwrap_or(257).into()).unwrap_or(0), often));
+            assert_eq!((often, reads.selected()), (OFTEN.checked_div(every.unwrap_or(257).into()).unwrap_or(0), often));
             let later = chosen(8_200);
-            assert_eq!(often + later, reads.chosen());
+            assert_eq!(often + later, reads.selected());
             assert_eq!(every.is_none(), later == 2, "{later} of 8,200 with {every:?}");
         }
     }

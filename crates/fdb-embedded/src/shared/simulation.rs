@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use crate::base::call::{Call, shielded};
+use crate::base::call::{Call, run_shielded};
 use crate::base::lock::lock;
 use crate::shared::timer::Timer;
 
@@ -275,7 +275,7 @@ impl VirtualClock {
         let Some(((moment, _), call)) = inner.calls.pop_first() else { return false };
         inner.now = inner.now.max(moment);
         drop(inner);
-        shielded(call);
+        run_shielded(call);
         true
     }
 

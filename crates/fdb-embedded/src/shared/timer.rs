@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
-use crate::base::call::shielded;
+use crate::base::call::run_shielded;
 use crate::base::lock::lock;
 
 type Task = Box<dyn FnOnce() + Send>;
@@ -78,7 +78,7 @@ impl Timer {
                     let task = inner.tasks.pop_first();
                     drop(inner);
                     if let Some((_, task)) = task {
-                        shielded(task);
+                        run_shielded(task);
                     }
                     inner = lock(&self.inner);
                 }

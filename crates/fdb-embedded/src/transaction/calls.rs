@@ -11,7 +11,7 @@ use crate::shared::core::Core;
 use crate::shared::owner::Handle;
 use crate::shared::watch::{WatchId, WatchRequest};
 use crate::transaction::commit::{CommitStart, after_reads, start_commit};
-use crate::transaction::look::{get, look};
+use crate::transaction::look::{get, peek};
 use crate::transaction::options::is_known;
 use crate::transaction::state::{OwnWatch, TransactionState};
 use crate::transaction::timeout::{arm_timeout, time_out};
@@ -310,7 +310,7 @@ fn watched_value(state: &mut TransactionState, core: &Arc<Core>, key: &[u8]) -> 
     if key.len() > state.key_bytes_max(key) {
         return Err(Error::KEY_TOO_LARGE);
     }
-    let value = look(state, core, false, |view, known| get(view, known, key))?;
+    let value = peek(state, core, false, |view, known| get(view, known, key))?;
     state.add_read_conflict_of(key);
     Ok(value)
 }

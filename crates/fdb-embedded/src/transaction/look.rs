@@ -19,7 +19,7 @@ pub(crate) fn view<T>(
     snapshot: bool,
     read: impl Fn(&View<'_>, &mut KnownRanges) -> ViewResult<T>,
 ) -> Result<T> {
-    let answer = look(state, core, snapshot, read);
+    let answer = peek(state, core, snapshot, read);
     keep_error(state, answer)
 }
 
@@ -41,7 +41,7 @@ fn keep_error<T>(state: &mut TransactionState, answer: Result<T>) -> Result<T> {
 }
 
 /// As [`view`], for reads that do not affect the commit.
-pub(crate) fn look<T>(
+pub(crate) fn peek<T>(
     state: &mut TransactionState,
     core: &Arc<Core>,
     snapshot: bool,

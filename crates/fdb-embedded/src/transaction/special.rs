@@ -46,7 +46,7 @@ const MODULES: [Range; 14] = [
     (b"\xff\xff/worker_interfaces/", b"\xff\xff/worker_interfaces0"),
 ];
 
-const NOT_OFFERED: [Range; 10] = [
+const UNSUPPORTED: [Range; 10] = [
     (b"\xff\xff/actor_lineage/", b"\xff\xff/actor_lineage0"),
     (b"\xff\xff/actor_profiler_conf/", b"\xff\xff/actor_profiler_conf0"),
     (b"\xff\xff/cluster_id", b"\xff\xff/cluster_id\0"),
@@ -121,7 +121,7 @@ pub(crate) fn get_range(
     let boundary = boundary(&from, &to, state.options.special_key_space_relaxed)?;
     let walks = begin.offset != 1 || end.offset != 1;
     let scanned = if walks { boundary } else { (&*from, &*to) };
-    check_offered(scanned, state.options.special_key_space_relaxed)?;
+    check_supported(scanned, state.options.special_key_space_relaxed)?;
     let mut pairs = content(state, handle, scanned);
     pairs.sort();
     // A selector that runs off an end of the boundary means that end.
@@ -165,8 +165,8 @@ fn boundary(begin: &[u8], end: &[u8], is_relaxed: bool) -> Result<Range> {
 
 /// Returns 2113 for a read that touches an unsupported module; if reads may cross modules, only for a read of nothing
 /// else.
-fn check_offered((begin, end): (&[u8], &[u8]), is_relaxed: bool) -> Result<()> {
-    let is_refused = NOT_OFFERED.iter().any(|(from, to)| match is_relaxed {
+fn check_supported((begin, end): (&[u8], &[u8]), is_relaxed: bool) -> Result<()> {
+    let is_refused = UNSUPPORTED.iter().any(|(from, to)| match is_relaxed {
         true => *from <= begin && end <= *to,
         false => begin < *to && *from < end,
     });
@@ -195,14 +195,14 @@ fn content(state: &TransactionState, handle: &Handle, (begin, end): (&[u8], &[u8
         }
         pairs.extend(edges(CONFLICTING_KEYS, &conflicting));
         pairs.extend(edges(READ_CONFLICT_RANGE, &state.read_conflicts));
-        pairs.extend(edges(WRITE_CONFLICT_RANGE, &written(state)));
+        pairs.extend(edges(WRITE_CONFLICT_RANGE, &write_conflicts(state)));
     }
     pairs.retain(|(key, _)| begin <= key.as_slice() && key.as_slice() < end);
     pairs
 }
 
 /// The write conflicts that the commit will have. For a stamped key that is a range until the stamp is known.
-fn written(state: &TransactionState) -> RangeSet {
+fn write_conflicts(state: &TransactionState) -> RangeSet {
     let mut written = RangeSet::default();
     let mut open = RangeList::default();
     state.writes.conflicts(b"", SYSTEM_END, &mut open);
@@ -251,8 +251,8 @@ mod tests {
 
     #[test]
     fn modules_ascend_and_do_not_touch() {
-        assert!(MODULES.is_sorted_by(|a, b| a.1 < b.0) && NOT_OFFERED.is_sorted_by(|a, b| a.1 < b.0));
-        for range in NOT_OFFERED {
+        assert!(MODULES.is_sorted_by(|a, b| a.1 < b.0) && UNSUPPORTED.is_sorted_by(|a, b| a.1 < b.0));
+        for range in UNSUPPORTED {
             assert!(boundary(range.0, range.1, false).is_ok(), "{range:?}");
         }
     }
