@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use fdb_embedded::{Due, VirtualClock, Withheld};
+use fdb_embedded::{AnswerTime, VirtualClock, WithheldAnswer};
 
 use crate::future::FDBFuture;
 
@@ -24,7 +24,7 @@ enum Work {
     /// The callbacks of a future, which stays alive until they return.
     Callbacks(Arc<FDBFuture>),
     /// An answer that the program polled for.
-    Answer(Withheld),
+    Answer(WithheldAnswer),
 }
 
 impl Work {
@@ -48,7 +48,7 @@ struct DeliveryState {
     phase: Phase,
     waiting: Vec<Work>,
     /// Answers by due time, then by the order of their calls.
-    later: BTreeMap<(Instant, u64), Withheld>,
+    later: BTreeMap<(Instant, u64), WithheldAnswer>,
     later_ids: u64,
     /// True if the network thread sleeps and must be woken.
     is_asleep: bool,
@@ -144,7 +144,7 @@ pub(crate) fn deliver(future: &Arc<FDBFuture>) {
 
 /// Schedules a withheld answer, which is never delivered by this call: on the network thread, or on the engine's
 /// without one.
-pub(crate) fn answer_soon(withheld: Withheld) {
+pub(crate) fn answer_soon(withheld: WithheldAnswer) {
     let state = state();
     if state.phase == Phase::Running {
         return hand_over(state, Work::Answer(withheld));
@@ -155,7 +155,7 @@ pub(crate) fn answer_soon(withheld: Withheld) {
 
 /// Schedules the answer of a simulated cluster for its due time: on the network thread, which waits for it itself, or
 /// on the engine's without one.
-pub(crate) fn answer_at(withheld: Withheld, due: Due) {
+pub(crate) fn answer_at(withheld: WithheldAnswer, due: AnswerTime) {
     let Some(instant) = withheld.instant(due) else { return withheld.deliver_at(due) };
     let mut state = state();
     if state.phase != Phase::Running {
@@ -248,7 +248,7 @@ pub(crate) fn run() {
     let too_late = std::mem::take(&mut state.waiting);
     let later = std::mem::take(&mut state.later);
     drop(state);
-    later.into_values().for_each(Withheld::deliver);
+    later.into_values().for_each(WithheldAnswer::deliver);
     for work in too_late {
         // Callbacks would run after the end; the answer may still be waited for.
         if let Work::Answer(withheld) = work {

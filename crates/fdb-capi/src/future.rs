@@ -14,7 +14,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use fdb_embedded::{Engine, Error, WatchId, Withheld};
+use fdb_embedded::{Engine, Error, WatchId, WithheldAnswer};
 
 use crate::outcome::Outcome;
 
@@ -49,11 +49,11 @@ pub(crate) enum Source {
     /// A watch, which ends with the future.
     Watch(Engine, WatchId),
     /// A withheld answer, delivered when the program polls for it.
-    Withheld(Withheld),
+    Withheld(WithheldAnswer),
 }
 
 impl PendingState {
-    pub(crate) fn take_withheld(&mut self) -> Option<Withheld> {
+    pub(crate) fn take_withheld(&mut self) -> Option<WithheldAnswer> {
         match std::mem::take(&mut self.source) {
             Source::Withheld(withheld) => Some(withheld),
             other => {
@@ -124,7 +124,7 @@ impl FDBFuture {
     }
 
     /// Delivers the withheld answer from the first poll on.
-    pub(crate) fn attach_withheld(&self, withheld: Withheld) {
+    pub(crate) fn attach_withheld(&self, withheld: WithheldAnswer) {
         let mut waiting = self.lock();
         if !self.is_ready() {
             waiting.source = Source::Withheld(withheld);

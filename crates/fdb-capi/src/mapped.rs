@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use fdb_embedded::{KeySelector, Question, RangeOptions};
+use fdb_embedded::{CallKind, KeySelector, RangeOptions};
 
 use crate::future::FDBFuture;
 use crate::outcome::Outcome;
@@ -41,5 +41,5 @@ pub unsafe extern "C" fn fdb_transaction_get_mapped_range(
     let begin = KeySelector { key: begin, or_equal: begin_or_equal != 0, offset: begin_offset };
     let end = KeySelector { key: end, or_equal: end_or_equal != 0, offset: end_offset };
     let options = RangeOptions { limit, target_bytes, mode, iteration, snapshot: snapshot != 0, reverse: reverse != 0 };
-    tr.answer(Question::Mapped(0), |tr| tr.get_mapped_range(begin, end, mapper, &options), Outcome::mapped)
+    tr.answer(CallKind::Mapped(0), |tr| tr.get_mapped_range(begin, end, mapper, &options), Outcome::mapped)
 }

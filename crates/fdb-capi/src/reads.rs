@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use fdb_embedded::{KeySelector, METADATA_VERSION_KEY, Question, RangeOptions, Transaction};
+use fdb_embedded::{CallKind, KeySelector, METADATA_VERSION_KEY, RangeOptions, Transaction};
 
 use crate::future::FDBFuture;
 use crate::outcome::Outcome;
@@ -16,7 +16,7 @@ use crate::types::{bytes, fdb_bool_t};
 /// same holds for every function of this module.
 pub unsafe extern "C" fn fdb_transaction_get_read_version(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer_regardless(Question::ReadVersion, Transaction::get_read_version, Outcome::Int64)
+    unsafe { &*tr }.answer_regardless(CallKind::ReadVersion, Transaction::get_read_version, Outcome::Int64)
 }
 
 /// Returns the value of a key.
@@ -31,8 +31,8 @@ pub unsafe extern "C" fn fdb_transaction_get(
 ) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive and the bytes have their length.
     let (tr, key) = unsafe { (&*tr, bytes(key_name, key_name_length)) };
-    let question = if key == METADATA_VERSION_KEY { Question::ReadVersion } else { Question::Key };
-    tr.answer(question, |tr| tr.get(key, snapshot != 0), Outcome::Value)
+    let kind = if key == METADATA_VERSION_KEY { CallKind::ReadVersion } else { CallKind::Key };
+    tr.answer(kind, |tr| tr.get(key, snapshot != 0), Outcome::Value)
 }
 
 /// Returns the key of a selector.
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn fdb_transaction_get_key(
     // SAFETY: by contract `tr` is alive and the bytes have their length.
     let (tr, key) = unsafe { (&*tr, bytes(key_name, key_name_length)) };
     let selector = KeySelector { key, or_equal: or_equal != 0, offset };
-    tr.answer(Question::Range, |tr| tr.get_key(selector, snapshot != 0), Outcome::Key)
+    tr.answer(CallKind::Range, |tr| tr.get_key(selector, snapshot != 0), Outcome::Key)
 }
 
 /// Returns the pairs between two selectors.
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn fdb_transaction_get_range(
     let begin = KeySelector { key: begin, or_equal: begin_or_equal != 0, offset: begin_offset };
     let end = KeySelector { key: end, or_equal: end_or_equal != 0, offset: end_offset };
     let options = RangeOptions { limit, target_bytes, mode, iteration, snapshot: snapshot != 0, reverse: reverse != 0 };
-    tr.answer(Question::Range, |tr| tr.get_range(begin, end, &options), Outcome::range)
+    tr.answer(CallKind::Range, |tr| tr.get_range(begin, end, &options), Outcome::range)
 }
 
 /// Returns the addresses of the servers that hold a key.
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn fdb_transaction_get_addresses_for_key(
 ) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive and the bytes have their length.
     let (tr, key) = unsafe { (&*tr, bytes(key_name, key_name_length)) };
-    tr.answer(Question::Estimate, |tr| tr.get_addresses_for_key(key), Outcome::strings)
+    tr.answer(CallKind::Estimate, |tr| tr.get_addresses_for_key(key), Outcome::strings)
 }
 
 /// Returns the size of the transaction in bytes.
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn fdb_transaction_get_addresses_for_key(
 /// As [`fdb_transaction_get_read_version`].
 pub unsafe extern "C" fn fdb_transaction_get_approximate_size(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer_regardless(Question::Local, Transaction::get_approximate_size, Outcome::Int64)
+    unsafe { &*tr }.answer_regardless(CallKind::Local, Transaction::get_approximate_size, Outcome::Int64)
 }
 
 /// Returns the bytes of the keys and values of a range.
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn fdb_transaction_get_estimated_range_size_bytes(
     // SAFETY: by contract `tr` is alive and the bytes have their lengths.
     let (tr, begin, end) =
         unsafe { (&*tr, bytes(begin_key_name, begin_key_name_length), bytes(end_key_name, end_key_name_length)) };
-    tr.answer(Question::Estimate, |tr| tr.get_estimated_range_size_bytes(begin, end), Outcome::Int64)
+    tr.answer(CallKind::Estimate, |tr| tr.get_estimated_range_size_bytes(begin, end), Outcome::Int64)
 }
 
 /// Returns keys that split a range into pieces of about `chunk_size` bytes.
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn fdb_transaction_get_range_split_points(
     // SAFETY: by contract `tr` is alive and the bytes have their lengths.
     let (tr, begin, end) =
         unsafe { (&*tr, bytes(begin_key_name, begin_key_name_length), bytes(end_key_name, end_key_name_length)) };
-    tr.answer(Question::Estimate, |tr| tr.get_range_split_points(begin, end, chunk_size), Outcome::keys)
+    tr.answer(CallKind::Estimate, |tr| tr.get_range_split_points(begin, end, chunk_size), Outcome::keys)
 }
 
 /// Returns for how many seconds the transaction was throttled because of its tags: always 0.
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn fdb_transaction_get_range_split_points(
 /// As [`fdb_transaction_get_read_version`].
 pub unsafe extern "C" fn fdb_transaction_get_tag_throttled_duration(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer(Question::Local, |tr| tr.get_approximate_size().map(|_| 0.0), Outcome::Double)
+    unsafe { &*tr }.answer(CallKind::Local, |tr| tr.get_approximate_size().map(|_| 0.0), Outcome::Double)
 }
 
 /// Returns the transaction's cost for throttling, in bytes of whole pages, although nothing is throttled.
@@ -157,5 +157,5 @@ pub unsafe extern "C" fn fdb_transaction_get_tag_throttled_duration(tr: *mut FDB
 /// As [`fdb_transaction_get_read_version`].
 pub unsafe extern "C" fn fdb_transaction_get_total_cost(tr: *mut FDBTransaction) -> *mut FDBFuture {
     // SAFETY: by contract `tr` is alive.
-    unsafe { &*tr }.answer(Question::Local, Transaction::get_total_cost, Outcome::Int64)
+    unsafe { &*tr }.answer(CallKind::Local, Transaction::get_total_cost, Outcome::Int64)
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use fdb_embedded::{Delivery, Done, Engine, Error, Question, Result, Transaction};
+use fdb_embedded::{CallKind, Delivery, Done, Engine, Error, Result, Transaction};
 
 use crate::defaults::Defaults;
 use crate::delivery::answer_at;
@@ -40,29 +40,29 @@ impl FDBTransaction {
     /// [`Transaction::next_delivery`].
     pub(crate) fn answer<T>(
         &self,
-        question: Question,
+        kind: CallKind,
         ask: impl FnOnce(&Transaction) -> Result<T>,
         ok: impl FnOnce(T) -> Outcome,
     ) -> *mut FDBFuture {
-        self.deliver(question, Outcome::of(self.usable().and_then(ask), ok))
+        self.deliver(kind, Outcome::of(self.usable().and_then(ask), ok))
     }
 
     /// As [`FDBTransaction::answer`], also for a transaction whose data is unusable.
     pub(crate) fn answer_regardless<T>(
         &self,
-        question: Question,
+        kind: CallKind,
         ask: impl FnOnce(&Transaction) -> Result<T>,
         ok: impl FnOnce(T) -> Outcome,
     ) -> *mut FDBFuture {
-        self.deliver(question, Outcome::of(ask(&self.transaction), ok))
+        self.deliver(kind, Outcome::of(ask(&self.transaction), ok))
     }
 
-    fn deliver(&self, question: Question, outcome: Outcome) -> *mut FDBFuture {
-        let question = match &outcome {
-            Outcome::MappedKeyValues(answer) => Question::Mapped(answer.records()),
-            _ => question,
+    fn deliver(&self, kind: CallKind, outcome: Outcome) -> *mut FDBFuture {
+        let kind = match &outcome {
+            Outcome::MappedKeyValues(answer) => CallKind::Mapped(answer.records()),
+            _ => kind,
         };
-        match self.transaction.next_delivery(question, || outcome.bytes()) {
+        match self.transaction.next_delivery(kind, || outcome.bytes()) {
             Delivery::AtOnce => FDBFuture::ready(outcome),
             late => self.answer_later(outcome, late),
         }

@@ -54,12 +54,12 @@ pub use shared::buggify::{Buggify, ClientBuggify};
 pub use shared::connection::Connection;
 pub use shared::environment::EnvironmentError;
 pub use shared::open_options::OpenOptions;
-pub use shared::simulation::{Question, SimulatedCluster, VirtualClock};
+pub use shared::simulation::{CallKind, SimulatedCluster, VirtualClock};
 pub use shared::stats::{FaultCount, Stats};
 pub use shared::timer::wake_exactly;
 pub use shared::watch::WatchId;
 pub use transaction::calls::Transaction;
-pub use transaction::late::{Delivery, Due, Withheld};
+pub use transaction::late::{AnswerTime, Delivery, WithheldAnswer};
 pub use transaction::options::check_transaction_option;
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ impl SimulatedCluster {
 
 /// The kind of a call, as far as a simulated cluster's time depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
+pub enum CallKind {
     /// A read version, or the key `\xff/metadataVersion`, which comes with it.
     ReadVersion,
     /// A key's value.
@@ -132,27 +132,22 @@ impl Simulation {
     }
 
     /// Returns when an answer of this size comes; `None`: at once, because no server was asked.
-    pub(crate) fn answer_due(
-        &self,
-        mut timing: TransactionTiming<'_>,
-        question: Question,
-        bytes: usize,
-    ) -> Option<Moment> {
+    pub(crate) fn answer_due(&self, mut timing: TransactionTiming<'_>, kind: CallKind, bytes: usize) -> Option<Moment> {
         // The call was refused, or the transaction's own writes answered it.
-        if !timing.has_read && !matches!(question, Question::Estimate) {
+        if !timing.has_read && !matches!(kind, CallKind::Estimate) {
             return None;
         }
-        let work = match question {
-            Question::Local => return None,
-            Question::ReadVersion => return Some(self.version_due(&mut timing, self.now())),
-            Question::Key | Question::Estimate => POINT_WORK,
-            Question::Range => RANGE_WORK,
-            Question::Mapped(records) => {
+        let work = match kind {
+            CallKind::Local => return None,
+            CallKind::ReadVersion => return Some(self.version_due(&mut timing, self.now())),
+            CallKind::Key | CallKind::Estimate => POINT_WORK,
+            CallKind::Range => RANGE_WORK,
+            CallKind::Mapped(records) => {
                 RANGE_WORK + POINT_WORK.saturating_mul(u32::try_from(records).unwrap_or(u32::MAX))
             }
         };
         let now = self.now();
-        let asked = if question == Question::Estimate { now } else { self.version_due(&mut timing, now).max(now) };
+        let asked = if kind == CallKind::Estimate { now } else { self.version_due(&mut timing, now).max(now) };
         let done = self.work(now, work + Duration::from_micros(bytes as u64 / BYTES_PER_MICROSECOND));
         Some(done.max(asked + self.cluster.read))
     }

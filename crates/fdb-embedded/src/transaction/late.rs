@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::base::call::Done;
 use crate::base::lock::lock;
 use crate::shared::core::Core;
-use crate::shared::simulation::{Moment, Question};
+use crate::shared::simulation::{CallKind, Moment};
 use crate::transaction::calls::Transaction;
 use crate::transaction::late_answer::LateAnswer;
 use crate::transaction::state::TransactionState;
@@ -22,32 +22,32 @@ pub enum Delivery {
     /// Before the call returns.
     AtOnce,
     /// From another thread, after the program polls for it: its first poll finds it pending.
-    WhenAskedFor,
+    WhenPolled,
     /// From another thread, after this delay.
     After(Duration),
     /// When a simulated cluster answers.
-    Simulated(Due),
+    Simulated(AnswerTime),
 }
 
 /// The time at which a simulated cluster answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Due(Moment);
+pub struct AnswerTime(Moment);
 
 /// A computed answer that is not delivered yet, owned by its receiver. Dropping it discards the answer.
-pub struct Withheld {
+pub struct WithheldAnswer {
     /// `None` once its delivery has begun.
     shared: Option<Arc<Mutex<TransactionState>>>,
     core: Weak<Core>,
     id: u64,
 }
 
-impl std::fmt::Debug for Withheld {
+impl std::fmt::Debug for WithheldAnswer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Withheld").field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("WithheldAnswer").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
-impl Drop for Withheld {
+impl Drop for WithheldAnswer {
     fn drop(&mut self) {
         if let Some(shared) = &self.shared {
             // Dropped after unlocking, because its callback may own anything.
@@ -57,7 +57,7 @@ impl Drop for Withheld {
     }
 }
 
-impl Withheld {
+impl WithheldAnswer {
     /// Delivers the answer on this thread, unless the transaction has ended.
     pub fn deliver(mut self) {
         let Some(shared) = self.shared.take() else { return };
@@ -76,10 +76,10 @@ impl Withheld {
         core.timer.schedule(due, move || deliver(&shared, id));
     }
 
-    /// Returns when the caller must deliver the answer of a simulated cluster ([`Withheld::deliver`]); an error if the
-    /// transaction ends before. `None`: the engine delivers it ([`Withheld::deliver_at`]), because its clock is
-    /// virtual.
-    pub fn instant(&self, due: Due) -> Option<Instant> {
+    /// Returns when the caller must deliver the answer of a simulated cluster ([`WithheldAnswer::deliver`]); an error
+    /// if the transaction ends before. `None`: the engine delivers it ([`WithheldAnswer::deliver_at`]), because its
+    /// clock is virtual.
+    pub fn instant(&self, due: AnswerTime) -> Option<Instant> {
         let (Some(shared), Some(core)) = (&self.shared, self.core.upgrade()) else { return None };
         let instant = core.instant(due.0)?;
         let mut state = lock(shared);
@@ -92,7 +92,7 @@ impl Withheld {
 
     /// Delivers the answer when the simulated cluster answers, on the engine's thread or on the thread that moves its
     /// clock.
-    pub fn deliver_at(mut self, due: Due) {
+    pub fn deliver_at(mut self, due: AnswerTime) {
         let (Some(shared), Some(core)) = (self.shared.take(), self.core.upgrade()) else { return };
         let id = self.id;
         core.at(due.0, move || deliver(&shared, id));
@@ -104,31 +104,31 @@ impl Transaction {
     /// answer at once: late with faults or a [`SimulatedCluster`](crate::SimulatedCluster), and on polling for one of
     /// every [`pending_read_every`](crate::OpenOptions::pending_read_every) reads. `bytes` were read.
     #[inline]
-    pub fn next_delivery(&self, question: Question, bytes: impl FnOnce() -> usize) -> Delivery {
+    pub fn next_delivery(&self, kind: CallKind, bytes: impl FnOnce() -> usize) -> Delivery {
         let core = self.core();
         let fault = core.faults.on_read_answer();
         if let Some(simulation) = &core.simulation {
-            let due = self.with(|state, _| simulation.answer_due(state.timing(), question, bytes()));
+            let due = self.with(|state, _| simulation.answer_due(state.timing(), kind, bytes()));
             // A fault also delays answers without a server, such as a refused read.
             if let Some(due) = due.or_else(|| fault.map(|_| simulation.now())) {
-                return Delivery::Simulated(Due(due + fault.unwrap_or_default()));
+                return Delivery::Simulated(AnswerTime(due + fault.unwrap_or_default()));
             }
         }
         match fault {
             Some(delay) => Delivery::After(delay),
-            None if core.pending_reads.is_next() => Delivery::WhenAskedFor,
+            None if core.pending_reads.is_next() => Delivery::WhenPolled,
             None => Delivery::AtOnce,
         }
     }
 
     /// Withholds an answer. `deliver` is called once, on any thread: with `Ok` when the answer is delivered or the
     /// transaction's commit is answered, with an error if the transaction ends before.
-    pub fn withhold(&self, deliver: Done<()>) -> Withheld {
+    pub fn withhold(&self, deliver: Done<()>) -> WithheldAnswer {
         self.with(|state, core| {
             let id = state.late_ids;
             state.late_ids += 1;
             state.late.push(LateAnswer { id, due: None, deliver });
-            Withheld { shared: Some(Arc::clone(self.shared())), core: Arc::downgrade(core), id }
+            WithheldAnswer { shared: Some(Arc::clone(self.shared())), core: Arc::downgrade(core), id }
         })
     }
 }
