@@ -25,7 +25,8 @@ pub struct Restore {
     dir: PathBuf,
     staging: PathBuf,
     is_finished: bool,
-    // Fields drop in this order: the directories are removed before the lock is released.
+    // Drop order: the directories are removed before the lock is released, so a process that opens the lock file
+    // meanwhile is refused.
     made: MadeDirectories,
     _lock: DirectoryLock,
 }
