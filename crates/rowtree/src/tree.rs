@@ -15,6 +15,7 @@ pub struct KeyRange {
 }
 
 impl KeyRange {
+    /// Returns the range of all keys.
     pub fn all() -> KeyRange {
         KeyRange { begin: Key::new(), end: None }
     }
