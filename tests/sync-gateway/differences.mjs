@@ -1,5 +1,5 @@
 // What is answered differently from Sync Gateway on purpose: of each reason the scenarios, with the places of their steps. The reasons are
-// those of design/channels.md, "Differences to Sync Gateway".
+// those of docs/sync-gateway.md, "Differences from Sync Gateway".
 const reasons = [
   ['who may not see a document may not learn that there is one: 404 as if it never was, `_removed` for what the feed told of alone', {
     'default sync function: the channels property': [14, 16, 17, 18],

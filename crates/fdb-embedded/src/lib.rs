@@ -18,7 +18,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! design/embedded-engine.md describes the format on disk, the threads, and the differences from a cluster.
+//! design/embedded-engine.md describes the format on disk and the threads, docs/embedded-engine.md the differences
+//! from a cluster.
 //!
 //! From the outside in: `engine` assembles the parts and starts the threads. `transaction` has the calls (`calls`) on
 //! a transaction's `state`. `read` resolves selectors and ranges on a `view`, which lays the transaction's `write_map`

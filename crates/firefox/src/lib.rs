@@ -1,7 +1,8 @@
 //! Firefox Sync: SyncStorage 1.5 over HTTP, and the token server that says whose storage a device opens.
 //!
 //! A surface of the shell `flatbed-http`: paths, signatures, bodies, errors, as Mozilla's own server has them. What is
-//! stored, and when, is `flatbed-syncstorage`'s. What differs on purpose: `design/syncstorage.md`.
+//! stored, and when, is `flatbed-syncstorage`'s. What differs on purpose:
+//! `docs/firefox-sync.md`.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 

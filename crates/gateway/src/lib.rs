@@ -2,7 +2,7 @@
 //! administrators.
 //!
 //! This crate parses requests, calls [`flatbed_layer`] through `flatbed-service`, and writes answers in Sync Gateway's
-//! words. CouchDB's surface serves the same databases, users and rights. `design/channels.md` lists deliberate
+//! words. CouchDB's surface serves the same databases, users and rights. `docs/sync-gateway.md` lists deliberate
 //! differences and missing features.
 #![forbid(unsafe_code)]
 // The layer's futures are deeply nested in those of handlers.

@@ -80,7 +80,7 @@ impl Layer {
 mod tests {
     use crate::fenced::layer;
 
-    const LISTED: &str = include_str!("../../../design/http.md");
+    const LISTED: &str = include_str!("../../../docs/metrics.md");
 
     /// Who sets up alarms reads there what there is.
     #[tokio::test]
@@ -89,6 +89,6 @@ mod tests {
         let families = layer.metrics();
         let missing: Vec<_> =
             families.iter().map(|family| family.name).filter(|name| !LISTED.contains(&format!("`{name}"))).collect();
-        assert!(missing.is_empty(), "not in design/http.md: {missing:?}");
+        assert!(missing.is_empty(), "not in docs/metrics.md: {missing:?}");
     }
 }

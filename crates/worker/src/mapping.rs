@@ -1,6 +1,6 @@
 //! Mappings: the selection of documents and their conversion to rows of tables or JSON.
 //!
-//! A mapping is written in JSON or YAML with the Python worker's members (design/worker.md lists them) and compiled
+//! A mapping is written in JSON or YAML with the Python worker's members (docs/worker-mappings.md lists them) and compiled
 //! once. Compilation refuses what would be wrong for every document: unknown transforms, types and tables, keys without
 //! columns, cycles of parents.
 

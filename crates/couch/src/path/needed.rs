@@ -1,6 +1,6 @@
 //! Maps a target and a method to the right that the request needs.
 //!
-//! The rules are CouchDB's (`chttpd_auth_request`); `design/http.md` lists the differences. Handlers request the same
+//! The rules are CouchDB's (`chttpd_auth_request`); `docs/couchdb-differences.md` lists the differences. Handlers request the same
 //! right again when they open a database. The right determines the refusal's text: see [`authorize`](crate::router).
 
 use flatbed_layer::{DatabaseKind, REPLICATOR, USERS, is_replicator_name};

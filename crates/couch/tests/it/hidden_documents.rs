@@ -1,5 +1,5 @@
 //! What users of a database with channels see over HTTP: a hidden document and a missing one have the same answers,
-//! byte for byte, on each route of the table "Reading" in design/channels.md.
+//! byte for byte, on each route of the table "What users see" in docs/sync-gateway.md.
 
 use std::collections::BTreeSet;
 
