@@ -1,5 +1,5 @@
-//! How many documents of 1 kB a selector is matched on in a second, by their rows and by their JSON:
-//! `cargo run --release -p flatbed-mango --example scan`.
+//! Measures how many documents of 1 kB a selector matches per second, by their rows and by their JSON: `cargo run
+//! --release -p flatbed-mango --example scan`.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! What an answer of `_find` has beside its documents.
+//! The members of a `_find` answer beside its documents.
 
 use flatbed_flatten::json::{self, Value};
 
@@ -8,24 +8,24 @@ use crate::index::Index;
 use crate::listing::design_id;
 use crate::options::{number, object, text};
 
-/// So many documents read for each that is answered bring a warning.
+/// The ratio of documents read to documents answered above which the answer has a warning.
 const SCAN_RATIO: u64 = 10;
 
-/// What a query cost.
+/// The cost of a query.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ExecutionStats {
-    /// Rows of the index that were read.
+    /// The number of index rows read.
     pub keys_examined: u64,
-    /// Documents that were read.
+    /// The number of documents read.
     pub docs_examined: u64,
-    /// Documents that were answered.
+    /// The number of documents answered.
     pub results_returned: u64,
-    /// How long it took, in milliseconds.
+    /// The duration, in milliseconds.
     pub time_ms: f64,
 }
 
 impl ExecutionStats {
-    /// As answers show it. `quorum`: the request had an `r` of more than 1.
+    /// Returns the JSON of answers. `quorum`: the request had an `r` of more than 1.
     pub fn to_json(&self, quorum: bool) -> Value<'static> {
         let (docs, quorum_docs) = if quorum { (0, self.docs_examined) } else { (self.docs_examined, 0) };
         let time = if self.time_ms.is_finite() { self.time_ms } else { 0.0 };
@@ -39,7 +39,7 @@ impl ExecutionStats {
     }
 }
 
-/// What is to be said about how a query was answered, a line each; `None`: nothing.
+/// Returns the warnings of an answer, one a line; `None`: no warning.
 pub fn warning(find: &Find, index: &Index, stats: &ExecutionStats) -> Option<String> {
     let mut warnings = Vec::new();
     match find.use_index.as_slice() {
@@ -67,10 +67,10 @@ pub fn warning(find: &Find, index: &Index, stats: &ExecutionStats) -> Option<Str
     (!warnings.is_empty()).then(|| warnings.join("\n"))
 }
 
-/// What an answer of `_find` begins with. The first document follows behind `\r\n`, others behind `,\r\n`.
+/// The beginning of a `_find` answer. The first document follows behind `\r\n`, the others behind `,\r\n`.
 pub const HEAD: &str = "{\"docs\":[";
 
-/// Writes what follows the documents.
+/// Writes the end of the answer, behind the documents.
 pub fn write_tail(members: &[(&str, Value<'_>)], out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n]");
     for (name, value) in members {
@@ -82,7 +82,7 @@ pub fn write_tail(members: &[(&str, Value<'_>)], out: &mut Vec<u8>) {
     out.extend_from_slice(b"}\r\n");
 }
 
-/// The members behind the documents, for [`write_tail`].
+/// Returns the members behind the documents, for [`write_tail`].
 pub fn tail(find: &Find, index: &Index, bookmark: &str, stats: &ExecutionStats) -> Vec<(&'static str, Value<'static>)> {
     let mut members = vec![("bookmark", text(bookmark))];
     if find.execution_stats {
@@ -94,7 +94,7 @@ pub fn tail(find: &Find, index: &Index, bookmark: &str, stats: &ExecutionStats) 
     members
 }
 
-/// The answer of a `_count`.
+/// Returns the answer of a `_count`.
 pub fn count_answer(find: &Find, index: &Index, count: u64, stats: &ExecutionStats) -> Value<'static> {
     let mut members = vec![("count", number(count))];
     members.extend(tail(find, index, "", stats).into_iter().filter(|(name, _)| *name != "bookmark"));

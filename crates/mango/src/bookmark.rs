@@ -1,4 +1,4 @@
-//! Bookmarks: where a page of an answer ended.
+//! Bookmarks: the position at which a page of an answer ended.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,27 +7,25 @@ use flatbed_flatten::json::{self, Limits, Value};
 use crate::options::text;
 use crate::refused::Refused;
 
-/// What stands for no bookmark in an answer. It is none in a request.
+/// The bookmark of an answer without one. Requests may not send it.
 pub(crate) const NIL: &str = "nil";
 
-/// The first item: another form would begin with another number.
+/// The version of the format, the first item of the array.
 const FORM: &str = "1";
 
-/// The row of an index that was answered, or passed over by `skip`, last. A following page has the rows behind it, whether or not
-/// it is still there.
+/// The last row of an index that was answered or skipped. The next page begins behind it, even if that row no longer
+/// exists.
 ///
-/// Its text is, in the alphabet of URLs, the base 64 of the JSON array of a number, which says that it is this form, the
-/// document's id and the row's key.
+/// The text is the base64url of a JSON array: the format's version, the document's id and the row's key.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bookmark {
     /// The document's id.
     pub id: String,
-    /// The row's key: the values of the index's fields, or the id once more.
+    /// The row's key: the values of the index's fields, or the id for the index of all ids.
     pub key: Value<'static>,
 }
 
 impl Bookmark {
-    /// Its text.
     pub fn encode(&self) -> String {
         let items = vec![Value::Number(FORM.into()), text(&self.id), self.key.clone()];
         let mut out = Vec::new();
@@ -35,6 +33,8 @@ impl Bookmark {
         URL_SAFE_NO_PAD.encode(out)
     }
 
+    /// Parses the text of a bookmark.
+    ///
     /// # Errors
     /// The text is not a bookmark.
     pub fn decode(bookmark: &str) -> Result<Bookmark, Refused> {
@@ -46,7 +46,7 @@ impl Bookmark {
         })
     }
 
-    /// What an answer has for a bookmark: the last row's, or if there was none what was asked with.
+    /// Returns the bookmark of an answer: the last row's, or else the request's.
     pub fn of_answer(last: Option<&Bookmark>, asked: Option<&str>) -> String {
         match last {
             Some(last) => last.encode(),
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn what_is_no_bookmark() {
-        // The last is CouchDB's own form.
+        // The last text has CouchDB's own format.
         let long = "x".repeat(100_000);
         for bookmark in
             ["nil", "nonsense", "", "W10", long.as_str(), "g1AAAAA8eJzLYWBgYMpgSmHgKy5JLCrJTq2MT8lPzkzJBYozAgAXAwRA"]

@@ -1,4 +1,4 @@
-//! Which index a query uses, as CouchDB chooses it.
+//! Chooses the index of a query as CouchDB does.
 
 use std::cmp::Ordering;
 
@@ -12,14 +12,14 @@ use crate::normal::{Comparison, Normal, Term};
 use crate::ranges::{Edge, Range, field_ranges, indexable_fields};
 use crate::refused::Refused;
 
-/// A database, as far as a plan depends on it.
+/// The parts of a database that a plan depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Catalog<'i> {
-    /// Its name.
+    /// The database's name.
     pub database: &'i str,
-    /// Whether it is partitioned.
+    /// True if the database is partitioned.
     pub partitioned: bool,
-    /// All its indexes, that of all ids included.
+    /// All indexes of the database, including the index of all ids.
     pub indexes: &'i [Index],
 }
 
@@ -41,39 +41,41 @@ impl Unusable {
     }
 }
 
-/// What became of each index.
+/// The outcome for each index.
 #[derive(Debug)]
 pub(crate) struct Choice<'i> {
     /// All indexes, in order.
     pub(crate) all: Vec<&'i Index>,
-    /// Of those that were looked at, why they cannot be used, or that they can.
+    /// The examined indexes, each with the reason why it cannot be used, if any.
     pub(crate) usable: Vec<(&'i Index, Option<Unusable>)>,
-    /// What the request leaves of those that can be used.
+    /// The usable indexes that the request permits.
     pub(crate) left: Vec<&'i Index>,
-    /// Of these, those of the kind that is preferred, the best first.
+    /// Those of the preferred type, the best first.
     pub(crate) ranked: Vec<Ranked<'i>>,
 }
 
-/// An index that can be used.
+/// A usable index with its rank.
 #[derive(Debug)]
 pub(crate) struct Ranked<'i> {
     pub(crate) index: &'i Index,
-    /// Of its first fields.
+    /// The ranges of its first fields.
     pub(crate) ranges: Vec<Range>,
-    /// How many fields that the selector has ranges of it does not begin with.
+    /// The number of the selector's range fields that are not a prefix of the index.
     pub(crate) distance: usize,
 }
 
 impl<'i> Choice<'i> {
-    /// `None` only where `_explain` may say that there is none.
+    /// Returns the best index. `None` occurs only for `_explain`.
     pub(crate) fn best(&self) -> Option<&Ranked<'i>> {
         self.ranked.first()
     }
 }
 
+/// Chooses an index. `stop` is checked before each index.
+///
 /// # Errors
-/// No index can be used; with `for_explain` only if the one named cannot, and no other may be. `stop`, which is asked before each
-/// index, has said so.
+/// No index can be used; with `for_explain` only if the named index cannot be used and no other may be. `stop` returned
+/// true.
 pub(crate) fn choose<'i>(
     find: &Find,
     catalog: &Catalog<'i>,
@@ -111,7 +113,7 @@ pub(crate) fn choose<'i>(
     Ok(Choice { all, usable, left, ranked })
 }
 
-/// Whether the request names an index.
+/// Returns whether the request names the index.
 pub(crate) fn is_named(find: &Find, index: &Index) -> bool {
     match find.use_index.as_slice() {
         [ddoc] => index.ddoc() == Some(&design_id(ddoc)),
@@ -140,7 +142,7 @@ fn named_is_unusable(find: &Find) -> Refused {
     Refused::bad("invalid_index", reason)
 }
 
-/// Why an index cannot answer a query; `None`: it can.
+/// Returns why an index cannot answer a query; `None`: it can.
 fn unusable(index: &Index, selector: &Normal, sort: &[String]) -> Option<Unusable> {
     let columns: Vec<&str> = index.fields().iter().map(|field| field.name()).collect();
     if index.is_all_docs() {
@@ -156,7 +158,7 @@ fn unusable(index: &Index, selector: &Normal, sort: &[String]) -> Option<Unusabl
     if has_text(selector) {
         return Some(Unusable::TextSearch);
     }
-    // Every document has an id and a revision, and a sort leaves out those without its fields.
+    // Every document has an id and a revision, and a sort excludes documents without its fields.
     let required =
         columns.iter().filter(|name| !matches!(**name, "_id" | "_rev") && !sort.iter().any(|field| field == **name));
     let mut required: Vec<&str> = required.copied().collect();
@@ -176,12 +178,13 @@ fn has_text(selector: &Normal) -> bool {
     }
 }
 
-/// Takes out of `fields` those that a document must have to be selected by all of these conditions.
+/// Removes from `fields` those that a document needs to match all of these conditions.
 fn remove_required(conditions: &[&Normal], fields: &mut Vec<&str>) {
     for condition in conditions {
         match condition {
             Normal::All(conditions) => remove_required(&conditions.iter().collect::<Vec<_>>(), fields),
-            // Whichever alternative holds must need the field. CouchDB takes none for each, which loses documents.
+            // Every alternative must need the field. CouchDB requires no field if there are no alternatives, which
+            // loses documents.
             Normal::Any(alternatives) if alternatives.is_empty() => {}
             Normal::Any(alternatives) => {
                 let left = |alternative: &Normal| {
@@ -199,7 +202,8 @@ fn remove_required(conditions: &[&Normal], fields: &mut Vec<&str>) {
     }
 }
 
-/// Whether an index is in the order of a sort: its fields are next to each other in it, and those before them have one value.
+/// Returns whether an index has the order of a sort: the sort's fields are adjacent in it, and all fields before them
+/// have one value.
 fn can_sort(columns: &[&str], sort: &[String], selector: &Normal) -> bool {
     let Some(first) = sort.first() else { return true };
     let conjuncts = selector.conjuncts();
@@ -216,7 +220,7 @@ fn can_sort(columns: &[&str], sort: &[String], selector: &Normal) -> bool {
         && behind.iter().zip(sort).all(|(column, field)| column == field)
 }
 
-/// The index first that leaves fewest ranges over, then that of fewest fields, then the first by name.
+/// Sorts by unused ranges, then by the number of fields, then by name.
 fn ranked<'i>(indexes: Vec<&'i Index>, selector: &Normal) -> Vec<Ranked<'i>> {
     let ranges = field_ranges(selector);
     let rank = |index: &'i Index| {
@@ -224,7 +228,7 @@ fn ranked<'i>(indexes: Vec<&'i Index>, selector: &Normal) -> Vec<Ranked<'i>> {
             let at = ranges.binary_search_by(|(field, _)| (*field).cmp(name)).ok()?;
             ranges.get(at).map(|(_, range)| range.clone())
         };
-        // To read all ids is the last resort.
+        // Reading all ids is the last resort.
         let low = Some(Edge { value: Value::Null, within: false });
         let all_ids = index.is_all_docs().then_some(Range::Between { low, high: None });
         let count = ranges.len() + usize::from(index.is_all_docs());
@@ -265,7 +269,7 @@ mod tests {
         Index::of_design_document(&format!("_design/{design}"), &body, false).remove(0)
     }
 
-    /// How many conditions are gone through to plan a query with so many, and to explain it.
+    /// Counts the conditions visited to plan and explain a query with `count` conditions.
     fn gone_through(condition: impl Fn(usize) -> String, count: usize, indexes: &[Index]) -> usize {
         let conditions: Vec<String> = (0..count).map(condition).collect();
         let find = find(&format!(r#"{{"$and":[{{"a":1}},{}]}}"#, conditions.join(",")));
@@ -279,7 +283,7 @@ mod tests {
     #[test]
     fn a_plan_takes_little_more_for_each_condition() {
         let field = |n: usize| format!(r#"{{"f{n}":1}}"#);
-        // Its alternatives leave as much as the other condition does.
+        // The alternatives narrow the query as much as the other condition.
         let either = |_: usize| r#"{"$or":[{"a":1},{"b":1}]}"#.to_owned();
         let ids = [Index::all_docs()];
         let both = [Index::all_docs(), index("d", "a")];

@@ -1,4 +1,4 @@
-//! From a selector's JSON to its normal form.
+//! Compiles a selector's JSON to its normal form.
 
 use flatbed_flatten::json::Value;
 
@@ -8,19 +8,19 @@ use crate::normal::{Comparison, Normal, Term, member};
 use crate::order::is_integer;
 use crate::pattern::Patterns;
 
-/// Conditions within each other, at most.
+/// The largest depth of nested conditions.
 const DEPTH_MAX: usize = 100;
 
-/// Values in a selector, its conditions and the items of its lists included.
+/// The largest number of values in a selector, conditions and list items included.
 const VALUES_MAX: usize = 50_000;
 
-/// Text of its names, strings and numbers.
+/// The most text in names, strings and numbers, in bytes.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 
-/// Text of the names of fields, each with those around it.
+/// The most text in full names of fields, each with its parents' names, in bytes.
 const FIELD_BYTES_MAX: usize = TEXT_BYTES_MAX;
 
-/// A selector in normal form; `stop` is asked before each regular expression.
+/// Compiles a selector. `stop` is checked before each regular expression.
 pub(crate) fn selector(value: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Normal, InvalidSelector> {
     bounded(value)?;
     if matches!(value, Value::Object(members) if members.is_empty()) {
@@ -38,7 +38,7 @@ pub(crate) fn selector(value: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Nor
     }
 }
 
-/// Whether it is an object that is not too large.
+/// Checks that a value is an object within the limits.
 pub(crate) fn bounded(value: &Value<'_>) -> Result<(), InvalidSelector> {
     if !matches!(value, Value::Object(_)) {
         return Err(InvalidSelector::NotAnObject);
@@ -53,13 +53,13 @@ const QUICK_VALUES_MAX: usize = 1_000;
 /// The most bytes of text of a quick selector.
 const QUICK_TEXT_BYTES_MAX: usize = 16 << 10;
 
-/// Whether a request is small and has no regular expression. It then compiles within a millisecond.
+/// Returns whether a request is small and has no regular expression. It then compiles within a millisecond.
 pub(crate) fn is_quick(value: &Value<'_>) -> bool {
     let (mut values, mut bytes) = (QUICK_VALUES_MAX, QUICK_TEXT_BYTES_MAX);
     measure(value, &mut values, &mut bytes).is_some() && !has_regex(value)
 }
 
-/// Whether a value contains a `$regex`. The parser bounds the depth of the recursion.
+/// Returns whether a value contains a `$regex`. The parser bounds the depth of the recursion.
 fn has_regex(value: &Value<'_>) -> bool {
     match value {
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
@@ -68,7 +68,7 @@ fn has_regex(value: &Value<'_>) -> bool {
     }
 }
 
-/// `None`: there is more than is left.
+/// Subtracts the size of a value from the limits. `None`: a limit is exceeded.
 fn measure(value: &Value<'_>, values: &mut usize, bytes: &mut usize) -> Option<()> {
     *values = values.checked_sub(1)?;
     match value {
@@ -91,7 +91,7 @@ struct Compiler<'s> {
 type Compiled = Result<Normal, InvalidSelector>;
 
 impl Compiler<'_> {
-    /// What a value in a selector says of a field: an object its members, anything else that it is equal.
+    /// Compiles the condition of a field: the members of an object, or equality with any other value.
     fn condition(&mut self, value: &Value<'_>, field: &Field, depth: usize) -> Compiled {
         let depth = depth.checked_sub(1).ok_or(InvalidSelector::TooDeep)?;
         match value {
@@ -113,7 +113,7 @@ impl Compiler<'_> {
         if name.starts_with('$') {
             return self.operator(name, argument, field, depth);
         }
-        // A name that is empty at the beginning of a path is none.
+        // An empty name at the beginning of a path is ignored.
         if name.is_empty() && field.is_whole() {
             return self.condition(argument, field, depth);
         }
@@ -196,7 +196,7 @@ impl Compiler<'_> {
             "$mod" => modulo(argument).map(|(divisor, remainder)| Term::Modulo(divisor, remainder)).ok_or_else(bad),
             "$regex" => match argument.as_str() {
                 Some(pattern) => self.patterns.compile(pattern)?.map(Term::Regex).ok_or_else(bad),
-                // So says CouchDB.
+                // As CouchDB does.
                 None => Err(InvalidSelector::Operator(name.to_owned())),
             },
             "$beginsWith" => match argument.as_str() {
@@ -215,7 +215,7 @@ fn bad_field(argument: &Value<'_>) -> InvalidSelector {
     InvalidSelector::BadField(member("$default", argument.clone().into_owned()))
 }
 
-/// An integer from 0 up. No array has as many items as a longer one says.
+/// Parses an integer from 0 up. Longer integers count as the maximum, which no array reaches.
 fn size(argument: &Value<'_>) -> Option<u64> {
     match argument {
         Value::Number(text) if text == "-0" => Some(0),
@@ -224,7 +224,7 @@ fn size(argument: &Value<'_>) -> Option<u64> {
     }
 }
 
-/// Divisor and remainder. By 0 nothing is divided: CouchDB fails when it comes to a document.
+/// Parses divisor and remainder. The divisor 0 is refused; CouchDB fails when it reads a document.
 fn modulo(argument: &Value<'_>) -> Option<(i64, i64)> {
     let integer = |value: &Value<'_>| match value {
         Value::Number(text) if is_integer(text) => text.parse::<i64>().ok(),

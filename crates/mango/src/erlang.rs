@@ -1,16 +1,16 @@
-//! JSON values as Erlang prints them: CouchDB's reasons show them so.
+//! JSON values as Erlang prints them, for reasons in CouchDB's words.
 
 use flatbed_flatten::json::Value;
 
-/// Longer terms are cut: a reason is for people.
+/// The largest printed term, in bytes. Longer ones are cut.
 const BYTES_MAX: usize = 16 << 10;
 
-/// As `~w` of Erlang's formats prints it: strings as lists of their bytes.
+/// Prints a value like `~w`: strings as lists of their bytes.
 pub(crate) fn written(value: &Value<'_>) -> String {
     printed(value, false)
 }
 
-/// As `~p` prints it, on one line: strings as text where each byte is printable in Latin-1.
+/// Prints a value like `~p`, on one line: strings as text if each byte is printable in Latin-1.
 pub(crate) fn pretty(value: &Value<'_>) -> String {
     printed(value, true)
 }
@@ -42,9 +42,9 @@ impl Term {
             Value::Number(text) => self.number(text),
             Value::String(text) => self.binary(text.as_bytes()),
             Value::Array(items) => match items.iter().map(printable).collect::<Option<Vec<u8>>>() {
-                // To Erlang a list of characters is a string.
+                // Erlang prints a list of characters as a string.
                 Some(characters) if self.pretty && !characters.is_empty() => {
-                    // What it prints is Latin-1.
+                    // Erlang prints Latin-1.
                     let text: Vec<u8> =
                         characters.iter().flat_map(|byte| char::from(*byte).to_string().into_bytes()).collect();
                     self.quoted(&text);
@@ -125,7 +125,7 @@ fn is_printable(byte: u8) -> bool {
     matches!(byte, 0x8..=0xd | 0x1b | 0x20..=0x7e | 0xa0..=0xff)
 }
 
-/// The character that a number stands for.
+/// Returns the character with this code.
 fn printable(item: &Value<'_>) -> Option<u8> {
     match item {
         Value::Number(text) => text.parse::<u8>().ok().filter(|byte| is_printable(*byte)),
@@ -133,16 +133,16 @@ fn printable(item: &Value<'_>) -> Option<u8> {
     }
 }
 
-/// The shortest digits that give the float again, with an exponent where that is shorter.
+/// Prints the shortest digits that parse to the same float, with an exponent if that is shorter.
 fn float(float: f64) -> String {
-    // Rust's digits are the same; its text is one digit, perhaps a fraction, and an exponent.
+    // Rust chooses the same digits; it prints one digit, an optional fraction, and an exponent.
     let text = format!("{:e}", float.abs());
     let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let digits = mantissa.replace('.', "");
     let exponent: i32 = exponent.parse().unwrap_or_default();
     let sign = if float.is_sign_negative() { "-" } else { "" };
     let count = digits.len() as i32;
-    // Where the point stands: behind so many digits.
+    // The number of digits before the point.
     let point = exponent + 1;
     let with_exponent = || {
         let (first, rest) = digits.split_at_checked(1).unwrap_or((&digits, ""));
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// As an Erlang shell shows them.
+    /// The same text as in an Erlang shell.
     #[test]
     fn floats() {
         for (text, shown) in [

@@ -1,5 +1,5 @@
-//! Names of indexes that were given none: a hash of the request as Erlang's external term format has it, so that CouchDB and
-//! Flatbed name an index alike.
+//! Default names of indexes: a hash of the request in Erlang's external term format, so that CouchDB and Flatbed choose
+//! the same name.
 
 use flatbed_flatten::json::Value;
 use sha1::{Digest, Sha1};
@@ -18,13 +18,13 @@ const LIST: u8 = 108;
 const BINARY: u8 = 109;
 const SMALL_BIG: u8 = 110;
 
-/// What a request says, or that it says nothing.
+/// The value of an optional member of a request.
 pub(crate) enum Given {
     Value(Value<'static>),
     Atom(&'static str),
 }
 
-/// The hash of a definition and the options beside it, which are in order of their names.
+/// Hashes a definition and its options, which must be sorted by name.
 pub(crate) fn name(definition: &Value<'_>, options: &[(&'static str, Given)]) -> String {
     let mut term = Term(vec![VERSION, SMALL_TUPLE, 2]);
     term.value(definition);
@@ -81,7 +81,7 @@ impl Term {
         }
     }
 
-    /// A list of bytes is a string for Erlang.
+    /// Erlang encodes a list of bytes as a string.
     fn array(&mut self, items: &[Value<'_>]) {
         let byte = |item: &Value<'_>| match item {
             Value::Number(text) => text.parse::<u8>().ok(),
@@ -109,7 +109,7 @@ impl Term {
             self.0.push(NEW_FLOAT);
             return self.0.extend_from_slice(&text.parse::<f64>().unwrap_or_default().to_be_bytes());
         }
-        // A longer one would only give another name than CouchDB's.
+        // A longer integer only gives a name that differs from CouchDB's.
         let Ok(integer) = text.parse::<i128>() else { return self.binary(text) };
         if let Ok(byte) = u8::try_from(integer) {
             self.0.extend_from_slice(&[SMALL_INTEGER, byte]);

@@ -1,4 +1,4 @@
-//! What `_explain` answers: which index is used and how, and why the others are not.
+//! The answer of `_explain`: the chosen index, how it is read, and why the others were not chosen.
 
 use flatbed_flatten::json::Value;
 
@@ -11,18 +11,18 @@ use crate::plan::{covers, covers_answer, fields_of, selects_nothing};
 use crate::ranges::{indexable_fields, shown_ids, shown_keys};
 use crate::refused::Refused;
 
-/// The answer to `_explain`.
+/// Answers `_explain`.
 ///
 /// # Errors
-/// In CouchDB's words: the index named cannot be used, and no other may be.
+/// In CouchDB's words: the named index cannot be used, and no other may be.
 pub fn explain(find: &Find, catalog: &Catalog<'_>) -> Result<Value<'static>, Refused> {
     explain_unless(find, catalog, &|| false)
 }
 
-/// As [`explain`], for as long as `stop`, asked before each index, does not say otherwise.
+/// Answers `_explain` like [`explain`], and stops when `stop` returns true before an index.
 ///
 /// # Errors
-/// As [`explain`], and where it was stopped.
+/// As [`explain`], and if it was stopped.
 pub fn explain_unless(find: &Find, catalog: &Catalog<'_>, stop: &dyn Fn() -> bool) -> Result<Value<'static>, Refused> {
     let choice = choose(find, catalog, true, stop)?;
     let best = choice.best();
@@ -51,7 +51,7 @@ pub fn explain_unless(find: &Find, catalog: &Catalog<'_>, stop: &dyn Fn() -> boo
     Ok(Value::Object(members.into_iter().map(|(name, value)| (name.into(), value)).collect()))
 }
 
-/// How CouchDB would read its view.
+/// The arguments with which CouchDB would read its view.
 fn arguments(find: &Find, covering: bool, start: Value<'static>, end: Value<'static>) -> Value<'static> {
     let (start, end) = if find.sort.descending { (end, start) } else { (start, end) };
     object([
@@ -68,7 +68,7 @@ fn arguments(find: &Find, covering: bool, start: Value<'static>, end: Value<'sta
     ])
 }
 
-/// Which fields an index could help with.
+/// The fields that an index could help with.
 fn hints(find: &Find) -> Value<'static> {
     let selector = find.selector.normal();
     let indexable = indexable_fields(selector);
@@ -84,17 +84,17 @@ fn hints(find: &Find) -> Value<'static> {
     ])])
 }
 
-/// What is said of an index that is not used.
+/// Why an index is not used.
 #[derive(Default)]
 struct Analysis {
-    /// Nothing said that it cannot be.
+    /// True if no check excluded the index.
     usable: bool,
-    /// The first is shown.
+    /// The first reason found, which is the only one shown.
     reason: Option<&'static str>,
     ranking: u64,
 }
 
-/// All indexes but the one that is used, the last first.
+/// Describes all indexes but the chosen one, the last first.
 fn candidates(find: &Find, choice: &Choice<'_>) -> Value<'static> {
     let winner = choice.best().map(|best| best.index);
     // These lists are sorted by `compare`, so each lookup is a binary search.
@@ -112,10 +112,10 @@ fn candidates(find: &Find, choice: &Choice<'_>) -> Value<'static> {
     let in_scope = |index: &Index| usability(index).is_some();
     let is_left = |index: &Index| choice.left.binary_search_by(|left| left.compare(index)).is_ok();
     let is_ranked = |index: &Index| place(index).is_some();
-    // A partial index that is named counts among those that were looked at, too.
+    // A named partial index also counts as examined.
     let is_partial = |index: &Index| index.partial().is_some();
     let is_seen = |index: &Index| !is_partial(index) || is_named(find, index);
-    // Each class that is not empty moves the next one down.
+    // Each non-empty class moves the next one down.
     let classes: [&dyn Fn(&Index) -> bool; 4] = [
         &|index| is_left(index) && !is_ranked(index),
         &|index| can(index) && !is_left(index),

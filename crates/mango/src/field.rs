@@ -1,4 +1,4 @@
-//! Fields as selectors, sorts and indexes name them.
+//! Names of fields in selectors, sorts and indexes.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use flatbed_flatten::json::Value;
 
 use crate::steps::{Exhausted, Steps};
 
-/// There is no field of this name: a part of it is empty.
+/// A part of the field name is empty.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Invalid field name: {0}")]
 pub struct InvalidFieldName(pub String);
 
-/// A field: names between dots, each of a member or the place of an array's item. `\.` is a dot in a name. Cheap to clone.
+/// A field: names between dots, each a member's name or an array position. `\.` is a dot in a name. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Field {
     name: Arc<str>,
@@ -27,7 +27,7 @@ impl PartialEq for Field {
 impl Eq for Field {}
 
 impl Field {
-    /// The field that a text names.
+    /// Parses the name of a field.
     ///
     /// # Errors
     /// [`InvalidFieldName`]
@@ -36,7 +36,7 @@ impl Field {
         Ok(Field { name: name.into(), parts: parts.into() })
     }
 
-    /// No field, but the value that is looked at.
+    /// The empty path, which leads to the value itself.
     pub(crate) fn whole() -> Field {
         Field { name: "".into(), parts: Arc::default() }
     }
@@ -45,28 +45,28 @@ impl Field {
         self.parts.is_empty()
     }
 
-    /// As it was written.
+    /// The name as written.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The names of its parts, without escapes.
+    /// The parts of the name, without escapes.
     pub fn parts(&self) -> impl ExactSizeIterator<Item = &str> {
         self.parts.iter().map(|part| &**part)
     }
 
-    /// Whether an answer always shows the field under its own name. It does not if a part may be an array index in a longer form than its
-    /// shortest (`00`), since indexes are shown in their shortest form.
+    /// Returns whether an answer always shows the field under its own name. It does not if a part may be an array index
+    /// with leading characters (`00`), since indexes are shown in their shortest form.
     pub(crate) fn is_shown_as_written(&self) -> bool {
         self.parts().all(|part| place(part).is_none_or(|place| place.to_string() == part))
     }
 
-    /// The value of this field. Each member passed on the way is a step.
+    /// Finds the value of this field. Each member visited is a step.
     pub(crate) fn find<'v, 't>(&self, value: &'v Value<'t>, steps: &mut Steps<'_>) -> Result<Found<'v, 't>, Exhausted> {
         self.find_from(0, value, steps)
     }
 
-    /// As [`Field::find`], where the first parts have led to `value` already.
+    /// Like [`Field::find`], if the first parts have already led to `value`.
     pub(crate) fn find_from<'v, 't>(
         &self,
         passed: usize,
@@ -93,7 +93,7 @@ impl Field {
         Ok(Found::Here(value))
     }
 
-    /// As [`Field::find`], without a bound.
+    /// Like [`Field::find`], without a bound.
     pub(crate) fn of<'v, 't>(&self, value: &'v Value<'t>) -> Option<&'v Value<'t>> {
         match self.find(value, &mut Steps::endless()) {
             Ok(Found::Here(value)) => Some(value),
@@ -102,13 +102,13 @@ impl Field {
     }
 }
 
-/// What a field's name leads to.
+/// The result of a field lookup.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Found<'v, 't> {
     Here(&'v Value<'t>),
-    /// An object has no such member.
+    /// An object lacks the member.
     Missing,
-    /// What is on the way is neither an object nor an array with such an item.
+    /// A value on the path is neither an object nor an array with such an item.
     NoPath,
 }
 
@@ -127,7 +127,7 @@ fn parts(name: &str) -> Option<Vec<Box<str>>> {
     (!has_empty).then(|| pieces.into_iter().map(|piece| piece.replace('\\', "").into()).collect())
 }
 
-/// The place that a name stands for in an array.
+/// Parses a name as an array position.
 pub(crate) fn place(name: &str) -> Option<usize> {
     name.parse::<i128>().ok().and_then(|place| usize::try_from(place).ok())
 }

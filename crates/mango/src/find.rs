@@ -10,46 +10,46 @@ use crate::options::{Options, number, object, text};
 use crate::refused::Refused;
 use crate::sort::Sort;
 
-/// Documents that are answered unless the request says otherwise.
+/// The default of `limit`.
 const LIMIT: u64 = 25;
 
-/// What `_find` asks for.
+/// A request of `_find`.
 #[derive(Debug, Clone)]
 pub struct Find {
-    /// Which documents.
+    /// The condition on documents.
     pub selector: Selector,
-    /// A design document, and an index in it: which index is to be used.
+    /// The design document, and perhaps the index in it, to use.
     pub use_index: Vec<String>,
-    /// The text of a bookmark: where an earlier answer ended. Only [`crate::plan()`] says whether it is one.
+    /// The text of a bookmark. [`crate::plan()`] checks it.
     pub bookmark: Option<String>,
-    /// How many documents at most.
+    /// The largest number of documents to answer.
     pub limit: u64,
-    /// How many that match are passed over first.
+    /// The number of selected documents to skip.
     pub skip: u64,
-    /// In which order.
+    /// The order of the answer.
     pub sort: Sort,
-    /// Which fields are answered; `None`: whole documents.
+    /// The fields to answer; `None`: whole documents.
     pub fields: Option<Vec<Field>>,
-    /// The partition that is searched.
+    /// The partition to search.
     pub partition: Option<String>,
-    /// How many copies CouchDB is to read; more than 1 reads each document itself.
+    /// The number of copies that CouchDB reads. More than 1 makes it read each document itself.
     pub r: u64,
-    /// Whether documents have their `_conflicts`.
+    /// True to add `_conflicts` to documents.
     pub conflicts: bool,
-    /// `stale=ok`: as `update=false` and `stable=true`.
+    /// `stale=ok`: the same as `update=false` and `stable=true`.
     pub stale_ok: bool,
-    /// Whether the answer must have everything that was written before.
+    /// True if the answer must contain all earlier writes.
     pub update: bool,
-    /// Says nothing to one server.
+    /// Has no effect on a single server.
     pub stable: bool,
-    /// Whether the answer says what it cost.
+    /// True to report the cost of the query.
     pub execution_stats: bool,
-    /// Whether another index may be used than the one named.
+    /// True if an index other than the named one may be used.
     pub allow_fallback: bool,
 }
 
 impl Find {
-    /// Reads a request's body, for as long as `stop` does not say otherwise. `partition` is the path's.
+    /// Parses a request's body. `partition` comes from the path. The parser stops when `stop` returns true.
     ///
     /// # Errors
     /// In CouchDB's words.
@@ -99,8 +99,8 @@ impl Find {
         Ok(find)
     }
 
-    /// Reads the body of a `_count`, which has `selector` and may have `use_index`, `allow_fallback`, `partition`, `update` and
-    /// `execution_stats`: it is planned as a `_find` that answers no field.
+    /// Parses the body of a `_count`, which has `selector` and may have `use_index`, `allow_fallback`, `partition`,
+    /// `update` and `execution_stats`. It is planned as a `_find` that answers no field.
     ///
     /// # Errors
     /// As [`Find::parse`].
@@ -129,18 +129,18 @@ impl Find {
         Ok(find)
     }
 
-    /// Whether an answer without what was written last will do.
+    /// Returns whether the answer may lack recent writes.
     pub fn may_be_stale(&self) -> bool {
         self.stale_ok || !self.update
     }
 
-    /// Names of the fields that are answered.
+    /// The names of the fields to answer.
     pub(crate) fn field_names(&self) -> Value<'static> {
         let fields = self.fields.as_deref().unwrap_or_default();
         Value::Array(fields.iter().map(|field| text(field.name())).collect())
     }
 
-    /// As `_explain` shows what was asked.
+    /// The options as `_explain` shows them.
     pub(crate) fn options(&self) -> Value<'static> {
         object([
             ("use_index", Value::Array(self.use_index.iter().map(|name| text(name)).collect())),
@@ -161,7 +161,7 @@ impl Find {
     }
 }
 
-/// The partition that path and body name, which must be one.
+/// Returns the partition that path and body name. If both name one, they must agree.
 fn partition_of(path: Option<&str>, body: Option<&Value<'_>>) -> Result<Option<String>, Refused> {
     let named = match (path, body) {
         (Some(path), Some(body)) if body.as_str() != Some(path) => {
@@ -180,7 +180,7 @@ fn partition_of(path: Option<&str>, body: Option<&Value<'_>>) -> Result<Option<S
     Ok(Some(named.to_owned()))
 }
 
-/// A design document, and perhaps an index in it.
+/// Parses a design document with an optional index in it.
 fn use_index(value: &Value<'_>) -> Result<Vec<String>, Refused> {
     let bad = || Refused::bad("invalid_index_name", format!("Invalid index name: {}", written(value)));
     let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
@@ -198,7 +198,7 @@ fn use_index(value: &Value<'_>) -> Result<Vec<String>, Refused> {
     }
 }
 
-/// Reads `fields`, the fields of documents that an answer shows; `None`: all.
+/// Parses `fields`, the fields of documents to answer; `None`: all.
 ///
 /// # Errors
 /// [`Refused`] if the value is no array of field names.

@@ -1,4 +1,4 @@
-//! Indexes: read from design documents, and shown.
+//! Mango indexes, as design documents define them and as `_index` shows them.
 
 use std::cmp::Ordering;
 
@@ -10,13 +10,13 @@ use crate::options::{object, text};
 use crate::projection::put;
 use crate::{BESIDE, InvalidSelector, Selector};
 
-/// The name of the index of all ids, and the only one that is not in a design document.
+/// The name of the index of all ids, the only index outside of design documents.
 const ALL_DOCS: &str = "_all_docs";
 
-/// Where design documents lie.
+/// The prefix of the ids of design documents.
 pub(crate) const DESIGN: &str = "_design/";
 
-/// An index that `_find` can choose: of all ids, or of the fields of documents.
+/// An index that `_find` can choose: of document ids, or of fields.
 #[derive(Debug, Clone)]
 pub struct Index {
     ddoc: Option<String>,
@@ -24,7 +24,7 @@ pub struct Index {
     partitioned: bool,
     fields: Vec<Field>,
     partial: Option<Selector>,
-    /// As it is shown.
+    /// The definition that `_index` shows.
     def: Value<'static>,
 }
 
@@ -42,13 +42,15 @@ impl Index {
         }
     }
 
-    /// The indexes that a design document defines: none where its language is another than `query`. `partitioned` says
-    /// whether the database is. A view that defines none, or an index that could not be kept, is passed over.
+    /// Returns the indexes that a design document defines: none if its language is not `query`. `partitioned` says
+    /// whether the database is partitioned. Views that define no index, and indexes that cannot be maintained, are
+    /// skipped.
     pub fn of_design_document(id: &str, document: &Value<'_>, partitioned: bool) -> Vec<Index> {
         Index::of_design_document_unless(id, document, partitioned, &|| false)
     }
 
-    /// As [`Index::of_design_document`], without those whose filters are not compiled before `stop` says so.
+    /// Like [`Index::of_design_document`], without the indexes whose filters were not compiled before `stop` returned
+    /// true.
     pub fn of_design_document_unless(
         id: &str,
         document: &Value<'_>,
@@ -64,22 +66,22 @@ impl Index {
         views.iter().filter_map(index).collect()
     }
 
-    /// The index that one view of a design document defines: see [`Index::of_design_document`].
+    /// Returns the index that one view of a design document defines; see [`Index::of_design_document`].
     pub fn of_view(id: &str, document: &Value<'_>, view: &str, partitioned: bool) -> Option<Index> {
         let definition = document.get("views").filter(|_| is_of_query(document))?.get(view)?;
         of_view(id, view, definition, is_partitioned(document, partitioned), &|| false)
     }
 
-    /// Compiles the filters of a design document's indexes. Returns `false` if `stop` interrupted that; invalid filters count as
-    /// compiled.
+    /// Compiles the filters of a design document's indexes. Returns `false` if `stop` interrupted that; invalid filters
+    /// count as compiled.
     pub fn compiles_unless(document: &Value<'_>, stop: &dyn Fn() -> bool) -> bool {
         let Some(Value::Object(views)) = document.get("views").filter(|_| is_of_query(document)) else { return true };
         let mut filters = views.iter().filter_map(|(_, view)| filter_of(view.get("map")?));
         filters.all(|filter| !matches!(Selector::new_unless(filter, stop), Err(InvalidSelector::Stopped)))
     }
 
-    /// The index that a view of a design document is, by its map alone: views in the language `query` are read by what
-    /// their maps say, whether `_find` could choose them or not. `None`: it defines none.
+    /// Returns the index that a view's map defines. A view in the language `query` is read by its map alone, even if
+    /// `_find` cannot choose it. `None`: the map defines no index.
     pub fn of_map(id: &str, name: &str, map: &Value<'_>) -> Option<Index> {
         of_map(id, name, map, false, &|| false)
     }
@@ -89,12 +91,12 @@ impl Index {
         self.ddoc.as_deref()
     }
 
-    /// Its name, which no other of its design document has.
+    /// The index's name, unique in its design document.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it is the index of all ids.
+    /// Returns whether this is the index of all ids.
     pub fn is_all_docs(&self) -> bool {
         self.ddoc.is_none()
     }
@@ -104,12 +106,12 @@ impl Index {
         if self.is_all_docs() { "special" } else { "json" }
     }
 
-    /// Whether each partition has one of its own.
+    /// Returns whether each partition has its own index.
     pub fn is_partitioned(&self) -> bool {
         self.partitioned
     }
 
-    /// What a document must have to be in it, in the order of its keys.
+    /// The fields that a document must have to be indexed, in key order.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
@@ -118,12 +120,12 @@ impl Index {
         self.fields.iter().any(|field| field.name() == name)
     }
 
-    /// Which documents are in it, if not all that have its fields.
+    /// The filter of a partial index.
     pub fn partial(&self) -> Option<&Selector> {
         self.partial.as_ref()
     }
 
-    /// The fields that a row has, as a document.
+    /// Returns the fields of a row as a document.
     pub fn document_of(&self, id: &str, key: &[Value<'_>]) -> Value<'static> {
         let mut document = Value::Object(Vec::new());
         put(&mut document, &["_id"], Value::String(id.to_owned().into()));
@@ -133,20 +135,21 @@ impl Index {
         document
     }
 
-    /// Whether it depends on a member of documents: its fields or its filter name it, or something in it.
+    /// Returns whether the index depends on a member of documents: a field or the filter names it or something inside
+    /// it.
     pub fn asks_about(&self, member: &str) -> bool {
         let is_there = |field: &Field| field.parts().next() == Some(member);
         self.fields.iter().any(is_there) || self.partial.as_ref().is_some_and(|partial| partial.asks_about(member))
     }
 
-    /// Whether a document's body, id and revision determine whether it is in the index, and its key. No plan uses any other index,
-    /// since it would lack documents.
+    /// Returns whether a document's body, id and revision determine its entry in the index. No plan uses any other
+    /// index, since it would lack documents.
     pub fn is_of_bodies(&self) -> bool {
         !BESIDE.iter().any(|member| self.asks_about(member))
     }
 
-    /// The key of a document (with its special members) in it; `None`: it is not in it. Design documents never are. `stop` is
-    /// asked now and then.
+    /// Returns the key of a document (with its special members); `None`: the index has no entry for it. Design
+    /// documents have none. `stop` is called about every 10,000 steps.
     ///
     /// # Errors
     /// The filter takes too long.
@@ -167,7 +170,7 @@ impl Index {
         Ok(self.fields.iter().map(|field| field.of(document).map(|value| value.clone().into_owned())).collect())
     }
 
-    /// As `_index` and `_explain` show it.
+    /// Returns the index as `_index` and `_explain` show it.
     pub fn to_json(&self) -> Value<'static> {
         match &self.ddoc {
             None => object([
@@ -186,7 +189,7 @@ impl Index {
         }
     }
 
-    /// The order in which indexes are listed: that of all ids first, then by design document and name.
+    /// The order in which indexes are listed: the index of all ids, then by design document and name.
     pub fn compare(&self, other: &Index) -> Ordering {
         #[cfg(test)]
         COMPARED.set(COMPARED.get() + 1);
@@ -200,7 +203,7 @@ thread_local! {
     pub(crate) static COMPARED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Two are the same if they have one name: it is all that identifies them.
+/// Indexes are equal if their names are, which identify them.
 impl PartialEq for Index {
     fn eq(&self, other: &Index) -> bool {
         self.compare(other).is_eq()
@@ -211,7 +214,7 @@ pub(crate) fn is_of_query(document: &Value<'_>) -> bool {
     document.get("language").and_then(Value::as_str) == Some("query")
 }
 
-/// Whether the indexes of a design document are partitioned. `partitioned`: whether its database is.
+/// Returns whether the indexes of a design document are partitioned. `partitioned`: whether its database is.
 fn is_partitioned(document: &Value<'_>, partitioned: bool) -> bool {
     match document.get("options").and_then(|options| options.get("partitioned")) {
         Some(Value::Bool(partitioned)) => *partitioned,
@@ -224,7 +227,7 @@ fn of_view(id: &str, name: &str, view: &Value<'_>, partitioned: bool, stop: &dyn
     of_map(id, name, view.get("map")?, partitioned, stop)
 }
 
-/// The filter in the map of a view. `selector` is CouchDB's former name of `partial_filter_selector`.
+/// Returns the filter in the map of a view. `selector` is CouchDB's former name of `partial_filter_selector`.
 fn filter_of<'m, 'v>(map: &'m Value<'v>) -> Option<&'m Value<'v>> {
     map.get("partial_filter_selector").or_else(|| map.get("selector"))
 }

@@ -1,4 +1,4 @@
-//! Requests that make indexes, and the design documents that come of them.
+//! Requests that make indexes, and the design documents that they make.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use crate::order::same;
 use crate::refused::Refused;
 use crate::sort::Sort;
 
-/// What `POST _index` asks for.
+/// A request of `POST _index`.
 #[derive(Debug, Clone)]
 pub struct IndexRequest {
     ddoc: String,
@@ -26,10 +26,10 @@ pub struct IndexRequest {
 type Members = Vec<(Cow<'static, str>, Value<'static>)>;
 
 impl IndexRequest {
-    /// Reads a request's body, for as long as `stop` does not say otherwise.
+    /// Parses a request's body. The parser stops when `stop` returns true.
     ///
     /// # Errors
-    /// In CouchDB's words; of text and nouveau indexes those of one without a search service.
+    /// In CouchDB's words; for text and nouveau indexes those of a CouchDB without a search service.
     pub fn parse(body: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<IndexRequest, Refused> {
         let mut options = Options::of_request(body)?;
         let definition = options.required("index")?;
@@ -88,7 +88,7 @@ impl IndexRequest {
         Ok(IndexRequest { ddoc, name, partitioned, view })
     }
 
-    /// The id of the design document that the index belongs into.
+    /// The id of the index's design document.
     pub fn ddoc(&self) -> &str {
         &self.ddoc
     }
@@ -98,11 +98,11 @@ impl IndexRequest {
         &self.name
     }
 
-    /// The design document with the index, without its special members: the one that is there, or a new one. `None`: it is
-    /// as it must be. `partitioned` says whether the database is.
+    /// Returns the design document with the index, without its special members: an updated `existing` or a new
+    /// document. `None`: it already has the index. `partitioned` says whether the database is partitioned.
     ///
     /// # Errors
-    /// The document is of another language, or the index is partitioned where it cannot be.
+    /// The document has another language, or the index cannot be partitioned.
     pub fn put_into(&self, existing: Option<&Value<'_>>, partitioned: bool) -> Result<Option<Value<'static>>, Refused> {
         if self.partitioned == Some(true) && !partitioned {
             let reason = "Unknown error while saving the design document: invalid_design_doc".to_owned();
@@ -151,7 +151,7 @@ impl IndexRequest {
         Ok((!is_there).then_some(body))
     }
 
-    /// What is answered.
+    /// Answers the request.
     pub fn answer(&self, created: bool) -> Value<'static> {
         let result = if created { "created" } else { "exists" };
         object([("result", text(result)), ("id", text(&self.ddoc)), ("name", text(&self.name))])
@@ -165,7 +165,7 @@ fn not_empty(given: Option<&str>) -> Result<Option<&str>, Refused> {
     }
 }
 
-/// What the design document has of an index.
+/// Returns the view of a design document that defines the index.
 fn view(definition: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Value<'static>, Refused> {
     let Some(mut options) = Options::of(definition) else {
         let reason = format!("JSON indexes must be an object, not: {}", written(definition));
@@ -185,7 +185,7 @@ fn view(definition: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Value<'static
     Ok(object([("map", map), ("reduce", text("_count")), ("options", options)]))
 }
 
-/// A selector in a request.
+/// Parses a selector of a request.
 pub(crate) fn parse_selector(value: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Selector, Refused> {
     if !matches!(value, Value::Object(_)) {
         let reason = format!("Selector must be a JSON object, not: {}", written(value));
@@ -194,7 +194,7 @@ pub(crate) fn parse_selector(value: &Value<'_>, stop: &dyn Fn() -> bool) -> Resu
     Selector::new_unless(value, stop).map_err(|invalid| invalid.refused())
 }
 
-/// The members that are a body's, not special.
+/// Returns the members that belong to a body.
 fn members_of(document: &Value<'_>) -> Members {
     let Value::Object(members) = document else { return Vec::new() };
     let own = |(name, value): &(Cow<'_, str>, Value<'_>)| (name.to_string().into(), value.clone().into_owned());
@@ -208,8 +208,8 @@ fn put(members: &mut Members, name: &str, value: Value<'static>) {
     }
 }
 
-/// A design document without an index, without its special members; `None`: nothing is left of it, and it is deleted. Of one
-/// that does not have the index nothing is taken.
+/// Removes an index from a design document, and returns it without its special members. `None`: nothing is left, and
+/// the document is to be deleted. A document without the index is returned unchanged.
 pub fn without_index(document: &Value<'_>, name: &str) -> Option<Value<'static>> {
     let mut body = members_of(document);
     if let Some((_, Value::Object(views))) = body.iter_mut().find(|(member, _)| member == "views") {

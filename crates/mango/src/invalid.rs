@@ -1,4 +1,4 @@
-//! What is wrong with a selector.
+//! Errors in selectors.
 
 use flatbed_flatten::json::{self, Value};
 
@@ -6,16 +6,16 @@ use crate::erlang;
 use crate::field::InvalidFieldName;
 use crate::refused::Refused;
 
-/// The selector breaks a rule. Its text shows arguments as JSON; [`InvalidSelector::refused`] has CouchDB's words.
+/// A selector that breaks a rule. `Display` shows arguments as JSON; [`InvalidSelector::refused`] has CouchDB's words.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum InvalidSelector {
-    /// Not an object.
+    /// The selector is not an object.
     #[error("Selector must be a JSON object")]
     NotAnObject,
-    /// There is no such operator.
+    /// The operator does not exist.
     #[error("Invalid operator: {0}")]
     Operator(String),
-    /// CouchDB knows the operator, but does not have it.
+    /// CouchDB knows the operator, but does not support it.
     #[error("Unsupported operator: {0}")]
     Unsupported(String),
     /// The operator does not take this argument.
@@ -26,26 +26,26 @@ pub enum InvalidSelector {
         /// Its argument.
         argument: Value<'static>,
     },
-    /// A condition stands where there is no field.
+    /// A condition has no field.
     #[error("One or more conditions is missing a field name.")]
     MissingFieldName,
-    /// A field's name has an empty part.
+    /// A field name has an empty part.
     #[error(transparent)]
     FieldName(#[from] InvalidFieldName),
-    /// A search for words stands below a field.
+    /// A text search stands below a field.
     #[error("Invalid field normalization on selector: {}", as_json(.0))]
     BadField(Value<'static>),
-    /// Too many conditions within each other.
+    /// Conditions are nested too deeply.
     #[error("The selector is nested too deeply")]
     TooDeep,
-    /// It has too many values, or too much text.
+    /// The selector has too many values, or too much text.
     #[error("The selector is too large")]
     TooLarge,
-    /// Its regular expressions take too much, each or together.
+    /// One regular expression, or all of them together, are too large.
     #[error("The selector's regular expressions are too large")]
     RegexesTooLarge,
-    /// Nobody waits for it.
-    #[error("The selector is not waited for any more")]
+    /// The client is gone.
+    #[error("The client stopped waiting for the selector")]
     Stopped,
 }
 
@@ -56,7 +56,7 @@ fn as_json(value: &Value<'_>) -> String {
 }
 
 impl InvalidSelector {
-    /// As CouchDB's `_find` and `_index` say it.
+    /// The error in the words of CouchDB's `_find` and `_index`.
     pub fn refused(&self) -> Refused {
         let name = match self {
             InvalidSelector::NotAnObject => "invalid_selector_json",

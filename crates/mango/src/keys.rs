@@ -1,4 +1,4 @@
-//! Ranges of an index's keys: what a plan reads.
+//! The ranges of index keys that a plan reads.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Bound;
@@ -11,38 +11,38 @@ use crate::normal::{Comparison, Normal, Term};
 use crate::order::{Order, compare};
 use crate::spans::{RANGES_MAX, Spans};
 
-/// So many alternatives of `$or`s are looked at for narrower ranges, in all.
+/// The largest total number of `$or` alternatives that are examined for narrower ranges.
 const ALTERNATIVES_MAX: usize = RANGES_MAX;
 
-/// A place in an index: before or behind all keys that begin with these values. Without values it is before or behind all keys.
+/// A position in an index: before or behind all keys with this prefix. Without values it is before or behind all keys.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyEdge {
     /// Values of the index's first fields.
     pub values: Vec<Value<'static>>,
-    /// Behind the keys that begin so, not before them.
+    /// True if the position is behind the keys with the prefix, false if before.
     pub behind: bool,
 }
 
-/// The keys between two places. Keys are the values of an index's fields, in CouchDB's order of arrays.
+/// The keys between two positions. Keys are the values of an index's fields, in CouchDB's order of arrays.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeyRange {
-    /// Where they begin.
+    /// The position before the first key.
     pub start: KeyEdge,
-    /// Where they end.
+    /// The position behind the last key.
     pub end: KeyEdge,
 }
 
-/// Ids between two bounds, in the order of their bytes.
+/// A range of ids, in byte order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdRange {
-    /// The first.
+    /// The lower bound.
     pub start: Bound<String>,
-    /// The last.
+    /// The upper bound.
     pub end: Bound<String>,
 }
 
 impl KeyEdge {
-    /// How a key, or what a key begins with, lies to this place.
+    /// Returns whether a key, or a prefix of keys, sorts before this position.
     fn before(&self, key: &[Value<'_>]) -> bool {
         for (at, value) in self.values.iter().enumerate() {
             let Some(other) = key.get(at) else { return false };
@@ -61,15 +61,15 @@ impl KeyRange {
         KeyRange { start: edge(false), end: edge(true) }
     }
 
-    /// Whether a key is in it.
+    /// Returns whether a key is in the range.
     pub fn has(&self, key: &[Value<'_>]) -> bool {
         self.start.before(key) && !self.end.before(key)
     }
 }
 
-/// The ids that may fulfil these conditions.
+/// Returns the ids that may fulfil these conditions.
 pub(crate) fn id_ranges(conditions: &[&Normal]) -> Vec<IdRange> {
-    // All else is less than a string.
+    // All other types sort before strings.
     let low = |bound: Bound<Value<'static>>| match bound {
         Bound::Included(Value::String(id)) => Bound::Included(id.into_owned()),
         Bound::Excluded(Value::String(id)) => Bound::Excluded(id.into_owned()),
@@ -85,12 +85,12 @@ pub(crate) fn id_ranges(conditions: &[&Normal]) -> Vec<IdRange> {
     spans.filter_map(|span| Some(IdRange { start: low(span.low), end: high(span.high)? })).collect()
 }
 
-/// Whether no value of a field can match a selector.
+/// Returns whether no value of a field can match a selector.
 pub(crate) fn has_no_value(field: &str, selector: &Normal) -> bool {
     Fields::of(&selector.conjuncts()).spans(field).list.is_empty()
 }
 
-/// Conditions that must all hold, by the name of the field that each is on.
+/// Conditions that must all hold, by field name.
 struct Fields<'n>(HashMap<&'n str, Vec<&'n Term>>);
 
 impl<'n> Fields<'n> {
@@ -116,15 +116,15 @@ impl<'n> Fields<'n> {
     }
 }
 
-/// What is read of an index.
+/// The part of an index that a plan reads.
 pub(crate) struct Reading {
-    /// In ascending order, without a key in common.
+    /// Disjoint ranges in ascending order.
     pub(crate) ranges: Vec<KeyRange>,
-    /// What documents of these keys must still be asked; `None`: nothing.
+    /// The condition that documents of these keys must still fulfil; `None`: no condition.
     pub(crate) residual: Option<Normal>,
 }
 
-/// The keys that may fulfil a selector. Once `stop` says so, they are no longer narrowed.
+/// Returns the keys that may fulfil a selector. They are no longer narrowed once `stop` returns true.
 pub(crate) fn reading(index: &Index, selector: &Normal, stop: &dyn Fn() -> bool) -> Reading {
     let conjuncts = selector.conjuncts();
     let fields = Fields::of(&conjuncts);
@@ -145,8 +145,8 @@ pub(crate) fn reading(index: &Index, selector: &Normal, stop: &dyn Fn() -> bool)
     Reading { ranges, residual: residual(index, &conjuncts, &spans) }
 }
 
-/// The ranges of all alternatives of an `$or`, each within what is left beside it; `None`: there are too many, or none, or `stop` has
-/// said so.
+/// Returns the ranges of all alternatives of an `$or`, each intersected with the other conditions. `None`: there are
+/// too many or no alternatives, or `stop` returned true.
 fn alternatives_of(
     index: &Index,
     alternatives: &[Normal],
@@ -169,10 +169,10 @@ fn alternatives_of(
     (!alternatives.is_empty()).then(|| joined(ranges))
 }
 
-/// The ranges of these values of the index's fields. `None`: there are too many.
+/// Returns the ranges of these values of the index's fields. `None`: there are too many.
 fn ranges_of(index: &Index, spans: &[Spans]) -> Option<Vec<KeyRange>> {
     let spans: Vec<Spans> = index.fields().iter().zip(spans).map(|(field, spans)| of_keys(field, spans)).collect();
-    // What is not there is in no index.
+    // No index has an entry for a missing value.
     if spans.iter().any(|spans| spans.list.is_empty()) {
         return Some(Vec::new());
     }
@@ -180,12 +180,12 @@ fn ranges_of(index: &Index, spans: &[Spans]) -> Option<Vec<KeyRange>> {
     extend(&mut Vec::new(), &spans, &mut ranges).then(|| joined(ranges))
 }
 
-/// Of an id the index's order says little: it is compared by its bytes, and lies in the order of strings.
+/// Ids are compared by bytes but sorted as strings in an index of keys, so only single ids narrow the range.
 fn of_keys(field: &Field, spans: &Spans) -> Spans {
     if field.name() != "_id" || spans.are_points() { spans.clone() } else { Spans::all(Order::Collated) }
 }
 
-/// The ranges behind a beginning of keys; `false`: there are too many.
+/// Adds the ranges behind a key prefix. Returns `false` if there are too many.
 fn extend(prefix: &mut Vec<Value<'static>>, spans: &[Spans], ranges: &mut Vec<KeyRange>) -> bool {
     let edge = |prefix: &[Value<'static>], value: Option<&Value<'static>>, behind| {
         let values = prefix.iter().chain(value).cloned().collect();
@@ -220,7 +220,7 @@ fn extend(prefix: &mut Vec<Value<'static>>, spans: &[Spans], ranges: &mut Vec<Ke
     ranges.len() <= RANGES_MAX
 }
 
-/// In ascending order, those that overlap or touch as one.
+/// Sorts ranges, and joins those that overlap or touch.
 fn joined(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
     ranges.sort_by(|a, b| edges(&a.start, &b.start));
     let mut joined: Vec<KeyRange> = Vec::new();
@@ -237,7 +237,7 @@ fn joined(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
     joined
 }
 
-/// Which place is first.
+/// Compares two positions.
 fn edges(a: &KeyEdge, b: &KeyEdge) -> std::cmp::Ordering {
     use std::cmp::Ordering;
     for (x, y) in a.values.iter().zip(&b.values) {
@@ -246,7 +246,7 @@ fn edges(a: &KeyEdge, b: &KeyEdge) -> std::cmp::Ordering {
             order => return order,
         }
     }
-    // The one with fewer values is before or behind all keys that go on.
+    // The shorter prefix is before or behind all longer keys.
     let side = |edge: &KeyEdge| if edge.behind { Ordering::Greater } else { Ordering::Less };
     match a.values.len().cmp(&b.values.len()) {
         Ordering::Equal => a.behind.cmp(&b.behind),
@@ -255,12 +255,13 @@ fn edges(a: &KeyEdge, b: &KeyEdge) -> std::cmp::Ordering {
     }
 }
 
-/// What the ranges do not say: the conditions that documents of these keys must still be asked about. `None`: none.
+/// Returns the conditions that the ranges do not cover, which documents of these keys must still fulfil. `None`: no
+/// condition.
 fn residual(index: &Index, conjuncts: &[&Normal], spans: &[Spans]) -> Option<Normal> {
     let mut said: HashSet<&str> = HashSet::new();
     for (field, spans) in index.fields().iter().zip(spans) {
         said.insert(field.name());
-        // The next field's range is one only where this one has single values.
+        // The next field's range is exact only if this field has single values.
         if !of_keys(field, spans).are_points() {
             break;
         }
@@ -269,7 +270,7 @@ fn residual(index: &Index, conjuncts: &[&Normal], spans: &[Spans]) -> Option<Nor
         Normal::At(field, term) => said.contains(field.name()) && is_exact(term, field.name()),
         _ => false,
     };
-    // What is in the index has all of its fields.
+    // Every indexed document has all fields of the index.
     let exists = |condition: &Normal| match condition {
         Normal::At(field, Term::Exists(true)) => index.has(field.name()),
         _ => false,
@@ -286,7 +287,7 @@ fn residual(index: &Index, conjuncts: &[&Normal], spans: &[Spans]) -> Option<Nor
     }
 }
 
-/// Whether a field's range says all that a condition does.
+/// Returns whether a field's range covers a condition completely.
 fn is_exact(term: &Term, field: &str) -> bool {
     match term {
         Term::Compare(Comparison::NotEqual, _) => false,

@@ -1,8 +1,8 @@
-//! Mango (CouchDB's `_find`, `_index`, `_explain` and `filter=_selector`), as far as it needs no I/O: selectors are read
-//! from JSON, checked, brought into CouchDB's normal form and matched against documents.
+//! Mango without I/O: CouchDB's `_find`, `_index`, `_explain` and `filter=_selector`. Selectors are parsed, checked,
+//! brought into CouchDB's normal form and matched against documents.
 //!
 //! A selector is an object of conditions on fields, all of which must hold; `{"a.b":{"$gt":1}}` and
-//! `{"a":{"b":{"$gt":1}}}` mean the same field. What each operator means is CouchDB's documentation of selectors.
+//! `{"a":{"b":{"$gt":1}}}` mean the same field. CouchDB's documentation of selectors defines the operators.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
@@ -60,9 +60,9 @@ pub use sort::Sort;
 use steps::Steps;
 pub use steps::{Exhausted, Interrupts, Progress, slice_steps};
 
-/// Members of documents that come from neither their bodies nor their ids and revisions. A selector may test them, but indexes are
-/// maintained from bodies, ids and revisions alone, so no index covers them ([`Index::is_of_bodies`]). Members that `_find` never sees
-/// (`_deleted_conflicts`, `_local_seq`, `_revisions` and the like) are in no index, either.
+/// Members of documents that are not derived from bodies, ids or revisions. A selector may test them, but indexes are
+/// maintained from bodies, ids and revisions alone, so no index covers them ([`Index::is_of_bodies`]). Members that
+/// `_find` never sees (`_deleted_conflicts`, `_local_seq`, `_revisions` and the like) are in no index, either.
 pub const BESIDE: [&str; 2] = ["_attachments", "_conflicts"];
 
 /// A compiled selector.
@@ -70,7 +70,7 @@ pub const BESIDE: [&str; 2] = ["_attachments", "_conflicts"];
 pub struct Selector(Normal);
 
 impl Selector {
-    /// Reads a selector.
+    /// Compiles a selector.
     ///
     /// # Errors
     /// [`InvalidSelector`]
@@ -78,7 +78,7 @@ impl Selector {
         Selector::new_unless(selector, &|| false)
     }
 
-    /// Reads a selector, for as long as `stop` does not say otherwise: regular expressions take their time.
+    /// Compiles a selector until `stop` returns true: regular expressions take time to compile.
     ///
     /// # Errors
     /// As [`Selector::new`], and [`InvalidSelector::Stopped`].
@@ -86,7 +86,7 @@ impl Selector {
         compile::selector(selector, stop).map(Selector)
     }
 
-    /// Whether a selector is small enough to be read at all: this takes no longer than to look through it.
+    /// Checks the size of a selector without compiling it.
     ///
     /// # Errors
     /// [`InvalidSelector::NotAnObject`], [`InvalidSelector::TooLarge`].
@@ -94,24 +94,26 @@ impl Selector {
         compile::bounded(selector)
     }
 
-    /// Whether a selector, or a request with one, compiles within a millisecond: it is small and has no regular expression.
+    /// Returns whether a selector, or a request with one, compiles within a millisecond: it is small and has no regular
+    /// expression.
     pub fn is_quick(request: &Value<'_>) -> bool {
         compile::is_quick(request)
     }
 
-    /// Whether a document, an object with its special members, is selected. `stop` is asked now and then.
+    /// Returns whether a document, an object with its special members, is selected. `stop` is called about every 10,000
+    /// steps.
     ///
     /// # Errors
-    /// [`Exhausted`]: after some tenths of a second of work, at the very worst two seconds, or when `stop` says so.
+    /// [`Exhausted`]: after some tenths of a second of work, at the very worst two seconds, or if `stop` returns true.
     pub fn matches_unless(&self, document: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<bool, Exhausted> {
         self.0.holds(document, &mut Steps::new(stop))
     }
 
-    /// As [`Selector::matches_unless`], for one slice, which begins at `progress`.
+    /// Like [`Selector::matches_unless`], for one slice, which begins at `progress`.
     ///
     /// # Errors
-    /// As there, and [`Exhausted::Paused`]: then `progress` is where the next slice begins. No match pauses inside one comparison of a value
-    /// with an argument.
+    /// As there, and [`Exhausted::Paused`]: `progress` is then the start of the next slice. No match pauses inside one
+    /// comparison of a value with an argument.
     pub fn matches_in_slices(
         &self,
         document: &Value<'_>,
@@ -121,24 +123,24 @@ impl Selector {
         self.0.holds_in_slices(document, progress, interrupts)
     }
 
-    /// As [`Selector::matches_unless`], without end.
+    /// Like [`Selector::matches_unless`], without a bound.
     pub fn matches(&self, document: &Value<'_>) -> bool {
         self.0.holds(document, &mut Steps::endless()).unwrap_or(false)
     }
 
-    /// Whether the selector tests a member of documents, or a field within it. A condition on the document as a whole
-    /// (`{"$and":[{"$keyMapMatch":...}]}`) tests every member.
+    /// Returns whether the selector tests a member of documents, or a field within it. A condition on the document as a
+    /// whole (`{"$and":[{"$keyMapMatch":...}]}`) tests every member.
     pub fn asks_about(&self, member: &str) -> bool {
         let is_about = |name: &str| Field::new(name).is_ok_and(|field| field.parts().next() == Some(member));
         plan::fields_of(self.normal()).into_iter().any(|name| name.is_empty() || is_about(name))
     }
 
-    /// About how much is done for a byte of a document, at least 1.
+    /// The approximate work for a byte of a document, at least 1.
     pub fn weight(&self) -> usize {
         self.0.weight()
     }
 
-    /// In normal form, as CouchDB shows it in `_explain`.
+    /// Returns the normal form, as CouchDB shows it in `_explain`.
     pub fn to_json(&self) -> Value<'static> {
         self.0.to_json()
     }

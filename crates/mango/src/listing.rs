@@ -1,4 +1,4 @@
-//! Indexes listed and deleted.
+//! Lists and deletes indexes.
 
 use std::num::IntErrorKind;
 
@@ -9,7 +9,7 @@ use crate::index::{DESIGN, Index};
 use crate::options::{Options, number, object, text};
 use crate::refused::Refused;
 
-/// Which of all indexes `GET _index` shows.
+/// The page of `GET _index`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Listing {
     limit: Option<u64>,
@@ -17,10 +17,10 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// The parameters of a query string; unknown ones are passed over.
+    /// Parses a query string. Unknown parameters are ignored.
     ///
     /// # Errors
-    /// One is no number, or out of its range.
+    /// A value is no number, or out of range.
     pub fn parse<'q>(query: impl IntoIterator<Item = (&'q str, &'q str)>) -> Result<Listing, Refused> {
         let bad = || Refused {
             status: 500,
@@ -28,7 +28,7 @@ impl Listing {
             reason: "Index parameter ranges: limit > 1, skip > 0".to_owned(),
         };
         let mut listing = Listing::default();
-        // The first of a name counts.
+        // The first occurrence of a name counts.
         let (mut limit, mut skip) = (None, None);
         for (name, value) in query {
             let into = match name {
@@ -46,7 +46,7 @@ impl Listing {
         Ok(listing)
     }
 
-    /// The answer, of all indexes in any order.
+    /// Answers the page; `indexes` may be in any order.
     pub fn answer(&self, indexes: &[Index]) -> Value<'static> {
         let mut sorted: Vec<&Index> = indexes.iter().collect();
         sorted.sort_by(|a, b| a.compare(b));
@@ -67,15 +67,15 @@ fn whole(text: &str) -> Option<i64> {
     }
 }
 
-/// The id of the design document that is meant, with or without `_design/`.
+/// Returns the id of a design document that is named with or without `_design/`.
 pub fn design_id(given: &str) -> String {
     if given.starts_with(DESIGN) { given.to_owned() } else { format!("{DESIGN}{given}") }
 }
 
-/// The index that `DELETE _index/{ddoc}/{type}/{name}` means.
+/// Finds the index of `DELETE _index/{ddoc}/{type}/{name}`.
 ///
 /// # Errors
-/// There is none. That of all ids is not found, either.
+/// The index does not exist. The index of all ids counts as missing.
 pub fn find_index<'i>(indexes: &'i [Index], ddoc: &str, kind: &str, name: &str) -> Result<&'i Index, Refused> {
     let ddoc = design_id(ddoc);
     indexes
@@ -84,7 +84,7 @@ pub fn find_index<'i>(indexes: &'i [Index], ddoc: &str, kind: &str, name: &str) 
         .ok_or_else(|| Refused { status: 404, error: "not_found", reason: "missing".to_owned() })
 }
 
-/// The ids of the design documents whose indexes `POST _index/_bulk_delete` is to delete.
+/// Parses `POST _index/_bulk_delete`, and returns the ids of the design documents.
 ///
 /// # Errors
 /// In CouchDB's words.
@@ -105,7 +105,7 @@ pub fn parse_bulk_delete(body: &Value<'_>) -> Result<Vec<String>, Refused> {
     Ok(docids)
 }
 
-/// What is answered to it: whether each was deleted, in the order in which they were named. CouchDB shows the last first.
+/// Answers `_bulk_delete`: the outcomes, in the order of the request. CouchDB shows the last first.
 pub fn bulk_delete_answer(deleted: &[(String, Result<(), &'static str>)]) -> Value<'static> {
     let (mut success, mut fail) = (Vec::new(), Vec::new());
     for (id, result) in deleted.iter().rev() {

@@ -1,4 +1,4 @@
-//! Whether a document is selected.
+//! Matches documents.
 
 use flatbed_flatten::json::Value;
 
@@ -9,7 +9,7 @@ use crate::steps::{Exhausted, Interrupts, Progress, Steps};
 
 pub(crate) type Held = Result<bool, Exhausted>;
 
-/// What conditions are asked about: a document, or an item of an array.
+/// The subject of a condition: a document, or an item of an array.
 pub(crate) trait Subject {
     fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<Found<'v, 'v>, Exhausted>;
 }
@@ -21,7 +21,8 @@ impl Subject for Value<'_> {
 }
 
 impl Normal {
-    /// As [`Normal::holds`], for one slice that begins at `progress`. If it pauses, `progress` is where the next one begins.
+    /// Like [`Normal::holds`], for one slice that begins at `progress`. After a pause `progress` is the start of the
+    /// next slice.
     pub(crate) fn holds_in_slices(
         &self,
         subject: &impl Subject,
@@ -41,7 +42,7 @@ impl Normal {
         match self {
             Normal::Everything | Normal::Text(_) => Ok(true),
             Normal::All(conditions) => all(conditions, steps, |condition, steps| condition.holds(subject, steps)),
-            // With other conditions beside it, an empty `$or` is none.
+            // An empty `$or` beside other conditions is ignored.
             Normal::Any(conditions) => {
                 Ok(conditions.is_empty() || any(conditions, steps, |condition, steps| condition.holds(subject, steps))?)
             }
@@ -54,7 +55,7 @@ impl Normal {
                     let order = if field.name() == "_id" { Order::Raw } else { Order::Collated };
                     term.holds(value, order, steps)
                 }
-                // What is not there fulfils no other condition.
+                // A missing value fulfils no other condition.
                 Found::Missing => Ok(matches!(term, Term::Exists(false))),
                 Found::NoPath => Ok(false),
             },
@@ -83,7 +84,7 @@ impl Term {
             (Term::In(list), value) => is_in(list, value, order, steps)?,
             (Term::NotIn(list), value) => !is_in(list, value, order, steps)?,
             (Term::Contains(wanted), Value::Array(items)) => {
-                // A list in a list means the whole array, too.
+                // A list within the list also matches the whole array.
                 let is_whole = match wanted.as_slice() {
                     [only @ Value::Array(_)] => Order::Raw.within(value, only, steps)?.is_eq(),
                     _ => false,
@@ -120,7 +121,7 @@ impl Term {
     }
 }
 
-/// Whether a value is equal to one of the list, or, being an array, has an item that is.
+/// Returns whether a value is in the list, or is an array with an item in the list.
 fn is_in(list: &[Value<'_>], value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> Held {
     match value {
         Value::Array(items) => any(items, steps, |item, steps| equals_any(list, item, order, steps)),
@@ -132,8 +133,8 @@ fn equals_any(list: &[Value<'_>], value: &Value<'_>, order: Order, steps: &mut S
     any(list, steps, |other, steps| order.equal(value, other, steps))
 }
 
-/// Whether any of the items holds. A match pauses between two items; a resumed one continues with the item at which it paused, as all
-/// before it did not hold.
+/// Returns whether any of the items holds. A match pauses between two items. A resumed match continues with the item at
+/// which it paused; the items before it did not hold.
 fn any<T>(items: &[T], steps: &mut Steps<'_>, mut holds: impl FnMut(&T, &mut Steps<'_>) -> Held) -> Held {
     let begin = steps.begin_loop();
     for (at, item) in items.iter().enumerate().skip(begin) {
@@ -156,7 +157,7 @@ pub(crate) fn all<T>(items: &[T], steps: &mut Steps<'_>, mut holds: impl FnMut(&
     Ok(!any(items, steps, |item, steps| Ok(!holds(item, steps)?))?)
 }
 
-/// What an integer of any length leaves, with its sign; the divisor is not 0.
+/// Returns the signed remainder of an integer of any length. The divisor must not be 0.
 fn remainder_of(text: &str, divisor: i64) -> i128 {
     let divisor = i128::from(divisor).abs().max(1);
     let digits = text.bytes().filter(u8::is_ascii_digit);

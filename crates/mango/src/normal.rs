@@ -1,5 +1,5 @@
-//! Selectors in normal form, as CouchDB brings them into it: members of an object are an `$and`, fields are next to their
-//! operators, and negations are moved down to these.
+//! Selectors in CouchDB's normal form: members of an object are an `$and`, fields stand next to their operators, and
+//! negations are moved down to the operators.
 
 use std::borrow::Cow;
 
@@ -8,48 +8,48 @@ use flatbed_flatten::json::Value;
 use crate::field::Field;
 use crate::pattern::Pattern;
 
-/// So many bytes of an argument weigh 1: a long one is looked through for each document, however small that is.
+/// Bytes of an argument that weigh 1: a long argument is scanned for each document, however small the document is.
 const WEIGHT_BYTES: usize = 16;
 
-/// What must hold of a document, or of an item of an array.
+/// A condition on a document, or on an item of an array.
 #[derive(Debug, Clone)]
 pub(crate) enum Normal {
     /// `{}`
     Everything,
     All(Vec<Normal>),
     Any(Vec<Normal>),
-    /// `$not` and `$nor` are left only below `$elemMatch`, `$allMatch` and `$keyMapMatch`.
+    /// `$not` and `$nor` remain only below `$elemMatch`, `$allMatch` and `$keyMapMatch`.
     Not(Box<Normal>),
     None(Vec<Normal>),
-    /// A search for words, with its argument. No index of ours answers it; as in CouchDB it then holds of everything.
+    /// A text search with its argument. Flatbed has no index for it; as in CouchDB it then matches everything.
     Text(Value<'static>),
     At(Field, Term),
 }
 
-/// What must hold of a field's value.
+/// A condition on a field's value.
 #[derive(Debug, Clone)]
 pub(crate) enum Term {
     Compare(Comparison, Value<'static>),
     Exists(bool),
-    /// The name of a type; no value has one that is unknown.
+    /// The value's type. An unknown type matches no value.
     Type(String),
     In(Vec<Value<'static>>),
     NotIn(Vec<Value<'static>>),
-    /// An array with all of these.
+    /// An array that contains all of these values.
     Contains(Vec<Value<'static>>),
-    /// An array of so many items.
+    /// An array with this number of items.
     Size(u64),
-    /// An integer that leaves this remainder.
+    /// An integer with this divisor and remainder.
     Modulo(i64, i64),
     Regex(Pattern),
     BeginsWith(String),
-    /// An array with an item for which it holds.
+    /// An array with an item that matches.
     Element(Box<Normal>),
-    /// An array, not empty, for whose items it holds.
+    /// A non-empty array whose items all match.
     Elements(Box<Normal>),
-    /// An object with a name for which it holds.
+    /// An object with a matching name.
     Key(Box<Normal>),
-    /// Of values that are there.
+    /// A value that exists and does not match.
     Not(Box<Term>),
 }
 
@@ -88,7 +88,7 @@ impl Comparison {
 }
 
 impl Normal {
-    /// Moves negations down. An error is the argument of a search for words that is negated, which cannot be.
+    /// Moves negations down. Fails with the argument of a negated text search, which is not supported.
     pub(crate) fn positive(self) -> Result<Normal, Value<'static>> {
         Ok(match self {
             Normal::Not(condition) => condition.negated()?,
@@ -107,12 +107,12 @@ impl Normal {
             Normal::Any(conditions) => Normal::All(each(conditions, Normal::negated)?),
             Normal::At(field, term) => Normal::At(field, term.negated()),
             Normal::Text(argument) => return Err(argument),
-            // Only a selector as a whole is this.
+            // Only a whole selector can be `Everything`.
             Normal::Everything => Normal::Not(Box::new(Normal::Everything)),
         })
     }
 
-    /// As JSON, in which CouchDB shows it.
+    /// Returns CouchDB's JSON of the normal form.
     pub(crate) fn to_json(&self) -> Value<'static> {
         let list = |conditions: &[Normal]| Value::Array(conditions.iter().map(Normal::to_json).collect());
         match self {
@@ -126,7 +126,7 @@ impl Normal {
         }
     }
 
-    /// The conditions that must all hold: those of an `$and`, and of `$and`s in it.
+    /// Returns the conditions that must all hold: those of an `$and`, and of nested `$and`s.
     pub(crate) fn conjuncts(&self) -> Vec<&Normal> {
         let mut all = Vec::new();
         self.add_conjuncts(&mut all);
@@ -210,11 +210,11 @@ impl Term {
 
 #[cfg(test)]
 thread_local! {
-    /// How many conditions were collected by [`Normal::conjuncts`], or sorted by their fields, on this thread.
+    /// The number of conditions on this thread that [`Normal::conjuncts`] collected or that were sorted by field.
     pub(crate) static CONJUNCTS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// The text in a value.
+/// Returns the bytes of text in a value.
 fn text_bytes(value: &Value<'_>) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 0,
@@ -231,7 +231,7 @@ fn each(
     conditions.into_iter().map(with).collect()
 }
 
-/// An object of one member.
+/// Makes an object of one member.
 pub(crate) fn member(name: impl Into<Cow<'static, str>>, value: Value<'static>) -> Value<'static> {
     Value::Object(vec![(name.into(), value)])
 }

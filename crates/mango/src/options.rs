@@ -1,4 +1,4 @@
-//! Members of requests, each taken once and checked.
+//! Members of requests, each checked and consumed once.
 
 use std::borrow::Cow;
 
@@ -8,12 +8,14 @@ use crate::erlang::written;
 use crate::order::is_integer;
 use crate::refused::Refused;
 
-/// The members of a request that have not been looked at.
+/// The members of a request that were not consumed yet.
 pub(crate) struct Options<'v>(Vec<(Cow<'v, str>, &'v Value<'v>)>);
 
 impl<'v> Options<'v> {
+    /// Takes the members of a request's body.
+    ///
     /// # Errors
-    /// It is no object.
+    /// The body is no object.
     pub(crate) fn of_request(body: &'v Value<'v>) -> Result<Options<'v>, Refused> {
         Options::of(body).ok_or_else(|| Refused::bad("bad_request", "Request body must be a JSON object"))
     }
@@ -44,7 +46,7 @@ impl<'v> Options<'v> {
         }
     }
 
-    /// An integer from `least` (0 or 1) up. More than 64 bits count as the most that they can say.
+    /// Parses an integer from `least` (0 or 1) up. Larger values than 64 bits hold count as the maximum.
     pub(crate) fn integer(&mut self, name: &str, least: u64, default: u64) -> Result<u64, Refused> {
         let Some(value) = self.take(name) else { return Ok(default) };
         let integer = match value {
@@ -69,8 +71,10 @@ impl<'v> Options<'v> {
         }
     }
 
+    /// Checks that all members were consumed.
+    ///
     /// # Errors
-    /// Something was not taken.
+    /// A member was not consumed.
     pub(crate) fn finish(self) -> Result<(), Refused> {
         match self.0.first() {
             None => Ok(()),
@@ -79,17 +83,17 @@ impl<'v> Options<'v> {
     }
 }
 
-/// What is between two strings in an object that is made here.
+/// Makes a JSON string.
 pub(crate) fn text(text: &str) -> Value<'static> {
     Value::String(text.to_owned().into())
 }
 
-/// An object that is made here.
+/// Makes a JSON object.
 pub(crate) fn object<const N: usize>(members: [(&'static str, Value<'static>); N]) -> Value<'static> {
     Value::Object(members.into_iter().map(|(name, value)| (name.into(), value)).collect())
 }
 
-/// An integer.
+/// Makes a JSON integer.
 pub(crate) fn number(number: u64) -> Value<'static> {
     Value::Number(number.to_string().into())
 }

@@ -1,5 +1,5 @@
-//! The orders of JSON values: CouchDB's collation, by which `_find` compares all fields but `_id`, and Erlang's order of
-//! terms, by which it compares `_id`. Both are the crate `collate`'s; here they are bounded.
+//! The orders of JSON values, bounded in work: CouchDB's collation, by which `_find` compares all fields but `_id`, and
+//! Erlang's order of terms for `_id`. The crate `collate` implements both.
 
 use std::cmp::Ordering;
 use std::sync::LazyLock;
@@ -9,29 +9,29 @@ use flatbed_flatten::json::Value;
 
 use crate::steps::{Exhausted, Steps};
 
-/// So many bytes of strings are collated in a step, beside what each comparison costs.
+/// Bytes of strings that are collated in a step, beside the cost of the comparison itself.
 const STEP_BYTES: usize = 4;
 const STEPS: usize = 4;
 
-/// Longer strings that are not ASCII are compared by their sort forms: the collator goes back over what two strings begin with,
-/// again and again where these are marks, and would take minutes for 100 kB.
+/// Longer non-ASCII strings are compared by their sort forms, in bytes: the collator goes back over the common prefix
+/// of two strings repeatedly if it consists of marks, and would take minutes for 100 kB.
 const DIRECT_BYTES_MAX: usize = 256;
 
-// The data is compiled in: there is no other case.
+// The collation data is compiled in, so this cannot fail.
 static COLLATED: LazyLock<Collation> = LazyLock::new(|| Collation::unicode().unwrap_or_else(|_| Collation::raw()));
 
 static RAW: Collation = Collation::raw();
 
-/// The order of a json index's keys, and of all fields but `_id`.
+/// Compares by the order of a json index's keys, and of all fields but `_id`.
 pub fn compare(a: &Value<'_>, b: &Value<'_>) -> Ordering {
     Order::Collated.compare(a, b)
 }
 
-/// Which order it is.
+/// An order of JSON values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Collated,
-    /// Strings by their bytes, and behind all else.
+    /// Strings by their bytes, behind all other types.
     Raw,
 }
 
@@ -43,13 +43,12 @@ impl Order {
         }
     }
 
-    /// How two values compare.
     pub(crate) fn compare(self, a: &Value<'_>, b: &Value<'_>) -> Ordering {
-        // Without a bound there is an order.
+        // Without a bound the comparison always finishes.
         self.within(a, b, &mut Steps::endless()).unwrap_or(Ordering::Equal)
     }
 
-    /// As [`Order::compare`]. Each that is looked at is a step.
+    /// Like [`Order::compare`]. Each value visited is a step.
     pub(crate) fn within(self, a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<Ordering, Exhausted> {
         steps.take(1)?;
         Ok(match (a, b) {
@@ -77,7 +76,7 @@ impl Order {
         })
     }
 
-    /// Of values that are not both arrays, and not both objects.
+    /// Compares values that are not both arrays, and not both objects.
     fn scalars(self, a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<Ordering, Exhausted> {
         match (self, a, b) {
             (_, Value::String(a), Value::String(b)) if a == b => {
@@ -100,7 +99,7 @@ impl Order {
         Ok(self.collation().compare(a, b))
     }
 
-    /// Whether two values are equal: of most strings the bytes say so.
+    /// Returns whether two values are equal. Most strings are decided by their bytes.
     pub(crate) fn equal(self, a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<bool, Exhausted> {
         match (a, b) {
             (Value::String(a), Value::String(b)) if is_plain(a) && is_plain(b) => {
@@ -113,12 +112,12 @@ impl Order {
     }
 }
 
-/// Whether each character counts in every order: then no other such string is equal.
+/// Returns whether each character counts in every order. No other plain string is then equal.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~'))
 }
 
-/// Whether Erlang takes two values for one term: 1 and 1.0 are two.
+/// Returns whether two values are the same Erlang term: 1 and 1.0 differ.
 pub(crate) fn identical(a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> Result<bool, Exhausted> {
     steps.take(1)?;
     Ok(match (a, b) {
@@ -154,12 +153,12 @@ pub(crate) fn identical(a: &Value<'_>, b: &Value<'_>, steps: &mut Steps<'_>) -> 
     })
 }
 
-/// As [`identical`], without a bound.
+/// Like [`identical`], without a bound.
 pub(crate) fn same(a: &Value<'_>, b: &Value<'_>) -> bool {
     identical(a, b, &mut Steps::endless()).unwrap_or(false)
 }
 
-/// Whether a number's text is an integer to Erlang.
+/// Returns whether Erlang parses a number's text as an integer.
 pub(crate) fn is_integer(text: &str) -> bool {
     !text.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E'))
 }
@@ -193,14 +192,14 @@ mod tests {
             assert_eq!(compare(&text("a"), &text("B")), Ordering::Less, "{piece}");
             assert_eq!(compare(&text("b"), &text("B")), Ordering::Less, "{piece}");
             assert_eq!(compare(&text("\u{ad}b"), &text("b")), Ordering::Equal, "{piece}");
-            // Around the length at which another way is taken.
+            // Lengths around the one at which the algorithm changes.
             for count in DIRECT_BYTES_MAX / piece.len() - 1..DIRECT_BYTES_MAX / piece.len() + 2 {
                 let text = |end: &str| Value::String((piece.repeat(count) + end).into());
                 assert_eq!(compare(&text("a"), &text("B")), Ordering::Less, "{piece}");
                 assert_eq!(compare(&text("á"), &text("A")), Ordering::Greater, "{piece}");
             }
         }
-        // And the bound holds.
+        // The bound on steps holds.
         let long = Value::String("\u{301}".repeat(8_000_000).into());
         let longer = Value::String("\u{301}".repeat(8_000_001).into());
         let nobody = || false;

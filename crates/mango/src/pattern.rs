@@ -1,4 +1,4 @@
-//! Regular expressions, and what they may take.
+//! Regular expressions with bounds on their memory and time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -14,28 +14,29 @@ use crate::pcre::{Characters, LineEnd, Translated, translate};
 use crate::search::Search;
 use crate::steps::{STEPS_BETWEEN, Steps};
 
-/// What a compiled regular expression may take, in bytes. Each counts as the first of these that it fits into.
+/// Memory classes of a compiled regular expression, in bytes. Each expression counts as the smallest class that holds
+/// it.
 const BYTES: [usize; 4] = [1 << 14, 1 << 16, 1 << 18, 1 << 20];
 
-/// The longest pattern, in bytes; a longer one is refused. The engine parses the whole pattern before it counts the memory, and a
-/// short class may take kilobytes. PCRE has the same limit for the compiled pattern.
+/// The longest pattern, in bytes; a longer one is refused. The engine parses the whole pattern before it counts the
+/// memory, and a short class may take kilobytes. PCRE has the same limit for the compiled pattern.
 const TEXT_BYTES_MAX: usize = 1 << 16;
 
-/// What all of a selector may take together; equal ones are compiled once. Those that meet long strings take about as much again.
+/// The memory limit for all expressions of a selector together. Equal expressions are compiled once. Those that meet
+/// long strings take about as much again.
 const ALL_BYTES_MAX: usize = 4 << 20;
 
-/// A regular expression that takes so many bytes is tried on strings of so many, at most as many as this divided by the
-/// former: all of its states may be alive at each byte. On a longer one it does not match, as in CouchDB where PCRE reaches
-/// its limit.
+/// Bounds the product of an expression's memory and the string's length, both in bytes: all states may be alive at each
+/// byte. On a longer string the expression does not match, as in CouchDB where PCRE reaches its limit.
 const WORK_MAX: usize = 1 << 34;
 
-/// So much of this work is a step.
+/// The amount of this work that counts as one step.
 const STEP_WORK: usize = 1 << 10;
 
 /// A search of more steps can pause: about 2 ms.
 const LONG_SEARCH_STEPS: usize = 100_000;
 
-/// A compiled regular expression, and what it takes at most. Cheap to clone.
+/// A compiled regular expression with a bound on its memory. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Pattern {
     parts: Arc<[Part]>,
@@ -47,20 +48,20 @@ pub(crate) struct Pattern {
 #[derive(Debug)]
 struct Part {
     regex: Regex,
-    /// Whether it must match, or must not.
+    /// True if the part must match; false if it must not.
     is_wanted: bool,
     source: Source,
-    /// The automaton for long strings, made for the first of them.
+    /// The automaton for long strings, built on first use.
     nfa: OnceLock<Option<NFA>>,
 }
 
-/// What an engine is built from.
+/// The input of the engine.
 #[derive(Debug)]
 struct Source {
     text: Box<str>,
     unicode: bool,
     line_end: LineEnd,
-    /// What it may take.
+    /// The memory limit, in bytes.
     bytes: usize,
 }
 
@@ -69,7 +70,7 @@ impl Pattern {
         &self.text
     }
 
-    /// About how much is done for a byte of a string.
+    /// The approximate work for a byte of a string.
     pub(crate) fn weight(&self) -> usize {
         self.bytes >> 10
     }
@@ -93,7 +94,7 @@ impl Pattern {
 }
 
 impl Part {
-    /// Whether a long string matches. Its steps have been taken.
+    /// Matches a long string, whose steps have been taken.
     fn is_match_in_slices(&self, text: &[u8], steps: &mut Steps<'_>) -> Held {
         let Some(nfa) = self.nfa.get_or_init(|| self.source.nfa()) else { return Ok(self.regex.is_match(text)) };
         let bytes = (STEPS_BETWEEN * STEP_WORK / self.source.bytes).max(1);
@@ -114,8 +115,8 @@ impl Part {
 }
 
 impl Source {
-    /// By the one engine whose memory is known: an automaton's or a table's may be megabytes for each thread, and which engines there are
-    /// depends on what else a program is built with.
+    /// Compiles for the one engine whose memory is known. The automata and tables of the others may take megabytes for
+    /// each thread, and the features of other crates decide which engines exist.
     fn regex(&self) -> Result<Regex, Box<BuildError>> {
         let config = Config::new().nfa_size_limit(Some(self.bytes)).utf8_empty(false).auto_prefilter(false);
         let config = config.hybrid(false).dfa(false).onepass(false).backtrack(false);
@@ -126,7 +127,7 @@ impl Source {
         Builder::new().configure(config).syntax(self.syntax()).build(&self.text).map_err(Box::new)
     }
 
-    /// The automaton of that engine, without groups.
+    /// Builds the automaton of the same engine, without groups.
     fn nfa(&self) -> Option<NFA> {
         let mut look = LookMatcher::new();
         if self.line_end == LineEnd::Cr {
@@ -137,7 +138,7 @@ impl Source {
         NFA::compiler().configure(config).syntax(self.syntax()).build(&self.text).ok()
     }
 
-    /// The line end is for `.`, and for `^` and `$` in multi-line mode.
+    /// Returns the engine's settings. The line end affects `.`, and in multi-line mode `^` and `$`.
     fn syntax(&self) -> syntax::Config {
         let syntax = syntax::Config::new().unicode(self.unicode).utf8(false);
         match self.line_end {
@@ -148,7 +149,7 @@ impl Source {
     }
 }
 
-/// Those of one selector.
+/// Compiles the expressions of one selector.
 pub(crate) struct Patterns<'s> {
     known: HashMap<String, Pattern>,
     bytes: usize,
@@ -156,12 +157,12 @@ pub(crate) struct Patterns<'s> {
 }
 
 impl<'s> Patterns<'s> {
-    /// `stop` is asked before each is compiled.
+    /// `stop` is checked before each expression is compiled.
     pub(crate) fn new(stop: &'s dyn Fn() -> bool) -> Patterns<'s> {
         Patterns { known: HashMap::new(), bytes: 0, stop }
     }
 
-    /// `None`: it is no regular expression that can be compiled.
+    /// Compiles an expression. `None`: the engine cannot compile it.
     pub(crate) fn compile(&mut self, text: &str) -> Result<Option<Pattern>, InvalidSelector> {
         if let Some(known) = self.known.get(text) {
             return Ok(Some(known.clone()));
@@ -199,7 +200,8 @@ impl<'s> Patterns<'s> {
                 let source = Source { text: text.into(), unicode, line_end, bytes };
                 source.regex().map(|regex| (regex, source))
             };
-            // As in CouchDB a character is a byte. Classes of others, which cannot be written so, take whole ones.
+            // As in CouchDB a character is a byte. Classes of non-ASCII characters cannot be written so, and match
+            // whole characters.
             let built = match characters {
                 Characters::Whole => build(true),
                 Characters::Bytes => match build(false) {

@@ -1,17 +1,18 @@
-//! Translates PCRE syntax that the engine lacks: verbs before a pattern, and lookaheads at its beginning. What both engines accept
-//! and read differently, [`crate::readings`] rewrites before.
+//! Translates PCRE syntax that the engine lacks: verbs before a pattern, and lookaheads at its beginning.
+//! [`crate::readings`] rewrites before that the syntax which both engines accept and read differently.
 //!
-//! Both translations are exact. A lookahead behind `^` is tested only at the beginning of the text, so a pattern with such lookaheads
-//! is equivalent to several patterns that must, or must not, match. Syntax that needs backtracking (backreferences, other lookaheads
-//! and lookbehinds) is refused: an engine with a limit of backtracking steps has no limit of time between two of them.
+//! Both translations are exact. A lookahead behind `^` is tested only at the beginning of the text, so a pattern with
+//! such lookaheads is equivalent to several patterns that must, or must not, match. Syntax that needs backtracking
+//! (backreferences, other lookaheads and lookbehinds) is refused: an engine with a limit of backtracking steps has no
+//! limit of time between two of them.
 
 use crate::readings::as_in_pcre;
 
-/// The most lookaheads that are split off a pattern. A selector has no room for more compiled patterns; a pattern with more
+/// The most lookaheads that are split off a pattern. A selector cannot hold more compiled patterns; a pattern with more
 /// lookaheads stays unchanged, and the engine refuses it.
 const PARTS_MAX: usize = 256;
 
-/// The unit that a pattern takes for a character.
+/// The unit that a pattern reads as a character.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Characters {
     /// Bytes; a pattern that cannot be compiled for bytes uses code points.
@@ -37,8 +38,8 @@ pub(crate) struct Translated {
     pub(crate) parts: Vec<(String, bool)>,
 }
 
-/// Translates a pattern. `None`: it begins with a verb that is unknown or that changes matching in an unsupported way, or it
-/// has syntax that PCRE reads otherwise and that cannot be rewritten.
+/// Translates a pattern. `None`: it begins with a verb that is unknown or that changes matching in an unsupported way,
+/// or it has syntax that PCRE reads differently and that cannot be rewritten.
 pub(crate) fn translate(pattern: &str) -> Option<Translated> {
     let (mut utf, mut ucp, mut line_end, mut rest) = (false, false, LineEnd::Lf, pattern);
     while let Some(verb) = rest.strip_prefix("(*") {
@@ -72,16 +73,17 @@ fn limit(verb: &str) -> Option<()> {
 /// The context within a class that decides the meaning of a hyphen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ClassContext {
-    /// Nothing, a range, or a class: a hyphen is a character.
+    /// At the beginning, or after a range or a class: a hyphen is a literal.
     Complete,
-    /// A character: a hyphen makes it the first of a range.
+    /// After a character: a hyphen begins a range.
     Character,
-    /// A range's first character and its hyphen.
+    /// After a range's first character and hyphen.
     Hyphen,
 }
 
-/// Replaces `\d`, `\s`, `\w` and `\b` by their ASCII meaning, which they have without `(*UCP)`. `None`: a range in a class ends with
-/// one of them. PCRE takes that hyphen for a character, or refuses it; the engine would read `[+-[0-9]]` as the range `+` to `[`.
+/// Replaces `\d`, `\s`, `\w` and `\b` by their ASCII meaning, which they have without `(*UCP)`. `None`: a range in a
+/// class ends with one of them. PCRE reads that hyphen as a character, or refuses it; the engine would read `[+-[0-9]]`
+/// as the range `+` to `[`.
 fn with_ascii_classes(pattern: &str) -> Option<String> {
     let mut out = String::with_capacity(pattern.len());
     let (mut is_in_class, mut characters) = (false, pattern.chars().peekable());
@@ -228,7 +230,8 @@ fn leading_flags(pattern: &str) -> Option<(&str, &str)> {
     is_known.then(|| pattern.split_at_checked(end + 1))?
 }
 
-/// The words that `((?!words).)*$` excludes from the text. Only non-empty plain words: other patterns could match at its very end.
+/// The words that `((?!words).)*$` excludes from the text. Only non-empty plain words: other patterns could match at
+/// its very end.
 fn excluded_words(pattern: &str) -> Option<&str> {
     let inner = pattern.strip_prefix("(?:(?!").or_else(|| pattern.strip_prefix("((?!"))?;
     let words = inner.strip_suffix(").)*$")?;
@@ -237,8 +240,8 @@ fn excluded_words(pattern: &str) -> Option<&str> {
     words.split('|').all(|word| !word.is_empty() && word.chars().all(is_plain)).then_some(words)
 }
 
-/// The offset of the first `wanted` character outside groups and classes that is not escaped. `None`: there is none, or the two
-/// engines parse the text before it differently.
+/// Returns the offset of the first unescaped `wanted` character outside groups and classes. `None`: it does not occur,
+/// or the two engines parse the text before it differently.
 fn find_unenclosed(pattern: &str, wanted: char) -> Option<usize> {
     let (mut depth, mut characters) = (0_usize, pattern.char_indices().peekable());
     while let Some((at, character)) = characters.next() {

@@ -1,4 +1,4 @@
-//! Plans: what is read to answer a query, as data.
+//! Plans: the reads that answer a query, as data.
 
 use std::ops::Bound;
 
@@ -15,59 +15,61 @@ use crate::normal::Normal;
 use crate::ranges::Range;
 use crate::refused::Refused;
 
-/// How a query is answered.
+/// The plan of a query.
 ///
-/// The documents of the ranges are read in order, or from the last to the first where `reverse` is set, behind `after` if there is
-/// one; those that the residual selector selects are answered. By an index these never are design documents, and of the index of all
-/// ids they are passed over.
+/// The documents of the ranges are read in order, or from the last to the first if `reverse` is set, behind `after` if
+/// it is set. Documents that the residual selector selects are answered. An index of fields has no design documents;
+/// those in the index of all ids are skipped.
 #[derive(Debug, Clone)]
 pub struct Plan<'i> {
-    /// The index that is read.
+    /// The index to read.
     pub index: &'i Index,
-    /// Which part of it.
+    /// The part of the index to read.
     pub source: Source,
-    /// Of a json index of partitions: whose entries are read, and no others.
+    /// The partition to read, for a partitioned json index.
     pub partition: Option<String>,
-    /// The last rows are first.
+    /// True to read from the last row to the first.
     pub reverse: bool,
-    /// Keys and ids have all fields that are asked about or answered: no document need be read ([`Plan::document_of`]).
+    /// True if keys and ids have all fields that are tested or answered, so that no document is read
+    /// ([`Plan::document_of`]).
     pub covering: bool,
-    /// What documents in the ranges must still be asked; `None`: all are answered.
+    /// The condition that documents in the ranges must still fulfil; `None`: all are answered.
     pub residual: Option<Selector>,
-    /// Where an earlier answer ended.
+    /// The end of an earlier answer.
     pub after: Option<Bookmark>,
 }
 
-/// What is read of an index.
+/// The part of an index that a plan reads.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Source {
-    /// Nothing: CouchDB sees from the selector that it selects no document, and its answer then has no bookmark, no warning and no
-    /// statistics.
+    /// Nothing: CouchDB derives from the selector that it selects no document, and answers without bookmark, warning
+    /// and statistics.
     Nothing,
-    /// Ids, of the index of all ids; in ascending order, without one in common.
+    /// Ranges of the index of all ids: ascending and disjoint.
     Ids(Vec<IdRange>),
-    /// Keys of a json index; in ascending order, without one in common.
+    /// Ranges of a json index: ascending and disjoint.
     Keys(Vec<KeyRange>),
 }
 
 /// Plans a `_find` or `_count`.
 ///
 /// # Errors
-/// In CouchDB's words: no index can be used, the bookmark is none, a partition is asked for where there is none.
+/// In CouchDB's words: no index can be used, the bookmark is invalid, or the database has no partitions but the request
+/// names one.
 pub fn plan<'i>(find: &Find, catalog: &Catalog<'i>) -> Result<Plan<'i>, Refused> {
     plan_unless(find, catalog, &|| false)
 }
 
-/// As [`plan`], for as long as `stop`, asked before each index, does not say otherwise.
+/// Like [`plan`], and stops when `stop` returns true before an index.
 ///
 /// # Errors
-/// As [`plan`], and where it was stopped.
+/// As [`plan`], and if it was stopped.
 pub fn plan_unless<'i>(find: &Find, catalog: &Catalog<'i>, stop: &dyn Fn() -> bool) -> Result<Plan<'i>, Refused> {
     let choice = choose(find, catalog, false, stop)?;
     if find.partition.is_some() && !catalog.partitioned {
         return Err(Refused::bad("query_parse_error", "`partition` parameter is not supported on this db"));
     }
-    // There is one: else this had been refused.
+    // An index was chosen: `choose` has otherwise failed.
     let Some(best) = choice.best() else {
         return Err(Refused::bad("no_usable_index", "No index exists for this query."));
     };
@@ -107,7 +109,7 @@ pub fn plan_unless<'i>(find: &Find, catalog: &Catalog<'i>, stop: &dyn Fn() -> bo
     })
 }
 
-/// The ids of one partition alone.
+/// Restricts id ranges to one partition.
 fn within(partition: &str, ranges: Vec<IdRange>) -> Vec<IdRange> {
     let (first, behind) = (format!("{partition}:"), format!("{partition};"));
     let narrowed = ranges.into_iter().filter_map(|IdRange { start, end }| {
@@ -129,19 +131,21 @@ fn within(partition: &str, ranges: Vec<IdRange>) -> Vec<IdRange> {
 }
 
 impl Plan<'_> {
-    /// Of a plan that is covering: the fields that a row of the index has, as a document.
+    /// Returns the fields of an index row as a document, for a covering plan.
     pub fn document_of(&self, id: &str, key: &[Value<'_>]) -> Value<'static> {
         self.index.document_of(id, key)
     }
 
-    /// Whether the number of rows in the ranges is the number of documents that are selected: a `_count` then reads no row.
+    /// Returns whether the number of rows in the ranges is the number of selected documents. A `_count` then reads no
+    /// row.
     pub fn counts_rows(&self) -> bool {
         !self.index.is_all_docs() && self.residual.is_none()
     }
 }
 
-/// Whether CouchDB does not even look: a range of the index's first fields is empty, or an operator that joins has nothing to join.
-/// CouchDB's range of a `$beginsWith` may lack matching strings, so the spans that are read must be empty as well.
+/// Returns whether CouchDB answers without reading: the range of the index's first field is empty, or the selector is
+/// an `$and` or `$or` without conditions. CouchDB's range of a `$beginsWith` may lack matching strings, so the spans
+/// that are read must be empty as well.
 pub(crate) fn selects_nothing(choice: &Choice<'_>, selector: &Normal) -> bool {
     let joins_nothing = match selector {
         Normal::All(conditions) | Normal::Any(conditions) => conditions.is_empty(),
@@ -152,7 +156,7 @@ pub(crate) fn selects_nothing(choice: &Choice<'_>, selector: &Normal) -> bool {
     joins_nothing || best.is_some_and(|best| is_empty(best.index))
 }
 
-/// Whether an index has all fields that a query asks about or answers.
+/// Returns whether an index has all fields that a query tests or answers.
 pub(crate) fn covers(index: &Index, find: &Find) -> bool {
     let Some(fields) = &find.fields else { return false };
     let has = |name: &str| name == "_id" || index.has(name);
@@ -162,13 +166,14 @@ pub(crate) fn covers(index: &Index, find: &Find) -> bool {
         && fields_of(find.selector.normal()).iter().all(|name| has(name))
 }
 
-/// Whether an index has all fields that a query answers, which `_explain` says of those that were not chosen.
+/// Returns whether an index has all fields that a query answers; `_explain` reports this for indexes that were not
+/// chosen.
 pub(crate) fn covers_answer(index: &Index, find: &Find) -> bool {
     let has = |name: &str| name == "_id" || index.has(name);
     find.fields.as_ref().is_some_and(|fields| fields.iter().all(|field| has(field.name())))
 }
 
-/// The names of all fields that a selector asks about.
+/// Returns the names of all fields that a selector tests.
 pub(crate) fn fields_of(selector: &Normal) -> Vec<&str> {
     match selector {
         Normal::Everything => Vec::new(),

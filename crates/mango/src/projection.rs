@@ -1,4 +1,4 @@
-//! The fields of documents that an answer has.
+//! Projects documents to the fields of a request.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -7,8 +7,9 @@ use flatbed_flatten::json::Value;
 
 use crate::field::{Field, place};
 
-/// Returns the fields of a document, each at the path of its name. Items of an array become members named by their indexes. Each
-/// value has one path, so the answer is at most about as large as the document, however many fields name a value.
+/// Returns the fields of a document, each at the path of its name. Items of an array become members named by their
+/// indexes. Each value has one path, so the answer is at most about as large as the document, however many fields name
+/// a value.
 pub fn project(document: &Value<'_>, fields: &[Field]) -> Value<'static> {
     let mut answer = Value::Object(Vec::new());
     // A value already present is not copied again: it may be large, and have many spellings.
@@ -46,7 +47,7 @@ fn find<'v, 't>(document: &'v Value<'t>, field: &'v Field) -> Option<(Vec<Cow<'v
     Some((path, at))
 }
 
-/// Puts a value where a path leads, making the objects on the way. What is there already and is no object stays.
+/// Puts a value at a path, and makes missing objects. A value on the way that is no object stays.
 pub(crate) fn put(into: &mut Value<'static>, path: &[&str], value: Value<'static>) {
     let Some((first, rest)) = path.split_first() else {
         *into = value;

@@ -1,4 +1,5 @@
-//! Ranges of the values of one field, as CouchDB finds them in a selector: they choose the index, and are shown.
+//! Ranges of the values of one field, as CouchDB derives them from a selector: they choose the index, and `_explain`
+//! shows them.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -8,10 +9,10 @@ use flatbed_flatten::json::Value;
 use crate::normal::{Comparison, Normal, Term};
 use crate::order::Order;
 
-/// What CouchDB knows of a field's value.
+/// The range that CouchDB derives for a field.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Range {
-    /// There is none.
+    /// No value.
     Empty,
     Between {
         low: Option<Edge>,
@@ -20,15 +21,15 @@ pub(crate) enum Range {
     Equal(Value<'static>),
 }
 
-/// Where a range begins or ends.
+/// A bound of a range.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Edge {
     pub(crate) value: Value<'static>,
-    /// Whether the value itself is in it.
+    /// True if the bound itself is in the range.
     pub(crate) within: bool,
 }
 
-/// The fields whose values a selector says something about that an index can use, in order of their names, each once.
+/// Returns the fields with conditions that an index can use, sorted by name, without duplicates.
 pub(crate) fn indexable_fields(selector: &Normal) -> Vec<&str> {
     let indexable = |condition: &&Normal| match condition {
         Normal::At(_, term) => is_indexable(term),
@@ -55,7 +56,7 @@ fn is_indexable(term: &Term) -> bool {
     }
 }
 
-/// The range of each field of [`indexable_fields`], in the same order. Where one is empty it is the only one.
+/// Returns the range of each field of [`indexable_fields`], in the same order. An empty range is the only one returned.
 pub(crate) fn field_ranges(selector: &Normal) -> Vec<(&str, Range)> {
     let mut fields: BTreeMap<&str, OfField> = BTreeMap::new();
     for condition in selector.conjuncts() {
@@ -73,7 +74,7 @@ pub(crate) fn field_ranges(selector: &Normal) -> Vec<(&str, Range)> {
     }
 }
 
-/// What the conditions on one field say.
+/// The range of the conditions on one field.
 #[derive(Default)]
 struct OfField {
     is_indexable: bool,
@@ -89,11 +90,11 @@ impl Default for Range {
 
 impl Range {
     fn narrowed_by(self, field: &str, term: &Term) -> Range {
-        // Of ids CouchDB takes the collation here, and then loses those that bytes order otherwise.
+        // CouchDB uses the collation for ids here, and loses ids that byte order sorts elsewhere.
         let order = if field == "_id" { Order::Raw } else { Order::Collated };
         match term {
             Term::Compare(comparison, argument) => self.narrowed(order, *comparison, argument),
-            // The last character in the order of strings.
+            // U+FFFF is the last character in the order of strings.
             Term::BeginsWith(prefix) => self
                 .narrowed(order, Comparison::GreaterOrEqual, &Value::String(prefix.clone().into()))
                 .narrowed(order, Comparison::LessOrEqual, &Value::String(format!("{prefix}\u{ffff}").into())),
@@ -114,7 +115,7 @@ impl Range {
         let edge = |within| Some(Edge { value: argument.clone(), within });
         if matches!(comparison, Comparison::Greater | Comparison::GreaterOrEqual | Comparison::Equal) {
             let within = comparison != Comparison::Greater;
-            // The greater of both; of equal ones the one that is not in it.
+            // The greater bound; of equal bounds the exclusive one.
             low = match low {
                 Some(old) => match compare(argument, &old.value) {
                     Ordering::Less => Some(old),
@@ -149,7 +150,7 @@ impl Range {
     }
 }
 
-/// Where reading begins and ends in an index with these ranges of its first fields, as `_explain` shows it.
+/// Returns the first and last key of the read, as `_explain` shows them, from the ranges of the index's first fields.
 pub(crate) fn shown_keys(ranges: &[Range]) -> (Value<'static>, Value<'static>) {
     let (mut start, mut end) = (Vec::new(), Vec::new());
     for range in ranges {
@@ -170,7 +171,7 @@ pub(crate) fn shown_keys(ranges: &[Range]) -> (Value<'static>, Value<'static>) {
     (Value::Array(start), Value::Array(end))
 }
 
-/// As [`shown_keys`], of the index of all ids.
+/// Like [`shown_keys`], for the index of all ids.
 pub(crate) fn shown_ids(range: &Range) -> (Value<'static>, Value<'static>) {
     match range {
         Range::Equal(value) => (value.clone(), value.clone()),
@@ -182,7 +183,7 @@ pub(crate) fn shown_ids(range: &Range) -> (Value<'static>, Value<'static>) {
     }
 }
 
-/// What stands for a value behind all others.
+/// The value that sorts behind all others.
 fn max() -> Value<'static> {
     Value::String("<MAX>".into())
 }

@@ -1,17 +1,17 @@
-//! Makes the engine read a pattern as PCRE does: what both accept and only one of them takes for syntax.
+//! Translates PCRE patterns that the engine accepts but reads differently.
 //!
-//! Nested classes, set operations, and runs of hyphens in a class are literals in PCRE, and are escaped. Where the meaning in PCRE
-//! cannot be written for the engine, or PCRE refuses the pattern, it is refused. Any other text stays as it is.
+//! Nested classes, set operations, and runs of hyphens in a class are literals in PCRE, and are escaped. A pattern is
+//! refused if PCRE refuses it, or if the engine cannot express its meaning in PCRE. Other text stays unchanged.
 
 use crate::pcre::{Characters, LineEnd};
 
-/// The names of POSIX classes, which both engines have.
+/// The names of POSIX classes, which both engines support.
 const POSIX: [&str; 14] = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "word",
     "xdigit",
 ];
 
-/// The pattern in the engine's syntax. `None`: it is refused.
+/// Returns the pattern in the engine's syntax. `None`: it is refused.
 pub(crate) fn as_in_pcre(pattern: &str, characters: Characters, line_end: LineEnd) -> Option<String> {
     let out = String::with_capacity(pattern.len());
     let mut reader =
@@ -20,24 +20,25 @@ pub(crate) fn as_in_pcre(pattern: &str, characters: Characters, line_end: LineEn
     Some(reader.out)
 }
 
-/// What is directly before, of a quantifier.
+/// The state before a possible quantifier.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quantifier {
     None,
-    /// A quantifier: `?` makes it lazy. With `+` PCRE takes it as possessive, which the engine lacks, and it refuses others.
+    /// After a quantifier: `?` makes it lazy. PCRE reads `+` as possessive, which the engine lacks, and refuses other
+    /// quantifiers.
     Whole,
-    /// A lazy quantifier: PCRE refuses another.
+    /// After a lazy quantifier: PCRE refuses another.
     Lazy,
 }
 
-/// What is directly before, in a class.
+/// The state before the next item of a class.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
-    /// Nothing, a range, or a class: a hyphen is a character.
+    /// At the beginning, or after a range or a class: a hyphen is a literal.
     Complete,
-    /// A character: a hyphen makes it the first of a range.
+    /// After a character: a hyphen begins a range.
     Character,
-    /// A range's first character and its hyphen.
+    /// After a range's first character and hyphen.
     Hyphen,
 }
 
@@ -69,7 +70,7 @@ impl<'p> Reader<'p> {
         next
     }
 
-    /// Copies so many bytes of the rest.
+    /// Copies `bytes` bytes of the rest.
     fn copy(&mut self, bytes: usize) -> Option<&'p str> {
         let (copied, behind) = self.rest.split_at_checked(bytes)?;
         self.out.push_str(copied);
@@ -78,7 +79,7 @@ impl<'p> Reader<'p> {
     }
 
     fn read(&mut self) -> Option<()> {
-        // Of each open group, whether `(?x)` holds outside it.
+        // For each open group, whether `(?x)` holds outside of it.
         let mut groups = Vec::new();
         let mut is_behind_bracket = false;
         while let Some(character) = self.next() {
@@ -106,7 +107,7 @@ impl<'p> Reader<'p> {
                     self.is_verbose = groups.pop().unwrap_or(self.is_verbose);
                     self.out.push(')');
                 }
-                // With `(?x)` the engine takes `( ?i)` for flags.
+                // With `(?x)` the engine reads `( ?i)` as flags.
                 '?' if was_behind_bracket => return None,
                 '?' if before == Quantifier::Whole => {
                     self.quantifier = Quantifier::Lazy;
@@ -128,9 +129,9 @@ impl<'p> Reader<'p> {
         Some(())
     }
 
-    /// White space or a comment, with `(?x)`.
+    /// Skips white space or a comment under `(?x)`.
     fn ignored(&mut self, first: char) -> Option<()> {
-        // To PCRE other white space is a character.
+        // PCRE reads other white space as a character.
         if !first.is_ascii() {
             return None;
         }
@@ -138,7 +139,7 @@ impl<'p> Reader<'p> {
             self.out.push(first);
             return Some(());
         }
-        // In PCRE the verb says what ends a comment. The text of a comment is left out.
+        // In PCRE the newline verb decides what ends a comment. The text of a comment is left out.
         if self.line_end != LineEnd::Lf {
             return None;
         }
@@ -146,21 +147,21 @@ impl<'p> Reader<'p> {
         Some(())
     }
 
-    /// Behind `{`. The engine refuses all that is no quantifier, but ignores white space.
+    /// Parses repetitions after `{`. The engine refuses everything else there, but ignores white space.
     fn repetitions(&mut self) -> Option<()> {
         let end = self.rest.find('}')?;
         let inner = self.copy(end + 1)?;
         (!inner.contains(|character: char| character.is_whitespace() || character == '#')).then_some(())
     }
 
-    /// Behind `(`, before `?`. True: it is no group but sets flags.
+    /// Parses a group after `(`, before `?`. Returns true if it only sets flags.
     fn group(&mut self) -> Option<bool> {
         if self.rest.starts_with("?=") || self.rest.starts_with("?!") {
             self.copy(2)?;
             return Some(false);
         }
         if let Some(named) = self.rest.strip_prefix("?P<").or_else(|| self.rest.strip_prefix("?<")) {
-            // The engine's names may have brackets and dots.
+            // The engine's names may contain brackets and dots.
             let (name, behind) = named.split_once('>')?;
             if !name.chars().all(|character| character.is_alphanumeric() || character == '_') {
                 return None;
@@ -180,7 +181,7 @@ impl<'p> Reader<'p> {
         Some(copied.ends_with(')'))
     }
 
-    /// Behind a backslash outside classes.
+    /// Parses an escape outside of classes.
     fn escaped(&mut self) -> Option<()> {
         match self.peek() {
             Some('v') => {
@@ -206,16 +207,16 @@ impl<'p> Reader<'p> {
         }
     }
 
-    /// The members of `\v`.
+    /// Writes the members of `\v`.
     fn vertical_space(&mut self) {
-        // `\x85` is a byte or a code point, as all characters are.
+        // `\x85` is a byte or a code point, like all characters.
         self.out.push_str(r"\n\x0B\f\r\x85");
         if self.characters == Characters::Whole {
             self.out.push_str(r"\x{2028}\x{2029}");
         }
     }
 
-    /// Behind a backslash. True: it is a class.
+    /// Parses an escape that is valid anywhere. Returns true if it is a class.
     fn escaped_anywhere(&mut self) -> Option<bool> {
         let Some(escaped) = self.next() else {
             self.out.push('\\');
@@ -232,7 +233,7 @@ impl<'p> Reader<'p> {
         self.out.push('\\');
         self.out.push(escaped);
         if matches!(escaped, 'x' | 'p' | 'P') {
-            // With `(?x)` the engine ignores white space and comments in these.
+            // With `(?x)` the engine ignores white space and comments in these escapes.
             let bytes = match (self.rest.starts_with('{'), escaped) {
                 (true, _) => self.rest.find('}')? + 1,
                 (false, 'x') => 2,
@@ -245,7 +246,7 @@ impl<'p> Reader<'p> {
         Some(matches!(escaped, 'd' | 'D' | 's' | 'S' | 'w' | 'W' | 'p' | 'P'))
     }
 
-    /// Behind `[`, which is outside classes.
+    /// Parses a class after `[`.
     fn class(&mut self) -> Option<()> {
         // PCRE refuses `[:alpha:]` outside a class.
         if posix(self.rest).is_some() {
@@ -302,7 +303,7 @@ impl<'p> Reader<'p> {
                     self.out.push('-');
                     before = Before::Hyphen;
                 }
-                // `&&` and `~~` are set operations to the engine, as is `--`.
+                // The engine reads `&&`, `~~` and `--` as set operations.
                 '-' | '&' | '~' => {
                     if is_run || (character == '-' && was_behind_vertical) {
                         self.out.push('\\');
@@ -327,7 +328,7 @@ impl<'p> Reader<'p> {
     }
 }
 
-/// The name in `:name:]`, `.name.]` or `=name=]`, which PCRE takes for a POSIX class or element behind `[`.
+/// Parses the name in `:name:]`, `.name.]` or `=name=]`, which PCRE reads behind `[` as a POSIX class or element.
 fn posix(rest: &str) -> Option<&str> {
     let end = rest.chars().next().filter(|end| matches!(end, ':' | '.' | '='))?;
     let inner = rest.get(1..)?;
@@ -381,7 +382,7 @@ mod tests {
             (r"\b{start}", r"\b\{start}"),
             (r"\v+", r"[\n\x0B\f\r\x85]+"),
             (r"[^\v-z]", r"[^\n\x0B\f\r\x85\-z]"),
-            // The engine ignores white space in classes with `(?x)`.
+            // With `(?x)` the engine ignores white space in classes.
             ("(?x)a #[&&\n[ ^#]", r"(?x)a [\x20^\x23]"),
             ("(?:(?x)a )[ ]", "(?:(?x)a )[ ]"),
         ] {

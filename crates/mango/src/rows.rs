@@ -1,5 +1,5 @@
-//! Selectors matched on the rows of a body (crate `flatten`), and keys of indexes made of them: no JSON is made of documents that
-//! are not selected, nor of what an index does not have.
+//! Matches selectors, and makes index keys, on the rows of a body (crate `flatten`), without making JSON of rejected
+//! documents or of fields outside of an index.
 
 use std::collections::HashMap;
 
@@ -14,35 +14,35 @@ use crate::matching::Subject;
 use crate::normal::{Normal, Term};
 use crate::steps::{Exhausted, Interrupts, Progress, Steps};
 
-/// So many parts of a field's name are looked for as a path; the rest is followed in the value that lies there.
+/// The number of parts of a field's name that are looked up as a path. The rest is followed inside of the value there.
 const PATH_PARTS_MAX: usize = 2;
 
-/// A body was not matched.
+/// Why a body was not matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RowsError {
-    /// Its selector takes too long, or nobody waits.
+    /// The selector takes too long, or the client is gone.
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
-    /// Its rows are none.
+    /// The rows are invalid.
     #[error(transparent)]
     Decode(#[from] DecodeError),
 }
 
-/// A selector made ready for the rows of one database's bodies.
+/// A selector prepared for the bodies of one database.
 #[derive(Debug, Clone)]
 pub struct RowSelector<'s> {
     selector: &'s Normal,
     reader: Reader,
 }
 
-/// An index made ready for the rows of one database's bodies.
+/// An index prepared for the bodies of one database.
 #[derive(Debug, Clone)]
 pub struct RowIndex<'i> {
     index: &'i Index,
     reader: Reader,
 }
 
-/// What an index reads of the bodies of one database, to be kept beside it.
+/// The fields that an index reads from the bodies of one database, kept beside the index.
 #[derive(Debug, Clone)]
 pub struct IndexReader(Reader);
 
@@ -54,8 +54,9 @@ impl IndexReader {
 }
 
 impl Selector {
-    /// Makes it ready for bodies whose field names have these ids. A body that was written when a name had none yet is matched
-    /// rightly; one that was written after this, and has a name that had no id, is not: to be made anew for each page.
+    /// Prepares the selector for bodies whose field names have these ids. Bodies written before a name had an id are
+    /// matched correctly. Bodies written later that use a name without an id are not: prepare the selector anew for
+    /// each page.
     pub fn for_rows(&self, ids: &impl FieldIds) -> RowSelector<'_> {
         let mut fields = Fields::default();
         fields.collect(self.normal());
@@ -63,7 +64,7 @@ impl Selector {
     }
 }
 
-/// What a selector reads of the bodies of one database, to be kept beside it.
+/// The fields that a selector reads from the bodies of one database, kept beside the selector.
 #[derive(Debug, Clone)]
 pub struct SelectorReader(Reader);
 
@@ -75,12 +76,12 @@ impl SelectorReader {
 }
 
 impl Selector {
-    /// As [`Selector::for_rows`], for [`Selector::matches_rows`].
+    /// Like [`Selector::for_rows`], for [`Selector::matches_rows`].
     pub fn reader(&self, ids: &impl FieldIds) -> SelectorReader {
         SelectorReader(self.for_rows(ids).reader)
     }
 
-    /// As [`RowSelector::matches_in_slices`], with a reader of this selector.
+    /// Like [`RowSelector::matches_in_slices`], with a reader of this selector.
     ///
     /// # Errors
     /// [`RowsError`]
@@ -103,14 +104,14 @@ impl Selector {
 }
 
 impl RowSelector<'_> {
-    /// Whether a name that is looked for has no id: then bodies are matched rightly only if the names are all that there are.
+    /// Returns whether a name in the selector has no id. Bodies are then matched correctly only if `ids` is complete.
     pub fn lacks_ids(&self) -> bool {
         self.reader.lacks_ids
     }
 
-    /// Whether the document of a body, given as the pairs that [`flatbed_flatten::pack`] made, is selected. `special` makes the
-    /// object of its special members (`_id`, `_rev` and others); it is called only if the selector needs them. `names` may hold a lock:
-    /// they are dropped before the conditions are tested, which may be slow.
+    /// Matches a body, given as the pairs that [`flatbed_flatten::pack`] made. `special` makes the object of the
+    /// special members (`_id`, `_rev` and others); it is called only if the selector needs them. `names` may hold a
+    /// lock: they are dropped before the conditions are tested, which may be slow.
     ///
     /// # Errors
     /// [`RowsError`]; as for [`Selector::matches_unless`].
@@ -129,7 +130,7 @@ impl RowSelector<'_> {
         Ok(self.selector.holds(&read, &mut Steps::new(stop))?)
     }
 
-    /// As [`RowSelector::matches`], for one slice: see [`Selector::matches_in_slices`].
+    /// Like [`RowSelector::matches`], for one slice; see [`Selector::matches_in_slices`].
     ///
     /// # Errors
     /// [`RowsError`]
@@ -151,12 +152,12 @@ impl RowSelector<'_> {
 }
 
 impl Index {
-    /// Makes it ready for bodies whose field names have these ids; see [`Selector::for_rows`].
+    /// Prepares the index for bodies whose field names have these ids; see [`Selector::for_rows`].
     pub fn for_rows(&self, ids: &impl FieldIds) -> RowIndex<'_> {
         RowIndex { index: self, reader: self.reader(ids).0 }
     }
 
-    /// The same, for [`Index::key_of_rows`].
+    /// Like [`Index::for_rows`], for [`Index::key_of_rows`].
     pub fn reader(&self, ids: &impl FieldIds) -> IndexReader {
         let mut fields = Fields::default();
         if let Some(partial) = self.partial() {
@@ -166,7 +167,7 @@ impl Index {
         IndexReader(Reader::new(fields, ids))
     }
 
-    /// As [`RowIndex::key`], with a reader of this index, for one slice: see [`Selector::matches_in_slices`].
+    /// Like [`RowIndex::key`], with a reader of this index, for one slice; see [`Selector::matches_in_slices`].
     ///
     /// # Errors
     /// [`RowsError`]
@@ -210,7 +211,7 @@ impl Index {
 }
 
 impl RowIndex<'_> {
-    /// As [`Index::key`], of a body's pairs; see [`RowSelector::matches`]. That it is no design document the caller sees.
+    /// Like [`Index::key`], from a body's pairs; see [`RowSelector::matches`]. The caller excludes design documents.
     ///
     /// # Errors
     /// [`RowsError`]
@@ -228,33 +229,33 @@ impl RowIndex<'_> {
     }
 }
 
-/// Which values are read of a body.
+/// The values to read from a body.
 #[derive(Debug, Clone)]
 struct Reader {
-    /// In ascending order, none the beginning of another.
+    /// In ascending order; no path is a prefix of another.
     paths: Vec<Vec<u8>>,
-    /// By their names: the fields of bodies that are asked about.
+    /// The fields of bodies to read, by name.
     places: HashMap<String, Place>,
-    /// Whether special members are asked about.
+    /// True if special members are read.
     special: bool,
-    /// Whether something is asked about the document as a whole.
+    /// True if a condition applies to the document as a whole.
     whole: bool,
-    /// Whether a name that is looked for has no id.
+    /// True if a name has no id.
     lacks_ids: bool,
 }
 
-/// Where a field is found.
+/// The location of a field.
 #[derive(Debug, Clone)]
 struct Place {
-    /// Of `paths`; at most one of them is there.
+    /// Indexes into `paths`. A body has at most one of them.
     paths: Vec<usize>,
-    /// How many parts of the name they have.
+    /// The number of the name's parts that these paths cover.
     parts: usize,
 }
 
 impl Reader {
     fn new(fields: Fields<'_>, ids: &impl FieldIds) -> Reader {
-        // A shorter path may be the beginning of longer ones, which are then found in its value.
+        // A shorter path may be a prefix of longer ones, which are then found in its value.
         let short = fields.plain.values().filter(|(_, parts)| *parts == 1);
         let shortest: Vec<Vec<u8>> = short.flat_map(|(field, _)| paths_of(field, 1, ids)).collect();
         let of_field = |(field, parts): &(&Field, usize)| {
@@ -303,7 +304,7 @@ impl Reader {
     }
 }
 
-/// What was read of a document.
+/// The values read from a document.
 enum Read<'r> {
     Values { reader: &'r Reader, values: Vec<Option<Value<'static>>>, special: Option<Value<'static>> },
     Document(Value<'static>),
@@ -329,7 +330,7 @@ impl Subject for Read<'_> {
     }
 }
 
-/// The fields that a selector asks a document about.
+/// The fields that a selector reads.
 #[derive(Default)]
 struct Fields<'s> {
     plain: HashMap<&'s str, (&'s Field, usize)>,
@@ -349,20 +350,20 @@ impl<'s> Fields<'s> {
         }
     }
 
-    /// `missing`: it matters what of it is missing.
+    /// `missing`: true if the condition depends on which part is missing.
     fn field(&mut self, field: &'s Field, missing: bool) {
         if field.is_whole() {
             self.whole = true;
             return;
         }
-        // A replicator's own members are members of bodies.
+        // The replicator's own members are stored in bodies.
         let is_special = |first: &str| first.starts_with('_') && !first.starts_with("_replication_");
         if field.parts().next().is_some_and(is_special) {
             self.special = true;
             return;
         }
-        // What is a place in an array, or a name, only the value says; and whether a member is missing or there is nothing that
-        // could have it.
+        // Only the value decides whether a part is an array position or a name, and whether a member is missing or its
+        // parent cannot have members.
         let names = field.parts().skip(1).take_while(|part| place(part).is_none()).count();
         let parts = if missing { 1 } else { (1 + names).min(PATH_PARTS_MAX) };
         let known = self.plain.entry(field.name()).or_insert((field, parts));
@@ -370,7 +371,7 @@ impl<'s> Fields<'s> {
     }
 }
 
-/// The paths at which the value of a field's first parts may lie: each name as its id, and as text.
+/// Returns the paths at which the value of a field's first parts may be stored: each name as its id, and as text.
 fn paths_of(field: &Field, parts: usize, ids: &impl FieldIds) -> Vec<Vec<u8>> {
     let mut paths = vec![Vec::new()];
     for name in field.parts().take(parts) {

@@ -1,20 +1,20 @@
-//! A regular expression on a long string: a search that pauses.
+//! A resumable search of a regular expression in a long string.
 //!
-//! It simulates the automaton as the engine does, without positions of groups. Between two bytes all that it has is the states that are
-//! alive.
+//! The search simulates the automaton as the engine does, without positions of groups. Between two bytes its only state
+//! is the set of live automaton states.
 
 use regex_automata::nfa::thompson::{NFA, State};
 use regex_automata::util::primitives::StateID;
 
-/// A search for a match, from the beginning of a string.
+/// A search for a match that begins at the start of a string.
 pub(crate) struct Search<'n> {
     nfa: &'n NFA,
     at: usize,
     is_match: bool,
-    /// The states that are alive at this byte. Each of them consumes one.
+    /// The states alive at this byte. Each of them consumes one byte.
     live: Vec<StateID>,
     next: Vec<StateID>,
-    /// The round in which each state was entered last.
+    /// The round in which each state was last entered.
     entered: Vec<u32>,
     round: u32,
     stack: Vec<StateID>,
@@ -28,18 +28,18 @@ impl<'n> Search<'n> {
         search
     }
 
-    /// Resumes a search that has paused at this byte with these states.
+    /// Resumes a search that paused at byte `at` with the states `live`.
     pub(crate) fn resume(nfa: &'n NFA, at: usize, live: Vec<StateID>) -> Search<'n> {
         let entered = vec![0; nfa.states().len()];
         Search { nfa, at, is_match: false, live, next: Vec::new(), entered, round: 1, stack: Vec::new() }
     }
 
-    /// Where the search resumes: the byte, and the states that are alive.
+    /// Returns the point to resume at: the byte and the live states.
     pub(crate) fn into_paused(self) -> (usize, Vec<StateID>) {
         (self.at, self.live)
     }
 
-    /// Searches so many bytes further. Returns whether there is a match, as soon as that is known.
+    /// Searches `bytes` bytes further. Returns whether the text matches, once that is decided.
     pub(crate) fn advance(&mut self, text: &[u8], bytes: usize) -> Option<bool> {
         for _ in 0..bytes {
             if self.is_match {
@@ -64,11 +64,11 @@ impl<'n> Search<'n> {
             self.live = std::mem::replace(&mut self.next, live);
             self.next.clear();
         }
-        // A pause does not keep it.
+        // A pause does not keep a match.
         self.is_match.then_some(true)
     }
 
-    /// Enters a state before the byte at `at`, and all states that it leads to without one.
+    /// Enters a state before the byte at `at`, and all states reachable from it without consuming a byte.
     fn enter(&mut self, state: StateID, text: &[u8], at: usize) {
         let nfa = self.nfa;
         self.stack.push(state);

@@ -1,4 +1,4 @@
-//! Fields with directions: of `sort`, and of indexes.
+//! Fields with a direction, of `sort` and of indexes.
 
 use flatbed_flatten::json::Value;
 
@@ -6,16 +6,18 @@ use crate::erlang::pretty;
 use crate::options::text;
 use crate::refused::Refused;
 
-/// By which fields, all in one direction.
+/// The fields of a sort, all in one direction.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sort {
-    /// Names of fields, as written.
+    /// The names of the fields, as written.
     pub fields: Vec<String>,
-    /// The greatest first.
+    /// True for descending order.
     pub descending: bool,
 }
 
 impl Sort {
+    /// Parses a sort.
+    ///
     /// # Errors
     /// It is no list of names, or of objects of a name and `"asc"` or `"desc"`, in one direction.
     pub(crate) fn parse(value: &Value<'_>) -> Result<Sort, Refused> {
@@ -36,7 +38,7 @@ impl Sort {
         if self.descending { "desc" } else { "asc" }
     }
 
-    /// Each field once, with its direction.
+    /// Returns each field once, with its direction.
     pub(crate) fn to_json(&self) -> Value<'static> {
         let mut members: Vec<(std::borrow::Cow<'static, str>, _)> = Vec::new();
         for name in &self.fields {

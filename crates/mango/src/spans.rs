@@ -1,4 +1,4 @@
-//! Which values of a field a selector leaves, as ranges one behind the other: what is read of an index.
+//! Spans: the values of a field that a selector may select, as disjoint ranges to read from an index.
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -8,17 +8,17 @@ use flatbed_flatten::json::Value;
 use crate::normal::{Comparison, Term};
 use crate::order::Order;
 
-/// More ranges than this are not read one by one.
+/// The largest number of ranges that are read one by one.
 pub(crate) const RANGES_MAX: usize = 1_000;
 
-/// Values from a bound to another.
+/// The values between two bounds.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Span {
     pub(crate) low: Bound<Value<'static>>,
     pub(crate) high: Bound<Value<'static>>,
 }
 
-/// Ranges in ascending order that have no value in common.
+/// Disjoint ranges in ascending order.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Spans {
     pub(crate) list: Vec<Span>,
@@ -30,7 +30,7 @@ impl Span {
         Span { low: Bound::Included(value.clone()), high: Bound::Included(value.clone()) }
     }
 
-    /// The only value, as far as the order can tell.
+    /// Returns the single value of the span, as far as the order distinguishes values.
     pub(crate) fn single(&self, order: Order) -> Option<&Value<'static>> {
         match (&self.low, &self.high) {
             (Bound::Included(low), Bound::Included(high)) if cmp(order, low, high).is_eq() => Some(low),
@@ -40,7 +40,7 @@ impl Span {
 }
 
 impl Spans {
-    /// All values.
+    /// The span of all values.
     pub(crate) fn all(order: Order) -> Spans {
         Spans { list: vec![Span { low: Bound::Unbounded, high: Bound::Unbounded }], order }
     }
@@ -49,20 +49,21 @@ impl Spans {
         matches!(self.list.as_slice(), [Span { low: Bound::Unbounded, high: Bound::Unbounded }])
     }
 
-    /// Whether each is a single value.
+    /// Returns whether each span is a single value.
     pub(crate) fn are_points(&self) -> bool {
         self.list.iter().all(|span| span.single(self.order).is_some())
     }
 
-    /// What these conditions on a field leave of its values.
+    /// Intersects the conditions on a field.
     pub(crate) fn of(terms: &[&Term], order: Order) -> Spans {
         let mut all: Vec<Spans> = terms.iter().filter_map(|term| Spans::of_term(term, order)).collect();
-        // The shortest first: what is left has about as many spans as that, however long the next ones are.
+        // The shortest list first: the intersection has about as many spans as the shortest one, however long the next
+        // ones are.
         all.sort_by_key(|spans| spans.list.len());
         all.iter().fold(Spans::all(order), |left, more| left.intersection(more))
     }
 
-    /// `None`: the condition leaves values everywhere.
+    /// Returns the spans of one condition. `None`: the condition excludes no range of values.
     fn of_term(term: &Term, order: Order) -> Option<Spans> {
         let span = |low, high| Some(Spans { list: vec![Span { low, high }], order });
         match term {
@@ -90,7 +91,7 @@ impl Spans {
                 }
             }
             Term::In(list) if list.len() <= RANGES_MAX => {
-                // An array is in the list if one of its items is, and not by itself.
+                // An array matches if one of its items is in the list. The array itself is not compared.
                 let arrays = Span {
                     low: Bound::Included(Value::Array(Vec::new())),
                     high: Bound::Excluded(Value::Object(Vec::new())),
@@ -134,14 +135,15 @@ fn cmp(order: Order, a: &Value<'_>, b: &Value<'_>) -> Ordering {
     order.compare(a, b)
 }
 
-/// The longest part of a prefix that is a lower bound for all strings with the prefix. A non-ASCII character may form one letter with
-/// the characters behind it, and sort elsewhere: U+0438 with U+0306, a Thai vowel with its consonant.
+/// Returns the longest part of a prefix that is a lower bound for all strings with the prefix. A non-ASCII character
+/// may form one letter with the characters behind it, and sort elsewhere: U+0438 with U+0306, a Thai vowel with its
+/// consonant.
 fn collated_alike(prefix: &str) -> &str {
     let end = prefix.bytes().rposition(|byte| matches!(byte, b' '..=b'~')).map_or(0, |last| last + 1);
     prefix.get(..end).unwrap_or_default()
 }
 
-/// The first string behind all that begin with a prefix, in the order of bytes; `None`: there is none.
+/// Returns the first string behind all strings with a prefix, in byte order. `None`: no string is behind them.
 fn behind(prefix: &str) -> Option<String> {
     let mut characters: Vec<char> = prefix.chars().collect();
     while let Some(last) = characters.pop() {
@@ -157,7 +159,7 @@ fn behind(prefix: &str) -> Option<String> {
     None
 }
 
-/// Which of two begins first.
+/// Compares the lower bounds of two spans.
 fn lows(order: Order, a: &Span, b: &Span) -> Ordering {
     let side = |bound: &Bound<_>| u8::from(matches!(bound, Bound::Excluded(_)));
     match (&a.low, &b.low) {
@@ -170,7 +172,7 @@ fn lows(order: Order, a: &Span, b: &Span) -> Ordering {
     }
 }
 
-/// Which of two ends first.
+/// Compares the upper bounds of two spans.
 fn highs(order: Order, a: &Span, b: &Span) -> Ordering {
     let side = |bound: &Bound<_>| u8::from(matches!(bound, Bound::Included(_)));
     match (&a.high, &b.high) {

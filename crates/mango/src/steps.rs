@@ -1,11 +1,11 @@
-//! What matching may cost.
+//! Bounds on the work of matching.
 
 use regex_automata::util::primitives::StateID;
 
-/// Steps for one document: some tenths of a second.
+/// The step limit for one document: some tenths of a second.
 const STEPS_MAX: usize = 20_000_000;
 
-/// So many steps are made between two looks at whether anybody waits.
+/// The number of steps between two calls of `stop`.
 pub(crate) const STEPS_BETWEEN: usize = 10_000;
 
 /// Bytes of a string that count as a step.
@@ -14,8 +14,8 @@ const STEP_BYTES: usize = 64;
 /// The steps of a slice inside a small document: about 20 ms.
 const SLICE_STEPS: usize = 1_000_000;
 
-/// Bytes of a document that lengthen a slice by a step. A match that resumes reads its document again, so a slice takes at least about
-/// as long as that.
+/// Bytes of a document that lengthen a slice by a step. A match that resumes reads its document again, so a slice takes
+/// at least about as long as that.
 const BYTES_PER_SLICE_STEP: usize = 4;
 
 /// Returns the steps of a slice inside a document of this size.
@@ -25,18 +25,19 @@ pub fn slice_steps(document_bytes: usize) -> usize {
 
 /// The point inside a document at which its match paused. The default is the beginning.
 ///
-/// It holds positions and states of one regular expression, none of the document's data, and is valid for the same selector and the same
-/// document.
+/// It holds positions and states of one regular expression, none of the document's data, and is valid for the same
+/// selector and the same document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// The position in each loop under way, the innermost first. The innermost may be the search of a regular expression.
+    /// The position in each loop under way, the innermost first. The innermost may be the search of a regular
+    /// expression.
     path: Vec<usize>,
     /// The states of that search.
     states: Vec<StateID>,
     taken: usize,
 }
 
-/// When the match of one document ends early.
+/// The callbacks that end a match early.
 #[derive(Clone, Copy)]
 pub struct Interrupts<'s> {
     /// Called about every 10,000 steps. The match ends with [`Exhausted::Stopped`] if it returns true.
@@ -47,14 +48,14 @@ pub struct Interrupts<'s> {
     pub steps: usize,
 }
 
-/// Matching was not done: it took too many steps, or nobody waited for it.
+/// Why a match did not finish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Exhausted {
-    /// The document is too much for this selector.
+    /// The selector takes too many steps on the document.
     #[error("the selector takes too long to match a document")]
     TooLong,
-    /// Nobody waits.
-    #[error("nobody waits for the selector's matches any more")]
+    /// The client is gone.
+    #[error("the client stopped waiting for the matches of the selector")]
     Stopped,
     /// The slice is over. Only a match with [`Progress`] pauses.
     #[error("the match is paused")]
@@ -67,13 +68,13 @@ pub(crate) struct Steps<'s> {
     stop: Option<&'s dyn Fn() -> bool>,
     pause: Option<&'s dyn Fn() -> bool>,
     slice: usize,
-    /// The slice is over when no more steps are left than this.
+    /// The slice is over when at most this number of steps is left.
     pause_at: usize,
-    /// The positions of the loops to resume, or of those that pause: the innermost first.
+    /// The positions of the loops to resume, or of the paused loops: the innermost first.
     path: Vec<usize>,
-    /// The states of the search to resume, or of that which pauses.
+    /// The states of the search to resume, or of the paused search.
     states: Vec<StateID>,
-    /// The steps left at the point to resume. The way there is not counted again.
+    /// The steps left at the point to resume. The steps on the way there are not counted again.
     left_there: usize,
 }
 
@@ -110,7 +111,7 @@ impl<'s> Steps<'s> {
         Progress { path: self.path, states: self.states, taken: STEPS_MAX.saturating_sub(self.left) }
     }
 
-    /// Begins a loop over conditions or items, and returns the position of its first one: that at which the loop paused, or else 0.
+    /// Begins a loop over conditions or items, and returns its first position: the paused position, or 0.
     pub(crate) fn begin_loop(&mut self) -> usize {
         let Some(at) = self.path.pop() else { return 0 };
         if self.path.is_empty() {
@@ -120,7 +121,8 @@ impl<'s> Steps<'s> {
         at
     }
 
-    /// Whether to pause, asked between two rounds of a loop. So each slice does at least one round of the innermost loop.
+    /// Returns whether to pause, between two rounds of a loop. Each slice thus does at least one round of the innermost
+    /// loop.
     pub(crate) fn is_slice_over(&mut self) -> bool {
         if self.left > self.pause_at {
             return false;
@@ -137,7 +139,7 @@ impl<'s> Steps<'s> {
         Exhausted::Paused
     }
 
-    /// Takes steps at once that are spent one after another: see [`Steps::spend`].
+    /// Takes steps before they are spent one after another; see [`Steps::spend`].
     pub(crate) fn take_ahead(&mut self, count: usize) -> Result<(), Exhausted> {
         self.take(count)?;
         self.pause_at = self.pause_at.saturating_sub(count);
@@ -153,7 +155,7 @@ impl<'s> Steps<'s> {
         }
     }
 
-    /// Whether the point to resume is still ahead.
+    /// Returns whether the point to resume is still ahead.
     pub(crate) fn is_resuming(&self) -> bool {
         !self.path.is_empty()
     }
@@ -190,7 +192,7 @@ impl<'s> Steps<'s> {
         Ok(())
     }
 
-    /// For looking at so many bytes.
+    /// Takes the steps of scanning `bytes` bytes.
     pub(crate) fn take_bytes(&mut self, bytes: usize) -> Result<(), Exhausted> {
         self.take(bytes / STEP_BYTES)
     }

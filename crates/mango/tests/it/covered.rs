@@ -1,5 +1,5 @@
-//! Checks that no index changes an answer: every recorded selector runs on the documents of its scenario without an index, and with
-//! each index that covers it, partial ones too.
+//! Checks that no index changes an answer: every recorded selector runs on the documents of its scenario without an
+//! index, and with each index that covers it, partial ones too.
 
 use flatbed_flatten::json::{Value, parse};
 use flatbed_mango::Selector;
@@ -8,7 +8,7 @@ use crate::recorded::{items, names, scenario};
 use crate::replay::Database;
 use crate::{json, text};
 
-/// Further selectors: members that are no part of a body, the document as a whole, and prefixes that collate elsewhere than
+/// Further selectors: members outside of bodies, the document as a whole, and prefixes that collate differently from
 /// strings that begin with them.
 const OTHERS: [&str; 18] = [
     r#"{"_attachments":{"$exists":true}}"#,
@@ -40,7 +40,7 @@ const DOCUMENTS: [(&str, &str); 6] = [
     ("f", r#"{"s":"\u0e40"}"#),
 ];
 
-/// The fields that a selector in normal form names.
+/// Collects the fields that a selector in normal form names.
 fn fields_of(selector: &Value<'_>, fields: &mut Vec<String>) {
     match selector {
         Value::Array(items) => items.iter().for_each(|item| fields_of(item, fields)),
@@ -57,7 +57,7 @@ fn fields_of(selector: &Value<'_>, fields: &mut Vec<String>) {
     }
 }
 
-/// The ids of the answer, and whether it has no warning.
+/// Returns the ids of the answer, and whether it has no warning.
 fn ids(database: &Database, request: &str) -> Option<(Vec<String>, bool)> {
     let answer = database.find(&json(request), None).ok()?;
     let id = |document: &Value<'_>| document.get("_id").and_then(Value::as_str).unwrap().to_owned();
@@ -66,7 +66,7 @@ fn ids(database: &Database, request: &str) -> Option<(Vec<String>, bool)> {
     Some((ids, answer.get("warning").is_none()))
 }
 
-/// Runs a selector without and with indexes, and returns how often an index was used.
+/// Runs a selector without and with indexes, and returns the number of times an index was used.
 fn ask(database: &mut Database, selector: &Value<'_>) -> usize {
     let Ok(compiled) = Selector::new(selector) else { return 0 };
     let mut fields = Vec::new();
@@ -132,7 +132,7 @@ fn what_no_body_says_is_answered_alike_too() {
     for (id, document) in DOCUMENTS {
         database.put(id, json(document), "1-a");
     }
-    // The losing one of two leaves.
+    // The losing revision.
     database.put("c", json(r#"{"n":3,"_revisions":{"start":1,"ids":["0"]}}"#), "1-0");
     for selector in OTHERS {
         ask(&mut database, &json(selector));

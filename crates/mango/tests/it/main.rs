@@ -1,4 +1,4 @@
-//! Mango against documents, and against what a CouchDB answered.
+//! Tests Mango with documents, and with recorded answers of CouchDB.
 #![allow(clippy::unwrap_used)]
 
 mod covered;

@@ -1,4 +1,4 @@
-//! Plans: what they read, and that they find what a scan finds.
+//! What plans read, and that they find the same documents as a scan.
 
 use std::ops::Bound;
 
@@ -22,7 +22,7 @@ fn planned(indexes: &[Index], body: &str, check: impl Fn(&Plan<'_>)) {
     check(&plan(&find, &Catalog { database: "db", partitioned: false, indexes }).unwrap());
 }
 
-/// `(` before, `)` behind what begins so.
+/// Shows ranges: `(` before, `)` behind keys with the prefix.
 fn shown(ranges: &[KeyRange]) -> String {
     let edge = |values: &[Value<'static>], behind: bool| {
         format!("{}{}", if behind { ">" } else { "<" }, text(&Value::Array(values.to_vec())))
@@ -33,7 +33,7 @@ fn shown(ranges: &[KeyRange]) -> String {
     ranges.iter().map(range).collect::<Vec<_>>().join(", ")
 }
 
-/// The ranges that a plan reads of an index, and what must still be asked.
+/// Checks the ranges that a plan reads, and its residual condition.
 fn reads(fields: &[&str], selector: &str, ranges: &str, residual: Option<&str>) {
     let indexes = [Index::all_docs(), index(fields)];
     planned(&indexes, &format!(r#"{{"selector":{selector}}}"#), |plan| {
@@ -53,7 +53,7 @@ fn ranges_of_one_field() {
     reads(&["a"], r#"{"a":{"$exists":true}}"#, "<[] >[]", None);
     reads(&["a"], r#"{"a":{"$ne":1}}"#, "<[] >[]", Some(r#"{"a":{"$ne":1}}"#));
     reads(&["a"], r#"{"a":{"$beginsWith":"x"}}"#, "<[\"x\"] >[\"x\u{ffff}\"]", Some(r#"{"a":{"$beginsWith":"x"}}"#));
-    // An array is in the list if one of its items is.
+    // An array matches if one of its items is in the list.
     reads(
         &["a"],
         r#"{"a":{"$in":[3,1,1.0,[2]]}}"#,
@@ -72,7 +72,7 @@ fn ranges_of_more_fields() {
     let both = ["a", "b"];
     reads(&both, r#"{"a":1,"b":{"$gt":2}}"#, ">[1,2] >[1]", None);
     reads(&both, r#"{"a":1,"b":2,"c":3}"#, "<[1,2] >[1,2]", Some(r#"{"c":{"$eq":3}}"#));
-    // Of the second field the range says nothing.
+    // The range does not bound the second field.
     reads(&both, r#"{"a":{"$gt":1},"b":2}"#, ">[1] >[]", Some(r#"{"b":{"$eq":2}}"#));
     reads(&both, r#"{"b":2,"a":{"$exists":true}}"#, "<[] >[]", Some(r#"{"b":{"$eq":2}}"#));
     reads(
@@ -148,7 +148,7 @@ fn a_partition_is_read_alone() {
     };
     let (source, partition, has_residual) = planned(r#"{"a":1}"#);
     assert!(matches!(source, Source::Keys(_)), "{source:?}");
-    // The entries are the partition's: nothing is left to be asked.
+    // All entries belong to the partition, so nothing is left to check.
     assert_eq!((partition.as_deref(), has_residual), (Some("p"), false));
     let included = |id: &str| Bound::Included(id.to_owned());
     let excluded = |id: &str| Bound::Excluded(id.to_owned());
@@ -214,7 +214,7 @@ pub(crate) fn selector() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
-    /// Whatever index is chosen, page by page: what a scan finds, in the order of the sort, each once.
+    /// With any index, page by page: each document that a scan finds once, in the order of the sort.
     #[test]
     fn plans_find_what_a_scan_finds(
         documents in prop::collection::vec(document(), 0..12),
@@ -266,7 +266,7 @@ proptest! {
             let docs = items(&page, "docs");
             found.extend(docs.iter().map(|document| document.get("_id").unwrap().as_str().unwrap().to_owned()));
             if docs.len() < limit {
-                // CouchDB does not look where an operator joins nothing.
+                // CouchDB does not read if an `$and` or `$or` is empty.
                 if page.get("bookmark").is_none() {
                     prop_assert!(found.is_empty());
                     return Ok(());

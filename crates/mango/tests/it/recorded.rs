@@ -1,4 +1,4 @@
-//! What a CouchDB 3.5 answered (tests/couchdb-answers).
+//! Recorded answers of CouchDB 3.5 (`tests/couchdb-answers`).
 
 use flatbed_flatten::json::Value;
 
@@ -18,13 +18,13 @@ fn recorded(file: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// The scenarios of a file.
+/// Returns the names of a file's scenarios.
 pub(crate) fn names(file: &str) -> Vec<String> {
     let name = |line: &str| json(line).get("name").and_then(Value::as_str).unwrap().to_owned();
     recorded(file).lines().map(name).collect()
 }
 
-/// The steps of a scenario of a file.
+/// Returns the steps of a scenario.
 pub(crate) fn scenario(file: &str, name: &str) -> Vec<Step> {
     let recorded = recorded(file);
     let found = recorded.lines().map(json).find(|scenario| scenario.get("name").unwrap().as_str() == Some(name));
@@ -46,7 +46,7 @@ pub(crate) fn scenario(file: &str, name: &str) -> Vec<Step> {
     steps.into_iter().map(step).collect()
 }
 
-/// The items of a member.
+/// Returns the items of a member.
 pub(crate) fn items<'v>(value: &'v Value<'static>, name: &str) -> &'v [Value<'static>] {
     match value.get(name) {
         Some(Value::Array(items)) => items,

@@ -1,5 +1,5 @@
-//! All of `mango.jsonl`, and what `queries.jsonl` has of Mango, against a database in memory: documents in a map, indexes computed when they are read, plans carried out
-//! row by row.
+//! Replays `mango.jsonl`, and Mango's part of `queries.jsonl`, against a database in memory: documents in a map,
+//! indexes computed on each read, plans executed row by row.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub(crate) struct Database {
     name: String,
     partitioned: bool,
     documents: BTreeMap<String, Value<'static>>,
-    /// Leaves beside the winners.
+    /// The losing leaves.
     conflicts: BTreeMap<String, Vec<Value<'static>>>,
 }
 
@@ -35,7 +35,7 @@ fn string(value: &str) -> Value<'static> {
     Value::String(value.to_owned().into())
 }
 
-/// The members of a document that indexes are maintained from.
+/// Returns the members of a document from which indexes are maintained.
 fn body_of(document: &Value<'static>) -> Value<'static> {
     let Value::Object(mut members) = document.clone() else { panic!("no object") };
     members.retain(|(name, _)| !BESIDE.contains(&name.as_ref()));
@@ -168,7 +168,7 @@ impl Database {
                     self.read(&id, &find)
                 }
             };
-            // What is covered must be so of the document itself, too.
+            // A covering row must show the same as the document itself.
             let whole = self.read(&id, &find);
             let is_selected = plan.residual.as_ref().is_none_or(|residual| residual.matches(&document));
             assert_eq!(is_selected, find.selector.matches(&whole), "{}", text(&whole));
@@ -203,7 +203,7 @@ impl Database {
         explain(&find, &Catalog { database: &self.name, partitioned: self.partitioned, indexes: &indexes })
     }
 
-    /// The rows of an index as a view, or their number.
+    /// Returns the rows of an index as a view does, or their number.
     fn view(&self, ddoc: &str, name: &str, reduce: bool) -> Value<'static> {
         let indexes = self.indexes();
         let index = find_index(&indexes, ddoc, "json", name).unwrap();
@@ -223,7 +223,7 @@ impl Database {
         json(&format!(r#"{{"total_rows":{count},"offset":0,"rows":{}}}"#, text(&rows)))
     }
 
-    /// `None`: a request that is none of Mango's.
+    /// Answers a step. `None`: the request is not one of Mango's.
     pub(crate) fn answer(&mut self, step: &Step, path: &str, body: Option<&str>) -> Option<(u16, Value<'static>)> {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         let parts: Vec<String> = path.split('/').skip(2).map(|part| part.replace("%2F", "/")).collect();
@@ -313,7 +313,7 @@ fn id_of_answer<'v>(answer: &'v Value<'_>) -> Option<&'v str> {
     answer.get("id").and_then(Value::as_str)
 }
 
-/// Whether an answer is as recorded: `~` stands for what differs from server to server.
+/// Compares an answer with the recorded one, in which `~` stands for a value that differs between servers.
 fn agrees(recorded: &Value<'_>, answer: &Value<'_>) -> bool {
     match (recorded, answer) {
         (Value::String(text), _) if text == "~" => true,
@@ -334,7 +334,7 @@ fn agrees(recorded: &Value<'_>, answer: &Value<'_>) -> bool {
     }
 }
 
-/// A request with what it takes from earlier answers.
+/// Fills in a request's references to earlier answers.
 fn filled(template: &str, answers: &[Value<'static>]) -> String {
     let mut out = String::new();
     let mut rest = template;
@@ -349,7 +349,7 @@ fn filled(template: &str, answers: &[Value<'static>]) -> String {
     (out + rest).replace("{db}", "db")
 }
 
-/// Compares the answers of a scenario; those of `others` are known to differ.
+/// Compares the answers of a scenario except `others`, which differ on purpose.
 fn replay(name: &str, least: usize, others: &[&str]) {
     replay_of("mango", name, least, others);
 }
@@ -361,7 +361,7 @@ fn replay_of(file: &str, name: &str, least: usize, others: &[&str]) {
     for step in scenario(file, name) {
         let path = filled(&step.path, &answers);
         let body = step.body.as_deref().map(|body| filled(body, &answers));
-        // What a surface says of a wrong type, database or method.
+        // Errors about content types, databases and methods come from the surface.
         let is_surface = matches!(step.status, 415 | 405) || !path.starts_with("/db/");
         let answered = if is_surface { None } else { database.answer(&step, &path, body.as_deref()) };
         let Some((status, answer)) = answered else {
@@ -409,7 +409,7 @@ fn comparisons() {
 
 #[test]
 fn arrays_strings_and_numbers() {
-    // CouchDB fails when it comes to a number; the selector is refused.
+    // CouchDB fails when a document has a number; Flatbed refuses the selector.
     let differ = [r#"POST /{db}/_find {"selector":{"n":{"$mod":[0,1]}},"fields":["_id"]}"#];
     replay("arrays, strings and numbers", 40, &differ);
 }
@@ -436,8 +436,8 @@ fn sorting() {
 
 #[test]
 fn pages() {
-    // CouchDB passes over the row of a bookmark by its number: where the selector no longer selects it, it passes over
-    // one that should be answered.
+    // CouchDB skips the row of a bookmark by its position. If that row is no longer selected, CouchDB skips a row that
+    // it should answer.
     let differ =
         [r#"POST /{db}/_find {"selector":{"n":{"$gt":1}},"limit":1,"fields":["_id"],"bookmark":"{at6:bookmark}"}"#];
     replay("pages", 10, &differ);

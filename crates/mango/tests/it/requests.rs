@@ -1,4 +1,4 @@
-//! Requests beyond what is recorded, and hostile ones.
+//! Requests that no recording covers, and hostile requests.
 
 use flatbed_flatten::json::Value;
 use flatbed_mango::{
@@ -44,7 +44,7 @@ fn selectors_are_shown_in_normal_form() {
     ] {
         let compiled = Selector::new(&json(selector)).unwrap();
         assert_eq!(text(&compiled.to_json()), normal, "{selector}");
-        // It is a selector again, that selects the same.
+        // The JSON parses to an equivalent selector.
         let again = Selector::new(&compiled.to_json()).unwrap();
         for document in [r#"{"a":1}"#, r#"{"a":[{"b":1},2],"b":"x"}"#, r#"{"b":1}"#, r#"{"a":{"b":1,"c":3}}"#] {
             let document = json(document);
@@ -75,7 +75,7 @@ fn indexes_are_read_from_design_documents() {
     }
     let other = json(r#"{"language":"javascript","views":{"i":{"map":{"fields":{"a":"asc"}},"options":{}}}}"#);
     assert!(Index::of_design_document("_design/d", &other, false).is_empty());
-    // What was written by an older CouchDB.
+    // A definition written by an older CouchDB.
     let old = view("_design/d", &map(r#"{"fields":{"a":"asc"},"selector":{"b":1}}"#)).remove(0);
     assert!(old.partial().is_some());
     let key = |document: &str| old.key(&json(document), &|| false).unwrap().map(|key| text(&Value::Array(key)));
@@ -84,7 +84,7 @@ fn indexes_are_read_from_design_documents() {
     assert_eq!(key(r#"{"_id":"x","b":1}"#), None);
     assert_eq!(key(r#"{"_id":"_design/x","a":1,"b":1}"#), None);
     assert!(old.key(&json(r#"{"a":1,"b":1}"#), &|| true).is_ok(), "too short to be stopped");
-    // A partitioned database's are so unless they say otherwise.
+    // Indexes of a partitioned database are partitioned by default.
     let document = |options: &str| {
         json(&format!(r#"{{"language":"query","options":{options},"views":{}}}"#, map(r#"{"fields":{}}"#)))
     };
@@ -101,7 +101,7 @@ fn indexes_are_put_into_design_documents_and_taken_out() {
     assert_eq!(first.put_into(Some(&made), false), Ok(None));
     let second = request(r#"{"index":{"fields":["b"]},"name":"b","ddoc":"_design/d"}"#);
     assert_eq!((first.ddoc(), second.ddoc()), ("_design/d", "_design/d"));
-    // Special members and those of others stay out, or as they are.
+    // Special members are removed; members of other programs stay.
     let mut stored = text(&made).replacen('{', r#"{"_id":"_design/d","_rev":"1-x","by":"us","#, 1);
     let both = second.put_into(Some(&json(&stored)), false).unwrap().unwrap();
     assert_eq!(both.get("_id"), None);
@@ -125,7 +125,7 @@ fn indexes_are_put_into_design_documents_and_taken_out() {
         refused.reason,
         "Existing design doc has an invalid language: {<<108,97,110,103,117,97,103,101>>,<<106,97,118,97,115,99,114,105,112,116>>}"
     );
-    // Of partitioned databases.
+    // In partitioned databases.
     let partitioned = request(r#"{"index":{"fields":["a"]},"partitioned":true}"#);
     assert_eq!(partitioned.put_into(None, false).unwrap_err().error, "error_saving_ddoc");
     let made = partitioned.put_into(None, true).unwrap().unwrap();
@@ -161,7 +161,7 @@ fn requests_that_are_refused() {
     assert!(Listing::parse([("limit", "99999999999999999999"), ("skip", "99999999999999999999")]).is_ok());
     assert_eq!(parse_bulk_delete(&json(r#"{"docids":[null]}"#)).unwrap_err().error, "invalid_index_name");
     assert_eq!(parse_bulk_delete(&json(r#"{"docids":[],"x":1}"#)).unwrap_err().error, "invalid_key");
-    // A request that nobody waits for compiles no regular expression.
+    // After `stop`, no regular expression is compiled.
     let stopped = Find::parse(&json(r#"{"selector":{"a":{"$regex":"x"}}}"#), None, &|| true).unwrap_err();
     assert_eq!((stopped.status, stopped.error), (400, "invalid_selector"));
 }
@@ -212,7 +212,7 @@ fn what_stands_behind_the_documents() {
     assert_eq!(String::from_utf8(out).unwrap(), "{\"docs\":[\r\n]}\r\n");
 }
 
-/// An `_explain` without an index, and one with many that cannot be used.
+/// `_explain` without an index, and with many indexes that cannot be used.
 #[test]
 fn explained_without_an_index() {
     let indexes =
@@ -292,7 +292,7 @@ fn any_json() -> impl Strategy<Value = Value<'static>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
-    /// Whatever is asked, and whatever a design document says, there is an answer.
+    /// Any request and any design document get an answer without a panic.
     #[test]
     fn anything_is_answered(
         selector in any_json(), body in any_json(), document in any_json(), view in any_json(), sort in any_json(),
@@ -337,7 +337,7 @@ fn filters_of_indexes_are_compiled_until_it_is_too_late() {
     let regex = r#"{"b":{"$regex":"x"}}"#;
     assert!(Index::compiles_unless(&body("query", regex), &|| false));
     assert!(!Index::compiles_unless(&body("query", regex), &|| true));
-    // An invalid one is none to wait for, and neither are those of another language.
+    // Invalid selectors and design documents of other languages have nothing to compile.
     assert!(Index::compiles_unless(&body("query", r#"{"$bad":1}"#), &|| true));
     assert!(Index::compiles_unless(&body("javascript", regex), &|| true));
     assert!(Index::compiles_unless(&json("{}"), &|| true));

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use crate::plans::{selector, value};
 use crate::{json, text};
 
-/// Ids of some names.
+/// Field names with their ids.
 #[derive(Default)]
 struct Names(Vec<String>, HashMap<String, u64>);
 
@@ -51,7 +51,7 @@ fn in_slices<E>(
     }
 }
 
-/// Whether a body's rows are selected, and whether a special member was asked for.
+/// Returns whether a body's rows match, and whether a special member was read.
 fn on_rows(
     selector: &Selector,
     body: &Value<'_>,
@@ -94,7 +94,7 @@ fn only_what_is_asked_about_is_read() {
         (r#"{"_id":"b"}"#, (false, true)),
         (r#"{"_attachments":{"$exists":false}}"#, (true, true)),
         ("{}", (true, false)),
-        // Of the document as a whole.
+        // Conditions on the document as a whole.
         (r#"{"$and":[{"$type":"object"}]}"#, (true, true)),
     ] {
         let compiled = Selector::new(&json(selector)).unwrap();
@@ -103,7 +103,7 @@ fn only_what_is_asked_about_is_read() {
     }
 }
 
-/// Names that tell when they are let go of, as a lock on them is.
+/// Names that record when they are dropped, as a lock on them is.
 struct Locked<'n>(&'n Names, &'n std::cell::Cell<bool>);
 
 impl FieldNames for Locked<'_> {
@@ -164,7 +164,7 @@ fn members_of_replicators_are_read_of_bodies() {
     }
 }
 
-/// A body's key in an index, by its rows.
+/// Returns a body's key in an index, from its rows.
 fn key_on_rows(
     index: &Index,
     body: &Value<'_>,

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::json;
 
-/// The selector, documents that it selects, and documents that it does not.
+/// Checks that a selector matches the documents of one list and none of the other.
 fn check(selector: &str, selected: &[&str], others: &[&str]) {
     let compiled = Selector::new(&json(selector)).unwrap_or_else(|error| panic!("{selector}: {error}"));
     for (documents, expected) in [(selected, true), (others, false)] {
@@ -123,7 +123,7 @@ fn what_pcre_takes_before_a_pattern_and_at_its_beginning() {
         ("(?i)^(?!admin|root)[a-z]+$", &["user", "badmin"], &["ADMINS", "root"]),
         ("^((?!foo|bar).)*$", &["", "fo ob ar"], &["a foo", "bar"]),
         ("(*UTF8)^(?!é)", &["e", ""], &["é", "éa"]),
-        // What the engine would read otherwise, in classes and outside.
+        // Syntax that the engine reads differently, in classes and outside.
         ("^[a&&b]$", &["a", "&", "b"], &["c"]),
         ("^[[a]b]$", &["[b]", "ab]"], &["a", "b"]),
         ("^[^[a]]$", &["x]"], &["x", "a]"]),
@@ -157,7 +157,7 @@ fn what_pcre_takes_before_a_pattern_and_at_its_beginning() {
         "x(*UTF8)",
         "(*ACCEPT)x",
         "(*UTF8)^[+-\\d]$",
-        // What PCRE refuses, or reads as something that needs backtracking.
+        // Patterns that PCRE refuses, or that need backtracking in PCRE.
         "[a--b]",
         "[a-\\v]",
         "\\u0041",
@@ -210,14 +210,14 @@ fn regular_expressions_are_bounded_together() {
     assert_eq!(Selector::new(&more).err(), Some(InvalidSelector::RegexesTooLarge));
     let large = |number: usize| format!("^(a\\\\w{number}){{1,40}}$");
     assert_eq!(Selector::new(&regexes((0..600).map(large))).err(), Some(InvalidSelector::RegexesTooLarge));
-    // Equal ones are one.
+    // Equal expressions are compiled once.
     assert!(Selector::new(&regexes((0..600).map(|_| large(1)))).is_ok());
     assert!(Selector::new(&regexes((0..200).map(|number| format!("^a{number}")))).is_ok());
     assert_eq!(
         Selector::new(&json(r#"{"a":{"$regex":"(x{1000}){1000}"}}"#)).err(),
         Some(InvalidSelector::RegexesTooLarge)
     );
-    // Nobody waits: none is compiled that was not begun.
+    // After `stop`, no further expression is compiled.
     let asked = std::cell::Cell::new(0);
     let stop = || {
         asked.set(asked.get() + 1);
@@ -257,7 +257,7 @@ fn matching_ends() {
     for operator in ["$in", "$all"] {
         let selector = json(&format!(r#"{{"a":{{"{operator}":[{}]}}}}"#, numbers(0, 40_000)));
         let selector = Selector::new(&selector).unwrap();
-        // $all is done with the first that is not there.
+        // `$all` ends at the first missing item.
         let found = selector.matches_unless(&document, &nobody);
         assert_eq!(found, if operator == "$in" { Err(Exhausted::TooLong) } else { Ok(false) }, "{operator}");
         assert_eq!(selector.matches_unless(&document, &|| true), Err(Exhausted::Stopped), "{operator}");
@@ -266,7 +266,7 @@ fn matching_ends() {
     let many = Selector::new(&json(&format!(r#"{{"$or":[{conditions}]}}"#))).unwrap();
     assert_eq!(many.matches_unless(&document, &nobody), Err(Exhausted::TooLong));
     assert!(many.weight() > 10_000);
-    // As in CouchDB where PCRE reaches its limit, an expression does not match where it would take too long to see.
+    // As in CouchDB where PCRE reaches its limit, an expression does not match if the search takes too long.
     let document = json(&format!(r#"{{"a":"{}b"}}"#, "a".repeat(2_000_000)));
     let simple = Selector::new(&json(r#"{"a":{"$regex":"b"}}"#)).unwrap();
     assert_eq!(simple.matches_unless(&document, &nobody), Ok(false));
@@ -279,7 +279,7 @@ fn matching_ends() {
     }
 }
 
-/// Matches in slices, each of which pauses as soon as `pause` allows, and returns how many paused.
+/// Matches in slices that pause as soon as `pause` allows, and returns the number of pauses.
 fn in_slices(selector: &Selector, document: &Value<'_>, pause: bool) -> (Result<bool, Exhausted>, usize) {
     let (mut progress, mut pauses) = (Progress::default(), 0);
     let (stop, pause) = (|| false, || pause);
@@ -292,7 +292,7 @@ fn in_slices(selector: &Selector, document: &Value<'_>, pause: bool) -> (Result<
     }
 }
 
-/// The work inside one document is cut into slices, and all of them together have the bound of one match.
+/// A match pauses inside a document, and all slices together have the bound of one match.
 #[test]
 fn a_match_pauses_inside_a_document() {
     let items = vec!["1"; 10_000].join(",");
@@ -319,7 +319,7 @@ fn a_match_pauses_inside_a_document() {
         assert!((4..=20).contains(&pauses), "{pauses}");
         assert_eq!(in_slices(&selector, &document, false), (found, 0));
     }
-    // One regular expression on one string.
+    // A single regular expression on a single string.
     let document = json(&format!(r#"{{"a":"{}b"}}"#, "a".repeat(1_000_000)));
     for (regex, found) in [("ab", true), ("^a+b", true), ("c", false)] {
         let selector = Selector::new(&json(&format!(r#"{{"a":{{"$regex":"{regex}"}}}}"#))).unwrap();
@@ -363,7 +363,6 @@ proptest! {
     }
 }
 
-/// Quick selectors are compiled without a turn.
 #[test]
 fn small_requests_without_regular_expressions_are_quick() {
     for quick in [r#"{"a":1}"#, r#"{"selector":{"a":{"$gt":"$regex"}},"limit":1}"#, "[]", r#"{"a":{"$in":[1,[2]]}}"#] {
