@@ -19,13 +19,13 @@ const BINARY: u8 = 109;
 const SMALL_BIG: u8 = 110;
 
 /// The value of an optional member of a request.
-pub(crate) enum Given {
+pub(crate) enum OptionValue {
     Value(Value<'static>),
     Atom(&'static str),
 }
 
 /// Hashes a definition and its options, which must be sorted by name.
-pub(crate) fn name(definition: &Value<'_>, options: &[(&'static str, Given)]) -> String {
+pub(crate) fn name(definition: &Value<'_>, options: &[(&'static str, OptionValue)]) -> String {
     let mut term = Term(vec![VERSION, SMALL_TUPLE, 2]);
     term.value(definition);
     term.head(LIST, options.len());
@@ -33,8 +33,8 @@ pub(crate) fn name(definition: &Value<'_>, options: &[(&'static str, Given)]) ->
         term.0.extend_from_slice(&[SMALL_TUPLE, 2]);
         term.atom(name);
         match value {
-            Given::Value(value) => term.value(value),
-            Given::Atom(name) => term.atom(name),
+            OptionValue::Value(value) => term.value(value),
+            OptionValue::Atom(name) => term.atom(name),
         }
     }
     term.0.push(NIL);

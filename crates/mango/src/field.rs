@@ -62,7 +62,11 @@ impl Field {
     }
 
     /// Finds the value of this field. Each member visited is a step.
-    pub(crate) fn find<'v, 't>(&self, value: &'v Value<'t>, steps: &mut Steps<'_>) -> Result<Found<'v, 't>, Exhausted> {
+    pub(crate) fn find<'v, 't>(
+        &self,
+        value: &'v Value<'t>,
+        steps: &mut Steps<'_>,
+    ) -> Result<FieldValue<'v, 't>, Exhausted> {
         self.find_from(0, value, steps)
     }
 
@@ -72,7 +76,7 @@ impl Field {
         passed: usize,
         value: &'v Value<'t>,
         steps: &mut Steps<'_>,
-    ) -> Result<Found<'v, 't>, Exhausted> {
+    ) -> Result<FieldValue<'v, 't>, Exhausted> {
         let mut value = value;
         for part in self.parts.iter().skip(passed) {
             value = match value {
@@ -80,23 +84,23 @@ impl Field {
                     steps.take(members.len())?;
                     match value.get(part) {
                         Some(value) => value,
-                        None => return Ok(Found::Missing),
+                        None => return Ok(FieldValue::Missing),
                     }
                 }
                 Value::Array(items) => match place(part).and_then(|place| items.get(place)) {
                     Some(item) => item,
-                    None => return Ok(Found::NoPath),
+                    None => return Ok(FieldValue::NoPath),
                 },
-                _ => return Ok(Found::NoPath),
+                _ => return Ok(FieldValue::NoPath),
             };
         }
-        Ok(Found::Here(value))
+        Ok(FieldValue::Present(value))
     }
 
     /// Like [`Field::find`], without a bound.
     pub(crate) fn of<'v, 't>(&self, value: &'v Value<'t>) -> Option<&'v Value<'t>> {
         match self.find(value, &mut Steps::endless()) {
-            Ok(Found::Here(value)) => Some(value),
+            Ok(FieldValue::Present(value)) => Some(value),
             _ => None,
         }
     }
@@ -104,8 +108,8 @@ impl Field {
 
 /// The result of a field lookup.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Found<'v, 't> {
-    Here(&'v Value<'t>),
+pub(crate) enum FieldValue<'v, 't> {
+    Present(&'v Value<'t>),
     /// An object lacks the member.
     Missing,
     /// A value on the path is neither an object nor an array with such an item.

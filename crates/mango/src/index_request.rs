@@ -59,22 +59,22 @@ impl IndexRequest {
             let (given_ddoc, given_name) = (given_or(ddoc), given_or(name));
             let (w, kind) = (Value::Number(given.to_string().into()), text(kind.unwrap_or("json")));
             let option = |given: &'_ Option<Value<'static>>| match given {
-                Some(value) => etf::Given::Value(value.clone()),
-                None => etf::Given::Atom("auto_name"),
+                Some(value) => etf::OptionValue::Value(value.clone()),
+                None => etf::OptionValue::Atom("auto_name"),
             };
             let partitioned = match partitioned {
-                None => etf::Given::Atom("db_default"),
-                Some(partitioned) => etf::Given::Value(Value::Bool(partitioned)),
+                None => etf::OptionValue::Atom("db_default"),
+                Some(partitioned) => etf::OptionValue::Value(Value::Bool(partitioned)),
             };
             etf::name(
                 definition,
                 &[
                     ("ddoc", option(&given_ddoc)),
-                    ("def", etf::Given::Value(definition.clone().into_owned())),
+                    ("def", etf::OptionValue::Value(definition.clone().into_owned())),
                     ("name", option(&given_name)),
                     ("partitioned", partitioned),
-                    ("type", etf::Given::Value(kind)),
-                    ("w", etf::Given::Value(w)),
+                    ("type", etf::OptionValue::Value(kind)),
+                    ("w", etf::OptionValue::Value(w)),
                 ],
             )
         };

@@ -2,20 +2,20 @@
 
 use flatbed_flatten::json::Value;
 
-use crate::field::{Field, Found};
+use crate::field::{Field, FieldValue};
 use crate::normal::{Comparison, Normal, Term};
 use crate::order::{Order, identical, is_integer};
 use crate::steps::{Exhausted, Interrupts, Progress, Steps};
 
-pub(crate) type Held = Result<bool, Exhausted>;
+pub(crate) type MatchResult = Result<bool, Exhausted>;
 
 /// The subject of a condition: a document, or an item of an array.
 pub(crate) trait Subject {
-    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<Found<'v, 'v>, Exhausted>;
+    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<FieldValue<'v, 'v>, Exhausted>;
 }
 
 impl Subject for Value<'_> {
-    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<Found<'v, 'v>, Exhausted> {
+    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<FieldValue<'v, 'v>, Exhausted> {
         field.find(self, steps)
     }
 }
@@ -28,7 +28,7 @@ impl Normal {
         subject: &impl Subject,
         progress: &mut Progress,
         interrupts: Interrupts<'_>,
-    ) -> Held {
+    ) -> MatchResult {
         let mut steps = Steps::of_slice(interrupts, std::mem::take(progress));
         let held = self.holds(subject, &mut steps);
         if held == Err(Exhausted::Paused) {
@@ -37,7 +37,7 @@ impl Normal {
         held
     }
 
-    pub(crate) fn holds(&self, subject: &impl Subject, steps: &mut Steps<'_>) -> Held {
+    pub(crate) fn holds(&self, subject: &impl Subject, steps: &mut Steps<'_>) -> MatchResult {
         steps.take(1)?;
         match self {
             Normal::Everything | Normal::Text(_) => Ok(true),
@@ -51,20 +51,20 @@ impl Normal {
                 Ok(!any(conditions, steps, |condition, steps| condition.holds(subject, steps))?)
             }
             Normal::At(field, term) => match subject.find(field, steps)? {
-                Found::Here(value) => {
+                FieldValue::Present(value) => {
                     let order = if field.name() == "_id" { Order::Raw } else { Order::Collated };
                     term.holds(value, order, steps)
                 }
                 // A missing value fulfils no other condition.
-                Found::Missing => Ok(matches!(term, Term::Exists(false))),
-                Found::NoPath => Ok(false),
+                FieldValue::Missing => Ok(matches!(term, Term::Exists(false))),
+                FieldValue::NoPath => Ok(false),
             },
         }
     }
 }
 
 impl Term {
-    fn holds(&self, value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> Held {
+    fn holds(&self, value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> MatchResult {
         Ok(match (self, value) {
             (Term::Compare(Comparison::Equal, argument), value) => order.equal(value, argument, steps)?,
             (Term::Compare(Comparison::NotEqual, argument), value) => !order.equal(value, argument, steps)?,
@@ -122,20 +122,20 @@ impl Term {
 }
 
 /// Returns whether a value is in the list, or is an array with an item in the list.
-fn is_in(list: &[Value<'_>], value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> Held {
+fn is_in(list: &[Value<'_>], value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> MatchResult {
     match value {
         Value::Array(items) => any(items, steps, |item, steps| equals_any(list, item, order, steps)),
         value => equals_any(list, value, order, steps),
     }
 }
 
-fn equals_any(list: &[Value<'_>], value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> Held {
+fn equals_any(list: &[Value<'_>], value: &Value<'_>, order: Order, steps: &mut Steps<'_>) -> MatchResult {
     any(list, steps, |other, steps| order.equal(value, other, steps))
 }
 
 /// Returns whether any of the items holds. A match pauses between two items. A resumed match continues with the item at
 /// which it paused; the items before it did not hold.
-fn any<T>(items: &[T], steps: &mut Steps<'_>, mut holds: impl FnMut(&T, &mut Steps<'_>) -> Held) -> Held {
+fn any<T>(items: &[T], steps: &mut Steps<'_>, mut holds: impl FnMut(&T, &mut Steps<'_>) -> MatchResult) -> MatchResult {
     let begin = steps.begin_loop();
     for (at, item) in items.iter().enumerate().skip(begin) {
         if at > begin && steps.is_slice_over() {
@@ -153,7 +153,11 @@ fn any<T>(items: &[T], steps: &mut Steps<'_>, mut holds: impl FnMut(&T, &mut Ste
     Ok(false)
 }
 
-pub(crate) fn all<T>(items: &[T], steps: &mut Steps<'_>, mut holds: impl FnMut(&T, &mut Steps<'_>) -> Held) -> Held {
+pub(crate) fn all<T>(
+    items: &[T],
+    steps: &mut Steps<'_>,
+    mut holds: impl FnMut(&T, &mut Steps<'_>) -> MatchResult,
+) -> MatchResult {
     Ok(!any(items, steps, |item, steps| Ok(!holds(item, steps)?))?)
 }
 

@@ -9,7 +9,7 @@ use regex_automata::util::look::LookMatcher;
 use regex_automata::util::syntax;
 
 use crate::invalid::InvalidSelector;
-use crate::matching::{Held, all};
+use crate::matching::{MatchResult, all};
 use crate::pcre::{Characters, LineEnd, Translated, translate};
 use crate::search::Search;
 use crate::steps::{STEPS_BETWEEN, Steps};
@@ -75,7 +75,7 @@ impl Pattern {
         self.bytes >> 10
     }
 
-    pub(crate) fn is_match(&self, text: &str, steps: &mut Steps<'_>) -> Held {
+    pub(crate) fn is_match(&self, text: &str, steps: &mut Steps<'_>) -> MatchResult {
         if text.len() > WORK_MAX / self.bytes {
             steps.take(1)?;
             return Ok(false);
@@ -95,7 +95,7 @@ impl Pattern {
 
 impl Part {
     /// Matches a long string, whose steps have been taken.
-    fn is_match_in_slices(&self, text: &[u8], steps: &mut Steps<'_>) -> Held {
+    fn is_match_in_slices(&self, text: &[u8], steps: &mut Steps<'_>) -> MatchResult {
         let Some(nfa) = self.nfa.get_or_init(|| self.source.nfa()) else { return Ok(self.regex.is_match(text)) };
         let bytes = (STEPS_BETWEEN * STEP_WORK / self.source.bytes).max(1);
         let mut search = match steps.resume_search() {

@@ -8,7 +8,7 @@ use flatbed_flatten::path::{Step, of_steps};
 use flatbed_flatten::{DecodeError, FieldIds, FieldNames, Picked, pick, read_body};
 
 use crate::Selector;
-use crate::field::{Field, Found, place};
+use crate::field::{Field, FieldValue, place};
 use crate::index::Index;
 use crate::matching::Subject;
 use crate::normal::{Normal, Term};
@@ -193,7 +193,7 @@ impl Index {
         key
     }
 
-    fn key_read(&self, read: &Read<'_>, steps: &mut Steps<'_>) -> Result<Option<Vec<Value<'static>>>, RowsError> {
+    fn key_read(&self, read: &BodyValues<'_>, steps: &mut Steps<'_>) -> Result<Option<Vec<Value<'static>>>, RowsError> {
         if let Some(partial) = self.partial()
             && !partial.normal().holds(read, steps)?
         {
@@ -202,8 +202,8 @@ impl Index {
         let mut key = Vec::with_capacity(self.fields().len());
         for field in self.fields() {
             match read.find(field, steps)? {
-                Found::Here(value) => key.push(value.clone().into_owned()),
-                Found::Missing | Found::NoPath => return Ok(None),
+                FieldValue::Present(value) => key.push(value.clone().into_owned()),
+                FieldValue::Missing | FieldValue::NoPath => return Ok(None),
             }
         }
         Ok(Some(key))
@@ -235,7 +235,7 @@ struct Reader {
     /// In ascending order; no path is a prefix of another.
     paths: Vec<Vec<u8>>,
     /// The fields of bodies to read, by name.
-    places: HashMap<String, Place>,
+    places: HashMap<String, FieldLocation>,
     /// True if special members are read.
     special: bool,
     /// True if a condition applies to the document as a whole.
@@ -246,7 +246,7 @@ struct Reader {
 
 /// The location of a field.
 #[derive(Debug, Clone)]
-struct Place {
+struct FieldLocation {
     /// Indexes into `paths`. A body has at most one of them.
     paths: Vec<usize>,
     /// The number of the name's parts that these paths cover.
@@ -269,7 +269,7 @@ impl Reader {
         paths.dedup();
         let places = of_fields.into_iter().map(|(name, parts, of)| {
             let of = of.iter().filter_map(|path| paths.binary_search(path).ok()).collect();
-            (name, Place { paths: of, parts })
+            (name, FieldLocation { paths: of, parts })
         });
         let places = places.collect();
         let names = fields.plain.values().flat_map(|(field, parts)| field.parts().take(*parts));
@@ -282,7 +282,7 @@ impl Reader {
         pairs: P,
         names: &impl FieldNames,
         special: impl FnOnce() -> Value<'static>,
-    ) -> Result<Read<'r>, DecodeError>
+    ) -> Result<BodyValues<'r>, DecodeError>
     where
         P: IntoIterator<Item = (&'k [u8], &'k [u8])> + Clone,
     {
@@ -292,40 +292,40 @@ impl Reader {
             false => pick(pairs.clone(), &self.paths, names)?,
         };
         Ok(match picked {
-            Picked::Values(values) => Read::Values { reader: self, values, special: self.special.then(special) },
+            Picked::Values(values) => BodyValues::Values { reader: self, values, special: self.special.then(special) },
             Picked::Packed => {
                 let mut document = special();
                 if let (Value::Object(members), Value::Object(body)) = (&mut document, read_body(pairs, names)?) {
                     members.extend(body);
                 }
-                Read::Document(document)
+                BodyValues::Document(document)
             }
         })
     }
 }
 
 /// The values read from a document.
-enum Read<'r> {
+enum BodyValues<'r> {
     Values { reader: &'r Reader, values: Vec<Option<Value<'static>>>, special: Option<Value<'static>> },
     Document(Value<'static>),
 }
 
-impl Subject for Read<'_> {
-    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<Found<'v, 'v>, Exhausted> {
+impl Subject for BodyValues<'_> {
+    fn find<'v>(&'v self, field: &Field, steps: &mut Steps<'_>) -> Result<FieldValue<'v, 'v>, Exhausted> {
         let (reader, values, special) = match self {
-            Read::Document(document) => return field.find(document, steps),
-            Read::Values { reader, values, special } => (reader, values, special),
+            BodyValues::Document(document) => return field.find(document, steps),
+            BodyValues::Values { reader, values, special } => (reader, values, special),
         };
         let Some(place) = reader.places.get(field.name()) else {
             return match special {
                 Some(special) => field.find(special, steps),
-                None => Ok(Found::Missing),
+                None => Ok(FieldValue::Missing),
             };
         };
         let mut there = place.paths.iter().filter_map(|path| values.get(*path).and_then(Option::as_ref));
         match there.next() {
             Some(value) => field.find_from(place.parts, value, steps),
-            None => Ok(Found::Missing),
+            None => Ok(FieldValue::Missing),
         }
     }
 }
