@@ -26,6 +26,7 @@ pub struct Bookmark {
 }
 
 impl Bookmark {
+    /// Encodes the bookmark as text.
     pub fn encode(&self) -> String {
         let items = vec![Value::Number(FORM.into()), text(&self.id), self.key.clone()];
         let mut out = Vec::new();
