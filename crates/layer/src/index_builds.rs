@@ -1,4 +1,4 @@
-//! The indexes that a process is building, how far it is, and at which it fails.
+//! The running index builds of a process, with progress and failures.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::store::proto;
 
-/// A failure that did not come again is over: another process may have built the index, or it is gone.
+/// A failure that does not recur within this time is dropped: another process may have built the index, or it is gone.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);
 
 /// An index that is being built.
@@ -18,24 +18,24 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(120);
 pub struct IndexBuild {
     /// The database.
     pub database: String,
-    /// The index's number in it.
+    /// The index's number in the database.
     pub number: u64,
-    /// What keeps it.
+    /// The kind that maintains it.
     pub kind: String,
     /// The design document that defines it.
     pub design_document: String,
-    /// Documents that have been entered, about, by other processes too.
+    /// The approximate number of entered documents, those of other processes included.
     pub entered: u64,
-    /// Documents that the database had when this process began, or went on; at least `entered`.
+    /// The number of documents in the database when this process began or resumed; at least `entered`.
     pub total: u64,
-    /// Unix time.
+    /// Unix time, in milliseconds.
     pub started_at_ms: u64,
-    /// Unix time.
+    /// Unix time, in milliseconds.
     pub updated_at_ms: u64,
 }
 
 impl IndexBuild {
-    /// Of an index that nothing is entered into yet, which begins now.
+    /// A build that begins now, of an index without entries.
     pub(crate) fn of(database: &str, index: proto::Index, total: u64, now: u64) -> IndexBuild {
         let proto::Index { number, kind, source, .. } = index;
         IndexBuild {
@@ -54,7 +54,7 @@ impl IndexBuild {
 /// By namespace and number.
 type Builds = HashMap<(u64, u64), IndexBuild>;
 
-/// A builder that fails.
+/// A failing builder.
 #[derive(Debug)]
 struct Failing {
     since: Instant,
@@ -62,7 +62,6 @@ struct Failing {
     reason: String,
 }
 
-/// The builds of this process.
 #[derive(Debug)]
 pub(crate) struct IndexBuilds {
     clock: Clock,
@@ -71,7 +70,7 @@ pub(crate) struct IndexBuilds {
     failing: Mutex<HashMap<(u64, u64), Failing>>,
 }
 
-/// One of them; it has ended when this is dropped.
+/// A running build. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
     id: (u64, u64),
@@ -80,12 +79,11 @@ pub(crate) struct Running {
 }
 
 impl IndexBuilds {
-    /// There are none.
     pub(crate) fn new(clock: &Clock) -> IndexBuilds {
         IndexBuilds { clock: clock.clone(), builds: Arc::default(), failing: Mutex::default() }
     }
 
-    /// Notes that one begins. `None`: this process is at it already.
+    /// Registers the beginning of a build. `None`: this process already runs it.
     pub(crate) fn begin(&self, namespace: u64, build: IndexBuild) -> Option<Running> {
         let id = (namespace, build.number);
         match lock(&self.builds).entry(id) {
@@ -103,7 +101,7 @@ impl IndexBuilds {
         all
     }
 
-    /// A builder fails at an index.
+    /// Registers a failure of a build.
     pub(crate) fn fails(&self, namespace: u64, number: u64, reason: &str) {
         let (mut failing, now) = (lock(&self.failing), self.clock.now());
         failing.retain(|_, failing| self.clock.since(failing.last) < FORGOTTEN_AFTER);
@@ -112,12 +110,12 @@ impl IndexBuilds {
         (found.last, found.reason) = (now, reason.to_owned());
     }
 
-    /// A builder gets on with an index.
+    /// Clears the failure of a build that has made progress.
     pub(crate) fn gets_on(&self, namespace: u64, number: u64) {
         lock(&self.failing).remove(&(namespace, number));
     }
 
-    /// Why an index could not be built for so long.
+    /// Returns the reason if the build of an index has failed for at least `long`.
     pub(crate) fn failing(&self, namespace: u64, number: u64, long: Duration) -> Option<String> {
         let failing = lock(&self.failing);
         let found = failing.get(&(namespace, number))?;
@@ -127,7 +125,7 @@ impl IndexBuilds {
 }
 
 impl Running {
-    /// So many documents are entered by now.
+    /// Sets the number of entered documents.
     pub(crate) fn get_to(&self, entered: u64) {
         if let Some(build) = lock(&self.all).get_mut(&self.id) {
             build.entered = entered.max(build.entered);

@@ -1,7 +1,7 @@
-//! The queries of a process that wait for indexes which are being built.
+//! The queries of a process that wait for indexes under construction.
 //!
-//! Those that wait at one database wait together: one of them looks at its record for all. None waits where a builder has
-//! failed for long, and no more than so many wait.
+//! Queries that wait at one database share the reads: one of them checks its record for all. A query does not wait if a
+//! builder has failed for long, and the number of waiting queries is bounded.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,44 +14,44 @@ use tokio::sync::{Mutex as Turn, Notify, watch};
 use crate::error::{Error, IndexFailure, Result};
 use crate::index_builds::{IndexBuild, IndexBuilds};
 
-/// Queries that wait at most.
+/// The most queries that may wait; further ones fail.
 pub(crate) const WAITING_MAX: u64 = 10_000;
 
-/// Waits that are shown at most.
+/// The most waits that are listed.
 const SHOWN_MAX: usize = 500;
 
-/// Between two looks at a database: at first, and at last.
+/// The first and the longest pause between two checks of a database.
 const PAUSE: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// Whoever waits gets an answer at least this often, be it that nothing has happened.
+/// The longest wait without an answer, even if nothing has happened.
 const WAITS_FOR: Duration = Duration::from_millis(500);
 
-/// Queries that wait for an index until it is built.
+/// Queries that wait until an index is built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexWait {
     /// The database.
     pub database: String,
-    /// The index's number in it.
+    /// The index's number in the database.
     pub number: u64,
     /// The design document that defines it.
     pub design_document: String,
     /// The index's name.
     pub name: String,
-    /// How many queries of this process wait.
+    /// The number of waiting queries in this process.
     pub waiting: u64,
-    /// Unix time since when there is always one.
+    /// The Unix time in milliseconds since when at least one query waits.
     pub since_ms: u64,
-    /// What this process does for it, if anything.
+    /// The build in this process, if any.
     pub build: Option<IndexBuild>,
 }
 
-/// Those that wait.
+/// The waiting queries of a process.
 #[derive(Debug)]
 pub(crate) struct IndexWaits {
     all: Arc<Mutex<All>>,
     clock: Clock,
-    /// A builder that has failed for so long fails those that wait.
+    /// A builder that has failed for this long makes the waiting queries fail.
     stuck_max: Duration,
 }
 
@@ -61,7 +61,7 @@ struct All {
     databases: HashMap<String, AtDatabase>,
 }
 
-/// Those that wait at a database.
+/// The waiting queries of a database.
 #[derive(Debug, Default)]
 struct AtDatabase {
     looks: Arc<Looks>,
@@ -69,29 +69,29 @@ struct AtDatabase {
     indexes: HashMap<u64, IndexWait>,
 }
 
-/// The looks at a database.
+/// The shared checks of a database.
 #[derive(Debug)]
 struct Looks {
     newest: watch::Sender<Look>,
-    /// Whoever has it looks, after this pause.
+    /// The query that holds it does the next check, after this pause.
     turn: Turn<()>,
     pause: Mutex<Duration>,
-    /// Told when an index is built by this process.
+    /// Notified when this process has built an index.
     soon: Notify,
 }
 
-/// What a look has found.
+/// The result of a check.
 #[derive(Debug, Clone, Default)]
 struct Look {
-    /// How many there have been.
+    /// The number of checks so far.
     count: u64,
     found: Unbuilt,
 }
 
-/// Indexes that may not be read yet.
+/// Indexes that are not readable yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Unbuilt {
-    /// Of the database.
+    /// The database's namespace.
     pub namespace: u64,
     pub numbers: Vec<u64>,
 }
@@ -103,16 +103,16 @@ impl Default for Looks {
     }
 }
 
-/// Looks at a database.
+/// Checks a database.
 pub(crate) type Looking<'a> = &'a (dyn Fn() -> BoxFuture<'a, Result<Unbuilt>> + Sync);
 
-/// A query that waits, until this is dropped.
+/// A waiting query, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     database: String,
     number: u64,
     looks: Arc<Looks>,
-    /// Looks that are of no use to it.
+    /// The number of the last check that is too old for it.
     seen: u64,
     all: Arc<Mutex<All>>,
     clock: Clock,
@@ -120,12 +120,12 @@ pub(crate) struct Waiting {
 }
 
 impl IndexWaits {
-    /// None; a builder that has failed for `stuck_max` will fail those that wait for it.
+    /// No query waits. A builder that fails for `stuck_max` makes the waiting queries fail.
     pub(crate) fn new(stuck_max: Duration, clock: &Clock) -> IndexWaits {
         IndexWaits { all: Arc::default(), clock: clock.clone(), stuck_max }
     }
 
-    /// A query begins to wait for an index.
+    /// Registers a query that begins to wait for an index.
     ///
     /// # Errors
     /// [`IndexFailure::TooManyWaiting`].
@@ -146,26 +146,26 @@ impl IndexWaits {
         all.count += 1;
         let at = all.databases.entry(database.to_owned()).or_default();
         at.indexes.entry(number).or_insert_with(begins).waiting += 1;
-        // It may be built in a moment.
+        // The index may be built in a moment.
         *lock(&at.looks.pause) = PAUSE;
         let (looks, seen) = (at.looks.clone(), at.looks.newest.borrow().count);
         let (all, clock, stuck_max) = (Arc::clone(&self.all), self.clock.clone(), self.stuck_max);
         Ok(Waiting { database: database.to_owned(), number, looks, seen, all, clock, stuck_max })
     }
 
-    /// How many wait.
+    /// Returns the number of waiting queries.
     pub(crate) fn count(&self) -> u64 {
         lock(&self.all).count
     }
 
-    /// An index of a database is built: who waits for one need not wait until the next look.
+    /// Wakes the queries that wait for an index of a database when one is built.
     pub(crate) fn is_built(&self, database: &str) {
         if let Some(at) = lock(&self.all).databases.get(database) {
             at.looks.soon.notify_one();
         }
     }
 
-    /// Queries that wait, those that have waited the longest first; and how many more wait than these.
+    /// Returns the waits, the longest first, and the number of waits beyond the limit.
     pub(crate) fn all(&self, builds: &[IndexBuild]) -> (Vec<IndexWait>, u64) {
         let mut waits: Vec<_> =
             lock(&self.all).databases.values().flat_map(|at| at.indexes.values().cloned()).collect();
@@ -180,8 +180,8 @@ impl IndexWaits {
 }
 
 impl Waiting {
-    /// Waits until the index may be read or is gone, and says whether that is so: half a second, about. Of all who wait at
-    /// the database one after the other has `look` made for all.
+    /// Waits about half a second, and returns whether the index is readable or gone. The queries that wait at the
+    /// database take turns in calling `look` for all.
     ///
     /// # Errors
     /// [`IndexFailure::Stuck`], and those of `look`.
@@ -209,12 +209,12 @@ impl Waiting {
                     let _ = clock.timeout(pause, looks.soon.notified()).await;
                     let found = match look().await {
                         Ok(found) => found,
-                        // Each sees for itself.
+                        // Each query finds out for itself.
                         Err(Error::DatabaseNotFound) => Unbuilt::default(),
                         Err(error) => return Err(error),
                     };
                     *lock(&looks.pause) = (pause * 2).min(PAUSE_MAX);
-                    // Who waits is woken by what is of use.
+                    // A query wakes only for a check that is new enough.
                     looks.newest.send_if_modified(|newest| {
                         let is_other = newest.found != found;
                         *newest = Look { count: newest.count + 1, found };
@@ -281,7 +281,7 @@ mod tests {
         assert!(futures_util::future::join_all(all).await.into_iter().all(|built| built.unwrap()));
         assert_eq!(Clock::system().since(began), Duration::ZERO);
         assert!(!other.wait(&builds, look).await.unwrap());
-        // One that has found it still unbuilt when it came back waits for the next look.
+        // A query that was woken by a check and found the index unbuilt waits for the next check.
         assert!(waiting[0].wait(&builds, look).await.unwrap());
         let count = looked.load(Ordering::Relaxed);
         assert!(waiting[0].wait(&builds, look).await.unwrap());

@@ -1,4 +1,4 @@
-//! `_all_docs`: the documents that are not deleted, by their ids.
+//! `_all_docs`: the documents that are not deleted, by id.
 
 use crate::error::Result;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within, is_of_document};
@@ -6,7 +6,7 @@ use crate::instance::Instance;
 use crate::store::records::{ById, Info};
 use crate::store::transaction::{Quiet, Transaction};
 
-/// The ids of documents that are not deleted.
+/// Maintains the ids of documents that are not deleted.
 pub(crate) struct AllDocs;
 
 impl IndexMaintainer for AllDocs {
@@ -32,7 +32,7 @@ impl IndexMaintainer for AllDocs {
     }
 }
 
-/// What is wrong with a document's entry.
+/// Checks a document's entry.
 pub(crate) async fn check_document(
     trx: &Transaction,
     instance: &Instance,
@@ -50,7 +50,7 @@ fn names(entry: &[u8], info: &Info) -> bool {
     ById::decode(entry).is_ok_and(|entry| entry.winner == info.winner && entry.expires_at_ms == info.ends_at_ms())
 }
 
-/// Every entry must name its document's winner, which is not deleted.
+/// Checks that an entry names its document's winner, which is not deleted.
 pub(crate) async fn check_entry(
     trx: &Transaction,
     instance: &Instance,

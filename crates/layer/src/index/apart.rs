@@ -1,4 +1,5 @@
-//! Selectors of indexes that take long, for transactions: compiled or asked when there is a turn, which no transaction waits for.
+//! Runs slow selectors of indexes outside of transactions: they are compiled or matched in a turn, for which no
+//! transaction waits.
 
 use std::time::Duration;
 
@@ -9,10 +10,10 @@ use crate::error::Result;
 use crate::index::maintainers::Within;
 use crate::instance::Instance;
 
-/// Filters are asked within an attempt that is no older, where a turn is free: some tenths of a second each.
+/// Filters are matched within an attempt up to this age if a turn is free: each takes some tenths of a second.
 pub(crate) const ASKED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Begins the digest of what is found for a database; `what`: its kind.
+/// Begins the digest of a database's results. `what`: the kind of result.
 pub(crate) fn digest_in(instance: &Instance, what: &str) -> Sha256 {
     let mut digest = Sha256::new();
     add(&mut digest, what.as_bytes());
@@ -21,17 +22,18 @@ pub(crate) fn digest_in(instance: &Instance, what: &str) -> Sha256 {
     digest
 }
 
-/// Adds bytes to a digest, with their length.
+/// Adds bytes to a digest, prefixed by their length.
 pub(crate) fn add(digest: &mut Sha256, bytes: &[u8]) {
     digest.update((bytes.len() as u64).to_be_bytes());
     digest.update(bytes);
 }
 
-/// What `work` answers, done in the database's turn on a thread of its own: within the attempt where a turn is free and the attempt is
-/// younger than `within_max`; else the attempt ends, and the next one finds the answer. `of`: all that the answer depends on.
+/// Returns the result of `work`, run in the database's turn on its own thread: within the attempt if a turn is free and
+/// the attempt is younger than `within_max`. Otherwise the attempt ends, and the next one finds the result. `of`: all
+/// inputs of the result.
 ///
 /// # Errors
-/// That of an attempt that begins anew; [`Error::BrokenOff`](crate::Error::BrokenOff).
+/// The error of an attempt that begins again; [`Error::BrokenOff`](crate::Error::BrokenOff).
 pub(crate) async fn in_turn<T: Clone + Send + Sync + 'static>(
     within: &Within<'_>,
     of: Sha256,
@@ -42,8 +44,8 @@ pub(crate) async fn in_turn<T: Clone + Send + Sync + 'static>(
     in_slices(within, of, within_max, move |_| work.take().map(|work| work())).await
 }
 
-/// As [`in_turn`], for work in slices, each of which has a turn: see [`Turn::run_slice`](crate::turns::Turn::run_slice). The first one
-/// alone may be within the attempt.
+/// Like [`in_turn`], for work in slices, each of which has a turn: see
+/// [`Turn::run_slice`](crate::turns::Turn::run_slice). Only the first slice may run within the attempt.
 ///
 /// # Errors
 /// As there.

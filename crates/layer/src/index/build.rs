@@ -1,10 +1,11 @@
-//! Enters into an index what was there before it was defined, beside the writes.
+//! Builds an index: enters documents that were written before its definition, concurrently with writes.
 //!
-//! Writes keep an index from its definition on. A builder walks over the documents in the order of their ids, and hands each
-//! to the index's maintainer as if it had been written anew. The place that it has come to is a key of the index, which every
-//! step reads with conflict and no write of a document reads: so it goes on wherever it was ended, after a restore too, since
-//! place and entries lie in one store, and two builders at once do no more than one. A step conflicts with the edits and
-//! purges of the documents that it enters, in both directions: whichever of the two comes second sees what the other wrote.
+//! Writes maintain an index from its definition on. A builder walks over the documents in the order of their ids, and
+//! hands each to the index's maintainer as if it had been written again. Its progress is a key of the index, which
+//! every step reads with a conflict and no document write reads. A build therefore resumes wherever it ended, also
+//! after a restore, since progress and entries are in one store, and two concurrent builders do no more than one. A
+//! step conflicts with edits and purges of the documents that it enters, in both directions: the later of the two sees
+//! the writes of the other.
 
 mod tombstones;
 
@@ -29,28 +30,28 @@ use crate::store::proto;
 use crate::store::records::Info;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// Documents that a step enters; tests have several steps with few.
+/// The most documents that a step enters. Tests have a small limit, so that there are several steps.
 const STEP_DOCUMENTS_MAX: usize = if cfg!(test) { 10 } else { 2_000 };
 
-/// Of the first one, where it is not known how large documents are.
+/// The documents of the first step, when their size is not known yet.
 const FIRST_DOCUMENTS: usize = if cfg!(test) { 10 } else { 250 };
 
-/// Of documents that are read one by one.
+/// The number of concurrent reads of single documents.
 const READS_AT_ONCE: usize = 16;
 
-/// What a step writes of entries and conflicts, about; one document may pass it.
+/// The approximate limit of entries and conflicts that a step writes, in bytes; one document may exceed it.
 const WRITTEN_BYTES_MAX: u64 = 600_000;
 
-/// What a step reads of bodies, about.
+/// The approximate limit of bodies that a step reads, in bytes.
 const READ_BYTES_MAX: u64 = 3_000_000;
 
-/// What is read as one range of documents, about: some replies.
+/// The approximate bytes that one range of documents reads: some replies.
 const RANGE_BYTES: u64 = 300_000;
 
-/// A document's conflicts take this much beside four times its key.
+/// The size of a document's conflicts beside four times its key, in bytes.
 const CONFLICTS_BYTES: u64 = 100;
 
-/// The last document that is in the index, of those from before; `None`: none is yet.
+/// Returns the last document of the initial walk that is in the index; `None`: none yet.
 pub(crate) async fn progress(within: &Within<'_>, number: u64, snapshot: bool) -> Result<Option<String>> {
     Ok(read_progress(within, number, snapshot).await?.map(|progress| progress.built_until))
 }
@@ -60,21 +61,21 @@ async fn read_progress(within: &Within<'_>, number: u64, snapshot: bool) -> Resu
     Ok(found.map(|bytes| proto::IndexProgress::decode(&*bytes)).transpose()?)
 }
 
-/// The id of a document that was put off.
+/// Returns the id of a document that was put off.
 fn noted_id(value: &[u8]) -> Result<String> {
     String::from_utf8(value.to_vec()).map_err(|_| Error::Corrupt("an id that was noted is no text".to_owned()))
 }
 
-/// A database's indexes that are still to be built.
+/// Returns a database's unbuilt indexes.
 pub(crate) fn unbuilt(record: proto::DatabaseRecord) -> impl Iterator<Item = proto::Index> {
     record.indexes.into_iter().filter(|index| !index.readable)
 }
 
-/// How many documents the next step takes, by what the last one met.
+/// The size of the next step, derived from the last one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     documents: usize,
-    /// What a document takes that is read.
+    /// The mean bytes read for a document.
     average_bytes: u64,
 }
 
@@ -85,46 +86,46 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// After a step that was begun with so many, and has entered so many of so many bytes.
+    /// Adjusts the pace after a step that began with `begun` documents and entered `entered` of `bytes`.
     fn after(self, begun: usize, entered: usize, bytes: u64) -> Pace {
         let average_bytes = bytes.checked_div(entered as u64).unwrap_or(self.average_bytes).max(100);
         let by_bytes = usize::try_from(READ_BYTES_MAX / average_bytes).unwrap_or(usize::MAX);
-        // Where others write, steps are as small as went through last, and grow again.
+        // Under concurrent writes steps shrink to the last committed size, and grow again.
         let documents = begun.saturating_mul(2).min(by_bytes).clamp(1, STEP_DOCUMENTS_MAX);
         Pace { documents, average_bytes }
     }
 
-    /// Documents that are read as one range.
+    /// The number of documents read as one range.
     fn of_range(self) -> usize {
         usize::try_from(RANGE_BYTES / self.average_bytes).unwrap_or(usize::MAX).max(1)
     }
 }
 
-/// What a step has done.
+/// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stepped {
-    /// There is more to do.
+    /// More steps are needed.
     On,
-    /// The index may be read.
+    /// The index is readable.
     Built,
-    /// The index is no longer there.
+    /// The index does not exist any more.
     Gone,
 }
 
-/// A transaction of a builder. All that it knows of the index it reads: only the number is its own.
+/// A transaction of a builder. It knows only the index's number, and reads everything else.
 pub(crate) struct Step<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
     pub number: u64,
-    /// How many there have been.
+    /// The number of attempts.
     pub attempts: u32,
     pub preparations: Preparations,
-    /// Documents that the last attempt has entered.
+    /// The documents that the last attempt entered.
     pub entered: u64,
-    /// Documents that were entered before, too.
+    /// The documents entered, including those of earlier steps.
     pub entered_in_all: u64,
     pub pace: Pace,
-    /// For the step behind it.
+    /// The pace of the next step.
     pub next_pace: Pace,
 }
 
@@ -141,7 +142,7 @@ impl Operation for Step<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Stepped> {
         self.entered = 0;
         self.preparations.make_up(self.inner).await?;
-        // An earlier attempt that was committed is seen by the place: this one goes on from there.
+        // A committed earlier attempt shows in the progress, from which this one resumes.
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
         if !self.preparations.fit(&instance) {
             self.preparations = Preparations::of(&instance);
@@ -154,7 +155,7 @@ impl Operation for Step<'_> {
             return Ok(Stepped::Built);
         }
         compile_within(&within).await?;
-        // Documents that others write all the time are entered with fewer others.
+        // Documents under continuous writes are entered in smaller steps.
         let most = (self.pace.documents >> self.attempts.min(10)).max(1);
         self.attempts += 1;
         let progress = read_progress(&within, self.number, false).await?.unwrap_or_default();
@@ -172,7 +173,7 @@ impl Operation for Step<'_> {
         } else {
             page.iter().map(|row| instance.keys.all_docs_id(row.key())).collect::<Result<Vec<_>>>()?
         };
-        // What a document has in the index is asked for before anything is awaited, of all.
+        // The maintainer begins its reads of all documents before anything is awaited.
         let mut maintainer = found.maintainer(&self.preparations);
         if !progress.later {
             maintainer.may_put_off();
@@ -234,7 +235,7 @@ impl Operation for Step<'_> {
                 written_bytes += maintainer.excess();
                 self.entered += 1;
                 if maintainer.has_put_off() {
-                    // The process's mark is random, and stays.
+                    // The process's mark is random, and constant.
                     let hash = Sha256::new_with_prefix(self.inner.views.owner).chain_update(id).finalize();
                     let key = instance.keys.index_later(self.number, hash.get(..16).unwrap_or_default());
                     written_bytes += (key.len() + id.len()) as u64;
@@ -246,19 +247,19 @@ impl Operation for Step<'_> {
         }
         maintainer.finish(&within)?;
         if maintainer.is_worn_out().is_some() {
-            // As where a write finds it so: it is begun anew, in another order.
+            // As on a write: the index is rebuilt, in another order.
             tracing::info!(database = &*instance.name, index = self.number, "an index has no room for a long key");
             renew_worn_out(&within, self.number)?;
             return Ok(Stepped::Gone);
         }
         self.next_pace = self.pace.after(most, passed, read_bytes);
         if !self.preparations.lacks_nothing() {
-            // That does not make the next attempt smaller.
+            // This failure does not make the next attempt smaller.
             self.attempts -= 1;
         }
         self.preparations.check()?;
         let is_last = passed == ids.len() && page.is_all();
-        // What was put off was counted then.
+        // Documents that were put off are already counted.
         let documents = progress.documents + if progress.later { 0 } else { self.entered };
         self.entered_in_all = documents;
         let key = instance.keys.index_progress(self.number);
@@ -280,7 +281,7 @@ impl Operation for Step<'_> {
         if is_last {
             return Ok(self.built(&within));
         }
-        // It is written in any case: of two builders one fails.
+        // Written in any case, so that of two builders one conflicts.
         let built_until = entered.filter(|_| !progress.later).cloned().unwrap_or(progress.built_until);
         let reached = proto::IndexProgress { built_until, later: progress.later, documents, ..Default::default() };
         trx.set(&key, &reached.encode_to_vec());
@@ -289,7 +290,7 @@ impl Operation for Step<'_> {
 }
 
 impl Step<'_> {
-    /// The index may be read.
+    /// Marks the index as readable.
     fn built(&self, within: &Within<'_>) -> Stepped {
         let mut record = within.instance.record.clone();
         let is_it = |index: &&mut proto::Index| index.number == self.number;
@@ -300,7 +301,7 @@ impl Step<'_> {
     }
 }
 
-/// Nobody may write the document meanwhile, nor have read what it had before.
+/// Conflicts with writers of the document, and with readers of its old state.
 fn conflict_in_both_directions(trx: &Transaction, info_key: &[u8]) -> Result<()> {
     let end = [info_key, &[0]].concat();
     trx.add_conflict_range(info_key, &end, ConflictRangeType::Read)?;
@@ -308,10 +309,10 @@ fn conflict_in_both_directions(trx: &Transaction, info_key: &[u8]) -> Result<()>
     Ok(())
 }
 
-/// A document that was read; `None` where no document has the id.
+/// A document that was read; `None`: no document has the id.
 type Read = Option<(Info, Rows)>;
 
-/// Reads documents as ranges of so many, all at once; `None` of those that were left out.
+/// Reads documents as concurrent ranges of `of_range` each; `None` for those that were left out.
 async fn read_known(
     trx: &Transaction,
     instance: &Instance,

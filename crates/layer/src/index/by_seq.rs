@@ -1,4 +1,4 @@
-//! By-seq: which document changed when.
+//! By-seq: the documents in the order of their last changes.
 
 use std::collections::HashSet;
 
@@ -17,11 +17,11 @@ use crate::store::records::{Info, revision, revision_message};
 use crate::store::seq::Seq;
 use crate::store::transaction::{Quiet, Transaction};
 
-/// A by-seq entry names all leaves of a document that has no more than this; a reader of the feed looks the others up.
+/// A by-seq entry names up to this many leaves of a document; feed readers look up the leaves of other documents.
 const LEAVES_IN_ENTRY_MAX: usize = 8;
 
-/// Exactly one entry a document, and one in each selector index that takes it; `last_seq` for the watches; that the database has
-/// changed.
+/// Maintains exactly one entry per document, and one in each selector index that matches it; `last_seq` for watches;
+/// and the mark that the database has changed.
 pub(crate) struct BySeq {
     greatest_user_version: Option<u16>,
     selecting: Selecting,
@@ -32,16 +32,16 @@ impl BySeq {
         BySeq { greatest_user_version: None, selecting: Selecting::of(instance) }
     }
 
-    /// Takes away what a document had.
+    /// Clears the entries of a document's old state.
     fn leave(&self, within: &Within<'_>, old: &Info) -> Result<()> {
         let Within { trx, instance, .. } = *within;
         let (quiet, seq) = (Quiet(trx), Seq::new(instance.incarnation(), old.stamp));
         quiet.clear(&entry_of(instance, old)?)?;
-        // Whether it was there is not known: who would look at the old body had to read it.
+        // It may not have been there: only the old body would tell.
         self.selecting.numbers().try_for_each(|number| quiet.clear(&instance.keys.index_change(number, &seq)))
     }
 
-    /// Writes what a document has, with the numbers of the selector indexes that take it.
+    /// Writes the entries of a document's new state. `selected`: the numbers of the selector indexes that match it.
     fn enter(&mut self, within: &Within<'_>, change: &Change<'_>, selected: Vec<u64>) -> Result<()> {
         let Within { trx, instance, .. } = *within;
         let (quiet, new) = (Quiet(trx), change.new);
@@ -112,14 +112,14 @@ impl IndexMaintainer for BySeq {
     }
 }
 
-/// The key of a document's entry.
+/// Returns the key of a document's entry.
 pub(crate) fn entry_of(instance: &Instance, info: &Info) -> Result<Vec<u8>> {
     let bucket = instance.buckets.of(info.bucket);
     let bucket = bucket.ok_or_else(|| Error::Corrupt(format!("a document stands in bucket {}", info.bucket)))?;
     Ok(bucket.by_seq(&Seq::new(instance.incarnation(), info.stamp)))
 }
 
-/// What is wrong with a document's entry.
+/// Checks a document's entry.
 pub(crate) async fn check_document(
     trx: &Transaction,
     instance: &Instance,
@@ -150,7 +150,7 @@ pub(crate) async fn check_document(
     })
 }
 
-/// Whether an entry names the leaves that the document has.
+/// Returns whether an entry names exactly the document's leaves.
 fn leaves_are(entry: &proto::SequenceEntry, leaves: &HashSet<RevId>) -> bool {
     let named: Result<HashSet<RevId>> =
         entry.winner.iter().chain(&entry.leaves).map(|leaf| revision(Some(leaf))).collect();
@@ -158,7 +158,7 @@ fn leaves_are(entry: &proto::SequenceEntry, leaves: &HashSet<RevId>) -> bool {
     if names_all { named.is_ok_and(|named| named == *leaves) } else { entry.leaves.is_empty() }
 }
 
-/// Every entry must stand at its document's sequence, in the bucket that its document names.
+/// Checks that an entry is at its document's sequence, in the bucket that its document names.
 pub(crate) async fn check_entry(
     trx: &Transaction,
     instance: &Instance,

@@ -1,8 +1,9 @@
-//! Channels: which documents are and were in them, by sequence and by id, and when documents end.
+//! Channels: which documents are and were in them, by sequence and by id, and when documents expire.
 //!
-//! What a change means is found out in two steps, since a document's info says which channels its winner is in: [`before`], before
-//! anything of the document is written, and [`Before::becomes`], which gives the new info its part. The maintainer makes keys of
-//! it. What happens to entries is [`flatbed_channels::moves`]; what lies where is in design/channels.md.
+//! The effect of a change is found in two steps, since a document's info says which channels its winner is in:
+//! [`before`], before anything of the document is written, and [`Before::becomes`], which adds the channels to the new
+//! info. The maintainer makes keys of the result. [`flatbed_channels::moves`] decides the changes of entries;
+//! design/channels.md has the layout.
 
 mod check;
 pub(crate) mod tests;
@@ -29,46 +30,47 @@ use crate::store::transaction::{Quiet, Transaction};
 
 pub(crate) use check::{LeftOf, check_document, check_entry, check_principal};
 
-/// Names of channels that an info, and an entry of by-seq, has at most, and their bytes together.
+/// The most names of channels in an info and in a by-seq entry, and their total bytes.
 const NAMED_MAX: usize = 16;
 const NAMED_BYTES_MAX: usize = 200;
 
-/// A document that has left more channels than this forgets the oldest of these, down to so many.
+/// The most channels that a document has left and that are kept. Beyond it the oldest are forgotten.
 const LEFT_MAX: usize = 1_000;
 const LEFT_KEPT: usize = 500;
 
-/// What it forgets at once, in bytes of keys that are cleared.
+/// The most bytes of keys that are cleared at once to forget channels.
 const FORGOTTEN_BYTES_MAX: usize = 200_000;
 
-/// What is read of the channels that a document has left: [`LEFT_MAX`] and those of one change more, with the longest names.
+/// The read limit for the channels that a document has left, in bytes: [`LEFT_MAX`] and those of one more change, with
+/// the longest names.
 const LEFT_BYTES_MAX: u64 = 8_000_000;
 
-/// The place of a transaction's stamp within an operand that begins with it.
+/// The offset of a transaction's stamp in an operand that begins with it.
 const STAMP_FIRST: [u8; 4] = [0; 4];
 
-/// What channels know of a document before a change.
+/// The channels of a document before a change.
 #[derive(Debug, Default)]
 pub(crate) struct Before {
-    /// What was said of its winner. `None`: there is no document, or it has not been entered.
+    /// The verdict on the winner. `None`: the document does not exist, or has not been entered.
     said: Option<Verdict>,
 }
 
-/// A change of a document, as channels have it.
+/// The effect of a document's change on channels.
 #[derive(Debug, Default)]
 pub(crate) struct Rerouted {
     old: Option<Verdict>,
     new: Option<Verdict>,
     moves: Moves,
-    /// Channels that it left before, whose entries and rows go since there are too many.
+    /// Channels that it left earlier, whose entries and rows are cleared since there are too many.
     forgotten: Vec<(String, Stamp)>,
-    /// Since when it was in those that it leaves, as far as that is known.
+    /// The start of its stay in the channels that it leaves, if known.
     was_since: BTreeMap<String, Stamp>,
-    /// When it was in those that it enters again.
+    /// Its earlier stays in the channels that it enters again.
     stays: Vec<(String, Periods)>,
 }
 
-/// Reads what [`Before`] is, unless the info says it. `None`: the database has no channels. To be asked before anything of the
-/// document is written, and its record cleared.
+/// Reads the channels before a change, unless the info has them. `None`: the database has no channels. The caller must
+/// not have written anything of the document, or cleared its record.
 pub(crate) async fn before(within: &Within<'_>, keys: &DocumentKeys, old: Option<&Info>) -> Result<Option<Before>> {
     if within.instance.channels() == 0 {
         return Ok(None);
@@ -77,7 +79,7 @@ pub(crate) async fn before(within: &Within<'_>, keys: &DocumentKeys, old: Option
     Ok(Some(Before { said: said_of_winner(within.trx, keys, old).await? }))
 }
 
-/// What was said of a document's winner, as far as it is entered: read where the info does not say it.
+/// Returns the verdict on an entered document's winner, read if the info lacks it.
 async fn said_of_winner(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<Option<Verdict>> {
     let Some(named) = &info.routed.channels else { return Ok(None) };
     if named.are_elsewhere || info.routed.gives {
@@ -87,7 +89,7 @@ async fn said_of_winner(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> 
     Ok(Some(Verdict { channels, expires_at_ms: info.routed.expires_at_ms, ..Verdict::default() }))
 }
 
-/// The channels that a document's winner is in, as far as it is entered.
+/// Returns the channels of an entered document's winner.
 pub(crate) async fn channels_of_winner(
     trx: &Transaction,
     keys: &DocumentKeys,
@@ -100,7 +102,8 @@ pub(crate) async fn channels_of_winner(
     }
 }
 
-/// What the record of a document's winner says. As a snapshot: whoever writes the record conflicts on the document's info.
+/// Reads the verdict in the record of a document's winner, as a snapshot: every writer of the record conflicts on the
+/// document's info.
 async fn said_of(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<Verdict> {
     match trx.get(&keys.revision(&info.winner), true).await? {
         Some(record) => Ok(Verdict::decode(RevisionRecord::decode(&record)?.verdict)),
@@ -109,8 +112,8 @@ async fn said_of(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<
 }
 
 impl Before {
-    /// The document becomes what `new` says, which is given its part of it. `judged`: what was said of the new winner, where the
-    /// change brings that.
+    /// Changes the document to `new`, and fills in the channels of `new`. `judged`: the verdict on the new winner, if
+    /// the change has it.
     pub(crate) async fn becomes(
         self,
         within: &Within<'_>,
@@ -128,7 +131,7 @@ impl Before {
         self.becomes_said(within, id, old, new, said).await
     }
 
-    /// The same where it is known what is said of the new winner; `None`: it is not entered.
+    /// Like [`Before::becomes`], with a known verdict on the new winner; `None`: it is not entered.
     pub(crate) async fn becomes_said(
         self,
         within: &Within<'_>,
@@ -176,24 +179,24 @@ impl Before {
         Ok(Rerouted { old: self.said, new: said, moves, forgotten, was_since, stays })
     }
 
-    /// The document goes without a trace, and what it has left with it: that is read by the maintainer.
+    /// Removes the document without a trace. The maintainer reads and clears the channels that it has left.
     pub(crate) fn goes(self) -> Rerouted {
         Rerouted { old: self.said, ..Rerouted::default() }
     }
 }
 
 impl Rerouted {
-    /// Those that it leaves, as the entry of by-seq has them.
+    /// The channels that it leaves, as the by-seq entry has them.
     pub(crate) fn left(&self) -> Option<proto::ChannelNames> {
         (!self.moves.left.is_empty()).then(|| names(self.moves.left.iter()))
     }
 
-    /// Whether the document has left channels with changes before this one. `routed`: what it is behind this one.
+    /// Returns whether the document left channels with earlier changes. `routed`: its state after this change.
     pub(crate) fn had_left(&self, routed: &Routed) -> bool {
         usize::try_from(routed.left).is_ok_and(|left| left > self.moves.left.len())
     }
 
-    /// Whether the change moves nothing but sequences: the document is where it was, gives what it gave and ends when it did.
+    /// Returns whether the change moves only sequences: channels, grants and expiry stay the same.
     pub(crate) fn is_same(&self) -> bool {
         let of = |said: &Option<Verdict>| {
             said.as_ref().map(|said| (said.channels.clone(), said.grants.clone(), said.expires_at_ms))
@@ -201,21 +204,21 @@ impl Rerouted {
         of(&self.old) == of(&self.new)
     }
 
-    /// What the document gave, and what it gives.
+    /// The old and the new grants of the document.
     pub(crate) fn grants(&self) -> [&BTreeSet<Grant>; 2] {
         static NOTHING: BTreeSet<Grant> = BTreeSet::new();
         [&self.old, &self.new].map(|said| said.as_ref().map_or(&NOTHING, |said| &said.grants))
     }
 }
 
-/// Names of channels where there is room for them.
+/// Returns the names of channels if they fit.
 fn names<'c>(channels: impl ExactSizeIterator<Item = &'c String> + Clone) -> proto::ChannelNames {
     let are_few = channels.len() <= NAMED_MAX && channels.clone().map(String::len).sum::<usize>() <= NAMED_BYTES_MAX;
     let names = if are_few { channels.cloned().collect() } else { Vec::new() };
     proto::ChannelNames { names, are_elsewhere: !are_few }
 }
 
-/// That a document has left some channels, as far as it has, and when it was there before that.
+/// Reads whether and when a document has left each of these channels.
 async fn left_of_these(
     within: &Within<'_>,
     id: &str,
@@ -235,7 +238,7 @@ async fn left_of_these(
     Ok(try_join_all(reads).await?.into_iter().flatten().collect())
 }
 
-/// All channels that a document has left, each with what is kept of that.
+/// Reads all channels that a document has left.
 async fn all_left(trx: &Transaction, instance: &Instance, id: &str) -> Result<Vec<(String, Left)>> {
     let mut all = Vec::new();
     for page in begin_read(trx, instance.keys.left_of(id)).finish(trx, LEFT_BYTES_MAX).await? {
@@ -246,7 +249,8 @@ async fn all_left(trx: &Transaction, instance: &Instance, id: &str) -> Result<Ve
     Ok(all)
 }
 
-/// Of the channels that a document has left those that are forgotten: so many of the oldest, as far as a transaction takes them.
+/// Returns the oldest `count` channels that a document has left and that are to be forgotten, within the transaction's
+/// limit.
 async fn oldest_left(within: &Within<'_>, id: &str, count: usize, returned: &[String]) -> Result<Vec<(String, Stamp)>> {
     let all = all_left(within.trx, within.instance, id).await?;
     let left = all.into_iter().map(|(channel, left)| (channel, left.seq));
@@ -264,27 +268,27 @@ fn decode_left(value: &[u8]) -> Result<Left> {
     Left::decode(value).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
-/// When a document was in a channel that it has left, or entered, again.
+/// Decodes the periods of a document's stays in a channel.
 pub(crate) fn decode_stays(value: &[u8]) -> Result<Periods> {
     Periods::decode(value).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
-/// The second from which on a document has ended.
+/// Returns the second from which a document has expired.
 pub(crate) fn second_of(expires_at_ms: u64) -> u64 {
     expires_at_ms.div_ceil(1_000)
 }
 
-/// What a key and a value take beside names, about.
+/// The approximate bytes of a key and value beside names.
 const ROW_BYTES: usize = 60;
 
-/// Entries of channels by sequence and by id, channels that were left, ends.
+/// Maintains entries of channels by sequence and by id, channels that were left, and expiries.
 #[derive(Default)]
 pub(crate) struct Channels {
-    /// Since it was asked last.
+    /// The bytes written since the last call of `excess`.
     written: u64,
 }
 
-/// Writes into a transaction, and counts.
+/// Writes into a transaction, and counts the bytes.
 struct Writer<'a> {
     quiet: Quiet<'a, Instruments>,
     written: &'a mut u64,
@@ -380,7 +384,7 @@ impl IndexMaintainer for Channels {
     }
 }
 
-/// A document's entry in a channel; `channels`: all that it is in.
+/// Returns a document's entry in a channel. `channels`: all its channels.
 pub(crate) fn entry_of<'a>(
     id: &str,
     info: &Info,
@@ -391,7 +395,7 @@ pub(crate) fn entry_of<'a>(
     Entry { ends_at_ms: info.routed.expires_at_ms.filter(|_| !removed), ..entry }
 }
 
-/// What is written of grants that come and go, about: a row of each, its periods, a version, that somebody has changed.
+/// The approximate bytes of added and removed grants: a row for each, its periods, a version, and the mark of a change.
 fn grants_bytes(id: &str, rerouted: &Rerouted) -> u64 {
     let [old, new] = rerouted.grants();
     let bytes_of = |grant: &Grant| {
@@ -402,7 +406,7 @@ fn grants_bytes(id: &str, rerouted: &Rerouted) -> u64 {
     old.symmetric_difference(new).map(bytes_of).sum::<usize>() as u64
 }
 
-/// Channels by id, and when the document ends. `new`: `None`, it goes.
+/// Writes entries of channels by id, and the expiry. `new`: `None` removes the document.
 fn by_id(
     writer: &mut Writer<'_>,
     instance: &Instance,

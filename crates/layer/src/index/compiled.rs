@@ -1,4 +1,4 @@
-//! Definitions of indexes that this process has compiled, of all databases.
+//! Compiled definitions of indexes, of all databases in this process.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -13,15 +13,15 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::proto;
 
-/// The most definitions of a kind that are kept, and the most weight of their selectors. A regular expression weighs 1 per kB.
+/// The most cached definitions of a kind, and the most weight of their selectors. A regular expression weighs 1 per kB.
 const COUNT_MAX: usize = 10_000;
 const WEIGHT_MAX: usize = 1 << 18;
 
-/// What makes a selector's compilation long.
+/// The marker of selectors that are slow to compile.
 const LONG: &[u8] = b"\"$regex\"";
 
-/// Compiled definitions of one kind, by the design document's id and the definition. Beyond the bounds one drawn by lot goes for each that
-/// comes: who uses more than there is room for in turn finds most of them.
+/// Compiled definitions of one kind, by the design document's id and the definition. Beyond the bounds a random one is
+/// evicted for each new one, so that a cyclic access to more than the bound still hits most of the time.
 pub(crate) struct CompiledIndexes<T> {
     known: RwLock<Contents<T>>,
     count_max: usize,
@@ -53,7 +53,7 @@ impl<T> CompiledIndexes<T> {
         Some(found.clone())
     }
 
-    /// The compiled definition, made by `compile` where it is not known, with its weight.
+    /// Returns the compiled definition, or calls `compile`, which returns it with its weight.
     ///
     /// # Errors
     /// That of `compile`.
@@ -77,7 +77,7 @@ impl<T> CompiledIndexes<T> {
         Ok(made)
     }
 
-    /// Whether it is not known, and takes long to compile.
+    /// Returns whether the definition is not cached and takes long to compile.
     pub(crate) fn takes_long(&self, index: &proto::Index) -> bool {
         self.get(index).is_none() && index.definition.windows(LONG.len()).any(|part| part == LONG)
     }
@@ -86,14 +86,14 @@ impl<T> CompiledIndexes<T> {
 impl<T> Contents<T> {
     fn enter(&mut self, index: &proto::Index, made: Arc<T>, weight: usize) {
         let of = self.all.entry(index.source.clone()).or_default();
-        // Another may have been as quick.
+        // Another thread may have inserted it first.
         if of.insert(index.definition.clone(), (made, weight)).is_none() {
             self.places.push((index.source.clone(), index.definition.clone()));
             self.weight += weight;
         }
     }
 
-    /// Forgets one by lot; `false`: there is none.
+    /// Evicts a random one; `false`: the cache is empty.
     fn forget_one(&mut self) -> bool {
         let Some(last) = self.places.len().checked_sub(1) else { return false };
         let at = RandomState::new().hash_one(last) % self.places.len() as u64;
@@ -110,13 +110,13 @@ impl<T> Contents<T> {
     }
 }
 
-/// The indexes of a database whose definitions are not compiled yet, where that takes long.
+/// Returns the database's indexes whose definitions are not compiled yet and take long to compile.
 pub(crate) fn uncompiled(instance: &Instance) -> impl Iterator<Item = DefinedIndex> {
     let those = with_kinds(instance).filter(|(index, kind)| kind.takes_long(index));
     those.map(|(index, kind)| DefinedIndex { index: index.clone(), kind })
 }
 
-/// Compiles what is not compiled of a database's definitions, in its turn. Not to be called in a transaction.
+/// Compiles the missing definitions of a database in its turn. Must not be called in a transaction.
 ///
 /// # Errors
 /// [`Error::BrokenOff`](crate::Error::BrokenOff), [`Error::ShuttingDown`](crate::Error::ShuttingDown).
@@ -129,16 +129,16 @@ pub(crate) async fn compile_all(inner: &Inner, instance: &Instance) -> Result<()
     inner.turns.select(&instance.selecting, work).await
 }
 
-/// The same in a transaction, which does not wait for the turn: the attempt ends.
+/// Like [`compile_all`] in a transaction, which does not wait for the turn: the attempt ends.
 ///
 /// # Errors
-/// That of an attempt that begins anew.
+/// The error of an attempt that begins again.
 pub(crate) async fn compile_within(within: &Within<'_>) -> Result<()> {
     let uncompiled: Vec<DefinedIndex> = uncompiled(within.instance).collect();
     if uncompiled.is_empty() {
         return Ok(());
     }
-    // Once for an operation, whatever is forgotten again meanwhile: else there might be no end.
+    // Once per operation, even if the cache evicts some meanwhile: otherwise the operation might never end.
     let digest = digest_in(within.instance, "compiled");
     let work = move || uncompiled.iter().for_each(|found| found.kind.compile(&found.index));
     in_turn(within, digest, Duration::ZERO, work).await
@@ -159,7 +159,7 @@ mod tests {
             let indexes: Vec<_> = (0..30).map(|n| index(n, &n.to_string())).collect();
             for (n, index) in indexes.iter().enumerate() {
                 assert_eq!(*all.get_or_compile(index, || Ok((n, weight))).unwrap(), n);
-                // What came last is there.
+                // The newest is cached.
                 assert_eq!(*all.get_or_compile(index, || Ok((99, weight))).unwrap(), n);
             }
             assert_eq!(indexes.iter().filter(|index| all.get(index).is_some()).count(), kept);

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
 use crate::store::keys::Counter;
 
-/// Sums, changed by atomic ADD once a transaction.
+/// The changes of one transaction, applied by one atomic ADD per counter.
 #[derive(Default)]
 pub(crate) struct Counters {
     deltas: [i64; Counter::ALL.len()],

@@ -1,4 +1,4 @@
-//! Which indexes a database has: what its design documents define, in the transaction that writes them.
+//! The list of a database's indexes, changed in the transaction that writes a design document.
 
 use std::time::Duration;
 
@@ -21,55 +21,55 @@ use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::view_definition::{GroupDefinition, Signature};
 
-/// The most indexes of one database. A write costs the entries of the indexes that the document is in, and a check of each other one.
+/// The most indexes of one database. A write costs the entries of the indexes that the document is in, and a check of
+/// each other one.
 const INDEXES_MAX: usize = 1_000;
 
-/// What the definitions of a database take altogether, in bytes: all of them stand in its record.
+/// The largest total of a database's definitions, in bytes: all of them are stored in its record.
 const DEFINITIONS_BYTES_MAX: usize = 60_000;
 
-/// What the whole record may take for one more index or group, in bytes: it is one value, of at most 100,000. The rest is left to
-/// what is noted in it later: features, indexes that become readable, groups that lose their names.
+/// The record's size limit for adding an index or a group, in bytes. The record is one value of at most 100,000 bytes.
+/// The rest is kept for later notes: features, indexes that become readable, groups that lose their names.
 pub(crate) const RECORD_BYTES_MAX: usize = 90_000;
 
-/// What an index or a group takes in the record beside its definition and names, at most.
+/// The largest size of an index or group in the record beside its definition and names, in bytes.
 pub(crate) const ENTRY_BYTES: usize = 50;
 
-/// For so long the selectors of a design document are compiled that is written without a look at how long that takes: a replica's, or
-/// the server's own. Those of users have 2 s when they are judged, so all of theirs are compiled here.
+/// The time limit for compiling the selectors of a design document that no judge has compiled: a replica's, or the
+/// server's own. Judges give users' documents 2 s, so theirs are all compiled here.
 const COMPILED_WITHIN: Duration = Duration::from_secs(10);
 
-/// What the design documents of one transaction define.
+/// The definitions in the design documents of one transaction.
 #[derive(Default)]
 pub(crate) struct Definitions {
     changed: Vec<Changed>,
-    /// A revision has a verdict.
+    /// True if a revision has a verdict.
     has_verdicts: bool,
 }
 
-/// What a design document defines from now on.
+/// The new definitions of a design document.
 struct Changed {
     id: String,
     indexes: Vec<Defined>,
-    /// Its group of views.
     group: Option<Signature>,
-    /// Definitions that are longer than one may be, and one more where some were not compiled in time.
+    /// The number of definitions that are too long, plus one if some were not compiled in time.
     left_out: usize,
-    /// They are of fields: the group is named where there is one, and else by the first who asks for its views.
+    /// True for a group of fields. It is named if it exists, or else by the first query of its views.
     is_of_fields: bool,
 }
 
-/// A kind's name, and a definition in its words.
+/// A kind's name, and a definition in its format.
 type Defined = (&'static str, Vec<u8>);
 
 impl Changed {
-    /// It defines nothing any more.
+    /// The state of a design document that defines nothing.
     fn nothing(id: &str) -> Changed {
         Changed { id: id.to_owned(), indexes: Vec::new(), group: None, left_out: 0, is_of_fields: false }
     }
 }
 
 impl Definitions {
-    /// A document has changed, by an edit here or on a replica: what its winner says holds.
+    /// Takes the definitions of a document's new winner, whether an edit or a replication wrote it.
     pub(crate) async fn document(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<()> {
         self.has_verdicts |= change.judged.is_some_and(|(_, verdict)| !verdict.is_empty());
         if !DocumentId::of(change.id).is_design() {
@@ -78,10 +78,10 @@ impl Definitions {
         let mut changed = Changed::nothing(change.id);
         if !change.new.deleted {
             let text = [b"{", change.new_body(within).await?.as_slice(), b"}"].concat();
-            // What no parser takes was refused when it came.
+            // Unparsable bodies were refused when they arrived.
             if let Ok(body) = parse(&text, &Limits::default()) {
                 (changed.indexes, changed.left_out) = defined(within, &body, &text).await?;
-                // What is wrong with it is said to who asks for its views.
+                // Queries of its views report its errors.
                 let group = GroupDefinition::of_design(&body, within.instance.record.partitioned);
                 if let Ok(Some(group)) = group {
                     (changed.group, changed.is_of_fields) = (Some(group.signature), group.is_of_fields());
@@ -92,16 +92,16 @@ impl Definitions {
         Ok(())
     }
 
-    /// A document has gone without a trace.
+    /// Removes the definitions of a purged document.
     pub(crate) fn purged(&mut self, _within: &Within<'_>, purged: &Purged<'_>) {
         if DocumentId::of(purged.id).is_design() {
             self.changed.push(Changed::nothing(purged.id));
         }
     }
 
-    /// Writes the database's record, where the list is another one now or what judges writes has changed. Every write has
-    /// the record as a read conflict: none that knows the old list is committed behind it.
-    /// `worn_out`: indexes that are to be built anew, by their numbers.
+    /// Writes the database's record if the list of indexes or the rules of writes have changed. Every write has the
+    /// record as a read conflict, so no write that used the old list commits later. `worn_out`: the numbers of indexes
+    /// to rebuild.
     pub(crate) fn finish(&self, within: &Within<'_>, changes_rules: bool, worn_out: &[u64]) -> Result<()> {
         let Within { inner, trx, instance } = *within;
         if is_outdated(&instance.record, inner.collation) {
@@ -126,8 +126,8 @@ impl Definitions {
         replace_indexes(within, record)
     }
 
-    /// Design documents that define more than there is room for are written all the same: who looks at the log sees why a query
-    /// does not find what they define.
+    /// Logs definitions beyond the limits. The design document is written nevertheless, and the log explains why a
+    /// query does not find them.
     fn log_left_out(&self, within: &Within<'_>, record: &proto::DatabaseRecord) {
         for Changed { id, indexes, group, left_out, is_of_fields } in &self.changed {
             let is_kept = |defined: &&Defined| {
@@ -162,7 +162,7 @@ impl Definitions {
     }
 }
 
-/// Writes a record with another list of indexes, clears those that are gone, and notes that others are to be built.
+/// Writes a record with a new list of indexes, clears removed indexes, and marks new ones to be built.
 fn replace_indexes(within: &Within<'_>, record: proto::DatabaseRecord) -> Result<()> {
     let Within { trx, instance, .. } = *within;
     for gone in &instance.record.indexes {
@@ -178,19 +178,20 @@ fn replace_indexes(within: &Within<'_>, record: proto::DatabaseRecord) -> Result
     Ok(())
 }
 
-/// Begins an index anew under another number, as its labels have no room. What this transaction has written to it goes with the rest.
+/// Replaces an index by a new one with another number, as its labels have no room. Entries written by this transaction
+/// are cleared, too.
 pub(crate) fn renew_worn_out(within: &Within<'_>, number: u64) -> Result<()> {
     let mut record = within.instance.record.clone();
     renumber(&mut record, &[number]);
     replace_indexes(within, record)
 }
 
-/// Puts indexes of this program's collation in the place of those that an older program has sorted by another one: the same
-/// definitions under new numbers, of which nothing is built. The transactions of older programs conflict with it, as all have the
-/// record as a read conflict, and then find a collation that they do not know; so it is done once, and never back.
+/// Replaces indexes that an older program sorted by another collation: the same definitions get new numbers and are to
+/// be built. All transactions have the record as a read conflict, so those of older programs conflict and then find a
+/// collation that they do not know. The replacement is thus done once, and never reverted.
 ///
 /// # Errors
-/// [`Error::FeatureUnknown`]: the other is the newer.
+/// [`Error::FeatureUnknown`]: the record's collation is newer.
 pub(crate) async fn reorder(inner: &Inner, name: &str) -> Result<()> {
     transaction::write(&inner.db, &inner.metrics, &mut Reorder { inner, name }).await
 }
@@ -225,7 +226,7 @@ impl Operation for Reorder<'_> {
     }
 }
 
-/// Writes a record with another list of indexes, or another state of one; every process notices.
+/// Writes a record with changed indexes, and notifies every process.
 pub(crate) fn write_record(within: &Within<'_>, mut record: proto::DatabaseRecord) {
     let of_kinds = record.indexes.iter().filter_map(|index| {
         let kind = KINDS.iter().find(|kind| kind.name() == index.kind)?;
@@ -244,7 +245,8 @@ pub(crate) fn has_selectors(body: &Value<'_>) -> bool {
     (is_of_query || body.get(MEMBER).is_some()) && !Selector::is_quick(body)
 }
 
-/// See [`defined_by`], with selectors compiled before the attempt where that may take long. `text`: the body's.
+/// Like [`defined_by`]; selectors that may take long to compile are compiled before the attempt. `text`: the body's
+/// text.
 async fn defined(within: &Within<'_>, body: &Value<'_>, text: &[u8]) -> Result<(Vec<Defined>, usize)> {
     let Within { inner, instance, .. } = *within;
     let (is_partitioned, collation) = (instance.record.partitioned, inner.collation);
@@ -261,8 +263,8 @@ async fn defined(within: &Within<'_>, body: &Value<'_>, text: &[u8]) -> Result<(
     in_turn(within, digest, Duration::ZERO, work).await
 }
 
-/// What a design document defines; and how many definitions are too long for that, or at least one where `stop` has said that those that
-/// are left are not compiled.
+/// Returns the definitions of a design document, and the number of definitions that are too long. That number is at
+/// least 1 if `stop` left definitions uncompiled.
 fn defined_by(
     body: &Value<'_>,
     is_partitioned: bool,
@@ -284,7 +286,7 @@ fn defined_by(
     (all, left_out)
 }
 
-/// Gives indexes other numbers: they are other indexes from now on, of which nothing is built.
+/// Gives indexes new numbers. They are then new indexes that are not built.
 fn renumber(record: &mut proto::DatabaseRecord, numbers: &[u64]) {
     for index in record.indexes.iter_mut().filter(|index| numbers.contains(&index.number)) {
         record.indexes_defined += 1;
@@ -293,7 +295,7 @@ fn renumber(record: &mut proto::DatabaseRecord, numbers: &[u64]) {
     }
 }
 
-/// The room that a database's record has left for further definitions.
+/// The room that is left in a database's record for definitions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DefinitionRoom {
     indexes: usize,
@@ -315,7 +317,8 @@ impl DefinitionRoom {
         }
     }
 
-    /// Reserves room for one more index, with the bytes of its definition and of its design document's id. Returns whether there was room.
+    /// Takes the room of one more index, given the bytes of its definition and of its design document's id. Returns
+    /// whether it fits.
     #[must_use]
     pub(crate) fn take(&mut self, definition_bytes: usize, source_bytes: usize) -> bool {
         let left = |room: DefinitionRoom| {
@@ -331,7 +334,7 @@ impl DefinitionRoom {
     }
 }
 
-/// Replaces what `source` defined: what it still defines keeps its number and its state.
+/// Replaces the definitions of `source`. A definition that stays keeps its number and state.
 fn redefine(record: &mut proto::DatabaseRecord, source: &str, defined: &[Defined]) {
     let is = |index: &proto::Index, defined: &Defined| index.kind == defined.0 && index.definition == defined.1;
     record.indexes.retain(|index| index.source != source || defined.iter().any(|defined| is(index, defined)));
@@ -357,7 +360,7 @@ mod tests {
     use super::*;
     use crate::index::groups::GROUPS_MAX;
 
-    /// As much as can be, of indexes and of groups, the one or the other first.
+    /// A full record: indexes first, or groups first.
     fn full(groups_first: bool) -> proto::DatabaseRecord {
         let mut record = proto::DatabaseRecord { security: vec![b'x'; 3_000], ..Default::default() };
         let id = |n: usize| format!("_design/{n:02000}");
@@ -396,7 +399,7 @@ mod tests {
         let defined = |count: usize, bytes: usize| -> Vec<Defined> {
             (0..count).map(|n| ("json", format!("{n:0bytes$}").into_bytes())).collect()
         };
-        // As long as a definition with a name generated by `_index`.
+        // The length of a definition with a name generated by `_index`.
         for (count, bytes, kept) in [(300, 170, 300), (1_100, 20, INDEXES_MAX), (500, 170, DEFINITIONS_BYTES_MAX / 170)]
         {
             let mut record = proto::DatabaseRecord::default();
@@ -418,7 +421,7 @@ mod tests {
             let bytes = record.encoded_len();
             assert!(bytes > RECORD_BYTES_MAX - 4_000 && bytes <= RECORD_BYTES_MAX, "{bytes}");
             assert!(!DefinitionRoom::of(&record).take(900, 2_048));
-            // What is noted later.
+            // Later notes must fit.
             record.indexes.iter_mut().for_each(|index| index.readable = true);
             let designs: Vec<String> = record.indexes.iter().flat_map(|index| index.named_by.clone()).collect();
             designs.iter().for_each(|design| name_group(&mut record, design, None, u64::MAX));

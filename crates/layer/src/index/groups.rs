@@ -1,9 +1,9 @@
-//! The groups of views that a database has, in its record: which there are, and which design documents name them.
+//! The groups of views in a database's record, and the design documents that name them.
 //!
-//! A group is no kind of index that the writes of documents keep: it is followed ([`crate::group`]). It is entered in the
-//! transaction that writes the design document which defines it, and stays when the last document that names it goes:
-//! design documents are swapped by writing the new one under another name first, and who goes back finds the old group as
-//! it was. What nobody names goes with `_view_cleanup`, or after a day.
+//! Writes of documents do not maintain a group: it follows them ([`crate::group`]). The transaction that writes a
+//! design document enters its group. The group stays when the last document that names it is removed: design documents
+//! are swapped by writing the new one under another name first, and a return to the old one finds its group intact.
+//! Unnamed groups are removed by `_view_cleanup`, or after a day.
 
 use prost::Message;
 
@@ -17,37 +17,36 @@ use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Quiet, Transaction};
 use crate::view_definition::Signature;
 
-/// In records, and in the feature `index:view`.
+/// The name of groups in records, and in the feature `index:view`.
 pub(crate) const VIEW: &str = "view";
 
-/// Groups of one database. They take no part in writes.
+/// The most groups of one database. They take no part in writes.
 pub(crate) const GROUPS_MAX: usize = 1_000;
 
-/// What their design documents' ids take in the record, all together: it is one value, and read whole. 40 for each of so many.
+/// The most bytes of all groups' design document ids in the record, which is one value and read whole: 40 bytes for
+/// each of [`GROUPS_MAX`].
 const NAMES_BYTES_MAX: usize = 40_000;
 
-/// A group that nobody names is kept for so long.
+/// The time for which an unnamed group is kept.
 pub(crate) const UNNAMED_KEPT_FOR_MS: u64 = 24 * 60 * 60 * 1_000;
 
-/// A database that was written to is looked at after a time that is rounded up to this.
+/// The interval to which the time of the next check of a written database is rounded up.
 const FOLLOWED_BY_MS: u64 = 60 * 1_000;
 
-/// Whether an index is a group of views.
 pub(crate) fn is_group(index: &proto::Index) -> bool {
     index.kind == VIEW
 }
 
-/// The groups of a database.
 pub(crate) fn groups_of(record: &proto::DatabaseRecord) -> impl Iterator<Item = &proto::Index> {
     record.indexes.iter().filter(|index| is_group(index))
 }
 
-/// The group that a design document names.
+/// Returns the group that a design document names.
 pub(crate) fn group_named_by<'r>(record: &'r proto::DatabaseRecord, design: &str) -> Option<&'r proto::Index> {
     groups_of(record).find(|group| group.named_by.iter().any(|name| name == design))
 }
 
-/// A design document defines the group of this signature from now on, or none.
+/// Makes a design document name the group of this signature, or none.
 pub(crate) fn name_group(record: &mut proto::DatabaseRecord, design: &str, signature: Option<&Signature>, now_ms: u64) {
     let is_this = |index: &proto::Index| signature.is_some_and(|signature| index.definition == signature);
     for group in record.indexes.iter_mut().filter(|index| is_group(index) && !is_this(index)) {
@@ -68,14 +67,14 @@ pub(crate) fn name_group(record: &mut proto::DatabaseRecord, design: &str, signa
         }
         return;
     }
-    // Without room the document names a group that there is not, and who asks for its views gets an error.
+    // Without room the document names a missing group, and queries of its views fail.
     if has_room && groups_of(record).count() < GROUPS_MAX {
         record.indexes_defined += 1;
         record.indexes.push(proto::Index {
             number: record.indexes_defined,
             kind: VIEW.to_owned(),
             definition: signature.to_vec(),
-            // Whether anything may be read of it is said by its own progress.
+            // The group's own progress says whether it may be read.
             readable: true,
             named_by: vec![design.to_owned()],
             ..proto::Index::default()
@@ -83,12 +82,12 @@ pub(crate) fn name_group(record: &mut proto::DatabaseRecord, design: &str, signa
     }
 }
 
-/// What a design document's id takes in the record, at most.
+/// The bytes of a design document's id in the record, at most.
 fn name_bytes(name: &str) -> usize {
     name.len() + 4
 }
 
-/// A write changes a database with groups: whatever becomes of this process, somebody looks whether they have followed.
+/// Marks a database with groups on each write, so that some process checks whether they have followed.
 pub(crate) fn mark_followed(within: &Within<'_>) -> Result<()> {
     let Within { trx, instance, .. } = *within;
     if groups_of(&instance.record).next().is_none() {
@@ -98,7 +97,7 @@ pub(crate) fn mark_followed(within: &Within<'_>) -> Result<()> {
     due::mark(trx, &instance.root, Kind::Views, &instance.name, at_ms)
 }
 
-/// Notes in the transaction that writes a record what is to be done because its groups have changed.
+/// Schedules work for changed groups in the transaction that writes the record.
 pub(crate) fn mark_changed(
     within: &Within<'_>,
     before: &proto::DatabaseRecord,
@@ -116,8 +115,8 @@ pub(crate) fn mark_changed(
     Ok(())
 }
 
-/// Takes the groups that no design document has named since some time out of a record, which is to be written, and clears what they
-/// have. Returns their numbers.
+/// Removes groups that have been unnamed since before `until_ms` from a record that the caller writes, and clears their
+/// data. Returns their numbers.
 pub(crate) fn remove_unnamed(
     trx: &Transaction,
     keys: &Keys,
@@ -128,12 +127,12 @@ pub(crate) fn remove_unnamed(
         |index: &proto::Index| is_group(index) && index.named_by.is_empty() && index.unnamed_since_ms <= until_ms;
     let gone: Vec<u64> = record.indexes.iter().filter(|index| goes(index)).map(|index| index.number).collect();
     record.indexes.retain(|index| !goes(index));
-    // Whoever writes into a group has the record as a read conflict.
+    // Every writer of a group has the record as a read conflict.
     gone.iter().try_for_each(|number| Quiet(trx).clear_range(&keys.index(*number)))?;
     Ok(gone)
 }
 
-/// Drops the groups that no design document has named since some time. Returns the numbers of those that are gone.
+/// Drops the groups that have been unnamed for some time. Returns their numbers.
 pub(crate) struct DropUnnamed<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
@@ -181,7 +180,7 @@ mod tests {
         name_group(&mut record, "_design/a", Some(&two), 1);
         name_group(&mut record, "_design/b", None, 1);
         assert_eq!(names(&record), [(1, vec![], true), (2, vec!["_design/a"], false)]);
-        // Back again.
+        // The document returns to the first group.
         name_group(&mut record, "_design/a", Some(&one), 1);
         assert_eq!(names(&record), [(1, vec!["_design/a"], false), (2, vec![], true)]);
         assert!(group_named_by(&record, "_design/b").is_none());

@@ -1,7 +1,7 @@
-//! Kinds of indexes, and the indexes that a database has by its record.
+//! Kinds of indexes, and the indexes in a database's record.
 //!
-//! A kind is code: it finds its definitions in design documents, keeps its entries in the transactions that change
-//! documents, and checks them. An index is one definition in one database, with a number of its own.
+//! A kind is code: it finds its definitions in design documents, maintains entries in the transactions that change
+//! documents, and checks them. An index is one definition in one database, with its own number.
 
 use flatbed_flatten::json::Value;
 use futures_util::future::BoxFuture;
@@ -17,7 +17,7 @@ use crate::store::keys::IndexPart;
 use crate::store::proto;
 use crate::store::records::Info;
 
-/// All kinds. For each there is a feature in `store::features`, and lines in design/data-model.md.
+/// All kinds. Each has a feature in `store::features`, and lines in design/data-model.md.
 pub(crate) const KINDS: &[&dyn Kind] = &[
     &crate::index::json::kind::Json,
     &crate::index::selector::kind::Selected,
@@ -25,71 +25,73 @@ pub(crate) const KINDS: &[&dyn Kind] = &[
     &crate::index::member::Member,
 ];
 
-/// The longest definition of a kind that says nothing else, in bytes: all of them stand in the database's record.
+/// The default limit of a definition, in bytes: all definitions are stored in the database's record.
 const DEFINITION_BYTES_MAX: usize = 500;
 
-/// The most bytes of a transaction that a document's entries may take; a larger document is refused. One transaction writes the new
-/// entries and clears the old ones, and must stay below 1 MB.
+/// The most bytes of a transaction that a document's entries may take; a larger document is refused. One transaction
+/// writes the new entries and clears the old ones, and must stay below 1 MB.
 const RESERVED_BYTES_MAX: u64 = 900_000;
 
-/// Code that keeps indexes.
+/// The code of one kind of index.
 pub(crate) trait Kind: Send + Sync {
-    /// Its name in records, for ever: what is laid out otherwise is another kind.
+    /// The kind's permanent name in records. A changed layout is another kind.
     fn name(&self) -> &'static str;
 
-    /// The longest definition, in bytes; a longer one is passed over.
+    /// The longest definition, in bytes; a longer one is ignored.
     fn definition_bytes_max(&self) -> usize {
         DEFINITION_BYTES_MAX
     }
 
-    /// What a program must know beside the kind, by the name of a feature.
+    /// The feature that a program needs beside the kind's own.
     fn feature(&self, _index: &proto::Index) -> Option<String> {
         None
     }
 
-    /// The indexes that a design document's body defines in a database, which is `partitioned` or not, each in the kind's own
-    /// words. `collation`: the signature of the program's order. What is not compiled before `stop` says so is left out.
+    /// Returns the definitions in a design document's body, in the kind's own format, for a database that is
+    /// `partitioned` or not. `collation`: the signature of the program's order. Definitions that are not compiled
+    /// before `stop` returns true are left out.
     fn defined_by(&self, body: &Value<'_>, partitioned: bool, collation: &str, stop: &dyn Fn() -> bool)
     -> Vec<Vec<u8>>;
 
-    /// Whether this process has not compiled the definition yet, and that takes long: then it is compiled in a turn, where that can be.
+    /// Returns whether this process has yet to compile the definition and that takes long. It is then compiled in a
+    /// turn, if possible.
     fn takes_long(&self, _index: &proto::Index) -> bool {
         false
     }
 
-    /// Compiles the definition, and keeps that.
+    /// Compiles the definition and caches it.
     fn compile(&self, _index: &proto::Index) {}
 
-    /// The same index as it is defined with this collation; `None`: it is, or has none.
+    /// Returns the definition under this collation; `None`: it has this collation already, or none.
     fn reordered(&self, _index: &proto::Index, _collation: &str) -> Option<Vec<u8>> {
         None
     }
 
-    /// What the index takes at most, in bytes of keys and values, in a transaction that writes the edit: of new entries and
-    /// of old ones. Also in one that enters a document of that id which was there before.
+    /// Returns the most bytes of keys and values, old and new, that the index needs in a transaction with the edit. It
+    /// also holds for a builder's transaction that enters a document of that id.
     fn reserve(&self, index: &proto::Index, id: &str, edit: Option<&Edit<'_>>) -> u64;
 
-    /// Whether writes keep it together with by-seq ([`crate::index::by_seq::BySeq`]): its maintainer is for builders alone.
+    /// Returns whether by-seq maintains the index on writes ([`crate::index::by_seq::BySeq`]). Only builders then use
+    /// its maintainer.
     fn is_of_by_seq(&self) -> bool {
         false
     }
 
-    /// Whether tombstones may be in it: builders enter them behind all other documents.
+    /// Returns whether the index may contain tombstones. Builders enter them behind all other documents.
     fn has_tombstones(&self) -> bool {
         false
     }
 
-    /// Whether it prepares documents: see [`Kind::prepare`].
+    /// Returns whether the kind prepares documents: see [`Kind::prepare`].
     fn prepares(&self, _index: &proto::Index) -> bool {
         false
     }
 
-    /// What the maintainer will have of a document's body, in the kind's own words, as a function makes it for one: asked
-    /// before the transaction, of every revision that may win and is neither a tombstone nor a design document, within
-    /// seconds.
+    /// Prepares the maintainer's input for one document with a function. It runs before the transaction, for every
+    /// revision that may win and is neither a tombstone nor a design document, and takes seconds at most.
     ///
     /// # Errors
-    /// The write is refused with them: what a function itself does wrong is an answer, too.
+    /// The write is refused with them. A fault of the function itself is a regular result.
     fn prepare<'a>(
         &'a self,
         _inner: &'a Inner,
@@ -100,11 +102,11 @@ pub(crate) trait Kind: Send + Sync {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// Keeps the index in one transaction. A builder hands it documents that do not change: the old and the new state are
-    /// the same, and what is entered already is entered again.
+    /// Returns the maintainer for one transaction. A builder gives it unchanged documents, whose old and new state are
+    /// equal; it enters them again if they are already entered.
     fn maintainer(&self, index: &proto::Index, preparations: &Preparations) -> Box<dyn IndexMaintainer>;
 
-    /// What is wrong with a document's entries. `is_built`: it must have them; else those that it has must be right.
+    /// Checks a document's entries. `is_built`: they must exist; otherwise existing entries must be right.
     fn check_document<'a>(
         &'a self,
         within: &'a Within<'a>,
@@ -114,7 +116,7 @@ pub(crate) trait Kind: Send + Sync {
         is_built: bool,
     ) -> BoxFuture<'a, Result<Option<String>>>;
 
-    /// What is wrong with an entry, seen from its key.
+    /// Checks an entry, from its key.
     fn check_entry<'a>(
         &'a self,
         within: &'a Within<'a>,
@@ -136,12 +138,13 @@ impl std::fmt::Debug for DefinedIndex {
     }
 }
 
-/// The indexes of a database. Of kinds that are not known there are none: who does not know them has not opened it.
+/// Returns the indexes of a database. Their kinds are all known: a program without one of them cannot open the
+/// database.
 pub(crate) fn indexes_of(instance: &Instance) -> impl Iterator<Item = DefinedIndex> {
     with_kinds(instance).map(|(index, kind)| DefinedIndex { index: index.clone(), kind })
 }
 
-/// As [`indexes_of`], by reference to the record: none of possibly hundreds of indexes is copied.
+/// Like [`indexes_of`], by reference to the record: no index is copied, of which there may be hundreds.
 pub(crate) fn with_kinds(instance: &Instance) -> impl Iterator<Item = (&proto::Index, &'static dyn Kind)> {
     instance.record.indexes.iter().filter_map(|index| {
         let kind = *KINDS.iter().find(|kind| kind.name() == index.kind)?;
@@ -149,9 +152,9 @@ pub(crate) fn with_kinds(instance: &Instance) -> impl Iterator<Item = (&proto::I
     })
 }
 
-/// What a database's indexes, and counters of partitions, take at most in a transaction that writes the edit.
+/// Returns the most bytes that a database's indexes and partition counters need in a transaction with the edit.
 pub(crate) fn reserve(instance: &Instance, edit: &Edit<'_>) -> u64 {
-    // Each is written twice: added to, and cleared if that makes nought.
+    // Each counter is written twice: added to, and cleared if the sum is 0.
     let of_counter = 2 * (edit.id.len() as u64 + 64);
     let partition = if instance.record.partitioned { COUNTED.len() as u64 * of_counter } else { 0 };
     if instance.record.indexes.is_empty() {

@@ -1,4 +1,4 @@
-//! What a document's change does to everything that is derived from documents.
+//! Maintains all data that is derived from documents.
 //!
 //! A write hands the old and the new state of each document to the maintainers of its database, in its own transaction:
 //! by-seq, `_all_docs` and the counters, which every database has, and one for each index in the database's record.
@@ -24,7 +24,7 @@ use crate::store::keys::DocumentKeys;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
-/// The transaction that a maintainer writes into.
+/// The transaction into which a maintainer writes.
 #[derive(Clone, Copy)]
 pub(crate) struct Within<'a> {
     pub inner: &'a Inner,
@@ -36,25 +36,25 @@ pub(crate) struct Within<'a> {
 pub(crate) struct Change<'c> {
     pub id: &'c str,
     pub keys: &'c DocumentKeys,
-    /// Before; `None`: the document is new.
+    /// The state before; `None`: the document is new.
     pub old: Option<&'c Info>,
-    /// The old winner's body, where the write had to read it: of a body in a blob if a maintainer wants it.
+    /// The old winner's body, if the write had to read it. A body in a blob is read only if a maintainer wants it.
     pub old_rows: Option<&'c Rows>,
-    /// After; its stamp is not filled in.
+    /// The state after. Its stamp is not set yet.
     pub new: &'c Info,
-    /// The new winner's body, where the edit brings it.
+    /// The new winner's body, if the edit has it.
     pub brought: Option<&'c Prepared>,
-    /// The revision that an edit brings, whether it wins or not, and what those who judge said of it.
+    /// The edit's revision, whether it wins or not, and the verdict of its judge.
     pub judged: Option<(&'c RevId, &'c Verdict)>,
-    /// What it means to channels, in a database that has them; not where a builder enters what is there.
+    /// The effect on channels. `None` in a database without channels, and for builders.
     pub rerouted: Option<&'c Rerouted>,
     /// All leaves after the change, as (deleted, revision).
     pub leaves: &'c [(bool, RevId)],
-    /// Change of what the document's bodies and new or dropped attachments take, all revisions together.
+    /// The change in bytes of bodies and attachments, over all revisions of the document.
     pub stored_bytes_delta: i64,
-    /// Of that, what belongs to bodies of revisions that are no leaves.
+    /// The part of it that belongs to revisions that are no leaves.
     pub superseded_bytes_delta: i64,
-    /// Distinct among the documents of the transaction.
+    /// Unique among the documents of the transaction.
     pub user_version: u16,
 }
 
@@ -66,7 +66,7 @@ pub(crate) enum NewRows<'c> {
 }
 
 impl Change<'_> {
-    /// The new winner's body as rows; see [`Change::new_body`].
+    /// Returns the new winner's body as rows; see [`Change::new_body`].
     pub(crate) async fn new_rows(&self, within: &Within<'_>) -> Result<NewRows<'_>> {
         let Within { trx, instance, .. } = *within;
         Ok(match (&self.new.place, self.brought, self.old_rows) {
@@ -75,13 +75,13 @@ impl Change<'_> {
             (BodyPlace::Blob(blob_id), ..) => {
                 NewRows::Read(Box::pin(body::read_rows(trx, instance.keys.blob_rows(blob_id))).await?)
             }
-            // It has been moved, in this transaction.
+            // This transaction has moved it.
             (BodyPlace::Rows, None, _) => NewRows::Read(body::read_rows(trx, self.keys.body_rows()).await?),
         })
     }
 
-    /// The new winner's body as JSON text of its members, without braces. Read only where the edit does not bring it and
-    /// the winner is another one, or its body lies in a blob.
+    /// Returns the new winner's body as JSON text of its members, without braces. It is read only if the edit lacks it
+    /// because another revision wins, or if the body is in a blob.
     pub(crate) async fn new_body(&self, within: &Within<'_>) -> Result<Vec<u8>> {
         let Within { inner, trx, instance } = *within;
         let read;
@@ -94,7 +94,7 @@ impl Change<'_> {
                 return body::prepared_to_json(inner, instance, brought).await;
             }
             (BodyPlace::Rows, None, Some(rows)) if self.old.is_some_and(|old| old.winner == self.new.winner) => rows,
-            // It has been moved, in this transaction.
+            // This transaction has moved it.
             (BodyPlace::Rows, None, _) => {
                 read = body::read_rows(trx, self.keys.body_rows()).await?;
                 &read
@@ -103,8 +103,8 @@ impl Change<'_> {
         body::to_json(inner, instance, rows).await
     }
 
-    /// The old winner's body, likewise; `None`: the document is new. Who asks for it says so in
-    /// [`IndexMaintainer::wants_old_body`].
+    /// Returns the old winner's body like [`Change::new_body`]; `None`: the document is new. Maintainers that call it
+    /// return true from [`IndexMaintainer::wants_old_body`].
     #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
     pub(crate) async fn old_body(&self, within: &Within<'_>) -> Result<Option<Vec<u8>>> {
         match (self.old, self.old_rows) {
@@ -115,13 +115,13 @@ impl Change<'_> {
 }
 
 impl Change<'_> {
-    /// What was said of the new winner when it was written. Read where the edit does not bring it.
+    /// Returns the verdict on the new winner from when it was written. It is read if the edit lacks it.
     #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
     pub(crate) async fn verdict(&self, within: &Within<'_>) -> Result<Verdict> {
         if let Some((_, verdict)) = self.judged.filter(|(rev, _)| **rev == self.new.winner) {
             return Ok(verdict.clone());
         }
-        // A conflict is not wanted: whoever writes the record conflicts on the document's info.
+        // No conflict is needed: every writer of the record conflicts on the document's info.
         match within.trx.get(&self.keys.revision(&self.new.winner), true).await? {
             Some(record) => Ok(Verdict::decode(RevisionRecord::decode(&record)?.verdict)),
             None => Err(Error::Corrupt(format!("leaf {} has no record", self.new.winner))),
@@ -129,58 +129,60 @@ impl Change<'_> {
     }
 }
 
-/// A document that was purged whole.
+/// A document that was purged completely.
 pub(crate) struct Purged<'c> {
     pub id: &'c str,
     pub old: &'c Info,
-    /// The old winner's body, where a maintainer wants it.
+    /// The old winner's body, if a maintainer wants it.
     pub old_rows: Option<&'c Rows>,
-    /// As of a change.
+    /// See [`Change::rerouted`].
     pub rerouted: Option<&'c Rerouted>,
     pub stored_bytes_delta: i64,
     pub superseded_bytes_delta: i64,
     pub user_version: u16,
 }
 
-/// What a maintainer has still to do, if it has to wait for something.
+/// The rest of a maintainer's work, if it has to wait for a read.
 pub(crate) type Later<'a> = Option<BoxFuture<'a, Result<()>>>;
 
-/// Keeps one derived thing true. It writes into the caller's transaction and reads nothing there that others write often:
-/// its own old entries of a document are read as a snapshot, since whoever changes them conflicts on the document's info.
+/// Maintains one kind of derived data. It writes into the caller's transaction and reads nothing there that other
+/// transactions write often: it reads its own old entries of a document as a snapshot, since all writers of them
+/// conflict on the document's info.
 pub(crate) trait IndexMaintainer: Send {
-    /// A document may be written: what is read of the maintainer's own is asked for here, before anything is awaited.
+    /// Begins the maintainer's reads for a document that may be written, before the caller awaits anything.
     fn begin(&mut self, _within: &Within<'_>, _id: &str) {}
 
-    /// Whether the old winner's body is wanted wherever it lies.
+    /// Returns whether the maintainer needs the old winner's body even if it is in a blob.
     fn wants_old_body(&self) -> bool {
         false
     }
 
-    /// One document has changed.
+    /// Applies the change of one document.
     fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>>;
 
-    /// A document has gone without a trace.
+    /// Applies the purge of one document.
     fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>>;
 
-    /// What it has written beyond what its kind reserves, in bytes, since it was asked last.
+    /// Returns the bytes written beyond the kind's reservation since the last call.
     fn excess(&mut self) -> u64 {
         0
     }
 
-    /// The number of an index that is to be built anew, as it has no room for what came.
+    /// Returns the number of an index without room for a new label, which must be rebuilt.
     fn is_worn_out(&self) -> Option<u64> {
         None
     }
 
-    /// A builder is at work that enters later, in no order, what is better not entered in the order of ids.
+    /// Permits to put off documents that are better not entered in the order of ids. A builder enters them later, in no
+    /// order.
     fn may_put_off(&mut self) {}
 
-    /// Whether the last document was put off, and nothing of it was entered.
+    /// Returns whether the last document was put off without an entry.
     fn has_put_off(&mut self) -> bool {
         false
     }
 
-    /// All documents of the transaction are through.
+    /// Finishes after all documents of the transaction.
     fn finish(&mut self, _within: &Within<'_>) -> Result<()> {
         Ok(())
     }
@@ -188,14 +190,14 @@ pub(crate) trait IndexMaintainer: Send {
 
 /// The maintainers of one transaction.
 pub(crate) struct Maintainers {
-    /// Those that every database has come first.
+    /// The maintainers of every database come first.
     all: Vec<Box<dyn IndexMaintainer>>,
     definitions: Definitions,
-    /// What documents give and take, in a database with channels.
+    /// The grants that documents add and remove, in a database with channels.
     grants: Option<Shared>,
 }
 
-/// How many every database has.
+/// The number of maintainers in every database.
 const COMMON: usize = 3;
 
 impl Maintainers {
@@ -221,7 +223,7 @@ impl Maintainers {
         self.all.iter_mut().for_each(|maintainer| maintainer.begin(within, id));
     }
 
-    /// A document may be written of which this was said: what is read of what it gives is asked for here.
+    /// Begins the reads of the grants for a document with this verdict.
     pub(crate) fn begin_grants(&mut self, within: &Within<'_>, said: &Verdict) {
         if let Some(shared) = &mut self.grants {
             shared.begin(within.trx, &within.instance.keys, &said.grants);
@@ -255,7 +257,7 @@ impl Maintainers {
         try_join_all(later).await.map(|_| ())
     }
 
-    /// What a document gives is another thing now.
+    /// Notes that the grants of a document have changed.
     fn grants(&mut self, within: &Within<'_>, id: &str, rerouted: Option<&Rerouted>) {
         if let (Some(shared), Some(rerouted)) = (&mut self.grants, rerouted) {
             let [old, new] = rerouted.grants();
@@ -268,7 +270,7 @@ impl Maintainers {
         self.all.iter_mut().skip(COMMON).map(|maintainer| maintainer.excess()).sum()
     }
 
-    /// All documents are through; the database's record is written where the list of indexes, or what judges writes, has
+    /// Finishes all maintainers, and writes the database's record if the list of indexes or the rules of writes have
     /// changed.
     pub(crate) async fn finish(&mut self, within: &Within<'_>, changes_rules: bool) -> Result<()> {
         if let Some(shared) = self.grants.take() {
@@ -283,7 +285,7 @@ impl Maintainers {
     }
 }
 
-/// What is wrong with an entry that has to be its document's own.
+/// Checks an entry that belongs to one document.
 pub(crate) async fn is_of_document(
     trx: &Transaction,
     instance: &Instance,

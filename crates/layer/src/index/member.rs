@@ -1,9 +1,9 @@
 //! For tests: documents by the value of one of their members.
 //!
-//! A design document says `{"member_indexes": ["name"]}`. An entry is sorted by the value as JSON text, as far as
-//! [`VALUE_BYTES_MAX`]; beside it lies what a document has in the index, which is what the maintainer reads to find its old
-//! entry. [`CHANNELS`] in the place of a name means the channels that those who judge say of the winner. With
-//! [`PREPARED`] before a name the value is made before the transaction, in upper case.
+//! A design document says `{"member_indexes": ["name"]}`. An entry is sorted by the value's JSON text, up to
+//! [`VALUE_BYTES_MAX`]. A second key holds the document's value in the index, from which the maintainer finds the old
+//! entry. The name [`CHANNELS`] indexes the channels of the winner's verdict. With [`PREPARED`] before a name the value
+//! is prepared before the transaction, in upper case.
 #![cfg(test)]
 
 use std::collections::HashMap;
@@ -30,29 +30,29 @@ use crate::store::transaction::Quiet;
 
 const VALUE_BYTES_MAX: usize = 200;
 
-/// The level of the nodes that count entries by the first byte of what they are sorted by.
+/// The level of the nodes that count entries by their first byte.
 const LEVEL: u64 = 1;
 
-/// What no member is called.
+/// No member has this name.
 const CHANNELS: &[u8] = b"@channels";
 
-/// What no member's name begins with.
+/// No member's name begins with this byte.
 const PREPARED: u8 = b'^';
 
 pub(crate) struct Member;
 
-/// What is prepared is not prepared of design documents.
+/// Design documents are not prepared.
 fn is_passed_over(definition: &[u8], id: &str) -> bool {
     definition.starts_with(&[PREPARED]) && DocumentId::of(id).is_design()
 }
 
-/// What a winner has in an index of channels.
+/// Returns a winner's value in an index of channels.
 fn channels_of(verdict: Verdict) -> Option<Vec<u8>> {
     let all: Vec<String> = verdict.channels.into_iter().collect();
     (!all.is_empty()).then(|| all.join(",").into_bytes())
 }
 
-/// What a body has in an index, of its members as JSON text.
+/// Returns a body's value in an index, from its members as JSON text.
 fn value_of(definition: &[u8], members: &[u8]) -> Option<Vec<u8>> {
     let text = [b"{", members, b"}"].concat();
     value_in(definition, &parse(&text, &Limits::default()).unwrap())
@@ -86,7 +86,7 @@ impl Kind for Member {
     }
 
     fn reserve(&self, _: &proto::Index, id: &str, _: Option<&Edit<'_>>) -> u64 {
-        // The old entry and the new one, and what the document has in it twice.
+        // The old entry and the new one, and the document's value twice.
         4 * (id.len() + 2 * VALUE_BYTES_MAX + 100) as u64
     }
 
@@ -101,7 +101,7 @@ impl Kind for Member {
         _: &'a str,
         body: &'a Value<'_>,
     ) -> BoxFuture<'a, Result<Vec<u8>>> {
-        // With its first byte it says whether there is a value.
+        // The first byte says whether a value follows.
         let value = value_in(&index.definition, body).map_or(vec![0], |value| [&[1], &value[..]].concat());
         let fails = index.definition.ends_with(b"fails");
         Box::pin(async move {
@@ -204,12 +204,12 @@ type Old = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>
 
 struct Maintainer {
     index: proto::Index,
-    /// What documents have in it, asked for before anything is awaited.
+    /// The documents' old values, read before anything is awaited.
     old: HashMap<String, Old>,
     preparations: Preparations,
 }
 
-/// By what an entry's node is named.
+/// The name of an entry's node.
 fn begin_of(value: &[u8]) -> &[u8] {
     value.get(..1).unwrap_or_default()
 }
@@ -258,7 +258,7 @@ impl IndexMaintainer for Maintainer {
         Ok(Some(Box::pin(async move {
             let old = old.await?;
             let definition = &self.index.definition;
-            // What a document has, where it was entered, is what its old winner's body says.
+            // The old value of an entered document follows from its old winner's body.
             if let (Some(found), Some(info)) = (&old, change.old.filter(|_| definition != CHANNELS)) {
                 let before = change.old_body(within).await?.filter(|_| !info.deleted);
                 let before = before.and_then(|before| value_of(definition, &before));

@@ -1,4 +1,5 @@
-//! What is derived from documents, in the transaction that changes them, and what builds it of documents from before.
+//! Data derived from documents: its maintenance in the transactions that change documents, and builders that enter
+//! older documents.
 
 pub(crate) mod all_docs;
 pub(crate) mod apart;

@@ -1,4 +1,4 @@
-//! How many documents each partition of a partitioned database has, and how long they are.
+//! Document counts and sizes of each partition of a partitioned database.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,20 @@ use crate::index::maintainers::{Change, IndexMaintainer, Later, Purged, Within};
 use crate::store::keys::Counter;
 use crate::store::records::Info;
 
-/// What is counted of a partition. What its bodies take is not: attachments' data belongs to documents of several.
+/// The counters of a partition. The size of bodies is not among them, as attachments may be shared by documents of
+/// several partitions.
 pub(crate) const COUNTED: [Counter; 3] = [Counter::Documents, Counter::DeletedDocuments, Counter::ExternalBytes];
 
-/// Sums of a partition, as [`COUNTED`] has them.
+/// The sums of a partition, in the order of [`COUNTED`].
 pub(crate) type PartitionSums = [i64; COUNTED.len()];
 
-/// What a document adds to its partition.
+/// Returns a document's share of its partition's sums.
 pub(crate) fn sums_of(info: &Info) -> PartitionSums {
     let [live, deleted] = if info.deleted { [0, 1] } else { [1, 0] };
     [live, deleted, info.external_bytes as i64]
 }
 
-/// Changed by atomic ADD once a transaction.
+/// The changes of one transaction, applied by one atomic ADD per counter.
 #[derive(Default)]
 pub(crate) struct Partitions {
     deltas: BTreeMap<String, PartitionSums>,

@@ -1,12 +1,12 @@
-//! What kinds of indexes make of documents before the transaction that enters them: the answer of a function, for one.
+//! Runs functions for indexes before the transaction that enters a document.
 //!
-//! A function takes longer than a transaction may be held up by it, and answers the same however often it is asked. So it is
-//! asked outside, of the body that an edit brings, and the maintainer finds what it said. What is made holds for a list
-//! of indexes, and every write has the record that names them as a read conflict: one that finds another list asks again.
+//! A function takes longer than a transaction may wait, and is deterministic. It therefore runs outside of the
+//! transaction, on the edit's body, and the maintainer uses its result. The results belong to a list of indexes. Every
+//! write has the record with that list as a read conflict, and runs the functions again if it finds another list.
 //!
-//! Some winners are known only in the transaction: a leaf that comes up where another was deleted or purged, or what a
-//! builder meets. Of these the maintainer notes that it lacks something, the attempt is given up, and before the next
-//! one reads anything it is made up for. Revisions do not change, so it holds then.
+//! Some winners are known only in the transaction: a leaf that wins after a deletion or purge, or a document that a
+//! builder meets. The maintainer then notes what is missing, the attempt ends, and the missing results are prepared
+//! before the next attempt reads anything. Revisions are immutable, so the results stay valid.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,34 +26,34 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::proto;
 
-/// Documents that are prepared at once for one transaction.
+/// The number of documents that are prepared concurrently for one transaction.
 const AT_ONCE: usize = 8;
 
-/// A kind answers within this time, of one document.
+/// The timeout of a kind for one document.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// What is prepared for one transaction takes about this much at most (one document may pass it); tests have little.
+/// The approximate limit of prepared bytes for one transaction; one document may exceed it. Tests have a small one.
 const PREPARED_BYTES_MAX: usize = if cfg!(test) { 500 } else { 500_000 };
 
-/// What one index has of one document is no larger.
+/// The largest result of one index for one document.
 const ANSWER_BYTES_MAX: usize = 400_000;
 
-/// FoundationDB's error for a read version that is gone: what reads begins anew.
+/// FoundationDB's error for an expired read version; a reader begins again.
 const TRANSACTION_TOO_OLD: i32 = 1007;
 
-/// What one document is prepared as, by the numbers of indexes.
+/// The results for one document, by index number.
 type Made = Vec<(u64, Arc<[u8]>)>;
 
-/// Of which revision: of a document's edit, or one that is there.
+/// A document, and its existing revision or `None` for the edit's.
 type Of = (String, Option<RevId>);
 
-/// What is prepared for the transactions of one operation; cheap to clone, all clones are one.
+/// The preparations for the transactions of one operation. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Preparations(Arc<State>);
 
 #[derive(Default)]
 struct State {
-    /// The indexes whose kinds prepare something.
+    /// The indexes whose kinds prepare documents.
     indexes: Vec<DefinedIndex>,
     known: Mutex<Known>,
 }
@@ -61,7 +61,7 @@ struct State {
 #[derive(Default)]
 struct Known {
     made: HashMap<Of, Made>,
-    /// How many edits are prepared.
+    /// The number of prepared edits.
     edits: usize,
     /// With the text of each body's members.
     lacking: Vec<(Of, Vec<u8>)>,
@@ -73,7 +73,7 @@ fn preparing(instance: &Instance) -> impl Iterator<Item = DefinedIndex> {
 }
 
 impl Preparations {
-    /// For a database's list of indexes: nothing is prepared yet.
+    /// Makes empty preparations for a database's list of indexes.
     pub(crate) fn of(instance: &Instance) -> Preparations {
         if instance.record.indexes.is_empty() {
             return Preparations::default();
@@ -81,24 +81,24 @@ impl Preparations {
         Preparations(Arc::new(State { indexes: preparing(instance).collect(), known: Mutex::default() }))
     }
 
-    /// How many edits may be written.
+    /// The number of edits that may be written.
     pub(crate) fn count(&self) -> usize {
         if self.are_wanted() { self.known().edits } else { usize::MAX }
     }
 
-    /// Whether there is anything to prepare.
+    /// Returns whether any index needs preparation.
     pub(crate) fn are_wanted(&self) -> bool {
         !self.0.indexes.is_empty()
     }
 
-    /// Prepares edits in their order, as many as there is room for and at least one.
+    /// Prepares edits in order, within the limits, and at least one.
     pub(crate) async fn edits(&self, inner: &Inner, edits: &[&Edit<'_>]) -> Result<()> {
         let (mut bytes, mut count) = (0, 0);
         for some in edits.chunks(AT_ONCE) {
             if bytes >= PREPARED_BYTES_MAX {
                 break;
             }
-            // A function that cannot be asked must not keep anybody from mending it.
+            // A function that fails must not prevent its own repair.
             let alive = some.iter().filter(|edit| !edit.deleted && !DocumentId::of(&edit.id).is_design());
             let documents = alive.map(|edit| ((edit.id.to_string(), None), &edit.body)).collect();
             self.make(inner, documents).await?;
@@ -116,12 +116,12 @@ impl Preparations {
         Ok(())
     }
 
-    /// Whether they were made for the list of indexes that the database has now.
+    /// Returns whether the preparations match the database's current list of indexes.
     pub(crate) fn fit(&self, instance: &Instance) -> bool {
         if self.0.indexes.is_empty() && instance.record.indexes.is_empty() {
             return true;
         }
-        // Not the numbers alone: the name may be another database's by now.
+        // Numbers alone are not enough: the name may belong to another database now.
         let is_same = |now: &proto::Index, then: &proto::Index| {
             (now.number, &now.kind, &now.definition) == (then.number, &then.kind, &then.definition)
         };
@@ -130,8 +130,8 @@ impl Preparations {
         are_same && then.next().is_none()
     }
 
-    /// What was prepared for an index of the new winner, which is no tombstone and of no design document; `None`: it was not yet, and the
-    /// maintainer has nothing to do, as the attempt is given up.
+    /// Returns the result for an index of the new winner, which is neither a tombstone nor a design document. `None`:
+    /// it is not prepared yet, and the attempt will end, so the maintainer does nothing.
     #[cfg_attr(not(test), expect(dead_code, reason = "for kinds of indexes; tests alone have one"))]
     pub(crate) async fn get(&self, number: u64, within: &Within<'_>, change: &Change<'_>) -> Result<Option<Arc<[u8]>>> {
         let rev = change.brought.is_none().then(|| change.new.winner.clone());
@@ -147,25 +147,26 @@ impl Preparations {
         Ok(None)
     }
 
-    /// Ends an attempt in which something was lacking: it is not committed, and tried again.
+    /// Fails if a result was missing: the attempt is not committed, and tried again.
     pub(crate) fn check(&self) -> Result<()> {
         if self.lacks_nothing() { Ok(()) } else { Err(too_old()) }
     }
 
-    /// Whether nothing was lacking.
+    /// Returns whether no result was missing.
     pub(crate) fn lacks_nothing(&self) -> bool {
         self.known().lacking.is_empty()
     }
 
-    /// Prepares what was lacking. To be called before a transaction reads anything: it has no version until then.
+    /// Prepares the missing results. The caller must not have read anything in the transaction, which has no read
+    /// version until then.
     pub(crate) async fn make_up(&self, inner: &Inner) -> Result<()> {
         if self.0.indexes.is_empty() {
             return Ok(());
         }
-        // In a box, as few writes need it.
+        // Boxed, as few writes need it.
         Box::pin(async move {
             let lacking = std::mem::take(&mut self.known().lacking);
-            // What no parser takes was refused when it came.
+            // Unparsable bodies were refused when they arrived.
             let parsed = lacking.iter().filter_map(|(of, text)| Some((of, parse(text, &Limits::default()).ok()?)));
             let parsed: Vec<_> = parsed.collect();
             let documents = parsed.iter().map(|(of, body)| ((*of).clone(), body)).collect();

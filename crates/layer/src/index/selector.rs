@@ -1,7 +1,7 @@
-//! Selector indexes: the entries of by-seq whose documents a selector takes, in the order of commits, so that
-//! `_changes?filter=_index/NAME` reads them alone (design/channels.md, "Selector feeds").
+//! Selector indexes: the by-seq entries whose documents a selector matches, in commit order, so that
+//! `_changes?filter=_index/NAME` reads only them (design/channels.md, "Selector feeds").
 //!
-//! Tombstones and design documents are in one as a walk with `filter=_selector` would show them.
+//! An index contains the same tombstones and design documents as a walk with `filter=_selector`.
 
 pub(crate) mod check;
 pub(crate) mod definition;

@@ -1,4 +1,4 @@
-//! The index of tests alone, at work: beside writes, purges and renewals, built, killed and resumed.
+//! Runs the test index beside writes, purges and renewals; builds it, kills the builder and resumes.
 #![cfg(test)]
 
 mod collations;
@@ -60,12 +60,12 @@ async fn fill(db: &Database, count: usize) {
     assert!(db.bulk_update(&edits).await.unwrap().iter().all(|outcome| outcome.is_ok()));
 }
 
-/// The indexes that a database's record has now.
+/// Returns the indexes in the database's record.
 async fn indexes(db: &Database) -> Vec<proto::Index> {
     resolved(&db.inner, &db.name).await.unwrap().record.indexes.clone()
 }
 
-/// What lies in an index, in pages. Injected faults end a read now and then: it is begun anew.
+/// Reads an index in pages, and begins again after injected faults.
 async fn all_of(db: &Database, instance: &Instance, number: u64) -> Vec<FdbValues> {
     loop {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -77,7 +77,7 @@ async fn all_of(db: &Database, instance: &Instance, number: u64) -> Vec<FdbValue
     }
 }
 
-/// All entries of an index by its raw keys: what each is sorted by, and its document.
+/// Returns all entries of an index from its raw keys: sort bytes and document.
 async fn entries(db: &Database, number: u64) -> Vec<(String, String)> {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     let pages = all_of(db, &instance, number).await;
@@ -90,7 +90,7 @@ async fn entries(db: &Database, number: u64) -> Vec<(String, String)> {
     found
 }
 
-/// What a walk over all documents gives for the member.
+/// Returns the entries that follow from a walk over all documents.
 async fn recomputed(db: &Database, member: &str) -> Vec<(String, String)> {
     let query = crate::AllDocsQuery { include_docs: true, ..crate::AllDocsQuery::default() };
     let mut walk = db.all_docs(query);
@@ -111,7 +111,7 @@ async fn recomputed(db: &Database, member: &str) -> Vec<(String, String)> {
     expected
 }
 
-/// One step, committed or not.
+/// Runs one step, committed or not.
 async fn step(db: &Database, number: u64) -> Stepped {
     let mut step = Step::new(&db.inner, &db.name, number, Pace::default());
     transaction::write(&db.inner.db, &db.inner.metrics, &mut step).await.unwrap()
@@ -135,7 +135,7 @@ fn actor(db: &Database) -> ServerActor {
     }
 }
 
-/// It looks often, and gives others up soon.
+/// Background work with short intervals.
 fn background(db: &Database, silence_max: Duration) -> Background {
     let look_every = Duration::from_millis(20);
     let options = BackgroundOptions { look_every, silence_max, ..BackgroundOptions::default() };
@@ -163,7 +163,7 @@ async fn an_index_is_defined_written_built_and_dropped() {
     let [index] = &indexes(&db).await[..] else { panic!("one index") };
     assert_eq!((index.number, index.readable, index.source.as_str()), (1, false, "_design/a"));
     assert_eq!(entries(&db, 1).await, []);
-    // Written from its definition on: a new document, an old one that is edited, one that is deleted.
+    // Entered from the definition on: a new document, an edited old one, and a deleted one.
     let of = |id: &str| {
         let (db, id) = (db.clone(), id.to_owned());
         async move { db.get(&id, &GetOptions::default()).await.unwrap().rev }
@@ -178,13 +178,13 @@ async fn an_index_is_defined_written_built_and_dropped() {
     assert!(indexes(&db).await[0].readable);
     assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
     put(&db, "new", Some(&of("new").await), r#"{"kind":7}"#).await.unwrap();
-    // A body that lies in a blob, before and after.
+    // A body in a blob, before and after.
     let large = format!(r#"{{"kind":"large","x":[{}]}}"#, vec![format!("{:?}", "x".repeat(1_000)); 700].join(","));
     let rev_large = put(&db, "large", None, &large).await.unwrap();
     put(&db, "large", Some(&rev_large), &large.replace("\"large\"", "\"larger\"")).await.unwrap();
     assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
     assert_clean(&db).await;
-    // Another definition is another index; one that stays keeps its state.
+    // A changed definition is another index; an unchanged one keeps its state.
     let rev = put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["kind","n"]}"#).await.unwrap();
     let states: Vec<_> = indexes(&db).await.iter().map(|index| (index.number, index.readable)).collect();
     assert_eq!(states, [(1, true), (2, false)]);
@@ -220,7 +220,7 @@ async fn a_replicated_definition_holds_if_it_wins() {
         .unwrap();
     let now = indexes(&db).await;
     assert_eq!((now.len(), now[0].definition.as_slice(), now[0].number), (1, &b"wins"[..], 2));
-    // Its winner goes: the other branch says again what holds.
+    // The winner is purged, and the other branch's definitions hold again.
     db.purge("_design/a", &[of("d", 3).parse().unwrap()]).await.unwrap();
     assert_eq!(indexes(&db).await[0].definition, b"kind");
     db.purge("_design/a", &[of("b", 2).parse().unwrap()]).await.unwrap();
@@ -234,7 +234,7 @@ async fn a_builder_that_is_killed_at_any_step_is_resumed() {
     put(&db, "_design/a", None, DEFINES).await.unwrap();
     let mut steps = 0;
     loop {
-        // Killed before its commit: nothing is left of it.
+        // Killed before its commit: nothing of it remains.
         let before = entries(&db, 1).await;
         let killed = begin(&db);
         let mut attempt = Step::new(&db.inner, "db", 1, Pace::default());
@@ -242,14 +242,14 @@ async fn a_builder_that_is_killed_at_any_step_is_resumed() {
         drop(killed);
         assert_eq!(entries(&db, 1).await, before);
         assert_clean(&db).await;
-        // Two at once: one of them does it.
+        // Of two concurrent steps one commits.
         let (one, other) = (begin(&db), begin(&db));
         let found = attempt.attempt(&one, FIRST).await.unwrap();
         attempt.attempts = 0;
         attempt.attempt(&other, FIRST).await.unwrap();
         one.commit().await.unwrap();
         assert!(other.commit().await.is_err());
-        // Killed behind it: another one goes on, at another process.
+        // Killed after its commit: another process resumes.
         assert_clean(&db).await;
         steps += 1;
         match found {
@@ -273,7 +273,7 @@ async fn a_purge_and_an_edit_meet_a_builder() {
         async move { db.get(id, &GetOptions::default()).await.unwrap().rev }
     };
     let mut attempt = Step::new(&db.inner, "db", 1, Pace::default());
-    // What is purged or edited since the builder read it.
+    // Purged or edited since the builder read it.
     let building = begin(&db);
     attempt.attempt(&building, FIRST).await.unwrap();
     db.purge("d0001", &[rev("d0001").await]).await.unwrap();
@@ -282,7 +282,7 @@ async fn a_purge_and_an_edit_meet_a_builder() {
     attempt.attempt(&building, FIRST).await.unwrap();
     put(&db, "d0002", Some(&rev("d0002").await), r#"{"kind":"edited"}"#).await.unwrap();
     assert!(building.commit().await.is_err(), "a document is another one");
-    // What was built since the purge, or the edit, read what the document has.
+    // A step that commits after the purge or edit has read the document's new state.
     let revs = [rev("d0003").await];
     let mut purge = Purge::new(&db, "d0003", &revs, None).unwrap();
     let purging = begin(&db);
@@ -303,7 +303,7 @@ async fn a_purge_and_an_edit_meet_a_builder() {
     };
     let writing = begin(&db);
     write.attempt(&writing, FIRST).await.unwrap();
-    // Not the last step: that would change the record, which every write has as a conflict.
+    // Not the last step, which would change the record, with which every write conflicts.
     assert_eq!(step(&db, 1).await, Stepped::On);
     assert!(purging.commit().await.is_err(), "it does not know the entry");
     assert!(writing.commit().await.is_err(), "it does not know the entry");
@@ -318,7 +318,7 @@ async fn a_purge_shows_the_body_that_it_drops() {
     let (db, _storage) = database().await;
     put(&db, "_design/a", None, DEFINES).await.unwrap();
     let of = |digit: &str| -> RevId { format!("1-{}", digit.repeat(32)).parse().unwrap() };
-    // Too much for rows, however it is packed.
+    // Too large for rows, even compressed.
     let text: String = (0..60_000_u64).map(|n| format!("{:x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
     let large = format!(r#"{{"kind":"large","text":"{text}"}}"#);
     for (digit, body) in [("1", r#"{"kind":"small"}"#), ("2", &large)] {
@@ -377,7 +377,7 @@ async fn a_list_that_changes_under_a_write_cuts_it_anew() {
     drop(failed);
     put(&db, "_design/a", None, r#"{"member_indexes":["kind","x","a","b","c"]}"#).await.unwrap();
     assert!(old_list.commit().await.is_err(), "it knows another list");
-    // The same batch: fewer documents now, as each takes more, and all of these in the index.
+    // The same batch has fewer documents now, since each has more entries.
     let anew = begin(&db);
     let written = write.attempt(&anew, FIRST).await.unwrap().unwrap().len();
     anew.commit().await.unwrap();
@@ -398,13 +398,13 @@ async fn a_renewal_meets_a_builder() {
     renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
     assert!(building.commit().await.is_err(), "it read another epoch");
     assert_clean(&db).await;
-    // Right after it, from where it was.
+    // It resumes from its position.
     build_all(&db).await;
     assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
     assert_clean(&db).await;
 }
 
-/// Says of each document the channels that it names, and lets nobody else in.
+/// Returns the channels that each document names, and refuses other users.
 struct ByChannels;
 
 impl Judge for ByChannels {
@@ -439,7 +439,7 @@ async fn what_was_judged_reaches_an_index_at_once_and_by_its_builder() {
     };
     put(&db, "silent", None, "{}").await.unwrap();
     assert_eq!(features(&db).await, Vec::<String>::new());
-    // Judged before there is an index: what was said lies with the revision.
+    // Judged before the index exists: the verdict is stored with the revision.
     let old = put(&db, "old", None, r#"{"channels":"b,a"}"#).await.unwrap();
     assert_eq!(features(&db).await, ["verdicts"]);
     put(&server, "servers", None, r#"{"channels":"c"}"#).await.unwrap();
@@ -449,7 +449,7 @@ async fn what_was_judged_reaches_an_index_at_once_and_by_its_builder() {
     assert_eq!(entries(&db, 1).await, [pair("n", "new")]);
     build_all(&server).await;
     assert_eq!(entries(&db, 1).await, [pair("a,b", "old"), pair("n", "new")]);
-    // A losing leaf has channels of its own, which hold once it wins: by a deletion, and by a purge.
+    // The channels of a losing leaf hold once it wins: by a deletion, and by a purge.
     let loses = |rev: &str, channels: &'static str| Edit {
         history: Some(vec![rev.parse().unwrap()]),
         ..edit("old", None, channels)
@@ -463,7 +463,7 @@ async fn what_was_judged_reaches_an_index_at_once_and_by_its_builder() {
     server.purge("old", &[lost.parse().unwrap()]).await.unwrap();
     assert_eq!(entries(&db, 1).await, [pair("n", "new")]);
     let again = put(&db, "old", Some(&gone), r#"{"channels":"again"}"#).await.unwrap();
-    // A compaction writes the records of superseded revisions anew, and none loses what was said of it.
+    // A compaction rewrites the records of superseded revisions, and keeps their verdicts.
     put(&db, "old", Some(&again), r#"{"channels":"last"}"#).await.unwrap();
     db.compact().await.unwrap();
     let options = BackgroundOptions::default();
@@ -476,7 +476,7 @@ async fn what_was_judged_reaches_an_index_at_once_and_by_its_builder() {
     put(&server, "_design/a", Some(&design), r#"{"_deleted":true}"#).await.unwrap();
     assert_eq!(features(&db).await, ["verdicts"], "records still have them");
     assert_clean(&db).await;
-    // More than can be stored.
+    // More channels than can be stored.
     let many: Vec<_> = (0..1_001).map(|n| n.to_string()).collect();
     let refused = put(&db, "many", None, &format!(r#"{{"channels":"{}"}}"#, many.join(","))).await;
     assert!(matches!(refused, Err(Error::Refused(Refusal::Forbidden(_)))), "{refused:?}");
@@ -494,7 +494,7 @@ async fn what_is_prepared_before_a_transaction_is_entered_in_it() {
     assert_eq!(entries(&db, 1).await.len(), 30);
     build_all(&db).await;
     assert_eq!(entries(&db, 1).await, expected().await);
-    // Leaves that nobody knew would win: one by a deletion, one by a purge.
+    // Leaves that win later: one by a deletion, one by a purge.
     let of = |digit: &str| format!("1-{}", digit.repeat(32));
     for digit in ["1", "2"] {
         let body = format!(r#"{{"kind":"loser{digit}"}}"#);
@@ -512,7 +512,7 @@ async fn what_is_prepared_before_a_transaction_is_entered_in_it() {
     }
     db.update_all(&[edit("f1", None, r#"{"kind":"all"}"#), edit("f2", None, r#"{"kind":"all"}"#)]).await.unwrap();
     assert_eq!(entries(&db, 1).await, expected().await);
-    // What is prepared for another list is prepared again.
+    // Results for another list are prepared again.
     let instance = resolved(&db.inner, "db").await.unwrap();
     let edits = [edit("g", None, r#"{"kind":"g","n":"x"}"#)];
     let mut batches = prepare(&db, &instance, &edits, &[0]).await.unwrap().batches;
@@ -539,7 +539,7 @@ async fn what_is_prepared_before_a_transaction_is_entered_in_it() {
     build_all(&db).await;
     assert_eq!(entries(&db, 2).await, recomputed(&db, "^n").await);
     assert_clean(&db).await;
-    // An index that cannot be asked refuses the write.
+    // An index whose function fails refuses the write.
     put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["^fails"]}"#).await.unwrap();
     let refused = put(&db, "h", None, "{}").await;
     assert!(matches!(refused, Err(Error::Refused(Refusal::NotJudged { .. }))), "{refused:?}");
@@ -551,7 +551,7 @@ async fn an_index_is_built_by_who_has_the_lease() {
     let (db, _storage) = database().await;
     fill(&db, 35).await;
     put(&db, "_design/a", None, DEFINES).await.unwrap();
-    // Another process has it, has entered some, and is not heard of again.
+    // Another process has the lease, has entered some documents, and is gone.
     let leases = RootLeases(db.inner.clone());
     let id = slice_of("db").to_string();
     let gone = [9; 16];
@@ -565,21 +565,21 @@ async fn an_index_is_built_by_who_has_the_lease() {
     }
     until("it is built", async || are_built(&db).await).await;
     assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
-    // The design document, too.
+    // The design document is entered, too.
     until("all are entered", async || db.inner.metrics.index_documents_entered.get() == 36).await;
-    // Nothing is left of what is done.
+    // Nothing of the finished work remains.
     let layer = Layer { inner: db.inner.clone() };
     let is_over = async || leases.look(&id).await.unwrap().is_none() && layer.index_builds().is_empty();
     until("nothing is left", is_over).await;
     assert!(check_namespaces(&layer).await.unwrap().is_clean());
     let metrics = &db.inner.metrics;
     until("it is counted", async || (metrics.indexes_built.get(), metrics.index_builds_running.get()) == (1, 0)).await;
-    // What fails is tried again, and holds up nothing else.
+    // Failing work is retried, and blocks no other work.
     let rev = db.get("_design/a", &GetOptions::default()).await.unwrap().rev;
     let rev = put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["^fails","n"]}"#).await.unwrap();
     until("the other is built", async || indexes(&db).await.iter().any(|index| index.readable)).await;
     until("it fails again", async || metrics.index_build_failures.get() > 1).await;
-    // It is no longer wanted.
+    // The index is removed.
     put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["n"]}"#).await.unwrap();
     until("it is built", async || are_built(&db).await).await;
     one.stop().await;
@@ -587,7 +587,7 @@ async fn an_index_is_built_by_who_has_the_lease() {
     assert_clean(&db).await;
 }
 
-/// Whoever defines an index notes it, and whoever it wakes begins at once.
+/// The transaction that defines an index notes the work, and the woken process begins at once.
 #[tokio::test]
 async fn an_index_is_built_as_soon_as_a_process_knows_of_it() {
     let manual = ManualClock::new();
@@ -596,12 +596,12 @@ async fn an_index_is_built_as_soon_as_a_process_knows_of_it() {
     fill(&db, 35).await;
     let background = Background::new(&layer, actor(&db), BackgroundOptions::default()).unwrap();
     background.start();
-    // Two tasks have looked, and look again when the clock has moved.
+    // Two tasks have read the list, and read it again when the clock has moved.
     until("it has looked", async || manual.waiting() == 2).await;
     put(&db, "_design/a", None, DEFINES).await.unwrap();
     until("it is built", async || are_built(&db).await).await;
     background.stop().await;
-    // What is defined, and not noted, the checker finds.
+    // The checker finds a defined index without due work.
     let rev = db.get("_design/a", &GetOptions::default()).await.unwrap().rev;
     put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["n"]}"#).await.unwrap();
     assert!(check_namespaces(&layer).await.unwrap().is_clean());
@@ -621,7 +621,7 @@ async fn design_documents_that_define_more_than_there_is_room_for_are_counted() 
     let maps = ["a", "b", "c", "d"].map(|name| map(name, 14_000));
     put(&db, "_design/full", None, &json::design(&maps.each_ref().map(String::as_str))).await.unwrap();
     assert_eq!((indexes(&db).await.len(), left_out()), (4, 0));
-    // It is written, and the log says that its index is not kept.
+    // The document is written, and the log says that its index is not kept.
     let rev = put(&db, "_design/more", None, &json::design(&[&map("e", 5_000)])).await.unwrap();
     assert_eq!((indexes(&db).await.len(), left_out()), (4, 1));
     put(&db, "_design/more", Some(&rev), "{}").await.unwrap();

@@ -1,5 +1,6 @@
-//! Enters tombstones into an index that may have them. They stand in no index by id: so a builder walks by-seq for them, a bucket behind
-//! the other, once all other documents are entered. Who deletes a document, or changes a tombstone, knows the index by then.
+//! Enters tombstones into an index that may have them. No index by id contains them, so a builder walks by-seq, one
+//! bucket after the other, after all other documents are entered. Writers that delete a document or change a tombstone
+//! already maintain the index by then.
 
 use std::collections::VecDeque;
 
@@ -15,11 +16,11 @@ use crate::index::maintainers::{Change, Within};
 use crate::store::proto;
 use crate::store::seq::Seq;
 
-/// Entries of by-seq that a step reads; tests have several steps with few.
+/// The most by-seq entries that a step reads. Tests have a small limit, so that there are several steps.
 const STEP_ENTRIES_MAX: usize = if cfg!(test) { 10 } else { 5_000 };
 
 impl Step<'_> {
-    /// A step of these; `most`: so many are entered.
+    /// Runs a step over tombstones, and enters at most `most`.
     pub(super) async fn tombstones(
         &mut self,
         within: &Within<'_>,
@@ -30,7 +31,7 @@ impl Step<'_> {
         let Within { trx, instance, .. } = *within;
         let number = usize::try_from(progress.bucket).unwrap_or(usize::MAX);
         let Some(bucket) = instance.buckets.all().get(number) else { return Ok(self.built(within)) };
-        // After a renewal all of the bucket is looked at anew.
+        // After a renewal the whole bucket is read again.
         let passed = progress.passed.parse::<Seq>().ok();
         let passed = passed.filter(|passed| passed.incarnation() == instance.incarnation());
         let range = bucket.by_seq_after(&passed.unwrap_or(Seq::zero(instance.incarnation())));
@@ -100,7 +101,7 @@ impl Step<'_> {
                 return Ok(self.built(within));
             }
         }
-        // It is written in any case: of two builders one fails.
+        // Written in any case, so that of two builders one conflicts.
         trx.set(&instance.keys.index_progress(self.number), &progress.encode_to_vec());
         Ok(Stepped::On)
     }

@@ -1,4 +1,4 @@
-//! What must hold of the keys of channels: all of it is recomputed from a document's info and its winner's record.
+//! Checks the keys of channels: all of them are recomputed from a document's info and its winner's record.
 
 use std::collections::BTreeSet;
 
@@ -18,15 +18,14 @@ use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::since::since_each;
 use crate::store::transaction::Transaction;
 
-/// Keys that are read at once.
 const READ_AT_ONCE: usize = 100;
 
-/// The channels that a document has left, as far as it is entered, for all checks that compare with them.
+/// The channels that a document has left and that are entered, shared by all checks.
 #[derive(Debug, Default)]
 pub(crate) struct LeftOf(Vec<(String, Left)>);
 
 impl LeftOf {
-    /// Reads them.
+    /// Reads the channels that a document has left.
     ///
     /// # Errors
     /// [`Corrupt`](crate::Error::Corrupt): one of them cannot be read.
@@ -37,14 +36,14 @@ impl LeftOf {
         }
     }
 
-    /// Those that it left with its newest change, as that change's entry of by-seq has them.
+    /// Returns the channels that it left with its newest change, as that change's by-seq entry has them.
     fn with_the_last(&self, info: &Info) -> Option<proto::ChannelNames> {
         let left = self.0.iter().filter(|(_, left)| left.seq.0 == info.stamp);
         let left: BTreeSet<String> = left.map(|(channel, _)| channel.clone()).collect();
         (!left.is_empty()).then(|| names(left.iter()))
     }
 
-    /// What an entry of by-seq says wrongly of channels that its document left, with this change and before it.
+    /// Checks the fields of a by-seq entry about channels that its document left, with this change and before it.
     pub(crate) fn compare(&self, info: &Info, entry: &proto::SequenceEntry) -> Option<&'static str> {
         if entry.left != self.with_the_last(info) {
             return Some("says other channels that were left than there are");
@@ -54,16 +53,17 @@ impl LeftOf {
         let had_left = earlier.peek().is_some();
         let is_right = match <[u8; STAMP_BYTES]>::try_from(entry.before.as_slice()) {
             Err(_) => entry.before.is_empty() && !had_left,
-            // Of a renewal.
+            // A renewal wrote the entry.
             Ok(before) if before == [0; STAMP_BYTES] => had_left,
-            // No change of which something is kept lies between the two.
+            // No kept change lies between the two.
             Ok(before) => had_left && before < info.stamp && earlier.all(|seq| seq <= before),
         };
         (!is_right).then_some("does not name the change before")
     }
 }
 
-/// What is wrong with a document's keys of channels. `said`: of its winner, by the record; `has_channels`: the database does.
+/// Checks a document's keys of channels. `said`: the recorded verdict on its winner. `has_channels`: the database has
+/// channels.
 pub(crate) async fn check_document(
     trx: &Transaction,
     instance: &Instance,
@@ -147,14 +147,14 @@ pub(crate) async fn check_document(
     Ok(None)
 }
 
-/// Whether an entry's value says that a document has left a channel so.
+/// Returns whether an entry's value records this departure from a channel.
 fn tells(value: &[u8], id: &str, left: &Left) -> bool {
     Entry::decode(value)
         .is_ok_and(|entry| entry.removed && entry.doc == id && entry.rev == left.rev && entry.deleted == left.deleted)
 }
 
-/// What is wrong with a key of users and roles: what a document gives must be what its winner gives, and something is had just as long
-/// as there is a way in which it is.
+/// Checks a key of users and roles: a document's grants must be those of its winner, and access must exist exactly
+/// while something grants it.
 pub(crate) async fn check_principal(
     trx: &Transaction,
     instance: &Instance,
@@ -193,7 +193,7 @@ pub(crate) async fn check_principal(
     }
 }
 
-/// What is wrong with a key of channels, which must be some document's own.
+/// Checks a key of channels, which must belong to a document.
 pub(crate) async fn check_entry(
     trx: &Transaction,
     instance: &Instance,
@@ -231,10 +231,10 @@ pub(crate) async fn check_entry(
             let left = left.and_then(|left| Left::decode(&left).ok());
             left.is_some_and(|left| *seq == Seq::new(instance.incarnation(), left.seq.0) && tells(value, &id, &left))
         }
-        // Whether they say the right thing is looked at with the document.
+        // The check of the document compares the contents.
         ChannelPart::Document { channel, .. } => !info.deleted && channels.contains(channel),
         ChannelPart::Left { channel, .. } => info.routed.left > 0 && !channels.contains(channel),
-        // What was before the stay that goes on, or was the last one.
+        // Periods before the current or last stay.
         ChannelPart::Stays { channel, .. } => {
             let Ok(stays) = decode_stays(value) else { return bad(false) };
             let is_in = since_each(&info, channels).find(|(name, _)| name == channel);

@@ -1,5 +1,5 @@
-//! Documents that come, move, conflict, end and go, at two layers and under faults: what channels have of them is that of their
-//! winners, by the checker and by a look at the raw keys.
+//! Documents that are written, change channels, conflict, expire and are removed, at two layers and under faults: their
+//! entries in channels are those of their winners, by the checker and by the raw keys.
 #![cfg(test)]
 
 mod left;
@@ -31,7 +31,7 @@ use crate::write::batch::resolved;
 
 const START: ResyncAction = ResyncAction::Start { is_exclusive: false };
 
-/// Says what a database without a function says; `gives` names users who get channels, `ends` is a second of Unix time.
+/// Routes like a database without a function; `gives` names users who get channels, `ends` is a second of Unix time.
 pub(crate) struct ByBody;
 
 impl Judge for ByBody {
@@ -57,7 +57,8 @@ impl Judge for ByBody {
     }
 }
 
-/// Says the channel that a member of this name names; refuses what has none, and gives `eve` the channel where there is an old revision.
+/// Routes by the member of this name; refuses documents without it, and grants `eve` the channel if an old revision
+/// exists.
 struct ByMember(String);
 
 impl Rule for ByMember {
@@ -95,7 +96,7 @@ impl Rule for ByBody {
     }
 }
 
-/// A database gets channels, or another function.
+/// Gives a database channels, or another function.
 struct Give<'a>(&'a Database);
 
 impl Operation for Give<'_> {
@@ -114,7 +115,7 @@ pub(crate) async fn give_channels(db: &Database) {
     transaction::write(&db.inner.db, &db.inner.metrics, &mut Give(db)).await.unwrap();
 }
 
-/// A database that the server writes to, and the same for a user.
+/// A database for the server and for a user.
 async fn database(has_channels: bool) -> ([Database; 2], Storage) {
     let (layer, authority, storage) = crate::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
     let server = layer.database("db", authority.for_job("test"));
@@ -150,7 +151,7 @@ pub(crate) async fn assert_clean(db: &Database) {
     assert!(report.is_clean(), "{report:#?}");
 }
 
-/// All keys of channels, each in words; sequences are the generation of the revision that was written at them.
+/// Describes all keys of channels; a sequence is shown as the generation of the revision written at it.
 async fn keys_of(db: &Database) -> Vec<String> {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -195,20 +196,20 @@ async fn entries_follow_the_winner() {
     let gone = ["A: d@2 removed [B]", "B: d@2 [B]", "B has d@2", "d left A@2", "d ends 9"];
     assert_eq!(keys_of(&db).await, gone);
     assert_clean(&db).await;
-    // A leaf that loses, and one that wins.
+    // A losing leaf, and a winning one.
     replicate(&db, "d", &["1-0"], r#"{"channels":["C"]}"#).await;
     assert_eq!(keys_of(&db).await, gone);
     replicate(&db, "d", &["4-f", "3-f"], r#"{"channels":["A","C"],"gives":"bob"}"#).await;
     let won = ["A: d@4 [A,C]", "B: d@4 removed [A,C]", "C: d@4 [A,C]", "A has d@4", "C has d@4", "d left B@4"];
     assert_eq!(keys_of(&db).await, [&won[..], &["d was in A, 1"]].concat());
     assert_clean(&db).await;
-    // The winner of before comes up once more, with a sequence that is new: what it left stays left.
+    // The former winner wins again, at a new sequence: channels that were left stay left.
     server.purge("d", &["4-f".parse().unwrap()]).await.unwrap();
     let back =
         ["A: d@2 removed [B]", "B: d@2 [B]", "C: d@2 removed [B]", "B has d@2", "d left A@2", "d left C@2", "d ends 9"];
     assert_eq!(keys_of(&db).await, [&back[..], &["d was in A, 1", "d was in B, 1"]].concat());
     assert_clean(&db).await;
-    // A tombstone is where it says, and is not listed, nor does it end.
+    // A tombstone is in its channels, is not listed, and does not expire.
     server.purge("d", &["1-0".parse().unwrap()]).await.unwrap();
     let third = put(&db, "d", Some(&second), r#"{"_deleted":true,"channels":["C"],"ends":9}"#).await;
     let deleted =
@@ -234,7 +235,7 @@ async fn what_the_server_writes_is_in_no_channel_and_what_was_there_before_is_no
     give_channels(&server).await;
     assert!(keys_of(&db).await.is_empty());
     assert_clean(&db).await;
-    // A leaf that loses changes nothing of a document that was not entered.
+    // A losing leaf changes nothing of a document that was not entered.
     replicate(&db, "old", &["1-00000000000000000000000000000000"], r#"{"channels":"B"}"#).await;
     put(&server, "servers", None, r#"{"channels":"A"}"#).await;
     assert!(keys_of(&db).await.is_empty());
@@ -262,7 +263,7 @@ async fn many_channels_stand_with_the_record_and_what_was_left_long_ago_is_forgo
         rev = put(&db, "d", Some(&rev), &body(step * 140)).await;
         assert_clean(&db).await;
     }
-    // 10 of each stay where they are.
+    // 10 of each stay.
     assert_eq!(left().await.len(), 980);
     rev = put(&db, "d", Some(&rev), &body(8 * 140)).await;
     let found = left().await;
@@ -286,7 +287,7 @@ async fn a_bulk_whose_channels_take_much_goes_in_several_transactions() {
     let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
     let results = db.bulk_update(&edits).await.unwrap();
     assert!(results.iter().all(|result| result.is_ok()), "{results:?}");
-    // 5 MB that go, which no edit says.
+    // 5 MB are cleared, of which no edit shows a sign.
     let edits: Vec<_> = texts
         .iter()
         .zip(&results)
@@ -354,7 +355,7 @@ async fn the_checker_finds_what_is_wrong() {
     assert!(is_clean().await);
 }
 
-/// What by-seq says of channels that a document left, for followers who look at nothing else.
+/// The checker compares the by-seq fields about channels that a document left, on which followers rely.
 #[tokio::test]
 async fn the_checker_compares_what_by_seq_says_of_channels_that_were_left() {
     let ([_, db], _storage) = database(true).await;
@@ -412,7 +413,7 @@ async fn the_checker_compares_what_by_seq_says_of_channels_that_were_left() {
     }
 }
 
-/// What is in which channel by the bodies of documents that are not deleted.
+/// Recomputes the contents of channels from the bodies of live documents.
 async fn recomputed(db: &Database) -> BTreeSet<(String, String)> {
     let mut walk = db.all_docs(crate::AllDocsQuery { include_docs: true, ..crate::AllDocsQuery::default() });
     let mut expected = BTreeSet::new();
@@ -527,7 +528,7 @@ async fn torture(probability: f64, seed: u64, late: bool) {
     }
     assert_clean(&one).await;
     if late {
-        // What was there before is entered, and what was judged otherwise.
+        // Earlier documents are entered, and verdicts of an earlier function replaced.
         loop {
             match one.resync(START).await {
                 Ok(_) => break,
@@ -544,7 +545,7 @@ async fn torture(probability: f64, seed: u64, late: bool) {
     assert_eq!(listed, recomputed);
 }
 
-/// Brings all documents to where the function puts them, whatever fails.
+/// Runs the resync to its end despite faults.
 async fn resynced(db: &Database) {
     loop {
         match crate::resync::resync(db, std::time::Duration::from_secs(60)).await {
@@ -570,7 +571,7 @@ async fn a_new_function_comes_to_all_documents() {
     }
     assert_eq!(server.resync_state().await.unwrap(), None);
     assert!(server.resync(START).await.is_err(), "there are no channels");
-    // The documents' own members.
+    // By the documents' own members.
     server.set_sync_function(None).await.unwrap();
     let state = server.resync_state().await.unwrap().unwrap();
     assert_eq!((state.documents, state.is_stopped), (0, false));
@@ -604,19 +605,19 @@ async fn a_new_function_comes_to_all_documents() {
     ];
     assert_eq!(of_few().await, entered);
     assert_clean(&db).await;
-    // Nothing is written where nothing changes.
+    // Unchanged documents are not written.
     let before = seqs().await;
     server.resync(START).await.unwrap();
     resynced(&server).await;
     assert_eq!(seqs().await, before);
-    // A leaf that lost has been asked about, too.
+    // A losing leaf was judged, too.
     server.purge("c", &[db.get("c", &GetOptions::default()).await.unwrap().rev]).await.unwrap();
     assert!(of_few().await.contains(&"X1: c@1 [X1]".to_owned()));
     assert_clean(&db).await;
 }
 
-/// Users are kept out of what an exclusive resync is at, until it is through or stopped, by whatever function it goes on with; administrators
-/// go on.
+/// An exclusive resync closes the database to users until it ends or is stopped, whatever function it continues with;
+/// administrators keep access.
 #[tokio::test]
 async fn an_exclusive_resync_has_the_database_for_itself() {
     const ALONE: ResyncAction = ResyncAction::Start { is_exclusive: true };
@@ -638,7 +639,7 @@ async fn an_exclusive_resync_has_the_database_for_itself() {
     assert!(server.resync(ALONE).await.unwrap() && !server.resync(ALONE).await.unwrap());
     assert_eq!((reads().await.unwrap_err(), writes().await.unwrap_err()), (closed.clone(), closed.clone()));
     assert!(server.get("n001", &GetOptions::default()).await.is_ok() && server.closed().await.unwrap().is_resyncing);
-    // A function that comes meanwhile lets nobody in.
+    // A new function meanwhile does not open the database.
     server.set_sync_function(Some("x")).await.unwrap();
     assert!(reads().await.is_err() && server.resync_state().await.unwrap().unwrap().is_exclusive);
     assert!(server.resync(ResyncAction::Stop).await.unwrap());
@@ -652,7 +653,7 @@ async fn an_exclusive_resync_has_the_database_for_itself() {
     assert_eq!((layer.inner.metrics.resync_documents.get() - before, layer.resyncs()), (60, vec![]));
     reads().await.unwrap();
     assert!(!server.closed().await.unwrap().is_any());
-    // One that is offline is closed, too, whatever becomes of a resync.
+    // An offline database stays closed whatever happens to a resync.
     server.set_offline(true).await.unwrap();
     server.resync(ALONE).await.unwrap();
     resynced(&server).await;

@@ -1,4 +1,4 @@
-//! What must hold of a json index: each document has the entry that follows from its body, and no other.
+//! Checks a json index: each document has the entry that follows from its body, and no other.
 
 use flatbed_collate::{SortKey, split};
 use flatbed_flatten::json::Value;
@@ -33,7 +33,7 @@ pub(crate) async fn check_document(
     let key = expected(within, index, id, info, body::read_rows(trx, range)).await?;
     let label = trx.get(&keys.index_of_document(number, id), true).await?;
     let is_cut = key.as_ref().is_some_and(|key| key.sort_key.is_cut());
-    // Its builder enters these last.
+    // The builder enters cut keys last.
     let is_built = is_built && (index.readable || !is_cut);
     if label.is_some() != is_cut && (is_built || label.is_some()) {
         return Ok(Some(format!("in index {number} it has a label: {}, it should: {is_cut}", label.is_some())));
@@ -50,7 +50,7 @@ pub(crate) async fn check_document(
     })
 }
 
-/// The key that a document must have.
+/// Returns the key that a document must have.
 async fn expected(
     within: &Within<'_>,
     index: &proto::Index,
@@ -81,7 +81,7 @@ pub(crate) async fn check_entry(
     let Within { trx, instance, .. } = *within;
     let (id, element) = match part {
         IndexPart::Progress | IndexPart::Later(_) => return Ok(None),
-        // A hint, which need not be right.
+        // A pivot is a hint, and may be wrong.
         IndexPart::Node(level, from) => {
             let is_one = (1..=LEVELS).contains(&level) && label(&from).is_some();
             return Ok((!is_one).then(|| "it is no label by which keys are looked for".to_owned()));
@@ -118,7 +118,7 @@ pub(crate) async fn check_entry(
     is_in_order(within, index, &key.sort_key, (&element, &id), &key.values).await
 }
 
-/// Of an entry with a label: it must be where its key belongs behind the one before it.
+/// Checks that an entry with a label sorts behind the entry before it.
 async fn is_in_order(
     within: &Within<'_>,
     index: &proto::Index,

@@ -1,4 +1,4 @@
-//! What a json index is: read from design documents, kept in the database's record, compiled once a process.
+//! Definitions of json indexes: read from design documents, kept in the database's record, compiled once per process.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,36 +10,37 @@ use crate::error::{Error, Result};
 use crate::index::compiled::CompiledIndexes;
 use crate::store::proto;
 
-/// The longest definition, in bytes; a longer one is passed over.
+/// The longest definition, in bytes; a longer one is ignored.
 pub(crate) const DEFINITION_BYTES_MAX: usize = 16_000;
 
 /// Members of a definition.
 const NAME: &str = "name";
 const MAP: &str = "map";
-/// Each partition has an index of its own. (`partitioned` was of a form whose keys did not begin with the partition.)
+/// The member of an index per partition. (`partitioned` marked an older layout whose keys did not begin with the
+/// partition.)
 const LOCAL: &str = "local";
 const COLLATION: &str = "collation";
 
 /// CouchDB's order of keys.
 ///
 /// # Errors
-/// There is no data for it: never, as it is compiled in.
+/// The collation data is missing. It is compiled in, so this does not happen.
 pub(crate) fn collation() -> Result<&'static Collation> {
     static COLLATION: OnceLock<Option<Collation>> = OnceLock::new();
     let collation = COLLATION.get_or_init(|| Collation::unicode().ok()).as_ref();
     collation.ok_or_else(|| Error::Corrupt("there is no collation data".to_owned()))
 }
 
-/// The definitions in a design document of a database, which is `partitioned` or not: of each index its name, its map as it is
-/// written, that each partition has one of its own where that is so, and the collation's signature, as JSON. An index of another
-/// collation is another index. Those are left out whose filters are not compiled before `stop` says so.
+/// Returns the definitions in a design document of a database, which is `partitioned` or not, as JSON: the index's
+/// name, its map as written, whether each partition has its own index, and the collation's signature. An index of
+/// another collation is another index. Indexes whose filters are not compiled before `stop` returns true are left out.
 pub(crate) fn defined_by(
     body: &Value<'_>,
     partitioned: bool,
     collation: &str,
     stop: &dyn Fn() -> bool,
 ) -> Vec<Vec<u8>> {
-    // The id says nothing but where they come from.
+    // The id does not affect the result.
     let indexes = Index::of_design_document_unless(flatbed_revtree::DESIGN, body, partitioned, stop);
     let Some(Value::Object(views)) = body.get("views") else { return Vec::new() };
     let definition = |index: &Index| {
@@ -58,13 +59,13 @@ pub(crate) fn defined_by(
     indexes.iter().filter(|index| index.is_of_bodies()).filter_map(definition).collect()
 }
 
-/// The signature in a definition.
+/// Returns the collation signature in a definition.
 pub(crate) fn signature_in(definition: &[u8]) -> Option<String> {
     let definition = parse(definition, &Limits::default()).ok()?;
     definition.get(COLLATION).and_then(Value::as_str).map(str::to_owned)
 }
 
-/// A definition with this collation in the place of its own; `None`: it has it, or none.
+/// Returns a definition with its collation replaced; `None`: it has this collation already, or none.
 pub(crate) fn reordered(definition: &[u8], collation: &str) -> Option<Vec<u8>> {
     let Value::Object(mut members) = parse(definition, &Limits::default()).ok()? else { return None };
     let (_, own) = members.iter_mut().find(|(name, _)| name == COLLATION)?;
@@ -77,7 +78,7 @@ pub(crate) fn reordered(definition: &[u8], collation: &str) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// The index that an entry of a database's record defines, whatever its collation: who reads or writes it has seen to that
+/// Compiles the index in an entry of a database's record, whatever its collation. Callers check the collation first
 /// ([`crate::store::features::is_outdated`]).
 ///
 /// # Errors
@@ -168,7 +169,7 @@ mod tests {
             ("{}", true, true),
             (r#"{"partitioned":true}"#, true, true),
             (r#"{"partitioned":false}"#, true, false),
-            // Whatever a replicated document says.
+            // Design documents that replication wrote.
             (r#"{"partitioned":true}"#, false, false),
         ] {
             let body = format!(r#"{{"language":"query",{views},"options":{options}}}"#);

@@ -1,4 +1,4 @@
-//! Entries of json indexes: their values.
+//! Values of json index entries.
 
 use flatbed_clock::Clock;
 use flatbed_flatten::json::{self, Limits, Value, parse};
@@ -6,28 +6,27 @@ use flatbed_flatten::json::{self, Limits, Value, parse};
 use crate::error::{Error, Result};
 use crate::store::records::is_over;
 
-/// A key that takes more than this as JSON text is not repeated in its entry: it is read from the document.
+/// Longer keys, as JSON text in bytes, are not repeated in the entry. A reader takes them from the document.
 const KEY_BYTES_MAX: usize = 10_000;
 
-/// The first byte of an entry whose value goes on with its key.
+/// The first byte of a value that contains its key.
 const WITH_KEY: u8 = 0;
 
-/// All of an entry whose key only the document has.
+/// The value of an entry whose key is only in the document.
 const IN_DOCUMENT: u8 = 1;
 
-/// The first byte of an entry whose document ends: the time follows, 8 bytes, then the value as it is of one that does not.
+/// The first byte of a value with an expiry: 8 bytes of time follow, then the value without an expiry.
 const WITH_END: u8 = 2;
 
-/// What an entry's value says.
+/// A decoded entry value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum EntryValue {
-    /// The values of the index's fields.
     Key(Vec<Value<'static>>),
-    /// They are too long to stand here.
+    /// The key is too long for the entry.
     InDocument,
 }
 
-/// The value of an entry with a key; `ends_at_ms`: when its document ends, 0, never.
+/// Encodes the value of an entry with a key. `ends_at_ms`: the document's expiry; 0, never.
 pub(crate) fn encode(key: &Value<'_>, ends_at_ms: u64) -> Vec<u8> {
     let mut value = Vec::with_capacity(64);
     if ends_at_ms > 0 {
@@ -44,7 +43,7 @@ pub(crate) fn encode(key: &Value<'_>, ends_at_ms: u64) -> Vec<u8> {
     value
 }
 
-/// When its document ends, 0, never; and the rest of the value.
+/// Splits a value into the expiry (0, never) and the rest.
 fn split(value: &[u8]) -> (u64, &[u8]) {
     match value.split_first() {
         Some((&WITH_END, rest)) => match rest.split_first_chunk() {
@@ -55,21 +54,23 @@ fn split(value: &[u8]) -> (u64, &[u8]) {
     }
 }
 
-/// Whether the document of an entry with this value has ended.
+/// Returns whether the document of an entry with this value has expired.
 pub(crate) fn says_over(value: &[u8], clock: &Clock) -> bool {
     is_over(split(value).0, clock)
 }
 
-/// Whether two values say the same, but perhaps for the end, where one says none.
+/// Returns whether two values agree, apart from an expiry that one of them lacks.
 pub(crate) fn is_same(found: &[u8], expected: &[u8]) -> bool {
     found == expected || split(expected).1 == found
 }
 
-/// Whether only the document has the key of an entry with this value.
+/// Returns whether the key of an entry with this value is only in its document.
 pub(crate) fn is_in_document(value: &[u8]) -> bool {
     split(value).1 == [IN_DOCUMENT]
 }
 
+/// Decodes a value.
+///
 /// # Errors
 /// The bytes are not an entry.
 pub(crate) fn decode(value: &[u8]) -> Result<EntryValue> {
@@ -84,12 +85,12 @@ pub(crate) fn decode(value: &[u8]) -> Result<EntryValue> {
     }
 }
 
-/// A key is nested one level deeper than the document that it is of.
+/// A key is nested one level deeper than its document.
 fn limits() -> Limits {
     Limits { depth_max: Limits::default().depth_max + 1 }
 }
 
-/// What an entry whose key takes so many bytes as JSON text has for its value, at most.
+/// The largest value of an entry whose key has `key_bytes` of JSON text.
 pub(crate) fn value_bytes(key_bytes: u64) -> u64 {
     key_bytes.min(KEY_BYTES_MAX as u64) + 10
 }

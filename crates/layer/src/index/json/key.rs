@@ -1,4 +1,4 @@
-//! The keys that documents have in json indexes, made of the rows of their bodies.
+//! Keys of documents in json indexes, made from the rows of their bodies.
 
 use std::time::Duration;
 
@@ -25,13 +25,12 @@ use crate::instance::Instance;
 use crate::store::proto;
 use crate::store::records::Info;
 
-/// A document's key in an index.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DocumentKey {
     /// The array of the values of the index's fields.
     pub values: Value<'static>,
     pub sort_key: SortKey,
-    /// When the document ends; 0: never.
+    /// The time at which the document expires; 0: never.
     pub ends_at_ms: u64,
 }
 
@@ -42,26 +41,25 @@ impl DocumentKey {
         Ok(DocumentKey { values, sort_key, ends_at_ms: 0 })
     }
 
-    /// The same of a document as its info has it.
+    /// Adds the expiry of a document, from its info.
     #[must_use]
     pub(crate) fn of(self, info: &Info) -> DocumentKey {
         DocumentKey { ends_at_ms: info.ends_at_ms(), ..self }
     }
 
-    /// What its entry takes, about, and its label.
+    /// The approximate size of its entry and its label.
     pub(crate) fn bytes(&self) -> u64 {
         let form_bytes = self.sort_key.bytes().len();
         let label_bytes = if self.sort_key.is_cut() { LABEL_BYTES_MAX * 2 + form_bytes * 2 } else { 0 };
         (form_bytes + label_bytes) as u64 + entry::value_bytes(json_len(&self.values) as u64)
     }
 
-    /// The value of its entry.
     pub(crate) fn entry_value(&self) -> Vec<u8> {
         entry::encode(&self.values, self.ends_at_ms)
     }
 }
 
-/// A body, as it is read or as it is to be written.
+/// The rows of a body, read or to be written.
 #[derive(Clone, Copy)]
 pub(crate) enum Body<'a> {
     Read(&'a Rows),
@@ -122,20 +120,21 @@ pub(crate) fn special(id: &str, rev: &RevId) -> Value<'static> {
 /// The longest time between two yields to the runtime.
 const TURN: Duration = Duration::from_millis(2);
 
-/// Yields to the runtime if more than [`TURN`] has passed since `began`: a document may be matched against 1,000 filters in sequence.
+/// Yields to the runtime if more than [`TURN`] has passed since `began`: a document may be matched against 1,000
+/// filters in sequence.
 pub(crate) async fn yield_if_long(clock: &Clock, began: Instant) {
     if clock.since(began) > TURN {
         tokio::task::yield_now().await;
     }
 }
 
-/// The values of a document's key, if it is in the index.
+/// The values of a document's key. `None`: the document is not in the index.
 type Values = std::result::Result<Option<Vec<Value<'static>>>, RowsError>;
 
-/// Makes keys of bodies, in one database.
+/// Makes keys from the bodies of one database.
 #[derive(Default)]
 pub(crate) struct Keyed {
-    /// Of so many names.
+    /// The reader, and the number of field names that it was made with.
     reader: Option<(usize, IndexReader)>,
 }
 
@@ -171,7 +170,7 @@ impl Keyed {
         yield_if_long(&inner.clock, began).await;
         match values {
             Ok(Some(values)) => DocumentKey::new(values).map(Some),
-            // It is not in the index, as its filter says nothing of it; and so it is whenever it is asked.
+            // The document is not in the index. A filter that exhausts its steps decides nothing, on every attempt.
             Ok(None) | Err(RowsError::Exhausted(_)) => Ok(None),
             Err(RowsError::Decode(error)) => {
                 Err(Error::Corrupt(format!("the body of {:?} in {}: {error}", of.0, instance.name)))
@@ -179,7 +178,7 @@ impl Keyed {
         }
     }
 
-    /// The values with the names that are known, found in a turn where that takes long.
+    /// Returns the values under the known names. A long computation takes a turn.
     async fn values(
         &mut self,
         within: &Within<'_>,
@@ -188,7 +187,7 @@ impl Keyed {
         body: Body<'_>,
     ) -> Result<Values> {
         let instance = within.instance;
-        // What takes long asks whether to stop.
+        // Long matches check `stop`.
         match self.at_once(&instance.fields, index, of, body) {
             Err(RowsError::Exhausted(Exhausted::Stopped)) => {}
             done => return Ok(done),
@@ -199,7 +198,7 @@ impl Keyed {
         add(&mut digest, &definition);
         add(&mut digest, of.0.as_bytes());
         add(&mut digest, of.1.to_string().as_bytes());
-        // Names that come later may be in bodies all the same.
+        // Later names may still occur in bodies.
         let names = if lacks_names(instance, index) { instance.fields.len() as u64 } else { 0 };
         digest.update(names.to_be_bytes());
         body.add_to(&mut digest);
@@ -217,7 +216,7 @@ impl Keyed {
         in_slices(within, digest, ASKED_WITHIN, work).await
     }
 
-    /// The values, if finding them takes less than 10,000 steps.
+    /// Returns the values if that takes less than 10,000 steps.
     fn at_once(&mut self, fields: &Fields, index: &Index, of: (&str, &RevId), body: Body<'_>) -> Values {
         let interrupts = Interrupts { stop: &|| true, pause: &|| false, steps: usize::MAX };
         self.with_cache(fields, index, of, body, &mut Progress::default(), interrupts)
@@ -244,7 +243,7 @@ impl Keyed {
     }
 }
 
-/// The key of a document that is not deleted, by its body's rows; `None`: it is not in the index.
+/// Returns the key of a live document, from its body's rows; `None`: it is not in the index.
 pub(crate) async fn key_of(
     within: &Within<'_>,
     index: &Index,
@@ -254,13 +253,13 @@ pub(crate) async fn key_of(
     Keyed::default().key_of(within, index, of, body).await
 }
 
-/// Whether something that is read of bodies has a name without an id, as far as this process knows the names: then
-/// bodies that other processes wrote may have it all the same.
+/// Returns whether a field of the index has a name without an id in this process. Bodies that other processes wrote may
+/// still have it.
 pub(crate) fn lacks_names(instance: &Instance, index: &Index) -> bool {
     index.reader(&instance.fields.view()).lacks_ids()
 }
 
-/// Loads names that this process lacks, by how many there are.
+/// Loads the names that this process lacks, up to the database's count.
 pub(crate) async fn catch_up(within: &Within<'_>, next_field_id: Option<&[u8]>) -> Result<()> {
     let Within { inner, instance, .. } = *within;
     let next = next_field_id.map(|bytes| proto::FieldId::decode(bytes).map(|next| next.id)).transpose()?;

@@ -1,4 +1,4 @@
-//! The kind of json indexes.
+//! Implements the kind of json indexes.
 
 use flatbed_collate::CUT_BYTES;
 use flatbed_collate::label::LABEL_BYTES_MAX;
@@ -17,16 +17,15 @@ use crate::store::keys::IndexPart;
 use crate::store::proto;
 use crate::store::records::Info;
 
-/// What an entry takes beside its key's form, its value and its id: the mutation's frame, the root, numbers.
+/// The bytes of an entry beside its sort form, value and id: the mutation's frame, the root, numbers.
 const ENTRY_OVERHEAD_BYTES: u64 = 100;
 
-/// A sort form takes about this much of each byte of a key's text, mostly; what it takes more is counted as it is written.
+/// The usual size of a sort form per byte of the key's text. Any excess is counted when it is written.
 const FORM_BYTES_PER_BYTE: u64 = 4;
 
 /// The kind of json indexes.
 pub(crate) struct Json;
 
-/// Its name in records.
 pub(crate) const NAME: &str = "json";
 
 impl Kind for Json {
@@ -53,7 +52,7 @@ impl Kind for Json {
     }
 
     fn compile(&self, index: &proto::Index) {
-        // What is wrong with it is said where it is used.
+        // The index's readers and writers report its errors.
         let _ = definition::compiled(index);
     }
 
@@ -63,14 +62,14 @@ impl Kind for Json {
 
     fn reserve(&self, index: &proto::Index, id: &str, edit: Option<&Edit<'_>>) -> u64 {
         let key_bytes = match (edit, definition::compiled(index)) {
-            // The clear of an old entry counts with the write of the new one.
+            // The clear of an old entry is counted with the write of the new one.
             (Some(edit), Ok(index)) if edit.deleted || !may_have(&index, &edit.body) => return 0,
             (Some(edit), Ok(index)) => key_bytes(&index, &edit.body),
             _ => 0,
         };
         let id_bytes = id.len() as u64;
         let form_bytes = (FORM_BYTES_PER_BYTE * key_bytes).min((CUT_BYTES + 2 * LABEL_BYTES_MAX) as u64);
-        // Of a long key its label stands once more, and the entry is a conflict.
+        // A long key's label is stored a second time, and its entry adds a conflict.
         let label_bytes = if form_bytes >= CUT_BYTES as u64 / 2 { form_bytes * 2 + LABEL_BYTES_MAX as u64 } else { 0 };
         2 * (ENTRY_OVERHEAD_BYTES + id_bytes) + form_bytes + label_bytes + entry::value_bytes(key_bytes)
     }
@@ -111,13 +110,13 @@ impl Kind for Json {
     }
 }
 
-/// Whether a document may be in an index, judged by the first part of the name of each of the index's fields.
+/// Returns whether a document may be in an index, judged by the first part of each field's name.
 fn may_have(index: &flatbed_mango::Index, body: &Value<'_>) -> bool {
     let is_there = |first: &str| matches!(first, "_id" | "_rev") || body.get(first).is_some();
     index.fields().iter().all(|field| field.parts().next().is_some_and(is_there))
 }
 
-/// What the values of an index's fields take as JSON text, about.
+/// The approximate JSON text of the index's fields, in bytes.
 fn key_bytes(index: &flatbed_mango::Index, body: &Value<'_>) -> u64 {
     let value =
         |field: &flatbed_mango::Field| field.parts().try_fold(body, |value, part| value.get(part)).map_or(0, json_len);
@@ -130,7 +129,6 @@ mod tests {
 
     use super::*;
 
-    /// A database may have hundreds of indexes, and a document entries in only a few of them.
     #[test]
     fn nothing_is_reserved_of_an_index_that_a_document_cannot_be_in() {
         let json = |text: &str| parse(text.as_bytes(), &Limits::default()).unwrap().into_owned();

@@ -1,8 +1,9 @@
-//! Keeps a json index in the transactions that change documents.
+//! Maintains a json index in the transactions that change documents.
 //!
-//! What a document has in an index follows from its body: the old entry from the body before, which the write reads as it
-//! is, the new one from that after. So nothing is read for an index, and nothing but its entries is written. A key that does not
-//! fit has a label, which does not follow: it stands in what the document has in the index, and is found by a search.
+//! A document's entry follows from its body: the old entry from the old body, which the write reads anyway, and the new
+//! entry from the new body. The maintainer therefore reads nothing, and writes only entries. The exception is a key
+//! that does not fit: its label does not follow from the body. The label is stored with the document's other labels,
+//! and found by a search.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,24 +26,24 @@ use crate::store::proto;
 use crate::store::records::Info;
 use crate::store::transaction::Quiet;
 
-/// Bytes of a transaction for clearing an old entry beyond those reserved, if a new entry replaces it. Nothing is reserved for an index
-/// that the new document is not in.
+/// Transaction bytes for clearing an old entry beyond those reserved, if a new entry replaces it. Nothing is reserved
+/// for an index that the new document is not in.
 const CLEARED_BYTES: u64 = 500;
 
 type NextId = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>> + Send + Sync>>;
 
 pub(crate) struct Maintainer {
     number: u64,
-    /// What is wrong with an index that cannot be kept refuses the write.
+    /// An index that cannot be maintained refuses the write with this error.
     index: Result<Arc<Index>>,
-    /// How many names there are: asked for where this process may lack some.
+    /// The number of names, read if this process may lack some.
     next_field_id: Option<NextId>,
     asked: bool,
     excess: u64,
     keyed: Keyed,
     written: Written,
     is_worn_out: bool,
-    /// Long keys are entered later; whether the last one was put off.
+    /// True if a builder enters long keys later.
     may_put_off: bool,
     has_put_off: bool,
 }
@@ -73,9 +74,10 @@ impl Maintainer {
             false => self.new_key(within, &index, change).await?,
         };
         if is_same {
-            // As its builder hands it over.
+            // The builder hands over a document without a change.
             return match new {
-                // In the order of ids each might come between the last two, and no label have room, however often it is built anew.
+                // In the order of ids each key might sort between the last two, and labels would run out of room in
+                // every rebuild.
                 Some(new) if self.may_put_off && new.sort_key.is_cut() => {
                     self.has_put_off = true;
                     Ok(())
@@ -91,7 +93,7 @@ impl Maintainer {
         self.replace(within, &index, change.id, old, new).await
     }
 
-    /// What other processes named, where that may matter.
+    /// Loads names of other processes if the index may need them.
     async fn names(&mut self, within: &Within<'_>) -> Result<()> {
         match self.next_field_id.take() {
             Some(read) => catch_up(within, read.await?.as_deref()).await,
@@ -120,7 +122,7 @@ impl Maintainer {
                 let place = instance.keys.index_of_document(self.number, id);
                 if let Some(label) = trx.get(&place, true).await? {
                     let element = old.sort_key.with_label(Some(&label)).unwrap_or_default();
-                    // With a conflict: who has seen it gives its label to others.
+                    // Clears with a conflict: a transaction that has read the entry gives its label to others.
                     trx.clear(&self.cleared(within, places, (element.as_slice(), id), new.is_some()));
                     Quiet(trx).clear(&place)?;
                     let pivots = Pivots::new(&instance.keys, self.number, places, old.sort_key.bytes());
@@ -146,7 +148,7 @@ impl Maintainer {
         }
     }
 
-    /// The key of an old entry; `is_replaced`: a new entry replaces it.
+    /// Returns the key of an old entry. `is_replaced`: a new entry replaces it.
     fn cleared(
         &mut self,
         within: &Within<'_>,
@@ -172,12 +174,12 @@ impl Maintainer {
             Some(label) => (Some(label.to_vec()), false),
             None => {
                 let place = self.place(within, (index, places), key).await?;
-                // Who shares a label draws, too: it loses its pivots with the first entry that goes.
+                // Entries that share a label also draw pivots, and lose them with the first entry that is removed.
                 (place.label(), true)
             }
         };
         let Some(label) = label else {
-            // So many keys came each between the last two: it is built anew, with labels that have room.
+            // Too many keys came each between the last two. A rebuild gives labels with room.
             self.is_worn_out = true;
             return Ok(());
         };
@@ -214,7 +216,7 @@ impl Maintainer {
 }
 
 impl Maintainer {
-    /// The key that the winner has after the change.
+    /// Returns the winner's key after the change.
     async fn new_key(
         &mut self,
         within: &Within<'_>,
@@ -234,7 +236,7 @@ impl Maintainer {
         Ok(key.map(|key| key.of(change.new)))
     }
 
-    /// The key that the winner had before.
+    /// Returns the winner's key before the change.
     async fn old_key(
         &mut self,
         within: &Within<'_>,

@@ -1,4 +1,4 @@
-//! Json indexes of Mango: documents by the values of some of their fields, kept in the transactions that change the documents.
+//! Json indexes of Mango: documents by the values of some fields, maintained in the transactions that change documents.
 
 pub(crate) mod check;
 pub(crate) mod definition;

@@ -1,29 +1,30 @@
-//! Labels by which the places of long keys are looked for: of some of those that begin alike, on several levels.
+//! Pivots: labels at which a search for the position of a long key begins, on several levels.
 //!
-//! Of the labels that an index gives, one in eight is noted on level 1, of these one in eight on level 2, and so on, by chance: who
-//! chooses keys cannot choose that. A search asks from the highest level that has any down to the lowest, and is between some eight
-//! entries then, whatever the order in which the keys came ([`flatbed_collate::Search`]).
+//! One in eight of an index's labels is also stored on level 1, one in eight of these on level 2, and so on. The choice
+//! is random, so that clients who choose keys cannot skew it. A search reads from the highest populated level down to
+//! the lowest, and is then between about eight entries, in whatever order the keys arrived
+//! ([`flatbed_collate::Search`]).
 //!
-//! They are hints. One that is missing costs a search some steps; one whose entries are gone would do no harm either. So they are read
-//! and written without conflicts.
+//! Pivots are hints. A missing one costs a search some steps, and one without entries does no harm. They are therefore
+//! read and written without conflicts.
 
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 use crate::store::keys::{KeyRange, Keys, RowPlaces};
 
-/// The highest level: where there are more than some 2 million keys, it has many.
+/// The highest level. It grows long beyond some 2 million keys.
 pub(super) const LEVELS: u64 = 6;
 
-/// Of one level one in eight goes up.
+/// One label in 2 to this power goes up a level.
 const FANOUT_BITS: u32 = if cfg!(test) { 1 } else { 3 };
 
-/// Labels that are read at once.
+/// The number of labels read at once.
 pub(super) const PAGE: usize = 24;
 
 const HASH_BYTES: usize = 16;
 
-/// Of those that begin alike, in an index.
+/// The pivots of keys with the same beginning in an index.
 pub(super) struct Pivots<'k> {
     keys: &'k Keys,
     number: u64,
@@ -31,7 +32,7 @@ pub(super) struct Pivots<'k> {
 }
 
 impl<'k> Pivots<'k> {
-    /// `cut`: how the sort keys begin.
+    /// `cut`: the common beginning of the sort keys.
     pub(super) fn new(keys: &'k Keys, number: u64, places: RowPlaces<'_>, cut: &[u8]) -> Pivots<'k> {
         let hash = Sha256::digest(places.before_element(cut));
         Pivots { keys, number, hash: hash.iter().take(HASH_BYTES).copied().collect() }
@@ -41,7 +42,7 @@ impl<'k> Pivots<'k> {
         self.keys.index_node(self.number, level, &[&self.hash, label].concat())
     }
 
-    /// Those between two labels, or all before or behind one.
+    /// The pivots between two labels; an open side has no bound.
     pub(super) fn range(&self, level: u64, (after, before): (Option<&[u8]>, Option<&[u8]>)) -> KeyRange {
         let with = |label: Option<&[u8]>| [&self.hash, label.unwrap_or_default()].concat();
         let all = self.keys.index_nodes(self.number, level, &self.hash);
@@ -51,12 +52,12 @@ impl<'k> Pivots<'k> {
     }
 }
 
-/// The label of what stands in a pivot's key; `None`: it is not a pivot's key.
+/// Returns the label in a pivot's key; `None`: it is not a pivot's key.
 pub(super) fn label(from: &[u8]) -> Option<&[u8]> {
     from.get(HASH_BYTES..).filter(|label| !label.is_empty())
 }
 
-/// On how many levels a new label is noted.
+/// Draws the number of levels on which a new label is stored.
 ///
 /// # Errors
 /// [`Error::NoRandomness`].

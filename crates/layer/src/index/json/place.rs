@@ -1,4 +1,4 @@
-//! Where keys lie among an index's entries: those that are too long to stand there whole are searched for.
+//! Finds the positions of keys among an index's entries. Keys that are too long to be stored whole need a search.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use crate::index::json::pivots::{self, LEVELS, PAGE, Pivots};
 use crate::index::maintainers::Within;
 use crate::store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
 
-/// Labels in order, and whether there are more.
+/// Labels in order, and whether more follow.
 type Labels = (Vec<Vec<u8>>, bool);
 
 /// An index within a transaction.
@@ -24,25 +24,25 @@ pub(crate) struct Among<'a> {
     pub within: &'a Within<'a>,
     pub number: u64,
     pub index: &'a flatbed_mango::Index,
-    /// Those of the documents that are meant.
+    /// The rows of one partition, or of all.
     pub places: RowPlaces<'a>,
-    /// Whether what is read makes no conflict.
+    /// True if reads add no conflicts.
     pub snapshot: bool,
-    /// What the transaction itself has written.
+    /// The writes of the transaction itself.
     pub written: Option<&'a Written>,
 }
 
-/// Keys that only their documents have, of documents that the transaction has written: their infos cannot be read in it.
+/// Keys that are only in their documents, for documents that the transaction has written: it cannot read their infos.
 pub(crate) type Written = HashMap<String, Vec<Value<'static>>>;
 
 impl Among<'_> {
-    /// Looks for the place of a key that was cut: `compare` says how it lies to another key.
+    /// Finds the position of a cut key. `compare` orders the key against another one.
     pub(crate) async fn search(&self, key: &SortKey, compare: impl Fn(&Value<'_>) -> Ordering) -> Result<Place> {
         let beginning = self.within.instance.keys.index_beginning(self.number, self.places, key.bytes());
         let at = |label: &[u8], behind| self.beside(&[key.bytes(), label].concat(), behind);
         let pivots = Pivots::new(&self.within.instance.keys, self.number, self.places, key.bytes());
         let mut search = Search::new();
-        // As soon as they are asked for all levels are, as few have any.
+        // All levels are read at once, as few of them have labels.
         let levels: Vec<u64> = (1..=LEVELS).collect();
         let first = try_join_all(levels.iter().map(|level| self.pivots(&pivots, *level, &search))).await?;
         let mut levels: Vec<(u64, Labels)> = levels.into_iter().zip(first).collect();
@@ -74,7 +74,7 @@ impl Among<'_> {
         }
     }
 
-    /// The first labels of a level between those that a search has seen; whether there are more.
+    /// Reads the first labels of a level between the search's bounds, and whether more follow.
     async fn pivots(&self, pivots: &Pivots<'_>, level: u64, search: &Search) -> Result<Labels> {
         let Within { trx, instance, .. } = *self.within;
         let page = trx.range(&pivots.range(level, search.between()), true).page(PAGE).await?;
@@ -86,7 +86,7 @@ impl Among<'_> {
         Ok((labels, !page.is_all()))
     }
 
-    /// The first entry of a range, or the last one: its label and its key.
+    /// Reads the first or last entry of a range: its label and key.
     async fn first(&self, range: &KeyRange, reverse: bool) -> Result<Option<(Vec<u8>, Value<'static>)>> {
         let Within { trx, instance, .. } = *self.within;
         if range.begin >= range.end {
@@ -101,7 +101,7 @@ impl Among<'_> {
         Ok(Some((split(&element).1.to_vec(), Value::Array(key))))
     }
 
-    /// The key of an entry.
+    /// Returns the key of an entry.
     pub(crate) async fn key(&self, id: &str, value: &[u8]) -> Result<Vec<Value<'static>>> {
         let Within { trx, instance, .. } = *self.within;
         if let EntryValue::Key(key) = entry::decode(value)? {
@@ -110,7 +110,7 @@ impl Among<'_> {
         if let Some(key) = self.written.and_then(|written| written.get(id)) {
             return Ok(key.clone());
         }
-        // Who changes the key changes the entry.
+        // A change of the key changes the entry, so a snapshot is enough.
         let found = Box::pin(begin_latest(trx, instance, id).finish(trx, instance)).await?;
         let key = match &found {
             Some((info, rows)) if !info.deleted => {
@@ -124,7 +124,7 @@ impl Among<'_> {
         }
     }
 
-    /// The key that stands before or behind the entries at a boundary.
+    /// Returns the storage key before or behind the entries at a boundary.
     pub(crate) fn at(&self, boundary: &Boundary) -> Vec<u8> {
         match boundary {
             Boundary::Before(bytes) => self.beside(bytes, false),
@@ -132,8 +132,8 @@ impl Among<'_> {
         }
     }
 
-    /// Before all entries that are sorted by these bytes or by more, or with `behind` after those that are sorted by these very
-    /// bytes, whatever their documents.
+    /// The position before all entries whose sort bytes begin with these, or with `behind` the position after the
+    /// entries with exactly these sort bytes.
     fn beside(&self, bytes: &[u8], behind: bool) -> Vec<u8> {
         let place = if behind { self.places.behind_element(bytes) } else { self.places.before_prefix(bytes) };
         self.within.instance.keys.index_place(self.number, &place)

@@ -1,5 +1,5 @@
-//! What must hold of a selector index: each document that its selector takes has an entry, at its own sequence, and no other has; by-seq
-//! names it where a write has entered it.
+//! Checks a selector index: exactly the documents that its selector matches have an entry, at their own sequences. The
+//! by-seq entry names the index if a write entered the document.
 
 use prost::Message;
 
@@ -13,7 +13,7 @@ use crate::store::proto;
 use crate::store::records::Info;
 use crate::store::seq::Seq;
 
-/// Whether a document's selector takes it.
+/// Returns whether a document's selector matches it.
 async fn is_taken(within: &Within<'_>, index: &proto::Index, id: &str, body: Body<'_>, info: &Info) -> Result<bool> {
     let mut selecting = Selecting::of_one(index);
     selecting.begin(within);
@@ -30,7 +30,7 @@ pub(crate) async fn check_document(
 ) -> Result<Option<String>> {
     let Within { trx, instance, .. } = *within;
     let number = index.number;
-    // Its builder enters tombstones last: how far it is with them is not looked up.
+    // The builder enters tombstones last, and its progress among them is not read.
     let may_be_built = is_built || info.deleted;
     let is_built = index.readable || is_built && !info.deleted;
     let seq = Seq::new(instance.incarnation(), info.stamp);

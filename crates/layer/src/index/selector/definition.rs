@@ -1,4 +1,5 @@
-//! What a selector index is: read from design documents, kept in the database's record, compiled once a process.
+//! Definitions of selector indexes: read from design documents, kept in the database's record, compiled once per
+//! process.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -13,28 +14,28 @@ use crate::index::selector::kind::NAME as KIND;
 use crate::store::features::is_outdated;
 use crate::store::proto;
 
-/// The member of design documents that defines selector indexes: an object of selectors, by the indexes' names.
+/// The member of design documents that defines selector indexes: an object of selectors by index name.
 pub(crate) const MEMBER: &str = "selector_indexes";
 
 /// The longest definition, in bytes.
 pub(crate) const DEFINITION_BYTES_MAX: usize = 16_000;
 
-/// What a selector takes of it as JSON text, beside the name and what stands around them.
+/// The limit of a selector's JSON text within a definition, in bytes.
 const SELECTOR_BYTES_MAX: usize = 15_000;
 
-/// A design document defines no more than this.
+/// The most indexes in a design document.
 const OF_DESIGN_MAX: usize = 64;
 
 /// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 200;
 
-/// Members of a definition. That of the collation is the one of json indexes.
+/// The members of a definition. The collation's member is that of json indexes.
 const NAME: &str = "name";
 const SELECTOR: &str = "selector";
 const COLLATION: &str = "collation";
 
-/// A selector index as a feed names it: by its name alone where one design document has an index of that name, or with the
-/// design document's.
+/// The name of a selector index in a feed: the index's name alone if it is unique among design documents, or with the
+/// design document's name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct IndexName {
     /// The design document's id.
@@ -43,8 +44,8 @@ pub struct IndexName {
 }
 
 impl IndexName {
-    /// Reads `NAME` or `DESIGN/NAME`; a design document's name may have slashes, and begin with `_design/`. `None`: a part of it is
-    /// empty.
+    /// Parses `NAME` or `DESIGN/NAME`. A design document's name may have slashes, and begin with `_design/`. `None`: a
+    /// part is empty.
     pub fn parse(text: &str) -> Option<IndexName> {
         let (design, name) = match text.rsplit_once('/') {
             Some((design, name)) => (Some(design), name),
@@ -58,10 +59,11 @@ impl IndexName {
         Some(IndexName { design: design.map(|design| format!("{DESIGN}/{design}")), name: name.to_owned() })
     }
 
-    /// The one of a record's indexes that is meant.
+    /// Finds the index in a record.
     ///
     /// # Errors
-    /// [`Refusal::NoSelectorIndex`], [`Refusal::AmbiguousIndex`]; [`IndexFailure::Building`]; a definition cannot be read.
+    /// [`Refusal::NoSelectorIndex`], [`Refusal::AmbiguousIndex`]; [`IndexFailure::Building`]; a definition cannot be
+    /// read.
     pub(crate) fn find<'r>(&self, record: &'r proto::DatabaseRecord, collation: &str) -> Result<&'r proto::Index> {
         let mut found: Option<&proto::Index> = None;
         for index in record.indexes.iter().filter(|index| index.kind == KIND) {
@@ -75,7 +77,7 @@ impl IndexName {
             found = Some(index);
         }
         let found = found.ok_or(Refusal::NoSelectorIndex)?;
-        // Those of an older collation become others, once somebody has come to it.
+        // The builder replaces indexes of an older collation.
         if !found.readable || is_outdated(record, collation) {
             return Err(IndexFailure::Building.into());
         }
@@ -83,13 +85,13 @@ impl IndexName {
     }
 }
 
-/// A definition, ready to be asked.
+/// A compiled definition.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub selector: Selector,
 }
 
-/// What is wrong with a definition.
+/// An error in a definition.
 #[derive(Debug)]
 enum Wrong {
     Name,
@@ -120,8 +122,8 @@ fn text_of(value: &Value<'_>) -> Vec<u8> {
     text
 }
 
-/// The definitions in a design document's body: of each index its name, its selector as it is written, and the collation's signature,
-/// as JSON. What is wrong, or not compiled before `stop` says so, is passed over.
+/// Returns the definitions in a design document's body, as JSON: the index's name, its selector as written, and the
+/// collation's signature. Invalid selectors, and those that are not compiled before `stop` returns true, are skipped.
 pub(crate) fn defined_by(body: &Value<'_>, collation: &str, stop: &dyn Fn() -> bool) -> Vec<Vec<u8>> {
     let Some(Value::Object(members)) = body.get(MEMBER) else { return Vec::new() };
     let mut names = HashSet::new();
@@ -136,10 +138,10 @@ pub(crate) fn defined_by(body: &Value<'_>, collation: &str, stop: &dyn Fn() -> b
     first.filter(|(name, selector)| is_right(name, selector)).map(definition).collect()
 }
 
-/// Whether a design document's member [`MEMBER`] may be written as it is.
+/// Checks the member [`MEMBER`] of a design document before it is written. `None`: `stop` returned true.
 ///
 /// # Errors
-/// [`Refusal::InvalidDesign`]; `None`: `stop` has said so.
+/// [`Refusal::InvalidDesign`].
 pub(crate) fn check(member: &Value<'_>, stop: &dyn Fn() -> bool) -> Option<std::result::Result<(), Refusal>> {
     let refused = |what, reason: String| Some(Err(Refusal::InvalidDesign { what, reason }));
     let member_is = |reason: String| refused(DesignFault::Member, reason);
@@ -173,7 +175,7 @@ pub(crate) fn check(member: &Value<'_>, stop: &dyn Fn() -> bool) -> Option<std::
     Some(Ok(()))
 }
 
-/// The index that an entry of a database's record defines.
+/// Compiles the index in an entry of a database's record.
 ///
 /// # Errors
 /// The record's bytes are not a definition.

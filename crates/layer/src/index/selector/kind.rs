@@ -1,4 +1,4 @@
-//! The kind of selector indexes.
+//! Implements the kind of selector indexes.
 
 use flatbed_flatten::json::Value;
 use futures_util::future::BoxFuture;
@@ -15,14 +15,13 @@ use crate::store::keys::IndexPart;
 use crate::store::proto;
 use crate::store::records::Info;
 
-/// What an entry takes beside its document's id: a key twice, revision, names of channels; another key that is cleared; the number in
-/// the entry of by-seq.
+/// The bytes of an entry beside its document's id: a key twice, revision, names of channels; another key that is
+/// cleared; the number in the by-seq entry.
 const ENTRY_BYTES: u64 = 600;
 
 /// The kind of selector indexes.
 pub(crate) struct Selected;
 
-/// Its name in records.
 pub(crate) const NAME: &str = "selector";
 
 impl Kind for Selected {
@@ -43,11 +42,11 @@ impl Kind for Selected {
     }
 
     fn compile(&self, index: &proto::Index) {
-        // What is wrong with it is said where it is used.
+        // The index's readers and writers report its errors.
         let _ = definition::compiled(index);
     }
 
-    // What a selector takes may rest on the order of texts.
+    // A selector's result may depend on the order of texts.
     fn reordered(&self, index: &proto::Index, collation: &str) -> Option<Vec<u8>> {
         reordered(&index.definition, collation)
     }

@@ -1,7 +1,7 @@
-//! Which selector indexes take a document, in the transactions that change documents.
+//! Maintains selector indexes in the transactions that change documents.
 //!
-//! An entry stands at its document's own sequence, which the info says: so what a document had is taken away without a read, and
-//! nothing lies beside the entries.
+//! An entry is stored at its document's own sequence, which the info has. Old entries are therefore cleared without a
+//! read, and need no further rows.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::store::transaction::Quiet;
 
 type NextId = Pin<Box<dyn Future<Output = foundationdb::FdbResult<Option<FdbSlice>>> + Send + Sync>>;
 
-/// The value of a document's entry: that of by-seq, without what its conflicts are.
+/// Returns the value of a document's entry: that of by-seq without the conflicts.
 pub(crate) fn entry_of_document(id: &str, info: &Info) -> Vec<u8> {
     let entry = proto::SequenceEntry {
         document_id: id.to_owned(),
@@ -43,12 +43,12 @@ pub(crate) fn entry_of_document(id: &str, info: &Info) -> Vec<u8> {
     entry.encode_to_vec()
 }
 
-/// One index, in one transaction.
+/// One index in one transaction.
 struct One {
     number: u64,
-    /// What is wrong with an index that cannot be kept refuses the write.
+    /// An index that cannot be maintained refuses the write with this error.
     index: Result<Arc<Compiled>>,
-    /// Of so many names.
+    /// The reader, and the number of field names that it was made with.
     reader: Option<(usize, SelectorReader)>,
 }
 
@@ -62,7 +62,7 @@ impl One {
         self.index.as_ref().is_ok_and(lacks)
     }
 
-    /// Whether a document is taken, by its body.
+    /// Returns whether the selector matches a document, from its body.
     async fn takes(&mut self, within: &Within<'_>, id: &str, info: &Info, body: Body<'_>) -> Result<bool> {
         let index = self.index.clone()?;
         let (clock, began) = (&within.inner.clock, within.inner.clock.now());
@@ -76,7 +76,7 @@ impl One {
         yield_if_long(clock, began).await;
         match taken {
             Ok(taken) => Ok(taken),
-            // It is in no index, whenever it is asked about.
+            // A selector that exhausts its steps on a document matches never.
             Err(RowsError::Exhausted(_)) => Ok(false),
             Err(RowsError::Decode(error)) => {
                 Err(Error::Corrupt(format!("the body of {id:?} in {}: {error}", within.instance.name)))
@@ -84,7 +84,7 @@ impl One {
         }
     }
 
-    /// Whether a document is taken with the names that are known, found in a turn where that takes long.
+    /// Matches a document under the known names. A long match takes a turn.
     async fn matches(
         &mut self,
         within: &Within<'_>,
@@ -94,7 +94,7 @@ impl One {
         body: Body<'_>,
     ) -> Result<std::result::Result<bool, RowsError>> {
         let instance = within.instance;
-        // What takes long asks whether to stop.
+        // Long matches check `stop`.
         match self.with_names(&instance.fields, index, special_of(id, info), body) {
             Err(RowsError::Exhausted(Exhausted::Stopped)) => {}
             done => return Ok(done),
@@ -105,7 +105,7 @@ impl One {
         add(&mut digest, &definition);
         add(&mut digest, id.as_bytes());
         add(&mut digest, info.winner.to_string().as_bytes());
-        // Names that come later may be in bodies all the same.
+        // Later names may still occur in bodies.
         let names = if self.lacks_names(instance) { instance.fields.len() as u64 } else { 0 };
         digest.update(names.to_be_bytes());
         digest.update([u8::from(info.deleted)]);
@@ -172,10 +172,10 @@ fn matches(
     }
 }
 
-/// All selector indexes of a database, in one transaction.
+/// All selector indexes of a database in one transaction.
 pub(crate) struct Selecting {
     all: Vec<One>,
-    /// How many names there are: asked for where this process may lack some.
+    /// The number of names, read if this process may lack some.
     next_field_id: Option<NextId>,
     asked: bool,
 }
@@ -186,7 +186,7 @@ impl Selecting {
         Selecting { all: all.collect(), next_field_id: None, asked: false }
     }
 
-    /// The same of one index alone.
+    /// A single index.
     pub(crate) fn of_one(index: &proto::Index) -> Selecting {
         Selecting { all: vec![One::new(index)], next_field_id: None, asked: false }
     }
@@ -195,7 +195,6 @@ impl Selecting {
         self.all.is_empty()
     }
 
-    /// The numbers of the indexes.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
         self.all.iter().map(|one| one.number)
     }
@@ -210,7 +209,7 @@ impl Selecting {
         }
     }
 
-    /// The numbers of those that take the new winner.
+    /// Returns the numbers of the indexes whose selectors match the new winner.
     pub(crate) async fn selected(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<Vec<u64>> {
         let rows = change.new_rows(within).await?;
         let body = match &rows {
@@ -221,7 +220,7 @@ impl Selecting {
         self.taking(within, change.id, change.new, body).await
     }
 
-    /// The same of a document and its body.
+    /// Like [`Selecting::selected`], for a document and its body.
     pub(crate) async fn taking(
         &mut self,
         within: &Within<'_>,
@@ -242,7 +241,7 @@ impl Selecting {
     }
 }
 
-/// Enters documents where they stand, for a builder.
+/// Enters documents at their current sequences, for a builder.
 pub(crate) struct Maintainer(Selecting);
 
 impl Maintainer {
@@ -269,7 +268,7 @@ impl IndexMaintainer for Maintainer {
     }
 
     fn purged<'a>(&'a mut self, _: &'a Within<'a>, _: &'a Purged<'a>) -> Result<Later<'a>> {
-        // By-seq takes it away.
+        // By-seq clears the entry.
         Ok(None)
     }
 }

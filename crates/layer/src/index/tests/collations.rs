@@ -1,4 +1,4 @@
-//! Json indexes beside programs whose collations are older or newer.
+//! Json indexes beside programs with older or newer collations.
 #![cfg(test)]
 
 use flatbed_mango::Find as Request;
@@ -16,14 +16,14 @@ const MAPS: [&str; 2] = [
     r#"{"fields":{"n":"asc"},"partial_filter_selector":{"n":{"$gte":2.50}}}"#,
 ];
 
-/// The same database at a program with another collation.
+/// The same database in a program with another collation.
 async fn program(db: &Database, collation: &'static str) -> Database {
     let (mut layer, authority) = Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
     Arc::get_mut(&mut layer.inner).expect("no other has it").collation = collation;
     layer.database("db", authority.for_job("test"))
 }
 
-/// An older program, with some documents and indexes that it has built, and a newer one.
+/// An older program, with some documents and built indexes, and a newer one.
 async fn two() -> (Database, Database, Storage) {
     let (db, storage) = database().await;
     let (older, newer) = (program(&db, OLDER).await, program(&db, NEWER).await);
@@ -36,7 +36,7 @@ async fn two() -> (Database, Database, Storage) {
     (older, newer, storage)
 }
 
-/// Numbers and states of the indexes, and the orders that the record names.
+/// Numbers and states of the indexes, and the collations that the record names.
 async fn states(db: &Database) -> (Vec<(u64, bool)>, Vec<String>) {
     let record = resolved(&db.inner, &db.name).await.unwrap().record.clone();
     let orders = record.features.iter().filter_map(|feature| feature.strip_prefix("collation:"));
@@ -49,7 +49,7 @@ fn is_refused<T: std::fmt::Debug>(result: Result<T>) {
     assert!(matches!(&result, Err(Error::FeatureUnknown { feature: found, .. }) if *found == feature), "{result:?}");
 }
 
-/// The ids that a query by name finds; `None`: it waits for its index.
+/// Returns the ids that a query by name finds; `None`: it waits for its index.
 async fn found(db: &Database, indexes: &crate::JsonIndexes) -> Option<Vec<String>> {
     let selector = parse(br#"{"selector":{"name":"n3"}}"#, &Limits::default()).unwrap();
     let find = Request::parse(&selector, None, &|| false).unwrap();
@@ -71,12 +71,12 @@ async fn found(db: &Database, indexes: &crate::JsonIndexes) -> Option<Vec<String
 async fn a_write_of_a_newer_program_builds_indexes_anew() {
     let (older, newer, _storage) = two().await;
     assert_eq!(states(&newer).await, (vec![(1, true), (2, true)], vec![OLDER.to_owned()]));
-    // Neither finds anything wrong before.
+    // Neither finds a violation before.
     assert_clean(&older).await;
     assert_clean(&newer).await;
     put(&newer, "new", None, r#"{"name":"new","n":7}"#).await.unwrap();
     assert_eq!(states(&newer).await, (vec![(3, false), (4, false)], vec![NEWER.to_owned()]));
-    // What the older one had is gone, and what is written since is there.
+    // The old entries are gone, and entries of later writes exist.
     for (number, ids) in [(1, vec![]), (2, vec![]), (3, vec!["new"]), (4, vec!["new"])] {
         assert_eq!(ids_of(&newer, number).await, ids, "{number}");
     }
@@ -86,11 +86,11 @@ async fn a_write_of_a_newer_program_builds_indexes_anew() {
     build_all(&newer).await;
     assert_exact(&newer).await;
     assert_clean(&newer).await;
-    // The definitions are those that the design document has here: they stay with an edit that leaves them.
+    // The definitions are those of this program: an edit that does not change them keeps them.
     let rev = newer.get("_design/a", &GetOptions::default()).await.unwrap().rev;
     put(&newer, "_design/a", Some(&rev), &design(&MAPS)).await.unwrap();
     assert_eq!(states(&newer).await, (vec![(3, true), (4, true)], vec![NEWER.to_owned()]));
-    // Nor has anything been undone.
+    // Nothing has been reverted.
     is_refused(reorder(&older.inner, "db").await);
     assert_eq!(states(&newer).await, (vec![(3, true), (4, true)], vec![NEWER.to_owned()]));
 }
@@ -107,7 +107,7 @@ async fn a_query_of_a_newer_program_does_not_read_an_older_index_and_has_it_buil
     let waits = tokio::time::timeout(Duration::from_millis(200), found(&newer, &indexes)).await;
     assert!(matches!(waits, Err(_) | Ok(None)), "{waits:?}");
     assert_eq!(states(&newer).await.0, [(1, true), (2, true)], "a read writes nothing");
-    // To have looked at the database is enough for the rest.
+    // Background work does the rest after the database was opened.
     let background = background(&newer, Duration::from_secs(1));
     background.start();
     until("the indexes are built", async || states(&newer).await.0 == [(3, true), (4, true)]).await;
@@ -147,7 +147,7 @@ async fn a_write_of_an_older_program_that_does_not_know_of_it_is_not_committed()
     };
     let trx = begin(&older);
     write.attempt(&trx, FIRST).await.unwrap();
-    // A builder of the older one, too.
+    // A builder of the older one fails, too.
     let build = begin(&older);
     let mut step = Step::new(inner, "db", 1, Pace::default());
     step.attempt(&build, FIRST).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_write_of_an_older_program_that_does_not_know_of_it_is_not_committed()
     assert!(trx.commit().await.is_err());
     assert!(build.commit().await.is_err());
     is_refused(write.attempt(&begin(&older), FIRST).await.map(|_| ()));
-    // Done once, it is not done again.
+    // It is not done again.
     reorder(&newer.inner, "db").await.unwrap();
     assert_eq!(states(&newer).await.0, [(3, false), (4, false)]);
     build_all(&newer).await;
@@ -164,7 +164,7 @@ async fn a_write_of_an_older_program_that_does_not_know_of_it_is_not_committed()
     assert_clean(&newer).await;
 }
 
-/// Both write all the time, and the newer one comes in the middle.
+/// Both programs write continuously, and the newer one starts in the middle.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_write_is_lost_from_an_index_in_a_rolling_update() {
     let (older, newer, _storage) = two().await;

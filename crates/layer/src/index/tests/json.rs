@@ -1,4 +1,4 @@
-//! Json indexes at work: at two layers that do not know the same, and under random work.
+//! Json indexes at two layers with different caches, and under random work.
 #![cfg(test)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub(super) fn design(maps: &[&str]) -> String {
     format!(r#"{{"language":"query","views":{{{}}}}}"#, views.join(","))
 }
 
-/// The ids of an index's entries, in their order.
+/// The ids of an index's entries, in order.
 pub(super) async fn ids_of(db: &Database, number: u64) -> Vec<String> {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     let pages = all_of(db, &instance, number).await;
@@ -35,7 +35,7 @@ pub(super) async fn ids_of(db: &Database, number: u64) -> Vec<String> {
     found
 }
 
-/// The same as all documents say.
+/// The ids that follow from all documents.
 async fn expected(db: &Database, index: &Index) -> Vec<String> {
     let mut walk = db.all_docs(crate::AllDocsQuery { include_docs: true, ..crate::AllDocsQuery::default() });
     let mut rows = Vec::new();
@@ -67,7 +67,7 @@ async fn a_process_that_knows_neither_the_index_nor_its_names_keeps_it() {
     put(&one, "_design/a", None, &design(&[r#"{"fields":{"name":"asc"}}"#])).await.unwrap();
     build_all(&one).await;
     assert_eq!(ids_of(&one, 1).await, ["gone", "d"]);
-    // It learns of the index in the transaction itself, and of the name too.
+    // It learns of the index and of the name within the transaction.
     put(&other, "new", None, r#"{"x":2}"#).await.unwrap();
     put(&other, "d", Some(&rev), r#"{"x":3}"#).await.unwrap();
     other.purge("gone", &[gone]).await.unwrap();
@@ -129,7 +129,7 @@ async fn filters_are_compiled_in_a_turn() {
     drop(held);
     assert_eq!(soon(asking).await.unwrap().unwrap(), 2);
     assert!(db.json_indexes_known().is_some());
-    // A process that has not looked for them compiles them between two attempts, once.
+    // A process without them compiles them once, between two attempts.
     let trx = begin(&db);
     let within = Within { inner: &db.inner, trx: &trx, instance: &instance };
     compile_within(&within).await.unwrap();
@@ -143,7 +143,7 @@ async fn filters_are_compiled_in_a_turn() {
     compile_within(&within).await.unwrap();
 }
 
-/// It waits between two attempts, of which the second has the answer and needs no turn.
+/// The operation waits between two attempts, of which the second has the result and needs no turn.
 #[tokio::test]
 async fn no_transaction_waits_for_a_turn() {
     let (layer, authority, _storage) = crate::fenced::layer().await;
@@ -180,7 +180,7 @@ async fn no_transaction_waits_for_a_turn() {
         });
         let instance = resolved(&db.inner, &db.name).await.unwrap();
         until("it waits for a turn", async || instance.selecting.try_lock().is_err()).await;
-        // Has both turns when it has had one.
+        // It has both turns at the same time as one.
         let mut next = Box::pin(turns.acquire_many_owned(2));
         assert!((&mut next).now_or_never().is_none());
         drop(held);
@@ -194,8 +194,8 @@ async fn no_transaction_waits_for_a_turn() {
     }
 }
 
-/// A filter ends its turn inside a document where another database waits, after about a million steps. Each regular expression takes
-/// 1.6 million on 100 kB.
+/// A match ends its turn inside a document if another database waits, after about a million steps. Each regular
+/// expression takes 1.6 million on 100 kB.
 #[tokio::test]
 async fn a_filter_on_a_large_document_gives_its_turn_up() {
     let (layer, authority, _storage) = crate::fenced::layer().await;
@@ -240,7 +240,7 @@ async fn a_filter_on_a_large_document_gives_its_turn_up() {
     }
 }
 
-/// Each clears long keys that take much of a transaction.
+/// Each clears long keys, which take much of a transaction.
 #[tokio::test]
 async fn many_long_keys_that_go_are_taken_in_several_transactions() {
     let (db, _storage) = database().await;
@@ -273,7 +273,7 @@ async fn a_document_with_large_entries_in_many_indexes_is_refused() {
     put(&db, "small", None, &text(10)).await.unwrap();
 }
 
-/// Keys that come each between the last two: their labels' room says nothing of how many there are.
+/// Each key sorts between the last two: the length of labels does not depend on the number of keys.
 #[tokio::test]
 async fn long_keys_in_the_worst_order_cost_few_reads() {
     let (db, _storage) = database().await;
@@ -281,7 +281,7 @@ async fn long_keys_in_the_worst_order_cost_few_reads() {
     build_all(&db).await;
     let text = |n: usize| format!(r#"{{"k":"{}{}{}"}}"#, "x".repeat(4_200), "01".repeat(n / 2), "1".repeat(n % 2));
     let mut revs = Vec::new();
-    // A few at once: to compare two of these keys takes a while where nothing is optimized.
+    // A few concurrently: a comparison of two of these keys is slow without optimizations.
     for from in (0..40).step_by(5) {
         let texts: Vec<_> = (from..from + 5).map(|n| (format!("d{n:04}"), text(n))).collect();
         let edits: Vec<_> = texts.iter().map(|(id, text)| edit(id, None, text)).collect();
@@ -298,7 +298,7 @@ async fn long_keys_in_the_worst_order_cost_few_reads() {
         most = most.max(waits.path.depth());
     }
     println!("{pivots} pivots, {most} waits");
-    // It would be a wait and more for each of them.
+    // In sequence it would be at least a wait for each of them.
     assert!(most < 35, "{most} waits");
     assert_clean(&db).await;
     let ids: Vec<String> = (0..revs.len()).map(|n| format!("d{n:04}")).collect();
@@ -310,7 +310,8 @@ async fn long_keys_in_the_worst_order_cost_few_reads() {
     assert_clean(&db).await;
 }
 
-/// Documents that come each between the last two by their ids are entered in another order: their labels stay short.
+/// Documents whose keys sort between the last two, in the order of ids, are entered in another order: their labels stay
+/// short.
 #[tokio::test]
 async fn long_keys_are_built_in_no_order() {
     let (db, _storage) = database().await;
@@ -336,19 +337,19 @@ async fn long_keys_are_built_in_no_order() {
         }
     }
     assert_eq!(labels.len(), 64);
-    // In the order of ids it would be a bit for each of them, and 32 before the first: two words of 8 bytes.
+    // In the order of ids each would add a bit, after 32 for the first: two words of 8 bytes.
     let long = labels.iter().filter(|bytes| **bytes > 8).count();
     assert!(long < 10, "{labels:?}");
 }
 
-/// A builder that finds no room for a long key has the index begun anew, with labels that have.
+/// A builder without room for a long key begins a new index, whose labels have room.
 #[tokio::test]
 async fn an_index_without_room_is_built_under_another_number() {
     let (db, _storage) = database().await;
     let text = |n: u8| format!(r#"{{"k":"{}{n}"}}"#, "x".repeat(4_200));
     put(&db, "between", None, &text(2)).await.unwrap();
     put(&db, "_design/a", None, &design(&[r#"{"fields":{"k":"asc"}}"#])).await.unwrap();
-    // Those around it come by writes, and are as close as labels can be.
+    // Writes add the keys around it, which are as close as labels can be.
     put(&db, "before", None, &text(1)).await.unwrap();
     put(&db, "behind", None, &text(3)).await.unwrap();
     let instance = resolved(&db.inner, &db.name).await.unwrap();
@@ -378,7 +379,7 @@ async fn an_index_without_room_is_built_under_another_number() {
     assert_clean(&db).await;
 }
 
-/// How many labels are noted for searches.
+/// The number of labels stored for searches.
 async fn pivots_of(db: &Database, number: u64) -> usize {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     let trx = begin(db);
@@ -413,7 +414,7 @@ fn body(random: &mut Random) -> String {
     }
 }
 
-/// Edits, conflicts, deletions, purges, and now and then other indexes; and queries, which never fail.
+/// Edits, conflicts, deletions, purges, and sometimes other indexes; and queries, which never fail.
 async fn writer(db: Database, seed: u64) {
     let mut random = Random(seed);
     for _ in 0..50 {
@@ -440,7 +441,7 @@ async fn writer(db: Database, seed: u64) {
         };
         match done {
             Ok(()) | Err(Error::Refused(Refusal::Conflict | Refusal::DocumentNotFound(_))) => {}
-            // What may have been committed, by what is there.
+            // A commit with an unknown result is resolved by a read.
             Err(Error::Storage(error)) if error.is_maybe_committed() => {}
             Err(error) => panic!("{error}"),
         }

@@ -1,4 +1,4 @@
-//! Random work at two layers, while what builds indexes and compacts is killed again and again.
+//! Random work at two layers, while builders and compactions are killed repeatedly.
 #![cfg(test)]
 
 use flatbed_testkit::{Faults, Random, Storage, pass};
@@ -20,7 +20,7 @@ pub(crate) async fn with_faults(
     Some(([one, other], storage))
 }
 
-/// Edits, conflicts, deletions, purges, compactions, and now and then another list of indexes.
+/// Edits, conflicts, deletions, purges, compactions, and sometimes another list of indexes.
 async fn writer(db: Database, seed: u64) {
     let mut random = Random(seed);
     for _ in 0..60 {
@@ -58,14 +58,14 @@ async fn writer(db: Database, seed: u64) {
         };
         match done {
             Ok(()) | Err(Error::Refused(Refusal::Conflict | Refusal::DocumentNotFound(_))) => {}
-            // What may have been committed, by what is there.
+            // A commit with an unknown result is resolved by a read.
             Err(Error::Storage(error)) if error.is_maybe_committed() => {}
             Err(error) => panic!("{error}"),
         }
     }
 }
 
-/// What builds and compacts is killed again and again.
+/// Builders and compactions that are killed repeatedly.
 pub(super) async fn workers(db: Database, seed: u64, ended: tokio::sync::watch::Receiver<bool>) {
     let mut random = Random(seed);
     while !*ended.borrow() {

@@ -1,5 +1,5 @@
-//! Selector indexes at work: whatever is written, purged, built and renewed, a feed of one gives what a walk gives that asks its selector
-//! about each document, to administrators and to users of channels.
+//! Selector indexes: whatever is written, purged, built and renewed, a feed of an index equals a walk that matches its
+//! selector with each document, for administrators and for users of channels.
 #![cfg(test)]
 
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ const SELECTORS: [(&str, &str); 6] = [
     ("designs", r#"{"_id":{"$regex":"^_design/"}}"#),
 ];
 
-/// A design document that defines these of them.
+/// A design document with these indexes.
 fn design(which: impl IntoIterator<Item = usize>) -> String {
     let one = |at: usize| format!("{:?}:{}", SELECTORS[at].0, SELECTORS[at].1);
     let all: Vec<String> = which.into_iter().map(one).collect();
@@ -41,7 +41,7 @@ fn scope(name: &str) -> Scope {
     Scope::Selected(Arc::new(IndexName::parse(name).unwrap()))
 }
 
-/// All pages up to the end, and where the feed stands.
+/// Reads all pages up to the end, and the feed's last position.
 async fn all_rows(changes: &mut Changes) -> (Vec<ChangeRow>, String) {
     let mut rows = Vec::new();
     loop {
@@ -59,7 +59,7 @@ async fn all_rows(changes: &mut Changes) -> (Vec<ChangeRow>, String) {
     }
 }
 
-/// Whatever fails before.
+/// Checks the refusal, after any injected faults.
 async fn assert_refused(changes: &mut Changes) {
     loop {
         match changes.next_page().await {
@@ -70,7 +70,7 @@ async fn assert_refused(changes: &mut Changes) {
     }
 }
 
-/// The rows that a walk gives, of those of documents as they are the ones that a selector takes.
+/// Returns the rows of a walk whose documents a selector matches.
 async fn walked(db: &Reader, selector: &str, query: &ChangesQuery) -> (Vec<ChangeRow>, String) {
     let extras = Extras { leaves: query.extras.leaves, documents: Documents::Yes };
     let walk = ChangesQuery { scope: Scope::All, limit: None, extras, ..query.clone() };
@@ -105,7 +105,7 @@ fn nothing() -> Document {
     }
 }
 
-/// Compares all that a feed may be asked.
+/// Compares all kinds of feeds.
 async fn assert_same(db: &Reader) {
     let defined: Vec<proto::Index> = indexes_of_kind(db).await;
     let sees_all = *db.asker() == Asker::All;
@@ -131,7 +131,7 @@ async fn assert_same(db: &Reader) {
                 }
             }
         }
-        // And by the raw keys.
+        // Also by the raw keys.
         if sees_all {
             let found = seqs_of(db, index.number).await;
             assert_eq!(found, all.iter().map(|row| row.seq).collect::<Vec<_>>(), "{name}");
@@ -147,7 +147,7 @@ async fn indexes_of_kind(db: &Reader) -> Vec<proto::Index> {
     record.indexes.iter().filter(|index| index.kind == "selector").cloned().collect()
 }
 
-/// The sequences of an index's entries by its raw keys.
+/// The sequences of an index's entries from its raw keys.
 async fn seqs_of(db: &Reader, number: u64) -> Vec<Seq> {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     loop {
@@ -167,13 +167,13 @@ async fn seqs_of(db: &Reader, number: u64) -> Vec<Seq> {
 fn settled<T>(done: Result<T>) {
     match done {
         Ok(_) | Err(Error::Refused(Refusal::Conflict | Refusal::DocumentNotFound(_))) => {}
-        // What may have been committed, by what is there.
+        // A commit with an unknown result is resolved by a read.
         Err(Error::Storage(error)) if error.is_maybe_committed() => {}
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Edits, conflicts, deletions with bodies, purges, compactions, and now and then other indexes.
+/// Edits, conflicts, deletions with bodies, purges, compactions, and sometimes other indexes.
 async fn writer(db: Database, seed: u64) {
     let mut random = Random(seed);
     let user = Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::fenced::user("writer"));
@@ -214,7 +214,7 @@ async fn writer(db: Database, seed: u64) {
     }
 }
 
-/// Gives and takes channels meanwhile.
+/// Grants and revokes channels meanwhile.
 async fn administrator(db: Database, seed: u64) {
     let mut random = Random(seed);
     for _ in 0..12 {
@@ -265,7 +265,7 @@ async fn torture(probability: f64, seed: u64, has_channels: bool) {
         working.await.unwrap();
     }
     assert_clean(&one).await;
-    // All of them in the end, some of which were there before.
+    // All of them at the end, some of which existed before.
     let parent = one.get("_design/a", &GetOptions::default()).await.ok().map(|document| document.rev);
     settled(put(&one, "_design/a", parent.as_ref(), &design(0..SELECTORS.len())).await);
     build_all(&one).await;
@@ -277,9 +277,9 @@ async fn torture(probability: f64, seed: u64, has_channels: bool) {
             .into_iter()
             .flat_map(|db| askers.iter().map(|asker| db.reader().asked_by(asker.clone())))
             .collect();
-        // Faults cost waits, and next to no work: all at once.
+        // All at once: faults cost waits, and hardly any work.
         futures_util::future::join_all(readers.iter().map(assert_same)).await;
-        // Who is no user is let in by neither.
+        // Neither admits an unknown user.
         for scope in [Scope::All, scope("a/two")] {
             let nobody = one.reader().asked_by(Asker::Principal("nobody".into()));
             if has_channels {
@@ -312,7 +312,7 @@ async fn users_of_channels_get_what_a_walk_gives_them() {
     torture(0.02, 6, true).await;
 }
 
-/// Tombstones among the documents of before, with bodies and without.
+/// Tombstones among the earlier documents, with and without bodies.
 #[tokio::test]
 async fn a_builder_that_is_killed_at_any_step_enters_tombstones_too() {
     let (db, _storage) = database().await;
@@ -352,7 +352,7 @@ async fn a_builder_that_is_killed_at_any_step_enters_tombstones_too() {
     assert_same(&db.reader().asked_by(Asker::All)).await;
 }
 
-/// What comes next, by pages or from what is shared, and whether it was shared.
+/// Returns the next rows, from pages or from the shared feed, and whether they were shared.
 async fn next(changes: &mut Changes) -> Result<(Vec<String>, bool)> {
     let came = async {
         loop {
@@ -375,7 +375,7 @@ async fn next(changes: &mut Changes) -> Result<(Vec<String>, bool)> {
 async fn followers_get_what_is_shared_until_the_index_is_another_one() {
     let (db, _storage) = database().await;
     put(&db, "old", None, r#"{"kind":"k2"}"#).await.unwrap();
-    // Followed before there is an index: what is shared says nothing of it.
+    // Followed before the index exists: the shared feed lacks it.
     let mut plain = db.changes(ChangesQuery::default());
     all_rows(&mut plain).await;
     let since = Since::after(db.update_seq().await.unwrap());
@@ -412,7 +412,7 @@ async fn followers_get_what_is_shared_until_the_index_is_another_one() {
     }
     assert!(shared > 0, "nothing came from what is shared");
     assert_eq!(metrics.selector_index_followers.get(), 1);
-    // A document that is taken no more has no row, as in a walk.
+    // A document that no longer matches has no row, as in a walk.
     put(&db, "before", Some(&written), r#"{"kind":"k1"}"#).await.unwrap();
     // The same index, beside another one.
     let defined = put(&db, "_design/a", Some(&defined), &design([0, 1])).await.unwrap();
@@ -432,7 +432,7 @@ async fn followers_get_what_is_shared_until_the_index_is_another_one() {
     assert_clean(&db).await;
 }
 
-/// What one transaction writes to an index goes with the index.
+/// Entries that a transaction writes to an index are cleared with it.
 #[tokio::test]
 async fn an_index_goes_in_a_transaction_that_writes_to_it() {
     let (db, _storage) = database().await;
@@ -446,12 +446,12 @@ async fn an_index_goes_in_a_transaction_that_writes_to_it() {
     assert_clean(&db).await;
 }
 
-/// What an index costs a write: a key that is cleared, and one that is written where it takes the document. Nothing is read.
+/// The cost of an index on a write: a cleared key, and a written one if the selector matches. Nothing is read.
 #[tokio::test]
 async fn writes_wait_no_more_than_without_an_index() {
     let (db, _storage) = database().await;
     let rev = put(&db, "d", None, r#"{"kind":"k2"}"#).await.unwrap();
-    // What is cached then is, too.
+    // The other caches are filled by then, too.
     let rev = put(&db, "d", Some(&rev), r#"{"kind":"k2","n":0}"#).await.unwrap();
     let (rev, without) = crate::waits::count(put(&db, "d", Some(&rev), r#"{"kind":"k2","n":1}"#)).await;
     put(&db, "_design/a", None, &design([0, 1])).await.unwrap();

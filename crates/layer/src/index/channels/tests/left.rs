@@ -1,4 +1,4 @@
-//! What feeds and reads say of documents that have left channels.
+//! Feeds and reads of documents that have left channels.
 #![cfg(test)]
 
 use super::*;
@@ -19,7 +19,8 @@ async fn anna(server: &Database, channels: &[&str]) {
     server.put_principal(&write).await.unwrap();
 }
 
-/// The documents of anna's feed behind a place, each with whether it is revoked or removed, and where the feed stands then.
+/// Returns the documents of anna's feed behind a position, each with whether it is revoked or removed, and the feed's
+/// new position.
 async fn told(server: &Database, since: Since) -> (Vec<(String, bool)>, Since) {
     let reader = server.reader().asked_by(Asker::Principal("anna".into()));
     let mut changes = reader.changes(ChangesQuery { since, revocations: true, ..ChangesQuery::default() });
@@ -34,7 +35,8 @@ async fn told(server: &Database, since: Since) -> (Vec<(String, bool)>, Since) {
     }
 }
 
-/// Who reads on behind the loss of a channel hears of all that they may have of it, wherever that has been since, and of nothing else.
+/// A reader that lost a channel gets the revocation of each of its documents, whatever happened to them since, and of
+/// no others.
 #[tokio::test]
 async fn who_lost_a_channel_hears_of_what_was_there() {
     let ([server, db], _storage) = database(true).await;
@@ -57,7 +59,7 @@ async fn who_lost_a_channel_hears_of_what_was_there() {
     for id in ["back", "twice"] {
         put(&db, id, revs.get(id), r#"{"channels":"A"}"#).await;
     }
-    // These came when she had it no more, and one of them has gone since.
+    // These were added after she lost it, and one of them has been removed since.
     put(&db, "before", Some(&before), r#"{"channels":"A"}"#).await;
     let new = put(&db, "new", None, r#"{"channels":"A"}"#).await;
     put(&db, "new", Some(&new), r#"{"channels":[]}"#).await;
@@ -68,14 +70,15 @@ async fn who_lost_a_channel_hears_of_what_was_there() {
         rows
     };
     assert_eq!(sorted(told(&server, since).await), lost);
-    // Who is given it again is sent what is there, and hears of the others.
+    // A regrant sends the channel's current documents, and revocations of the others.
     anna(&server, &["A", "C"]).await;
     lost.iter_mut().for_each(|(id, is_gone)| *is_gone = ["gone", "moved"].contains(&&**id));
     lost.insert(1, ("before".to_owned(), false));
     assert_eq!(sorted(told(&server, since).await), lost);
 }
 
-/// The same of documents in more channels than their infos name: since when they are in one of them says no change of the others.
+/// The same for documents in more channels than their infos name: the beginning of a stay in one of them says nothing
+/// about changes of the others.
 #[tokio::test]
 async fn who_lost_one_of_many_channels_hears_of_what_was_there() {
     let ([server, db], _storage) = database(true).await;
@@ -106,7 +109,7 @@ async fn who_lost_one_of_many_channels_hears_of_what_was_there() {
         let rev = put(&db, id, revs.get(id), &body).await;
         revs.insert(id, rev);
     }
-    // This one came when she had it no more.
+    // This one was added after she lost it.
     let came = put(&db, "came", Some(&came), &body(0, &["A"])).await;
     put(&db, "came", Some(&came), &body(1, &["A"])).await;
     assert_clean(&db).await;
@@ -115,7 +118,7 @@ async fn who_lost_one_of_many_channels_hears_of_what_was_there() {
     assert_eq!(rows, ["fewer", "gone", "more", "other"].map(|id| (id.to_owned(), true)));
 }
 
-/// The same of all documents, which need be in no channel.
+/// The same for access to all documents, which may be in no channel.
 #[tokio::test]
 async fn who_lost_all_hears_of_what_there_was() {
     let ([server, db], _storage) = database(true).await;
@@ -134,8 +137,8 @@ async fn who_lost_all_hears_of_what_there_was() {
     assert_clean(&db).await;
 }
 
-/// Whoever was told that a document left, and asks for the revision with which it did, hears that: also who has been given the channel of that
-/// revision since, and would keep its body in the place of what they are to forget.
+/// A reader that was told that a document left gets the same answer when it reads the revision with which it left, even
+/// with access to that revision's channel since: it would otherwise keep a body that it is to remove.
 #[tokio::test]
 async fn the_revision_with_which_a_document_left_says_so() {
     let ([server, db], _storage) = database(true).await;
@@ -163,7 +166,7 @@ async fn the_revision_with_which_a_document_left_says_so() {
     };
     let removed = br#""_removed":true"#.to_vec();
     assert_eq!(shown(&gone).await, [(gone.clone(), removed)].into());
-    // One that is seen is as it is, whatever it has left; and older ones are by their own channels.
+    // A visible revision is shown whatever the document has left; older ones are judged by their own channels.
     put(&db, "d", Some(&third), r#"{"channels":"B"}"#).await;
     let shown = reader.get("d", &options(&gone, false)).await.unwrap();
     assert_eq!((shown.rev, shown.body), (gone, br#""channels":"B""#.to_vec()));

@@ -1,4 +1,4 @@
-//! Reads of revisions beside the winner: which of them are over, and what it takes to find out.
+//! Reads revisions beside the winner: which of them count as deleted or expired, and the cost of finding out.
 #![cfg(test)]
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use crate::channels::PrincipalWrite;
 use crate::waits::count;
 use crate::{Got, OpenRevs, Reader};
 
-/// Who sees channel A.
+/// A user with access to channel A.
 fn user() -> PrincipalWrite {
     PrincipalWrite {
         kind: flatbed_channels::Kind::User,
@@ -22,7 +22,7 @@ fn user() -> PrincipalWrite {
     }
 }
 
-/// Somebody who sees channel A, and an administrator.
+/// A user with access to channel A, and an administrator.
 async fn readers(server: &Database) -> [Reader; 2] {
     server.put_principal(&user()).await.unwrap();
     let anna = server.reader().asked_by(Asker::Principal("anna".into()));
@@ -33,7 +33,7 @@ fn of(rev: &RevId) -> GetOptions {
     GetOptions { rev: Some(rev.clone()), ..GetOptions::default() }
 }
 
-/// What a reader is shown of revisions: their bodies, nothing where they are missing.
+/// The revisions shown to a reader: their bodies, or nothing if they are missing.
 type Shown = BTreeMap<RevId, Option<(bool, Vec<u8>)>>;
 
 fn shown(document: Document) -> (bool, Vec<u8>) {
@@ -50,7 +50,7 @@ async fn one_by_one(reader: &Reader, revs: &[RevId]) -> Shown {
     found
 }
 
-/// The requests that there is room for, until all are answered.
+/// Reads all revisions, in requests up to the limit.
 async fn in_bulk(reader: &Reader, revs: &[RevId]) -> Shown {
     let requests: Vec<_> = revs.iter().map(|rev| ("d".to_owned(), of(rev))).collect();
     let mut found = Vec::new();
@@ -77,14 +77,14 @@ async fn open(reader: &Reader, revs: &OpenRevs) -> Shown {
     each.collect()
 }
 
-/// Whatever the tree, and whichever way they are asked for.
+/// For any tree, and for each kind of request.
 #[tokio::test]
 async fn what_came_to_an_end_is_over_with_all_that_it_came_of() {
     let mut random = Random(0x6f76_6572);
     for _ in 0..8 {
         let ([server, db], _storage) = database(true).await;
         let readers = readers(&server).await;
-        // Each with its line, newest first, and whether it has ended.
+        // Each with its ancestry, newest first, and whether it has expired.
         let mut revs: Vec<(Vec<String>, bool)> = Vec::new();
         for n in 0..24 {
             let below = match random.below(5) {
@@ -117,8 +117,8 @@ async fn what_came_to_an_end_is_over_with_all_that_it_came_of() {
     }
 }
 
-/// The revision that the feed names as the one that left is shown as that also once the document has ended, or is deleted, and whoever asks
-/// has been given the channel that it left to: what comes with a channel has no tombstones.
+/// The revision that the feed names as the one that left stays shown as such after the document has expired or is
+/// deleted and the reader has been given its new channel: a newly granted channel brings no tombstones.
 #[tokio::test]
 async fn what_has_left_before_the_end_has_left() {
     for last in [r#"{"channels":"C","ends":1}"#, r#"{"channels":"B","ends":1}"#, r#"{"channels":"B","_deleted":true}"#]
@@ -139,7 +139,7 @@ async fn what_has_left_before_the_end_has_left() {
     }
 }
 
-/// A document of many revisions is gone through once for all of those that are asked for, and of a leaf not at all.
+/// The records of a document with many revisions are read once for all requested revisions, and not at all for a leaf.
 #[tokio::test]
 async fn records_are_gone_through_once() {
     const REVISIONS: usize = 40;
@@ -159,7 +159,7 @@ async fn records_are_gone_through_once() {
     for reader in &readers {
         let (found, waits) = count(open(reader, &OpenRevs::Some(revs.clone()))).await;
         assert!(found.values().all(Option::is_some), "{found:?}");
-        // A range of each body, and beside them the tree, the winner, the records and the names of fields.
+        // A range for each body, and the tree, the winner, the records and the field names.
         let is_exact = crate::store::waits::are_exact();
         assert!(!is_exact || waits.range_reads <= REVISIONS as u64 + 6, "{waits:?}");
         let (found, waits) = count(in_bulk(reader, &revs)).await;
@@ -172,7 +172,7 @@ async fn records_are_gone_through_once() {
     }
 }
 
-/// However large the records are that writers have made, a read of one revision is bounded: old ones are missing then, leaves never.
+/// A read of one revision is bounded even with large records: old revisions are then missing, leaves never.
 #[tokio::test]
 async fn records_are_gone_through_no_further_than_there_is_room() {
     let ([server, db], _storage) = database(true).await;
