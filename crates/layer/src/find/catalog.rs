@@ -18,14 +18,14 @@ use crate::store::features::is_outdated;
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// A database's indexes of Mango at one moment.
+/// A snapshot of a database's Mango indexes.
 #[derive(Debug, Clone)]
 pub struct JsonIndexes {
     of: InstanceId,
     all: Vec<Index>,
     /// The indexes that queries may read; `None`: all.
     readable: Option<Vec<Index>>,
-    /// Each json index's number, and its index.
+    /// The json indexes with their numbers.
     numbers: Vec<(u64, Arc<Index>)>,
     room: DefinitionRoom,
     collation: &'static str,
@@ -33,7 +33,7 @@ pub struct JsonIndexes {
 }
 
 impl JsonIndexes {
-    /// `collation`: the order that can be read.
+    /// `collation`: the order that this program can read.
     fn of(instance: &Instance, collation: &'static str) -> Result<JsonIndexes> {
         let (indexes, is_partitioned) = (&instance.record.indexes, instance.record.partitioned);
         let mut all = vec![Index::all_docs()];
@@ -59,27 +59,28 @@ impl JsonIndexes {
         Ok(JsonIndexes { of, all, readable, numbers, room, collation, is_partitioned })
     }
 
-    /// All that are defined, with the index of all ids, in the order of lists.
+    /// All defined indexes and the index of all ids, in listing order.
     pub fn all(&self) -> &[Index] {
         &self.all
     }
 
-    /// Those that can be read now, with the index of all ids.
+    /// The readable indexes, including the index of all ids.
     pub fn readable(&self) -> &[Index] {
         self.readable.as_ref().unwrap_or(&self.all)
     }
 
-    /// Whether an index can be read now.
+    /// Returns whether an index is readable now.
     pub fn is_readable(&self, index: &Index) -> bool {
         self.readable().contains(index)
     }
 
-    /// Whether the database is partitioned.
+    /// Returns whether the database is partitioned.
     pub fn is_partitioned(&self) -> bool {
         self.is_partitioned
     }
 
-    /// Whether the index of this view of a design document fits beside the others; an index beyond the limits is not kept.
+    /// Returns whether the index of this design document's view fits into the record. An index beyond the limits is not
+    /// kept.
     pub fn has_room_for(&self, design_id: &str, body: &Value<'_>, view: &str) -> bool {
         let Some(map) = body.get("views").and_then(|views| views.get(view)) else { return true };
         let member = |name: &str, value: Value<'static>| Value::Object(vec![(name.to_owned().into(), value)]);
@@ -93,8 +94,8 @@ impl JsonIndexes {
         defined.iter().all(|definition| room.take(definition.len(), design_id.len()))
     }
 
-    /// Plans a `_find` or `_count`. Where an answer without what was written last will do, an index that is still being built
-    /// is chosen only if no other can be.
+    /// Plans a `_find` or `_count`. If the answer may lack recent writes, an index under construction is chosen only if
+    /// no other is usable.
     ///
     /// # Errors
     /// As [`flatbed_mango::plan()`].
@@ -102,7 +103,7 @@ impl JsonIndexes {
         self.plan_unless(database, find, &|| false)
     }
 
-    /// As [`JsonIndexes::plan`], for as long as `stop`, asked before each index, does not say otherwise.
+    /// Like [`JsonIndexes::plan`], and stops when `stop` returns true before an index.
     ///
     /// # Errors
     /// As [`flatbed_mango::plan_unless()`].
@@ -121,17 +122,17 @@ impl JsonIndexes {
         flatbed_mango::plan_unless(find, &catalog(&self.all), stop)
     }
 
-    /// The number of an index of these; `None` of that of all ids.
+    /// Returns the number of an index; `None` for the index of all ids.
     pub(crate) fn number(&self, index: &Index) -> Option<u64> {
         self.numbers.iter().find(|(_, found)| **found == *index).map(|(number, _)| *number)
     }
 
-    /// Whether they are of this database, and not of another one that had its name: numbers are the same in all.
+    /// Returns whether they belong to this database. A database that reuses a name also reuses numbers.
     pub(crate) fn are_of(&self, instance: &Instance) -> bool {
         self.of == instance.id()
     }
 
-    /// Whether the database has the same ones.
+    /// Returns whether the database still has the same indexes.
     pub(crate) fn are_those_of(&self, instance: &Instance) -> bool {
         let now = json_indexes(&instance.record.indexes).map(|index| index.number);
         now.eq(self.numbers.iter().map(|(number, _)| *number))
@@ -153,7 +154,7 @@ impl Operation for Look<'_> {
 }
 
 impl Reader {
-    /// The database's json indexes as they are now.
+    /// Reads the database's current json indexes.
     ///
     /// # Errors
     /// [`crate::Error::DatabaseNotFound`], and those of the storage.
@@ -164,8 +165,9 @@ impl Reader {
         JsonIndexes::of(&instance, self.inner.collation).map(Arc::new)
     }
 
-    /// The same as this process saw them last, without a read; `None`: it knows nothing of the database, or has to compile their
-    /// filters first. A query that was planned with older ones is refused ([`crate::Refusal::IndexGone`]).
+    /// Returns the json indexes from this process's cache, without a read. `None`: the database is not cached, or
+    /// filters must be compiled first. A query that was planned with outdated indexes is refused
+    /// ([`crate::Refusal::IndexGone`]).
     pub fn json_indexes_known(&self) -> Option<Arc<JsonIndexes>> {
         let instance = self.inner.cached(&self.name)?;
         if uncompiled(&instance).next().is_some() {

@@ -1,4 +1,4 @@
-//! The documents of a page: read together, asked by their rows, and shown where they are selected.
+//! Reads the documents of a page together, matches them by their rows, and returns the selected ones.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,42 +24,41 @@ use crate::read::get::{Known, read_ahead, shown};
 use crate::store::records::Info;
 use crate::store::seq::STAMP_BYTES;
 
-/// Documents whose reads are under way, at least: a page of an answer is read in one go.
+/// The least number of concurrent reads of documents, so that a page of an answer takes one round trip.
 const READ_AHEAD_MIN: usize = 64;
 
-/// What of each comes at first, where it is not known that they are small.
+/// The bytes that each document's first read returns, until documents are known to be small.
 const FIRST_BYTES: usize = 16_000;
 
-/// Others have their turn after so long.
+/// The time after which a match yields to other tasks.
 const TURN: Duration = Duration::from_millis(2);
 
-/// A document whose match has paused, and where it resumes.
+/// A paused match of a document, and the position to resume at.
 #[derive(Debug, Clone)]
 pub(crate) struct PausedMatch {
     id: String,
-    /// The document's last change. A match of a document that has changed since begins anew.
+    /// The document's last change. If the document has changed since, the match begins again.
     stamp: [u8; STAMP_BYTES],
     progress: Progress,
 }
 
-/// A selector at work on the documents of one transaction.
+/// Matches documents in one transaction.
 pub(crate) struct Matcher<'a> {
     within: &'a Within<'a>,
     selector: &'a Selector,
     rows: RowSelector<'a>,
-    /// It asks about what is shown beside the body.
+    /// True if the selector tests members beside the body.
     asks_beside: bool,
     conflicts: bool,
     stop: Option<&'a Stop>,
     has_waiters: Option<&'a Stop>,
     paused: Option<PausedMatch>,
     turn: Instant,
-    /// The time spent matching.
     matched: Duration,
 }
 
 impl<'a> Matcher<'a> {
-    /// `paused`: a match of an earlier transaction, which this one resumes.
+    /// `paused`: the match of an earlier transaction to resume.
     pub(crate) fn new(
         within: &'a Within<'a>,
         selector: &'a Selector,
@@ -83,29 +82,29 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Takes the match that has paused.
     pub(crate) fn take_paused(&mut self) -> Option<PausedMatch> {
         self.paused.take()
     }
 
-    /// The time spent matching documents, without waits.
+    /// Returns the time spent matching documents, without waits.
     pub(crate) fn matched(&self) -> Duration {
         self.matched
     }
 
-    /// Whether names may be missing that other processes gave ids.
+    /// Returns whether other processes may have given ids to names that this one lacks.
     pub(crate) fn lacks_ids(&self) -> bool {
         self.rows.lacks_ids()
     }
 
-    /// Whether a document is selected. Returns `None` if its slice is over and others wait for a turn: see [`Matcher::take_paused`].
+    /// Returns whether a document is selected. `None`: its slice is over and other work waits for a turn; see
+    /// [`Matcher::take_paused`].
     pub(crate) async fn selects(&mut self, id: &str, found: &(Info, Rows)) -> Result<Option<bool>> {
         let clock = self.within.trx.clock();
         if clock.since(self.turn) > TURN {
             tokio::task::yield_now().await;
             self.turn = clock.now();
         }
-        // A selector asks itself only within a document that takes long.
+        // The selector itself checks `stop` only within a slow match.
         if self.stop.is_some_and(|stop| stop()) {
             return Err(Refusal::SelectorExhausted.into());
         }
@@ -136,7 +135,7 @@ impl<'a> Matcher<'a> {
                     self.rows = self.selector.for_rows(&instance.fields.view());
                     is_reloaded = true;
                 }
-                // A query that takes no turns shares the runtime's threads.
+                // A query without turns shares the runtime's threads.
                 Err(RowsError::Exhausted(Exhausted::Paused)) if self.has_waiters.is_none() => {
                     tokio::task::yield_now().await;
                 }
@@ -156,7 +155,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Matches a document for one slice, and adds the time that this took.
+    /// Matches a document for one slice, and adds up the time.
     fn slice(
         &mut self,
         info: &Info,
@@ -172,7 +171,7 @@ impl<'a> Matcher<'a> {
         matched
     }
 
-    /// Whether a document of an index's fields, which are small, is selected. Its match does not pause.
+    /// Returns whether the document of an index's fields, which is small, is selected. Its match does not pause.
     pub(crate) fn selects_value(&mut self, document: &Value<'_>) -> Result<bool> {
         let (clock, stop) = (self.within.trx.clock(), || self.stop.is_some_and(|stop| stop()));
         let began = clock.now();
@@ -182,7 +181,7 @@ impl<'a> Matcher<'a> {
     }
 }
 
-/// A document as selectors see it, with its special members.
+/// Returns a document as selectors see it, with its special members.
 fn whole(document: &Document) -> Result<Value<'static>> {
     let text = [b"{", document.body.as_slice(), b"}"].concat();
     let body = parse(&text, &Limits::default()).map_err(|error| Error::Corrupt(error.to_string()))?;
@@ -212,12 +211,12 @@ fn stub(attachment: &Attachment) -> Value<'static> {
     ])
 }
 
-/// Reads documents in order, some ahead, those left out that are known.
+/// Reads documents in order and ahead, except those that are already known.
 pub(crate) struct Documents<'a> {
     within: &'a Within<'a>,
     ids: &'a [&'a str],
     known: Vec<Known>,
-    /// The next that is asked for.
+    /// The next document to read.
     ahead: usize,
     reads: VecDeque<(usize, LatestRead<BoxFuture<'static, FdbResult<FdbValues>>>)>,
     bytes: usize,
@@ -229,12 +228,12 @@ impl<'a> Documents<'a> {
         Documents { within, ids, known, ahead: 0, reads: VecDeque::new(), bytes: 0 }
     }
 
-    /// What those that were asked for take.
+    /// Returns the bytes of the documents read.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The document at a place, which must be behind all that were asked for.
+    /// Returns the document at `at`, which must be behind all earlier calls.
     pub(crate) async fn get(&mut self, at: usize) -> Result<Option<(Info, Rows)>> {
         let Within { trx, instance, .. } = *self.within;
         let found = match self.known.get_mut(at).map(std::mem::take).unwrap_or_default() {
@@ -258,7 +257,7 @@ impl<'a> Documents<'a> {
                     }
                     self.ahead += 1;
                 }
-                // Some before it may have been passed over.
+                // The caller may have skipped some documents before it.
                 while self.reads.front().is_some_and(|(of, _)| *of < at) {
                     self.reads.pop_front();
                 }

@@ -1,4 +1,4 @@
-//! Queries of Mango: which json indexes there are to choose from, and how a plan is carried out, page by page.
+//! Mango queries: the json indexes to choose from, and the execution of plans page by page.
 
 mod catalog;
 mod documents;

@@ -24,38 +24,38 @@ use crate::store::keys::IndexPart;
 use crate::store::records::ById;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// Rows of a page whose documents are read one by one.
+/// The most rows of a page whose documents are read one by one.
 const DOCUMENTS_MAX: usize = if cfg!(test) { 7 } else { 500 };
 
-/// The same of the first page, where it is not known how many of them are selected.
+/// The same limit for the first page, when the selectivity is unknown.
 const FIRST_DOCUMENTS: usize = if cfg!(test) { 3 } else { 64 };
 
-/// Rows of a page without documents.
+/// The most rows of a page that reads no documents.
 const ROWS_MAX: usize = if cfg!(test) { 11 } else { PAGE_ROWS_MAX };
 
-/// A page ends after so long: a transaction has 5 s.
+/// A page ends after this time: a transaction has 5 s.
 const TIME_MAX: Duration = Duration::from_millis(1_500);
 
 /// A page ends after it has matched documents for this long, if other work waits for a turn.
 const SLICE: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_millis(20) };
 
-/// And after so long in all, if others wait: also to read documents takes the turn.
+/// The total time after which a page ends if other work waits: reads of documents hold the turn, too.
 const WAITED_FOR: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_millis(100) };
 
-/// A page whose rows are fewer is read when it is asked for.
+/// A page with fewer rows is not read ahead.
 const AHEAD_ROWS_MIN: usize = if cfg!(test) { 3 } else { 64 };
 
-/// Where a page begins.
+/// The beginning of a page.
 #[derive(Debug, Clone)]
 pub(crate) struct Place {
-    /// Behind this key; `None`: at the beginning.
+    /// The page begins behind this key; `None`: at the beginning.
     behind: Option<Vec<u8>>,
-    /// Rows that are passed over without a look at their documents.
+    /// Rows that are skipped without reading their documents.
     skip: u64,
-    /// Rows of the page, at most.
+    /// The most rows of the page.
     rows_max: usize,
     pace: Pace,
-    /// The match of its first document, if that has paused.
+    /// The paused match of its first document.
     paused: Option<PausedMatch>,
 }
 
@@ -63,7 +63,7 @@ impl Place {
     pub(crate) fn first(query: &Query, skip: u64, limit: u64) -> Place {
         let wanted = usize::try_from(skip.saturating_add(limit)).unwrap_or(usize::MAX);
         let is_keys = matches!(query.source, Source::Keys(_));
-        // Of rows without a residual each is answered: no more are read than that.
+        // Without a residual condition each row is answered, so no more rows than the limit are read.
         let rows_max = match (is_keys, query.residual.is_none()) {
             (true, true) => wanted,
             (true, false) => wanted.saturating_mul(2).max(FIRST_DOCUMENTS),
@@ -73,12 +73,12 @@ impl Place {
         Place { behind: None, skip, rows_max: rows_max.max(1), pace: Pace::FIRST, paused: None }
     }
 
-    /// Whether a page that was read from there has what one from here would have.
+    /// Returns whether a page read from there equals one read from here.
     pub(crate) fn is_at(&self, other: &Place) -> bool {
         (&self.behind, self.skip) == (&other.behind, other.skip)
     }
 
-    /// Whether it is worth the while to read it before it is asked for.
+    /// Returns whether the page is worth reading ahead.
     pub(crate) fn may_be_ahead(&self) -> bool {
         self.rows_max >= AHEAD_ROWS_MIN
     }
@@ -89,36 +89,36 @@ impl Place {
     }
 }
 
-/// A document that is selected.
+/// A selected document.
 pub(crate) struct Found {
-    /// How many rows were examined with it.
+    /// The number of rows examined up to and including this one.
     pub ordinal: u64,
     pub id: String,
-    /// The row's key, as a bookmark has it.
+    /// The row's key, for a bookmark.
     pub key: Value<'static>,
-    /// `None`: it is only counted, or passed over.
+    /// `None`: the document is only counted or skipped.
     pub document: Option<FoundDocument>,
-    /// A design document, which is not answered, nor are the rows that were examined for it.
+    /// True for a design document, which is not answered; neither are the rows examined for it counted.
     pub is_dropped: bool,
 }
 
-/// What was read.
+/// A page that was read.
 pub(crate) struct PageRead {
     pub instance: InstanceId,
-    /// How many rows.
+    /// The number of rows examined.
     pub examined: u64,
     pub found: Vec<Found>,
     pub next: Option<Place>,
 }
 
-/// A page's transaction. `None`: the index is still being built.
+/// The transaction of a page. It returns `None` while the index is being built.
 pub(crate) struct Page<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
     pub query: &'a Query,
     pub place: &'a Place,
     pub is_first: bool,
-    /// Gets where the next page begins, as soon as that is known.
+    /// Receives the beginning of the next page, as soon as it is known.
     pub listed: Option<oneshot::Sender<Place>>,
 }
 
@@ -170,7 +170,7 @@ impl Operation for Page<'_> {
         let read = ranges::read(trx, &ranges, place.rows_max.min(most), query.reverse).await?;
         let mut page = PageRead { instance: instance.id(), examined: 0, found: Vec::new(), next: None };
         if let (Some(listed), true, Some((last, _))) = (self.listed.take(), read.more, read.rows.last()) {
-            // Who reads may have gone.
+            // The reader may be gone.
             let _ = listed.send(place.next(last.clone(), read.rows.len() as u64, place.pace.behind()));
         }
         let rows = rows_of(trx, &instance, &read.rows, is_keys)?;
@@ -184,7 +184,7 @@ impl Operation for Page<'_> {
         for (at, (id, entry)) in rows.iter().enumerate() {
             page.examined += 1;
             let Some(entry) = entry else { continue };
-            // Of an index of fields no entry is of one.
+            // An index of fields contains no design documents.
             let is_dropped = query.number.is_none() && DocumentId::of(id).is_design();
             let one = One { query, within: &within, passes: (at as u64) < place.skip, is_dropped };
             match one.look(id, entry, at, &mut documents, matcher.as_mut()).await? {
@@ -216,7 +216,7 @@ impl Operation for Page<'_> {
             page.next = Some(Place {
                 behind: last.map(|(key, _)| key.clone()).or_else(|| place.behind.clone()),
                 skip: place.skip.saturating_sub(page.examined),
-                // The paused document alone, since it is read again.
+                // Only the paused document, since it is read again.
                 rows_max: 1,
                 pace: place.pace,
                 paused: matcher.as_mut().and_then(Matcher::take_paused),
@@ -230,7 +230,7 @@ impl Operation for Page<'_> {
             };
             let mut next = place.next(last.clone(), page.examined, pace);
             if has_yielded {
-                // Twice what a slice had time for, since rows that were read and not examined are read again.
+                // Twice the rows that a slice had time for, since rows that are read but not examined are read again.
                 next.rows_max = examined.saturating_mul(2);
             }
             page.next = Some(next);
@@ -239,7 +239,7 @@ impl Operation for Page<'_> {
     }
 }
 
-/// A row: its document's id, and the entry's value if it is one of a json index; `None`: its document has ended.
+/// A row: its document's id, and the entry's value in a json index. `None`: its document has expired.
 type Row<'r> = (String, Option<Option<&'r [u8]>>);
 
 fn rows_of<'r>(
@@ -261,7 +261,7 @@ fn rows_of<'r>(
     read.iter().map(row).collect()
 }
 
-/// The outcome of a look at a row.
+/// The outcome of examining a row.
 enum Looked {
     NotSelected,
     /// The row's key and document.
@@ -270,18 +270,18 @@ enum Looked {
     Paused,
 }
 
-/// A row that is looked at.
+/// A row under examination.
 struct One<'a> {
     query: &'a Query,
     within: &'a Within<'a>,
-    /// It is passed over whatever it holds.
+    /// True if it is skipped whatever it contains.
     passes: bool,
-    /// It is a design document.
+    /// True for a design document.
     is_dropped: bool,
 }
 
 impl One<'_> {
-    /// Looks at a row, and at its document if need be.
+    /// Examines a row, and its document if needed.
     async fn look(
         &self,
         id: &str,
@@ -315,7 +315,7 @@ impl One<'_> {
         if passes && query.number.is_some() {
             return Ok(Looked::Selected(shown_key(key().await?), None));
         }
-        // What all of these are worth is known without their documents.
+        // These rows are decided without their documents.
         if is_dropped && (query.counts || query.counts_each) {
             return Ok(match query.counts_each {
                 true => Looked::Selected(Value::Null, None),
@@ -323,7 +323,7 @@ impl One<'_> {
             });
         }
         let Some(found) = documents.get(at).await? else { return Ok(Looked::NotSelected) };
-        // It may have ended since the row was read, or the row not say when it does.
+        // The document may have expired since the row was read, or the row lacks its expiry.
         if found.0.deleted || found.0.has_ended(within.trx.clock().unix_ms()) {
             return Ok(Looked::NotSelected);
         }

@@ -1,4 +1,4 @@
-//! Queries of one partition against what its documents say, and what they read.
+//! Compares queries of one partition with a scan of its documents, and counts their reads.
 #![cfg(test)]
 
 use flatbed_mango::{Bookmark, Find as Request};
@@ -11,10 +11,10 @@ use crate::find::tests::{
 };
 use crate::waits;
 
-/// Some begin with others; two are equal in the order of strings; ids of one lie among those of others.
+/// Some are prefixes of others; two are equal in the order of strings; ids of some sort among those of others.
 const PARTITIONS: [&str; 6] = ["a", "a!", "aa", "a\\u0000", "\u{e9}", "e\u{301}"];
 
-/// As it stands in JSON.
+/// The partition as JSON text.
 fn partition_of(at: usize) -> String {
     PARTITIONS[at % PARTITIONS.len()].to_owned()
 }
@@ -23,7 +23,7 @@ fn ids(at: usize, id: &str) -> String {
     format!("{}:{id}", partition_of(at).replace("\\u0000", "\0"))
 }
 
-/// A design document whose indexes are of all partitions.
+/// A design document whose indexes cover all partitions.
 fn of_all(maps: &[&str]) -> String {
     design(maps).replacen('{', r#"{"options":{"partitioned":false},"#, 1)
 }
@@ -86,7 +86,7 @@ async fn queries_of_a_partition_are_answered_as_its_documents_say() {
     background.stop().await;
 }
 
-/// Of 600 documents in 20 partitions, 30 are of one: no other's entry is read, whatever a bookmark names.
+/// Of 600 documents in 20 partitions, 30 are in one: no entry of another one is read, whatever a bookmark names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_one_partition_are_read() {
     let (_layer, background, db, _storage) = with_background_of("parts").await;

@@ -1,4 +1,4 @@
-//! A query under way.
+//! A running query.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,60 +22,61 @@ use crate::instance::InstanceId;
 use crate::store::keys::RowPlaces;
 use crate::store::waits;
 
-/// Says that nobody is waiting.
+/// Returns true if the client has stopped waiting.
 pub(crate) type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// Pages of one query that are read while another one is taken.
+/// The most pages of a query that are read ahead.
 const AHEAD_MAX: usize = 3;
 
-/// What of a plan's documents is wanted, and how.
+/// Options of a query's execution.
 #[derive(Clone, Default)]
 pub struct FindOptions {
-    /// How many that are selected are passed over.
+    /// The number of selected documents to skip.
     pub skip: u64,
-    /// How many are answered at most.
+    /// The most documents to answer.
     pub limit: u64,
-    /// Documents have their conflicts.
+    /// True to add conflicts to documents.
     pub conflicts: bool,
-    /// What is examined is counted up to the document behind the last one, as CouchDB does; else no further than that one.
+    /// True to count examined rows up to the document behind the last one, as CouchDB does, instead of up to the last
+    /// one.
     pub exact_stats: bool,
-    /// Each row is looked at where the query is asked, as in CouchDB with `r` above 1: of design documents none is counted.
+    /// True to examine each row on its own, as CouchDB does with `r` above 1: design documents are then not counted.
     pub counts_each: bool,
-    /// Counts the documents instead of returning them.
+    /// True to count the documents instead of returning them.
     pub counts: bool,
-    /// No page is read while another one is taken: its selector takes long, and is matched where the query is asked.
+    /// True to read no page ahead: the selector takes long, and is matched in the caller's turn.
     pub is_alone: bool,
-    /// Called between documents and inside a document that takes long. `true`: others wait for their turn, and the page ends once it
-    /// has matched, or read, for a slice. The next page resumes inside the document.
+    /// Called between documents and inside a slow match. If it returns true, other work waits for a turn, and the page
+    /// ends after it has matched or read for a slice. The next page resumes inside the document.
     pub has_waiters: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
-    /// Asked now and then; `true`: nobody is waiting.
+    /// Called regularly; `true`: the client has stopped waiting.
     pub stop: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
 }
 
-/// What a query answers of a document.
+/// A document of a query's answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FoundDocument {
-    /// All of it.
+    /// The whole document.
     Whole(Box<Document>),
-    /// Its id and the index's fields, where the plan is covering: see [`Plan::document_of`].
+    /// Its id and the index's fields, for a covering plan: see [`Plan::document_of`].
     Covered(Value<'static>),
 }
 
-/// A document that a query has found.
+/// A row of a query's answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundRow {
-    /// Its id.
+    /// The document's id.
     pub id: String,
     /// The document.
     pub document: FoundDocument,
 }
 
-/// A plan with all that belongs to it.
+/// A plan with everything that its execution needs.
 pub(crate) struct Query {
     pub index: Index,
-    /// Of a json index.
+    /// The number of a json index.
     pub number: Option<u64>,
-    /// Of which the index's entries are read, where each has an index of its own.
+    /// The partition to read, for an index per partition.
     pub partition: Option<String>,
     pub source: Source,
     pub reverse: bool,
@@ -83,28 +84,28 @@ pub(crate) struct Query {
     pub residual: Option<Selector>,
     pub after: Option<Bookmark>,
     pub conflicts: bool,
-    /// No document is shown.
+    /// True if documents are not answered.
     pub counts: bool,
-    /// No document is read, either.
+    /// True if documents are not read, either.
     pub counts_rows: bool,
-    /// No design document is counted, whether it is selected or not.
+    /// True if design documents are never counted.
     pub counts_each: bool,
     pub stop: Option<Stop>,
     pub has_waiters: Option<Stop>,
-    /// The indexes that it was planned with.
+    /// The indexes with which the query was planned.
     pub indexes: JsonIndexes,
 }
 
 impl Query {
-    /// The query's json index, as far as it is read.
+    /// Returns the query's json index within a transaction.
     pub(crate) fn among<'a>(&'a self, within: &'a Within<'a>, number: u64) -> Among<'a> {
         let places = RowPlaces(self.partition.as_deref());
         Among { within, number, index: &self.index, places, snapshot: true, written: None }
     }
 }
 
-/// A query under way. Each page is a transaction of its own: consistent in itself, and the query may take longer than
-/// FoundationDB's 5 s. An index that is still being built is waited for.
+/// A running query. Each page is a transaction of its own and consistent in itself, so that the query may take longer
+/// than FoundationDB's 5 s. The query waits for an index that is still being built.
 pub struct Find {
     database: Reader,
     query: Arc<Query>,
@@ -112,25 +113,25 @@ pub struct Find {
     limit: u64,
     exact_stats: bool,
     is_alone: bool,
-    /// While it waits for its index.
+    /// Set while it waits for its index.
     waiting: Option<Waiting>,
-    /// It has waited, and is to look whether its index may be read.
+    /// True after a wait, until it has checked the index again.
     has_waited: bool,
-    /// Where the next page begins; `None` after the last.
+    /// The beginning of the next page; `None` after the last.
     next: Option<Place>,
     instance: Option<InstanceId>,
     stats: ExecutionStats,
-    /// Rows that were examined since the last one that is selected.
+    /// The rows examined since the last selected one.
     pending: u64,
     last: Option<Bookmark>,
     ahead: VecDeque<Ahead>,
 }
 
-/// A page that is being read by a task, which ends with who wants it.
+/// A page that a task reads ahead. The task ends when this is dropped.
 struct Ahead {
     place: Place,
     task: JoinHandle<Result<Option<PageRead>>>,
-    /// Where the page behind it begins, if this one is not cut off; `None` once it was asked.
+    /// Receives the beginning of the page behind it, unless this one is cut off; `None` once received.
     listed: Option<oneshot::Receiver<Place>>,
     _room: OwnedSemaphorePermit,
 }
@@ -142,7 +143,7 @@ impl Drop for Ahead {
 }
 
 impl Reader {
-    /// Carries out a plan that was made with these indexes of the database. Nothing is read yet.
+    /// Begins a query with a plan that was made with these indexes of the database. It reads nothing yet.
     pub fn find(&self, indexes: &JsonIndexes, plan: &Plan<'_>, options: FindOptions) -> Find {
         let FindOptions { skip, limit, conflicts, exact_stats, counts_each, counts, .. } = options;
         let FindOptions { is_alone, has_waiters, stop, .. } = options;
@@ -184,27 +185,27 @@ impl Reader {
 }
 
 impl Find {
-    /// What was examined and answered until now; the time is the caller's to fill in.
+    /// Returns the rows examined and documents answered so far. The caller fills in the time.
     pub fn stats(&self) -> ExecutionStats {
         self.stats
     }
 
-    /// Whether there may be another page.
+    /// Returns whether another page may follow.
     pub fn has_more(&self) -> bool {
         self.next.is_some()
     }
 
-    /// The row that was answered, or passed over by `skip`, last.
+    /// Returns the last row that was answered or skipped.
     pub fn last(&self) -> Option<&Bookmark> {
         self.last.as_ref()
     }
 
-    /// The next documents, at least one; `None` at the end. Of a count they are none.
+    /// Returns the next documents, at least one; `None` at the end. A count returns no documents.
     ///
     /// # Errors
-    /// [`Refusal::IndexGone`]: the database has other indexes than those that it was planned with; before the first page it is to
-    /// be planned anew. [`Refusal::SelectorExhausted`]. [`Error::Index`]. [`Error::DatabaseNotFound`] also if the database has become another one
-    /// since the first page.
+    /// [`Refusal::IndexGone`]: the database has other indexes than the query was planned with; before the first page
+    /// the caller plans again. [`Refusal::SelectorExhausted`]. [`Error::Index`]. [`Error::DatabaseNotFound`] also if
+    /// another database has replaced this one since the first page.
     #[boxed]
     pub async fn next_page(&mut self) -> Result<Option<Vec<FoundRow>>> {
         while let Some(rows) = self.read_page().await? {
@@ -215,7 +216,8 @@ impl Find {
         Ok(None)
     }
 
-    /// As [`Find::next_page`], of one page, which may have none; or of none, while its index is being built.
+    /// Like [`Find::next_page`], for a single page, which may be empty. It is also empty while the index is being
+    /// built.
     ///
     /// # Errors
     /// As there.
@@ -250,13 +252,13 @@ impl Find {
         Ok(Some(rows))
     }
 
-    /// Waits for half a second, about, where its index was found to be still under construction. True: a page may be read.
+    /// Waits about half a second if the index was found under construction. Returns true if a page may be read.
     ///
     /// # Errors
     /// [`Error::Index`].
     #[boxed]
     pub async fn wait(&mut self) -> Result<bool> {
-        // Whoever asked before the page is read does not wait once more with it.
+        // A wait before the page is not repeated while reading it.
         if let (Some(waiting), false) = (&mut self.waiting, self.has_waited) {
             self.has_waited = self.database.wait_for(waiting).await?;
             return Ok(self.has_waited);
@@ -271,10 +273,10 @@ impl Find {
         Ok(())
     }
 
-    /// Counts a page's rows, and takes those that are answered.
+    /// Counts a page's rows, and returns those to answer.
     ///
-    /// As in CouchDB a row that is selected brings what was examined since the one before it, and what the end of the query
-    /// finds comes with that; a selected design document is dropped with all that it brings.
+    /// As in CouchDB a selected row accounts for the rows examined since the one before it, and for those examined at
+    /// the end of the query. A selected design document is dropped together with the rows that it accounts for.
     fn take(&mut self, page: PageRead) -> Vec<FoundRow> {
         let PageRead { examined, found, .. } = page;
         let mut rows = Vec::new();
@@ -283,7 +285,7 @@ impl Find {
             let brings = std::mem::take(&mut self.pending) + ordinal.saturating_sub(counted);
             counted = ordinal;
             if is_dropped {
-                // What rows that are sent each by itself bring is not lost with another one.
+                // With `counts_each`, rows that a dropped row accounts for are still counted.
                 self.pending = if self.query.counts_each { brings.saturating_sub(1) } else { 0 };
                 continue;
             }
@@ -322,7 +324,8 @@ impl Find {
         }
     }
 
-    /// A page that is read ahead, once it is there; what is behind it is begun as soon as it is known where.
+    /// Returns a page that was read ahead, once it is complete. The page behind it begins as soon as its position is
+    /// known.
     async fn taken(&mut self, mut ahead: Ahead) -> Result<PageRead> {
         let own = ahead.listed.take();
         let mut own = std::pin::pin!(async move {
@@ -367,9 +370,9 @@ impl Find {
         }
     }
 
-    /// Begins to read a page, if there is room for it.
+    /// Begins to read a page ahead, if the limit allows it.
     fn begin_ahead(&mut self, place: Place) {
-        // What is counted is read when it is asked for.
+        // Counts are not read ahead.
         if self.is_alone || self.ahead.len() >= AHEAD_MAX || !place.may_be_ahead() || waits::Operation::is_running() {
             return;
         }

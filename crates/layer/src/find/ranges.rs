@@ -1,4 +1,4 @@
-//! What a plan reads, as ranges of keys.
+//! The key ranges that a plan reads.
 
 use std::ops::Bound;
 
@@ -15,10 +15,10 @@ use crate::store::keys::{KeyRange, Keys};
 use crate::store::transaction::Transaction;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 
-/// Ranges that are read at once.
+/// The number of ranges that are read concurrently.
 const RANGES_AT_ONCE: usize = 16;
 
-/// The ranges of an index of documents' fields.
+/// Returns the key ranges of an index of fields.
 pub(crate) async fn of_keys(among: Among<'_>, ranges: &[flatbed_mango::KeyRange]) -> Result<Vec<KeyRange>> {
     let mut all = Vec::with_capacity(ranges.len());
     for range in ranges {
@@ -30,13 +30,13 @@ pub(crate) async fn of_keys(among: Among<'_>, ranges: &[flatbed_mango::KeyRange]
     Ok(all)
 }
 
-/// The place of an edge: before or behind all keys that begin with its values.
+/// Returns the key before or behind all keys that begin with an edge's values.
 async fn edge(among: Among<'_>, edge: &KeyEdge) -> Result<Vec<u8>> {
     let collation = collation()?;
     let items = collation.items_key(&edge.values);
     let place = if items.is_cut() {
         let values = Value::Array(edge.values.clone());
-        // No key is equal: all that begin so are behind or before the edge.
+        // Keys with the edge's values never compare as equal: they are all behind or before the edge.
         let compare = |other: &Value<'_>| {
             let equal = if edge.behind { std::cmp::Ordering::Greater } else { std::cmp::Ordering::Less };
             collation.compare(&values, &cut_to_level(other, edge.values.len())).then(equal)
@@ -48,9 +48,9 @@ async fn edge(among: Among<'_>, edge: &KeyEdge) -> Result<Vec<u8>> {
     Ok(among.at(&Boundary::of_items(&items, place.as_ref(), edge.behind)))
 }
 
-/// The key of the entry that a bookmark names, or of its place; and whether the entry itself is behind that place.
+/// Returns the key of a bookmark's entry, or of its position, and whether the entry is behind that position.
 async fn entry_of(among: Among<'_>, bookmark: &Bookmark) -> Result<Vec<u8>> {
-    // Whoever asks may name a document of another partition.
+    // A client may name a document of another partition.
     let entry = |element: &[u8]| {
         let place = among.places.before_document(element, cut_id(&bookmark.id));
         among.within.instance.keys.index_place(among.number, &place)
@@ -71,18 +71,18 @@ async fn entry_of(among: Among<'_>, bookmark: &Bookmark) -> Result<Vec<u8>> {
     })
 }
 
-/// Whether a text is no longer than an id may be.
+/// Returns whether a text is no longer than an id may be.
 fn is_id(text: &str) -> bool {
     text.len() <= DOCUMENT_ID_BYTES_MAX
 }
 
-/// The greatest text that may be an id and is no greater than this one, which may be of any length, if it is longer than an id.
+/// Returns the greatest possible id that is not greater than a text of any length, if the text is longer than an id.
 fn cut_id(text: &str) -> &str {
     let end = (0..=DOCUMENT_ID_BYTES_MAX.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text.get(..end.unwrap_or_default()).unwrap_or_default()
 }
 
-/// The ranges of all ids.
+/// Returns the key ranges of document ids.
 pub(crate) fn of_ids(keys: &Keys, ranges: &[IdRange]) -> Vec<KeyRange> {
     let all = keys.all_docs();
     let after = |id: &str| [keys.all_docs_entry(id).as_slice(), &[0]].concat();
@@ -102,7 +102,7 @@ pub(crate) fn of_ids(keys: &Keys, ranges: &[IdRange]) -> Vec<KeyRange> {
     ranges.iter().map(range).filter(|range| range.begin < range.end).collect()
 }
 
-/// All that a query reads, in the order of the keys, behind its bookmark. `among`: its json index.
+/// Returns all ranges that a query reads, in key order, behind its bookmark. `among`: its json index.
 pub(crate) async fn of_source(
     keys: &Keys,
     among: Option<Among<'_>>,
@@ -125,7 +125,7 @@ pub(crate) async fn of_source(
     Ok(ranges)
 }
 
-/// What is left of ranges behind a key, in the order in which they are read.
+/// Returns the parts of ranges behind a key, in the order of reading.
 pub(crate) fn behind(ranges: Vec<KeyRange>, key: &[u8], reverse: bool) -> Vec<KeyRange> {
     let next = [key, &[0]].concat();
     let clipped = ranges.into_iter().map(|mut range| {
@@ -139,14 +139,14 @@ pub(crate) fn behind(ranges: Vec<KeyRange>, key: &[u8], reverse: bool) -> Vec<Ke
     clipped.filter(|range| range.begin < range.end).collect()
 }
 
-/// Keys and values that were read.
+/// A page of rows.
 pub(crate) struct Read {
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
-    /// There may be more behind the last of them.
+    /// True if more rows may follow.
     pub more: bool,
 }
 
-/// Reads the first rows of ranges, at most so many and at least one if there is one.
+/// Reads the first rows of ranges: at most `rows_max`, and at least one if any exist.
 pub(crate) async fn read(trx: &Transaction, ranges: &[KeyRange], rows_max: usize, reverse: bool) -> Result<Read> {
     let mut left: Box<dyn Iterator<Item = &KeyRange> + Send> = match reverse {
         true => Box::new(ranges.iter().rev()),

@@ -1,4 +1,4 @@
-//! Queries against what all documents say, asked one by one.
+//! Compares queries with a scan of all documents.
 #![cfg(test)]
 
 use std::collections::BTreeSet;
@@ -110,7 +110,7 @@ async fn everything(db: &Database) -> Vec<(String, Value<'static>)> {
     all
 }
 
-/// What a query answers, page by page of so many with bookmarks: ids in order, and what it examined on the last page.
+/// Runs a query with bookmarks in pages of `limit`, and returns ids in order with the rows examined for the last page.
 async fn ask(db: &Database, request: &str, limit: u64) -> Vec<(String, Value<'static>)> {
     let mut asked = json(request);
     let (mut answers, mut bookmark): (Vec<_>, Option<String>) = (Vec::new(), None);
@@ -154,7 +154,7 @@ async fn ask(db: &Database, request: &str, limit: u64) -> Vec<(String, Value<'st
     }
 }
 
-/// The ids that a query must answer, by every document.
+/// Returns the ids that a query must answer, by a scan.
 pub(super) async fn expected(db: &Database, request: &str) -> Vec<String> {
     let find = Request::parse(&json(request), None, &|| false).unwrap();
     let indexes = db.json_indexes().await.unwrap();
@@ -243,7 +243,7 @@ async fn queries_are_answered_as_all_documents_say() {
         r#"{"fields":{"n":"asc"},"partial_filter_selector":{"a":{"$type":"number"}}}"#,
     ];
     let rev = put(&db, "_design/i", None, &design(&maps)).await.unwrap();
-    // Some before the index is built, some behind.
+    // Some documents before the index is built, some after.
     put_all(&db, &documents(90).split_off(60)).await;
     built(&db).await;
     put_all(&db, &documents(120).split_off(90)).await;
@@ -282,7 +282,7 @@ async fn queries_are_answered_as_all_documents_say() {
     assert_answers(&db, &of_ids, "_all_docs").await;
     let nothing = r#"{"selector":{"a":{"$gt":3,"$lt":1}}}"#;
     assert_eq!(ask(&db, nothing, 10).await, []);
-    // An index that is gone, and one that is another by now.
+    // A removed index, and one that was replaced.
     let find = Request::parse(&json(of_a[0]), None, &|| false).unwrap();
     let indexes = db.json_indexes().await.unwrap();
     let plan = indexes.plan("db", &find).unwrap();
@@ -303,7 +303,7 @@ async fn queries_are_answered_as_all_documents_say() {
     assert_clean(&db).await;
 }
 
-/// Numbers of indexes are the same in all databases: a plan does not hold for the next database of the name.
+/// All databases use the same index numbers: a plan is not valid for the next database of the same name.
 #[tokio::test(flavor = "multi_thread")]
 async fn plans_are_not_carried_out_on_another_database_of_the_same_name() {
     let (_layer, background, db, _storage) = with_background().await;
@@ -311,7 +311,7 @@ async fn plans_are_not_carried_out_on_another_database_of_the_same_name() {
     built(&db).await;
     let find = Request::parse(&json(r#"{"selector":{"a":2}}"#), None, &|| false).unwrap();
     let known = db.json_indexes_known().unwrap();
-    // Another process makes it anew, with an index on another field.
+    // Another process creates it again, with an index on another field.
     let (other, others) = Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
     let theirs = other.database("db", others.for_job("test"));
     theirs.delete().await.unwrap();
@@ -328,7 +328,7 @@ async fn plans_are_not_carried_out_on_another_database_of_the_same_name() {
     background.stop().await;
 }
 
-/// Keys that begin alike for more than what a key holds, written in an order that is not theirs.
+/// Keys with a common prefix longer than a stored key, written out of order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_that_do_not_fit_are_found_in_order() {
     let (_layer, background, db, _storage) = with_background().await;
@@ -358,7 +358,7 @@ async fn keys_that_do_not_fit_are_found_in_order() {
     assert_answers(&db, &requests, "i0").await;
     let both = format!(r#"{{"selector":{{"a":"{from}","n":{{"$gt":3}}}}}}"#);
     assert_answers(&db, &[&both], "i1").await;
-    // Changed to others, to short ones, and away.
+    // Changed to other keys, to short ones, and deleted.
     for (at, (id, _)) in all.iter().enumerate() {
         let rev = db.get(id, &GetOptions::default()).await.unwrap().rev;
         match at % 4 {
@@ -409,7 +409,7 @@ async fn an_index_that_is_being_built_is_waited_for_unless_it_need_not_be() {
     );
 }
 
-/// Nothing builds the index here.
+/// No process builds the index here.
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_that_wait_for_an_index_are_shown() {
     let (layer, authority, _storage) = layer().await;
@@ -435,7 +435,7 @@ async fn queries_that_wait_for_an_index_are_shown() {
     assert_eq!(layer.index_waits(), (Vec::new(), 0));
 }
 
-/// Whoever waits apart from reading, as queries that take a turn do.
+/// For callers that wait outside of the read, as queries that take a turn do.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_waited_for_an_index_reads_without_another_wait() {
     let (layer, authority, _storage) = layer().await;
@@ -482,7 +482,7 @@ async fn a_page_ends_where_others_wait() {
     assert_eq!((alone.iter().sum::<usize>(), examined), (3, 5));
 }
 
-/// Also one that matches nothing, as it is read with the turn. Here the time for that is none.
+/// Also a page without matches, since reads hold the turn. Here the time limit is zero.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_that_is_read_for_long_ends_where_others_wait() {
     let (_layer, _background, db, _storage) = with_background().await;
@@ -506,7 +506,8 @@ async fn a_page_that_is_read_for_long_ends_where_others_wait() {
     }
 }
 
-/// A match ends its page inside a document, and the next page resumes it. The bound is one of work: about a million steps.
+/// A match ends its page inside a document, and the next page resumes it. The limit is one of work: about a million
+/// steps.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_ends_inside_a_document_where_others_wait() {
     let (layer, authority, _storage) = layer().await;
@@ -533,7 +534,8 @@ async fn a_page_ends_inside_a_document_where_others_wait() {
         assert_eq!((ids.join(" "), query.stats().keys_examined), ("d0 d2".to_owned(), 3));
         assert!(pages.contains(&read), "{read}");
     }
-    // A document that has changed since is matched from its beginning. Its third condition is behind after 5 million steps.
+    // A document that has changed meanwhile is matched from its beginning. Its third condition begins after 5 million
+    // steps.
     let mut query = query(true);
     for _ in 0..5 {
         assert_eq!(query.read_page().await.unwrap(), Some(Vec::new()));
@@ -547,7 +549,8 @@ async fn a_page_ends_inside_a_document_where_others_wait() {
     assert_eq!(ids, ["d0", "d2"]);
 }
 
-/// The runtime here has one thread: the other task runs only if the query yields. The hook sees how often it has run.
+/// The runtime here has one thread: the other task runs only if the query yields. The hook records how often it has
+/// run.
 #[tokio::test]
 async fn a_match_without_turns_yields_inside_a_document() {
     let (layer, authority, _storage) = layer().await;

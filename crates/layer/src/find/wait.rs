@@ -1,4 +1,4 @@
-//! Waiting for an index that is being built.
+//! Waits for an index that is being built.
 
 use flatbed_mango::Index;
 use futures_util::FutureExt;
@@ -25,7 +25,7 @@ impl Reader {
     }
 }
 
-/// The indexes of a database that may not be read yet.
+/// Reads which indexes of a database are not readable yet.
 struct Look<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -36,7 +36,7 @@ impl Operation for Look<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Unbuilt> {
         let record = &self.inner.resolve(trx, self.name).await?.record;
-        // Those of an older collation get other numbers, once somebody has come to it.
+        // The builder gives indexes of an older collation other numbers.
         let is_outdated = is_outdated(record, self.inner.collation);
         if is_outdated {
             self.inner.due.note(Kind::Indexes, self.name);
