@@ -1,14 +1,15 @@
-//! What settings say of documents in views.
+//! The settings that bound documents in views.
 
-/// What a document may have in a group of views. One that has more is in none of its views: that is logged, and counted.
+/// The bounds of a document in a group of views. A document beyond them is in none of its views, which is logged and
+/// counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ViewBounds {
-    /// Rows of all views together. Each transaction of a document that is entered in several compares all of them: at most
-    /// 200,000.
+    /// The most rows in all views together: at most 200,000. Each transaction that changes a part of a document
+    /// compares all of them.
     pub rows: usize,
-    /// What these take in storage, about, in bytes: at most 64 MB.
+    /// The approximate storage of the rows, in bytes: at most 64 MB.
     pub bytes: u64,
-    /// Key and value of one row as JSON, in bytes; whoever reads it has it in memory: at most 16 MB.
+    /// Key and value of one row as JSON, in bytes: at most 16 MB, which each reader of it holds in memory.
     pub row_bytes: usize,
 }
 

@@ -1,4 +1,4 @@
-//! A group of views as a design document defines it: which trees of rows it has, how they are reduced, and its signature.
+//! Groups of views as design documents define them: their trees of rows, their reductions, and their signature.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -13,34 +13,33 @@ use sha2::{Digest, Sha256};
 
 use crate::view_functions::GroupSource;
 
-/// Raised where the same definition is kept otherwise in storage, or rows of the same document come out otherwise: all groups
-/// are built anew then.
+/// The version of the storage and of the computation of rows. An increment rebuilds all groups.
 const FORMAT: u32 = 1;
 
-/// The language of a design document that names none.
+/// The default language of a design document.
 const JAVASCRIPT: &str = "javascript";
 
-/// That of design documents whose maps are lists of fields.
+/// The language of design documents whose maps are lists of fields.
 const QUERY: &str = "query";
 
-/// Among the views: what maps can `require`.
+/// The member of the views with modules for `require`.
 const LIB: &str = "lib";
 
-/// A group of views: those of one design document, or of several that define the same. Each distinct map makes a tree of
-/// rows; views of the same map share it, with a reduction each.
+/// A group of views: those of one design document, or of several with the same definition. Each distinct map makes a
+/// tree of rows; views of the same map share it, with a reduction each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupDefinition {
-    /// Of all that says which rows there are and how they lie: groups of one signature are one.
+    /// The hash of everything that determines the rows and their storage. Groups with the same signature are one.
     pub signature: Signature,
-    /// As the design document has it.
+    /// The design document's language.
     pub language: String,
-    /// What holds for all its views.
+    /// The options of all its views.
     pub options: GroupOptions,
-    /// What maps can `require`: JSON text.
+    /// Modules for `require` in maps: JSON text.
     pub lib: Option<String>,
     /// In the order of the names of their first views.
     pub trees: Vec<TreeDefinition>,
-    /// By their names.
+    /// Sorted by name.
     pub views: Vec<ViewDefinition>,
 }
 
@@ -50,39 +49,39 @@ pub type Signature = [u8; 16];
 /// `options` of a design document.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroupOptions {
-    /// Documents are mapped with `_local_seq`.
+    /// True to map documents with `_local_seq`.
     pub local_seq: bool,
-    /// Design documents are mapped, too.
+    /// True to map design documents, too.
     pub include_design: bool,
-    /// Rows are local to a partition, and queried by it: in a partitioned database all are that do not say otherwise.
+    /// True if rows are local to a partition, and queried by it: the default in a partitioned database.
     pub partitioned: bool,
 }
 
 /// The rows of one map.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TreeDefinition {
-    /// The first view that has it, for messages.
+    /// The first view with this map, for messages.
     pub view: String,
-    /// The map's source; in the language `query` what it says of fields, as JSON.
+    /// The map's source; in the language `query` the list of fields, as JSON.
     pub map: String,
-    /// Keys are ordered by their bytes (`"collation": "raw"`).
+    /// True if keys are ordered by their bytes (`"collation": "raw"`).
     pub is_raw: bool,
-    /// Distinct ones, in the order of the views that have them.
+    /// The distinct reduces, in the order of their views.
     pub reduces: Vec<ReduceFunction>,
 }
 
-/// How rows are reduced.
+/// The reduce of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReduceFunction {
-    /// By one that is built in.
+    /// A built-in reduce.
     BuiltIn(Reducer),
-    /// By a written function.
+    /// A JavaScript function.
     Written {
-        /// The first view that has it, for messages.
+        /// The first view with this reduce, for messages.
         view: String,
-        /// Its source.
+        /// The function's source.
         source: String,
-        /// Its place in [`GroupSource::reduces`].
+        /// Its index in [`GroupSource::reduces`].
         at: usize,
     },
 }
@@ -92,28 +91,28 @@ pub enum ReduceFunction {
 pub struct ViewDefinition {
     /// Its name.
     pub name: String,
-    /// Which tree has its rows.
+    /// The index of its tree.
     pub tree: usize,
-    /// Its place in the tree's reduces; `None`: it has none.
+    /// Its index among the tree's reduces; `None`: it has no reduce.
     pub reduce: Option<usize>,
 }
 
-/// Why the views of a design document make no group.
+/// Why the views of a design document define no group.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DefinitionError {
-    /// Nobody runs functions of this language.
+    /// No runtime supports this language.
     #[error("{0} is not a supported language")]
     Language(String),
-    /// A reduce names none that is built in.
+    /// A reduce names an unknown built-in reduction.
     #[error(transparent)]
     Reduce(#[from] NameError),
-    /// What has no functions has no written reduce.
+    /// A view of fields has a reduce that is not built in.
     #[error("the view `{0}` of fields must have a built-in reduce")]
     WrittenReduce(String),
 }
 
 impl TreeDefinition {
-    /// The order of two keys among its rows.
+    /// Compares two keys in the order of its rows.
     pub fn compare(&self, a: &Value<'_>, b: &Value<'_>) -> Ordering {
         static UNICODE: OnceLock<Option<Collation>> = OnceLock::new();
         match UNICODE.get_or_init(|| Collation::unicode().ok()) {
@@ -124,8 +123,8 @@ impl TreeDefinition {
 }
 
 impl GroupDefinition {
-    /// The group that a design document's body defines in a database, which is `partitioned` or not; `None`: it has no views.
-    /// What is no view (without a map) is passed over, as in CouchDB.
+    /// Returns the group in a design document's body, for a database that is `partitioned` or not; `None`: it has no
+    /// views. A view without a map is skipped, as in CouchDB.
     ///
     /// # Errors
     /// [`DefinitionError`].
@@ -141,7 +140,7 @@ impl GroupDefinition {
         if !language.eq_ignore_ascii_case(JAVASCRIPT) && !is_of_fields {
             return Err(DefinitionError::Language(language.to_owned()));
         }
-        // Of members of one name the last counts.
+        // The last of several members with the same name counts.
         sources.reverse();
         sources.sort_by_key(|source| source.name);
         sources.dedup_by_key(|source| source.name);
@@ -198,7 +197,7 @@ impl GroupDefinition {
         Ok(())
     }
 
-    /// The signature that a program of the format before gave the group.
+    /// The signature of the group in the previous format.
     #[cfg(test)]
     pub(crate) fn signature_before(&self) -> Signature {
         self.sign(FORMAT - 1)
@@ -215,7 +214,7 @@ impl GroupDefinition {
         let GroupOptions { local_seq, include_design, partitioned } = self.options;
         part(&[u8::from(local_seq), u8::from(include_design), if partitioned { 1 } else { 2 }]);
         part(self.lib.as_deref().unwrap_or_default().as_bytes());
-        // Functions compare strings by it (`localeCompare`), whatever their rows are ordered by.
+        // Functions compare strings by it (`localeCompare`), whatever the order of their rows.
         part(order_of(false).as_bytes());
         for tree in &self.trees {
             part(order_of(tree.is_raw).as_bytes());
@@ -236,7 +235,7 @@ impl GroupDefinition {
         signature
     }
 
-    /// The sources of its functions, those of maps in the order of the trees.
+    /// Returns the sources of its functions; those of maps are in the order of the trees.
     pub fn source(&self) -> GroupSource {
         let maps = self.trees.iter().map(|tree| (tree.view.clone(), tree.map.clone())).collect();
         let written = self.trees.iter().flat_map(|tree| &tree.reduces).filter_map(|reduce| match reduce {
@@ -248,18 +247,18 @@ impl GroupDefinition {
         GroupSource { lib: self.lib.clone(), maps, reduces: written.into_iter().map(|(_, reduce)| reduce).collect() }
     }
 
-    /// Whether its maps are lists of fields: documents by the values of these, as json indexes have them.
+    /// Returns whether its maps are lists of fields: documents by the values of these, as in json indexes.
     pub fn is_of_fields(&self) -> bool {
         self.language == QUERY
     }
 
-    /// A view by its name.
+    /// Returns a view by name.
     pub fn view(&self, name: &str) -> Option<&ViewDefinition> {
         self.views.iter().find(|view| view.name == name)
     }
 }
 
-/// The members of a view that count.
+/// The members of a view that affect its rows.
 struct Source<'b> {
     name: &'b str,
     map: Cow<'b, str>,
@@ -277,7 +276,7 @@ impl<'b> Source<'b> {
         Some(Source { name, map, reduce, is_raw })
     }
 
-    /// In the language `query`: what defines no index is no view.
+    /// In the language `query`, a view that defines no index is skipped.
     fn of_fields((name, view): &'b (Cow<'_, str>, Value<'_>)) -> Option<Source<'b>> {
         let map = view.get("map")?;
         Index::of_map(DESIGN, name, map)?;
@@ -306,7 +305,7 @@ impl GroupOptions {
     }
 }
 
-/// What `_info` of a design document names the order of strings by.
+/// The version of the string order that `_info` of a design document shows.
 pub fn collator_version() -> String {
     Collation::version()
 }
@@ -317,13 +316,13 @@ fn text_of(value: &Value<'_>) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// What the order of a tree's rows rests on.
+/// The version of the order of a tree's rows.
 fn order_of(is_raw: bool) -> &'static str {
     static RAW: OnceLock<String> = OnceLock::new();
     static UNICODE: OnceLock<String> = OnceLock::new();
     match is_raw {
         true => RAW.get_or_init(|| Collation::raw().signature()),
-        // Without its data nothing can be ordered, and who tries says so.
+        // If the data is missing, every sort fails with its own error.
         false => UNICODE.get_or_init(|| Collation::unicode().map(|unicode| unicode.signature()).unwrap_or_default()),
     }
 }

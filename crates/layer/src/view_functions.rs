@@ -1,7 +1,7 @@
-//! Who runs the functions of views: the layer knows what they are asked and runs none itself.
+//! The interface to the functions of views: the layer calls them, but does not run them itself.
 //!
-//! Whoever puts the program together gives the layer a [`ViewFunctions`]. Where nobody does, no group is built and none that
-//! is reduced by a written function can be read.
+//! The program gives the layer a [`ViewFunctions`]. Without it no group is built, and no group with a JavaScript reduce
+//! can be read.
 
 use std::sync::Arc;
 
@@ -10,76 +10,77 @@ use futures_util::future::BoxFuture;
 
 use crate::view_bounds::ViewBounds;
 
-/// What makes functions of their sources.
+/// Loads functions from their sources.
 pub trait ViewFunctions: Send + Sync {
-    /// The functions of a group of views. `database` tells its database from all others, those that had its name before
-    /// included. Of a document that emits more than `bounds` in one view, no rows need be given:
-    /// [`FunctionFailure::TooMuch`]. Nothing is run here.
+    /// Returns the functions of a group. `database` identifies the database, and distinguishes it from earlier ones of
+    /// the same name. A document that emits more than `bounds` in one view may be answered with
+    /// [`FunctionFailure::TooMuch`] instead of its rows. The call runs no function.
     fn load(&self, database: &str, source: &GroupSource, bounds: ViewBounds) -> Arc<dyn GroupFunctions>;
 }
 
 /// The sources of a group's functions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupSource {
-    /// What maps can `require` as `views/lib/...`: JSON text.
+    /// Modules for `require("views/lib/...")` in maps: JSON text.
     pub lib: Option<String>,
-    /// A view's name for messages, and the source of its map.
+    /// The name of a view, for messages, and the source of its map.
     pub maps: Vec<(String, String)>,
-    /// The same of reduces that are written, not built in.
+    /// The same for JavaScript reduces.
     pub reduces: Vec<(String, String)>,
 }
 
 /// The functions of a group of views.
 pub trait GroupFunctions: Send + Sync {
-    /// Whether all are functions.
+    /// Checks that all sources are functions.
     ///
     /// # Errors
-    /// [`FunctionFailure::Compilation`], and those that any call may have.
+    /// [`FunctionFailure::Compilation`], and those of any call.
     fn check(&self) -> BoxFuture<'_, Result<(), FunctionFailure>>;
 
     /// Maps documents, JSON texts with their special members, by all maps of the group.
     ///
     /// # Errors
-    /// Nothing can be said of any document: see [`GroupFunctions::check`].
+    /// Failures that concern all documents: see [`GroupFunctions::check`].
     fn map(&self, documents: Vec<Vec<u8>>) -> BoxFuture<'_, Result<Mapped, FunctionFailure>>;
 
-    /// Reduces, by written reduces of the group. For each reduction, for each of its functions: the result as JSON text.
+    /// Runs JavaScript reduces of the group. Returns, for each reduction and each of its functions, the result as JSON
+    /// text.
     ///
     /// # Errors
     /// As [`GroupFunctions::map`].
     fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<Reduced, FunctionFailure>>;
 }
 
-/// For each reduction, for each of its functions: the result as JSON text, or why there is none.
+/// For each reduction and each of its functions: the result as JSON text, or the failure.
 pub type Reduced = Vec<Vec<Result<String, FunctionFailure>>>;
 
-/// What is to be reduced.
+/// A call of reduces.
 #[derive(Debug, Clone)]
 pub struct Reduction<'a> {
-    /// By which functions: places in [`GroupSource::reduces`].
+    /// The functions, as indexes into [`GroupSource::reduces`].
     pub functions: &'a [usize],
-    /// What they are given.
+    /// The input of the functions.
     pub input: ReduceInput<'a>,
 }
 
-/// What a reduce is given.
+/// The input of a reduce.
 #[derive(Debug, Clone, Copy)]
 pub enum ReduceInput<'a> {
-    /// Rows: key, document id, value; all but the id as JSON text. CouchDB gives the last row first.
+    /// Rows: key, document id, value; key and value as JSON text. CouchDB passes the last row first.
     Rows(&'a [(&'a str, &'a str, &'a str)]),
-    /// What it has given before, as JSON text.
+    /// Earlier results, as JSON text.
     Reductions(&'a [&'a str]),
 }
 
 /// The outcome of mapping a batch of documents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mapped {
-    /// For each document in turn, for each map of the group: its rows, or why it has none.
+    /// For each document in order, for each map of the group: its rows, or the failure.
     pub documents: Vec<Vec<Result<EmittedRows, FunctionFailure>>>,
-    /// Why the next document and those after it have no answer. A function ended the whole query ([`FunctionFailure::Thrown`]) or
-    /// broke a bound on the next document. [`FunctionFailure::Busy`] is not about the document, and the caller retries later.
-    /// `None` with fewer documents than were requested, but at least one: the answer reached its size limit, and the caller requests
-    /// the rest.
+    /// Why the next document and those after it have no answer. A function ended the whole query
+    /// ([`FunctionFailure::Thrown`]) or broke a bound on the next document. [`FunctionFailure::Busy`] is not about the
+    /// document, and the caller retries later. `None` with fewer documents than were requested, but at least one: the
+    /// answer reached its size limit, and the caller requests the rest.
     pub stopped: Option<FunctionFailure>,
     /// The first lines that functions logged.
     pub logs: Vec<String>,
@@ -89,17 +90,17 @@ pub struct Mapped {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EmittedRows {
     text: String,
-    /// Where each row's key ends, and its value.
+    /// The ends of each row's key and value.
     cuts: Vec<(usize, usize)>,
 }
 
 impl EmittedRows {
-    /// No rows yet, with room for so many of so many bytes in all.
+    /// Makes an empty list with room for `rows` rows of `bytes` bytes in all.
     pub fn with_capacity(rows: usize, bytes: usize) -> EmittedRows {
         EmittedRows { text: String::with_capacity(bytes), cuts: Vec::with_capacity(rows) }
     }
 
-    /// Adds a row.
+    /// Appends a row.
     pub fn push(&mut self, key: &str, value: &str) {
         self.text.push_str(key);
         let key_end = self.text.len();
@@ -107,7 +108,7 @@ impl EmittedRows {
         self.cuts.push((key_end, self.text.len()));
     }
 
-    /// Keys and values.
+    /// Iterates over keys and values.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         let mut begin = 0;
         self.cuts.iter().map(move |&(key_end, end)| {
@@ -117,54 +118,54 @@ impl EmittedRows {
         })
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.cuts.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether no row was emitted.
     pub fn is_empty(&self) -> bool {
         self.cuts.is_empty()
     }
 
-    /// The upper bound of the JSON trees of all keys and values, in bytes.
+    /// An upper bound of the JSON trees of all keys and values, in bytes.
     pub(crate) fn json_bytes(&self) -> usize {
         tree_bytes(self.text.as_bytes())
     }
 
-    /// Bytes of all keys and values.
+    /// The bytes of all keys and values.
     pub fn bytes(&self) -> usize {
         self.text.len()
     }
 }
 
-/// How a function ended without a result. Each says what is wrong in words for a client.
+/// A function that ended without a result. `Display` gives the reason for a client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FunctionFailure {
-    /// Its text is no function.
+    /// The source is not a function.
     #[error("{0}")]
     Compilation(String),
-    /// It threw.
+    /// The function threw an exception.
     #[error("{name}: {reason}")]
     Thrown {
         /// The error's name, or the thrown object's first member.
         name: String,
-        /// What it says.
+        /// The error's message.
         reason: String,
     },
-    /// It ran for too long.
+    /// The function exceeded its time limit.
     #[error("{0}")]
     TimedOut(String),
-    /// It took more memory or stack than it may.
+    /// The function exceeded its limit of memory or stack.
     #[error("{0}")]
     OutOfResources(String),
-    /// It emitted more for a document than a bound of [`ViewFunctions::load`] allows.
+    /// The function emitted more for a document than a bound of [`ViewFunctions::load`] allows.
     #[error("{0}")]
     TooMuch(String),
-    /// It has not run: others keep all threads, or none of its group is run for a while. It may be asked for again.
+    /// The function has not run: all threads are busy, or its group is suspended for a while. The caller may retry.
     #[error("{0}")]
     Busy(String),
-    /// This process has nobody who runs functions.
+    /// This process does not run functions.
     #[error("this process runs no functions of views")]
     NotRun,
 }

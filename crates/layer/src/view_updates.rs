@@ -1,4 +1,5 @@
-//! What a process knows of groups of views: their definitions, which of them it follows or builds, and who waits for that.
+//! A process's state of groups of views: their definitions, which of them it follows or builds, and the queries that
+//! wait for them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -22,51 +23,53 @@ use runaways::Runaways;
 pub(crate) mod memory;
 pub(crate) mod runaways;
 
-/// Definitions that are kept; with more of them any goes, and is read again.
+/// The most cached definitions. Beyond it an arbitrary one is evicted, and read again when needed.
 const LOADED_MAX: usize = 500;
 
-/// Groups that a process may remember without a use for it; then, and with as many again, those go.
+/// The most unused groups that a process remembers. At twice this number the unused ones are dropped.
 const IDLE_MAX: usize = if cfg!(test) { 10 } else { 1_000 };
 
-/// Queries of a process that wait for groups.
+/// The most queries of a process that wait for groups; further ones fail.
 const WAITING_MAX: u64 = 10_000;
 
-/// Groups of other processes whose progress is watched at once: FoundationDB allows a connection 10,000 watches, most of
-/// which are for feeds.
+/// The most groups of other processes whose progress is watched: FoundationDB allows a connection 10,000 watches, most
+/// of which are for feeds.
 const WATCHED_MAX: usize = 500;
 
-/// Entries that are shown of queries that wait; the rest is counted.
+/// The most waiting queries that are listed; the rest is counted.
 const WAITS_SHOWN_MAX: usize = 500;
 
-/// A group that cannot be followed for so long, although it is tried again and again, fails those who wait for it.
+/// The time after which a group that cannot be followed despite retries fails its waiting queries.
 pub(crate) const STUCK_MAX: Duration = Duration::from_secs(30);
 
-/// Between two times that those who wait for a group have it looked after.
+/// The interval at which waiting queries wake the follower of their group.
 const NUDGED_EACH: Duration = Duration::from_millis(250);
 
-/// A group whose functions failed is not tried again so soon: who asks for its views gets the error at once.
+/// The time for which a group whose functions failed is not retried; queries of its views fail at once.
 const FAILED_FOR: Duration = Duration::from_secs(1);
 
-/// The same where they broke a bound on one document after the other: finding that out has kept a processor busy for long.
+/// The same time if they exceeded a bound on several documents in succession, which has kept a processor busy for long.
 const BROKEN_FOR: Duration = Duration::from_secs(60);
 
-/// The same where the group has no room, or storage never takes what it has: twice as long each time, up to this.
+/// The longest backoff for a group without room, or whose transactions always fail. The time doubles with each failure.
 const STUCK_FOR_MAX: Duration = Duration::from_secs(30);
 
-/// Documents that a transaction enters at most, and how long it may take until the next one enters fewer: FoundationDB ends it after 5 s.
+/// The most documents that a transaction enters. If it takes too long, the next one enters fewer: FoundationDB ends it
+/// after 5 s.
 pub(crate) const RUN_DOCUMENTS_MAX: usize = 500;
 const ENTERED_IN: Duration = Duration::from_secs(2);
 
-/// Transactions of a process that write many rows at once, so that a client's write waits in the storage behind few of them. One
-/// database may have half of these turns. Groups with written reduces have as many turns of their own.
+/// The most concurrent transactions of a process that write many rows, so that a client's write queues behind few of
+/// them in the storage. One database may have half of them. Groups with JavaScript reduces have a separate, equal
+/// limit.
 const ROW_WRITES_MAX: usize = 4;
 
-/// Documents of a range of a first build at most, and how long one may take until the next ones have fewer: a lease of which none ends
-/// for a minute goes to others.
+/// The most documents of a range of a first build. If a range takes too long, the next ones have fewer: a lease is lost
+/// if it completes no range for a minute.
 const RANGE_DOCUMENTS_MAX: usize = if cfg!(test) { 7 } else { 300 };
 const RANGE_IN: Duration = if cfg!(test) { Duration::from_millis(150) } else { Duration::from_secs(15) };
 
-/// Which group: a database's namespace, and the index's number in it.
+/// A database's namespace, and the index's number in it.
 pub(crate) type GroupId = (u64, u64);
 
 /// The state of a process.
@@ -74,32 +77,32 @@ pub(crate) struct ViewUpdates {
     functions: OnceLock<Arc<dyn ViewFunctions>>,
     clock: Clock,
     bounds: ViewBounds,
-    /// The memory budget of emitted rows.
     pub rows_memory: Arc<MemoryBudget>,
-    /// Permits of one unit for transactions that read a large document's stored rows: one for a database, two for the process.
+    /// Permits of one unit for transactions that read a large document's stored rows: one for a database, two for the
+    /// process.
     pub large_reads: Arc<MemoryBudget>,
     /// Turns of one unit for transactions that write many rows: two for a database, four for the process.
     pub row_writes: Arc<MemoryBudget>,
-    /// The same of groups with written reduces, which such a transaction may wait for.
+    /// The same for groups with JavaScript reduces, on which such a transaction may wait.
     pub reduced_row_writes: Arc<MemoryBudget>,
     /// One permit, for the preparation of a document whose rows have large JSON trees.
     pub large_json: Arc<Semaphore>,
-    /// Marks what this process is at.
+    /// The mark of this process.
     pub owner: [u8; 16],
     pub knowing: KnowingGroups,
     groups: Mutex<HashMap<GroupId, Arc<GroupState>>>,
     loaded: Mutex<HashMap<(u64, Signature), Arc<LoadedGroup>>>,
     waiting: Arc<AtomicU64>,
     watched: Semaphore,
-    /// No long key has room in a first build.
+    /// True to fail every long key of a first build, for tests.
     #[cfg(test)]
     pub lacks_room: AtomicBool,
-    /// Transactions that may be made for groups.
+    /// Permits for transactions of groups.
     #[cfg(test)]
     pub steps: Semaphore,
 }
 
-/// How many groups of a process know nodes.
+/// The number of groups of a process with cached nodes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KnowingGroups(pub Arc<AtomicUsize>);
 
@@ -109,41 +112,41 @@ pub(crate) struct LoadedGroup {
     pub functions: Option<Arc<dyn GroupFunctions>>,
 }
 
-/// What this process does for a group.
+/// The state of a group in this process.
 pub(crate) struct GroupState {
     clock: Clock,
-    /// A task follows it.
+    /// True while a task follows it.
     pub is_running: AtomicBool,
-    /// How often it was asked to be followed.
+    /// The number of requests to follow it.
     pub asked: AtomicU64,
-    /// Told when it is asked for again.
+    /// Notified by such a request.
     pub wake: Notify,
-    /// Told when somebody begins to wait for it.
+    /// Notified when a query begins to wait for it.
     pub waited_for: Notify,
-    /// How far it has come.
+    /// Its progress.
     pub moved: watch::Sender<Moved>,
-    /// Queries that wait for it.
+    /// The number of queries that wait for it.
     pub waiting: AtomicU64,
-    /// They, by design document and view.
+    /// The waiting queries, by design document and view.
     waits: Mutex<BTreeMap<WaitsFor, Waits>>,
-    /// Since when, for how long it is not tried again, and why.
+    /// The failure, its time, and the time for which the group is not retried.
     failure: Mutex<Option<(Instant, Duration, ViewFailure)>>,
-    /// How often it was given up, stuck, since it last went through.
+    /// The number of times it was given up since its last success.
     stuck: AtomicU32,
     failing_since: Mutex<Option<Instant>>,
-    /// The database, while the last attempt to follow has failed.
+    /// The database, if the last attempt to follow has failed.
     failed_in: Mutex<Option<Arc<str>>>,
     nudged: Mutex<Option<Instant>>,
     shown: Mutex<Shown>,
     /// Limits the log lines about its failures.
     pub lines: LinePacer<LoggedFailure>,
-    /// Documents that a transaction enters.
+    /// The number of documents that a transaction enters.
     pub entered: AtOnce,
-    /// Documents of a range of a first build.
+    /// The number of documents in a range of a first build.
     pub range: AtOnce,
     /// How many documents the next call maps. Halved or less if their rows did not fit, doubled if they were few.
     pub mapped_at_once: AtomicUsize,
-    /// Documents on which functions broke a bound.
+    /// Documents on which functions exceeded a bound.
     pub runaways: Runaways,
     /// The tasks of this process that wait for a shared resource, such as memory for rows.
     pub resource_waits: AtomicUsize,
@@ -159,22 +162,22 @@ pub(crate) enum LoggedFailure {
     Map(usize),
     /// A document has too many rows, or too large ones.
     Refused,
-    /// Functions broke a bound on a document.
+    /// Functions exceeded a bound on a document.
     SetAside,
     /// The group cannot be built.
     Unbuilt,
 }
 
-/// How far a group has come, as far as this process knows.
+/// The progress of a group, as known by this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
-    /// A read version as of which all is in it.
+    /// A read version up to which the group is complete.
     pub drained: i64,
-    /// How often there was nothing to be done for it any longer, or it failed.
+    /// The number of times the group became complete or failed.
     pub ended: u64,
 }
 
-/// What a query waits for.
+/// The design document and view that a query waits for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WaitsFor {
     pub database: Arc<str>,
@@ -183,14 +186,14 @@ pub(crate) struct WaitsFor {
     pub signature: Signature,
 }
 
-/// Queries that wait for the same.
+/// The queries that wait for the same view.
 #[derive(Debug, Clone, Copy)]
 struct Waits {
     count: u64,
     since_ms: u64,
 }
 
-/// Queries that wait for a view until it is up to date.
+/// Queries that wait until a view is up to date.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewWait {
     /// The database.
@@ -199,44 +202,44 @@ pub struct ViewWait {
     pub design_document: String,
     /// The view's name.
     pub view: String,
-    /// What the view's group is named by, in hexadecimal digits.
+    /// The group's signature, in hexadecimal digits.
     pub signature: String,
-    /// How many queries of this process wait.
+    /// The number of waiting queries in this process.
     pub waiting: u64,
-    /// Unix time since when there is always one.
+    /// The Unix time in milliseconds since when at least one query waits.
     pub since_ms: u64,
-    /// What this process does for the group, if it is a task.
+    /// The task of this process for the group, if any.
     pub task: Option<ViewTask>,
 }
 
-/// How far it is.
+/// The progress shown to users.
 #[derive(Debug, Clone, Default)]
 struct Shown {
-    /// Since when there is something to be done that is not done yet.
+    /// The time since when changes are pending.
     behind_since: Option<Instant>,
     task: Option<ViewTask>,
 }
 
-/// Something that is under way for a group of views.
+/// A running task of a group of views.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewTask {
     /// The database.
     pub database: String,
     /// A design document that defines the group.
     pub design_document: String,
-    /// What the group is named by, in hexadecimal digits.
+    /// The group's signature, in hexadecimal digits.
     pub signature: String,
-    /// Whether it is built for the first time; else it catches up with changes.
+    /// True for the first build; false while catching up with changes.
     pub is_build: bool,
-    /// Documents that have been mapped since the task began, or goes on.
+    /// The documents mapped since the task began or resumed.
     pub changes_done: u64,
-    /// How many there are, about; at least `changes_done`.
+    /// The approximate number of documents to map; at least `changes_done`.
     pub total_changes: u64,
-    /// Queries of this process that wait for it.
+    /// The number of queries in this process that wait for it.
     pub waiting: u64,
-    /// Unix time.
+    /// Unix time, in milliseconds.
     pub started_at_ms: u64,
-    /// Unix time.
+    /// Unix time, in milliseconds.
     pub updated_at_ms: u64,
 }
 
@@ -265,7 +268,7 @@ impl ViewUpdates {
         }
     }
 
-    /// What runs functions. The first that is given stays.
+    /// Sets the runtime of functions. The first one stays.
     pub(crate) fn run_by(&self, functions: Arc<dyn ViewFunctions>) {
         let _ = self.functions.set(functions);
     }
@@ -280,18 +283,18 @@ impl ViewUpdates {
             return Arc::clone(known);
         }
         if groups.len() >= IDLE_MAX && groups.len().is_multiple_of(IDLE_MAX) {
-            // Those that nobody has: they are followed by nobody, and nobody waits for them.
+            // Drops unused groups: no task follows them, and no query waits for them.
             groups.retain(|_, group| Arc::strong_count(group) > 1);
         }
         Arc::clone(groups.entry(id).or_insert_with(|| Arc::new(GroupState::new(&self.clock))))
     }
 
-    /// The group if this process has had anything to do with it.
+    /// Returns the group's state, if this process has any.
     pub(crate) fn known(&self, id: GroupId) -> Option<Arc<GroupState>> {
         lock(&self.groups).get(&id).cloned()
     }
 
-    /// The group is gone, or nobody names it.
+    /// Forgets a group that is gone or unnamed.
     pub(crate) fn forget(&self, id: GroupId) {
         let mut groups = lock(&self.groups);
         if groups.get(&id).is_some_and(|group| group.waiting.load(Ordering::Relaxed) == 0) {
@@ -299,7 +302,8 @@ impl ViewUpdates {
         }
     }
 
-    /// Resets read versions after a renewal of the storage, which may have moved to another cluster, and wakes waiting queries.
+    /// Resets read versions after a renewal of the storage, which may have moved to another cluster, and wakes waiting
+    /// queries.
     pub(crate) fn enter_epoch(&self) {
         for group in lock(&self.groups).values() {
             group.moved.send_modify(|known| *known = Moved { drained: 0, ended: known.ended + 1 });
@@ -310,7 +314,8 @@ impl ViewUpdates {
         lock(&self.loaded).get(&(namespace, *signature)).cloned()
     }
 
-    /// Keeps a definition; `database`: what tells its database from all others.
+    /// Caches a definition. `database` identifies the database, and distinguishes it from earlier ones of the same
+    /// name.
     pub(crate) fn load(&self, namespace: u64, database: &str, definition: GroupDefinition) -> Arc<LoadedGroup> {
         let functions: Option<Arc<dyn GroupFunctions>> = match definition.is_of_fields() {
             true => Some(Arc::new(FieldMaps::of(&definition))),
@@ -327,7 +332,7 @@ impl ViewUpdates {
         Arc::clone(loaded.entry(key).or_insert(group))
     }
 
-    /// What is under way, and groups that queries wait for.
+    /// Lists the running tasks, and groups that queries wait for.
     pub(crate) fn tasks(&self) -> Vec<ViewTask> {
         let groups: Vec<_> = lock(&self.groups).values().cloned().collect();
         let mut tasks: Vec<ViewTask> = groups.iter().filter_map(|group| group.task()).collect();
@@ -335,7 +340,7 @@ impl ViewUpdates {
         tasks
     }
 
-    /// Queries that wait, those that have waited the longest first; and how many more wait than these.
+    /// Returns the waiting queries, the longest first, and the number of queries beyond the limit.
     pub(crate) fn waits(&self) -> (Vec<ViewWait>, u64) {
         let groups: Vec<_> = lock(&self.groups).values().cloned().collect();
         let mut waits = Vec::new();
@@ -357,19 +362,19 @@ impl ViewUpdates {
         (waits, rest.iter().map(|wait| wait.waiting).sum())
     }
 
-    /// Room for a watch on a group's progress; `None`: there are too many.
+    /// Returns a permit for a watch on a group's progress; `None`: the limit is reached.
     pub(crate) fn may_watch(&self) -> Option<SemaphorePermit<'_>> {
         self.watched.try_acquire().ok()
     }
 
-    /// For how long the group that is furthest behind has been so.
+    /// Returns the longest time for which a group has been behind.
     pub(crate) fn lag(&self) -> Duration {
         let groups = lock(&self.groups);
         let since = groups.values().filter_map(|group| lock(&group.shown).behind_since);
         since.map(|since| self.clock.since(since)).max().unwrap_or_default()
     }
 
-    /// Groups that failed when they were to be followed last, by their databases.
+    /// Returns the groups whose last attempt to follow failed, by database.
     pub(crate) fn failing(&self) -> BTreeMap<Arc<str>, Vec<GroupId>> {
         let mut failing: BTreeMap<Arc<str>, Vec<GroupId>> = BTreeMap::new();
         for (id, group) in &*lock(&self.groups) {
@@ -380,14 +385,14 @@ impl ViewUpdates {
         failing
     }
 
-    /// Documents that the first builds under way have left, about.
+    /// The approximate number of documents that the running first builds have left.
     pub(crate) fn left(&self) -> u64 {
         let groups: Vec<_> = lock(&self.groups).values().cloned().collect();
         let builds = groups.iter().filter_map(|group| group.task()).filter(|task| task.is_build);
         builds.map(|task| task.total_changes.saturating_sub(task.changes_done)).sum()
     }
 
-    /// Queries that wait.
+    /// The number of waiting queries.
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -428,7 +433,7 @@ impl GroupState {
         }
     }
 
-    /// The group has come further: all is in it as of a read version; 0: it is not known.
+    /// Notes that the group is complete up to a read version; 0: unknown.
     pub(crate) fn moved_to(&self, version: i64) {
         *lock(&self.failure) = None;
         *lock(&self.failing_since) = None;
@@ -440,7 +445,7 @@ impl GroupState {
         });
     }
 
-    /// It cannot be followed, and is not tried again by itself. It stays behind.
+    /// Notes that it cannot be followed and is not retried on its own. It stays behind.
     pub(crate) fn give_up(&self, database: &str, failure: ViewFailure) {
         lock(&self.shown).task = None;
         self.has_failed(database);
@@ -457,7 +462,7 @@ impl GroupState {
         lock(&self.failed_in).get_or_insert_with(|| database.into());
     }
 
-    /// It cannot be followed.
+    /// Notes that it cannot be followed.
     pub(crate) fn fail(&self, failure: ViewFailure) {
         self.fail_for(failed_for(&failure), failure);
     }
@@ -467,7 +472,7 @@ impl GroupState {
         self.moved.send_modify(|known| known.ended += 1);
     }
 
-    /// It cannot be followed now, and is tried again. Where that goes on for long, those who wait for it get the failure.
+    /// Notes that it cannot be followed now, and is retried. After [`STUCK_MAX`] its waiting queries get the failure.
     pub(crate) fn stumble(&self, database: &str, failure: ViewFailure) {
         self.has_failed(database);
         let since = *lock(&self.failing_since).get_or_insert_with(|| self.clock.now());
@@ -476,20 +481,20 @@ impl GroupState {
         }
     }
 
-    /// Whether it failed since it last went on.
+    /// Returns whether it has failed since its last progress.
     #[cfg(test)]
     pub(crate) fn is_stumbling(&self) -> bool {
         lock(&self.failing_since).is_some()
     }
 
-    /// Moves its first failure since it last went on into the past.
+    /// Moves its first failure since its last progress into the past.
     #[cfg(test)]
     pub(crate) fn age_failures(&self, by: Duration) {
         let mut since = lock(&self.failing_since);
         *since = since.and_then(|since| since.checked_sub(by));
     }
 
-    /// Has who follows look again, for those who wait: of all of them together not all the time.
+    /// Wakes the follower for the waiting queries, at a limited rate for all of them together.
     pub(crate) fn nudge(&self) {
         let mut nudged = lock(&self.nudged);
         if nudged.is_none_or(|at| self.clock.since(at) >= NUDGED_EACH) {
@@ -498,24 +503,24 @@ impl GroupState {
         }
     }
 
-    /// Why it could not be followed a moment ago.
+    /// Returns the recent failure, while it is not to be retried.
     pub(crate) fn failure(&self) -> Option<ViewFailure> {
         let failure = lock(&self.failure).clone();
         failure.filter(|(since, pause, _)| self.clock.since(*since) < *pause).map(|(.., failure)| failure)
     }
 
-    /// The last failure since it moved, however long ago.
+    /// Returns the last failure since its last progress, however old.
     #[cfg(test)]
     pub(crate) fn last_failure(&self) -> Option<ViewFailure> {
         lock(&self.failure).clone().map(|(.., failure)| failure)
     }
 
-    /// There is something to be done.
+    /// Notes that changes are pending.
     pub(crate) fn is_behind(&self) {
         lock(&self.shown).behind_since.get_or_insert_with(|| self.clock.now());
     }
 
-    /// There is nothing to be done.
+    /// Notes that no changes are pending.
     pub(crate) fn is_through(&self) {
         *lock(&self.shown) = Shown::default();
         *lock(&self.failing_since) = None;
@@ -524,12 +529,12 @@ impl GroupState {
         self.moved.send_modify(|known| known.ended += 1);
     }
 
-    /// Shows what is done.
+    /// Shows a task to users.
     pub(crate) fn show(&self, task: impl FnOnce() -> ViewTask) {
         lock(&self.shown).task.get_or_insert_with(task);
     }
 
-    /// So many documents more are done.
+    /// Adds to the number of documents done.
     pub(crate) fn get_on(&self, documents: u64) {
         if let Some(task) = &mut lock(&self.shown).task {
             task.changes_done += documents;
@@ -540,7 +545,7 @@ impl GroupState {
         }
     }
 
-    /// So many documents are done in all, by others too.
+    /// Sets the number of documents done, those of other processes included.
     pub(crate) fn get_to(&self, documents: u64) {
         let done = lock(&self.shown).task.as_ref().map(|task| task.changes_done);
         self.get_on(done.map_or(0, |done| documents.saturating_sub(done)));
@@ -552,15 +557,17 @@ impl GroupState {
     }
 }
 
-/// A query that waits, until this is dropped.
+/// A waiting query, until this is dropped.
 pub(crate) struct Waiting {
-    /// Those of the process.
+    /// The count of the process.
     all: Arc<AtomicU64>,
     group: Arc<GroupState>,
     waits_for: WaitsFor,
 }
 
 impl Waiting {
+    /// Registers a query that begins to wait.
+    ///
     /// # Errors
     /// [`ViewFailure::TooManyWaiting`].
     pub(crate) fn begin(
@@ -595,7 +602,7 @@ impl Drop for Waiting {
     }
 }
 
-/// As hexadecimal digits.
+/// Formats bytes as hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -622,7 +629,7 @@ mod tests {
         assert_eq!((&pauses[..7], pauses[39]), (&[1, 2, 4, 8, 16, 30, 30][..], 30));
         assert_eq!(state.failure(), Some(stuck.clone()));
         assert_eq!(pause(&ViewFailure::Changed), Some(1));
-        // It is built from the beginning, and moves, each time.
+        // It is rebuilt, and progresses, each time.
         state.moved_to(7);
         assert_eq!((state.failure(), pause(&stuck)), (None, Some(30)));
         state.is_through();
@@ -645,12 +652,12 @@ mod tests {
     async fn a_renewal_takes_the_versions_of_before_with_it() {
         let (db, _storage) = crate::fenced::database().await;
         let state = db.inner.views.group((1, 1));
-        // A version from before the renewal, whose state was restored into another cluster.
+        // A version from before the renewal: the state was restored into another cluster.
         state.moved_to(i64::MAX);
         let before = *state.moved.borrow();
         crate::renew::renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
         db.exists().await.unwrap();
-        // Waiting queries are woken, and see the versions that follow.
+        // Waiting queries wake, and see the versions that follow.
         assert_eq!(*state.moved.borrow(), Moved { drained: 0, ended: before.ended + 1 });
         state.moved_to(7);
         assert_eq!(state.moved.borrow().drained, 7);

@@ -1,4 +1,4 @@
-//! Rows of documents that were mapped anew, into a transaction.
+//! Writes the rows of newly mapped documents into a transaction.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use crate::view::summary::Summary;
 use crate::view::undo::{GroupReads, Writes, undos};
 use crate::view::written::WrittenReduces;
 
-/// Where a transaction works.
+/// The target of a transaction.
 #[derive(Clone, Copy)]
 pub(crate) struct At<'a> {
     pub trx: &'a Transaction,
@@ -33,28 +33,28 @@ pub(crate) struct At<'a> {
     pub large_reads: &'a LargeReadGate,
 }
 
-/// What a transaction has done.
+/// The result of a transaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
-    /// Documents whose rows are as they should be: so many of the first ones. None where the first one has more changes than a
-    /// transaction holds: some of these are made then, and the rest comes when it is done again, with what follows.
+    /// The number of leading documents whose rows are complete. It is 0 if the first document has more changes than a
+    /// transaction holds: some of them are made, and the next transactions make the rest.
     pub documents: usize,
-    /// Rows that came, went or have another value.
+    /// The number of rows added, removed or changed.
     pub rows_changed: u64,
-    /// What is written, about.
+    /// The approximate bytes written.
     pub bytes: u64,
-    /// A label has no room: the index must be built anew, and nothing was written.
+    /// True if a label does not fit: the index must be rebuilt, and nothing was written.
     pub is_full: bool,
 }
 
-/// Changes rows, what documents have, and nodes, for the first of `documents`, each of which is there once: as many as a
-/// transaction holds. The caller has read `progress` with conflict in this transaction and writes it afterwards: what it says
-/// of trees is changed.
+/// Changes rows, documents' lists and nodes for the first of `documents`, which are distinct: as many as a transaction
+/// holds. The caller has read `progress` with a conflict in this transaction and writes it afterwards; its trees are
+/// changed.
 ///
-/// Of a first document that has more changes than a transaction holds a part is changed, and readers see none of it before all
-/// is ([`large`]). Until then it must be the first one of what is entered: [`large::may_enter`].
+/// A first document with more changes than a transaction holds is changed in part, and readers see none of it before it
+/// is complete ([`large`]). Until then it must stay the first document to be entered: [`large::may_enter`].
 ///
-/// It waits once for what the documents have, and then for the nodes of each level that are not known.
+/// The function waits once for the documents' lists, and then for the unknown nodes of each level.
 pub(crate) async fn apply(
     at: &At<'_>,
     group: &ViewGroup,
@@ -106,7 +106,7 @@ pub(crate) async fn apply(
             tree.height = u32::from(changed.height);
             (tree.rows, tree.bytes) = (changed.rows, changed.bytes);
         }
-        // With the last part of a large document all of it comes into sight.
+        // The last part of a large document makes all of it visible.
         let is_partial = diffs.iter().any(|diff| diff.is_partial);
         let undos = if is_partial { undos(trx, &keys, &writes).await? } else { Vec::new() };
         let bytes = bytes_of(&diffs, &writes, &undos);
@@ -146,8 +146,8 @@ pub(crate) async fn apply(
     }
 }
 
-/// Rows and what documents have, without nodes: for a first build, in which several work at ranges of ids. Who else enters
-/// one of the documents at the same time fails. Nobody reads rows yet.
+/// Writes rows and documents' lists without nodes, for a first build, in which several tasks enter ranges of ids.
+/// Concurrent writers of the same documents abort. No reader sees the rows yet.
 pub(crate) async fn write_rows(
     at: &At<'_>,
     group: &ViewGroup,
@@ -165,7 +165,7 @@ pub(crate) async fn write_rows(
         return Ok(Applied { bytes, ..Applied::default() });
     }
     let reads = GroupReads { trx, keys: &keys, is_before: false };
-    // There are no nodes yet.
+    // No nodes exist yet.
     let Some(diffs) = diff_all(reads, group, &[], &plans).await? else {
         return Ok(Applied { is_full: true, ..Applied::default() });
     };
@@ -176,7 +176,7 @@ pub(crate) async fn write_rows(
     Ok(counted(&diffs, bytes_of(&diffs, &writes, &[])))
 }
 
-/// What the first documents change, as many as a transaction holds; of one that has more than that a part.
+/// Plans the changes of the first documents, as many as a transaction holds, or a part of a larger one.
 fn plan<'d>(group: &'d ViewGroup, documents: &'d [PreparedDocument], had: &'d [StoredRows]) -> Vec<Plan<'d>> {
     let (mut plans, mut bytes, mut rows) = (Vec::with_capacity(documents.len()), 0, 0);
     for (document, had) in documents.iter().zip(had) {
@@ -195,8 +195,9 @@ fn plan<'d>(group: &'d ViewGroup, documents: &'d [PreparedDocument], had: &'d [S
     plans
 }
 
-/// Where the first document has more changes than a transaction holds, stages parts of its values; once these are there, its plan is
-/// limited to a part. Whose parts were staged, and about how many bytes: nothing else is to be done in this transaction.
+/// Stages parts of the first document's values if it has more changes than a transaction holds; once they are staged,
+/// limits its plan to a part. Returns the document whose parts were staged, and their approximate bytes: the
+/// transaction must then do nothing else.
 async fn staged<'d>(
     trx: &Transaction,
     keys: &ViewKeys,
@@ -215,7 +216,8 @@ async fn staged<'d>(
     Ok(None)
 }
 
-/// The changes of rows, of as many documents as there is time to look for the places of long keys. `None`: a label has no room.
+/// Computes the changes of rows, for as many documents as the time for finding long keys allows. `None`: a label does
+/// not fit.
 async fn diff_all<'d>(
     reads: GroupReads<'_>,
     group: &ViewGroup,
@@ -245,10 +247,10 @@ fn counted(diffs: &[DocumentDiff<'_>], bytes: u64) -> Applied {
     }
 }
 
-/// What is written beside a key and its value, about.
+/// The approximate bytes of a write beside its key and value.
 const WRITE_BYTES: u64 = 40;
 
-/// What a transaction writes, about.
+/// The approximate bytes that a transaction writes.
 fn bytes_of(diffs: &[DocumentDiff<'_>], writes: &Writes, undos: &[(Vec<u8>, Vec<u8>)]) -> u64 {
     let of_writes = writes.iter().map(|(key, value)| (key.len() + value.as_ref().map_or(0, Vec::len)) as u64);
     let of_undos = undos.iter().map(|(key, undo)| (key.len() + undo.len()) as u64);
@@ -256,10 +258,10 @@ fn bytes_of(diffs: &[DocumentDiff<'_>], writes: &Writes, undos: &[(Vec<u8>, Vec<
     beside + of_writes.chain(of_undos).map(|bytes| bytes + WRITE_BYTES).sum::<u64>()
 }
 
-/// By tree and row: what is made of a large row alone, and its bytes.
+/// By tree and row: the summary of a large row alone, and its encoding.
 type Alone = BTreeMap<(usize, Vec<u8>), (Summary, Vec<u8>)>;
 
-/// What is made of each new row alone whose key and value do not lie in it.
+/// Computes the summary of each new row that is stored in parts.
 async fn make_alone(
     reads: GroupReads<'_>,
     group: &ViewGroup,
@@ -299,16 +301,16 @@ fn in_memory(row: &crate::view::prepare::PreparedRow) -> TreeRow {
     }
 }
 
-/// What is to be written of a tree's nodes.
+/// The changes of a tree's nodes.
 struct Changed {
-    /// Level, where it begins, and what it is from now on; `None`: it goes.
+    /// Level, beginning, and the new summary; `None`: the node is removed.
     nodes: Vec<(u8, Vec<u8>, Option<Summary>)>,
     height: u8,
     rows: u64,
     bytes: u64,
 }
 
-/// What rows do to the nodes of their tree; `None`: it has no change.
+/// Computes the changes of a tree's nodes from its changed rows; `None`: the tree does not change.
 async fn change_tree(
     tree: StoredTree<'_>,
     progress: &proto::ViewProgress,
@@ -343,7 +345,7 @@ async fn change_tree(
     Ok(Some(Changed { nodes, height, rows, bytes }))
 }
 
-/// What a row's change means for summaries, where other rows are not needed for that.
+/// Returns the effect of a changed row on summaries, if that needs no other rows.
 fn delta_of(needs: Needs, row: &RowDiff<'_>) -> Option<RowDelta> {
     let mut delta = RowDelta::default();
     if let Some(old) = &row.old {
@@ -357,7 +359,7 @@ fn delta_of(needs: Needs, row: &RowDiff<'_>) -> Option<RowDelta> {
     Some(delta)
 }
 
-/// What is to be written of rows, and of nodes of rows that go.
+/// Returns the writes of rows, and of the nodes of removed rows.
 fn row_writes(keys: &ViewKeys, diffs: &[DocumentDiff<'_>]) -> Writes {
     let mut writes = Writes::new();
     for (id, row) in diffs.iter().flat_map(|diff| diff.rows.iter().map(|row| (diff.id, row))) {
@@ -382,7 +384,7 @@ fn row_writes(keys: &ViewKeys, diffs: &[DocumentDiff<'_>]) -> Writes {
     writes
 }
 
-/// Writes rows and nodes, parts of values, and what documents have. `is_hidden`: readers still see what was before.
+/// Writes rows, nodes, parts of values and documents' lists. `is_hidden`: readers still see the old state.
 fn write(
     trx: &Transaction,
     keys: &ViewKeys,
@@ -398,9 +400,9 @@ fn write(
         }
     }
     let rows = || diffs.iter().flat_map(|diff| diff.rows.iter().map(move |row| (diff, row)));
-    // First what goes: what comes may be the same.
+    // Removed rows first: a new row may have the same key.
     for (diff, row) in rows() {
-        // One that ends at another time has the parts that it had.
+        // A row that only changes its expiry keeps its parts.
         let new_blob_id = row.new.and_then(|new| new.row.blob_id(diff.id)).unwrap_or_default();
         let is_gone = |old: &&proto::ViewRowOf| !old.blob_id.is_empty() && old.blob_id != new_blob_id;
         let Some(old) = row.old.as_ref().filter(is_gone) else { continue };

@@ -1,20 +1,20 @@
-//! Several who read at the same time, so that all have asked before one has its answer.
+//! Batches concurrent readers, so that all of them have sent their requests before one handles its answer.
 
 use std::future::{Future, poll_fn};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Those who read of one tree.
+/// The concurrent readers of one tree.
 ///
-/// An engine in the process may answer at once, and then who reads would ask one after the other, each with what was made of the
-/// last answer between. So who asks comes back once more before looking at the answer: the first of them by itself, which is
-/// behind all others that can ask by then, and the others when that one does. Were each to come back by itself, what joins
-/// hundreds of them would be put back into the runtime's queue for each two.
+/// An in-process engine may answer at once. Readers would then run one after the other, each handling its answer before
+/// the next one sends its request. A reader therefore yields once before it handles the answer: the first reader
+/// through the runtime's queue, behind all others that can send by then, and the others when the first resumes. If each
+/// yielded through the queue, a join of hundreds of readers would be queued again for every two of them.
 #[derive(Debug, Default)]
 pub(crate) struct Asking(Mutex<Option<Vec<Waker>>>);
 
 impl Asking {
-    /// What was asked for already, once all others have asked, too.
+    /// Returns the answer after all other readers have sent their requests.
     pub(crate) async fn asked<T>(&self, answer: impl Future<Output = T>) -> T {
         let (mut is_first, mut leads) = (true, None);
         poll_fn(|context| {
@@ -42,7 +42,7 @@ impl Asking {
     }
 }
 
-/// The first one: when it comes back, or is dropped, the others do.
+/// The first reader. The others wake when it resumes or is dropped.
 struct Leads<'a>(&'a Asking);
 
 impl Drop for Leads<'_> {
@@ -83,7 +83,7 @@ mod tests {
         let asking = Asking::default();
         let mut first = Box::pin(asking.asked(pending::<()>()));
         assert!(first.as_mut().now_or_never().is_none());
-        // It comes back when it is woken itself, and not with others.
+        // It resumes on its own wake-up, not with the others.
         let mut second = FuturesUnordered::from_iter([asking.asked(async {})]);
         let dropped = async {
             tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! The nodes of rows that were written without: a part of a level in each transaction.
+//! Builds the nodes of rows that were written without nodes: a part of a level in each transaction.
 
 use flatbed_rowtree::{BuiltNodes, build};
 
@@ -13,17 +13,17 @@ use crate::view::stored::StoredTree;
 use crate::view::undo::GroupReads;
 use crate::view::written::WrittenReduces;
 
-/// Rows, or nodes, of which a transaction makes nodes: at first, and at most.
+/// The first and the largest number of rows or nodes from which a transaction makes nodes.
 const FIRST_ENTRIES: usize = if cfg!(test) { 40 } else { 250 };
 const ENTRIES_MAX: usize = if cfg!(test) { 40 } else { 2_000 };
 
-/// What a transaction writes of nodes, about; one may pass it.
+/// The approximate limit of nodes that a transaction writes, in bytes; one node may exceed it.
 const WRITTEN_BYTES_MAX: usize = 600_000;
 
-/// Beside the bytes of a node and its key.
+/// The bytes of a write beside those of a node and its key.
 const WRITE_BYTES: usize = 100;
 
-/// Of how many rows or nodes the next step makes nodes, by how large those of the last one were.
+/// The number of rows or nodes of the next step, adjusted to the size of the last step's nodes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NodesPace {
     entries: usize,
@@ -42,12 +42,13 @@ impl NodesPace {
         self.bytes
     }
 
-    /// An attempt took too long, whether or not something came of it: written reduces are run within the transaction.
+    /// Halves the pace after a slow attempt, whether or not it committed: JavaScript reduces run within the
+    /// transaction.
     pub(crate) fn halve(&mut self) {
         self.entries = (self.entries / 2).max(2);
     }
 
-    /// After a step that has written so many bytes in so many nodes, of those that it has made.
+    /// Adjusts the pace after a step that wrote `bytes` in `written` of the `made` nodes.
     fn adjust(&mut self, bytes: usize, written: usize, made: usize) {
         let next = match written < made {
             true => self.entries * written / made,
@@ -63,8 +64,8 @@ pub(crate) const ROWS: u32 = 0;
 pub(crate) const NODES: u32 = 1;
 pub(crate) const FOLLOWED: u32 = 2;
 
-/// A step; whether all nodes are there now, and the group is to be followed. The caller has read `progress` with conflict in
-/// this transaction and writes it afterwards: nobody changes rows meanwhile.
+/// Runs a step, and returns whether all nodes exist and the group is to be followed. The caller has read `progress`
+/// with a conflict in this transaction and writes it afterwards, so rows do not change meanwhile.
 pub(crate) async fn build_nodes(
     at: &At<'_>,
     group: &ViewGroup,
@@ -95,7 +96,7 @@ pub(crate) async fn build_nodes(
         let (key, summary) = (keys.node(place, at_level, from), summary.encode());
         let more = key.len() + summary.len() + WRITE_BYTES;
         if written > 0 && bytes + more > WRITTEN_BYTES_MAX {
-            // It begins the next part.
+            // This node begins the next part.
             (next, is_root) = (Some(from.clone()), false);
             break;
         }

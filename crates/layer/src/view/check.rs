@@ -1,5 +1,5 @@
-//! Checks a group of views: rows, what documents have, and nodes against each other, in parts of a transaction each, so that it
-//! may run beside who follows.
+//! Checks a group of views: compares rows, documents' lists and nodes with each other, a part in each transaction, so
+//! that it may run beside the follower.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -27,40 +27,41 @@ use crate::view::summary::{Reduced, Summary};
 use crate::view::undo::GroupReads;
 use crate::view::written::{ReduceAsk, ReduceFailure, WrittenReduces, WrittenResult};
 
-/// What written reduces say is made anew for so long in a transaction, which is over after five seconds.
+/// The time limit for running JavaScript reduces again in a transaction, which ends after five seconds.
 const WRITTEN_FOR: Duration = Duration::from_secs(2);
 
-/// Two numbers that differ by less, of their size, are the same: sums depend on how rows are grouped.
+/// Numbers that differ by less, relative to their size, count as equal: sums depend on the grouping of rows.
 const SAME_NUMBER: f64 = 1e-6;
 
-/// Keys looked at in a transaction.
+/// The keys visited in a transaction.
 const PAGE_KEYS: usize = 200;
 
-/// Once a transaction holds this many stored rows of documents, it reads those of no further document. One document may have more.
+/// Once a transaction holds this many stored rows of documents, it reads those of no further document. One document may
+/// have more.
 const SEEN_ROWS_MAX: usize = if cfg!(test) { 100 } else { 50_000 };
 
-/// What a part of a check found.
+/// The result of a part of a check.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
-    /// Keys looked at.
+    /// The number of keys visited.
     pub keys: u64,
-    /// One sentence each.
+    /// One sentence for each violation.
     pub violations: Vec<String>,
-    /// Documents with more than a bound allows.
+    /// The number of documents that exceed a bound.
     pub refused: i64,
-    /// Documents set aside, because a function broke its bound on them.
+    /// The number of documents set aside, because a function exceeded its bound on them.
     pub set_aside: i64,
-    /// Where to go on; `None`: the group is through.
+    /// The key to continue at; `None`: the check is complete.
     pub next: Option<Vec<u8>>,
 }
 
-/// Checks what lies from `begin` on, which is empty first, as much as a transaction reads.
+/// Checks the keys from `begin` on, which is empty first, as many as a transaction reads.
 ///
-/// Of a row: that its document knows it, with this content; that it is in order and its key sorts as it should. Of a
-/// document: that its rows are there. Of a node: that it begins where one begins, and says what its rows or nodes make;
-/// what written reduces say is compared as far as they are run here, give something and take no longer than [`WRITTEN_FOR`]
-/// together. Of parts: that their row is there, or a mark. Of undos: that with them nodes say what
-/// was before the large document that is being changed.
+/// A row must be in its document's list with this content, in order, and sorted by its key. The rows of a document's
+/// list must exist. A node must begin where one begins, and equal the summary of its rows or nodes. Results of
+/// JavaScript reduces are compared if they run here, give a result and take no longer than [`WRITTEN_FOR`] together.
+/// Parts must have a row or a mark. With undos, nodes must equal the state before the large document that is being
+/// changed.
 pub(crate) async fn check(
     trx: &Transaction,
     keys: &Keys,
@@ -127,11 +128,11 @@ struct Check<'a> {
     written: Option<&'a dyn WrittenReduces>,
     began: Instant,
     progress: &'a proto::ViewProgress,
-    /// Those of which nodes are looked at.
+    /// The trees whose nodes are checked.
     trees: &'a [proto::ViewTree],
 }
 
-/// Written reduces as long as there is time for them in the transaction; what they do not give is not compared.
+/// Runs JavaScript reduces as long as the transaction has time for them; missing results are not compared.
 struct WhileThereIsTime<'a> {
     written: &'a dyn WrittenReduces,
     clock: &'a Clock,
@@ -154,29 +155,29 @@ impl WrittenReduces for WhileThereIsTime<'_> {
 /// Tree, key, and the view's key as JSON.
 type Previous = Option<(u64, RowKey, Vec<u8>)>;
 
-/// What was seen before, in the same part of a check.
+/// The keys seen earlier in the same part of a check.
 #[derive(Default)]
 struct Seen {
     previous: Previous,
-    /// What documents have, by their ids, and by tree and row.
+    /// The lists of documents, by id, and by tree and row.
     had: HashMap<String, HashMap<(u64, RowKey), proto::ViewRowOf>>,
     /// The number of rows in `had`.
     rows: usize,
 }
 
 impl Seen {
-    /// Whether a key is a row of a document that is not in `had`.
+    /// Returns whether a key is a row of a document that is not in `had`.
     fn lacks(&self, keys: &ViewKeys, key: &[u8]) -> bool {
         matches!(keys.split(key), Ok(ViewPart::Row(_, row)) if !self.had.contains_key(&row.id))
     }
 }
 
 impl Check<'_> {
-    /// What is wrong with a key.
+    /// Checks a key.
     async fn key(&self, key: &[u8], value: &[u8], seen: &mut Seen) -> Result<Option<String>> {
         Ok(match self.keys.split(key)? {
             ViewPart::Progress => self.roots().await?,
-            // They go before there are nodes.
+            // They are removed before nodes are built.
             ViewPart::Later(_) => (self.progress.phase == FOLLOWED).then(|| "a document was not entered".to_owned()),
             ViewPart::Refused | ViewPart::SetAsideCount => None,
             ViewPart::Leased | ViewPart::Lease(_) | ViewPart::LeasePlace(_) => None,
@@ -210,7 +211,7 @@ impl Check<'_> {
         })
     }
 
-    /// What is wrong with what readers see instead of a row or a node, while a large document is changed.
+    /// Checks the undo of a row or a node, while a large document is changed.
     async fn undo(&self, key: &[u8], undone: &ViewPart, undo: &[u8]) -> Result<Option<String>> {
         let Some(large) = self.progress.large.as_ref().filter(|large| !large.trees.is_empty()) else {
             return Ok(Some("no document is being changed".to_owned()));
@@ -231,7 +232,7 @@ impl Check<'_> {
         }
     }
 
-    /// Whether the trees are those of the group, and have a root where they have a height.
+    /// Checks that the trees are those of the group, and have a root if they have a height.
     async fn roots(&self) -> Result<Option<String>> {
         if self.progress.trees.len() != self.group.trees().len() {
             return Ok(Some("it has not the group's trees".to_owned()));
@@ -246,7 +247,7 @@ impl Check<'_> {
         Ok(None)
     }
 
-    /// Whether a node of the first level is about a row.
+    /// Checks that a node of the first level covers a row.
     async fn has_node(&self, tree: usize, row: &RowKey) -> Result<Option<String>> {
         if self.progress.phase != FOLLOWED {
             return Ok(None);
@@ -256,7 +257,7 @@ impl Check<'_> {
         Ok(page.is_empty().then(|| "no node is about it".to_owned()))
     }
 
-    /// What is wrong with a row, and its key as JSON.
+    /// Checks a row, and returns its key as JSON.
     async fn row(&self, tree: u64, row: &RowKey, value: &[u8], seen: &mut Seen) -> Result<(Option<String>, Vec<u8>)> {
         if tree >= self.group.trees().len() as u64 {
             return Ok((Some("there is no such tree".to_owned()), Vec::new()));
@@ -290,7 +291,7 @@ impl Check<'_> {
         Ok((wrong, key))
     }
 
-    /// Whether a row's key and value are JSON, and its key sorts where it lies.
+    /// Checks that a row's key and value are JSON, and that its key sorts at its position.
     fn sorts(&self, tree: u64, row: &RowKey, (key, value): (&[u8], &[u8])) -> Option<String> {
         let (Some(key), Some(_)) = (value_of(key), value_of(value)) else { return Some("it is no JSON".to_owned()) };
         let (form, label) = flatbed_collate::split(&row.element);
@@ -299,7 +300,7 @@ impl Check<'_> {
         (!fits).then(|| "its key sorts elsewhere".to_owned())
     }
 
-    /// Whether rows whose keys are long are in order: labels do not follow from keys.
+    /// Checks the order of rows with long keys: labels do not follow from keys.
     fn order(&self, previous: Option<&(u64, RowKey, Vec<u8>)>, tree: u64, row: &RowKey, key: &[u8]) -> Option<String> {
         let (before_tree, before, before_key) = previous?;
         let (form, label) = flatbed_collate::split(&row.element);
@@ -314,7 +315,7 @@ impl Check<'_> {
         (compared != before.element.cmp(&row.element)).then(|| "its label is not in the order of the keys".to_owned())
     }
 
-    /// Whether all rows that a document has are there.
+    /// Checks that all rows in a document's list exist.
     async fn document(&self, id: &str) -> Result<Option<String>> {
         let had = read_stored_rows(self.trx, self.keys, std::iter::once(id), true, None).await?;
         if had.iter().any(|had| had.is_set_aside) && self.trx.get(&self.keys.set_aside(id), true).await?.is_none() {
@@ -335,7 +336,7 @@ impl Check<'_> {
         Ok(None)
     }
 
-    /// Whether a node says what lies below it.
+    /// Checks that a node equals the summary of its children.
     async fn node(&self, tree: u64, level: u64, from: &[u8], value: &[u8]) -> Result<Option<String>> {
         let (Ok(place), Ok(at)) = (usize::try_from(tree), u8::try_from(level)) else {
             return Ok(Some("there is no such level".to_owned()));
@@ -418,7 +419,7 @@ impl Check<'_> {
         Ok(made.iter().find_map(|made| self.differ(place, &found, made)))
     }
 
-    /// Whether what is made of a large row alone is right.
+    /// Checks the stored summary of a single large row.
     async fn alone(&self, stored: &StoredTree<'_>, from: &[u8], found: &Summary) -> Result<Option<String>> {
         let row = self.reads.get(&self.keys.row(stored.tree, from)).await?;
         let Some(row) = row.map(|row| decode(&row)).transpose()?.filter(|row| !row.blob_id.is_empty()) else {
@@ -430,7 +431,7 @@ impl Check<'_> {
         Ok(made.iter().find_map(|made| self.differ(stored.tree, found, made)))
     }
 
-    /// Whether a node says something else than was made anew.
+    /// Compares a node with its recomputed summary.
     fn differ(&self, tree: usize, found: &Summary, made: &Summary) -> Option<String> {
         if (found.rows, found.bytes) != (made.rows, made.bytes) {
             return Some(format!(
@@ -445,16 +446,16 @@ impl Check<'_> {
         for ((reduce, found), made) in reduces.iter().zip(&found.states).zip(&made.states) {
             let is_right = match (reduce, found, made) {
                 (Reduction::BuiltIn(reducer), Reduced::BuiltIn(found), Reduced::BuiltIn(made)) => {
-                    // What is too large, or cannot be, may depend on the grouping.
+                    // Failures of size or range may depend on the grouping.
                     let depends = |reducer: &Reducer| !matches!(reducer, Reducer::Count | Reducer::ApproxCountDistinct);
                     found == made || depends(reducer) && found.finish() == made.finish()
                 }
                 (Reduction::Written(_), Reduced::Written(Ok(found)), Reduced::Written(Ok(made))) => {
                     is_same(found, made)
                 }
-                // None is given where functions are not run, or now and then if they are slow.
+                // No result is given if functions do not run, and sometimes if they are slow.
                 (Reduction::Written(_), Reduced::Written(_), _) => true,
-                // It has no room beside the others: that depends on the grouping, too.
+                // It did not fit beside the others, which depends on the grouping, too.
                 (Reduction::BuiltIn(_), Reduced::Written(Err(_)), _) => true,
                 (Reduction::BuiltIn(_), _, Reduced::Written(Err(_))) => true,
                 _ => false,
@@ -467,7 +468,7 @@ impl Check<'_> {
     }
 }
 
-/// Whether two results of a written reduce are the same but for how floating-point numbers were added up.
+/// Returns whether two results of a JavaScript reduce are equal up to the rounding of sums.
 fn is_same(found: &str, made: &str) -> bool {
     fn same(found: &Value<'_>, made: &Value<'_>) -> bool {
         match (found, made) {
@@ -491,7 +492,7 @@ fn is_same(found: &str, made: &str) -> bool {
     matches!(values, (Some(found), Some(made)) if same(&found, &made))
 }
 
-/// All rows of a tree, keys and values as JSON, in order.
+/// Returns all rows of a tree, keys and values as JSON, in order.
 #[cfg(test)]
 pub(crate) async fn all_rows(reads: GroupReads<'_>, tree: usize) -> Result<Vec<(String, String, String)>> {
     let GroupReads { trx, keys, .. } = reads;

@@ -1,4 +1,4 @@
-//! What documents have in a group: read before their rows are changed, and compared with what they are to have.
+//! The stored rows of documents: read before they change, and compared with the new ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,18 +17,19 @@ use crate::view::group::ViewGroup;
 use crate::view::labels::Labels;
 use crate::view::prepare::{PreparedDocument, PreparedRow, row_cost};
 
-/// Of a value of what a document has: a row that changes writes its value anew, and where it goes to.
+/// The size of one value of a document's list of rows. A changed row rewrites its value.
 const PART_BYTES: u64 = if cfg!(test) { 1_500 } else { 16_000 };
 
-/// The most values of [`PART_BYTES`] that one read takes of several documents: 5 MB in storage, some 20 MB in memory. A single
-/// document may have more: a large document.
+/// The most values of [`PART_BYTES`] that one read takes of several documents: 5 MB in storage, some 20 MB in memory. A
+/// single document may have more: a large document.
 const HAD_PARTS_MAX: u64 = if cfg!(test) { 20 } else { 300 };
 
-/// Whether a transaction may read the stored rows of a large document ([`HAD_PARTS_MAX`]). A process bounds how many do in parallel.
+/// Decides whether a transaction may read the stored rows of a large document ([`HAD_PARTS_MAX`]). A process bounds the
+/// number of such reads in parallel.
 #[derive(Debug, Default)]
 pub(crate) struct LargeReadGate {
     is_open: bool,
-    /// The current attempt has met a large document.
+    /// True if the current attempt has met a large document.
     is_requested: AtomicBool,
 }
 
@@ -49,7 +50,8 @@ impl LargeReadGate {
         self.is_open
     }
 
-    /// Whether the transaction skipped a large document. It must not be committed, and is retried with an open gate.
+    /// Returns whether the transaction skipped a large document. It must not be committed, and is retried with an open
+    /// gate.
     pub(crate) fn must_retry(&self) -> bool {
         self.is_requested.load(Ordering::Relaxed) && !self.is_open
     }
@@ -58,24 +60,24 @@ impl LargeReadGate {
 /// The stored rows of a document.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct StoredRows {
-    /// By the values that it lies in, of which 0 is the first. In which order rows are says nothing, and numbers may be missing.
+    /// By the number of the value that lists them; the first is 0. The order of rows has no meaning, and numbers may be
+    /// missing.
     pub parts: BTreeMap<u64, Vec<proto::ViewRowOf>>,
-    /// It has more than a bound allows, and so no rows.
+    /// True if it has more than a bound allows, and so no rows.
     pub is_refused: bool,
-    /// A function broke its bound on the document, so it has no rows.
+    /// True if a function exceeded its bound on the document, so that it has no rows.
     pub is_set_aside: bool,
 }
 
 impl StoredRows {
-    /// All rows.
     pub(crate) fn rows(&self) -> impl Iterator<Item = &proto::ViewRowOf> {
         self.parts.values().flatten()
     }
 }
 
-/// Reads the stored rows of a prefix of the documents concurrently. The prefix has at most [`HAD_PARTS_MAX`] values beyond the first
-/// one of each document, or is one large document. If that comes first and `large_reads` is closed, nothing is read.
-/// `snapshot`: no other transaction may write these keys.
+/// Reads the stored rows of a prefix of the documents concurrently. The prefix has at most [`HAD_PARTS_MAX`] values
+/// beyond the first one of each document, or is one large document. If that comes first and `large_reads` is closed,
+/// nothing is read. `snapshot`: no other transaction may write these keys.
 pub(crate) async fn read_stored_rows(
     trx: &Transaction,
     keys: &ViewKeys,
@@ -99,7 +101,7 @@ pub(crate) async fn read_stored_rows(
         let (is_refused, is_set_aside) = (found.refused, found.set_aside);
         let mut parts = BTreeMap::from([(0, found.rows)]);
         if found.parts > 1 {
-            // Whoever writes them writes the first one, too.
+            // Every writer of these values writes the first one, too.
             for page in begin_read(trx, keys.of_document_rest(id)).finish(trx, BODY_BYTES_MAX).await? {
                 for row in &page {
                     let ViewPart::OfDocument(_, part) = keys.split(row.key())? else { continue };
@@ -112,26 +114,26 @@ pub(crate) async fn read_stored_rows(
     try_join_all(had).await
 }
 
-/// A row that goes, comes or has another value.
+/// A row that is removed, added or changed.
 pub(super) struct RowDiff<'d> {
     pub tree: usize,
-    /// The bytes of its key.
     pub key: Vec<u8>,
     pub old: Option<proto::ViewRowOf>,
     pub new: Option<NewRow<'d>>,
 }
 
-/// What a row is to be.
+/// A row to be written.
 #[derive(Clone, Copy)]
 pub(super) struct NewRow<'d> {
     pub id: &'d str,
     pub row: &'d PreparedRow,
 }
 
-/// What becomes of a row.
+/// The change of a row.
 #[derive(Clone, Copy)]
 enum Change<'d> {
-    /// One that was there goes, or has another value. It stands at a place in one of the values that say what the document has.
+    /// An existing row is removed or gets another value. It is identified by its value in the document's list and its
+    /// index there.
     Old {
         part: u64,
         at: usize,
@@ -141,29 +143,31 @@ enum Change<'d> {
     New(&'d PreparedRow),
 }
 
-/// What is to be changed of a document's rows, found without a look at any row.
+/// The planned changes of a document's rows, computed without reading any row.
 pub(super) struct Plan<'d> {
     group: &'d ViewGroup,
     pub document: &'d PreparedDocument,
     had: &'d StoredRows,
-    /// Those that were there in the order of the values that they stand in, then new ones: so the first few change few values.
+    /// Existing rows in the order of the values that list them, then new ones, so that the first changes affect few
+    /// values.
     changes: Vec<Change<'d>>,
-    /// There is more to be changed later.
+    /// True if more changes follow later.
     pub is_partial: bool,
-    /// Parts of values lie there already.
+    /// True if parts of values are already staged.
     pub is_staged: bool,
 }
 
-/// What tells a row of a document from its others: tree, spelling, ordinal and sort key.
+/// The identity of a row within its document: tree, spelling, ordinal and sort key.
 type Place<'r> = (u32, u32, u32, &'r [u8]);
 
 impl<'d> Plan<'d> {
-    /// Compares what a document has with what it is to have.
+    /// Compares the stored rows of a document with its new ones.
     pub(super) fn of(group: &'d ViewGroup, document: &'d PreparedDocument, had: &'d StoredRows) -> Plan<'d> {
         let old: Vec<(u64, usize, &proto::ViewRowOf)> = (had.parts.iter())
             .flat_map(|(part, rows)| rows.iter().enumerate().map(|(at, row)| (*part, at, row)))
             .collect();
-        // A row with a long key keeps its label only if it is what it was: what place another has is not known without a look.
+        // A row with a long key keeps its label only if it is unchanged: the position of another row is known only
+        // after a search.
         let mut places: HashMap<Place<'_>, usize> = HashMap::new();
         let mut long: HashMap<(Place<'_>, &[u8]), usize> = HashMap::new();
         for (index, (.., row)) in old.iter().enumerate() {
@@ -202,18 +206,18 @@ impl<'d> Plan<'d> {
         Plan { group, document, had, changes, is_partial: false, is_staged: false }
     }
 
-    /// How many rows it changes.
+    /// The number of rows to change.
     pub(super) fn rows(&self) -> usize {
         self.changes.len()
     }
 
-    /// What it writes, about, without nodes. `undo`: with what was there before.
+    /// The approximate bytes to write, without nodes. `undo`: with the old values.
     pub(super) fn bytes(&self, undo: bool) -> u64 {
         let mut parts = TouchedParts::default();
         self.changes.iter().map(|change| self.cost(change, undo) + parts.cost(self.had, change)).sum()
     }
 
-    /// Leaves all but the first changes for later: so many, and of so many bytes, but one at least.
+    /// Keeps only the first changes, at most `rows` of `bytes`, and at least one.
     pub(super) fn limit(&mut self, rows: usize, bytes: u64) {
         let (mut parts, mut sum) = (TouchedParts::default(), 0);
         let fits = |change: &&Change<'_>| {
@@ -225,11 +229,11 @@ impl<'d> Plan<'d> {
         self.changes.truncate(most);
     }
 
-    /// What a change writes, about.
+    /// The approximate bytes of a change.
     fn cost(&self, change: &Change<'_>, undo: bool) -> u64 {
         let of_new = |row: &PreparedRow| {
             let is_elsewhere = self.is_staged && row.blob_id(self.document.id()).is_some();
-            // To find the place of a long key, others as long are read.
+            // The search for a long key's position reads keys of the same length.
             let looked_at = if row.sort_key.is_cut() { row.key.len() } else { 0 };
             let bytes = if is_elsewhere { looked_at.max(100) } else { row.bytes() };
             row_cost(row.sort_key.bytes().len() + self.document.id().len() + 20, bytes)
@@ -244,7 +248,7 @@ impl<'d> Plan<'d> {
         }
     }
 
-    /// The new rows whose key and value do not lie in them: whose parts have to be there.
+    /// Returns the new rows that are stored in parts, which must exist.
     pub(super) fn large_rows(&self) -> impl Iterator<Item = (Vec<u8>, &'d PreparedRow)> {
         let new = |change: &Change<'d>| match change {
             Change::New(row) => Some(*row),
@@ -254,12 +258,11 @@ impl<'d> Plan<'d> {
         self.changes.iter().filter_map(new).filter_map(move |row| Some((row.blob_id(id)?, row)))
     }
 
-    /// The keys of all rows that it changes, and what the document has then. `None`: there is no room for the label of a long
-    /// key.
+    /// Returns the keys of all rows to change, and the document's new list. `None`: a long key's label does not fit.
     pub(super) async fn diff(&self, labels: &mut Labels<'_>) -> Result<Option<DocumentDiff<'d>>> {
         let id = self.document.id();
         let (is_partial, is_staged, was_refused) = (self.is_partial, self.is_staged, self.had.is_refused);
-        // The last part says so.
+        // The last part sets it.
         let is_refused = if is_partial { was_refused } else { self.document.is_refused() };
         let was_set_aside = self.had.is_set_aside;
         let set_aside = self.document.set_aside();
@@ -267,7 +270,7 @@ impl<'d> Plan<'d> {
         let aside = SetAsideChange { was: was_set_aside, is: is_set_aside, reason: set_aside.unwrap_or_default() };
         let of = |rows, has| DocumentDiff { id, rows, has, is_partial, is_staged, was_refused, is_refused, aside };
         if self.changes.is_empty() {
-            // What says so is written anew, with the rows that it had: a part of it may have been entered before.
+            // If the flags change, the whole list is rewritten: a part of it may have been entered before.
             let has = match was_refused == is_refused && was_set_aside == is_set_aside {
                 true => Has::default(),
                 false => Has::after(self.had, &HashSet::new(), Vec::new()),
@@ -276,7 +279,7 @@ impl<'d> Plan<'d> {
         }
         let mut rows: Vec<RowDiff<'d>> = Vec::with_capacity(self.changes.len());
         let (mut gone, mut come) = (HashSet::new(), Vec::new());
-        // Rows with long keys that go, by their keys: one with the same key and another value may come.
+        // Removed rows with long keys, by key: a row with the same key and another value may follow.
         let mut long = HashMap::new();
         for change in &self.changes {
             match change {
@@ -313,12 +316,12 @@ impl<'d> Plan<'d> {
     }
 }
 
-/// Values that are written anew since a row goes from them.
+/// The values to rewrite since a row is removed from them.
 #[derive(Default)]
 struct TouchedParts(BTreeSet<u64>);
 
 impl TouchedParts {
-    /// What a change adds to that.
+    /// Adds the cost of a change.
     fn cost(&mut self, had: &StoredRows, change: &Change<'_>) -> u64 {
         match change {
             Change::Old { part, .. } if self.0.insert(*part) => {
@@ -329,17 +332,17 @@ impl TouchedParts {
     }
 }
 
-/// What changes of what a document has.
+/// The changes of a document's list of rows.
 #[derive(Default)]
 struct Has {
-    /// The values that change, each whole; without rows one goes.
+    /// The changed values, each complete; one without rows is cleared.
     parts: BTreeMap<u64, Vec<proto::ViewRowOf>>,
-    /// The last value that has rows; `None`: there are none.
+    /// The number of the last value with rows; `None`: no value has rows.
     last: Option<u64>,
 }
 
 impl Has {
-    /// Where some rows go and others come.
+    /// Computes the list after some rows are removed and others added.
     fn after(had: &StoredRows, gone: &HashSet<(u64, usize)>, come: Vec<proto::ViewRowOf>) -> Has {
         let stays = |part: u64| {
             let rows = had.parts.get(&part).into_iter().flatten().enumerate();
@@ -368,34 +371,34 @@ impl Has {
         let is_left = |(part, rows): &(&u64, &Vec<_>)| !rows.is_empty() && !parts.contains_key(part);
         let left = had.parts.iter().rfind(is_left).map(|(part, _)| *part);
         let written = parts.iter().rfind(|(_, rows)| !rows.is_empty()).map(|(part, _)| *part);
-        // The first one says that there are others.
+        // The first value says that others exist.
         parts.entry(0).or_insert_with(|| stays(0).cloned().collect());
         Has { parts, last: left.max(written) }
     }
 }
 
-/// What a row takes in a value of what a document has.
+/// The bytes of a row in a value of the document's list.
 fn bytes_of(row: &proto::ViewRowOf) -> u64 {
     row.encoded_len() as u64 + 8
 }
 
-/// What a document's new rows change.
+/// The changes of a document's rows.
 pub(super) struct DocumentDiff<'d> {
     pub id: &'d str,
     /// Each row's key once.
     pub rows: Vec<RowDiff<'d>>,
     has: Has,
-    /// It has more that is still to be changed.
+    /// True if more changes follow later.
     pub is_partial: bool,
-    /// Parts of values lie there already.
+    /// True if parts of values are already staged.
     pub is_staged: bool,
-    /// Whether it had, and has from now on, more than a bound allows.
+    /// Whether the old and the new document exceed a bound.
     was_refused: bool,
     is_refused: bool,
     aside: SetAsideChange<'d>,
 }
 
-/// The change of whether a document is set aside.
+/// Whether a document is set aside, before and after the change.
 #[derive(Debug, Clone, Copy)]
 struct SetAsideChange<'d> {
     was: bool,
@@ -405,7 +408,7 @@ struct SetAsideChange<'d> {
 }
 
 impl DocumentDiff<'_> {
-    /// How many documents more have more than a bound allows.
+    /// The change of the count of refused documents: -1, 0 or 1.
     pub(super) fn refused_more(&self) -> i64 {
         i64::from(self.is_refused) - i64::from(self.was_refused)
     }
@@ -415,7 +418,7 @@ impl DocumentDiff<'_> {
         i64::from(self.aside.is) - i64::from(self.aside.was)
     }
 
-    /// What of it is written beside rows and nodes, about: what the document has, and parts of values.
+    /// The approximate bytes beside rows and nodes: the document's list, and parts of values.
     pub(super) fn bytes_beside(&self) -> u64 {
         let has: u64 = self.has.parts.values().flatten().map(bytes_of).sum();
         let large =
@@ -424,7 +427,7 @@ impl DocumentDiff<'_> {
         has + parts as u64
     }
 
-    /// Writes what the document has. `conflicts`: whoever else writes it at the same time shall fail.
+    /// Writes the document's list. `conflicts`: adds a write conflict range, so that concurrent writers abort.
     pub(super) fn write(&self, trx: &Transaction, keys: &ViewKeys, conflicts: bool) -> Result<()> {
         if self.rows.is_empty() && self.refused_more() == 0 && self.set_aside_more() == 0 {
             return Ok(());
@@ -456,7 +459,7 @@ impl DocumentDiff<'_> {
     }
 }
 
-/// Where a row of a document is.
+/// Returns the identity of a row.
 fn place(row: &proto::ViewRowOf) -> Place<'_> {
     (row.tree, row.spelling, row.ordinal, &row.element)
 }

@@ -1,4 +1,4 @@
-//! What a group of views is, as far as its storage goes.
+//! The parts of a view group that its storage depends on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,39 +14,39 @@ use crate::view::known::new_mark;
 use crate::view_bounds::ViewBounds;
 use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition};
 
-/// Bytes of rows in a node of level 1, in the mean.
+/// The mean bytes of rows in a node of level 1.
 const NODE_BYTES: u32 = 1_024;
 
-/// How the rows of a tree are reduced.
+/// The reduction of a tree's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Reduction {
-    /// By a built-in reduction.
+    /// A built-in reduction.
     BuiltIn(Reducer),
-    /// By a function: its place among those of the group that are written.
+    /// A JavaScript function: its index among the functions of the group.
     Written(usize),
 }
 
-/// A distinct map of a group, of which several views may have their rows.
+/// A distinct map of a group, whose rows several views may share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ViewTree {
-    /// Its option `collation` is `raw`.
+    /// True for the option `collation` `raw`.
     pub raw_collation: bool,
-    /// What is kept of its rows, each once.
+    /// The reductions of its rows, without duplicates.
     pub reduces: Vec<Reduction>,
 }
 
-/// What a document may have in a group, and what a transaction changes of it.
+/// The bounds of a document's rows in a group, and of a transaction's changes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// What a document may have: one with more has nothing.
+    /// The bounds of a document. A document beyond them has no rows.
     pub document: ViewBounds,
-    /// Rows that a transaction changes: for each of them some nodes are read.
+    /// The most rows that a transaction changes: some nodes are read for each.
     pub rows: usize,
-    /// What it writes of rows, about.
+    /// The approximate bytes of rows that it writes.
     pub rows_bytes: u64,
-    /// What it writes, with nodes, and with what readers see instead: where it is more, it changes less.
+    /// The approximate bytes that it writes with nodes and undos. Beyond it the transaction changes fewer rows.
     pub transaction_bytes: u64,
-    /// How long it looks for the places of long keys: what it has found by then is entered.
+    /// The time limit for finding the positions of long keys. Rows found by then are entered.
     pub searching: Duration,
 }
 
@@ -72,17 +72,18 @@ struct Parts {
 }
 
 impl ViewGroup {
-    /// `number`: the index's in its database. `is_partitioned`: keys of rows begin with the partitions of their documents.
+    /// `number`: the index's number in its database. `is_partitioned`: keys of rows begin with the partitions of their
+    /// documents.
     ///
     /// # Errors
-    /// [`Error::Corrupt`]: there is no data for the collation.
+    /// [`Error::Corrupt`]: the collation data is missing.
     pub(crate) fn new(number: u64, is_partitioned: bool, trees: Vec<ViewTree>) -> Result<ViewGroup> {
         let unicode = Collation::unicode().map_err(|error| Error::Corrupt(error.to_string()))?;
         let parts = Parts { number, is_partitioned, trees, unicode, raw: Collation::raw() };
         Ok(ViewGroup(Arc::new(parts), Bounds::default()))
     }
 
-    /// The storage of a group that a design document defines.
+    /// Returns the storage of a design document's group.
     ///
     /// # Errors
     /// As [`ViewGroup::new`].
@@ -98,7 +99,7 @@ impl ViewGroup {
         ViewGroup::new(number, definition.options.partitioned, definition.trees.iter().map(tree).collect())
     }
 
-    /// The same group with other bounds.
+    /// Replaces the bounds.
     #[must_use]
     pub(crate) fn bounded(self, bounds: Bounds) -> ViewGroup {
         ViewGroup(self.0, bounds)
@@ -113,28 +114,27 @@ impl ViewGroup {
         self.0.number
     }
 
-    /// Whether its rows lie by partitions, and are read of one.
+    /// Returns whether its rows are stored and read by partition.
     pub(crate) fn is_partitioned(&self) -> bool {
         self.0.is_partitioned
     }
 
-    /// The key of a row that a document has.
+    /// Returns the key of a document's row.
     pub(crate) fn row_key(&self, id: &str, row: &proto::ViewRowOf) -> RowKey {
         RowKey::of(self.is_partitioned(), row.element.clone(), id.to_owned(), (row.spelling, row.ordinal))
     }
 
-    /// Its trees.
     pub(crate) fn trees(&self) -> &[ViewTree] {
         &self.0.trees
     }
 
-    /// Whether a function reduces rows of any tree.
+    /// Returns whether a JavaScript function reduces rows of any tree.
     pub(crate) fn has_written_reduces(&self) -> bool {
         let is_written = |reduce: &Reduction| matches!(reduce, Reduction::Written(_));
         self.trees().iter().any(|tree| tree.reduces.iter().any(is_written))
     }
 
-    /// What is kept of a tree's rows.
+    /// The reductions of a tree's rows.
     pub(crate) fn reduces(&self, tree: usize) -> &[Reduction] {
         self.0.trees.get(tree).map(|tree| tree.reduces.as_slice()).unwrap_or_default()
     }
@@ -147,17 +147,17 @@ impl ViewGroup {
         }
     }
 
-    /// The order of what `_top_N` and its like choose of, whatever the view's.
+    /// The order in which `_top_N` and similar reductions select, whatever the view's order.
     pub(crate) fn unicode(&self) -> &Collation {
         &self.0.unicode
     }
 
-    /// The progress of a group that nothing was done for yet.
+    /// Returns the progress of a new group.
     ///
     /// # Errors
     /// [`Error::NoRandomness`].
     pub(crate) fn begin(&self) -> Result<proto::ViewProgress> {
-        // What a build leaves behind is looked for at its end.
+        // The end of a build looks for leftovers.
         let mut progress = proto::ViewProgress { untidy: true, nodes_mark: new_mark()?, ..Default::default() };
         for _ in self.trees() {
             let mut secret = [0; 16];
@@ -175,7 +175,7 @@ impl ViewGroup {
     }
 }
 
-/// The shape and the height of a tree.
+/// Returns the shape and the height of a tree.
 pub(crate) fn shape_of(trees: &[proto::ViewTree], tree: usize) -> Result<(Shape, u8)> {
     let found = trees.get(tree).ok_or_else(|| Error::Corrupt(format!("a group has no tree {tree}")))?;
     let height = u8::try_from(found.height).map_err(|_| Error::Corrupt("a tree is too high".to_owned()))?;

@@ -1,7 +1,8 @@
-//! What the holder of a group knows of its nodes, so that it does not read them again for each batch.
+//! Caches the nodes of a group in the process that follows it, so that it does not read them again for each batch.
 //!
-//! Each transaction that changes nodes marks the group's progress, with a mark that no other attempt has. Who reads the progress with conflict and
-//! finds the mark of what it knows, knows what lies in storage; a mark that it does not know lets it forget all.
+//! Each transaction that changes nodes writes a unique mark into the group's progress. A process that reads the
+//! progress with a conflict and finds the mark of its cache knows that the cache is current. Any other mark empties the
+//! cache.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,11 +14,11 @@ use crate::store::proto;
 use crate::view::summary::Summary;
 use crate::view_updates::KnowingGroups;
 
-/// Of all groups that a process follows, and of one.
+/// The cache limit for all groups that a process follows, in bytes.
 const ALL_BYTES_MAX: usize = 64_000_000;
 const GROUP_BYTES_MAX: usize = if cfg!(test) { 20_000 } else { 32_000_000 };
 
-/// Nodes of a group.
+/// The cached nodes of a group.
 #[derive(Debug)]
 pub(crate) struct KnownNodes {
     of: KnowingGroups,
@@ -26,10 +27,10 @@ pub(crate) struct KnownNodes {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The mark of the progress that they belong to.
+    /// The mark of the progress to which they belong.
     mark: Vec<u8>,
     trees: Vec<flatbed_rowtree::KnownNodes<Summary>>,
-    /// What the last attempt has changed: it is so if the progress has its mark.
+    /// The changes of the last attempt. They are current if the progress has its mark.
     attempt: Option<Attempt>,
 }
 
@@ -39,17 +40,17 @@ struct Attempt {
     nodes: Vec<ChangedNode>,
 }
 
-/// A node that is written; `None`: it is cleared.
+/// A node to be written; `None`: it is cleared.
 #[derive(Debug)]
 pub(super) struct ChangedNode {
     pub tree: usize,
     pub level: u8,
     pub from: Key,
-    /// With the bytes that are stored of it.
+    /// With its stored size in bytes.
     pub summary: Option<(Summary, usize)>,
 }
 
-/// A mark that nobody has.
+/// Returns a unique mark.
 ///
 /// # Errors
 /// [`Error::NoRandomness`].
@@ -60,13 +61,13 @@ pub(crate) fn new_mark() -> Result<Vec<u8>> {
 }
 
 impl KnownNodes {
-    /// None yet.
+    /// An empty cache.
     pub(crate) fn new(of: &KnowingGroups) -> KnownNodes {
         of.0.fetch_add(1, Ordering::Relaxed);
         KnownNodes { of: of.clone(), state: Mutex::default() }
     }
 
-    /// A transaction begins that has read this progress with conflict.
+    /// Begins a transaction that has read this progress with a conflict.
     pub(super) fn begin(&self, progress: &proto::ViewProgress) {
         let groups = self.of.0.load(Ordering::Relaxed).max(1);
         let bytes_max = GROUP_BYTES_MAX.min(ALL_BYTES_MAX / groups) / progress.trees.len().max(1);
@@ -80,7 +81,7 @@ impl KnownNodes {
             }
             state.mark = mark;
         } else if state.mark != progress.nodes_mark || state.mark.is_empty() {
-            // A program that knows of no marks writes an empty one, whatever it changes.
+            // A program without support for marks writes an empty one on every change.
             state.mark.clone_from(&progress.nodes_mark);
             state.trees.clear();
         }
@@ -88,7 +89,7 @@ impl KnownNodes {
         state.trees.iter_mut().for_each(|tree| tree.trim(bytes_max));
     }
 
-    /// The transaction changes these nodes: its progress is marked.
+    /// Records the nodes that the transaction changes, and marks its progress.
     pub(super) fn attempt(&self, progress: &mut proto::ViewProgress, nodes: Vec<ChangedNode>) -> Result<()> {
         progress.nodes_mark = new_mark()?;
         self.lock().attempt = Some(Attempt { mark: progress.nodes_mark.clone(), nodes });
@@ -99,7 +100,7 @@ impl KnownNodes {
         self.lock().trees.get_mut(tree)?.get(level, range)
     }
 
-    /// All nodes of a level in a range, as the transaction has read them.
+    /// Caches all nodes of a level in a range, as the transaction has read them.
     pub(super) fn learn(&self, tree: usize, level: u8, range: KeyRange, nodes: impl Iterator<Item = (Key, Summary)>) {
         let nodes = nodes.map(|(key, summary)| {
             let bytes = summary.encode().len();

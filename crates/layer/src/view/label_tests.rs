@@ -1,4 +1,4 @@
-//! Long keys in the worst order: each between the last two.
+//! Long keys in the worst order: each sorts between the last two.
 #![cfg(test)]
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn group(searching: Duration) -> ViewGroup {
     ViewGroup::new(NUMBER, false, trees).unwrap().bounded(bounds)
 }
 
-/// The `n`th of them. It begins with as many letters as are beyond what stands in a row's key.
+/// The `n`th of them. Its prefix is longer than the part of a key that a row stores.
 pub(super) fn key(n: usize) -> String {
     format!("\"{}{}{}\"", "x".repeat(4_200), "01".repeat(n / 2), "1".repeat(n % 2))
 }
@@ -40,11 +40,11 @@ async fn long_keys_in_the_worst_order_cost_few_reads() {
             waits.path.depth()
         );
         assert!(applied.len() < 8, "{} transactions", applied.len());
-        // With what the rows and the nodes cost.
+        // Includes the cost of the rows and nodes.
         assert!(waits.range_reads < 800, "{from}: {waits:?}");
         model.extend(some);
     }
-    // One alone, at the end of them and among them.
+    // A single one, behind them and among them.
     for n in [count, count + 1] {
         let one = documents(n..n + 1);
         let (_, waits) = counted(&db, &group, &one).await;
@@ -62,7 +62,7 @@ async fn long_keys_in_the_worst_order_cost_few_reads() {
     assert_is(&db, &group, &model).await;
 }
 
-/// What takes long is entered in several transactions, of a document each at least.
+/// A slow batch is entered in several transactions, each with at least one document.
 #[tokio::test]
 async fn a_batch_with_long_keys_is_cut_by_time() {
     let (db, _storage) = database().await;

@@ -1,4 +1,4 @@
-//! The places of keys that are too long for FoundationDB's, among those that begin alike.
+//! Finds the positions of keys that are too long for FoundationDB among keys with the same beginning.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -17,19 +17,19 @@ use crate::view::parts::{begin_key, decode};
 use crate::view::prepare::{PreparedRow, value_of};
 use crate::view::undo::GroupReads;
 
-/// Nodes that are read of a level at once: of those between two of the level above there are 16 in the mean.
+/// The nodes of a level that are read at once: two nodes of the level above have 16 between them on average.
 const PIVOTS: usize = 20;
 
-/// Keys that were read are remembered up to so many bytes.
+/// The cache limit of keys that were read, in bytes.
 const READ_BYTES_MAX: usize = 2_000_000;
 
-/// Finds them in one transaction, for rows that are written together.
+/// Finds labels in one transaction, for rows that are written together.
 pub(super) struct Labels<'a> {
     reads: GroupReads<'a>,
     group: &'a ViewGroup,
-    /// As they are where rows are read.
+    /// The trees as rows are read from them.
     trees: &'a [proto::ViewTree],
-    /// Keys as JSON, whose places are known: of rows that are not written yet, and of rows that were read.
+    /// Known keys as JSON, by position: of rows to be written, and of rows that were read.
     known: BTreeMap<Known, Vec<u8>>,
     read_bytes: usize,
 }
@@ -42,7 +42,7 @@ impl<'a> Labels<'a> {
         Labels { reads, group, trees, known: BTreeMap::new(), read_bytes: 0 }
     }
 
-    /// The sort key of a row of a document that is to be written, with its label; `None`: there is no room for one.
+    /// Returns the sort key with its label for a row to be written; `None`: no label fits.
     pub(super) async fn element(&mut self, id: &str, row: &PreparedRow) -> Result<Option<Vec<u8>>> {
         let key = value_of(row.key.as_bytes()).ok_or_else(bad_key)?;
         let compare = |found: &Value<'_>| self.group.collation(row.tree).compare(&key, found);
@@ -56,8 +56,8 @@ impl<'a> Labels<'a> {
         Ok(Some(element))
     }
 
-    /// Of two who look for the places of keys that begin alike at once, to write there, one fails. That the rows that were
-    /// looked at were not would not be enough, and their keys are long.
+    /// Conflicts with concurrent writers of keys with the same beginning: of two such searches one fails. A conflict on
+    /// the rows that were read is not enough, and their keys are long.
     fn alone(&self, row: &PreparedRow) -> Result<()> {
         let hash = Sha256::digest(row.sort_key.bytes());
         let begin = self.reads.keys.labelled(row.tree, hash.get(..16).unwrap_or_default());
@@ -68,7 +68,7 @@ impl<'a> Labels<'a> {
         Ok(())
     }
 
-    /// The place of a key that was cut, in a tree among rows of some places; `compare` says how it compares with that of a row.
+    /// Finds the position of a cut key in a tree, among the rows of `places`. `compare` compares it with a row's key.
     pub(super) async fn place(
         &mut self,
         at: (usize, RowPlaces<'_>),
@@ -80,7 +80,7 @@ impl<'a> Labels<'a> {
         if let Some(place) = self.among_known(at, cut, &mut search, &compare)? {
             return Ok(place);
         }
-        // Below the root, which is one node.
+        // Below the root, which is a single node.
         let mut level = self.trees.get(at.0).map_or(0, |tree| tree.height).saturating_sub(1);
         loop {
             while level > 0 && !search.has_pivots() {
@@ -104,7 +104,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// Looks among the keys that are known, without a read: the place, or between which of them it is.
+    /// Searches the known keys without a read, and returns the position or its neighbours.
     fn among_known(
         &self,
         (tree, places): (usize, RowPlaces<'_>),
@@ -135,7 +135,7 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// The rows between those that a search has seen.
+    /// The rows between the search's bounds.
     fn rest((_, places): (usize, RowPlaces<'_>), cut: &[u8], search: &Search) -> (Vec<u8>, Vec<u8>) {
         let with = |label: &[u8]| [cut, label].concat();
         let (after, before) = search.between();
@@ -144,8 +144,7 @@ impl<'a> Labels<'a> {
         (begin, end)
     }
 
-    /// Labels of rows with which nodes of a level begin, the first ones of those between the rows that a search has seen; whether there
-    /// are more.
+    /// Returns the first labels of the nodes of a level between the search's bounds, and whether more follow.
     async fn pivots(
         &self,
         at: (usize, RowPlaces<'_>),
@@ -166,7 +165,7 @@ impl<'a> Labels<'a> {
         Ok((labels, nodes.more()))
     }
 
-    /// The sort key and the key of the row that is asked for.
+    /// Returns the sort key and the key of the searched row.
     async fn find(
         &self,
         at: (usize, RowPlaces<'_>),

@@ -1,10 +1,11 @@
-//! Documents with more changes than a transaction holds: what is done beside changing their rows.
+//! Documents with more changes than a transaction holds: the work beside changing their rows.
 //!
-//! First the parts of new values are staged, a few in a transaction: nobody sees them before a row has their id, which follows from what they
-//! are. Then rows are changed, a part of them in each transaction, while readers see what was before ([`super::undo`]). Parts that are
-//! staged, or whose row has gone behind a reader's back, are marked until they have a row, or are cleared with their mark.
+//! First the parts of new values are staged, a few per transaction. They are invisible until a row has their id, which
+//! is derived from their contents. Then the rows are changed over several transactions, while readers see the old state
+//! ([`super::undo`]). Parts that are staged, or whose row is removed while readers still see it, have a mark until a
+//! row refers to them, or they are cleared together with their mark.
 //!
-//! Who takes over in the middle changes the document on from where it is, to what it is by then.
+//! A process that takes over in the middle continues from the current state towards the document's state at that time.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -18,37 +19,37 @@ use crate::view::documents::{LargeReadGate, Plan, read_stored_rows};
 use crate::view::parts;
 use crate::view::prepare::PreparedDocument;
 
-/// Parts that a transaction stages.
+/// The parts that a transaction stages.
 const STAGED_PARTS: u64 = 4;
 
-/// Marks that a transaction clears, each with its parts, which are one range.
+/// The marks that a transaction clears, each with its parts, which are one range.
 const MARKS_MAX: usize = if cfg!(test) { 3 } else { 100 };
 
-/// Of a document there are no more: each is of parts of more than 20 kB.
+/// The most marks of a document: each stands for parts of more than 20 kB.
 const MARKS_OF_DOCUMENT_MAX: usize = 20_000;
 
-/// The document that a group's holder has changed in part, if any: no other one may be entered before it is through.
+/// Returns the partly changed document of a group, if any. No other document may be entered before it is complete.
 pub(crate) fn under_way(progress: &ViewProgress) -> Option<&str> {
     progress.large.as_ref().map(|large| large.document.as_str())
 }
 
-/// Whether these documents may be entered now.
+/// Returns whether these documents may be entered now.
 pub(crate) fn may_enter(progress: &ViewProgress, documents: &[PreparedDocument]) -> bool {
     let first = documents.first().map(PreparedDocument::id);
     under_way(progress).is_none_or(|document| first == Some(document))
 }
 
-/// A transaction changes a part of a document, or stages parts of it.
+/// Notes in the progress that a transaction changes a part of a document, or stages parts of it.
 pub(super) fn goes_on<'p>(progress: &'p mut ViewProgress, document: &str) -> &'p mut proto::ViewLarge {
     let large = progress.large.get_or_insert_with(proto::ViewLarge::default);
     large.document = document.to_owned();
-    // Whoever looks whether this process is still at it sees that it is.
+    // Other processes see that this one makes progress.
     large.steps += 1;
     progress.untidy = true;
     large
 }
 
-/// Stages some parts of the values of a document's new rows; how many. 0: they are all there.
+/// Stages some parts of a document's new rows. Returns their number; 0: all are staged.
 pub(super) async fn stage(trx: &Transaction, keys: &ViewKeys, plan: &mut Plan<'_>) -> Result<u64> {
     let id = plan.document.id();
     let mut large = plan.large_rows().peekable();
@@ -56,7 +57,7 @@ pub(super) async fn stage(trx: &Transaction, keys: &ViewKeys, plan: &mut Plan<'_
         return Ok(0);
     }
     let range = keys.staged_of(id);
-    // With conflict: in a first build two processes may be at it.
+    // With a conflict: two processes may work on a first build.
     let found = trx.range(&range, false).first(MARKS_OF_DOCUMENT_MAX).await?;
     let mark = |row: &foundationdb::future::FdbKeyValue| match keys.split(row.key())? {
         ViewPart::Staged(_, blob_id) => Ok((blob_id, proto::ViewStaged::decode(row.value())?.parts)),
@@ -81,13 +82,13 @@ pub(super) async fn stage(trx: &Transaction, keys: &ViewKeys, plan: &mut Plan<'_
     Ok(STAGED_PARTS - left)
 }
 
-/// Marks parts whose row goes while readers still see it: all of them are there.
+/// Marks the parts of a row that is removed while readers still see it.
 pub(super) fn mark(trx: &Transaction, keys: &ViewKeys, id: &str, old: &proto::ViewRowOf) -> Result<()> {
     let parts = parts::count(usize::try_from(old.bytes).unwrap_or(usize::MAX));
     Quiet(trx).set(&keys.staged(id, &old.blob_id), &proto::ViewStaged { parts }.encode_to_vec())
 }
 
-/// Clears some marks, and the parts of those that no row has, where no document is under way.
+/// Clears some marks, and the parts that no row refers to, if no document is partly changed.
 pub(crate) async fn tidy(
     trx: &Transaction,
     keys: &ViewKeys,

@@ -1,4 +1,4 @@
-//! Large documents: readers see the rows of before or those of after, whoever ends what another began.
+//! Large documents: readers see the old rows or the new ones, whichever process completes the change.
 #![cfg(test)]
 
 use flatbed_collate::reduce::Reducer;
@@ -26,7 +26,7 @@ fn large() -> impl Strategy<Value = Vec<Vec<(String, String)>>> {
     prop_oneof![4 => rows(50), 1 => Just(vec![Vec::new(); 3])]
 }
 
-/// A transaction that enters the first of some documents: how many, and whether one is under way behind them.
+/// Enters the first of some documents in a transaction, and returns their number and whether one is partly changed.
 async fn enter(db: &Database, group: &ViewGroup, documents: &Model, from: usize) -> (Applied, bool) {
     let documents = prepared(group, documents);
     let (applied, progress) = step(db, group, Todo::Apply(&documents[from..])).await;
@@ -37,8 +37,8 @@ async fn enter(db: &Database, group: &ViewGroup, documents: &Model, from: usize)
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2, failure_persistence: None, max_shrink_iters: 0, ..ProptestConfig::default() })]
 
-    /// `edits`: what becomes of the document, and after how many transactions whoever enters that dies: the next one is entered
-    /// then.
+    /// `edits`: the new rows of the document, and the number of transactions after which the process dies. The next
+    /// edit is entered then.
     #[test]
     fn readers_see_what_was_before_or_all_of_it(
         others in batch(), first in large(), edits in prop::collection::vec((large(), 1..6_usize), 1..5),
@@ -53,7 +53,7 @@ proptest! {
             build(&db, &group, &model).await;
             let last = edits.len() - 1;
             for (at, (rows, dies_after)) in edits.into_iter().enumerate() {
-                // Small documents are behind it, as they are in what is followed.
+                // Small documents follow it, as in a feed.
                 let large = Model::from([("d7".to_owned(), rows)]);
                 let mut steps = 0;
                 let is_under_way = loop {
@@ -73,7 +73,7 @@ proptest! {
                 sees(&db, &model, &asked).await;
                 if !is_under_way {
                     assert_is(&db, &group, &model).await;
-                    // What was left behind goes in passing.
+                    // Later transactions clear the leftovers.
                     let beside = beside.iter().filter(|(id, _)| *id != "d7").map(|(id, rows)| (id.clone(), rows.clone()));
                     let beside: Model = beside.collect();
                     let mut from = 0;
@@ -103,13 +103,14 @@ async fn sees(db: &Database, model: &Model, asked: &[Asked]) {
     }
 }
 
-/// The bound of rows of a document in these tests. A server's is 50,000, which only `make torture` uses: each transaction compares all
-/// rows of the document, so the time grows with their square. From some thousands on, the size of a transaction does not depend on it.
+/// The limit of rows of a document in these tests. A server's is 50,000, which only `make torture` uses: each
+/// transaction compares all rows of the document, so the time grows with their square. From some thousands on, the size
+/// of a transaction does not depend on it.
 fn rows_max() -> u32 {
     number("FLATBED_TEST_ROWS").unwrap_or(10_000)
 }
 
-/// The bounds of a server, but for [`rows_max`].
+/// The bounds of a server, except [`rows_max`].
 fn as_served(group: ViewGroup) -> ViewGroup {
     let document = ViewBounds { rows: rows_max() as usize, ..ViewBounds::default() };
     group.bounded(Bounds { document, rows: 1_500, rows_bytes: 400_000, ..Bounds::default() })
@@ -135,7 +136,8 @@ async fn transactions_of(db: &Database, group: &ViewGroup, todo: Todo<'_>) -> us
     }
 }
 
-/// Enters the rows of a document by a first build, then other rows, then none, by following. Returns the numbers of transactions.
+/// Enters the rows of a document by a first build, then other rows, then none, by following. Returns the numbers of
+/// transactions.
 async fn enter_in_small_transactions(rows: impl Fn(u32) -> Rows) -> [usize; 3] {
     let (db, _storage) = database().await;
     let group = as_served(group());
@@ -154,7 +156,7 @@ async fn enter_in_small_transactions(rows: impl Fn(u32) -> Rows) -> [usize; 3] {
     [built, changed, gone]
 }
 
-/// As many rows as a document may have.
+/// The most rows of a document.
 #[tokio::test]
 async fn no_transaction_of_many_rows_is_large() {
     let row = |n: u32, add: u32| (format!("[{},{n}]", n % 10), (n + add).to_string());
@@ -163,14 +165,14 @@ async fn no_transaction_of_many_rows_is_large() {
     assert!(transactions.iter().all(|count| *count > 6), "{transactions:?}");
 }
 
-/// A row as large as may be.
+/// The largest row.
 #[tokio::test]
 async fn no_transaction_of_a_huge_row_is_large() {
     let rows = |n: u32| -> Rows { vec![("1".to_owned(), format!("{n}{}", spaces(8_000_000)))] };
     enter_in_small_transactions(rows).await;
 }
 
-/// Rows that lie in parts.
+/// Rows in parts.
 #[tokio::test]
 async fn no_transaction_of_large_rows_is_large() {
     let row = |at: u32, n: u32| (at.to_string(), format!("{n}{}", spaces(100_000)));
@@ -178,7 +180,7 @@ async fn no_transaction_of_large_rows_is_large() {
     enter_in_small_transactions(rows).await;
 }
 
-/// Rows that are nearly large enough for that.
+/// The largest rows that are stored inline.
 #[tokio::test]
 async fn no_transaction_of_full_rows_is_large() {
     let row = |at: u32, n: u32| (at.to_string(), format!("{n}{}", spaces(15_000)));
@@ -194,14 +196,14 @@ async fn no_transaction_of_long_keys_is_large() {
     enter_in_small_transactions(rows).await;
 }
 
-/// Each node takes nearly what a value of storage may.
+/// Nodes that nearly fill a value of the storage.
 #[tokio::test]
 async fn no_transaction_with_nodes_is_large() {
     let (db, _storage) = database().await;
     let reduces = (1..=8).map(|many| Reduction::BuiltIn(Reducer::Top(many))).collect();
     let trees = vec![ViewTree { raw_collation: false, reduces }];
     let group = as_served(ViewGroup::new(NUMBER, false, trees).unwrap());
-    // Their first items tell which is greater.
+    // The first items decide the order.
     let value = |n: u32| format!("[{n},\"{}\"]", "v".repeat(10_000));
     let row = |n: u32| (format!("d{n:03}"), vec![vec![(n.to_string(), value(n))]]);
     let model: Model = (0..24).map(row).collect();
@@ -224,7 +226,7 @@ async fn no_transaction_with_nodes_is_large() {
     assert_is(&db, &group, &model).await;
 }
 
-/// What is broken of what readers see instead is found, and so are marks that nobody looks for.
+/// The checker finds broken undos, and forgotten marks.
 #[tokio::test]
 async fn the_checker_looks_through_undos() {
     let (db, _storage) = database().await;
@@ -253,7 +255,7 @@ async fn the_checker_looks_through_undos() {
     let other = proto::ViewUndo { absent: true, value: Vec::new() }.encode_to_vec();
     for of_rows in [true, false] {
         let (key, undo) = undos.iter().find(|(key, undo)| is_row(key) == of_rows && **undo != other).unwrap();
-        // Readers would see what is there now, or nothing.
+        // Readers would see the new state, or nothing.
         for broken in [None, Some(other.as_slice())] {
             set(&db, key, broken).await;
             assert!(!violations(&db, &group).await.is_empty(), "rows: {of_rows}");

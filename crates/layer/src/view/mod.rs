@@ -1,8 +1,8 @@
-//! Groups of views: what lies in storage of them, how it is changed, and how it is read.
+//! Groups of views: their storage, its changes, and reads.
 //!
 //! A group has a tree for each distinct map: rows in the order of their keys, and nodes above them
-//! ([`flatbed_rowtree`]) with counts and what reduces make of the rows. What a document has in the group lies beside, so that
-//! its old rows are known without its old body. design/data-model.md draws the keys.
+//! ([`flatbed_rowtree`]) with counts and the states of the reduces. A document's list of its rows is stored separately,
+//! so that its old rows are known without its old body. design/data-model.md has the keys.
 
 pub(crate) mod apply;
 mod asking;

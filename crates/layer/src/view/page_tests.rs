@@ -1,4 +1,4 @@
-//! What a page of a view reads at most, and that pages together are the whole.
+//! The read limits of a page of a view, and the completeness of all pages together.
 #![cfg(test)]
 
 use flatbed_collate::reduce::Reducer;
@@ -19,7 +19,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Rows of the tree without reduces alone.
+/// Rows in the tree without reduces.
 fn of_rows(rows: Vec<(String, String)>) -> Vec<Vec<(String, String)>> {
     vec![Vec::new(), rows, Vec::new()]
 }
@@ -29,7 +29,7 @@ fn keys(keys: &[&str]) -> Select {
     Select::Keys { keys, start_docid: None, end_docid: None, exclusive_end: false }
 }
 
-/// Pages of rows, each with how many bytes were read for it, and all rows.
+/// Pages of rows, each with the bytes read for it, and all rows.
 async fn pages(db: &Database, query: ViewQuery) -> (Vec<(Vec<Row>, u64)>, Vec<Row>) {
     let (mut reading, mut pages) = (view_of(db, group(), 1).rows(query), Vec::new());
     loop {
@@ -42,7 +42,8 @@ async fn pages(db: &Database, query: ViewQuery) -> (Vec<(Vec<Row>, u64)>, Vec<Ro
     (pages, all)
 }
 
-/// Many rows of one document and one key, joined to a document of which a page holds some: each row is there once, with it.
+/// Many rows of one document and one key, joined to a document of which a page holds a few: each row appears once, with
+/// it.
 #[tokio::test]
 async fn rows_of_one_key_with_documents_are_there_once() {
     let (db, _storage) = database().await;
@@ -100,7 +101,7 @@ async fn rows_of_one_key_with_documents_are_there_once() {
     }
 }
 
-/// Of many keys with large rows a page reads about what it answers.
+/// A page of many keys with large rows reads about as much as it answers.
 #[tokio::test]
 async fn pages_of_keys_are_bounded_in_bytes() {
     let (db, _storage) = database().await;
@@ -131,7 +132,7 @@ async fn pages_of_keys_are_bounded_in_bytes() {
     }
 }
 
-/// Rows of one key and document are not turned round: of many that are large a page has some all the same.
+/// Rows of one key and document keep their order, even if a page holds only some of them.
 #[tokio::test]
 async fn pages_that_are_read_backwards_are_bounded_in_bytes() {
     let (db, _storage) = database().await;
@@ -161,7 +162,7 @@ async fn pages_that_are_read_backwards_are_bounded_in_bytes() {
     }
 }
 
-/// Groups are named by their rows' keys: values are not read for that.
+/// Groups have their rows' keys, which are read without values.
 #[tokio::test]
 async fn keys_of_groups_are_read_without_values() {
     let (db, _storage) = database().await;
@@ -201,7 +202,7 @@ async fn keys_of_groups_are_read_without_values() {
     }
 }
 
-/// What `_first` and `_last` answer may be large: a page has some of it.
+/// Results of `_first` and `_last` may be large: a page has some of them.
 #[tokio::test]
 async fn pages_of_groups_are_bounded_in_bytes() {
     let (db, _storage) = database().await;

@@ -1,4 +1,4 @@
-//! Views of partitions: what is read of one is what a model has of it, and of no other's rows.
+//! Compares reads of one partition with a model, and checks that they read no rows of others.
 #![cfg(test)]
 
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ use crate::view::rows::ViewQuery;
 use crate::view::tests::{Model, assert_is, batch_of, begin, build, follow, group_in, value};
 use crate::waits;
 
-/// Some begin with others; two are equal in the order of strings; ids of one lie among those of others.
+/// Some are prefixes of others; two are equal in the order of strings; ids of some sort among those of others.
 const PARTITIONS: [&str; 9] = ["a", "a!", "aa", "a\0", "A", "\u{e9}", "e\u{301}", "\u{10ffff}", "\u{10ffff}\u{10ffff}"];
 
 fn partitions() -> impl Strategy<Value = &'static str> + Clone {
@@ -22,7 +22,7 @@ fn ids() -> impl Strategy<Value = String> + Clone {
     (partitions(), 0..9_u32).prop_map(|(partition, n)| format!("{partition}:d{n}"))
 }
 
-/// Ids as they are given for bounds: of any partition, or of none.
+/// Ids for bounds: of any partition, or of none.
 fn bounds() -> impl Strategy<Value = String> + Clone {
     prop_oneof![3 => ids(), 1 => partitions().prop_map(str::to_owned), 1 => partitions().prop_map(|one| format!("{one};"))]
 }
@@ -60,7 +60,7 @@ proptest! {
     }
 }
 
-/// Of 8,000 rows of 100 partitions, those of one are 80.
+/// Of 8,000 rows in 100 partitions, 80 are in one.
 #[tokio::test]
 async fn rows_of_one_partition_are_read() {
     let (db, _storage) = database().await;

@@ -1,4 +1,4 @@
-//! Keys and values of rows that are too large to lie in them: in parts, under an id of their own.
+//! Keys and values of rows that are too large to be stored in the row: in parts, under an id of their own.
 
 use std::ops::Range;
 
@@ -12,16 +12,16 @@ use crate::store::proto;
 use crate::store::transaction::{Quiet, Transaction};
 use crate::view::prepare::PreparedRow;
 
-/// Key and value of a row that lie in it, at most: whoever reads a node's rows reads so much of each.
+/// The most bytes of key and value that are stored in a row. A reader of a node's rows reads this much of each.
 pub(crate) const INLINE_BYTES_MAX: usize = 20_000;
 
-/// Of a part.
+/// The size of a part.
 pub(super) const PART_BYTES: usize = 90_000;
 
 /// Key and value as JSON texts.
 pub(crate) type Texts = (Vec<u8>, Vec<u8>);
 
-/// How many parts so many bytes take.
+/// Returns the number of parts for `bytes` bytes.
 pub(super) fn count(bytes: usize) -> u64 {
     bytes.div_ceil(PART_BYTES) as u64
 }
@@ -47,7 +47,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Begins to read key and value of a row, wherever they lie.
+/// Begins to read key and value of a row, inline or in parts.
 pub(crate) fn begin_texts<'t>(
     trx: &'t Transaction,
     keys: &ViewKeys,
@@ -71,7 +71,7 @@ pub(crate) fn begin_texts<'t>(
     })
 }
 
-/// Begins to read the key of a row: of what lies apart no more than the parts that it is in.
+/// Begins to read the key of a row: only those parts that contain it.
 pub(crate) fn begin_key<'t>(
     trx: &'t Transaction,
     keys: &ViewKeys,
@@ -98,7 +98,7 @@ pub(crate) fn begin_key<'t>(
     })
 }
 
-/// How many bytes [`begin_key`] reads of what lies apart.
+/// Returns the bytes of parts that [`begin_key`] reads.
 pub(crate) fn key_parts_bytes(row: &proto::ViewRow) -> u64 {
     if row.blob_id.is_empty() {
         return 0;
@@ -107,12 +107,11 @@ pub(crate) fn key_parts_bytes(row: &proto::ViewRow) -> u64 {
     count(bytes).saturating_mul(PART_BYTES as u64).min(texts_bytes(row))
 }
 
-/// How many bytes key and value have.
 pub(crate) fn texts_bytes(row: &proto::ViewRow) -> u64 {
     if row.blob_id.is_empty() { (row.key.len() + row.value.len()) as u64 } else { row.key_bytes + row.value_bytes }
 }
 
-/// A row as it lies in storage.
+/// Decodes a stored row.
 pub(crate) fn decode(value: &[u8]) -> Result<proto::ViewRow> {
     Ok(proto::ViewRow::decode(value)?)
 }

@@ -1,4 +1,4 @@
-//! What a document's rows will be, made before the transaction that writes them.
+//! Prepares a document's rows before the transaction that writes them.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ use crate::view::group::ViewGroup;
 use crate::view::parts::INLINE_BYTES_MAX;
 use crate::view_functions::EmittedRows;
 
-/// A value that has no more bytes than this is known without its row.
+/// A value of at most this many bytes is stored with the document, and known without its row.
 const KNOWN_VALUE_BYTES_MAX: usize = 24;
 
 /// The memory of an emitted row beside its key and value, in bytes.
@@ -28,37 +28,38 @@ const SMALL_TEXT_BYTES: usize = 1 << 20;
 /// The rows of a document are prepared on a thread of the runtime if their texts have at most this many bytes.
 const QUICK_TEXT_BYTES: usize = 16 << 10;
 
-/// The most memory of the JSON trees that are alive while the rows of one view are sorted: the trees of all keys and of the values
-/// of one key. A tree takes some four times the bytes of its text, at worst 40 times. Also the bound of the tree of one value.
+/// The most memory of the JSON trees that are alive while the rows of one view are sorted: the trees of all keys and of
+/// the values of one key. A tree takes some four times the bytes of its text, at worst 40 times. Also the bound of the
+/// tree of one value.
 const TREES_BYTES_MAX: usize = 256 << 20;
 
-/// What the maps of a group emitted for a document.
+/// The output of a group's maps for a document.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Emitted {
     /// The document's id.
     pub id: String,
-    /// For each tree of the group, keys and values as JSON texts. Of a document that is deleted or gone there are none.
+    /// For each tree of the group, keys and values as JSON texts. A document that is deleted or gone has none.
     pub trees: Vec<EmittedRows>,
-    /// It emitted more than a bound allows in one of them.
+    /// True if it emitted more than a bound allows for one tree.
     pub is_too_much: bool,
-    /// When the document ends, in milliseconds of Unix time; 0: never.
+    /// When the document expires, in milliseconds of Unix time; 0: never.
     pub ends_at_ms: u64,
-    /// Why the document is set aside, without rows: how a function broke its bound of time or memory on it.
+    /// The reason why the document is set aside, without rows: a function exceeded its bound of time or memory on it.
     pub set_aside: Option<String>,
 }
 
 impl Emitted {
-    /// The memory of the rows until they are prepared, in bytes, without their JSON trees.
+    /// Returns the memory of the rows until they are prepared, in bytes, without their JSON trees.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.trees.iter().map(|rows| rows.len() * EMITTED_ROW_BYTES + 3 * rows.bytes()).sum()
     }
 
-    /// Whether its rows are parsed and sorted within about a millisecond.
+    /// Returns whether its rows are parsed and sorted within about a millisecond.
     pub(crate) fn is_quick(&self) -> bool {
         self.trees.iter().map(EmittedRows::bytes).sum::<usize>() <= QUICK_TEXT_BYTES
     }
 
-    /// The upper bound of the JSON trees of one view's rows, in bytes; 0 if all texts are small.
+    /// Returns an upper bound of the JSON trees of one view's rows, in bytes; 0 if all texts are small.
     pub(crate) fn json_bytes(&self) -> usize {
         let large = self.trees.iter().filter(|rows| rows.bytes() > SMALL_TEXT_BYTES);
         large.map(EmittedRows::json_bytes).max().unwrap_or(0)
@@ -75,7 +76,6 @@ pub(crate) struct PreparedDocument {
     set_aside: Option<String>,
 }
 
-/// One of them.
 #[derive(Debug, Clone)]
 pub(super) struct PreparedRow {
     pub tree: usize,
@@ -83,19 +83,19 @@ pub(super) struct PreparedRow {
     pub tail: Tail,
     pub key: String,
     pub value: String,
-    /// Of key and value.
+    /// The hash of key and value.
     pub hash: [u8; 16],
-    /// When its document ends; 0: never.
+    /// When its document expires; 0: never.
     pub ends_at_ms: u64,
 }
 
 impl PreparedRow {
-    /// Of key and value.
+    /// The bytes of key and value.
     pub(super) fn bytes(&self) -> usize {
         self.key.len() + self.value.len()
     }
 
-    /// What stands in what the document has; `element`: the sort key with its label.
+    /// Returns the row's record in the document's list. `element`: the sort key with its label.
     pub(super) fn message(&self, id: &str, element: Vec<u8>) -> proto::ViewRowOf {
         proto::ViewRowOf {
             tree: self.tree as u32,
@@ -110,7 +110,8 @@ impl PreparedRow {
         }
     }
 
-    /// Where its key and value lie, if not in it: an id that follows from document, place and content.
+    /// Returns the id of key and value in parts, if they are not inline. It is derived from document, position and
+    /// content.
     pub(super) fn blob_id(&self, id: &str) -> Option<Vec<u8>> {
         if self.bytes() <= INLINE_BYTES_MAX {
             return None;
@@ -129,7 +130,7 @@ fn cut(hash: Sha256) -> Vec<u8> {
     hash.finalize().iter().take(16).copied().collect()
 }
 
-/// Of a row's key and value.
+/// Hashes a row's key and value.
 pub(super) fn hash_of(key: &[u8], value: &[u8]) -> [u8; 16] {
     let mut hash = Sha256::new_with_prefix((key.len() as u64).to_be_bytes());
     hash.update(key);
@@ -139,7 +140,7 @@ pub(super) fn hash_of(key: &[u8], value: &[u8]) -> [u8; 16] {
     cut
 }
 
-/// A JSON text of a row.
+/// Parses the JSON text of a row.
 pub(super) fn value_of(text: &[u8]) -> Option<Value<'_>> {
     parse(text, &Limits { depth_max: DEPTH_MAX_LIMIT }).ok()
 }
@@ -167,8 +168,8 @@ impl TreeBudget {
     }
 }
 
-/// Sort keys, order and hashes of what was emitted. A document whose rows are too many or too large, or no JSON, becomes one
-/// without rows: [`PreparedDocument::is_refused`].
+/// Makes sort keys, order and hashes of the emitted rows. A document whose rows are too many, too large or no JSON
+/// becomes one without rows: [`PreparedDocument::is_refused`].
 pub(crate) fn prepare(group: &ViewGroup, emitted: Emitted) -> PreparedDocument {
     let is_small = emitted.trees.iter().all(|rows| rows.bytes() <= SMALL_TEXT_BYTES);
     prepare_within(group, emitted, if is_small { usize::MAX } else { TREES_BYTES_MAX })
@@ -188,7 +189,7 @@ fn prepare_within(group: &ViewGroup, emitted: Emitted, trees_bytes_max: usize) -
         return PreparedDocument { set_aside, ..without_rows(id) };
     }
     if group.is_partitioned() && partition_of(&id).is_none() {
-        // A design document is in no partition, so no query finds it.
+        // A design document is in no partition, so no query reads it.
         return without_rows(id);
     }
     let (mut rows, mut bytes) = (Vec::with_capacity(count), 0);
@@ -234,7 +235,7 @@ fn prepare_within(group: &ViewGroup, emitted: Emitted, trees_bytes_max: usize) -
     PreparedDocument { rows, ..without_rows(id) }
 }
 
-/// What a row takes in a transaction, about: it, and its line of what the document has.
+/// The approximate transaction bytes of a row and its line in the document's list.
 pub(super) fn row_cost(key_bytes: usize, bytes: usize) -> u64 {
     (2 * key_bytes + bytes + 120) as u64
 }
@@ -248,19 +249,19 @@ impl PreparedDocument {
     /// The memory of the rows until they are written, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let of_row = |row: &PreparedRow| {
-            // Reduces get a copy of a large row.
+            // Reduces copy a large row.
             let copies = if row.bytes() > INLINE_BYTES_MAX { 2 } else { 1 };
             PREPARED_ROW_BYTES + copies * row.bytes() + row.sort_key.bytes().len()
         };
         self.rows.iter().map(of_row).sum()
     }
 
-    /// Whether any of its rows has a key that does not fit, and needs a label.
+    /// Returns whether a row has a key that does not fit and needs a label.
     pub(crate) fn has_long_keys(&self) -> bool {
         self.rows.iter().any(|row| row.sort_key.is_cut())
     }
 
-    /// Whether what it has in the group are these rows, whatever labels their keys have.
+    /// Returns whether the document's stored rows are exactly these, whatever labels their keys have.
     pub(crate) fn has_just(&self, had: &StoredRows) -> bool {
         let mut known: Vec<_> =
             had.rows().map(|row| (row.tree as usize, row.spelling, row.ordinal, row.hash.as_slice())).collect();
@@ -271,12 +272,12 @@ impl PreparedDocument {
         known == made
     }
 
-    /// Why it has no rows, if a function broke its bound on it.
+    /// Returns the reason why a function exceeded its bound on it, if one did.
     pub(crate) fn set_aside(&self) -> Option<&str> {
         self.set_aside.as_deref()
     }
 
-    /// Whether it has no rows since they were too many, too large or no JSON.
+    /// Returns whether it has no rows because they were too many, too large or no JSON.
     pub(crate) fn is_refused(&self) -> bool {
         self.is_refused
     }

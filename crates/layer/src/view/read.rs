@@ -1,4 +1,4 @@
-//! Views as they are read: which one, at which state, from where to where.
+//! Reads of views: the view, its state, and the range.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ use crate::view::undo::{GroupReads, shown};
 use crate::view::written::WrittenReduces;
 use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition, ViewDefinition};
 
-/// Finds a view in each transaction that reads it, and says whether it may be read yet.
+/// Opens a view in each transaction that reads it, and decides whether it may be read yet.
 pub(crate) trait ViewSource: Send + Sync {
-    /// `is_first`: of what is read together, which sees all that was asked for; later pages take what is there.
+    /// `is_first`: the first page of a query, which must be as fresh as asked; later pages take the current state.
     fn open<'a>(&'a self, trx: &'a Transaction, is_first: bool) -> BoxFuture<'a, Result<Opening>>;
 
     /// See [`View::is_waiting`].
@@ -38,15 +38,14 @@ pub(crate) trait ViewSource: Send + Sync {
     }
 }
 
-/// What became of it.
+/// The outcome of opening a view.
 pub(crate) enum Opening {
-    /// It may be read, in this transaction.
+    /// The view may be read in this transaction.
     Open(Box<OpenView>),
-    /// It is to be tried again, in another transaction, when this resolves.
+    /// The caller opens it again in another transaction when this resolves.
     Wait(BoxFuture<'static, Result<()>>),
 }
 
-/// A view in a transaction.
 pub(crate) struct OpenView {
     pub instance: Arc<Instance>,
     pub group: ViewGroup,
@@ -55,62 +54,62 @@ pub(crate) struct OpenView {
     pub written: Option<Arc<dyn WrittenReduces>>,
 }
 
-/// A view of a design document, to be read. Cheap to clone.
+/// A view of a design document for reading. Cheap to clone.
 #[derive(Clone)]
 pub struct View {
     pub(crate) source: Arc<dyn ViewSource>,
     pub(crate) reader: Reader,
     pub(crate) definition: Arc<GroupDefinition>,
-    /// Its place in the definition.
+    /// Its index in the definition.
     pub(crate) view: usize,
-    /// Of whose documents rows are read alone.
+    /// The partition whose rows are read.
     pub(crate) partition: Option<Arc<str>>,
 }
 
 impl View {
-    /// The same view as far as it is of documents in a partition: all that is read of it lies there. Of a view that is not local
-    /// to partitions it has no rows.
+    /// Restricts the view to the documents of a partition; reads then stay within it. A view that is not local to
+    /// partitions has no such rows.
     #[must_use]
     pub fn of_partition(self, partition: &str) -> View {
         View { partition: Some(partition.into()), ..self }
     }
 
-    /// What its design document defines.
+    /// The definition of its group.
     pub fn definition(&self) -> &Arc<GroupDefinition> {
         &self.definition
     }
 
-    /// Its own part of it.
+    /// The view's part of the definition.
     pub fn view(&self) -> Option<&ViewDefinition> {
         self.definition.views.get(self.view)
     }
 
-    /// Its map, with all reduces of its rows.
+    /// The tree of its map, with all reduces of its rows.
     pub fn tree(&self) -> Option<&TreeDefinition> {
         self.definition.trees.get(self.view()?.tree)
     }
 
-    /// Whether who reads it waits for it to be as fresh as asked: nothing of it is read by then.
+    /// Returns whether the reader waits for the requested freshness before it reads.
     pub fn is_waiting(&self) -> bool {
         self.source.is_waiting()
     }
 
-    /// Its reduce's place among those of its rows; `None`: it has none.
+    /// Returns the index of its reduce among those of its rows; `None`: it has none.
     pub fn reduce_at(&self) -> Option<usize> {
         self.view()?.reduce
     }
 
-    /// Its reduce.
+    /// The view's reduce.
     pub fn reducer(&self) -> Option<&ReduceFunction> {
         self.tree()?.reduces.get(self.reduce_at()?)
     }
 }
 
 impl View {
-    /// The order of two keys in it.
+    /// Compares two keys in the view's order.
     ///
     /// # Errors
-    /// [`Error::Corrupt`]: there is no data for the collation.
+    /// [`Error::Corrupt`]: the collation data is missing.
     pub fn compare(&self, a: &Value<'_>, b: &Value<'_>) -> Result<Ordering> {
         let is_raw = self.tree().is_some_and(|tree| tree.is_raw);
         let unicode = || Collation::unicode().map_err(|error| Error::Corrupt(error.to_string()));
@@ -119,12 +118,12 @@ impl View {
     }
 }
 
-/// Which rows of a view.
+/// The rows of a view to read.
 #[derive(Debug, Clone)]
 pub enum Select {
-    /// From one place to another.
+    /// The rows of a range.
     Range(ViewRange),
-    /// Those of each of these keys, in the order of the keys. The bounds of documents are each key's.
+    /// The rows of each key, in the order of the keys. The document bounds apply to each key.
     Keys {
         /// The keys.
         keys: Vec<Value<'static>>,
@@ -143,26 +142,26 @@ impl Default for Select {
     }
 }
 
-/// From where reading begins to where it ends: of a descending reading the beginning is the upper end.
+/// A range in reading order: of a descending read the start is the upper end.
 #[derive(Debug, Clone, Default)]
 pub struct ViewRange {
     /// The first key.
     pub start: Option<Value<'static>>,
-    /// Of the rows with this very key, from this document on.
+    /// The first document among the rows with the start key.
     pub start_docid: Option<String>,
     /// The last key.
     pub end: Option<Value<'static>>,
-    /// Of the rows with this very key, up to this document.
+    /// The last document among the rows with the end key.
     pub end_docid: Option<String>,
-    /// Without the last key, or its last document.
+    /// True to exclude the end key, or its last document.
     pub exclusive_end: bool,
 }
 
-/// An open view, and what of it is read.
+/// An open view and the parameters of a read.
 pub(super) struct Reading<'a> {
     pub trx: &'a Transaction,
     pub open: &'a OpenView,
-    /// Where all lies that is read.
+    /// The rows of one partition, or of all.
     pub places: RowPlaces<'a>,
     pub keys: ViewKeys,
     is_before: bool,
@@ -170,7 +169,7 @@ pub(super) struct Reading<'a> {
     pub height: u8,
 }
 
-/// On which side of what a place is.
+/// The side of a position.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Before,
@@ -185,7 +184,7 @@ impl<'a> Reading<'a> {
         Ok(Reading { trx, open, places: RowPlaces(partition), keys, is_before, shape, height })
     }
 
-    /// How keys of rows and nodes are read.
+    /// Returns the reads of row and node keys.
     pub(super) fn reads(&self) -> GroupReads<'_> {
         GroupReads { trx: self.trx, keys: &self.keys, is_before: self.is_before }
     }
@@ -202,23 +201,23 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Whether there is something to be read: what is being built is as a view without rows.
+    /// Returns whether the view is built. An unbuilt view reads as empty.
     pub(super) fn is_built(&self) -> bool {
         self.open.progress.phase == FOLLOWED
     }
 
-    /// Rows of the view.
+    /// The number of the view's rows.
     pub(super) fn total(&self) -> u64 {
         shown(&self.open.progress).0.get(self.open.tree).map_or(0, |tree| tree.rows)
     }
 
-    /// Up to where by-seq is in the view.
+    /// The by-seq position up to which the view is current.
     pub(super) fn place(&self) -> Option<Seq> {
         let proto::ViewProgress { incarnation, stamp, .. } = &self.open.progress;
         Seq::from_slice(*incarnation, stamp).ok()
     }
 
-    /// The place before or behind the rows with a key, or those that a document has of them.
+    /// Returns the key before or behind the rows with a key, or those of a document among them.
     pub(super) async fn place_of(&self, key: &Value<'_>, id: Option<&str>, side: Side) -> Result<Vec<u8>> {
         let sort_key = self.open.group.collation(self.open.tree).sort_key(key);
         let places = self.places;
@@ -239,7 +238,7 @@ impl<'a> Reading<'a> {
         })
     }
 
-    /// The place before or behind the group of a long key: `level` of its items.
+    /// Returns the key before or behind the group of a long key: `level` of its items.
     pub(super) async fn place_of_group(&self, key: &Value<'_>, level: usize, side: Side) -> Result<Vec<u8>> {
         let collation = self.open.group.collation(self.open.tree);
         let (places, sort_key, group) = (self.places, collation.sort_key(key), cut_to_level(key, level));
@@ -256,7 +255,7 @@ impl<'a> Reading<'a> {
         Labels::new(self.reads(), &self.open.group, shown(&self.open.progress).0)
     }
 
-    /// The rows of a range, in the view's order.
+    /// Returns the key range of a view range, in the view's order.
     pub(super) async fn range(&self, range: &ViewRange, descending: bool) -> Result<KeyRange> {
         let ViewRange { start, start_docid, end, end_docid, exclusive_end } = range;
         let start_side = if descending { Side::Behind } else { Side::Before };
@@ -274,7 +273,7 @@ impl<'a> Reading<'a> {
         Ok(KeyRange { begin: begin.unwrap_or(first), end: end.or(last) })
     }
 
-    /// The same of each of some keys.
+    /// Returns the key range of the key at `at`.
     pub(super) async fn range_of_key(&self, select: &Select, at: usize, descending: bool) -> Result<Option<KeyRange>> {
         let Select::Keys { keys, start_docid, end_docid, exclusive_end } = select else { return Ok(None) };
         let Some(key) = keys.get(at) else { return Ok(None) };
@@ -285,7 +284,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Behind the label before the gap, or before all that begin so.
+/// Returns the key behind the label before the gap, or before all rows with the same beginning.
 fn at_gap(places: RowPlaces<'_>, sort_key: &SortKey, place: &Place) -> Vec<u8> {
     match place {
         Place::Label(label) | Place::Gap { after: Some(label), .. } => {
@@ -295,25 +294,25 @@ fn at_gap(places: RowPlaces<'_>, sort_key: &SortKey, place: &Place) -> Vec<u8> {
     }
 }
 
-/// Something that is read of an open view in one transaction.
+/// A read of an open view in one transaction.
 pub(super) trait PageRead: Send {
     type Page: Send;
 
     fn read(&mut self, reading: &Reading<'_>) -> impl Future<Output = Result<Self::Page>> + Send;
 }
 
-/// What a transaction gave.
+/// The outcome of an attempt.
 enum Attempted<P> {
     Page(P),
     Wait(BoxFuture<'static, Result<()>>),
 }
 
-/// As of which version the pages of a query are read: all as of one, as long as FoundationDB keeps it, so that a query that does not
-/// take longer sees one state of the view. What takes longer goes on with a later one.
+/// The read version of a query's pages. All pages use the first one as long as FoundationDB keeps it, so that a query
+/// that takes no longer sees one state of the view. A longer query continues with a later version.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pinned(Option<(i64, Instant)>);
 
-/// FoundationDB keeps versions for 5 s; a page is to be read in that time, too.
+/// FoundationDB keeps versions for 5 s; a page must be read within that time, too.
 const PINNED_FOR: Duration = Duration::from_millis(3_500);
 
 impl Pinned {
@@ -325,13 +324,13 @@ impl Pinned {
 struct OpenAndRead<'a, R> {
     view: &'a View,
     is_first: bool,
-    /// As of which the first attempt reads.
+    /// The read version of the first attempt.
     version: Option<i64>,
     read: &'a mut R,
 }
 
 impl<R: PageRead> Operation for OpenAndRead<'_, R> {
-    /// With the version as of which it was read, where that is another one.
+    /// With the read version that was used, if it is a new one.
     type Output = (Attempted<R::Page>, Option<i64>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -344,7 +343,7 @@ impl<R: PageRead> Operation for OpenAndRead<'_, R> {
             Opening::Open(open) => {
                 let reading = Reading::new(trx, &open, self.view.partition.as_deref())?;
                 let page = self.read.read(&reading).await?;
-                // It is known by now.
+                // The transaction knows its version by now.
                 let version = if pinned.is_some() { None } else { Some(trx.get_read_version().await?) };
                 Ok((Attempted::Page(page), version))
             }
@@ -352,7 +351,7 @@ impl<R: PageRead> Operation for OpenAndRead<'_, R> {
     }
 }
 
-/// Reads a page, once the view may be read.
+/// Reads a page as soon as the view may be read.
 pub(super) async fn read_page<R: PageRead>(
     view: &View,
     is_first: bool,

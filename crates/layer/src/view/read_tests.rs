@@ -1,4 +1,4 @@
-//! Reading views against a model, and what it waits for.
+//! Compares reads of views with a model, and counts their waits.
 #![cfg(test)]
 
 use std::cmp::Ordering;
@@ -24,7 +24,7 @@ use crate::view::tests::{Lengths, Model, batch, begin, build, follow, group, mod
 use crate::view_definition::GroupDefinition;
 use crate::waits;
 
-/// Takes what is there.
+/// Takes the current state.
 struct AsItIs {
     db: Database,
     group: ViewGroup,
@@ -63,7 +63,7 @@ pub(super) fn view_of(db: &Database, group: ViewGroup, tree: usize) -> View {
 /// Key, id, value.
 pub(super) type Row = (String, String, String);
 
-/// All rows in the order of reading: of one document's rows with one key as it is written they are never turned round.
+/// All rows in the order of reading: rows of one document with one spelling of the key keep their order.
 pub(super) fn in_order(mut rows: Vec<Row>, descending: bool) -> Vec<Row> {
     if descending {
         rows.reverse();
@@ -84,7 +84,7 @@ struct Expected<'a> {
 }
 
 impl Expected<'_> {
-    /// How a row compares with a key and a document in the order of reading.
+    /// Compares a row with a key and a document in the order of reading.
     fn compare(&self, row: &Row, key: &Value<'_>, id: Option<&str>) -> Ordering {
         let by_key = self.collation.compare(&value(&row.0), key);
         let order = by_key.then_with(|| id.map_or(Ordering::Equal, |id| row.1.as_str().cmp(id)));
@@ -103,7 +103,7 @@ impl Expected<'_> {
         (begun, not_over)
     }
 
-    /// Rows of a selection, and how many are before it.
+    /// The rows of a selection, and the number of rows before it.
     fn select(&self, select: &Select) -> (Vec<Row>, u64) {
         match select {
             Select::Range(range) => {
@@ -128,7 +128,7 @@ impl Expected<'_> {
         }
     }
 
-    /// Groups: their keys, and their rows.
+    /// The groups: their keys, and their rows.
     fn groups(&self, select: &Select, grouping: Grouping) -> Vec<(Option<String>, Vec<Row>)> {
         let (rows, _) = self.select(select);
         let cut = |row: &Row| match grouping {
@@ -139,7 +139,7 @@ impl Expected<'_> {
         let groups = rows.chunk_by(|a, b| self.collation.compare(&cut(a), &cut(b)).is_eq());
         groups
             .map(|rows| {
-                // It is named as its first row's key is written.
+                // A group has the key of its first row.
                 let mut ascending = rows.to_vec();
                 if self.descending {
                     ascending = in_order(ascending, true);
@@ -153,7 +153,7 @@ impl Expected<'_> {
     }
 }
 
-/// Whether a row's partition comes before another one in the order of reading.
+/// Returns whether a row's partition comes before another one in the order of reading.
 fn is_before(row: &Row, partition: &str, descending: bool) -> bool {
     let of_row = partition_of(&row.1).unwrap();
     if descending { of_row > partition } else { of_row < partition }
@@ -179,7 +179,7 @@ pub(super) async fn reduced(view: &View, query: ReduceQuery) -> Vec<(Option<Stri
     found
 }
 
-/// Keys near to those of rows.
+/// Keys close to those of rows.
 fn keys() -> impl Strategy<Value = Value<'static>> {
     let long = |end: u32| value(&format!("[\"{}\",{end}]", "a".repeat(5_000)));
     prop_oneof![
@@ -220,14 +220,14 @@ fn page_of<T>(all: Vec<T>, skip: u64, limit: Option<u64>) -> Vec<T> {
     all.into_iter().skip(skip as usize).take(limit.map_or(usize::MAX, |limit| limit as usize)).collect()
 }
 
-/// `of`: of which partition rows are asked for, and the beginnings of its rows' ids.
+/// `of`: the partition to read, and the prefix of its rows' ids.
 pub(super) async fn compare(db: &Database, group: &ViewGroup, model: &Model, of: Option<(&str, &str)>, asked: Asked) {
     let (tree, select, descending, skip, limit, grouping) = asked;
     let all = in_order(model_rows(group, tree, model), descending);
     let (mut view, mut rows, mut rows_of_others) = (view_of(db, group.clone(), tree), all.clone(), 0);
     if let Some((partition, begin)) = of {
         view = view.of_partition(partition);
-        // Ids that begin with the partition lie together.
+        // Ids of the partition are adjacent.
         let is_own = |row: &Row| row.1.starts_with(begin);
         rows_of_others = rows.iter().take_while(|row| is_before(row, partition, descending)).count() as u64;
         rows.retain(is_own);

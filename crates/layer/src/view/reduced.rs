@@ -1,4 +1,4 @@
-//! Reductions of a view's rows: of all, of each key, or of keys that begin alike.
+//! Reductions of a view's rows: of all rows, of each key, or of keys with the same beginning.
 
 use std::sync::Arc;
 
@@ -21,60 +21,60 @@ use crate::view::stored::TreeRow;
 use crate::view::summary::{Reduced, Summary};
 use crate::view::written::{ReduceFailure, WrittenResult};
 
-/// Groups of a page.
+/// The most groups of a page.
 const PAGE_GROUPS: usize = if cfg!(test) { 6 } else { 1_000 };
 
-/// Groups of so many rows at most, whose keys and values take so much, are reduced anew where their rows are asked for in the other
-/// order: those that CouchDB finds in one node.
+/// The largest group, in rows and in bytes of keys and values, that is reduced again in reverse order: CouchDB finds
+/// such a group in one node.
 const TURNED_ROWS_MAX: u64 = 32;
 const TURNED_BYTES_MAX: u64 = 4_000;
 
-/// The same of all groups of a page together.
+/// The same limit for all groups of a page together.
 const TURNED_PAGE_BYTES: u64 = 1_000_000;
 
-/// Bytes that a page reads of its groups' first and last rows, and answers, about; one group more may pass it.
+/// The approximate bytes of first and last rows that a page reads and answers; one group may exceed it.
 const PAGE_BYTES: u64 = 1_600_000;
 
-/// Groups whose first and last rows are looked up at once; twice as many then, as long as they are small.
+/// The number of groups whose first and last rows are read concurrently. It doubles as long as they are small.
 const GROUPS_AT_ONCE: usize = if cfg!(test) { 2 } else { 64 };
 
-/// Keys that are reduced at once.
+/// The number of keys that are reduced concurrently.
 const KEYS_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
-/// Which rows are reduced together.
+/// The grouping of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Grouping {
-    /// All.
+    /// All rows together.
     #[default]
     All,
-    /// Those whose keys are arrays with the same first items, so many; keys that are none, each alone.
+    /// By the first items of array keys, up to this number; each other key is a group of its own.
     Level(usize),
-    /// Those of one key.
+    /// By key.
     Exact,
 }
 
-/// What is reduced.
+/// A query of reductions.
 #[derive(Debug, Clone, Default)]
 pub struct ReduceQuery {
-    /// Which rows. Each of some keys is a group of its own.
+    /// The rows. With keys, each key is a group of its own.
     pub select: Select,
-    /// Which of the reduces of the rows, by its place.
+    /// The index among the reduces of the rows.
     pub reduce: usize,
-    /// How they are grouped.
+    /// The grouping.
     pub grouping: Grouping,
-    /// The last group first.
+    /// True to begin with the last group.
     pub descending: bool,
-    /// How many groups to pass over.
+    /// The number of groups to skip.
     pub skip: u64,
-    /// How many at most.
+    /// The most groups to answer.
     pub limit: Option<u64>,
 }
 
-/// Reductions under way. Each page is a transaction of its own.
+/// A running query of reductions. Each page is a transaction of its own.
 pub struct ReducedRows {
     view: View,
     query: Arc<ReduceQuery>,
-    /// `None`: it is over.
+    /// `None` after the end.
     place: Option<Cursor>,
     pinned: Pinned,
 }
@@ -82,36 +82,36 @@ pub struct ReducedRows {
 #[derive(Debug, Clone, Default)]
 struct Cursor {
     is_first: bool,
-    /// Of keys: which one.
+    /// The index of the current key, in a query of keys.
     key: usize,
-    /// What is left of the range.
+    /// The rest of the range.
     rest: Option<KeyRange>,
     skip: u64,
     limit: u64,
-    /// How many groups a page is likely to have room for.
+    /// The expected number of groups of a page.
     groups: usize,
 }
 
-/// Some groups, in order.
+/// A page of groups, in order.
 #[derive(Debug, Clone, Default)]
 pub struct ReducedPage {
-    /// One each. Where there are no rows, there is none.
+    /// One row per group. A range without rows has none.
     pub rows: Vec<ReducedRow>,
-    /// Up to where changes are in the view.
+    /// The by-seq position up to which the view is current.
     pub place: Option<Seq>,
 }
 
-/// A group.
+/// A group's row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReducedRow {
     /// The group's key as JSON; `None` for all rows together, which CouchDB gives the key null.
     pub key: Option<Vec<u8>>,
-    /// JSON, or why there is none: CouchDB answers the whole query with that.
+    /// JSON, or the failure with which CouchDB answers the whole query.
     pub value: std::result::Result<Vec<u8>, ReduceFailure>,
 }
 
 impl View {
-    /// Begins to read reductions.
+    /// Begins a query of reductions. It reads nothing yet.
     pub fn reduce(&self, query: ReduceQuery) -> ReducedRows {
         let (skip, limit) = (query.skip, query.limit.unwrap_or(u64::MAX));
         let place = Cursor { is_first: true, skip, limit, groups: PAGE_GROUPS, ..Cursor::default() };
@@ -120,7 +120,7 @@ impl View {
 }
 
 impl ReducedRows {
-    /// The next page; `None`: that was all. There is a first one always, be it without groups.
+    /// Returns the next page; `None` after the last. The first page exists even if it has no groups.
     ///
     /// # Errors
     /// Those of opening the view, and of its functions.
@@ -139,12 +139,12 @@ struct ReadGroups<'a> {
     from: &'a Cursor,
 }
 
-/// A group, where its rows are.
+/// A group and its rows' positions.
 struct Found {
     range: KeyRange,
-    /// Of keys: which one.
+    /// The index of its key, in a query of keys.
     at: usize,
-    /// Its key has so many items; `None`: all of it. Of no group: there is no key.
+    /// The number of leading items in its key, or `None` for the whole key. The outer `None`: the row has no key.
     key: Option<Option<usize>>,
     /// Its first row, if it was read.
     first: Option<TreeRow>,
@@ -211,13 +211,13 @@ impl PageRead for ReadGroups<'_> {
 }
 
 impl ReadGroups<'_> {
-    /// All rows of a range together.
+    /// Reduces all rows of a range together.
     async fn all(&self, reading: &Reading<'_>, range: KeyRange) -> Result<Option<Found>> {
         let summary = cover(&reading.stored(), &reading.shape, reading.height, &range).await?;
         Ok(summary.map(|summary| Found { range, at: 0, key: None, first: None, summary }))
     }
 
-    /// The rows of some keys, each by itself.
+    /// Reduces the rows of each key.
     async fn keys(&self, reading: &Reading<'_>, count: usize, next: &mut Cursor) -> Result<Vec<Found>> {
         let end = count.min(next.key + KEYS_AT_ONCE.min(next.groups.max(1)));
         let found = (next.key..end).map(|key| async move {
@@ -232,7 +232,7 @@ impl ReadGroups<'_> {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// The first groups of a range, in the order of reading, and what is left of it.
+    /// Returns the first groups of a range, in the order of reading, and the rest of the range.
     async fn groups(
         &self,
         reading: &Reading<'_>,
@@ -243,7 +243,7 @@ impl ReadGroups<'_> {
         let reverse = self.query.descending;
         let (stored, tree) = (reading.stored(), reading.open.tree);
         let collation = reading.open.group.collation(tree);
-        // What tells a group; of a long key that is the key alone, and its group is looked for.
+        // Identifies the group of a row. A cut key only identifies itself, so its group is searched for.
         let head_of = |key: &[u8]| -> Option<Head> {
             let common = |element: &[u8]| match level {
                 None => Some(element.len()),
@@ -261,7 +261,7 @@ impl ReadGroups<'_> {
             let Groups { groups, next } =
                 groups(&stored, &reading.shape, reading.height, &range, most, reverse, are_together).await?;
             let ends: Vec<Option<Vec<u8>>> = match reverse {
-                // Each ends where the one behind it begins.
+                // Each group ends at the beginning of the next.
                 true => std::iter::once(range.end.clone())
                     .chain(groups.iter().map(|group| Some(group.first.clone())))
                     .collect(),
@@ -300,7 +300,7 @@ impl ReadGroups<'_> {
         }
     }
 
-    /// The group of a row whose key is long, and what of the range is behind it in the order of reading.
+    /// Returns the group of a row with a long key, and the rest of the range in the order of reading.
     async fn long_group(
         &self,
         reading: &Reading<'_>,
@@ -322,8 +322,8 @@ impl ReadGroups<'_> {
         Ok((found.map(|found| Found { key: Some(Some(level)), ..found }), is_left.then_some(rest)))
     }
 
-    /// Reduces groups of few rows anew, `descending`: as in CouchDB a function is given the rows in the other order then. What is
-    /// kept of a node was made in the one.
+    /// Reduces groups of few rows again, if `descending`: CouchDB passes the rows in reverse order then. The stored
+    /// state of a node was computed in ascending order.
     async fn turn(&self, reading: &Reading<'_>, found: &mut [Found]) -> Result<()> {
         let reduces = reading.open.group.reduces(reading.open.tree);
         let is_written = matches!(reduces.get(self.query.reduce), Some(Reduction::Written(_)));
@@ -343,7 +343,7 @@ impl ReadGroups<'_> {
         let stored = reading.stored();
         let rows = small.iter().map(|found| async {
             let page = stored.rows(&found.range, TURNED_ROWS_MAX as usize, true).await?;
-            // In storage rows of one read may be fewer than there are.
+            // Storage may return fewer rows than exist.
             let is_all = page.entries.len() as u64 == found.summary.rows;
             Ok::<_, Error>(is_all.then_some(Parts::Rows(page.entries)))
         });
@@ -359,7 +359,7 @@ impl ReadGroups<'_> {
         Ok(())
     }
 
-    /// What is answered of the first groups: of one at least, and of as many as a page has bytes for.
+    /// Returns the rows of the first groups: at least one, and as many as the page's bytes allow.
     async fn answered(&self, reading: &Reading<'_>, found: &[Found]) -> Result<Vec<ReducedRow>> {
         let (mut rows, mut bytes, mut at_once) = (Vec::new(), 0, GROUPS_AT_ONCE);
         while rows.len() < found.len() && bytes < PAGE_BYTES {
@@ -384,7 +384,7 @@ impl ReadGroups<'_> {
         Ok(rows)
     }
 
-    /// Looks up what is answered of a group, but for what lies apart.
+    /// Begins the row of a group, without reading parts.
     async fn begun(&self, reading: &Reading<'_>, found: &Found) -> Result<Begun> {
         let key = match (found.key, &found.first) {
             (None, _) => None,
@@ -404,7 +404,7 @@ impl ReadGroups<'_> {
                 json::write(&value, &mut out);
                 Ok(Text::Known(out))
             }
-            // It is too large to be kept, and lies in its row.
+            // The state is too large to be kept with the node, and is stored in its row.
             Ok(None) => {
                 let reduces = reading.open.group.reduces(reading.open.tree);
                 let is_last = matches!(reduces.get(self.query.reduce), Some(Reduction::BuiltIn(Reducer::Last)));
@@ -416,27 +416,27 @@ impl ReadGroups<'_> {
     }
 }
 
-/// A key, or a value.
+/// A key or a value.
 enum Text {
     Known(Vec<u8>),
-    /// A document's row that has it.
+    /// The document's row that contains it.
     Of(String, proto::ViewRow),
 }
 
-/// What is answered of a group, as far as it was looked up.
+/// A group's row without the texts in parts.
 struct Begun {
-    /// `None`: of all rows together. How many items of the key are its group's, as in [`Found`].
+    /// `None`: the group of all rows. The number of items is as in [`Found`].
     key: Option<(Option<usize>, Text)>,
     value: std::result::Result<Text, ReduceFailure>,
 }
 
 impl Begun {
-    /// Bytes that it takes.
+    /// The bytes that it takes.
     fn bytes(&self) -> u64 {
         let key = match &self.key {
             None => 0,
             Some((_, Text::Known(key))) => key.len() as u64,
-            // What lies in the row was read.
+            // The inline part of the row was read.
             Some((_, Text::Of(_, row))) => key_parts_bytes(row).max((row.key.len() + row.value.len()) as u64),
         };
         let value = match &self.value {
@@ -477,7 +477,7 @@ impl Begun {
     }
 }
 
-/// The first or last row of a range.
+/// Reads the first or last row of a range.
 async fn edge(reading: &Reading<'_>, range: &KeyRange, is_last: bool) -> Result<Text> {
     let keys = reading.keys.rows(reading.open.tree, &range.begin, range.end.as_deref());
     let page = reading.reads().range(&keys, 1, is_last).await?;
@@ -489,7 +489,7 @@ async fn edge(reading: &Reading<'_>, range: &KeyRange, is_last: bool) -> Result<
     Ok(Text::Of(id, decode(value)?))
 }
 
-/// The key of a row.
+/// Reads the key of a row.
 async fn key_of(reading: &Reading<'_>, row: &[u8]) -> Result<Vec<u8>> {
     let found = reading.reads().get(&reading.keys.row(reading.open.tree, row)).await?;
     let found = found.ok_or_else(|| Error::Corrupt("a row of a view is not there".to_owned()))?;

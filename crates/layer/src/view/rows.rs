@@ -1,4 +1,4 @@
-//! The rows of a view, page by page.
+//! Reads the rows of a view, page by page.
 
 use std::sync::Arc;
 
@@ -19,99 +19,100 @@ use crate::store::seq::Seq;
 use crate::view::parts::{begin_texts, decode, texts_bytes};
 use crate::view::read::{PageRead, Pinned, Reading, Select, View, read_page};
 
-/// Rows of a page.
+/// The most rows of a page.
 const PAGE_ROWS: usize = if cfg!(test) { 30 } else { 1_000 };
 
-/// Bytes of a page's rows, about.
+/// The approximate bytes of a page's rows.
 const PAGE_BYTES: u64 = 400_000;
 
-/// More rows than this are not passed over one by one.
+/// The most rows that are skipped one by one.
 const SKIP_READ_MAX: u64 = if cfg!(test) { 7 } else { 100 };
 
-/// Keys whose rows are read at once.
+/// The number of keys whose rows are read concurrently.
 const KEYS_AT_ONCE: usize = 64;
 
-/// Which rows, in which order, and what with them.
+/// A query of rows.
 #[derive(Debug, Clone, Default)]
 pub struct ViewQuery {
-    /// Which.
+    /// The rows to read.
     pub select: Select,
-    /// The last one first; of keys, in the rows of each.
+    /// True to begin with the last row; in a query of keys, with the last row of each key.
     pub descending: bool,
-    /// How many to pass over.
+    /// The number of rows to skip.
     pub skip: u64,
-    /// How many at most.
+    /// The most rows to answer.
     pub limit: Option<u64>,
-    /// With documents: the row's own, or the one that its value names (`{"_id": ...}`).
+    /// True to add documents: the row's own, or the one that its value names (`{"_id": ...}`).
     pub include_docs: bool,
-    /// The rows' own documents with their other leaves that are not deleted. As in CouchDB not those that values name.
+    /// True to add the live conflicts of the rows' own documents. As in CouchDB not of those that values name.
     pub conflicts: bool,
 }
 
-/// Rows of a view under way. Each page is a transaction of its own, so that a view of any size can be read. Pages that are
-/// read within some seconds are of one state, later ones perhaps of a later one.
+/// A running query of rows. Each page is a transaction of its own, so that a view of any size can be read. Pages that
+/// are read within some seconds show the same state, later ones may show a later state.
 pub struct ViewRows {
     view: View,
     query: Arc<ViewQuery>,
-    /// `None`: it is over.
+    /// `None` after the end.
     place: Option<Cursor>,
     pinned: Pinned,
 }
 
-/// Where the next page begins.
+/// The position of the next page.
 #[derive(Debug, Clone, Default)]
 struct Cursor {
     is_first: bool,
-    /// Of keys: which one.
+    /// The index of the current key, in a query of keys.
     key: usize,
-    /// What is left of the range, or of the key's; `None`: nothing of it was read.
+    /// The rest of the range, or of the current key's; `None`: nothing of it was read.
     rest: Option<KeyRange>,
     skip: u64,
     limit: u64,
-    /// The row shown last, where rows of its spelling are left, which are not turned round: these come first, and the rest
-    /// ends behind them.
+    /// The last row answered, if more rows with the same spelling of the key follow. Rows of a spelling keep their
+    /// order in a descending read: they are read first, and the rest of the range ends behind them.
     shown: Option<Vec<u8>>,
-    /// Of how many keys rows are asked for together; 0: it is not known how large they are.
+    /// The number of keys whose rows are read together; 0: the size of their rows is unknown.
     keys_at_once: usize,
-    /// Rows that are passed over are those of documents that had not ended by then, in milliseconds of Unix time, as the page before
-    /// this one has counted them; 0: that have not ended now.
+    /// Skipped rows count only if their documents had not expired by this time, in milliseconds of Unix time, which the
+    /// previous page used; 0: now.
     counted_at_ms: u64,
 }
 
-/// A part of a view.
+/// A page of a view.
 #[derive(Debug, Clone, Default)]
 pub struct ViewPage {
-    /// The rows.
+    /// The page's rows.
     pub rows: Vec<ViewRow>,
-    /// Of the whole view.
+    /// The number of rows of the whole view.
     pub total_rows: u64,
-    /// Rows of the view before where reading began, in the order of reading, those not counted that were passed over. Where
-    /// keys are asked for: before the first row that one of them has; if none has, before where the last one would have its own.
-    /// Of the first page.
+    /// The first page's offset: the rows of the view before the beginning of the read, in the order of reading, without
+    /// skipped rows that were not counted. In a query of keys: the rows before the first row of any key, or before the
+    /// position of the last key if no key has rows.
     pub before: u64,
-    /// Up to where changes are in the view.
+    /// The by-seq position up to which the view is current.
     pub place: Option<Seq>,
 }
 
 /// A row of a view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ViewRow {
-    /// Its document's id.
+    /// The id of its document.
     pub id: String,
-    /// JSON, as it was emitted.
+    /// The emitted JSON.
     pub key: Vec<u8>,
     /// JSON.
     pub value: Vec<u8>,
-    /// Where documents are asked for: its own, or the one that its value names; `None`: it is not there, or deleted.
+    /// The row's own document, or the one that its value names, if documents are requested; `None`: it does not exist,
+    /// or is deleted.
     pub doc: Option<Document>,
-    /// The document is the one that the value names, which CouchDB opens without options.
+    /// True if the value names the document, which CouchDB opens without options.
     pub is_joined: bool,
-    /// When its own document ends, in milliseconds of Unix time, where it does.
+    /// When its own document expires, in milliseconds of Unix time.
     pub ends_at_ms: Option<u64>,
 }
 
 impl View {
-    /// Begins to read rows.
+    /// Begins a query of rows. It reads nothing yet.
     pub fn rows(&self, query: ViewQuery) -> ViewRows {
         let place =
             Cursor { is_first: true, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), ..Cursor::default() };
@@ -120,7 +121,7 @@ impl View {
 }
 
 impl ViewRows {
-    /// The next page; `None`: that was all. There is a first one always, be it without rows.
+    /// Returns the next page; `None` after the last. The first page exists even if it has no rows.
     ///
     /// # Errors
     /// Those of opening the view.
@@ -142,7 +143,7 @@ impl ViewRows {
         Ok(Some(page))
     }
 
-    /// Documents at the revisions that values name: they are few, and each is read on its own.
+    /// Reads documents at the revisions that values name. They are few, and each is read on its own.
     async fn named_revisions(&self, rows: &mut [ViewRow]) -> Result<()> {
         for row in rows {
             let Some(Joined { id, rev: Some(rev) }) = joined(&row.value) else { continue };
@@ -168,7 +169,7 @@ impl ViewRows {
         Ok(())
     }
 
-    /// Local documents that values name: as few.
+    /// Reads local documents that values name, each on its own.
     async fn local_documents(&self, rows: &mut [ViewRow]) -> Result<()> {
         for row in rows.iter_mut().filter(|row| row.is_joined) {
             let Some(Joined { id: Some(id), rev: None }) = joined(&row.value) else { continue };
@@ -184,7 +185,7 @@ impl ViewRows {
     }
 }
 
-/// A local document as others are shown.
+/// Converts a local document to the form of others.
 fn document_of_local(local: LocalDocument) -> Result<Document> {
     let rev = RevId::from_parts(0, &local.revision.to_string());
     Ok(Document {
@@ -203,18 +204,18 @@ fn document_of_local(local: LocalDocument) -> Result<Document> {
     })
 }
 
-/// What a value names.
+/// The document that a value names.
 struct Joined {
-    /// [`NO_ID`] where it is no string, as in CouchDB: the row has no document.
+    /// [`NO_ID`] if the value's `_id` is no string: as in CouchDB the row has no document.
     id: Option<String>,
     rev: Option<String>,
 }
 
-/// What no document is called.
+/// An id that no document has.
 const NO_ID: &str = "";
 
 fn joined(value: &[u8]) -> Option<Joined> {
-    // Few values do, and none is parsed for nothing.
+    // Few values name a document, and only these are parsed.
     if value.first() != Some(&b'{') || !value.windows(4).any(|part| matches!(part, b"\"_id" | b"\"_re")) {
         return None;
     }
@@ -223,17 +224,17 @@ fn joined(value: &[u8]) -> Option<Joined> {
     Some(Joined { id, rev: value.get("_rev").and_then(Value::as_str).map(str::to_owned) })
 }
 
-/// Rows of a page whose documents are read by themselves, each of up to 8 MB.
+/// The most rows of a page whose documents are read one by one, each of up to 8 MB.
 const APART_MAX: usize = 8;
 
-/// Whether a value names a revision, or a local document.
+/// Returns whether a value names a revision, or a local document.
 fn is_apart(value: &[u8]) -> bool {
     joined(value).is_some_and(|joined| {
         joined.rev.is_some() || joined.id.is_some_and(|id| DocumentId::of(&id).local_name().is_some())
     })
 }
 
-/// A row, and whose document it is to have.
+/// A row, and the id of the document to add.
 struct Shown {
     row: ViewRow,
     id: Option<String>,
@@ -245,7 +246,7 @@ impl ShowsDocument for Shown {
     }
 
     fn show(&mut self, document: Option<Document>) {
-        // Its row may be of an earlier revision, which does not end.
+        // The row may be of an earlier revision without an expiry.
         let own = document.as_ref().filter(|_| !self.row.is_joined).and_then(|document| document.ends_at_ms);
         self.row.ends_at_ms = self.row.ends_at_ms.or(own);
         self.row.doc = document.filter(|document| !document.deleted);
@@ -255,7 +256,7 @@ impl ShowsDocument for Shown {
     }
 }
 
-/// A page.
+/// Reads a page.
 struct ReadRows<'a> {
     view: &'a View,
     query: &'a ViewQuery,
@@ -263,11 +264,11 @@ struct ReadRows<'a> {
     now_ms: u64,
 }
 
-/// Rows with their keys in storage, and where it goes on.
+/// Rows with their storage keys, and the position behind them.
 #[derive(Default)]
 struct Part {
     rows: Vec<(Vec<u8>, ViewRow)>,
-    /// What is left of the range; `None`: nothing.
+    /// The rest of the range; `None`: it is exhausted.
     rest: Option<KeyRange>,
     /// See [`Cursor::shown`].
     shown: Option<Vec<u8>>,
@@ -277,7 +278,7 @@ impl PageRead for ReadRows<'_> {
     type Page = (ViewPage, Option<Cursor>);
 
     async fn read(&mut self, reading: &Reading<'_>) -> Result<Self::Page> {
-        // It may have waited for the view.
+        // The read may have waited for the view.
         let clock = reading.trx.clock();
         self.now_ms = clock.unix_ms();
         let mut page = ViewPage { total_rows: reading.total(), place: reading.place(), ..ViewPage::default() };
@@ -314,13 +315,13 @@ impl PageRead for ReadRows<'_> {
 }
 
 impl ReadRows<'_> {
-    /// By when documents must have ended for their rows not to be counted.
+    /// The time by which documents must have expired for their rows not to count.
     fn counted_at_ms(&self) -> u64 {
         let is_counted_on = self.from.skip > 0 && self.from.counted_at_ms > 0;
         if is_counted_on { self.from.counted_at_ms } else { self.now_ms }
     }
 
-    /// The first rows of a range, and how many of the view are before it.
+    /// Reads the first rows of a range, and the number of the view's rows before it.
     async fn range_page(&self, reading: &Reading<'_>, range: KeyRange, next: &mut Cursor) -> Result<(Part, u64)> {
         let before = async { if self.from.is_first { self.before(reading, &range).await } else { Ok(0) } };
         if next.skip <= SKIP_READ_MAX {
@@ -345,7 +346,7 @@ impl ReadRows<'_> {
         Ok((found.with_texts(reading).await?, before))
     }
 
-    /// Rows of the view before a range, in the order of reading.
+    /// Returns the number of the view's rows before a range, in the order of reading.
     async fn before(&self, reading: &Reading<'_>, range: &KeyRange) -> Result<u64> {
         let place = match (self.query.descending, &range.end) {
             (true, None) => return Ok(0),
@@ -360,8 +361,8 @@ impl ReadRows<'_> {
         Ok(if self.query.descending { reading.total().saturating_sub(counted) } else { counted })
     }
 
-    /// Rows of keys from a place on. Rows of several keys are asked for together, a page's bytes of them at most, and what of them
-    /// lies apart is read of those alone that are in the page.
+    /// Reads rows of keys from a position on. Rows of several keys are requested together, up to a page's bytes. Parts
+    /// are read only for the rows that are in the page.
     async fn keys_page(
         &self,
         reading: &Reading<'_>,
@@ -371,7 +372,7 @@ impl ReadRows<'_> {
     ) -> Result<Vec<(Vec<u8>, ViewRow)>> {
         let (descending, mut rows) = (self.query.descending, Vec::new());
         let limit = usize::try_from(next.limit).unwrap_or(usize::MAX);
-        // One at least tells where reading begins.
+        // At least one row, which shows the beginning of the read.
         let wanted = next.skip.saturating_add(next.limit).clamp(1, PAGE_ROWS as u64) as usize;
         let mut has_found = !self.from.is_first;
         let counted_at_ms = self.counted_at_ms();
@@ -399,13 +400,13 @@ impl ReadRows<'_> {
                 if let (false, Some((key, _))) = (has_found, part.rows.first()) {
                     has_found = true;
                     let range = match descending {
-                        // Its spelling is not turned round: it is the first one of that.
+                        // Rows of a spelling keep their order, so this is the first row of the spelling.
                         true => KeyRange { begin: Vec::new(), end: Some(RowKey::decode(key)?.of_spelling().end) },
                         false => KeyRange { begin: key.clone(), end: None },
                     };
                     *before = self.before(reading, &range).await?;
                 }
-                // The key's other rows follow at once where there is room.
+                // The key's other rows follow at once if they fit.
                 loop {
                     seen += part.rows.len();
                     bytes += part.rows.iter().map(|(key, row)| key.len() as u64 + texts_bytes(row)).sum::<u64>();
@@ -440,7 +441,7 @@ impl ReadRows<'_> {
         with_texts(reading, rows).await
     }
 
-    /// Reads the documents of rows; whether some rows had no room and come with the next page.
+    /// Reads the documents of rows. Returns whether some rows did not fit and come with the next page.
     async fn show(
         &self,
         reading: &Reading<'_>,
@@ -454,7 +455,7 @@ impl ReadRows<'_> {
             row.is_joined = id.is_some();
             Shown { id, row }
         };
-        // What is read by itself is not counted among the bytes of a page, so a page has few of them.
+        // Documents read one by one do not count towards a page's bytes, so a page has few of them.
         let mut apart = rows.iter().enumerate().filter(|(_, (_, row))| is_apart(&row.value));
         let most = apart.nth(APART_MAX).map_or(rows.len(), |(at, _)| at);
         let mut shown: Vec<Shown> = rows.into_iter().take(most).map(shown).collect();
@@ -466,7 +467,7 @@ impl ReadRows<'_> {
         if !is_cut && most == keys.len() {
             return Ok(false);
         }
-        // The rest is read again, by number: rows of a range may have moved by then, as between any two pages.
+        // The rest is read again by its number. Rows of a range may have moved by then, as between any two pages.
         let taken = page.rows.len() as u64;
         let limit = self.from.limit.saturating_sub(taken);
         *next = Cursor { is_first: false, limit, keys_at_once: next.keys_at_once, ..self.from.clone() };
@@ -486,8 +487,8 @@ impl ReadRows<'_> {
     }
 }
 
-/// What is left of a range behind a row, the next one in the order of reading being `left`, and the row where others of its
-/// spelling are left.
+/// Returns the rest of a range behind a row, and the row if more rows of its spelling follow. `left`: the next row in
+/// the order of reading.
 fn behind(range: KeyRange, last: &[u8], left: &[u8], descending: bool) -> Result<(Option<KeyRange>, Option<Vec<u8>>)> {
     if !descending {
         return Ok((Some(KeyRange { begin: [last, &[0]].concat(), ..range }), None));
@@ -498,8 +499,8 @@ fn behind(range: KeyRange, last: &[u8], left: &[u8], descending: bool) -> Result
     Ok((Some(KeyRange { end: Some(end), ..range }), shown))
 }
 
-/// A range without the first `skip` rows, of which `before` the view has others; and the last of them, where others of its
-/// spelling are left. No range: there are no more rows.
+/// Returns a range without its first `skip` rows, before which the view has `before` rows, and the last of them if more
+/// rows of its spelling follow. No range: no rows are left.
 async fn passed_over(
     reading: &Reading<'_>,
     range: KeyRange,
@@ -524,13 +525,13 @@ async fn passed_over(
     let page = reading.reads().range(&all, 1, true).await?;
     let last = page.get(0).map(|(key, _)| RowKey::decode(key.get(reading.keys.row_prefix(tree)..).unwrap_or_default()));
     let last = last.transpose()?.map_or(key.ordinal, |last| last.ordinal);
-    // So many of the spelling are passed over, from its first one on.
+    // The skipped rows of the spelling begin at its first one.
     let shown = last.saturating_sub(key.ordinal).checked_sub(1).map(|ordinal| RowKey { ordinal, ..key }.encode());
     Ok((Some(KeyRange { end: Some(spelling.end), ..range }), shown))
 }
 
-/// The first rows of a range in the order of reading, as many as are wanted or have about so many bytes. Backwards those of a
-/// spelling, which are not turned round, are read forwards, behind the one that was `shown` last.
+/// Reads the first rows of a range in the order of reading, up to a number of rows and about a number of bytes. In a
+/// descending read the rows of a spelling are read forwards, behind the row that was `shown` last.
 async fn first_rows(
     reading: &Reading<'_>,
     range: &KeyRange,
@@ -554,7 +555,7 @@ async fn first_rows(
     let mut found = find_rows(reading, &range, wanted, bytes_max, true).await?;
     let last = found.rows.last().map(|(key, _)| RowKey::decode(key)).transpose()?;
     let mut behind = FoundRows::default();
-    // What was read of the last spelling are its last rows.
+    // The read ended among the last rows of this spelling.
     if let Some(spelling) = last.filter(|last| last.ordinal > 0).map(|last| last.of_spelling()) {
         let whole = found.rows.iter().take_while(|(key, _)| *key >= spelling.end).count();
         found.rows.truncate(whole);
@@ -567,7 +568,7 @@ async fn first_rows(
     Ok(found)
 }
 
-/// Rows of a spelling from a key on, in their own order, and what is left of a range that is read backwards.
+/// Reads rows of a spelling from a key on, in their own order, and returns the rest of a range that is read backwards.
 async fn rows_of_spelling(
     reading: &Reading<'_>,
     range: &KeyRange,
@@ -583,7 +584,7 @@ async fn rows_of_spelling(
     Ok(found)
 }
 
-/// Puts rows that were read backwards in the order of reading: those of one spelling in their own.
+/// Sorts rows that were read backwards: those of one spelling keep their own order.
 fn turn(found: &mut [(Vec<u8>, proto::ViewRow)]) -> Result<()> {
     let keys = found.iter().map(|(key, _)| RowKey::decode(key)).collect::<Result<Vec<_>>>()?;
     if keys.iter().all(|key| key.ordinal == 0) {
@@ -599,17 +600,17 @@ fn turn(found: &mut [(Vec<u8>, proto::ViewRow)]) -> Result<()> {
     Ok(())
 }
 
-/// Rows with their keys in storage, and where it goes on. What of them lies apart was not read yet.
+/// Rows with their storage keys, without their parts, and the position behind them.
 #[derive(Default)]
 struct FoundRows {
     rows: Vec<(Vec<u8>, proto::ViewRow)>,
-    /// What is left of the range; `None`: nothing.
+    /// The rest of the range; `None`: it is exhausted.
     rest: Option<KeyRange>,
     /// See [`Cursor::shown`].
     shown: Option<Vec<u8>>,
 }
 
-/// The first rows of a range, backwards if asked for so, until they have about so many bytes.
+/// Reads the first rows of a range, backwards if asked, up to about `bytes_max` bytes.
 async fn find_rows(
     reading: &Reading<'_>,
     range: &KeyRange,
@@ -634,7 +635,7 @@ async fn find_rows(
             bytes += texts_bytes(&row) + key.len() as u64;
             let is_apart = !row.blob_id.is_empty();
             rows.push((key, row));
-            // It is still to be read.
+            // Its parts are still to be read.
             if is_apart && bytes > 4 * bytes_max {
                 is_all = false;
                 break;
@@ -650,12 +651,13 @@ async fn find_rows(
 }
 
 impl FoundRows {
-    /// Leaves out rows of documents that had ended by a time: what of them lies apart is not read, nor do they count.
+    /// Removes the rows of documents that had expired by a time. Their parts are not read, and they do not count.
     fn leave_out_ended(&mut self, at_ms: u64) {
         self.rows.retain(|(_, row)| row.expires_at_ms == 0 || row.expires_at_ms > at_ms);
     }
 
-    /// Leaves out the first `skip` rows, which it counts, and those behind the next `limit`: what of them lies apart is not read.
+    /// Removes the first `skip` rows and those behind the next `limit`, and returns the number skipped. Their parts are
+    /// not read.
     fn cut(&mut self, skip: u64, limit: u64) -> u64 {
         let skipped = skip.min(self.rows.len() as u64);
         self.rows.drain(..skipped as usize);
@@ -668,7 +670,7 @@ impl FoundRows {
     }
 }
 
-/// Reads what of rows lies apart.
+/// Reads the parts of rows.
 async fn with_texts(reading: &Reading<'_>, rows: Vec<(Vec<u8>, proto::ViewRow)>) -> Result<Vec<(Vec<u8>, ViewRow)>> {
     let rows = rows.into_iter().map(|(row_key, row)| {
         let id = RowKey::decode(&row_key)?.id;

@@ -1,4 +1,4 @@
-//! A tree of a group as it lies in storage.
+//! A stored tree of a group.
 
 use flatbed_collate::reduce::{Reducer, State};
 use flatbed_flatten::json::Value;
@@ -16,36 +16,36 @@ use crate::view::summary::{Reduced, Summary};
 use crate::view::undo::GroupReads;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput, WrittenReduces, WrittenResult, WrittenRow};
 
-/// In one transaction.
+/// A stored tree in one transaction.
 pub(crate) struct StoredTree<'a> {
     pub reads: GroupReads<'a>,
     pub group: &'a ViewGroup,
     pub tree: usize,
     pub written: Option<&'a dyn WrittenReduces>,
-    /// Nodes as they are in this transaction.
+    /// The nodes known in this transaction.
     pub known: Option<&'a KnownNodes>,
     pub asking: Asking,
 }
 
-/// What a row has beside its key.
+/// A row without its key.
 #[derive(Debug, Clone)]
 pub(crate) struct TreeRow {
-    /// JSON, as the value; empty where they do not lie in the row.
+    /// JSON, like the value; both are empty if they are stored in parts.
     pub key: Vec<u8>,
     pub value: Vec<u8>,
-    /// Of both.
+    /// The bytes of key and value.
     pub bytes: u64,
-    /// What is made of this row alone, where key and value do not lie in it.
+    /// The summary of this row alone, if key and value are stored in parts.
     pub alone: Option<Summary>,
 }
 
-/// What a change of a row means for summaries that count it, or add up its value.
+/// The effect of a changed row on summaries that only count or add up values.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RowDelta {
-    /// The values that go and come; null where only their number counts.
+    /// The removed and added values; null if only their number counts.
     pub gone: Option<Value<'static>>,
     pub come: Option<Value<'static>>,
-    /// Of keys and values.
+    /// The change in bytes of keys and values.
     pub bytes: i64,
 }
 
@@ -141,12 +141,12 @@ impl Tree for StoredTree<'_> {
     }
 }
 
-/// What of rows the reduces of a tree need where one changes.
+/// The input that a tree's reduces need when a row changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// How many there are.
+    /// The number of rows.
     Number,
-    /// Their values, where these are numbers.
+    /// The values, if they are numbers.
     Numbers,
     /// All rows of a node.
     Rows,
@@ -162,7 +162,7 @@ impl Needs {
         needs.max_by_key(|needs| *needs as u8).unwrap_or(Needs::Number)
     }
 
-    /// A value as it is kept for a change; `None`: it is no number, or not known.
+    /// Returns a value to keep for a change; `None`: it is not a number, or not known.
     pub(crate) fn value(self, text: &[u8]) -> Option<Value<'static>> {
         match self {
             Needs::Number => Some(Value::Null),
@@ -173,7 +173,7 @@ impl Needs {
 }
 
 impl StoredTree<'_> {
-    /// Numbers, and what built-in reductions make of parts; in the place of what is written nothing yet.
+    /// Computes counts and built-in reductions of parts. JavaScript reductions are filled in later.
     fn built_in(&self, of: &Parts<TreeRow, Summary>) -> Result<Summary> {
         let reduces = self.group.reduces(self.tree);
         let unicode = self.group.unicode();
@@ -206,7 +206,7 @@ impl StoredTree<'_> {
                 };
                 let has_built_in = needs(|_| true);
                 let (needs_key, needs_value) = (needs(Reducer::needs_key), needs(Reducer::needs_value));
-                // What nobody looks at is not parsed.
+                // Only needed texts are parsed.
                 let parsed = |text, is_needed| match is_needed {
                     true => value_of(text).ok_or_else(|| Error::Corrupt("a row of a view is no JSON".to_owned())),
                     false => Ok(Value::Null),
@@ -227,7 +227,7 @@ impl StoredTree<'_> {
                 }
             }
         }
-        // What had no room in a part has none of the whole.
+        // A part without room leaves the whole without room.
         let state = |(state, failure): (State, Option<ReduceFailure>)| match failure {
             Some(failure) => Reduced::Written(Err(failure)),
             None => Reduced::BuiltIn(state),
@@ -236,7 +236,7 @@ impl StoredTree<'_> {
         Ok(sum)
     }
 
-    /// What written reduces make of parts, each of these: in two calls at most, and in one as a rule.
+    /// Runs the JavaScript reduces on parts: in one call usually, and in two at most.
     async fn by_functions(
         &self,
         of: &[Parts<TreeRow, Summary>],
@@ -244,7 +244,7 @@ impl StoredTree<'_> {
     ) -> Result<Vec<Vec<WrittenResult>>> {
         let functions: Vec<usize> = written.iter().map(|(_, function)| *function).collect();
         let mut asks = Vec::new();
-        // Of each, pieces in order: what is known of them, or which ask tells.
+        // For each part, its pieces in order: a known result, or the index of the request for it.
         let mut pieces: Vec<Vec<std::result::Result<Vec<WrittenResult>, usize>>> = Vec::new();
         let known = |summary: &Summary| {
             let result = |(at, _): &(usize, usize)| match summary.states.get(*at) {
@@ -328,7 +328,7 @@ fn written_row((key, row): &(Key, TreeRow)) -> Result<WrittenRow> {
 }
 
 impl StoredTree<'_> {
-    /// What is made of rows alone, as it lies beside those whose key and value do not lie in them.
+    /// Computes the summaries of single rows, which are stored with rows whose key and value are in parts.
     pub(crate) async fn alone(&self, rows: Vec<(Key, TreeRow)>) -> Result<Vec<Summary>> {
         if rows.is_empty() {
             return Ok(Vec::new());
@@ -337,7 +337,7 @@ impl StoredTree<'_> {
     }
 }
 
-/// Several trees at once.
+/// Runs futures of several trees concurrently.
 pub(crate) async fn each_tree<T, F: Future<Output = Result<T>>>(futures: impl Iterator<Item = F>) -> Result<Vec<T>> {
     try_join_all(futures).await
 }

@@ -1,4 +1,4 @@
-//! What is kept of rows together: how many they are, and what reduces make of them.
+//! Summaries of rows: their count, and the states of the reduces.
 
 use flatbed_collate::reduce::State;
 use prost::Message;
@@ -7,20 +7,20 @@ use crate::error::{Error, Result};
 use crate::store::proto;
 use crate::view::written::{ReduceFailure, WrittenResult};
 
-/// What a summary may take as it is stored, in bytes: it is one value of FoundationDB, which takes 100,000.
+/// The largest stored summary, in bytes: it is one value of FoundationDB, whose limit is 100,000.
 pub(crate) const SUMMARY_BYTES_MAX: usize = 90_000;
 
-/// Of some rows, or nodes.
+/// The summary of some rows or nodes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Summary {
     pub rows: u64,
-    /// Of keys and values as JSON.
+    /// The bytes of keys and values as JSON.
     pub bytes: u64,
-    /// One for each reduce of the tree.
+    /// The state of each reduce of the tree.
     pub states: Vec<Reduced>,
 }
 
-/// What a reduce has made of rows.
+/// The state of a reduce.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Reduced {
     BuiltIn(State),
@@ -46,7 +46,7 @@ impl Reduced {
         }
     }
 
-    /// In place of a state that has no room.
+    /// Replaces a state that does not fit.
     fn too_large() -> Reduced {
         let reason = format!(
             "Reduce output must shrink more rapidly: all reductions of a map take at most {SUMMARY_BYTES_MAX} bytes"
@@ -56,10 +56,10 @@ impl Reduced {
 }
 
 impl Summary {
-    /// The same as it can be stored: of states that take more than [`SUMMARY_BYTES_MAX`] together the largest are failures, as
-    /// few as need be, the first one of several that are as large.
+    /// Returns the summary in a form that fits into storage. If its states take more than [`SUMMARY_BYTES_MAX`]
+    /// together, the largest ones become failures, as few as possible, and of equal ones the first.
     pub(crate) fn bounded(mut self) -> Summary {
-        // Beside each state there are its tag and its length, and beside all of them two numbers.
+        // The encoding adds a tag and a length to each state, and two numbers.
         let mut sizes: Vec<usize> = self.states.iter().map(|state| state.stored().encoded_len() + 6).collect();
         let mut bytes = sizes.iter().sum::<usize>() + 22;
         while bytes > SUMMARY_BYTES_MAX {
@@ -118,7 +118,7 @@ mod tests {
         let fits = summary(vec![of(SUMMARY_BYTES_MAX - 50)]);
         assert_eq!(fits.clone().bounded(), fits);
         assert!(summary(vec![of(SUMMARY_BYTES_MAX - 20)]).bounded().encode().len() < 1_000);
-        // No failure has room: it is left to who writes it.
+        // Even failures do not fit; the writer handles that.
         assert_eq!(summary(vec![of(90); 2_000]).bounded().states.len(), 2_000);
     }
 }

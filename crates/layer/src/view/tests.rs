@@ -1,4 +1,4 @@
-//! Groups against a model: documents with their rows.
+//! Compares groups with a model: documents with their rows.
 #![cfg(test)]
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ use crate::view_functions::EmittedRows;
 use crate::view_updates::KnowingGroups;
 use crate::waits::{self, Waits};
 
-/// A reduce that tells how many rows there are and which: the length of all their texts.
+/// A reduce that shows the number of rows and their identity: the total length of their texts.
 pub(super) struct Lengths;
 
 impl WrittenReduces for Lengths {
@@ -47,7 +47,7 @@ impl WrittenReduces for Lengths {
 
 pub(super) const NUMBER: u64 = 7;
 
-/// Three trees: with reductions of both kinds, without, and one in the raw order.
+/// Three trees: with both kinds of reductions, without, and one in raw order.
 pub(super) fn group() -> ViewGroup {
     group_in(false)
 }
@@ -76,7 +76,7 @@ pub(super) enum Todo<'a> {
     Build,
 }
 
-/// One transaction of who follows or builds.
+/// One transaction of a follower or builder.
 pub(super) struct Step<'a> {
     pub db: &'a Database,
     pub group: &'a ViewGroup,
@@ -85,7 +85,7 @@ pub(super) struct Step<'a> {
 }
 
 impl Operation for Step<'_> {
-    /// With how large the transaction is.
+    /// With the size of the transaction.
     type Output = (Applied, proto::ViewProgress, i64);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -152,12 +152,12 @@ pub(super) fn prepared(group: &ViewGroup, documents: &Model) -> Vec<PreparedDocu
     documents.iter().map(document).collect()
 }
 
-/// Follows until all documents are through.
+/// Follows until all documents are entered.
 pub(super) async fn follow(db: &Database, group: &ViewGroup, documents: &Model) -> Vec<Applied> {
     follow_knowing(db, group, &KnownNodes::new(&KnowingGroups::default()), documents).await
 }
 
-/// The same, by who may know nodes.
+/// The same, with a cache of nodes.
 async fn follow_knowing(db: &Database, group: &ViewGroup, known: &KnownNodes, documents: &Model) -> Vec<Applied> {
     let documents = prepared(group, documents);
     let (mut rest, mut all) = (&documents[..], Vec::new());
@@ -171,7 +171,7 @@ async fn follow_knowing(db: &Database, group: &ViewGroup, known: &KnownNodes, do
     all
 }
 
-/// A first build.
+/// Runs a first build.
 pub(super) async fn build(db: &Database, group: &ViewGroup, documents: &Model) {
     let documents = prepared(group, documents);
     let mut rest = &documents[..];
@@ -183,7 +183,7 @@ pub(super) async fn build(db: &Database, group: &ViewGroup, documents: &Model) {
     while step(db, group, Todo::Build).await.1.phase != FOLLOWED {}
 }
 
-/// Nodes are there from the beginning, where nothing was built.
+/// Begins a group that needs no build: its nodes exist from the start.
 pub(super) async fn begin(db: &Database, group: &ViewGroup) {
     while step(db, group, Todo::Build).await.1.phase != FOLLOWED {}
 }
@@ -192,7 +192,7 @@ pub(super) fn value(text: &str) -> Value<'static> {
     parse(text.as_bytes(), &flatbed_flatten::json::Limits::default()).unwrap().into_owned()
 }
 
-/// All rows of a tree, as the model has them.
+/// The rows of a tree by the model.
 pub(super) fn model_rows(group: &ViewGroup, tree: usize, model: &Model) -> Vec<(String, String, String)> {
     let mut rows: Vec<_> = model
         .iter()
@@ -210,7 +210,7 @@ pub(super) fn model_rows(group: &ViewGroup, tree: usize, model: &Model) -> Vec<(
     rows
 }
 
-/// Checks the whole group; all violations.
+/// Checks the whole group, and returns all violations.
 pub(super) async fn violations(db: &Database, group: &ViewGroup) -> Vec<String> {
     let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
     let (mut begin, mut all) = (Vec::new(), Vec::new());
@@ -253,7 +253,7 @@ fn values() -> impl Strategy<Value = String> {
     prop_oneof![
         8 => (-5..100_i32).prop_map(|n| n.to_string()),
         1 => Just("0.1".to_owned()),
-        // In parts: of any length, and a number.
+        // In parts: a number after spaces of any length.
         1 => (20_000..200_000_usize).prop_map(|spaces| format!("1{}", " ".repeat(spaces))),
     ]
 }
@@ -262,12 +262,12 @@ pub(super) fn rows(most: usize) -> impl Strategy<Value = Vec<Vec<(String, String
     prop::collection::vec(prop::collection::vec((keys(), values()), 0..most), 3)
 }
 
-/// What becomes of some documents.
+/// New rows of some documents.
 pub(super) fn batch() -> impl Strategy<Value = Model> {
     batch_of((0..60_u32).prop_map(|n| format!("d{n}")))
 }
 
-/// The same, of documents with such ids.
+/// The same, for documents with these ids.
 pub(super) fn batch_of(ids: impl Strategy<Value = String>) -> impl Strategy<Value = Model> {
     let trees = prop_oneof![4 => rows(5), 1 => Just(vec![Vec::new(); 3])];
     prop::collection::btree_map(ids, trees, 1..30)
@@ -288,7 +288,7 @@ proptest! {
                 begin(&db, &group).await;
                 follow(&db, &group, &first).await;
             }
-            // Two who take turns: what one knows is wrong where the other was at it.
+            // Two followers that alternate: the cache of one is outdated by the other.
             let knowing = KnowingGroups::default();
             let known = [KnownNodes::new(&knowing), KnownNodes::new(&knowing)];
             let mut model = first;
@@ -297,11 +297,11 @@ proptest! {
                 follow_knowing(&db, &group, &known[turn], &batch).await;
                 model.extend(batch);
                 assert_is(&db, &group, &model).await;
-                // Nothing new costs nothing.
+                // Without changes nothing is written.
                 let again = follow(&db, &group, &model).await;
                 assert!(again.iter().all(|applied| applied.rows_changed == 0 && applied.bytes == 0));
             }
-            // All goes.
+            // All rows are removed.
             let gone: Model = model.keys().map(|id| (id.clone(), vec![Vec::new(); 3])).collect();
             follow_knowing(&db, &group, &known[0], &gone).await;
             assert_is(&db, &group, &Model::new()).await;
@@ -310,7 +310,7 @@ proptest! {
     }
 }
 
-/// How many keys the group has.
+/// The number of keys of the group.
 pub(super) async fn keys_of(db: &Database) -> usize {
     let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -318,7 +318,7 @@ pub(super) async fn keys_of(db: &Database) -> usize {
     pages.unwrap().iter().map(|page| page.len()).sum()
 }
 
-/// Documents with one row each: a number of the document for key and value.
+/// Documents with one row each, whose key and value are the document's number.
 pub(super) fn numbered(numbers: impl Iterator<Item = u32>) -> Model {
     numbers
         .map(|n| {
@@ -332,7 +332,7 @@ pub(super) async fn counted(db: &Database, group: &ViewGroup, documents: &Model)
     waits::count(follow(db, group, documents)).await
 }
 
-/// What is known without other rows costs a node of each level.
+/// Summaries that need no other rows cost one node per level.
 #[tokio::test]
 async fn numbers_cost_few_keys() {
     let (db, _storage) = database().await;
@@ -390,7 +390,7 @@ async fn a_batch_waits_for_its_documents_and_each_level() {
     assert_eq!(violations(&db, &group).await, Vec::<String>::new());
 }
 
-/// What is broken is found, wherever it lies.
+/// The checker finds every broken key.
 #[tokio::test]
 async fn the_checker_finds_what_is_broken() {
     let (db, _storage) = database().await;

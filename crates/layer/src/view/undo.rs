@@ -1,9 +1,9 @@
-//! What readers see while a large document is changed: the keys of rows and nodes as they were before.
+//! Hides the changes of a large document from readers until they are complete.
 //!
-//! A document with more changes than a transaction holds is changed in several. Each of them writes rows and nodes as it would
-//! alone, and beside each key that it changes first what lay there: the undo. Who follows reads the keys as they are; a reader
-//! sees in the progress that there are undos, and reads what they say instead. With the last change all undos are
-//! cleared, which is one range, so the new rows come into sight together with the group's place.
+//! A document with more changes than a transaction holds is changed over several. Each of them writes rows and nodes as
+//! usual. The first write of a key also saves the old value: the undo. The follower reads the keys themselves. A reader
+//! sees in the progress that undos exist, and reads the old values instead. The last transaction clears all undos,
+//! which are one range, so the new rows become visible together with the group's new position.
 
 use futures_util::future::{join_all, try_join};
 use prost::Message;
@@ -13,10 +13,10 @@ use crate::store::keys::{KeyRange, ViewKeys};
 use crate::store::proto::{self, ViewProgress, ViewTree};
 use crate::store::transaction::{Page, Transaction};
 
-/// Keys that are read at once at least where undos are merged in: many of these may be of keys that were not there.
+/// The least number of keys read at once while undos are merged: many undos may be of keys that did not exist.
 const MERGED_KEYS: usize = if cfg!(test) { 3 } else { 500 };
 
-/// What readers see of a group's trees, and whether that is before what its keys are.
+/// Returns the visible state of a group's trees, and whether it is older than the keys themselves.
 pub(crate) fn shown(progress: &ViewProgress) -> (&[ViewTree], bool) {
     match &progress.large {
         Some(large) if !large.trees.is_empty() => (&large.trees, true),
@@ -24,20 +24,21 @@ pub(crate) fn shown(progress: &ViewProgress) -> (&[ViewTree], bool) {
     }
 }
 
-/// Reads keys of a group in a transaction, as a snapshot: whoever writes them has the group's progress as a read conflict.
+/// Reads keys of a group in a transaction, as a snapshot: every writer of them has the group's progress as a read
+/// conflict.
 #[derive(Clone, Copy)]
 pub(crate) struct GroupReads<'a> {
     pub trx: &'a Transaction,
     pub keys: &'a ViewKeys,
-    /// Through the undos, as a reader; else as keys are.
+    /// True to read through the undos, as readers do; false to read the keys themselves.
     pub is_before: bool,
 }
 
 /// Keys and values in order, or backwards.
 pub(crate) enum Found {
-    /// As they came.
+    /// Straight from storage.
     Stored(Page),
-    /// Merged with undos; whether there is more behind them.
+    /// Merged with undos; true if more follow.
     Merged(Vec<(Vec<u8>, Vec<u8>)>, bool),
 }
 
@@ -53,7 +54,7 @@ impl Found {
         self.len() == 0
     }
 
-    /// Whether the range goes on behind the last one.
+    /// Returns whether the range continues behind the last key.
     pub(crate) fn more(&self) -> bool {
         match self {
             Found::Stored(page) => !page.is_all(),
@@ -74,7 +75,7 @@ impl Found {
 }
 
 impl<'a> GroupReads<'a> {
-    /// The value of a row or a node. What is asked for is asked for with the call.
+    /// Reads a row or a node. The read begins with the call.
     pub(crate) fn get(&self, key: &[u8]) -> impl Future<Output = Result<Option<Vec<u8>>>> + Send + use<> {
         let stored = self.trx.get(key, true);
         let undo = self.is_before.then(|| self.trx.get(&self.keys.undo(key), true));
@@ -88,7 +89,7 @@ impl<'a> GroupReads<'a> {
         }
     }
 
-    /// A page of rows or nodes. Where nothing is merged it is asked for with the call.
+    /// Reads a page of rows or nodes. Without undos the read begins with the call.
     pub(crate) fn range(
         self,
         range: &KeyRange,
@@ -113,7 +114,7 @@ impl<'a> GroupReads<'a> {
             let page = |range: &KeyRange| self.trx.range(range, true).reverse(reverse).page(most);
             let (stored, undos) = try_join(page(&rest), page(&undos)).await?;
             let before = |a: &[u8], b: &[u8]| if reverse { a > b } else { a < b };
-            // Up to where both are known.
+            // The merge ends where one of both pages ends.
             let end = |page: &Page| page.last().filter(|_| !page.is_all()).map(|row| row.key().to_vec());
             let (stored_end, undo_end) = (end(&stored), end(&undos).map(|key| self.keys.undone(&key)));
             let until = match (stored_end, undo_end) {
@@ -156,16 +157,16 @@ impl<'a> GroupReads<'a> {
     }
 }
 
-/// What an undo says.
+/// Decodes an undo.
 fn value_of(undo: &[u8]) -> Result<Option<Vec<u8>>> {
     let proto::ViewUndo { absent, value } = proto::ViewUndo::decode(undo)?;
     Ok((!absent).then_some(value))
 }
 
-/// Keys, and what is to be written there; `None`: it is to be cleared.
+/// Keys with their new values; `None`: the key is to be cleared.
 pub(super) type Writes = std::collections::BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// The undos of keys that are to be written: of those that have none yet, what lies there.
+/// Returns the undos of keys to be written that have none yet, from their stored values.
 pub(super) async fn undos(trx: &Transaction, keys: &ViewKeys, writes: &Writes) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let reads = writes.keys().map(|key| {
         let undo_key = keys.undo(key);

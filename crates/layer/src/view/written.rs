@@ -1,42 +1,39 @@
-//! Reduces that are functions of design documents: the layer runs none itself.
+//! JavaScript reduces of design documents. The layer does not run them itself.
 
 use futures_util::future::BoxFuture;
 
 use crate::error::Result;
 use crate::store::proto;
 
-/// Runs the written reduces of a group.
+/// Runs the JavaScript reduces of a group.
 pub(crate) trait WrittenReduces: Send + Sync {
-    /// Makes one answer of each, with one result of each of its functions. All that is needed at once is asked for at once;
-    /// it resolves within a second or two.
+    /// Answers each request with one result for each of its functions. The caller sends concurrent requests in one
+    /// call. It resolves within a second or two.
     ///
     /// # Errors
-    /// What says nothing of the functions, such as that there is no room for them now: what asked is done again, later.
+    /// Failures that do not depend on the functions, such as a lack of free threads. The caller retries later.
     fn reduce<'a>(&'a self, asks: &'a [ReduceAsk]) -> BoxFuture<'a, Result<Vec<Vec<WrittenResult>>>>;
 }
 
-/// What is to be reduced.
+/// A request to reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReduceAsk {
-    /// By which of the group's written reduces.
+    /// The indexes of the group's JavaScript reduces.
     pub functions: Vec<usize>,
-    /// What they are given.
     pub input: ReduceInput,
 }
 
-/// What a reduce is given: at least one of them, in the order of the view.
+/// The input of a reduce: at least one item, in the order of the view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReduceInput {
-    /// Rows.
     Rows(Vec<WrittenRow>),
-    /// What the function has given before, as JSON: for one function alone.
+    /// Earlier results as JSON, for a single function.
     Reductions(Vec<String>),
 }
 
-/// A row for a reduce.
+/// A row to be reduced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WrittenRow {
-    /// JSON.
     pub key: String,
     /// The document's id.
     pub id: String,
@@ -44,15 +41,15 @@ pub(crate) struct WrittenRow {
     pub value: String,
 }
 
-/// What a reduce gives, as JSON; what it throws is `null`, as in CouchDB.
+/// The result of a reduce as JSON; an exception becomes `null`, as in CouchDB.
 pub(crate) type WrittenResult = std::result::Result<String, ReduceFailure>;
 
-/// Why there is no reduction: what a query is answered.
+/// The reason why a reduction failed, for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceFailure {
-    /// CouchDB's word for it.
+    /// CouchDB's error name.
     pub error: String,
-    /// What is wrong.
+    /// The reason in words.
     pub reason: String,
 }
 

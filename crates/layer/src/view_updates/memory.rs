@@ -1,8 +1,8 @@
 //! The memory budget for emitted rows, per process and per database.
 //!
-//! A task holds a [`MemoryPermit`] from before it maps documents until their rows are written. A permit grows without waiting. If
-//! the budget is exhausted, the task drops its rows and its permit, waits for a permit of the size that the rows had, and maps the
-//! documents again. A waiting task therefore holds no memory, so tasks cannot deadlock.
+//! A task holds a [`MemoryPermit`] from before it maps documents until their rows are written. A permit grows without
+//! waiting. If the budget is exhausted, the task drops its rows and its permit, waits for a permit of the size that the
+//! rows had, and maps the documents again. A waiting task therefore holds no memory, so tasks cannot deadlock.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,11 +15,12 @@ use crate::error::{Error, Result};
 /// The largest part (documents that are mapped together), in bytes of rows.
 const PART_BYTES_MAX: usize = 32 << 20;
 
-/// Permits of at most [`MemoryBudget::part_bytes`] divided by this may be free: 256 kB by default, so groups with few rows do not wait
-/// for those with many.
+/// Permits of at most [`MemoryBudget::part_bytes`] divided by this may be free: 256 kB by default, so groups with few
+/// rows do not wait for those with many.
 const FREE_PART: usize = 128;
 
-/// The most permits that are free at the same time: together as large as two parts, 64 MB by default. Further ones use the budget.
+/// The most permits that are free at the same time: together as large as two parts, 64 MB by default. Further ones use
+/// the budget.
 const FREE_PERMITS_MAX: usize = 2 * FREE_PART;
 
 /// The unit of the budget, in bytes.
@@ -92,7 +93,8 @@ impl MemoryBudget {
         MemoryPermit { memory: Arc::clone(self), database, permits: None, oversized: None, free: None, bytes: 0 }
     }
 
-    /// Waits for a permit of this size, first come, first served. A permit that exceeds a database's share takes the whole share.
+    /// Waits for a permit of this size, first come, first served. A permit that exceeds a database's share takes the
+    /// whole share.
     ///
     /// # Errors
     /// [`Error::ShuttingDown`].
@@ -198,7 +200,8 @@ impl MemoryPermit {
         self.count(bytes);
     }
 
-    /// Makes the permit a free one if this size may be free and fewer than [`FREE_PERMITS_MAX`] are. Returns whether it is free.
+    /// Makes the permit a free one if this size may be free and fewer than [`FREE_PERMITS_MAX`] are. Returns whether it
+    /// is free.
     fn try_acquire_free(&mut self, bytes: usize) -> bool {
         if bytes > self.memory.free_bytes() {
             return false;

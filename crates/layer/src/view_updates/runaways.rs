@@ -1,4 +1,4 @@
-//! The documents on which the functions of a group broke a bound of time or memory, as far as a process remembers them.
+//! The documents on which the functions of a group exceeded a bound of time or memory, as remembered by a process.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,11 @@ use tokio::time::Instant;
 
 use crate::view_functions::FunctionFailure;
 
-/// How often a document on which functions break a bound is mapped before it is set aside: the machine may have been slow.
+/// The number of tries before a document that exceeds a bound is set aside: the machine may have been slow.
 const TRIES_MAX: u32 = 2;
 
-/// How long a revision is remembered after its last try. It is not mapped meanwhile if it was tried [`TRIES_MAX`] times.
+/// How long a revision is remembered after its last try. It is not mapped meanwhile if it was tried [`TRIES_MAX`]
+/// times.
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
 /// The most documents that a group remembers; with more, it forgets all.
@@ -39,7 +40,7 @@ impl Runaways {
         Runaways { clock: clock.clone(), documents: Mutex::default() }
     }
 
-    /// Records that functions broke a bound on a revision. Returns whether that was its last try.
+    /// Records that functions exceeded a bound on a revision. Returns whether that was its last try.
     pub(crate) fn record(&self, id: &str, rev: &RevId, failure: &FunctionFailure) -> bool {
         let mut documents = self.lock();
         let before = documents.get(id).filter(|known| self.is_of(known, rev)).map_or(0, |known| known.tries);
@@ -52,19 +53,19 @@ impl Runaways {
         tries >= TRIES_MAX
     }
 
-    /// Returns how functions broke a bound on a revision, if it is not to be tried again now.
+    /// Returns the failure of a revision that is not to be tried again now.
     pub(crate) fn failure(&self, id: &str, rev: &RevId) -> Option<FunctionFailure> {
         let documents = self.lock();
         let known = documents.get(id).filter(|known| self.is_of(known, rev) && known.tries >= TRIES_MAX)?;
         Some(known.failure.clone())
     }
 
-    /// Whether functions broke a bound on a revision that is still to be retried.
+    /// Returns whether functions exceeded a bound on a revision that is still to be retried.
     pub(crate) fn is_tried(&self, id: &str, rev: &RevId) -> bool {
         self.lock().get(id).is_some_and(|known| self.is_of(known, rev) && known.tries < TRIES_MAX)
     }
 
-    /// Forgets a document after it was mapped.
+    /// Removes a document that was mapped.
     pub(crate) fn forget(&self, id: &str) {
         self.lock().remove(id);
     }
