@@ -1,4 +1,4 @@
-//! When groups are followed: after writes of this process, and when work in the background is due.
+//! Starts following groups: after writes of this process, and when background work is due.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use crate::layer::{Inner, Layer};
 use crate::store::due;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Between two looks whether groups have followed.
+/// The polling interval for whether groups have followed.
 const LOOKS: Duration = Duration::from_millis(100);
 
-/// Documents have been written by this process: who follows does so at once.
+/// Wakes followers after this process has written documents.
 pub(crate) fn wake<'a>(database: &Database, ids: impl IntoIterator<Item = &'a str>) {
     let Reader { inner, name, .. } = database.reader();
     if inner.views.functions().is_none() {
         return;
     }
     if ids.into_iter().any(|id| DocumentId::of(id).is_design()) {
-        // What is cached is from before.
+        // The cached instance may be outdated.
         let reader = database.reader().clone();
         tokio::spawn(async move { wake_all(&reader).await.map(drop) });
         return;
@@ -37,7 +37,7 @@ pub(crate) fn wake<'a>(database: &Database, ids: impl IntoIterator<Item = &'a st
     }
 }
 
-/// Something was purged by this process, which leaves nothing in by-seq.
+/// Wakes followers after a purge by this process, which leaves no entry in by-seq.
 pub(crate) fn wake_purged(database: &Database, id: &str) {
     wake(database, [id]);
     let inner = &database.inner;
@@ -47,7 +47,7 @@ pub(crate) fn wake_purged(database: &Database, id: &str) {
     }
 }
 
-/// Lets all groups of a database be followed, by its record as it is now.
+/// Makes this process follow all groups in a database's current record.
 async fn wake_all(reader: &Reader) -> Result<Arc<Instance>> {
     let Reader { inner, name, .. } = reader;
     let instance = reader.read(&mut Resolve { inner, name }).await?;
@@ -55,20 +55,20 @@ async fn wake_all(reader: &Reader) -> Result<Arc<Instance>> {
     Ok(instance)
 }
 
-/// What came of looking after a database's groups.
+/// The outcome of attending a database's groups.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Attended {
-    /// All have followed, or cannot be.
+    /// All have followed, or cannot.
     Through,
-    /// The same; and a group that nobody names is to be looked at then, in milliseconds of Unix time.
+    /// All have followed, and an unnamed group is to be removed at this time, in milliseconds of Unix time.
     Until(u64),
-    /// Its time is over before.
+    /// The time was over first.
     Unfinished,
-    /// This process follows none.
+    /// Other processes follow them.
     Elsewhere,
 }
 
-/// Sees that the groups of a database are followed, and looks for some time whether they are; who follows goes on.
+/// Starts following the groups of a database, and waits up to `turn`. Followers continue afterwards.
 pub(crate) async fn take_up(reader: &Reader, turn: Duration) -> Result<()> {
     if reader.inner.views.functions().is_some() {
         let instance = wake_all(reader).await?;
@@ -77,7 +77,8 @@ pub(crate) async fn take_up(reader: &Reader, turn: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Sees that the groups of a database are followed, for some time at most, and drops those that nobody has named for a day.
+/// Makes sure for up to `turn` that the groups of a database are followed, and drops those that have been unnamed for a
+/// day.
 pub(crate) async fn attend(reader: &Reader, turn: Duration) -> Result<Attended> {
     attend_at(reader, turn, reader.inner.clock.unix_ms()).await
 }
@@ -101,7 +102,7 @@ pub(super) async fn attend_at(reader: &Reader, turn: Duration, now_ms: u64) -> R
     })
 }
 
-/// Whether the groups of a database have followed, or cannot, by some time.
+/// Returns whether the groups of a database have followed, or cannot, before `until`.
 async fn are_through(reader: &Reader, instance: &Instance, until: Instant) -> Result<bool> {
     let Reader { inner, name, .. } = reader;
     for id in ids_of(instance) {
@@ -121,7 +122,8 @@ async fn are_through(reader: &Reader, instance: &Instance, until: Instant) -> Re
     Ok(true)
 }
 
-/// Forgets groups that failed and are no longer named, or whose database is gone: they are behind no longer.
+/// Drops failed groups that are no longer named or whose database is gone from memory, so that they do not count as
+/// behind.
 pub(crate) async fn forget_gone(layer: &Layer) -> Result<()> {
     for (name, failing) in layer.inner.views.failing() {
         let inner = &*layer.inner;
@@ -135,7 +137,7 @@ pub(crate) async fn forget_gone(layer: &Layer) -> Result<()> {
     Ok(())
 }
 
-/// Drops the groups that nobody has named since some time.
+/// Drops the groups that have been unnamed since before `until_ms`.
 async fn drop_unnamed(inner: &Inner, name: &str, until_ms: u64) -> Result<()> {
     let gone = transaction::write(&inner.db, &inner.metrics, &mut DropUnnamed { inner, name, until_ms }).await?;
     if let (Some(instance), false) = (inner.cached(name), gone.is_empty()) {
@@ -145,7 +147,7 @@ async fn drop_unnamed(inner: &Inner, name: &str, until_ms: u64) -> Result<()> {
 }
 
 impl Database {
-    /// Drops the groups of views that no design document names, at once.
+    /// Drops the groups of views that no design document names.
     ///
     /// # Errors
     /// [`Error::DatabaseNotFound`], and those of the storage.

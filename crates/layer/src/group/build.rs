@@ -1,7 +1,7 @@
-//! The first build of a group: rows of all documents by ranges of ids, some ranges at once, and then the nodes above them.
+//! The first build of a group: the rows of all documents by concurrent ranges of ids, then the nodes above them.
 //!
-//! Which ids a process maps is said by its leases ([`crate::group::leases`]), of which it has one or two at a time. It says
-//! each second up to where it has built each, so who goes on after a builder that died maps little twice.
+//! A process maps the ids of its leases ([`crate::group::leases`]), one or two at a time. It records each second up to
+//! where each is built, so that a successor of a dead builder maps little twice.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -27,38 +27,38 @@ use crate::store::proto::ViewProgress;
 use crate::view::build::NodesPace;
 use crate::view::prepare::PreparedDocument;
 
-/// Bytes of the bodies of a range's documents (one may pass it).
+/// The bytes of the bodies in a range (one body may exceed it).
 const RANGE_BYTES_MAX: usize = 400_000;
 
-/// Between two times at which a process says that it works.
+/// The interval at which a process renews its leases.
 const BEATS: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(1) };
 
-/// Of a lease of whose ranges none has ended for so long, while none waited for a shared resource, it does not say so any longer: others
-/// may do better.
+/// The time after which a lease is no longer renewed, if none of its ranges has ended and none waited for a shared
+/// resource: another process may succeed.
 const STALLED_MAX: Duration = if cfg!(test) { Duration::from_millis(500) } else { Duration::from_secs(60) };
 
-/// Between two looks while others build what is left.
+/// The polling interval while other processes build the rest.
 const LOOKS: Duration = if cfg!(test) { Duration::from_millis(50) } else { Duration::from_millis(500) };
 
-/// What is left to others is said within this time, or found out by them.
+/// The timeout for returning leases. Afterwards other processes notice by themselves.
 const LEAVES_IN: Duration = Duration::from_secs(5);
 
-/// How a build ended.
+/// The reason why a build ended.
 pub(super) enum Outcome {
-    /// The group can be followed, and read once it has been.
+    /// The group can be followed, and read once it is current.
     Built,
-    /// The group is gone, or another process works at it, or this one stops.
+    /// The group is gone, another process works on it, or this one stops.
     Elsewhere,
-    /// A row has no room: it must be begun anew.
+    /// A row's label does not fit: the group must be rebuilt.
     Anew,
 }
 
-/// Ranges at once: as many as there are processors, and some that wait for the storage.
+/// The number of concurrent ranges: one per processor, and some that wait for the storage.
 fn ranges_at_once() -> usize {
     std::thread::available_parallelism().map_or(2, std::num::NonZero::get) + 2
 }
 
-/// Builds rows, or helps with that, until all are built.
+/// Builds rows, together with other processes, until all are built.
 pub(super) async fn build_rows(job: &Arc<Job>, progress: &ViewProgress) -> Result<Outcome> {
     let mut total = AllDocs::new(job.reader.clone(), AllDocsQuery::default());
     let total = total.total_rows().await?.unwrap_or(0);
@@ -72,7 +72,7 @@ pub(super) async fn build_rows(job: &Arc<Job>, progress: &ViewProgress) -> Resul
     outcome
 }
 
-/// Builds the nodes above rows that are all there.
+/// Builds the nodes above complete rows.
 pub(super) async fn build_nodes(job: &Job) -> Result<Outcome> {
     if let Some(outcome) = later::enter(job).await? {
         return Ok(outcome);
@@ -95,7 +95,7 @@ pub(super) async fn build_nodes(job: &Job) -> Result<Outcome> {
     }
 }
 
-/// Takes the next range from a page: so many documents at most. `None`: nothing is left.
+/// Takes the next range from a page, at most `most` documents. `None`: the page is empty.
 fn next_range(page: &mut VecDeque<AllDocsRow>, most: usize) -> Option<Vec<AllDocsRow>> {
     let (mut range, mut bytes) = (Vec::new(), 0);
     while let Some(row) = page.front() {
@@ -109,21 +109,24 @@ fn next_range(page: &mut VecDeque<AllDocsRow>, most: usize) -> Option<Vec<AllDoc
     (!range.is_empty()).then_some(range)
 }
 
-/// What is read for a build.
+/// A message of the reader of a build.
 enum Read {
-    /// A lease.
     Lease(Lease),
-    /// Documents of the lease that begins there, behind an id and up to another.
-    Range { of: (String, Token), rows: Vec<AllDocsRow>, from: String, until: String },
-    /// All of the lease's.
+    /// Documents of the lease that begins at `of`, behind `from` and up to `until`.
+    Range {
+        of: (String, Token),
+        rows: Vec<AllDocsRow>,
+        from: String,
+        until: String,
+    },
+    /// All of the lease's documents were read.
     End(String, Token),
-    /// Rows are all built.
+    /// All rows are built.
     Over,
-    /// The group is gone.
     Gone,
 }
 
-/// Takes leases and reads their documents, until everything is built, or nobody wants them.
+/// Takes leases and reads their documents, until all are built or the receiver is gone.
 async fn read_leases(job: Arc<Job>, others: Arc<Others>, sender: mpsc::Sender<Result<Read>>) {
     loop {
         let read = read_lease(&job, &others, &sender).await;
@@ -139,7 +142,7 @@ async fn read_leases(job: Arc<Job>, others: Arc<Others>, sender: mpsc::Sender<Re
     }
 }
 
-/// Takes a lease and reads its documents; what ends the build, if anything does.
+/// Takes a lease and reads its documents. Returns the message that ends the build, if any.
 async fn read_lease(job: &Arc<Job>, others: &Others, sender: &mpsc::Sender<Result<Read>>) -> Result<Option<Read>> {
     let token = new_token()?;
     let lease = match Step::run(job, TakeLease { others, token }).await? {
@@ -154,7 +157,7 @@ async fn read_lease(job: &Arc<Job>, others: &Others, sender: &mpsc::Sender<Resul
     others.is_own(token);
     let mut begun = lease.built_until.clone();
     let query = AllDocsQuery {
-        // Behind it: that one is another lease's.
+        // Behind `begun`, which belongs to the previous lease.
         start: Some(format!("{begun}\0")),
         end: lease.until.clone(),
         include_docs: true,
@@ -181,9 +184,10 @@ async fn read_lease(job: &Arc<Job>, others: &Others, sender: &mpsc::Sender<Resul
     Ok(None)
 }
 
-/// Something that has ended.
+/// A completed task.
 enum Done {
-    /// A range of the lease that begins there. If `failed` is set, the range is built only up to `until`. `wrote` is `None`: the group is gone.
+    /// A range of the lease that begins at `from`. If `failed` is set, the range is built only up to `until`. `wrote`
+    /// is `None`: the group is gone.
     Range {
         of: (String, Token),
         from: String,
@@ -194,30 +198,30 @@ enum Done {
     },
     /// A lease. `None`: the group is gone.
     Lease(String, Option<Ended>),
-    /// It was said that this process works; which leases are lost, and how many documents are built of those that ended.
+    /// A renewal of the leases: the lost ones, and the number of documents of those that ended.
     Beat(Option<(Vec<String>, u64)>),
 }
 
-/// A lease that this process works at.
+/// A lease of this process.
 struct Part {
     token: Token,
-    /// Up to here there is no gap.
+    /// All documents up to here are built.
     until: String,
-    /// Ranges that are built behind it: the last id before each, and its last.
+    /// Ranges built behind a gap: the last id before each, and its last.
     built: BTreeMap<String, String>,
     documents: u64,
     under_way: usize,
-    /// All of its ranges have begun.
+    /// True if all of its ranges have begun.
     is_read: bool,
-    /// When something of it was built, or a range waited for a shared resource.
+    /// The last time when a part was built, or a range waited for a shared resource.
     moved_at: Instant,
 }
 
-/// A build under way.
+/// A running build.
 struct Building<'a> {
     job: &'a Arc<Job>,
     work: JoinSet<Result<Done>>,
-    /// By where they begin.
+    /// By their beginnings.
     parts: HashMap<String, Part>,
     beats: u64,
     is_beating: bool,
@@ -259,7 +263,7 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// Something was read.
+    /// Handles a message of the reader.
     fn take(&mut self, read: Read) -> Option<Outcome> {
         match read {
             Read::Over => return Some(Outcome::Built),
@@ -286,12 +290,12 @@ impl<'a> Building<'a> {
         None
     }
 
-    /// A lease, if this process has it still.
+    /// Returns a lease if this process still holds it.
     fn part(&mut self, from: &str, token: &Token) -> Option<&mut Part> {
         self.parts.get_mut(from).filter(|part| part.token == *token)
     }
 
-    /// Something has ended.
+    /// Handles a completed task.
     ///
     /// # Errors
     /// The error that kept a range from being built to its end.
@@ -346,7 +350,7 @@ impl<'a> Building<'a> {
         self.parts.iter().map(held).collect()
     }
 
-    /// Ends a lease, if all of it is built.
+    /// Ends a lease if all of it is built.
     fn end(&mut self, from: &str) {
         if self.parts.get(from).is_none_or(|part| !part.is_read || part.under_way > 0) {
             return;
@@ -360,7 +364,7 @@ impl<'a> Building<'a> {
         });
     }
 
-    /// Says that this process works.
+    /// Renews the leases.
     fn beat(&mut self) {
         let clock = self.job.clock();
         if self.job.is_waiting() {
@@ -383,20 +387,21 @@ impl<'a> Building<'a> {
         });
     }
 
-    /// Leaves to others what is not built.
+    /// Returns unbuilt leases to other processes.
     async fn leave(&mut self) {
         self.work.shutdown().await;
         let held = self.held();
         if !held.is_empty()
             && let Err(error) = Step::run(self.job, Beat { held: &held, beats: self.beats, leaves: true }).await
         {
-            // They find out by themselves.
+            // Other processes notice by themselves.
             tracing::debug!(database = &*self.job.reader.name, %error, "leases of a first build could not be left");
         }
     }
 }
 
-/// Maps the documents of a range and writes their rows. If a later document fails, the range is built up to that document.
+/// Maps the documents of a range and writes their rows. If a later document fails, the range is built up to that
+/// document.
 async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: String, until: String) -> Result<Done> {
     let (count, began) = (rows.len(), job.clock().now());
     let mut to_map: Vec<ToMap> = rows.into_iter().map(|row| ToMap { id: row.id, document: row.doc }).collect();
@@ -424,8 +429,8 @@ async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: 
     Ok(Done::Range { of, from, until, documents, wrote, failed: None })
 }
 
-/// Writes the rows of mapped documents of a lease. Documents with long keys are noted and entered later. Adds to `waited` the time spent
-/// waiting for shared resources. `None`: the group is gone.
+/// Writes the rows of mapped documents of a lease. Documents with long keys are noted and entered later. Adds to
+/// `waited` the time spent waiting for shared resources. `None`: the group is gone.
 async fn write_part(
     job: &Job,
     lease: (&str, Token),

@@ -1,4 +1,4 @@
-//! Finding a group by its design document.
+//! Finds a group by its design document.
 
 use std::sync::Arc;
 
@@ -18,27 +18,27 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::view_definition::{DefinitionError, GroupDefinition, Signature};
 use crate::view_updates::LoadedGroup;
 
-/// How often a design document is read again that was changed meanwhile.
+/// The most reads of a design document that changes concurrently.
 const READS_MAX: usize = 30;
 
-/// A group, as a design document defines it now.
+/// A group as a design document currently defines it.
 pub(super) struct Found {
     pub instance: Arc<Instance>,
     pub number: u64,
     pub loaded: Arc<LoadedGroup>,
 }
 
-/// What a design document defines.
+/// The definition of a design document.
 pub(super) enum Defined {
-    /// A group that is kept.
+    /// A group with storage.
     Group(Found),
-    /// One that nobody has asked for.
+    /// A group that is created by the first query.
     NotKept(GroupDefinition),
     /// No views.
     Nothing,
 }
 
-/// The group that a design document defines, kept from now on if it was not; `None`: it defines none.
+/// Finds the group of a design document, and creates it if needed; `None`: the document defines no group.
 ///
 /// # Errors
 /// As [`look`].
@@ -49,7 +49,8 @@ pub(super) async fn find(reader: &Reader, design: &str) -> Result<Option<Found>>
     }
 }
 
-/// The group of a design document as this process saw it last, without a read: it may define another one by now.
+/// Returns the group of a design document from this process's cache, without a read. The document may have changed
+/// since.
 pub(super) fn known(reader: &Reader, design: &str) -> Option<Found> {
     let instance = reader.inner.cached(&reader.name)?;
     let group = group_named_by(&instance.record, design)?;
@@ -58,10 +59,11 @@ pub(super) fn known(reader: &Reader, design: &str) -> Option<Found> {
     Some(Found { instance, number, loaded })
 }
 
-/// The group that a design document defines; `keeps`: whether one is entered that is not kept yet.
+/// Finds the group of a design document. `keeps`: whether to create a missing one.
 ///
 /// # Errors
-/// [`Refusal::DocumentNotFound`]; [`ViewFailure::Definition`], [`ViewFailure::TooManyGroups`], [`ViewFailure::Changed`].
+/// [`Refusal::DocumentNotFound`]; [`ViewFailure::Definition`], [`ViewFailure::TooManyGroups`],
+/// [`ViewFailure::Changed`].
 pub(super) async fn look(reader: &Reader, design: &str, keeps: impl Fn(&GroupDefinition) -> bool) -> Result<Defined> {
     let Reader { inner, name, .. } = reader;
     for _ in 0..READS_MAX {
@@ -84,7 +86,7 @@ pub(super) async fn look(reader: &Reader, design: &str, keeps: impl Fn(&GroupDef
         if !keeps(&definition) {
             return Ok(Defined::NotKept(definition));
         }
-        // Changed meanwhile; or written by a program that knew of no groups.
+        // The document has changed meanwhile, or was written by a program without groups.
         let mut enter = Enter { inner, name, document: &document, signature: &definition.signature };
         match transaction::write(&inner.db, &inner.metrics, &mut enter).await? {
             Entered::Named | Entered::Changed => {}
@@ -94,7 +96,7 @@ pub(super) async fn look(reader: &Reader, design: &str, keeps: impl Fn(&GroupDef
     Err(ViewFailure::Changed.into())
 }
 
-/// The group of a number that the record names, with its functions; `None`: its design documents say otherwise by now.
+/// Loads the group with a number, which the record has, and its functions; `None`: its design documents have changed.
 pub(super) async fn load(
     reader: &Reader,
     instance: &Instance,
@@ -121,7 +123,7 @@ pub(super) async fn load(
     Ok(None)
 }
 
-/// What tells a database from all others, those that had its name before included.
+/// Identifies a database, and distinguishes it from earlier ones of the same name.
 fn database_of(instance: &Instance) -> String {
     format!("{}/{}", instance.name, instance.incarnation())
 }
@@ -131,12 +133,12 @@ fn definition_of(
     document: &Document,
 ) -> std::result::Result<Option<GroupDefinition>, DefinitionError> {
     let text = [b"{", document.body.as_slice(), b"}"].concat();
-    // What no parser takes was refused when it came.
+    // Unparsable bodies were refused when they arrived.
     parse(&text, &Limits::default())
         .map_or(Ok(None), |body| GroupDefinition::of_design(&body, instance.record.partitioned))
 }
 
-/// The group that the record says a design document names.
+/// The group that a design document names, by the record.
 struct Named<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -154,7 +156,7 @@ impl Operation for Named<'_> {
     }
 }
 
-/// Names the group of a design document as it was read.
+/// Makes a design document name its group in the record.
 struct Enter<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -163,11 +165,10 @@ struct Enter<'a> {
 }
 
 enum Entered {
-    /// The record names it now.
     Named,
-    /// The document is another one by now.
+    /// The document has changed.
     Changed,
-    /// There are too many groups.
+    /// The limit of groups is reached.
     NoRoom,
 }
 
@@ -186,7 +187,7 @@ impl Operation for Enter<'_> {
         let mut record = instance.record.clone();
         name_group(&mut record, id, Some(self.signature), trx.clock().unix_ms());
         if group_named_by(&record, id).is_none() {
-            // Groups that no design document names make room: where signatures change, each group leaves one.
+            // Unnamed groups make room: each change of a signature leaves one behind.
             remove_unnamed(trx, &instance.keys, &mut record, u64::MAX)?;
             name_group(&mut record, id, Some(self.signature), trx.clock().unix_ms());
         }

@@ -1,4 +1,4 @@
-//! Following: runs of changes are mapped and entered, and the group's place moves with them.
+//! Follows changes: maps and enters runs of them, and advances the group's position.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,22 +22,22 @@ use crate::view::prepare::PreparedDocument;
 use crate::view_updates::RUN_DOCUMENTS_MAX;
 use crate::view_updates::memory::MemoryPermit;
 
-/// Without changes for so long the group is let go.
+/// The idle time after which the group is released.
 const LINGER: Duration = Duration::from_secs(60);
 
-/// Bytes of the bodies of a run's documents (one may pass it).
+/// The bytes of the bodies in a run (one body may exceed it).
 const RUN_BYTES_MAX: usize = 400_000;
 
-/// Rows carry what maps see.
+/// The contents of a feed row that maps need.
 const EXTRAS: Extras = Extras { leaves: false, documents: Documents::WithAllLeaves };
 
-/// How following ended.
+/// The reason why following ended.
 pub(super) enum Outcome {
-    /// There have been no changes for a while.
+    /// No changes have arrived for a while.
     Idle,
-    /// The group is gone, or another process works at it, or this one stops.
+    /// The group is gone, another process follows it, or this one stops.
     Elsewhere,
-    /// It must be begun anew.
+    /// The group must be rebuilt.
     Anew,
 }
 
@@ -46,7 +46,7 @@ pub(super) enum Outcome {
 struct Run {
     documents: Vec<(Seq, ToMap)>,
     bytes: usize,
-    /// Nothing is to be waited for: there is more.
+    /// True if more changes already exist, so that nothing needs to be awaited.
     is_cut: bool,
 }
 
@@ -64,7 +64,7 @@ impl Run {
         self.documents.len() >= RUN_DOCUMENTS_MAX || self.bytes >= RUN_BYTES_MAX
     }
 
-    /// Of several changes of a document the last one.
+    /// Keeps the last change of each document.
     fn newest(self) -> (Vec<Seq>, Vec<ToMap>) {
         let last: HashMap<String, usize> =
             self.documents.iter().enumerate().map(|(at, (_, document))| (document.id.clone(), at)).collect();
@@ -94,12 +94,12 @@ struct MappedRun {
     permit: MemoryPermit,
 }
 
-/// What became of a run.
+/// The outcome of entering a run.
 enum EnteredRun {
-    /// It is in.
+    /// All of it is entered.
     All,
-    /// There are newer purges, to be entered before the rest of the run is read again. `ended_as_of`: no rest is left, and with
-    /// the purges the group has everything as of this read version.
+    /// Newer purges must be entered before the rest of the run is read again. `ended_as_of`: the run has no rest, and
+    /// with the purges the group is complete up to this read version.
     Purged {
         progress: Box<ViewProgress>,
         ended_as_of: Option<i64>,
@@ -108,7 +108,7 @@ enum EnteredRun {
     Anew,
 }
 
-/// Follows, from where the group stands.
+/// Follows changes from the group's position on.
 pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome> {
     let mut progress = match finish(job, progress).await? {
         Finished::Stands(progress) => progress,
@@ -133,7 +133,7 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
                     }
                 },
             };
-            // The next run is mapped while this one is entered. It may wait for the memory that this one returns when it is entered.
+            // The next run is mapped while this one is entered. It may wait for the memory that this one returns.
             let (entered, next) = tokio::join!(enter(job, &mut place, purges, run), feed.ahead(job));
             match entered? {
                 EnteredRun::All => ahead = next?,
@@ -143,7 +143,7 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
             }
         };
         job.state.is_behind();
-        // What was read before may have what is purged: it is read again.
+        // The unmapped rest may contain purged documents, so it is read again.
         match purges::enter(job, *purged, ended_as_of).await? {
             purges::Outcome::Entered(entered) => {
                 job.state.moved_to(drained(&entered));
@@ -155,7 +155,7 @@ pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome>
     }
 }
 
-/// Enters a run, in as many transactions as it takes. `purges`: the group's count of purges before the run was read.
+/// Enters a run, in several transactions if needed. `purges`: the group's count of purges before the run was read.
 async fn enter(job: &Job, place: &mut Seq, purges: i64, run: MappedRun) -> Result<EnteredRun> {
     let MappedRun { documents, seqs, last_seq, ended_as_of, permit: _permit } = run;
     let (mut documents, mut seqs) = (documents.as_slice(), seqs.as_slice());
@@ -175,7 +175,7 @@ async fn enter(job: &Job, place: &mut Seq, purges: i64, run: MappedRun) -> Resul
                 job.state.get_on(count as u64);
                 documents = documents.get(count..).unwrap_or_default();
                 seqs = seqs.get(count..).unwrap_or_default();
-                // What a large document has left behind is cleared at once, though nobody waits for that.
+                // Leftovers of a large document are cleared at once, although no query waits for that.
                 if documents.is_empty() && is_tidy {
                     if is_through {
                         job.state.is_through();
@@ -191,10 +191,10 @@ async fn enter(job: &Job, place: &mut Seq, purges: i64, run: MappedRun) -> Resul
     }
 }
 
-/// The changes behind a group's place.
+/// The changes behind a group's position.
 struct Feed {
     changes: Changes,
-    /// By-seq has been read to its end, so that what followers share is behind it.
+    /// True if by-seq was read to its end, so that the shared feed continues behind it.
     is_at_end: bool,
     /// The part of the last run that is not mapped yet.
     rest: Option<ReadRun>,
@@ -260,7 +260,7 @@ impl Feed {
         Ok(MappedRun { documents, seqs, last_seq: stands, ended_as_of: None, permit })
     }
 
-    /// Takes what followers share, as much as there is and a run holds. False: nothing for a while.
+    /// Takes changes from the shared feed, as many as exist and a run holds. Returns false after a while without any.
     async fn share(&mut self, job: &Job, run: &mut Run) -> Result<bool> {
         let followed = tokio::select! {
             followed = self.changes.follow_place() => followed,
@@ -270,11 +270,11 @@ impl Feed {
         Ok(self.take(followed, run))
     }
 
-    /// Takes this, and what there is behind it. False: the process stops.
+    /// Takes a change and those that follow it. Returns false if the process stops.
     fn take(&mut self, mut followed: Option<Followed>, run: &mut Run) -> bool {
         loop {
             match followed {
-                // It stands further on.
+                // The group is already past it.
                 None => return true,
                 Some(Followed::Shutdown) => return false,
                 Some(Followed::ReadOn) => {

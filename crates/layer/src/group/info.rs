@@ -1,4 +1,4 @@
-//! What is shown of a group.
+//! Information about groups.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,38 +22,38 @@ use crate::view_definition::GroupDefinition;
 use crate::view_functions::ViewFunctions;
 use crate::view_updates::{ViewTask, ViewWait, hex};
 
-/// A group of views, as it stands.
+/// The state of a group of views.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ViewGroupInfo {
-    /// What it is named by, in hexadecimal digits: equal for equal definitions.
+    /// The signature in hexadecimal digits, equal for equal definitions.
     pub signature: String,
     /// The language of its functions.
     pub language: String,
-    /// Rows of all its trees.
+    /// The number of rows in all its trees.
     pub rows: u64,
-    /// Changes that are not in it yet, exact up to 500.
+    /// The number of changes that are not in it yet, exact up to 500.
     pub pending: u64,
-    /// Up to where it has the changes, which is the beginning until it is built; `None`: no group is kept.
+    /// The by-seq position up to which it is current: the beginning until it is built; `None`: no group is stored.
     pub update_seq: Option<Seq>,
-    /// How many purges it has.
+    /// The number of purges that it has entered.
     pub purge_seq: u64,
-    /// Queries of this process that wait for it.
+    /// The number of queries in this process that wait for it.
     pub waiting_clients: u64,
-    /// Whether a process is building it, or entering changes.
+    /// True while a process builds it or enters changes.
     pub updater_running: bool,
-    /// Whether it is built, so that it can be read.
+    /// True if it can be read.
     pub is_built: bool,
-    /// Bytes of keys and values of its rows, as JSON.
+    /// The bytes of keys and values of its rows, as JSON.
     pub external_bytes: u64,
-    /// What it takes in storage, as the storage estimates.
+    /// The storage's estimate of its size, in bytes.
     pub file_bytes: u64,
-    /// Documents that are in none of its views since their rows are too many or too large.
+    /// The number of documents that are in none of its views since their rows are too many or too large.
     pub documents_refused: u64,
-    /// Documents without rows in its views, because a function broke its bound on them.
+    /// The documents without rows in its views, because a function exceeded its bound on them.
     pub set_aside: SetAsideDocuments,
 }
 
-/// The documents on which a function of a group broke its bound of time or memory.
+/// The documents on which a function of a group exceeded its bound of time or memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SetAsideDocuments {
     /// The number of documents.
@@ -62,19 +62,19 @@ pub struct SetAsideDocuments {
     pub documents: Vec<(String, String)>,
 }
 
-/// How many documents are listed.
+/// The most documents that are listed.
 const SET_ASIDE_NAMED: usize = 100;
 
 impl Reader {
-    /// How the group of a design document (by its id, `_design/...`) stands. One without views has no rows, and neither has one
-    /// of fields that nobody has asked for.
+    /// Returns the state of a design document's group (by its id, `_design/...`). A document without views has no rows,
+    /// and neither has a group of fields that no query has used yet.
     ///
     /// # Errors
     /// [`Refusal::DocumentNotFound`](crate::Refusal::DocumentNotFound), [`Error::View`].
     #[boxed]
     pub async fn view_info(&self, design: &str) -> Result<ViewGroupInfo> {
         let nothing = |language: String| ViewGroupInfo { language, is_built: true, ..ViewGroupInfo::default() };
-        // Who looks at an index of Mango has not asked for its rows.
+        // Information about a Mango index does not create its rows.
         let found = match look(self, design, |definition| !definition.is_of_fields()).await? {
             Defined::Group(found) => found,
             Defined::NotKept(GroupDefinition { signature, language, .. }) => {
@@ -117,18 +117,18 @@ impl Reader {
 }
 
 impl Layer {
-    /// Gives the layer what runs the functions of views, once: before that no group is built by this process.
+    /// Gives the layer the runtime of views' functions, once. Without it this process builds no groups.
     pub fn run_views_by(&self, functions: Arc<dyn ViewFunctions>) {
         self.inner.views.run_by(functions);
     }
 
-    /// Groups of views that this process builds or that catch up with many changes.
+    /// Lists the groups of views that this process builds, or that catch up with many changes.
     pub fn view_tasks(&self) -> Vec<ViewTask> {
         self.inner.views.tasks()
     }
 
-    /// Queries of this process that wait for views, together by view: those that have waited the longest, 500 at most; and
-    /// how many queries more wait than these.
+    /// Returns the queries of this process that wait for views, by view: up to 500 of them, the longest first, and the
+    /// number of further ones.
     pub fn view_waits(&self) -> (Vec<ViewWait>, u64) {
         self.inner.views.waits()
     }

@@ -1,4 +1,4 @@
-//! What is needed to work at a group.
+//! The resources for work on a group.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use crate::view_functions::{FunctionFailure, GroupFunctions, ReduceInput, Reduct
 use crate::view_updates::memory::{MemoryPermit, UNIT_BYTES};
 use crate::view_updates::{GroupId, GroupState, LoadedGroup, ViewTask, hex};
 
-/// A group that this process works at.
+/// A group that this process works on.
 pub(super) struct Job {
     pub reader: Reader,
     pub id: GroupId,
@@ -31,7 +31,7 @@ pub(super) struct Job {
     pub storage: ViewGroup,
     pub known: KnownNodes,
     pub state: Arc<GroupState>,
-    /// Documents after each other on which its functions broke a bound.
+    /// The number of consecutive documents on which its functions exceeded a bound.
     pub breaches: AtomicUsize,
 }
 
@@ -45,6 +45,8 @@ impl Drop for ResourceWait<'_> {
 }
 
 impl Job {
+    /// Prepares the work on a group.
+    ///
     /// # Errors
     /// [`FunctionFailure::NotRun`].
     pub(super) fn new(
@@ -66,12 +68,11 @@ impl Job {
         &self.loaded.definition
     }
 
-    /// The group's place in the record.
+    /// The group's index number in the record.
     pub(super) fn number(&self) -> u64 {
         self.id.1
     }
 
-    /// The layer's clock.
     pub(super) fn clock(&self) -> &Clock {
         &self.reader.inner.clock
     }
@@ -92,13 +93,13 @@ impl Job {
         Ok((resource, self.clock().since(began)))
     }
 
-    /// Whether a task of the group waits for a shared resource.
+    /// Returns whether a task of the group waits for a shared resource.
     pub(super) fn is_waiting(&self) -> bool {
         self.state.resource_waits.load(Ordering::Relaxed) > 0
     }
 
-    /// Waits for the permit to read the stored rows of one large document. A database has one, a process two. Returns it with the time
-    /// waited.
+    /// Waits for the permit to read the stored rows of one large document. A database has one, a process two. Returns
+    /// it with the time waited.
     ///
     /// # Errors
     /// [`Error::ShuttingDown`].
@@ -106,7 +107,8 @@ impl Job {
         self.wait(self.reader.inner.views.large_reads.acquire(self.id.0, UNIT_BYTES)).await
     }
 
-    /// Waits for the turn of a transaction that writes many rows. Databases take turns. Returns it with the time waited.
+    /// Waits for the turn of a transaction that writes many rows. Databases take turns. Returns it with the time
+    /// waited.
     ///
     /// # Errors
     /// [`Error::ShuttingDown`].
@@ -117,13 +119,13 @@ impl Job {
         self.wait(turns.acquire(self.id.0, UNIT_BYTES)).await
     }
 
-    /// Whether the database still has the group, and this process goes on.
+    /// Returns whether the database still has the group and this process is not stopping.
     pub(super) async fn is_wanted(&self) -> Result<bool> {
         let Reader { inner, name, .. } = &self.reader;
         Ok(!self.is_closing() && self.reader.read(&mut Look { inner, name, id: self.id }).await?.is_some())
     }
 
-    /// What is shown of it.
+    /// Returns the task as it is shown to users.
     pub(super) fn task(&self, is_build: bool, total: u64) -> ViewTask {
         let now = self.clock().unix_ms();
         ViewTask {
@@ -140,13 +142,13 @@ impl Job {
     }
 }
 
-/// The written reduces of a group, as storage asks them.
+/// The JavaScript reduces of a group, for its storage.
 pub(super) struct Written(pub Arc<dyn GroupFunctions>);
 
 impl WrittenReduces for Written {
     fn reduce<'a>(&'a self, asks: &'a [ReduceAsk]) -> BoxFuture<'a, Result<Vec<Vec<WrittenResult>>>> {
         Box::pin(async move {
-            // CouchDB gives the last row first.
+            // CouchDB passes the last row first.
             let rows: Vec<Vec<(&str, &str, &str)>> = asks
                 .iter()
                 .map(|ask| match &ask.input {

@@ -1,4 +1,4 @@
-//! A document that was changed in part by a process that went on to something else, or died: nothing else is entered before it is through.
+//! Completes a document that a process changed in part before it stopped. No other document is entered before that.
 
 use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
@@ -12,18 +12,18 @@ use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::large::under_way;
 
-/// What came of it.
+/// The outcome.
 pub(super) enum Finished {
-    /// No document is under way, and the group stands so.
+    /// No document is partly changed, and this is the group's progress.
     Stands(Box<ViewProgress>),
-    /// It is gone, or another process works at it.
+    /// The group is gone, or another process follows it.
     Elsewhere,
-    /// A row has no room: it must be begun anew.
+    /// A row's label does not fit: the group must be rebuilt.
     Anew,
 }
 
-/// Enters the document that is under way in a group, if there is one, as it is now. Its place does not move by that: whatever has
-/// become of the document since comes again, in by-seq or in the log of purges.
+/// Enters the current state of the partly changed document of a group, if any. The group's position does not move:
+/// later changes of the document follow in by-seq or in the log of purges.
 pub(super) async fn finish(job: &Job, progress: ViewProgress) -> Result<Finished> {
     let Some(id) = under_way(&progress).map(str::to_owned) else { return Ok(Finished::Stands(Box::new(progress))) };
     let document = job.reader.read(&mut Read { job, id: &id }).await?;

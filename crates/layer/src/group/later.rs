@@ -1,9 +1,9 @@
-//! Documents with long keys in a first build: they are entered at its end, in an order that nobody chooses.
+//! Enters documents with long keys at the end of a first build, in a random order.
 //!
-//! The label of a long key takes a bit more where each comes between the last two, and there is no room in the end. In the order of
-//! ids, or of whatever the first build would take them in, they may come so again, however often it is built anew. So who
-//! builds ranges only notes the ids of such documents, under random bytes, and whoever makes the nodes enters them first, in the order of these bytes. Labels
-//! are as long as a tree that grows at random is deep then: some dozens of bits.
+//! A label takes more bits if its key sorts between the last two keys, and eventually does not fit. Documents in the
+//! order of ids, or of any fixed walk, may arrive in such an order in every rebuild. The tasks that build ranges
+//! therefore only note the ids of such documents, under random bytes, and the process that builds the nodes enters them
+//! first, in the order of these bytes. Labels are then as long as a random tree is deep: some dozens of bits.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -27,15 +27,15 @@ use crate::view::build::NODES;
 use crate::view::known::new_mark;
 use crate::view::prepare::PreparedDocument;
 
-/// Documents that are read at once: each may have 8 MB, and is mapped as text.
+/// The number of documents read at once: each may have 8 MB, and is mapped as text.
 const READ_AT_ONCE: usize = if cfg!(test) { 3 } else { 4 };
 
-/// Ids that are noted in one transaction.
+/// The number of ids noted in one transaction.
 pub(super) const NOTED_AT_ONCE: usize = 50;
 
-/// Notes documents of a lease, which are entered later.
+/// Notes documents of a lease to be entered later.
 pub(super) struct Note<'a> {
-    /// Where the lease begins, and its token.
+    /// The beginning of the lease, and its token.
     pub lease: (&'a str, Token),
     pub ids: &'a [String],
 }
@@ -50,7 +50,7 @@ impl Work for Note<'_> {
         }
         let keys = within.instance.keys.view(within.job.number());
         for id in self.ids {
-            // The process's mark is random, and stays.
+            // The process's mark is random, and constant.
             let hash = Sha256::new_with_prefix(within.owner()).chain_update(id).finalize();
             within.trx.set(&keys.later(hash.get(..16).unwrap_or_default()), id.as_bytes());
         }
@@ -58,7 +58,7 @@ impl Work for Note<'_> {
     }
 }
 
-/// Enters all that were noted. `None`: it is done.
+/// Enters all noted documents. `None`: all are entered.
 pub(super) async fn enter(job: &Job) -> Result<Option<Outcome>> {
     loop {
         if job.is_closing() {
@@ -94,13 +94,14 @@ pub(super) async fn enter(job: &Job) -> Result<Option<Outcome>> {
     }
 }
 
-/// The next ones as they are now: what was written since the build began comes again in by-seq, and what was purged in the log.
+/// Reads the next documents in their current state: writes since the build began follow in by-seq, and purges in the
+/// log.
 struct Read<'a> {
     job: &'a Job,
 }
 
 impl Operation for Read<'_> {
-    /// With the keys under which they are noted.
+    /// With the keys of their notes.
     type Output = Vec<(Vec<u8>, ToMap)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -112,7 +113,7 @@ impl Operation for Read<'_> {
             String::from_utf8(value.to_vec()).map_err(|_| Error::Corrupt("an id that was noted is no text".to_owned()))
         };
         let noted = page.iter().map(|row| Ok((row.key().to_vec(), id(row.value())?))).collect::<Result<Vec<_>>>()?;
-        // One that two processes have noted is entered once at a time.
+        // A document noted by two processes is entered once at a time.
         let mut seen = HashSet::new();
         let noted: Vec<_> = noted.into_iter().filter(|(_, id)| seen.insert(id.clone())).collect();
         let reads: Vec<_> = noted.iter().map(|(_, id)| begin_latest(trx, &instance, id)).collect();
@@ -129,7 +130,7 @@ impl Operation for Read<'_> {
     }
 }
 
-/// Writes their rows, and notes them no longer.
+/// Writes their rows, and clears their notes.
 struct Enter<'a, 'p> {
     keys: &'a [Vec<u8>],
     documents: &'a [PreparedDocument],
@@ -142,8 +143,9 @@ impl Work for Enter<'_, '_> {
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Wrote>> {
         let WithinGroup { job, trx, instance, .. } = *within;
         let (progress, ..) = begin_standing(trx, instance, job.number(), true).await?;
-        // Whoever is ready enters them, as in following: who insisted on being the holder could map in vain for ever, and take it
-        // from another who does. Nobody has taken them away meanwhile if they are still noted.
+        // Any process with mapped documents may enter them, as in following. If only the holder could, processes could
+        // take the group from each other forever without entering anything. The notes show that no other process has
+        // entered them.
         let is_at_it =
             |progress: &crate::store::proto::ViewProgress| progress.phase == NODES && progress.building.is_none();
         let Some(mut progress) = progress.filter(is_at_it) else { return Ok(None) };
@@ -165,7 +167,7 @@ impl Work for Enter<'_, '_> {
         }
         self.keys.iter().take(applied.documents).for_each(|key| trx.clear(key));
         progress.holder = within.owner().to_vec();
-        // Others see that it moves.
+        // Shows other processes that the group makes progress.
         progress.nodes_mark = new_mark()?;
         within.write(&progress);
         Ok(Some(Wrote::Documents(applied.documents)))

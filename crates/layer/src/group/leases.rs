@@ -1,12 +1,13 @@
-//! The leases of a first build: which process maps which ids, so that several share it.
+//! The leases of a first build, with which several processes share it.
 //!
-//! Ids are leased from the first to the last, some thousand documents at a time. A lease is a key with its holder's token,
-//! which each transaction that writes rows of its ids reads with conflict: who takes a lease over writes another token,
-//! and what the former holder had under way fails. No clock decides that. Clocks only say when it is tried: a holder says
-//! each second that it works, and of one that does not, as seen by another process's own clock, the lease is taken over.
+//! Ids are leased in ascending order, some thousand documents at a time. A lease is a key with its holder's token,
+//! which each transaction that writes rows of its ids reads with a conflict. A process that takes a lease over writes
+//! another token, which aborts the former holder's transactions. Safety does not depend on clocks. They only decide
+//! when a takeover is tried: a holder renews each second, and a lease without renewal, by the other process's own
+//! clock, is taken over.
 //!
-//! A lease that has ended is gone. So what is built are the ids up to where they are leased, without those of the leases that
-//! are there; how many there are is bounded by how many processes build.
+//! A completed lease is removed. All ids up to the last leased one are therefore built, except those of existing
+//! leases, whose number is bounded by the number of building processes.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -27,47 +28,47 @@ use crate::view::apply::write_rows;
 use crate::view::build::{NODES, ROWS};
 use crate::view::prepare::PreparedDocument;
 
-/// Documents of a lease.
+/// The documents of a lease.
 const LEASE_DOCUMENTS: i32 = if cfg!(test) { 30 } else { 4_000 };
 
-/// A lease whose holder has not been heard of for so long is taken over.
+/// The time without renewal after which a lease is taken over.
 const SILENCE_MAX: Duration = if cfg!(test) { Duration::from_secs(3) } else { Duration::from_secs(5) };
 
-/// Leases at once, of all processes.
+/// The most leases of all processes.
 const LEASES_MAX: usize = 500;
 
-/// A holder's mark.
+/// The mark of a holder.
 pub(super) type Token = [u8; 16];
 
 /// A lease of this process.
 #[derive(Debug, Clone)]
 pub(super) struct Lease {
     pub token: Token,
-    /// Its ids are behind this one,
+    /// Its ids are behind this one.
     pub from: String,
-    /// up to this one, or to the end.
+    /// Its last id; `None`: the last of the database.
     pub until: Option<String>,
-    /// What former holders have built: up to this id, so many documents.
+    /// The last id that former holders have built, and their number of documents.
     pub built_until: String,
     pub documents: u64,
 }
 
-/// What others lease, as this process sees it.
+/// The leases of other processes, as this process sees them.
 #[derive(Debug, Default)]
 pub(super) struct Others {
     seen: Mutex<HashMap<String, (ViewLease, ViewLeasePlace, Instant)>>,
-    /// The tokens of this process's own.
+    /// The tokens of this process.
     own: Mutex<HashSet<Token>>,
 }
 
 impl Others {
-    /// Whether a lease can be taken: nobody has it, or its holder has been silent for too long.
+    /// Returns whether a lease can be taken: it has no holder, or its holder has been silent for too long.
     fn is_free(&self, clock: &Clock, lease: &ViewLease, from: &str, owner: &[u8]) -> bool {
         if lease.owner.is_empty() {
             return true;
         }
         if lease.owner == owner {
-            // Left by a build of this process that has ended, if it is not of this one.
+            // A lease with this process's mark but an unknown token belongs to an ended build of this process.
             let own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
             return Token::try_from(lease.token.as_slice()).map_or(true, |token| !own.contains(&token));
         }
@@ -75,7 +76,7 @@ impl Others {
         seen.get(from).is_some_and(|(before, _, since)| before == lease && clock.since(*since) >= SILENCE_MAX)
     }
 
-    /// They are these.
+    /// Records the current leases.
     fn see(&self, clock: &Clock, leases: &[(String, ViewLease, ViewLeasePlace)]) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut now = HashMap::new();
@@ -89,25 +90,25 @@ impl Others {
         *seen = now;
     }
 
-    /// A lease has become this process's.
+    /// Records a token of this process.
     pub(super) fn is_own(&self, token: Token) {
         self.own.lock().unwrap_or_else(PoisonError::into_inner).insert(token);
     }
 }
 
-/// Takes a lease: one that its holder has left, or the next one.
+/// Takes a lease: one that its holder has left, or the next ids.
 pub(super) struct TakeLease<'a> {
     pub others: &'a Others,
-    /// What it is to have: the same in all attempts.
+    /// The token of the lease, the same in all attempts.
     pub token: Token,
 }
 
-/// What came of it.
+/// The outcome of taking a lease.
 pub(super) enum Taken {
     Lease(Lease),
-    /// Everything is leased, and others work at it.
+    /// Everything is leased to other processes.
     Nothing,
-    /// Rows are all built.
+    /// All rows are built.
     Over,
 }
 
@@ -149,7 +150,7 @@ impl Work for TakeLease<'_> {
             until: Some(lease.until.clone()).filter(|_| !lease.is_end),
             documents: place.documents,
         };
-        // An attempt before this one may have been committed.
+        // The previous attempt may have committed (`commit_unknown_result`).
         if let Some((from, lease, place)) = listed.iter().find(|(_, lease, _)| lease.token == self.token) {
             return Ok(Some(Taken::Lease(taken(lease, from.clone(), place.clone()))));
         }
@@ -157,7 +158,7 @@ impl Work for TakeLease<'_> {
         for (from, lease, place) in listed {
             if self.others.is_free(clock, &lease, &from, &within.owner()) {
                 let key = keys.lease(&from);
-                // Of two that take it one tries again.
+                // Of two processes that take it one retries.
                 if trx.get(&key, false).await?.is_none_or(|found| *found != *lease.encode_to_vec()) {
                     continue;
                 }
@@ -186,7 +187,7 @@ impl Work for TakeLease<'_> {
 }
 
 impl WithinGroup<'_> {
-    /// Whether a lease is still this holder's; read with conflict.
+    /// Returns whether the holder still has the lease; read with a conflict.
     pub(super) async fn holds(&self, from: &str, token: &Token) -> Result<bool> {
         let lease = self.trx.get(&self.instance.keys.view(self.job.number()).lease(from), false).await?;
         let lease = lease.as_deref().map(ViewLease::decode).transpose()?;
@@ -194,22 +195,22 @@ impl WithinGroup<'_> {
     }
 }
 
-/// Writes rows of a lease's documents, those of the first ones.
+/// Writes the rows of a lease's first documents.
 pub(super) struct WriteRows<'a, 'p> {
-    /// Where the lease begins, and its token.
+    /// The beginning of the lease, and its token.
     pub lease: (&'a str, Token),
     pub documents: &'a [PreparedDocument],
     pub pace: &'a mut Paced<'p>,
 }
 
-/// What was written.
+/// The outcome of writing rows.
 #[derive(Debug)]
 pub(super) enum Wrote {
-    /// Of so many documents.
+    /// The number of documents written.
     Documents(usize),
-    /// A row has no room: the group must be begun anew.
+    /// A row's label does not fit: the group must be rebuilt.
     Full,
-    /// The lease is another one's.
+    /// The lease has another holder.
     Lost,
 }
 
@@ -236,7 +237,7 @@ impl Work for WriteRows<'_, '_> {
     }
 }
 
-/// A lease, and how far it is built.
+/// A lease and its progress.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     pub from: String,
@@ -245,7 +246,7 @@ pub(super) struct Held {
     pub documents: u64,
 }
 
-/// Says that a process works at its leases, and how far they are; `leaves`: that it works at them no longer.
+/// Renews a process's leases and records their progress. `leaves`: returns them instead.
 pub(super) struct Beat<'a> {
     pub held: &'a [Held],
     pub beats: u64,
@@ -253,7 +254,7 @@ pub(super) struct Beat<'a> {
 }
 
 impl Work for Beat<'_> {
-    /// Where those begin that are another one's by now, and the documents of all leases that have ended.
+    /// The beginnings of lost leases, and the documents of all leases that have ended.
     type Output = (Vec<String>, u64);
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Self::Output>> {
@@ -280,19 +281,19 @@ impl Work for Beat<'_> {
     }
 }
 
-/// All documents of a lease are built. With the last one the nodes are next, and this process makes them.
+/// Ends a completely built lease. After the last one this process builds the nodes.
 pub(super) struct EndLease<'a> {
     pub held: &'a Held,
 }
 
-/// What came of it.
+/// The outcome of ending a lease.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// There is more to build.
+    /// Other leases are left.
     Lease,
-    /// Rows are all built.
+    /// All rows are built.
     Rows,
-    /// The lease is another one's.
+    /// The lease has another holder.
     Lost,
 }
 
@@ -317,8 +318,8 @@ impl Work for EndLease<'_> {
         progress.documents += documents;
         let leased = leased.await?.as_deref().map(ViewLeased::decode).transpose()?.unwrap_or_default();
         let all = keys.leases();
-        // Behind the key up to which ids are leased, and beside the lease that this transaction has cleared. Beats of others
-        // make it try again, at worst.
+        // Behind the key of the last leased id, and beside the lease that this transaction has cleared. Renewals by
+        // others abort it at worst.
         let others = KeyRange { begin: [&keys.leased()[..], &[0]].concat(), end: all.end.clone() };
         let is_over = leased.is_end && !trx.range(&others, false).any().await?;
         if is_over {
@@ -331,7 +332,7 @@ impl Work for EndLease<'_> {
     }
 }
 
-/// A new holder's mark.
+/// Returns the mark of a new holder.
 ///
 /// # Errors
 /// [`Error::NoRandomness`].

@@ -16,21 +16,22 @@ use crate::view_functions::{EmittedRows, FunctionFailure, Mapped};
 use crate::view_updates::memory::MemoryPermit;
 use crate::view_updates::{LoggedFailure, RUN_DOCUMENTS_MAX};
 
-/// Documents after each other on which functions may break a bound: then they are broken, and not the documents. One of time
-/// counts as three, as it has kept a processor busy for all of it.
+/// The number of consecutive documents that exceed a bound after which the functions count as broken. A time limit
+/// counts three times, as it has kept a processor busy for all of that time.
 const BREACHES_MAX: usize = if cfg!(test) { 4 } else { 9 };
 
 /// The longest stored reason for setting a document aside, in characters.
 const REASON_CHARACTERS: usize = 200;
 
-/// A document whose JSON trees may take more bytes than this is prepared alone: a process prepares one such document at a time.
+/// A document whose JSON trees may take more bytes than this is prepared alone: a process prepares one such document at
+/// a time.
 const LARGE_JSON_BYTES: usize = 16 << 20;
 
 /// A document to be mapped.
 #[derive(Debug)]
 pub(super) struct ToMap {
     pub id: String,
-    /// `None`: it has no rows, being deleted or gone.
+    /// `None`: the document is deleted or gone, and has no rows.
     pub document: Option<Document>,
 }
 
@@ -46,7 +47,7 @@ pub(super) struct MappedPart {
     pub waited: Duration,
 }
 
-/// Whether a document of this id may have rows in a group.
+/// Returns whether a document with this id may have rows in a group.
 fn is_mapped(job: &Job, id: &str) -> bool {
     job.definition().options.include_design || !DocumentId::of(id).is_design()
 }
@@ -64,7 +65,7 @@ enum MapInput {
     Text,
     /// The functions are not called: the document has no rows.
     NoRows,
-    /// The functions are not called: they broke a bound on this revision recently.
+    /// The functions are not called: they exceeded a bound on this revision recently.
     SetAside(FunctionFailure),
 }
 
@@ -97,21 +98,22 @@ impl Batch {
     }
 }
 
-/// Maps documents in order, at least one, until their rows reach the size of a part. If the functions of a later document find no turn
-/// or cannot be run, the documents before it are a part, and the next call fails.
+/// Maps documents in order, at least one, until their rows reach the size of a part. If no thread is free for the
+/// functions of a later document, or they cannot be run, the documents before it are a part, and the next call fails.
 ///
-/// A function that throws loses the document's rows in its view. A document on which the functions break a bound of time or memory
-/// is retried once, behind the turns of other databases. If they break it again, the document is set aside: it has no rows in any
-/// view. Both cases are counted, and logged at most once a minute per view.
+/// A function that throws loses the document's rows in its view. A document on which the functions exceed a bound of
+/// time or memory is retried once, behind the turns of other databases. If they exceed it again, the document is set
+/// aside: it has no rows in any view. Both cases are counted, and logged at most once a minute per view.
 ///
-/// Each breach of a bound costs seconds of processor time, so consecutive ones fail the mapping (see [`BREACHES_MAX`]). The group remembers
-/// the documents that broke a bound, so the next attempt does not map them and gets further.
+/// Each time a bound is exceeded costs seconds of processor time, so several in succession fail the mapping (see
+/// [`BREACHES_MAX`]). The group remembers these documents, so the next attempt does not map them and gets further.
 ///
-/// Waits for memory if the budget is exhausted. While it waits, the caller must not hold another part that only the caller drops.
+/// Waits for memory if the budget is exhausted. While it waits, the caller must not hold another part that only the
+/// caller drops.
 ///
 /// # Errors
-/// [`Error::View`]: the database is full; the group's functions cannot be run, ended the whole query, or break their bounds on every document.
-/// [`Error::ShuttingDown`]: the group is gone, or the process stops.
+/// [`Error::View`]: the database is full; the group's functions cannot be run, ended the whole query, or exceed their
+/// bounds on every document. [`Error::ShuttingDown`]: the group is gone, or the process stops.
 pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPart> {
     // Updates that only remove rows continue in a full database.
     if documents.iter().any(|document| document.document.is_some()) {
@@ -126,7 +128,8 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
     let part_bytes = memory.part_bytes();
     let mut permit = memory.permit(job.id.0);
     let (mut prepared, mut held): (Vec<PreparedDocument>, usize) = (Vec::with_capacity(documents.len()), 0);
-    // How often the rows of the next document were dropped for lack of memory, and whether they exceed a part.
+    // The number of times that the rows of the next document were dropped for lack of memory, and whether they exceed a
+    // part.
     let (mut dropped, mut is_alone) = (0, false);
     let mut waited = Duration::ZERO;
     while prepared.len() < documents.len() {
@@ -138,7 +141,7 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
             0 => Mapped::default(),
             _ => match job.functions.map(texts).await {
                 Ok(mapped) => mapped,
-                // What is prepared is written first.
+                // Prepared documents are written first.
                 Err(_) if !prepared.is_empty() => break,
                 Err(failure) => return Err(failure.into()),
             },
@@ -188,7 +191,8 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
             }
             (dropped, is_alone) = (dropped + 1, needed > part_bytes);
             drop(permit);
-            // A document that emits more each time gets the whole share the second time. An oversized permit grows without limit.
+            // A document that emits more each time gets the whole share the second time. An oversized permit grows
+            // without limit.
             let least = if dropped > 1 { memory.oversized_bytes_min() } else { part_bytes };
             let (acquired, time) = job.wait(memory.acquire(job.id.0, needed.max(least))).await?;
             permit = acquired;
@@ -240,7 +244,7 @@ fn reason_of(failure: &FunctionFailure) -> String {
     failure.to_string().chars().take(REASON_CHARACTERS).collect()
 }
 
-/// Whether functions broke a bound on a document that is still to be retried.
+/// Returns whether functions exceeded a bound on a document that is still to be retried.
 fn is_tried(job: &Job, ToMap { id, document }: &ToMap) -> bool {
     document.as_ref().is_some_and(|document| job.state.runaways.is_tried(id, &document.rev))
 }
@@ -271,8 +275,8 @@ fn record_emitted(job: &Job, emitted: &mut Emitted, views: Vec<std::result::Resu
     }
 }
 
-/// Sets how many documents the next call maps, after a call of which `documents` were used, with `bytes` of rows. `is_cut`: the
-/// rows of further ones did not fit.
+/// Sets how many documents the next call maps, after a call of which `documents` were used, with `bytes` of rows.
+/// `is_cut`: the rows of further ones did not fit.
 fn adapt_batch_size(job: &Job, documents: usize, bytes: usize, part_bytes: usize, is_cut: bool) {
     let at_once = &job.state.mapped_at_once;
     let now = at_once.load(Ordering::Relaxed);
@@ -295,8 +299,8 @@ fn fail(job: &Job, id: &str, tree: usize, failure: &FunctionFailure) {
     tracing::info!(database, design_document, view, document = id, %failure, left_out, "a map failed on a document");
 }
 
-/// Prepares the rows of a document, on a blocking thread unless they are few. Adds to `waited` the time spent waiting for shared
-/// resources.
+/// Prepares the rows of a document, on a blocking thread unless they are few. Adds to `waited` the time spent waiting
+/// for shared resources.
 ///
 /// # Errors
 /// [`Error::ShuttingDown`], [`Error::BrokenOff`].

@@ -1,16 +1,18 @@
-//! Groups of views as they are kept up to date: found by their design documents, built, followed, waited for.
+//! Groups of views: found by their design documents, built, followed, and waited for.
 //!
-//! Of each group that a database's record names ([`crate::index::groups`]) one process at a time follows by-seq, in a task of
-//! its own ([`updater`]). Which one it is stands in the group's progress; what makes it safe is that every transaction
-//! reads the progress with conflict, so that of two that work at once one fails. The rows of a first build are shared: each
-//! process has leases of some ids ([`leases`]), which its transactions read likewise. A process begins where somebody writes into the database or asks for a view, and with work in the background that is due
-//! ([`attend`]); it lets go after a while without changes.
+//! For each group in a database's record ([`crate::index::groups`]) one process at a time follows by-seq, in a task of
+//! its own ([`updater`]). The group's progress names that process. Safety does not depend on it: every transaction
+//! reads the progress with a conflict, so that of two concurrent ones one fails. The rows of a first build are shared:
+//! each process has leases of ids ([`leases`]), which its transactions read in the same way. A process begins when a
+//! client writes into the database or reads a view, and when background work is due ([`attend`]); it stops after a
+//! while without changes.
 //!
-//! The first build ([`build`]) maps all documents by ranges of ids, some at once, and makes the nodes above the rows at the
-//! end. From then on ([`follow`]) each transaction enters a run of changes and moves the group's place. Where documents
-//! are mapped that change meanwhile nothing is lost: whatever is written behind the place comes again, and purges
-//! are in the log of purges ([`purges`]); if the log lacks some, the group is compared with the documents ([`reconcile`]). A document that is entered in several transactions is one for readers
-//! ([`crate::view::undo`]), and who takes over ends it first ([`large`]).
+//! The first build ([`build`]) maps all documents by concurrent ranges of ids, and builds the nodes above the rows at
+//! the end. From then on ([`follow`]) each transaction enters a run of changes and advances the group's position.
+//! Changes during the mapping are not lost: writes behind the position are read later, and purges are in the log of
+//! purges ([`purges`]); if the log lacks some, the group is compared with the documents ([`reconcile`]). Readers see a
+//! document that is entered in several transactions at once ([`crate::view::undo`]), and a new process completes it
+//! first ([`large`]).
 
 pub(crate) mod attend;
 mod build;

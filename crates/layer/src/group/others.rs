@@ -1,7 +1,7 @@
-//! Groups at which another process works: looked at until there is something for this one to do.
+//! Watches groups that another process follows until this process has work to do.
 //!
-//! While queries wait here the group's progress is watched: one watch for all of them. A watch may be lost, and says nothing
-//! of a process that stands still, so that it is looked at slowly beside that.
+//! While queries wait here, a single watch on the group's progress serves all of them. A watch may be lost, and does
+//! not report a stopped process, so the progress is also polled slowly.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::store::proto::ViewProgress;
 use crate::store::transaction::bounded;
 use crate::view_updates::{GroupId, GroupState};
 
-/// What another process is at is taken over when it has not come further for so long.
+/// The time without progress after which this process takes over.
 pub(super) const SILENCE_MAX: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
-/// Between two looks, with a watch or where nobody waits.
+/// The polling interval with a watch, or without waiting queries.
 const LOOKS: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(1) };
 
-/// The same where a query waits and there is no room for a watch.
+/// The polling interval while a query waits and the limit of watches is reached.
 const LOOKS_UNWATCHED: Duration = Duration::from_millis(100);
 
-/// At the least between a look and the next, however often the watch fires.
+/// The shortest interval between two polls, however often the watch fires.
 const LOOKS_APART: Duration = Duration::from_millis(10);
 
-/// Waits as long as another process works at a group. `None`: there is nothing to be done here, or the group is gone.
+/// Waits while another process follows a group. `None`: nothing is left to do, or the group is gone.
 pub(super) async fn let_it(reader: &Reader, id: GroupId, state: &GroupState) -> Result<Option<Standing>> {
     let Reader { inner, name, .. } = reader;
     let mut seen: Option<(ViewProgress, Instant)> = None;
@@ -76,17 +76,17 @@ pub(super) async fn let_it(reader: &Reader, id: GroupId, state: &GroupState) -> 
             return Err(Error::ShuttingDown);
         }
         if !is_waited_for {
-            // Who is not waited for needs none.
+            // Without waiting queries no watch is needed.
             watch = None;
         } else if is_first {
-            // It is looked at again with a watch.
+            // Read again, now with a watch.
             continue;
         }
         pause(reader, state, &mut watch, is_waited_for).await;
     }
 }
 
-/// Until it is to be looked at again.
+/// Waits until the next poll.
 async fn pause(reader: &Reader, state: &GroupState, watch: &mut Option<Watch>, is_waited_for: bool) {
     let (mut closing, clock) = (reader.inner.closing.subscribe(), &reader.inner.clock);
     let looks = if is_waited_for && watch.is_none() { LOOKS_UNWATCHED } else { LOOKS };
@@ -98,7 +98,7 @@ async fn pause(reader: &Reader, state: &GroupState, watch: &mut Option<Watch>, i
         }
     };
     let apart = tokio::select! {
-        // One that failed fails again, perhaps.
+        // A watch that failed may fail again.
         fired = fired => Some(if fired.is_ok() { LOOKS_APART } else { LOOKS_UNWATCHED }),
         () = clock.sleep(looks) => None,
         () = state.waited_for.notified(), if !is_waited_for => None,

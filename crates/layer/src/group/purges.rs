@@ -1,7 +1,8 @@
 //! Purges of documents in groups. A purged document leaves nothing in by-seq: groups follow the log of purges.
 //!
-//! A purge keeps the log for groups up to a size in bytes ([`crate::write::purge`]). A group that was behind for longer finds that
-//! the log lacks records, and compares its rows with the documents ([`reconcile`]); its rows stay readable meanwhile.
+//! A purge keeps the log for groups up to a size in bytes ([`crate::write::purge`]). A group that was behind for longer
+//! finds that the log lacks records, and compares its rows with the documents ([`reconcile`]); its rows stay readable
+//! meanwhile.
 
 use std::collections::BTreeSet;
 
@@ -23,29 +24,29 @@ use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::prepare::PreparedDocument;
 
-/// Records that are read at once, and documents of them.
+/// The number of log records, or documents of them, that are read at once.
 pub(super) const RECORDS_MAX: usize = if cfg!(test) { 5 } else { 200 };
 
-/// The most pages of records, and bytes of ids, that a transaction reads to find purged documents of a run. Beyond either the run
-/// is dropped, and the log is entered first.
+/// The most pages of records, and bytes of ids, that a transaction reads to find purged documents of a run. Beyond
+/// either the run is dropped, and the log is entered first.
 const LACKING_PAGES_MAX: usize = 25;
 const LACKING_BYTES_MAX: usize = 1_000_000;
 
-/// Of a stamp, what all records of one purge have in common.
+/// The length of the part of a stamp that all records of one purge share.
 const COMMIT_BYTES: usize = 10;
 
-/// What came of it.
+/// The outcome of entering purges.
 pub(super) enum Outcome {
-    /// The group has all purges up to the counter; its progress.
+    /// The group has entered all purges up to the counter; its progress.
     Entered(Box<ViewProgress>),
-    /// It is gone, or another process works at it.
+    /// The group is gone, or another process follows it.
     Elsewhere,
-    /// A row has no room: the group must be built anew.
+    /// A row's label does not fit: the group must be rebuilt.
     Anew,
 }
 
-/// Enters the newly purged documents, each in its current state: most of them are gone. `ended_as_of`: a read version as of which
-/// by-seq has been read to its end and entered. With the last purge the group has everything as of it.
+/// Enters the newly purged documents in their current state: most of them are gone. `ended_as_of`: a read version up to
+/// which by-seq has been read and entered completely. With the last purge the group is complete up to it.
 pub(super) async fn enter(job: &Job, progress: ViewProgress, ended_as_of: Option<i64>) -> Result<Outcome> {
     let mut finished = finish(job, progress).await?;
     loop {
@@ -94,7 +95,7 @@ pub(super) async fn map_and_enter(
     }
 }
 
-/// Enters documents in their current state, in as many transactions as it takes. The last one records the entered purges.
+/// Enters documents in their current state, in several transactions if needed. The last one records the entered purges.
 pub(super) async fn enter_documents(
     job: &Job,
     mut stood: ViewProgress,
@@ -116,8 +117,9 @@ pub(super) async fn enter_documents(
     }
 }
 
-/// The ids of all purged documents that the group lacks. `None`: more than a transaction reads, or missing from the log. Reads
-/// further than one step of [`enter`], since it needs only ids: otherwise no run would be entered while purges continue.
+/// The ids of all purged documents that the group lacks. `None`: more than a transaction reads, or missing from the
+/// log. Reads further than one step of [`enter`], since it needs only ids: otherwise no run would be entered while
+/// purges continue.
 pub(super) async fn lacking(
     trx: &Transaction,
     instance: &Instance,
@@ -156,7 +158,8 @@ impl LogPage {
             begin = instance.keys.behind_purge(after);
         }
         let rows = trx.range(&KeyRange { begin, end }, true).first(RECORDS_MAX).await?;
-        // `first` returns a full page if there is one: the records of the last commit are dropped, and of a short page that may be all.
+        // `first` returns a full page if there is one: the records of the last commit are dropped, and of a short page
+        // that may be all.
         let is_all = rows.len() < RECORDS_MAX;
         let mut records = Vec::with_capacity(rows.len());
         for row in rows.iter() {
@@ -185,10 +188,10 @@ fn commit_of(stamp: &[u8]) -> &[u8] {
     stamp.get(..COMMIT_BYTES).unwrap_or_default()
 }
 
-/// What was purged since, a part of it, and the documents as they are.
+/// Reads a part of the new purges, and the documents in their current state.
 struct Purged {
     documents: Vec<ToMap>,
-    /// How many purges those are.
+    /// The number of these purges.
     commits: i64,
     /// The stamp of the last one.
     last: Option<Vec<u8>>,

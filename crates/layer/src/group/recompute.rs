@@ -1,7 +1,7 @@
-//! Maps documents once more, and compares what comes of them with the rows that a group has: for the checker.
+//! Maps documents again for the checker, and compares the result with the rows of a group.
 //!
-//! Nothing is locked. What a document has is compared where the group has come past the document's place in by-seq and no
-//! purge is still to be followed, and where the document is still the one that was mapped; others are passed over.
+//! Nothing is locked. A document is compared if the group is past the document's position in by-seq, no purge is
+//! pending, and the document is unchanged since it was mapped. Other documents are skipped.
 
 use futures_util::future::{join_all, try_join};
 
@@ -24,22 +24,22 @@ use crate::view::documents::read_stored_rows;
 use crate::view::prepare::PreparedDocument;
 use crate::view::written::WrittenReduces;
 
-/// Documents that are compared in a transaction, and back references that are looked at.
+/// The documents compared in a transaction, and the documents' lists read in one.
 const PAGE: usize = 100;
 
-/// What a recomputation found.
+/// The result of a recomputation.
 #[derive(Debug, Default)]
 pub(crate) struct Recomputed {
-    /// Documents that were mapped and compared.
+    /// The number of documents mapped and compared.
     pub documents: u64,
-    /// Those that were passed over since the group was behind them, or they changed meanwhile.
+    /// The number of documents skipped since the group was behind them, or they changed meanwhile.
     pub passed_over: u64,
-    /// One sentence each.
+    /// One sentence for each violation.
     pub violations: Vec<String>,
 }
 
-/// Compares the rows of a group with what its maps make of the documents. Nothing is compared of a group that is not built,
-/// that no design document defines any more, or whose functions nobody runs here.
+/// Compares the rows of a group with the output of its maps. A group is not compared if it is not built, no design
+/// document defines it, or this process does not run its functions.
 ///
 /// # Errors
 /// Of the storage; [`crate::Error::View`]: the functions cannot be run.
@@ -79,7 +79,7 @@ async fn compare(job: &Job, instance: &Instance, mut to_map: Vec<ToMap>, found: 
     let ids = to_map.iter().map(|document| document.id.clone()).collect();
     let are_set_aside = job.reader.read(&mut ReadSetAside { instance, number, ids }).await?;
     let mut are_set_aside = are_set_aside.into_iter();
-    // Documents set aside are not mapped: the functions would break their bound again.
+    // Documents set aside are not mapped: the functions would exceed their bound again.
     to_map.retain(|_| !are_set_aside.next().unwrap_or(false));
     found.passed_over += (before - to_map.len()) as u64;
     while !to_map.is_empty() {
@@ -100,7 +100,7 @@ async fn compare(job: &Job, instance: &Instance, mut to_map: Vec<ToMap>, found: 
     Ok(())
 }
 
-/// The written reduces of a group, where its functions are run here.
+/// Returns the JavaScript reduces of a group, if this process runs its functions.
 pub(crate) async fn written_of(
     reader: &Reader,
     instance: &Instance,
@@ -110,12 +110,12 @@ pub(crate) async fn written_of(
     Ok(loaded.and_then(|loaded| loaded.functions.clone()).map(Written))
 }
 
-/// Where a document stands that is to be mapped.
+/// Returns the sequence of a document to be mapped.
 fn stamp_of(document: &ToMap) -> Option<[u8; STAMP_BYTES]> {
     document.document.as_ref().and_then(|document| document.local_seq.as_ref()).map(|seq| *seq.stamp())
 }
 
-/// How far a group has come: to be read beside what is compared.
+/// The position of a group, read together with the compared rows.
 struct Reached {
     stamp: Vec<u8>,
 }
@@ -128,7 +128,7 @@ impl Reached {
         Ok(progress.map(|progress| Reached { stamp: progress.stamp }))
     }
 
-    /// Whether the group knows of a change at this place.
+    /// Returns whether the group has entered a change at this sequence.
     fn covers(&self, stamp: &[u8; STAMP_BYTES]) -> bool {
         stamp[..] <= self.stamp[..]
     }
@@ -156,7 +156,7 @@ struct Compare<'a> {
     job: &'a Job,
     instance: &'a Instance,
     documents: &'a [PreparedDocument],
-    /// Of each of them, as it was mapped.
+    /// The sequence of each document when it was mapped.
     stamps: &'a [Option<[u8; STAMP_BYTES]>],
 }
 
@@ -195,7 +195,7 @@ impl Operation for Compare<'_> {
     }
 }
 
-/// Looks for rows of documents that are deleted or gone.
+/// Finds rows of documents that are deleted or gone.
 struct Orphans<'a> {
     number: u64,
     instance: &'a Instance,
@@ -203,7 +203,7 @@ struct Orphans<'a> {
 }
 
 impl Operation for Orphans<'_> {
-    /// What is wrong, and where to go on.
+    /// The violations, and the key to continue at.
     type Output = (Vec<String>, Option<Vec<u8>>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

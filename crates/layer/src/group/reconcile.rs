@@ -1,8 +1,9 @@
-//! Removal of the rows of purged documents without the log of purges, for a group whose position the log no longer covers.
+//! Removes the rows of purged documents without the log of purges, for a group whose position the log no longer covers.
 //!
-//! A document that was purged and written again has a newer place in by-seq, as has one that lost only some leaves. So the group
-//! misses only purges of whole documents: those that it has and the database does not. Purges during the walk are in the log behind
-//! the place that was read first. Queries with `update=false` read the group meanwhile.
+//! A document that was purged and written again has a newer position in by-seq, as has one that lost only some leaves.
+//! The group therefore misses only purges of whole documents: those that it has and the database does not. Purges
+//! during the walk are in the log behind the position that was read first. Queries with `update=false` read the group
+//! meanwhile.
 
 use std::time::Duration;
 
@@ -18,18 +19,20 @@ use crate::store::keys::{Counter, KeyRange, ViewPart};
 use crate::store::proto::ViewProgress;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// About how many documents a transaction looks up.
+/// The approximate number of documents that a transaction looks up.
 const PAGE: usize = if cfg!(test) { 4 } else { 500 };
 
-/// How often the progress is written if nothing is to be entered, so that other processes see that this one works.
+/// The interval at which the progress is written if nothing is to be entered, so that other processes see that this one
+/// works.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Removes the rows of all documents that no longer exist. No large document of the group may be under way.
+/// Removes the rows of all documents that no longer exist. No large document of the group may be partly changed.
 pub(super) async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finished> {
     let (database, group, clock) = (&*job.reader.name, job.number(), job.clock());
     tracing::info!(database, group, "the log of purges lacks some: a group of views is compared with the documents");
-    // Takes the group over before the log's end is read: from here on, documents that another process read before are refused. If
-    // another process takes the group over later, the next step here finds another holder, and the group is compared once more.
+    // Takes the group over before the log's end is read: from here on, documents that another process read before are
+    // refused. If another process takes the group over later, the next step here finds another holder, and the group is
+    // compared once more.
     let as_before = EnteredPurges::as_before(&progress);
     let (mut stood, mut said_at) = match map_and_enter(job, progress, Vec::new(), &as_before).await? {
         Finished::Stands(progress) => (*progress, clock.now()),

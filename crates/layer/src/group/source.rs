@@ -1,4 +1,4 @@
-//! A view as a query finds it: as fresh as it was asked for.
+//! Opens a view for a query, with the requested freshness.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,29 +23,29 @@ use crate::view::written::WrittenReduces;
 use crate::view_definition::ViewDefinition;
 use crate::view_updates::{GroupState, LoadedGroup, Moved, Waiting, WaitsFor};
 
-/// A query that waits sees to it that somebody follows.
+/// The interval at which a waiting query makes sure that a process follows the group.
 const NUDGES: Duration = Duration::from_millis(250);
 
-/// It looks itself again after this time, woken or not.
+/// The longest time between two reads of the group's state by a waiting query.
 const LOOKS_AGAIN: Duration = Duration::from_secs(10);
 
-/// How fresh a view is to be.
+/// The freshness of a view.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ViewUpdate {
-    /// It has everything that was committed before it is first read; that is waited for.
+    /// The view contains everything that was committed before its first read, and the query waits for that.
     #[default]
     True,
-    /// It is read as it is, and brought up to date then.
+    /// The view is read as it is, and updated afterwards.
     Lazy,
-    /// It is read as it is.
+    /// The view is read as it is.
     False,
 }
 
 impl Reader {
-    /// A view of a design document, by its id (`_design/...`) and the view's name. Nothing is waited for here: the first
-    /// page of what is read of it waits until it is as fresh as asked.
+    /// Returns a view of a design document, by its id (`_design/...`) and the view's name. It does not wait: the first
+    /// page of a read waits for the requested freshness.
     ///
-    /// A view whose group fails so that no page can be read says so with the first page.
+    /// If the group fails so that no page can be read, the first page returns the failure.
     ///
     /// # Errors
     /// [`Refusal::DocumentNotFound`](crate::Refusal::DocumentNotFound) of the design document, [`Error::View`].
@@ -55,9 +55,9 @@ impl Reader {
         self.view_of(found, design, name, update)
     }
 
-    /// The same as this process saw the design document last, without a read; `None`: it knows nothing of it, or no such view.
-    /// Where it has been changed since, the first page says [`ViewFailure::Changed`], or [`Error::DatabaseNotFound`]: the view
-    /// is to be asked for once more then, by [`Reader::view`].
+    /// Returns a view from this process's cache, without a read; `None`: the design document is not cached, or has no
+    /// such view. If it has changed since, the first page fails with [`ViewFailure::Changed`] or
+    /// [`Error::DatabaseNotFound`], and the caller retries with [`Reader::view`].
     pub fn view_known(&self, design: &str, name: &str, update: ViewUpdate) -> Option<View> {
         self.view_of(known(self, design)?, design, name, update).ok()
     }
@@ -95,9 +95,9 @@ struct Source {
     tree: usize,
     update: ViewUpdate,
     state: Arc<GroupState>,
-    /// The read version as of which it must have everything; 0: it is not known yet.
+    /// The read version up to which the group must be complete; 0: not known yet.
     needs: AtomicI64,
-    /// It waits, since it was first tried.
+    /// Set while the query waits, from its first attempt on.
     waiting: Mutex<Option<Waiting>>,
 }
 
@@ -105,7 +105,7 @@ impl ViewSource for Source {
     fn open<'a>(&'a self, trx: &'a Transaction, is_first: bool) -> BoxFuture<'a, Result<Opening>> {
         Box::pin(async move {
             let opened = self.open_in(trx, is_first).await;
-            // What is tried again at once, since the storage says so, goes on waiting.
+            // A retry on the storage's request keeps the query waiting.
             if !matches!(opened, Ok(Opening::Wait(_)) | Err(Error::Storage(_))) {
                 self.waits(None);
             }
@@ -123,7 +123,8 @@ impl Source {
         let Reader { inner, name, .. } = &self.reader;
         let (namespace, number) = self.id;
         let seen = *self.state.moved.borrow();
-        // A database of the same namespace has its keys in the same places: they are asked for before it is known to be the same.
+        // A database of the same namespace has its keys at the same positions, so they are read before its identity is
+        // known.
         let guessed = inner.cached(name).filter(|instance| instance.record.namespace == namespace);
         let asked = guessed.as_ref().map(|instance| begin_standing(trx, instance, number, false));
         let instance = inner.resolve(trx, name).await?;
@@ -140,7 +141,7 @@ impl Source {
             true => {
                 group_named_by(&instance.record, &self.waits_for.design).is_some_and(|group| group.number == number)
             }
-            // What goes on being read may have been superseded meanwhile.
+            // A query under way may continue on a superseded group.
             false => instance.record.indexes.iter().any(|index| is_group(index) && index.number == number),
         };
         if !is_named {
@@ -160,7 +161,7 @@ impl Source {
                 return Ok(Opening::Wait(self.wait(needs, seen)?));
             }
         } else if !is_first && !is_built && self.update == ViewUpdate::True {
-            // It is being built anew.
+            // The group is being rebuilt.
             return Err(ViewFailure::Changed.into());
         } else if is_first && self.update == ViewUpdate::Lazy {
             ensure(&self.reader, self.id);
@@ -175,7 +176,7 @@ impl Source {
         Ok(Opening::Open(Box::new(OpenView { instance, group, tree, progress, written })))
     }
 
-    /// Counts it among those that wait, or no longer.
+    /// Registers or unregisters the query as waiting.
     fn waits(&self, waiting: Option<Waiting>) {
         let mut waits = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waits.is_none() || waiting.is_none() {
@@ -183,10 +184,10 @@ impl Source {
         }
     }
 
-    /// Waits until the group has come as far, or further than it was seen.
+    /// Waits until the group is complete up to `needs`, or has made progress since `seen`.
     ///
     /// # Errors
-    /// It cannot be followed, or too many wait.
+    /// The group cannot be followed, or too many queries wait.
     fn wait(&self, needs: i64, seen: Moved) -> Result<BoxFuture<'static, Result<()>>> {
         let (reader, id, state) = (self.reader.clone(), self.id, Arc::clone(&self.state));
         if self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
@@ -207,7 +208,7 @@ impl Source {
                 tokio::select! {
                     _ = moved.wait_for(is_further) => break,
                     () = &mut looks_again => break,
-                    // It may have been asked in the moment in which its task ended, or something was purged elsewhere.
+                    // The request may have raced with the end of the task, or another process has purged something.
                     () = clock.sleep(NUDGES) => {
                         ensure(&reader, id);
                         state.nudge();

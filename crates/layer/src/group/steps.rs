@@ -1,5 +1,5 @@
-//! The transactions that build and follow a group. Each reads what it rests on with conflict, so that of two who work at once
-//! one fails; what an earlier attempt did that was committed without being told is seen by the place.
+//! The transactions that build and follow a group. Each reads its inputs with a conflict, so that of two concurrent
+//! ones one fails; a committed earlier attempt shows in the group's position.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,27 +25,27 @@ use crate::view::known::new_mark;
 use crate::view::large::{may_enter, tidy};
 use crate::view::prepare::PreparedDocument;
 
-/// A group as it stands, and the database beside it.
+/// A group's state, and that of its database.
 pub(super) struct Standing {
     pub instance: Arc<Instance>,
     /// The group in the record.
     pub group: proto::Index,
-    /// `None`: nothing was done for it, or of an earlier incarnation of the database.
+    /// `None`: the group is new, or the progress belongs to an earlier incarnation of the database.
     pub progress: Option<ViewProgress>,
     /// The newest sequence.
     pub last_seq: Seq,
-    /// Purges that there were.
+    /// The number of purges in the database.
     pub purges: i64,
 }
 
 impl Standing {
-    /// Whether all that the database has is in it.
+    /// Returns whether the group has everything in the database.
     pub(super) fn is_through(&self) -> bool {
         self.progress.as_ref().is_some_and(|progress| is_through(progress, &self.last_seq, self.purges))
     }
 }
 
-/// Whether a group that stands so has all that is there.
+/// Returns whether a group with this progress is complete up to `last_seq` and `purges`.
 pub(super) fn is_through(progress: &ViewProgress, last_seq: &Seq, purges: i64) -> bool {
     let is_at = progress.stamp == last_seq.stamp() && purges_of(progress) == purges;
     progress.phase == FOLLOWED && is_at && progress.large.is_none()
@@ -55,7 +55,7 @@ pub(super) fn purges_of(progress: &ViewProgress) -> i64 {
     i64::try_from(progress.purges).unwrap_or(i64::MAX)
 }
 
-/// What is read of a group and its database, asked for at once. `is_read`: the progress is read with conflict.
+/// Begins all reads of a group and its database. `is_read`: the progress is read with a conflict.
 pub(super) fn begin_standing(
     trx: &Transaction,
     instance: &Instance,
@@ -73,13 +73,13 @@ pub(super) fn begin_standing(
     }
 }
 
-/// The instance of a group's database, if it still has the group.
+/// Returns the group in the record of its database, if it still exists.
 fn group_of(instance: &Instance, (namespace, number): (u64, u64)) -> Option<&proto::Index> {
     let is_it = |index: &&proto::Index| is_group(index) && index.number == number;
     instance.record.indexes.iter().filter(|_| instance.record.namespace == namespace).find(is_it)
 }
 
-/// Reads how a group stands; `None`: it is gone.
+/// Reads the state of a group; `None`: it is gone.
 pub(super) struct Look<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
@@ -97,10 +97,10 @@ impl Operation for Look<'_> {
     }
 }
 
-/// A transaction that writes more than so many bytes waits for its turn: some 200 rows.
+/// The size above which a transaction waits for its turn: some 200 rows.
 const SMALL_STEP_BYTES: usize = 64 << 10;
 
-/// The bytes of the rows of documents, about. A transaction may write less.
+/// The approximate bytes of the documents' rows. A transaction may write less.
 pub(super) fn row_bytes(documents: &[PreparedDocument]) -> usize {
     documents.iter().map(PreparedDocument::memory_bytes).sum()
 }
@@ -112,18 +112,18 @@ pub(super) struct Step<'a, W> {
     pub large_reads: LargeReadGate,
 }
 
-/// What a transaction of a job does.
+/// The work of a job's transaction.
 pub(super) trait Work: Send {
     type Output: Send;
 
     fn attempt(&mut self, within: &WithinGroup<'_>) -> impl Future<Output = Result<Option<Self::Output>>> + Send;
 
-    /// The bytes that the transaction writes, about. With more than [`SMALL_STEP_BYTES`] it waits for its turn.
+    /// The approximate bytes that the transaction writes. With more than [`SMALL_STEP_BYTES`] it waits for its turn.
     fn bytes(&self) -> usize {
         0
     }
 
-    /// Records the time that the transaction waited for a permit before it began, or begins anew.
+    /// Records the time that the transaction waited for a permit, before it begins or is retried.
     fn record_wait(&mut self, _time: Duration) {}
 }
 
@@ -136,7 +136,7 @@ pub(super) struct WithinGroup<'a> {
 }
 
 impl<W: Work> Operation for Step<'_, W> {
-    /// `None`: the group is gone, or another process works at it.
+    /// `None`: the group is gone, or another process follows it.
     type Output = Option<W::Output>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -172,14 +172,14 @@ impl WithinGroup<'_> {
     }
 }
 
-/// Takes a group to work at: what nobody has begun begins. The rows of a first build are anybody's, so nobody holds it then.
-/// If a row has no room, the group is built anew.
+/// Takes a group over, and begins a new one. The rows of a first build are shared, so the group has no holder during
+/// it. A group without room for a row is begun again.
 pub(super) struct Take {
-    /// Begun anew if it is still the one that was begun so ([`beginning_of`]).
+    /// The beginning to replace, if it is still the current one ([`beginning_of`]).
     pub anew: Option<Beginning>,
 }
 
-/// What tells a group from one that is begun anew.
+/// Distinguishes a group from its rebuild.
 pub(super) type Beginning = (u64, u64);
 
 /// See [`Take`].
@@ -197,7 +197,7 @@ impl Work for Take {
         let last_purge = trx.range(&purged, true).reverse(true).first(1);
         let (progress, last_seq, purges) = standing.await?;
         let mut progress = match progress.filter(|progress| self.anew != Some(beginning_of(progress))) {
-            // Who builds ranges of it has leases.
+            // Builders of ranges have leases.
             Some(progress) if progress.phase == ROWS => return Ok(Some(progress)),
             Some(progress) => progress,
             None => {
@@ -220,7 +220,7 @@ impl Work for Take {
     }
 }
 
-/// Lets a group go, if it still stands as it stood.
+/// Releases a group whose state has not changed.
 pub(super) struct LetGo {
     pub stamp: Vec<u8>,
 }
@@ -239,16 +239,16 @@ impl Work for LetGo {
     }
 }
 
-/// Makes some nodes; whether all are there.
+/// Builds some nodes, and returns whether all exist.
 pub(super) struct Nodes<'a> {
     pub pace: &'a mut NodesPace,
-    /// When the last attempt began.
     pub began: Option<Instant>,
     /// The time that the transaction waited for permits.
     pub waited: &'a mut Duration,
 }
 
-/// Written reduces are run within the transaction: an attempt that takes longer makes fewer nodes the next time.
+/// The time limit of an attempt, which runs JavaScript reduces within the transaction. A slower one halves the number
+/// of nodes.
 pub(super) const NODES_FOR: Duration = Duration::from_secs(2);
 
 impl Work for Nodes<'_> {
@@ -282,24 +282,24 @@ impl Work for Nodes<'_> {
 
 /// Enters a run of changes.
 pub(super) struct Enter<'a, 'p> {
-    /// Where the group stands.
+    /// The group's position.
     pub stamp: &'a [u8],
     /// The group's count of purges. Later purges may concern documents of the run.
     pub purges: i64,
-    /// Each with where its change stands, in that order.
+    /// In the order of their sequences in `seqs`.
     pub documents: &'a [PreparedDocument],
     pub seqs: &'a [Seq],
-    /// Where it stands with all of them.
+    /// The group's position with all of them.
     pub last_seq: Seq,
-    /// A read version as of which there was no more.
+    /// A read version up to which no more changes existed.
     pub ended_as_of: Option<i64>,
     pub pace: &'a mut Paced<'p>,
 }
 
-/// What came of it.
+/// The outcome of entering a run.
 pub(super) enum Entered {
-    /// So many of the first documents are in, and it stands here.
-    /// `is_tidy`: nothing is left to be cleared. `purged`: there are newer purges to be entered; the group's progress.
+    /// The number of leading documents that are entered, and the group's position. `is_tidy`: no leftovers are to be
+    /// cleared. `purged`: newer purges are to be entered; the group's progress.
     Documents {
         count: usize,
         place: Seq,
@@ -308,9 +308,9 @@ pub(super) enum Entered {
         is_tidy: bool,
         purged: Option<Box<ViewProgress>>,
     },
-    /// Nothing was entered: there are newer purges, perhaps of the first document, to be entered before it.
+    /// Nothing was entered: newer purges, perhaps of the first document, must be entered first.
     Purged(Box<ViewProgress>),
-    /// A row has no room: the group must be begun anew.
+    /// A row's label does not fit: the group must be rebuilt.
     Full,
 }
 
@@ -332,8 +332,8 @@ impl Work for Enter<'_, '_> {
             let Some(purged) = purges::lacking(trx, instance, &progress, purges).await? else {
                 return Ok(Some(Entered::Purged(Box::new(progress))));
             };
-            // The run may have read a document before its purge. The place stays before that document: otherwise, if the log were
-            // truncated before the purge is entered, a document that was written again would be missed.
+            // The run may have read a document before its purge. The position stays before that document: otherwise, if
+            // the log were truncated before the purge is entered, a document that was written again would be missed.
             let is_other = |document: &&PreparedDocument| !purged.contains(document.id());
             let others = documents.iter().take_while(is_other).count();
             if others == 0 && !documents.is_empty() {
@@ -352,14 +352,14 @@ impl Work for Enter<'_, '_> {
             tidy(trx, &instance.keys.view(job.number()), &mut progress, within.large_reads).await?;
         }
         let is_all = count == self.documents.len();
-        // Of a large document a part may be in: then it stands where it stood.
+        // A part of a large document may be entered: the position then stays before it.
         let before = || self.seqs.get(count.checked_sub(1)?);
         let place = if is_all { Some(&self.last_seq) } else { before() };
         if let Some(place) = place {
             progress.stamp = place.stamp().to_vec();
         }
         let is_through = is_through(&progress, &newest, purges);
-        // While purges are missing, the group does not have everything as of that version.
+        // While purges are pending, the group is not complete up to that version.
         if is_all && !lacks_purges {
             let as_of = if is_through { Some(version.await?) } else { self.ended_as_of };
             let drained = as_of.unwrap_or_default().max(drained(&progress));
@@ -382,18 +382,18 @@ impl Work for Enter<'_, '_> {
     }
 }
 
-/// A read version as of which all was in a group.
+/// Returns the read version up to which a group is complete.
 pub(super) fn drained(progress: &ViewProgress) -> i64 {
     i64::try_from(progress.drained_version).unwrap_or_default()
 }
 
-/// The purges that a group has.
+/// The purges that a group has entered.
 pub(super) struct EnteredPurges {
     /// Their count.
     pub purges: i64,
     /// The stamp of the last one in the log.
     pub stamp: Vec<u8>,
-    /// A read version as of which the group has everything, together with these purges.
+    /// A read version up to which the group is complete together with these purges.
     pub drained: Option<i64>,
 }
 
@@ -404,9 +404,9 @@ impl EnteredPurges {
     }
 }
 
-/// Enters purged documents in their current state, and records the entered purges. Steps of a large document or of a comparison
-/// do not change the place, so the holder is compared, too: a document read before another process took the group over may have
-/// been purged since, and the log may no longer have the purge.
+/// Enters purged documents in their current state, and records the entered purges. Steps of a large document or of a
+/// comparison do not change the place, so the holder is compared, too: a document read before another process took the
+/// group over may have been purged since, and the log may no longer have the purge.
 pub(super) struct EnterPurged<'a, 'p> {
     /// The group's progress when the documents were read.
     pub stood: &'a ViewProgress,
@@ -417,7 +417,7 @@ pub(super) struct EnterPurged<'a, 'p> {
 }
 
 impl Work for EnterPurged<'_, '_> {
-    /// So many of the first documents are in; `None`: a row has no room.
+    /// The number of leading documents that are entered; `None`: a row's label does not fit.
     type Output = (Option<usize>, ViewProgress);
 
     async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Self::Output>> {
@@ -464,7 +464,7 @@ impl Work for EnterPurged<'_, '_> {
     }
 }
 
-/// The place of a group.
+/// Returns the position of a group.
 pub(super) fn place_of(progress: &ViewProgress) -> Result<Seq> {
     let stamp: [u8; STAMP_BYTES] = progress
         .stamp
@@ -475,7 +475,7 @@ pub(super) fn place_of(progress: &ViewProgress) -> Result<Seq> {
 }
 
 impl<'a, W: Work> Step<'a, W> {
-    /// Runs it; `None`: the group is gone, or another process works at it.
+    /// Runs it; `None`: the group is gone, or another process follows it.
     pub(super) async fn run(job: &'a Job, work: W) -> Result<Option<W::Output>> {
         #[cfg(test)]
         if let Ok(permit) = job.reader.inner.views.steps.acquire().await {
@@ -493,7 +493,8 @@ impl<'a, W: Work> Step<'a, W> {
         step.run_in_turn().await
     }
 
-    /// Runs the transaction, in its turn if it is not small. The turn is awaited outside of the transaction, which would become too old.
+    /// Runs the transaction, in its turn if it is not small. The turn is awaited outside of the transaction, which
+    /// would become too old.
     async fn run_in_turn(&mut self) -> Result<Option<W::Output>> {
         let job = self.job;
         let mut turn = None;

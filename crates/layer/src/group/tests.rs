@@ -1,4 +1,4 @@
-//! Groups as they are built and followed, compared with what is recomputed from the documents.
+//! Builds and follows groups, and compares them with a recomputation.
 #![cfg(test)]
 
 mod full;
@@ -38,7 +38,7 @@ use functions::{Texts, emitted_by};
 /// Key, id and value of a row.
 type Row = (String, String, String);
 
-/// A page of all rows of a view.
+/// Reads a page of all rows of a view.
 struct ReadAll<'a> {
     view: &'a View,
     waits: Option<futures_util::future::BoxFuture<'static, Result<()>>>,
@@ -62,14 +62,14 @@ impl Operation for ReadAll<'_> {
     }
 }
 
-/// All rows of a view, as fresh as asked.
+/// Reads all rows of a view, with the given freshness.
 pub(super) async fn rows(reader: &Reader, design: &str, view: &str, update: ViewUpdate) -> Result<Vec<Row>> {
     loop {
         let view = reader.view(design, view, update).await?;
         loop {
             let mut read = ReadAll { view: &view, waits: None };
             match reader.read(&mut read).await {
-                // The design document was swapped between.
+                // The design document was swapped in between.
                 Err(Error::View(ViewFailure::Changed)) => break,
                 Err(error) => return Err(error),
                 Ok(rows) => match read.waits {
@@ -84,7 +84,7 @@ pub(super) async fn rows(reader: &Reader, design: &str, view: &str, update: View
     }
 }
 
-/// Writes a document, whatever its last revision is; a body of nothing deletes it.
+/// Writes a document on its last revision; a body of `None` deletes it.
 pub(super) async fn put(db: &Database, id: &str, body: Option<&str>) {
     loop {
         let parent = db.get(id, &Default::default()).await.ok().map(|document| document.rev);
@@ -121,7 +121,7 @@ pub(super) async fn define(db: &Database, design: &str, maps: &[(&str, &str)]) {
     put(db, design, Some(&format!(r#"{{"views":{{{}}}}}"#, views.join(",")))).await;
 }
 
-/// What a map emits for all documents as they are.
+/// Returns a map's output for the current documents.
 pub(super) async fn recomputed(reader: &Reader, map: &str) -> Vec<Row> {
     let mut walk = reader.all_docs(AllDocsQuery { include_docs: true, ..AllDocsQuery::default() });
     let mut all = Vec::new();
@@ -136,24 +136,24 @@ pub(super) async fn recomputed(reader: &Reader, map: &str) -> Vec<Row> {
     sorted(all)
 }
 
-/// In an order of their texts: the right one is for others to test.
+/// Sorts by text: other tests check the order.
 pub(super) fn sorted(mut rows: Vec<Row>) -> Vec<Row> {
     rows.sort();
     rows
 }
 
-/// Compares a view with a recomputation; the database is at rest.
+/// Compares a view with a recomputation, in a database without writers.
 pub(super) async fn compare(reader: &Reader, design: &str, view: &str, map: &str) {
     let found = sorted(rows(reader, design, view, ViewUpdate::True).await.unwrap());
     assert_eq!(found, recomputed(reader, map).await, "{design} {view}");
 }
 
-/// What is wrong with a database's keys, those of its groups included.
+/// The violations in a database, including its groups.
 pub(super) async fn violations(reader: &Reader) -> Vec<String> {
     crate::check::check_database(reader, |_| {}).await.unwrap().violations
 }
 
-/// The only group of a database.
+/// The state of the only group of a database.
 async fn standing(reader: &Reader) -> Standing {
     reader.exists().await.unwrap();
     let Reader { inner, name, .. } = reader;
@@ -162,14 +162,14 @@ async fn standing(reader: &Reader) -> Standing {
     reader.read(&mut Look { inner, name, id: (instance.record.namespace, number) }).await.unwrap().unwrap()
 }
 
-/// A database whose views are mapped.
+/// A database with functions of views.
 async fn mapped() -> (Database, Storage) {
     let (db, storage) = database().await;
     db.inner.views.run_by(Arc::new(Texts::default()));
     (db, storage)
 }
 
-/// Whoever reads a view can be told apart from who waits for it.
+/// Callers can tell a view that is read from one that waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_view_says_whether_it_is_waited_for() {
     let (db, _storage) = mapped().await;
@@ -206,7 +206,7 @@ async fn a_view_is_built_and_has_every_write_before_it_is_asked() {
         put(&db, &format!("d{:02}", 20 + round), None).await;
         compare(&db, "_design/v", "n", "n").await;
     }
-    // Nothing to do: it is read at once, by whoever asks.
+    // Without changes any process reads it at once.
     let before = db.inner.metrics.view_documents_mapped.get();
     compare(&db, "_design/v", "id", "_id").await;
     assert_eq!(db.inner.metrics.view_documents_mapped.get(), before);
@@ -241,7 +241,7 @@ async fn equal_design_documents_share_a_group_and_what_nobody_names_goes_with_a_
         groups_of(&instance.record).map(|group| (group.number, group.named_by.len())).collect::<Vec<_>>()
     };
     assert_eq!(numbers().await, [(1, 0), (2, 1)]);
-    // Back again: it is still there, and follows what came meanwhile.
+    // The first group still exists, and follows the later changes.
     put(&db, "b", Some(r#"{"n":2}"#)).await;
     define(&db, "_design/b", &[("n", "n")]).await;
     compare(&db, "_design/b", "n", "n").await;
@@ -268,7 +268,7 @@ async fn functions_that_fail_lose_their_rows_or_say_why_there_are_none() {
         let rows = rows(&db, "_design/v", view, ViewUpdate::True).await.unwrap();
         sorted(rows).into_iter().map(|(_, id, _)| id).collect()
     };
-    // Where a bound is broken no view has the document.
+    // A document that exceeds a bound is in no view.
     assert_eq!(ids("n").await, ["a", "b", "c", "t"]);
     assert_eq!(ids("t").await, ["a", "b", "c"]);
     assert_eq!(ids("h").await, ["a", "b", "c", "t"]);
@@ -286,7 +286,7 @@ async fn functions_that_fail_lose_their_rows_or_say_why_there_are_none() {
     put(&db, "f", Some(r#"{"n":1,"fatal":true}"#)).await;
     let failed = rows(&db, "_design/fatal", "n", ViewUpdate::True).await.unwrap_err();
     assert!(matches!(failed, Error::View(ViewFailure::Function(crate::FunctionFailure::Thrown { .. }))), "{failed}");
-    // What is there is read, and once the document is mended it goes on.
+    // Existing rows are readable, and the group continues once the document is repaired.
     assert_eq!(rows(&db, "_design/fatal", "n", ViewUpdate::False).await.unwrap().len(), 5);
     put(&db, "f", None).await;
     let mended = async || rows(&db, "_design/fatal", "n", ViewUpdate::True).await.ok();
@@ -309,7 +309,7 @@ async fn functions_that_break_bounds_on_one_document_after_the_other_end_the_bui
     }
     let metrics = &db.inner.metrics;
     assert!(metrics.view_documents_failed.get() <= 12, "it is not tried again so soon");
-    // Fewer of them are passed over.
+    // Fewer of them are set aside.
     for n in 3..12 {
         put(&db, &format!("d{n:02}"), Some(r#"{"n":1}"#)).await;
     }
@@ -348,7 +348,7 @@ async fn a_builder_that_dies_is_followed_by_another_that_goes_on() {
     for n in 0..200 {
         put(&db, &format!("d{n:03}"), Some(&format!(r#"{{"n":{}}}"#, n % 11))).await;
     }
-    // Mapping stands still after some batches, so that the builder stays where it is.
+    // Mapping stops after some batches, so that the build stays incomplete.
     let slow = Arc::new(Texts::stopping_after(80));
     layer.run_views_by(slow.clone());
     define(&db, "_design/v", &[("n", "n|_stats")]).await;
@@ -362,7 +362,7 @@ async fn a_builder_that_dies_is_followed_by_another_that_goes_on() {
         progress.is_some_and(|progress| progress.documents > 0)
     })
     .await;
-    // A query that looks again does not wait for a moment.
+    // A query that polls does not wait for a moment.
     until("the query waits", async || {
         let tasks = layer.view_tasks();
         assert!(tasks.len() == 1 && tasks[0].is_build, "{tasks:?}");

@@ -1,4 +1,4 @@
-//! The task of a group: it builds it and follows, as long as there is something to be done.
+//! The task of a group: builds it and follows changes, while work is left.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,34 +17,34 @@ use crate::view::build::{FOLLOWED, NODES, ROWS};
 use crate::view_functions::FunctionFailure;
 use crate::view_updates::{GroupId, GroupState, LoggedFailure};
 
-/// Before design documents that are just being changed are looked at again, each time twice as long, and how often.
+/// The first backoff, and the number of retries, while a group's design documents are changing.
 const LOOK_FIRST: Duration = Duration::from_millis(20);
 const LOOKS_MAX: u32 = 7;
 
-/// A group fails after so many builds that found no room for a long key, each in another order of keys.
+/// The number of builds without room for a long key after which a group fails. Each enters the keys in another order.
 const FULL_MAX: u32 = 2;
 
-/// After failures that may pass, each time twice as long.
+/// The first backoff after transient failures; it doubles each time.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// The longest pause for functions that find no turn: there may be one at any time.
+/// The longest backoff while no thread is free for functions.
 const PAUSE_BUSY_MAX: Duration = Duration::from_secs(2);
 
-/// The longest pause while a query waits.
+/// The longest backoff while a query waits.
 const PAUSE_WAITED_FOR: Duration = Duration::from_secs(1);
 
-/// `transaction_too_large`, `key_too_large` and `value_too_large`: the same is never written.
+/// `transaction_too_large`, `key_too_large` and `value_too_large`: a retry fails again.
 const NEVER_WRITTEN: [i32; 3] = [2101, 2102, 2103];
 
-/// Lets a group be followed by this process, if no other one does.
+/// Makes this process follow a group unless another one does.
 pub(super) fn ensure(reader: &Reader, id: GroupId) {
     let state = reader.inner.views.group(id);
     if reader.inner.views.functions().is_none() {
         state.fail(ViewFailure::Function(FunctionFailure::NotRun));
         return;
     }
-    // One that failed a moment ago would fail again.
+    // A group that has just failed would fail again.
     if state.failure().is_some() {
         return;
     }
@@ -54,7 +54,7 @@ pub(super) fn ensure(reader: &Reader, id: GroupId) {
     }
 }
 
-/// Follows for as long as there is something to be done, or it was asked for meanwhile.
+/// Follows while work is left or requests arrive.
 async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
     let _held = reader.inner.metrics.view_updates_running.hold();
     let (mut pause, clock) = (PAUSE_FIRST, &reader.inner.clock);
@@ -93,7 +93,7 @@ async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
     }
 }
 
-/// A pause after a failure. Who waits, or begins to, is not to wait for long once that is over.
+/// Waits after a failure, and shortens the wait for queries.
 async fn rest(clock: &Clock, state: &GroupState, pause: Duration) {
     let began = clock.now();
     let waited_for = async {
@@ -105,7 +105,7 @@ async fn rest(clock: &Clock, state: &GroupState, pause: Duration) {
     let _ = clock.timeout(pause, waited_for).await;
 }
 
-/// What becomes of a failure: whether it is tried again, after a pause of so long at most.
+/// Handles a failure. Returns the longest pause before the retry; `None`: no retry.
 fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> Option<Duration> {
     match error {
         Error::DatabaseNotFound | Error::ShuttingDown => {
@@ -144,7 +144,7 @@ fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> Opti
     }
 }
 
-/// Builds and follows until there is nothing to be done, or others do it.
+/// Builds and follows until no work is left, or another process does it.
 async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result<()> {
     let mut job: Option<Arc<Job>> = None;
     let (mut looks, mut full) = (0, 0);
@@ -161,8 +161,8 @@ async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result
                     if looks == LOOKS_MAX {
                         return Err(ViewFailure::Changed.into());
                     }
-                    // Its design documents are being changed, and the record will say so; or they define other groups
-                    // than when they were written, by a program with other signatures.
+                    // The design documents are changing, and the record will follow; or a program with other signatures
+                    // wrote them.
                     reader.inner.clock.sleep(LOOK_FIRST * 2_u32.pow(looks)).await;
                     looks += 1;
                     if looks > 1 {
@@ -188,11 +188,11 @@ async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result
     }
 }
 
-/// Enters the groups that design documents define by now into the record.
+/// Enters the current groups of design documents into the record.
 async fn name_anew(reader: &Reader, designs: &[String]) -> Result<()> {
     for design in designs {
         match find::look(reader, design, |_| true).await {
-            // It is for who asks for its views to know.
+            // Queries of its views report the error.
             Ok(_) | Err(Error::View(_) | Error::Refused(_)) => {}
             Err(error) => return Err(error),
         }
@@ -200,8 +200,8 @@ async fn name_anew(reader: &Reader, designs: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Does what is to be done of a group that stands so. False: it is looked at again. `full`: how many builds have found no room for
-/// a long key.
+/// Does the work of a group in this state. Returns false if the state must be read again. `full`: the number of builds
+/// without room for a long key.
 async fn work(job: &Arc<Job>, mut progress: ViewProgress, full: &mut u32) -> Result<bool> {
     let is_build = progress.phase != FOLLOWED;
     let beginning = beginning_of(&progress);
@@ -247,7 +247,7 @@ async fn work(job: &Arc<Job>, mut progress: ViewProgress, full: &mut u32) -> Res
     Ok(false)
 }
 
-/// The groups of a database that design documents name.
+/// Returns the groups of a database that design documents name.
 pub(super) fn ids_of(instance: &crate::instance::Instance) -> Vec<GroupId> {
     let namespace = instance.record.namespace;
     let named = groups_of(&instance.record).filter(|group| !group.named_by.is_empty());

@@ -1,4 +1,4 @@
-//! Functions of tests: a map's source is a member's name; what stands before a colon says how it fails.
+//! Functions for tests: a map's source is a member's name, and its prefix before a colon selects a failure.
 #![cfg(test)]
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::view_functions::{
     EmittedRows, FunctionFailure, GroupFunctions, GroupSource, Mapped, ReduceInput, Reduced, Reduction, ViewFunctions,
 };
 
-/// Runs them, and may stand still after some documents.
+/// Runs them, and can stop after some documents.
 #[derive(Default)]
 pub(super) struct Texts(Arc<State>);
 
@@ -27,16 +27,17 @@ struct State {
     go_on: Notify,
     /// Documents with this member have no rows.
     passes_over: Option<&'static str>,
-    /// What reduces of rows count too many.
+    /// The number of rows by which reduces of rows miscount.
     miscounts: usize,
-    /// How often documents with the member `slow` were mapped, and how many of these calls take too long: at least one.
+    /// The number of times that documents with the member `slow` were mapped, and how many of these calls time out: at
+    /// least one.
     slow: AtomicU64,
     slow_times: u64,
     /// The most documents of one answer; 0: no limit.
     answers_at_most: usize,
-    /// Every second call finds no turn.
+    /// Every second call fails as busy.
     is_busy_each_second: bool,
-    /// The number of calls after which no call finds a turn; 0: no limit.
+    /// The number of calls after which every call fails as busy; 0: no limit.
     busy_after: AtomicU64,
     calls: AtomicU64,
 }
@@ -62,12 +63,12 @@ impl Texts {
         Texts(Arc::new(State { is_busy_each_second: true, ..State::default() }))
     }
 
-    /// No call finds a turn after `calls`. An answer has at most `answers_at_most` documents.
+    /// Calls fail as busy after `calls`. An answer has at most `answers_at_most` documents.
     pub(super) fn busy_after(calls: u64, answers_at_most: usize) -> Texts {
         Texts(Arc::new(State { busy_after: AtomicU64::new(calls), answers_at_most, ..State::default() }))
     }
 
-    /// Every further call finds a turn.
+    /// Further calls do not fail as busy.
     pub(super) fn stop_being_busy(&self) {
         self.0.busy_after.store(0, Ordering::Relaxed);
     }
@@ -83,7 +84,7 @@ impl Texts {
         Texts(Arc::new(State { pause, ..State::default() }))
     }
 
-    /// Stands still once it has mapped so many.
+    /// Stops after mapping this many documents.
     pub(super) fn stop_after(&self, documents: u64) {
         self.0.stops_after.store(documents, Ordering::Relaxed);
     }
@@ -111,8 +112,8 @@ struct Loaded {
     reduces: Vec<String>,
 }
 
-/// What a map emits for a document: its member's value, with that of `n`; twice where it is 3. Where the document has a number
-/// `many`, so many numbers.
+/// Returns a map's output for a document: its member's value, with that of `n`; twice if `n` is 3. A number `many` in
+/// the document makes that many numbers.
 pub(super) fn emitted_by(map: &str, document: &[u8]) -> Result<Vec<(String, String)>, FunctionFailure> {
     let document = parse(document, &Limits::default()).unwrap();
     let (fails, member) = map.split_once(':').unwrap_or(("", map));
@@ -160,7 +161,7 @@ impl GroupFunctions for Loaded {
                     break;
                 }
                 loop {
-                    // Made before it is looked, so that no going on in between is missed.
+                    // Created before the check, so that no notification is missed.
                     let goes_on = self.state.go_on.notified();
                     let stops_after = self.state.stops_after.load(Ordering::Relaxed);
                     if stops_after == 0 || self.state.mapped.load(Ordering::Relaxed) < stops_after {
@@ -203,7 +204,7 @@ impl GroupFunctions for Loaded {
         })
     }
 
-    /// How many rows there are; of the reduce `longest` the longest value.
+    /// Counts rows; the reduce `longest` returns the longest value.
     fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<Reduced, FunctionFailure>> {
         let reduced = reductions.iter().map(|reduction| {
             let count = || match reduction.input {

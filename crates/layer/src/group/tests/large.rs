@@ -1,4 +1,4 @@
-//! Documents that are entered in several transactions, while others read, and by processes that die.
+//! Documents that are entered in several transactions, with concurrent readers, and by processes that die.
 #![cfg(test)]
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::handle::{Database, Reader};
 use crate::view::large::under_way;
 use crate::{Layer, LayerOptions, ReduceQuery, ViewBounds, ViewQuery, ViewUpdate};
 
-/// What a query of all rows says of the large document, with how many rows the view has; and what the sum of all is.
+/// Returns the large document's rows and the view's total in a query of all rows, and the sum of all.
 async fn seen(reader: &Reader) -> (u64, BTreeSet<String>, u64, u64) {
     let view = reader.view("_design/v", "n", ViewUpdate::False).await.unwrap();
     let (mut rows, mut pages) = (view.rows(ViewQuery::default()), Vec::new());
@@ -88,7 +88,7 @@ async fn readers_see_a_large_document_whole_or_not_at_all() {
     assert_eq!(violations(&db).await, Vec::<String>::new());
 }
 
-/// Edits the large document in a process that dies while it enters that.
+/// Edits the large document in a process that dies while it enters the edit.
 fn edit_and_die(fdb: Arc<foundationdb::Database>, root: Vec<u8>, body: String) {
     let mortal = Mortal::start_blocking(1, async {
         let options = LayerOptions { root, ..LayerOptions::default() };
@@ -97,7 +97,7 @@ fn edit_and_die(fdb: Arc<foundationdb::Database>, root: Vec<u8>, body: String) {
         layer.run_views_by(Arc::new(Texts::default()));
         let db = layer.database("db", authority.for_job("test"));
         put(&db, "large", Some(&body)).await;
-        // It makes one step at a time, and stands still in the middle.
+        // It makes one step at a time, and stops in the middle.
         let steps = &layer.inner.views.steps;
         until("it is in the middle", async || {
             if steps.available_permits() == 0 {
@@ -119,7 +119,7 @@ async fn who_takes_over_ends_what_was_begun() {
     put(&db, "small", Some(r#"{"n":1}"#)).await;
     put(&db, "large", Some(&body(70, 1))).await;
     define(&db, "_design/v", &[("n", "n|_sum")]).await;
-    // Who is to take over has followed, and let go.
+    // The successor has followed the group before, and released it.
     let functions = Arc::new(Texts::default());
     layer.run_views_by(functions);
     compare(&db, "_design/v", "n", "n").await;
@@ -151,7 +151,7 @@ async fn who_takes_over_ends_what_was_begun() {
         compare(&theirs, "_design/v", "n", "n").await;
         assert_eq!(violations(&theirs).await, Vec::<String>::new(), "{then}");
         assert_eq!(under_way(&standing(&theirs).await.progress.unwrap()), None);
-        // The same for each round.
+        // The same start for each round.
         put(&theirs, "large", Some(&body(80, 1))).await;
         compare(&theirs, "_design/v", "n", "n").await;
         other.shutdown();

@@ -12,8 +12,8 @@ use crate::group::steps::Standing;
 use crate::store::keys::RowKey;
 use crate::store::transaction::Transaction;
 
-/// By their ids documents come each between the last two. They are entered in another order, so labels stay short, however many
-/// there are.
+/// In the order of ids each key sorts between the last two. Documents are entered in another order, so labels stay
+/// short, however many there are.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_first_build_enters_long_keys_in_no_order() {
     let (db, _storage) = mapped().await;
@@ -36,16 +36,16 @@ async fn a_first_build_enters_long_keys_in_no_order() {
         let element = RowKey::element_of(&row.key()[keys.row_prefix(0)..]).unwrap();
         longest = longest.max(flatbed_collate::split(&element).1.len());
     }
-    // In the order of ids it would be a bit for each of them.
+    // In the order of ids each would add a bit.
     assert!((8..=16).contains(&longest), "{longest} bytes");
-    // Following goes on from there.
+    // Following continues from there.
     put(&db, "d0007", Some(r#"{"k":"short"}"#)).await;
     put(&db, "new", Some(&format!(r#"{{"k":"{}"}}"#, "x".repeat(4_300)))).await;
     compare(&db, "_design/v", "v", "k").await;
     assert_eq!(violations(&db).await, Vec::<String>::new());
 }
 
-/// Where two builds after each other find no room, the group fails; and is there once it finds some.
+/// After two consecutive builds without room the group fails, and it is built once it has room.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_without_room_fails_after_two_builds() {
     let (db, _storage) = mapped().await;
@@ -71,7 +71,8 @@ async fn a_group_without_room_fails_after_two_builds() {
     assert_eq!(violations(&db).await, Vec::<String>::new());
 }
 
-/// What is shown of a build moves while documents with long keys are entered, which were counted when they were noted.
+/// The progress of a build advances while documents with long keys are entered, which were counted when they were
+/// noted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_gets_on_with_long_keys() {
     let (db, _storage) = mapped().await;

@@ -35,7 +35,8 @@ use crate::{Layer, LayerOptions, ViewUpdate};
 /// The budget of all databases. A database may hold half of it, and a part an eighth.
 const BYTES: usize = 128 << 10;
 
-/// The rows of a document with [`FEW`] rows take less than half of a part; with [`MANY`], more than the share of a database.
+/// The rows of a document with [`FEW`] rows take less than half of a part; with [`MANY`], more than the share of a
+/// database.
 const FEW: u32 = 20;
 const MANY: u32 = 1_000;
 

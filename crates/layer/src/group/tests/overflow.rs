@@ -1,11 +1,11 @@
-//! Reductions that no value of storage takes.
+//! Reductions that do not fit into a value of the storage.
 #![cfg(test)]
 
 use super::{define, mapped, put, rows, violations};
 use crate::handle::Reader;
 use crate::{ReduceQuery, ViewUpdate};
 
-/// What a query of all rows is answered: the bytes of the result, or CouchDB's word for the failure.
+/// Runs a query over all rows: returns the bytes of the result, or CouchDB's name of the error.
 async fn reduced(reader: &Reader, view: &str) -> Result<usize, String> {
     let view = reader.view("_design/v", view, ViewUpdate::True).await.unwrap();
     let query = ReduceQuery { reduce: view.reduce_at().unwrap(), ..ReduceQuery::default() };
@@ -26,9 +26,10 @@ async fn a_reduction_that_no_value_takes_fails_alone() {
     views.extend(ranks.iter().map(|(name, map)| (&**name, &**map)));
     define(&db, "_design/v", &views).await;
     let overflow = Err("reduce_overflow_error".to_owned());
-    // Built, and then followed.
+    // After a build, and after following.
     for _ in 0..2 {
-        // Which of the two are the largest in a node depends on how its rows were cut: one has room where many others had none.
+        // Which of the two are the largest in a node depends on how its rows were cut: one fits where many others did
+        // not.
         let largest = [reduced(&db, "top16").await, reduced(&db, "bottom16").await];
         assert!(largest.contains(&overflow), "{largest:?}");
         assert!(reduced(&db, "top5").await.is_ok_and(|bytes| bytes > 3_500));
@@ -43,7 +44,7 @@ async fn a_reduction_that_no_value_takes_fails_alone() {
         assert_eq!(reduced(&db, "rows").await, Ok(2));
         assert_eq!(reduced(&db, "count").await, Ok(2));
         assert_eq!(violations(&db).await, Vec::<String>::new());
-        // The same built from the beginning.
+        // The same after a new build.
         put(&db, "_design/v", None).await;
         db.view_cleanup().await.unwrap();
         define(&db, "_design/v", &views).await;

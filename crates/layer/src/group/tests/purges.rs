@@ -45,7 +45,8 @@ async fn logged(db: &Database) -> (usize, usize) {
     (records.len(), records.iter().map(|(key, value)| key.len() + value.len()).sum())
 }
 
-/// More documents are purged than `_purged_infos_limit` while the group is built, and further ones until its rows are read.
+/// More documents are purged than `_purged_infos_limit` while the group is built, and further ones until its rows are
+/// read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_is_built_once_however_much_is_purged_meanwhile() {
     let (layer, authority, _storage) = layer().await;
@@ -54,7 +55,7 @@ async fn a_group_is_built_once_however_much_is_purged_meanwhile() {
     for n in 0..300 {
         put(&db, &format!("d{n:03}"), Some(&format!(r#"{{"n":{}}}"#, n % 11))).await;
     }
-    // Mapping stands still after some batches.
+    // Mapping stops after some batches.
     let slow = Arc::new(Texts::stopping_after(80));
     layer.run_views_by(slow.clone());
     define(&db, "_design/v", &[("n", "n|_count")]).await;
@@ -114,7 +115,7 @@ async fn where_the_log_lacks_purges_the_group_is_compared_with_the_documents() {
     compare(&theirs, "_design/v", "id", "_id").await;
     assert_eq!(beginning(&theirs).await, begun, "it was not built anew");
     assert_eq!(violations(&theirs).await, Vec::<String>::new());
-    // From there on the log is followed.
+    // From there on the group follows the log.
     for n in 0..5 {
         purge(&theirs, &format!("d{n:02}")).await;
     }
@@ -201,7 +202,8 @@ async fn a_group_follows_though_much_is_purged_whenever_it_maps() {
     follows_while(RECORDS_MAX + 1, 20 * (RECORDS_MAX + 1)).await;
 }
 
-/// A query is answered although each call of `map` purges `at_once` documents, as long as some of the `spares` are left.
+/// A query is answered although each call of `map` purges `at_once` documents, as long as some of the `spares` are
+/// left.
 async fn follows_while(at_once: usize, spares: usize) {
     let (db, purges, _storage) = purging(at_once).await;
     let spare = |n: usize| format!("s{n:03}");

@@ -1,4 +1,4 @@
-//! The checker maps documents once more: what it finds, and what it leaves alone.
+//! The checker maps documents again: its violations, and the documents that it skips.
 #![cfg(test)]
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ async fn rows_are_compared_with_what_maps_emit_now() {
         (Vec::new(), 252),
         "251 and the design document, that is not mapped"
     );
-    // The same with maps that emit less: as if rows were there that should not be.
+    // Maps that emit less make rows appear superfluous.
     let (other, others) = Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
     other.run_views_by(Arc::new(Texts::passing_over("hidden")));
     let theirs = other.database("db", others.for_job("test"));
@@ -36,7 +36,7 @@ async fn rows_are_compared_with_what_maps_emit_now() {
     let number = standing(&db).await.group.number;
     let other_rows = format!("group {number} has other rows of \"d123\" than its maps emit");
     assert_eq!(report.violations, [other_rows]);
-    // Nobody has been told of this.
+    // No process is notified of this.
     let instance = db.inner.cached("db").unwrap();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     trx.clear(&instance.keys.document("d007").info());
@@ -70,7 +70,7 @@ async fn what_a_group_does_not_have_yet_is_passed_over() {
     }
     define(&db, "_design/v", &[("n", "n")]).await;
     compare(&db, "_design/v", "n", "n").await;
-    // Nobody follows these.
+    // No process follows these.
     db.inner.closing.send_replace(true);
     let (other, others) = Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
     let theirs = other.database("db", others.for_job("test"));

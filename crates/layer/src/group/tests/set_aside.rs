@@ -1,4 +1,4 @@
-//! Documents on which functions break a bound of time or memory.
+//! Documents on which functions exceed a bound of time or memory.
 #![cfg(test)]
 
 use std::sync::Arc;
@@ -111,7 +111,7 @@ async fn an_attempt_after_many_breaches_gets_further() {
     let ended = map(&job, read_with_local_seq(&job, &ids).await.unwrap()).await.map(drop);
     assert!(matches!(ended, Err(Error::View(ViewFailure::Function(FunctionFailure::OutOfResources(_))))), "{ended:?}");
     let before = texts.mapped();
-    // A new task of the group uses what the process remembers of it.
+    // A new task of the group uses what the process remembers.
     let job = job_by(&db, "_design/v", &texts).await;
     let part = map(&job, read_with_local_seq(&job, &ids).await.unwrap()).await.unwrap();
     assert!(part.documents.len() == 6 && part.documents.iter().all(|document| document.set_aside() == Some("heavy")));
@@ -138,7 +138,7 @@ async fn what_is_mapped_before_a_failure_is_not_lost() {
             Err(error) => break error,
         }
     };
-    // The second call finds no turn. The third one breaks the bound again. Behind it each second call finds no turn.
+    // The second call fails as busy. The third one exceeds the bound again. After that each second call fails as busy.
     assert_eq!(parts, [["a"], ["b"], ["c"]]);
     assert!(matches!(ended, Error::View(ViewFailure::Function(FunctionFailure::Busy(_)))), "{ended:?}");
     let ended = map(&job, read_with_local_seq(&job, &some(&["d"]).1).await.unwrap()).await.map(drop);

@@ -1,4 +1,4 @@
-//! Groups whose design documents define others than the record says.
+//! Groups whose design documents define other groups than the record says.
 #![cfg(test)]
 
 use std::sync::Arc;
@@ -44,13 +44,13 @@ impl Operation for Resign<'_> {
     }
 }
 
-/// Lets such a group be followed, to the end of that; by how many documents groups are named then, and what failed.
+/// Follows such a group to the end. Returns the number of documents that name each group, and the failure.
 async fn followed(db: &Database, named_by: &str) -> (Vec<usize>, Option<ViewFailure>) {
-    // Which nothing has.
+    // A signature that no definition has.
     let mut resign = Resign { db, signature: [9; 16], named_by };
     let id = transaction::write(&db.inner.db, &db.inner.metrics, &mut resign).await.unwrap();
     let state = db.inner.views.group(id);
-    // Not while it is said to have failed for want of functions.
+    // Not while the failure for lack of functions is recent.
     until("it may be tried again", async || state.failure().is_none()).await;
     ensure(db, id);
     until("its task has ended", async || !state.is_running.load(Ordering::Acquire)).await;
@@ -62,7 +62,7 @@ async fn followed(db: &Database, named_by: &str) -> (Vec<usize>, Option<ViewFail
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_that_nothing_defines_is_named_anew_or_left() {
     let (db, _storage) = database().await;
-    // Nobody follows it before.
+    // No process follows it before.
     define(&db, "_design/v", &[("n", "n")]).await;
     db.inner.views.run_by(Arc::new(Texts::default()));
     assert_eq!(followed(&db, "_design/v").await, (vec![0, 1], None));
@@ -70,7 +70,7 @@ async fn a_group_that_nothing_defines_is_named_anew_or_left() {
     assert_eq!(followed(&db, "_design/none").await, (vec![1], Some(ViewFailure::Changed)));
 }
 
-/// Takes rows out of the first group, as if its build had ended too early.
+/// Removes rows from the first group, as if its build had ended too early.
 struct LoseRows<'a> {
     db: &'a Database,
 }
@@ -87,7 +87,7 @@ impl Operation for LoseRows<'_> {
     }
 }
 
-/// Whether the groups of a database are named, by their numbers.
+/// Returns whether the groups of a database are named, by their numbers.
 async fn are_named(db: &Database) -> Vec<(u64, bool)> {
     db.exists().await.unwrap();
     let instance = db.inner.cached("db").unwrap();
@@ -113,7 +113,7 @@ async fn a_group_of_a_program_from_before_is_built_anew_and_goes() {
     transaction::write(fdb, metrics, &mut Resign { db: &db, signature, named_by: "_design/v" }).await.unwrap();
     assert_eq!(are_named(&db).await, [(1, true)]);
 
-    // A query finds the new group, and waits until it is built. Each further one finds it at once.
+    // A query finds the new group, and waits until it is built. Further ones find it at once.
     compare(&db, "_design/v", "n", "n").await;
     assert_eq!(are_named(&db).await, [(1, false), (2, true)]);
     assert_eq!(violations(&db).await, Vec::<String>::new());
@@ -122,13 +122,13 @@ async fn a_group_of_a_program_from_before_is_built_anew_and_goes() {
     compare(&db, "_design/v", "n", "n").await;
     assert_eq!(metrics.view_groups_built.get(), built);
 
-    // The older program names its own once more, and this one takes it back.
+    // The older program names its own group again, and this one reverts that.
     transaction::write(fdb, metrics, &mut NameFirst { db: &db }).await.unwrap();
     assert_eq!(are_named(&db).await, [(1, true), (2, false)]);
     compare(&db, "_design/v", "n", "n").await;
     assert_eq!((are_named(&db).await, metrics.view_groups_built.get()), (vec![(1, false), (2, true)], built));
 
-    // What is left goes after a day.
+    // The other group is removed after a day.
     let later = db.inner.clock.unix_ms() + UNNAMED_KEPT_FOR_MS + 1;
     assert_eq!(attend_at(db.reader(), Duration::from_secs(20), later).await.unwrap(), Attended::Through);
     assert_eq!(are_named(&db).await, [(2, true)]);
@@ -139,7 +139,7 @@ async fn a_group_of_a_program_from_before_is_built_anew_and_goes() {
     assert_eq!(violations(&db).await, Vec::<String>::new());
 }
 
-/// Has the first group named by the design document, as a program does that signs it so.
+/// Makes the design document name the first group, as a program with its signature does.
 struct NameFirst<'a> {
     db: &'a Database,
 }
@@ -158,7 +158,7 @@ impl Operation for NameFirst<'_> {
     }
 }
 
-/// A database may have as many groups as there is room for, and each leaves one when signatures change.
+/// A database may have a limited number of groups, and each changed signature leaves one behind.
 #[tokio::test(flavor = "multi_thread")]
 async fn groups_that_are_left_make_room() {
     let (db, _storage) = mapped().await;
@@ -173,7 +173,7 @@ async fn groups_that_are_left_make_room() {
     assert_eq!((named.len(), named[0], named[GROUPS_MAX - 1]), (GROUPS_MAX, (2, true), (GROUPS_MAX as u64 + 1, true)));
 }
 
-/// Makes as many groups as there can be, all of them named; the first one's signature is not that of its design document.
+/// Makes the most groups possible, all of them named; the first one's signature is not that of its design document.
 struct Fill<'a> {
     db: &'a Database,
 }

@@ -23,7 +23,7 @@ async fn database(storage: &Storage) -> Database {
     layer.database("db", authority.for_job("test"))
 }
 
-/// A comparison with the documents does not change the group's place: only the holder shows the other process.
+/// A comparison with the documents does not change the group's position: only the holder shows it to the other process.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_read_before_another_process_took_over_is_not_entered() {
     let (layer, authority, storage) = layer().await;

@@ -1,4 +1,5 @@
-//! Several processes at a first build: each does a part, whoever dies is taken over, and the result is the same.
+//! Several processes at a first build: each does a part, survivors take over from dead ones, and the result is the
+//! same.
 #![cfg(test)]
 
 use std::sync::Arc;
@@ -31,10 +32,10 @@ use crate::view_functions::ViewFunctions;
 use crate::view_updates::LoadedGroup;
 use crate::{Authority, CreateOptions, Edit, Layer, Outcome, Refusal, ViewBounds, ViewUpdate};
 
-/// Documents that each process maps before it stands still until all have: of more than one lease.
+/// The documents that each process maps before it waits for all others: more than one lease.
 const PART: u64 = 40;
 
-/// A process, as far as the storage can tell.
+/// A process, as seen by the storage.
 struct Process {
     layer: Layer,
     db: Database,
@@ -59,7 +60,7 @@ async fn database(storage: &Storage) -> Database {
     layer.database("db", authority.for_job("test"))
 }
 
-/// Documents, and a group that nobody has begun.
+/// Writes documents, and a group that no process has begun.
 async fn fill(db: &Database, documents: usize) {
     db.create(&CreateOptions::default()).await.unwrap();
     let body = |n: usize| parse(format!(r#"{{"n":{}}}"#, n % 13).as_bytes(), &Limits::default()).unwrap().into_owned();
@@ -80,7 +81,7 @@ async fn fill(db: &Database, documents: usize) {
     }
 }
 
-/// Builds with three processes, of which one may be killed in the middle.
+/// Builds with three processes, one of which may be killed in the middle.
 async fn build(storage: Storage, is_killed: bool) {
     let documents = 600;
     let writer = database(&storage).await;
@@ -99,7 +100,8 @@ async fn build(storage: Storage, is_killed: bool) {
         let asks = ask(third.process());
         async move { drop(asks.await) }
     });
-    // Each has its part before it goes on: who takes leases at the same time as others may lose to them for long.
+    // Each has a part before it continues: a process that takes leases at the same time as others may lose to them for
+    // long.
     let begun = async |process: &Process, documents: u64| {
         until("it has begun", async || process.texts.mapped() >= documents).await;
     };
@@ -119,8 +121,8 @@ async fn build(storage: Storage, is_killed: bool) {
     }
     compare(&two.db, "_design/v", "id", "_id").await;
     let mapped = [&one, &two, &third].map(|process| process.texts.mapped() as usize);
-    // What is done twice is what was under way with who was killed, what the storage failed, and leases whose holder a loaded
-    // machine held up for three seconds. Were the work not shared, it would be 600 documents and more.
+    // Duplicate work: what the killed process had in progress, failures of the storage, and leases whose holder a
+    // loaded machine delayed for three seconds. Without sharing, it would be 600 documents and more.
     let twice = mapped.iter().sum::<usize>() - documents;
     assert!(twice <= 400, "{mapped:?}");
     let left = leases_of(&two.db).await;
@@ -129,7 +131,7 @@ async fn build(storage: Storage, is_killed: bool) {
     [&one, &two].iter().for_each(|process| process.layer.shutdown());
 }
 
-/// Keys of leases.
+/// The number of lease keys.
 async fn leases_of(db: &Database) -> usize {
     let instance = standing(db).await.instance;
     let number = crate::index::groups::groups_of(&instance.record).next().unwrap().number;
@@ -161,12 +163,12 @@ async fn and_with_faults() {
     }
 }
 
-/// What works at the group by hand: nothing else does, as the process runs no functions.
+/// Works on the group manually: nothing else does, as the process runs no functions.
 pub(super) async fn job(db: &Database) -> Job {
     job_by(db, "_design/v", &Texts::default()).await
 }
 
-/// The same, for the group of a design document, by these functions.
+/// The same for the group of a design document, with these functions.
 pub(super) async fn job_by(db: &Database, design: &str, functions: &Texts) -> Job {
     let reader = db.reader().clone();
     let found = find(&reader, design).await.unwrap().unwrap();
@@ -236,7 +238,7 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     assert!(matches!(under_way.1, Some(Wrote::Documents(1))));
     let ends = attempt(&one, EndLease { held: &of_first[0] }).await;
     assert!(matches!(ends.1, Some(Ended::Lease)));
-    // It is silent.
+    // Its holder is silent.
     assert!(taken(&two, &twos).await.unwrap().is_none());
     manual.advance(Duration::from_millis(2_900));
     assert!(taken(&two, &twos).await.unwrap().is_none());
@@ -252,7 +254,7 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     assert!(matches!(Step::run(&one, EndLease { held: &of_first[0] }).await.unwrap(), Some(Ended::Lost)));
     let (lost, _) = Step::run(&one, Beat { held: &of_first, beats: 2, leaves: false }).await.unwrap().unwrap();
     assert_eq!(lost, [""]);
-    // What is left is anybody's at once.
+    // A returned lease is free at once.
     let of_second = [held(&second, "d0040", 12)];
     Step::run(&two, Beat { held: &of_second, beats: 1, leaves: true }).await.unwrap().unwrap();
     let left = taken(&one, &ones).await.unwrap().expect("it was left");
@@ -267,8 +269,8 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     assert!(matches!(none, Some(Taken::Over)));
 }
 
-/// The transaction that ends a lease has cleared keys of the range in which it looks for others. A cluster answers that read
-/// with fewer rows than its limit.
+/// The transaction that ends a lease has cleared keys of the range in which it searches for others. A cluster answers
+/// that read with fewer rows than its limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_are_built_once_the_last_lease_has_ended() {
     let storage = Storage::new();
@@ -306,7 +308,7 @@ async fn a_build_of_several_leases_has_all_rows() {
     assert_eq!((found.len(), violations(&db).await), (100, Vec::new()));
 }
 
-/// The slice's lease is that of a process that is gone, and lasts as long as the clock stands still.
+/// The slice's lease belongs to a dead process, and lasts as long as the clock stands still.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_begins_takes_up_groups_at_once() {
     let storage = Storage::new();

@@ -1,5 +1,5 @@
-//! Writers, deleters, purgers, truncation of the log of purges, and design documents that come and go, while views are read: no
-//! query misses a write acknowledged before it, and at the end every group has the rows of its documents.
+//! Writers, deleters, purgers, truncation of the log of purges, and design documents that come and go, while views are
+//! read: no query misses a write acknowledged before it, and at the end every group has the rows of its documents.
 #![cfg(test)]
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use super::{compare, define, put, rows, violations};
 use crate::handle::Database;
 use crate::{CreateOptions, Layer, LayerOptions, ViewUpdate};
 
-/// Each writer has documents of its own, so it knows what the last acknowledged write of each was.
+/// Each writer has documents of its own, so it knows the last acknowledged write of each.
 async fn write(db: Database, writer: u64, steps: u64) {
     let mut random = Random(writer);
     let mut model: BTreeMap<String, u64> = BTreeMap::new();
@@ -35,7 +35,7 @@ async fn write(db: Database, writer: u64, steps: u64) {
                 if let Ok(document) = db.get(&id, &Default::default()).await {
                     db.purge(&id, &[document.rev]).await.unwrap();
                 }
-                // What lay below the purged leaf is none: the document is gone, unless it has another leaf.
+                // A purge removes the ancestors, too: the document is gone unless it has another leaf.
                 match db.get(&id, &Default::default()).await {
                     Ok(document) => {
                         let body = String::from_utf8(document.body).unwrap();
@@ -60,7 +60,7 @@ async fn write(db: Database, writer: u64, steps: u64) {
     }
 }
 
-/// Design documents come, change and go.
+/// Design documents are written, changed and deleted.
 async fn redefine(db: Database, until: Arc<AtomicU64>) {
     let mut random = Random(77);
     while until.load(Ordering::Relaxed) > 0 {

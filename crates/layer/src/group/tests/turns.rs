@@ -24,7 +24,7 @@ use crate::view_functions::EmittedRows;
 use crate::view_updates::memory::UNIT_BYTES;
 use crate::{CreateOptions, LayerOptions};
 
-/// A transaction that stands still until it gets a permit.
+/// A transaction that waits until it gets a permit.
 struct Gated<'a> {
     /// Its database, and its number there.
     name: (usize, usize),
@@ -72,7 +72,7 @@ async fn databases_take_turns_at_large_writes() {
         let waiting = &layer.inner.metrics.view_writes_waiting;
         until("the others wait", async || (count(), waiting.get()) == (4, 8)).await;
         assert!(has_begun(&[(0, 0), (0, 1), (1, 0), (1, 1)]));
-        // A small one waits for none of them.
+        // A small one does not wait for them.
         let small = Gated { name: (4, 0), bytes: 0, begun: &begun, gate: &open };
         soon(Step::run(&jobs[4], small)).await.unwrap().unwrap();
         // Databases without a turn come before the third transaction of any.
@@ -114,7 +114,7 @@ async fn many_rows_wait_for_a_turn_and_few_do_not() {
     assert!(matches!(wrote, Some(Wrote::Lost)));
     let mut waits = Box::pin(Step::run(&job, WriteRows { lease, documents: &many, pace: &mut pace }));
     assert!(waits.as_mut().now_or_never().is_none() && job.is_waiting());
-    // Functions that reduce in a transaction keep no other groups from theirs, and the reverse.
+    // Functions that reduce in a transaction do not block other groups, and the reverse.
     let reducing = job_by(&db, "_design/w", &Texts::default()).await;
     let mut its_pace = Paced::new(&reducing.state.entered);
     let reduces = WriteRows { lease, documents: &many, pace: &mut its_pace };

@@ -1,4 +1,5 @@
-//! Queries that wait: for a group that another process follows, shown, and with an end where functions have no time.
+//! Waiting queries: for a group that another process follows, in the list of waits, and with a limit if functions find
+//! no free thread.
 #![cfg(test)]
 
 use std::sync::Arc;
@@ -17,13 +18,13 @@ use crate::store::waits;
 use crate::view_updates::STUCK_MAX;
 use crate::{FunctionFailure, Layer, Select, ViewQuery, ViewRange, ViewUpdate};
 
-/// A query of a view, in a task.
+/// Runs a query of a view in a task.
 fn ask(reader: &Reader, view: &str) -> tokio::task::JoinHandle<crate::Result<usize>> {
     let (reader, view) = (reader.clone(), view.to_owned());
     tokio::spawn(async move { rows(&reader, "_design/v", &view, ViewUpdate::True).await.map(|rows| rows.len()) })
 }
 
-/// Until so many queries of a process wait.
+/// Waits until this many queries of a process wait.
 async fn until_waiting(layer: &Layer, queries: u64) {
     until("so many queries wait", async || layer.inner.views.waiting() == queries).await;
 }
@@ -42,18 +43,18 @@ async fn who_waits_for_another_process_does_not_look_all_the_time_and_is_told_at
     other.run_views_by(Arc::new(Texts::default()));
     let theirs = other.database("db", others.for_job("test"));
     compare(&theirs, "_design/v", "n", "n").await;
-    // The follower stands still with a change that it maps.
+    // The follower stops while mapping a change.
     follower.stop_after(follower.mapped());
     put(&db, "b", Some(r#"{"n":2}"#)).await;
     let queries: Vec<_> = (0..40).map(|at| ask(&theirs, if at % 4 == 0 { "id" } else { "n" })).collect();
     until_waiting(&other, 40).await;
-    // Each has two timers, and what looks for all of them has one.
+    // Each has two timers, and the shared poll has one.
     until("all have looked", async || manual.waiting() > 80).await;
     let before = other.inner.metrics.storage().transactions.get();
-    // A slow look would come after 2 s, and take the group over.
+    // A slow poll would come after 2 s, and take the group over.
     for _ in 0..15 {
         manual.advance(Duration::from_millis(100));
-        // Nobody stops waiting in order to look.
+        // No query stops waiting in order to poll.
         assert_eq!(other.inner.views.waiting(), 40);
         pass(Duration::from_millis(20)).await;
     }
@@ -64,7 +65,7 @@ async fn who_waits_for_another_process_does_not_look_all_the_time_and_is_told_at
     assert_eq!((waits.len(), rest), (2, 0), "{waits:?}");
     assert!(waits.contains(&("db", "n", 30)) && waits.contains(&("db", "id", 10)), "{waits:?}");
     follower.go_on();
-    // A watch tells it, since the time of a slow look does not come. Looks are a few milliseconds apart.
+    // The watch reports it, since the time of a slow poll does not come. Polls are a few milliseconds apart.
     let mut left = 20;
     until("they are told", async || {
         if left > 0 {
@@ -92,7 +93,7 @@ async fn who_waits_for_functions_that_have_no_time_gets_an_error_in_the_end() {
     db.inner.views.group((group.instance.record.namespace, group.group.number)).age_failures(STUCK_MAX);
     let failed = soon(query).await.unwrap().unwrap_err();
     assert!(matches!(failed, Error::View(ViewFailure::Function(FunctionFailure::Busy(_)))), "{failed}");
-    // It is tried again all the while.
+    // It is retried meanwhile.
     put(&db, "a", Some(r#"{"n":1}"#)).await;
     assert_eq!(until_some("it is tried again", async || ask(&db, "n").await.unwrap().ok()).await, 1);
 }
@@ -132,7 +133,7 @@ async fn a_page_of_a_view_that_is_up_to_date_is_one_transaction_and_says_whether
     define(&db, "_design/v", &[("n", "n|_sum")]).await;
     compare(&db, "_design/v", "n", "n").await;
     let page = async |from: Option<i64>| {
-        // Who follows here may have seen already that it is another one.
+        // The local follower may already know that it has changed.
         let known = db.view_known("_design/v", "n", ViewUpdate::True);
         let view = known.ok_or(Error::View(ViewFailure::Changed))?;
         let start = from.map(|from| parse(from.to_string().as_bytes(), &Limits::default()).unwrap().into_owned());
@@ -140,7 +141,7 @@ async fn a_page_of_a_view_that_is_up_to_date_is_one_transaction_and_says_whether
         let query = ViewQuery { select: Select::Range(range), limit: Some(20), ..ViewQuery::default() };
         view.rows(query).next_page().await.map(|page| page.unwrap().rows.len())
     };
-    // Rows that are before a key are counted down the tree.
+    // The rows before a key are counted down the tree.
     for (from, most) in [(None, 4), (Some(100), 5)] {
         let (rows, waits) = waits::count(page(from)).await;
         assert_eq!((rows.unwrap(), waits.transactions), (20, 1));
