@@ -1,7 +1,8 @@
-//! The checker: recomputes from the raw keys that everything derived from documents is true.
+//! The checker: recomputes all data derived from documents from the raw keys.
 //!
 //! Each document is checked in one transaction together with its entries elsewhere, so that the check may run beside
-//! writers. Sums over the whole database are compared only if neither `last_seq` nor a counter changed while the check ran.
+//! writers. Sums over the whole database are compared only if neither `last_seq` nor a counter changed while the check
+//! ran.
 
 mod attachments;
 mod document;
@@ -42,39 +43,39 @@ use document::{DocumentCheck, Sums};
 /// Keys read at once.
 const PAGE_KEYS: usize = 1_000;
 
-/// Documents, or entries, of a page that are checked at once: each waits for reads of its own.
+/// The number of documents or entries of a page that are checked concurrently: each waits for its own reads.
 const CHECKED_AT_ONCE: usize = 128;
 
-/// Of these, such as have a body of more than 400 kB.
+/// The number of these with a body of more than 400 kB.
 const LARGE_AT_ONCE: usize = 2;
 
-/// Violations beyond this many are only counted.
+/// The most violations that are kept; further ones are only counted.
 const VIOLATIONS_MAX: usize = 1_000;
 
-/// What the checker found.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Documents looked at, tombstones included.
+    /// The number of documents checked, tombstones included.
     pub documents: u64,
-    /// Documents that were mapped once more and compared, by each group of views: only where the layer was given who runs
+    /// The number of documents mapped again and compared, for each group of views, if the layer was given a runtime of
     /// functions.
     pub mapped: u64,
-    /// Keys looked at.
+    /// The number of keys checked.
     pub keys: u64,
-    /// How many of them lie where, in the order of their keys; the names are those of the data model's parts.
+    /// The number of keys in each part of the data model, in key order.
     pub keys_in: Vec<(&'static str, u64)>,
-    /// One sentence each; the first thousand.
+    /// One sentence for each of the first thousand violations.
     pub violations: Vec<String>,
-    /// All of them.
+    /// The number of all violations.
     pub violation_count: u64,
-    /// Whether sums were compared: not where writes or a compaction went on meanwhile.
+    /// True if sums were compared: not if writes or a compaction ran meanwhile.
     pub sums_compared: bool,
-    /// Blobs that are written ahead and belong to no document yet: uploads under way, or broken ones to be swept.
+    /// The number of blobs without a document: running uploads, or broken ones to be swept.
     pub staged_uploads: u64,
 }
 
 impl Report {
-    /// Whether nothing is wrong.
+    /// Returns whether no violation was found.
     pub fn is_clean(&self) -> bool {
         self.violation_count == 0
     }
@@ -87,10 +88,11 @@ impl Report {
     }
 }
 
-/// Checks one database. `progress` is called with the number of documents looked at so far, again and again.
+/// Checks one database. `progress` is called repeatedly with the number of documents checked so far.
 ///
 /// # Errors
-/// [`Error::DatabaseNotFound`], [`Error::FormatTooNew`], [`Error::FormatTooOld`], [`Error::Storage`]; what is wrong in the data is in the report.
+/// [`Error::DatabaseNotFound`], [`Error::FormatTooNew`], [`Error::FormatTooOld`], [`Error::Storage`]; violations are in
+/// the report.
 pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + Send) -> Result<Report> {
     let inner = &database.inner;
     let name = &*database.name;
@@ -113,7 +115,7 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     let Found { sums, newest, uses, waiting, blobs, staged, by_seq, all_docs, partitions, counted } = found;
     report.staged_uploads = staged.len() as u64;
     let after = run(inner, &mut Totals { inner, name, instance: &instance }).await?;
-    // A compaction changes counters but no sequence; freeing what was waiting for it may change neither.
+    // A compaction changes counters but no sequence; freeing attachments that waited for it may change neither.
     if after != before || waiting != waiting_before {
         return Ok(report);
     }
@@ -143,7 +145,7 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     if all_docs != sums.documents {
         report.violation(format!("_all_docs has {all_docs} entries for {} documents", sums.documents));
     }
-    // A purge of a whole document leaves no entry, nor does a change of a user or role.
+    // A purge of a whole document leaves no entry, and neither does a change of a user or role.
     let has_purged = Counter::ALL.into_iter().zip(counters).any(|(counter, n)| counter == Counter::Purges && n > 0);
     for (bucket, (newest, last_seq)) in newest.iter().zip(&last_seqs).enumerate() {
         if let Some(newest) = newest.filter(|newest| newest > last_seq) {
@@ -161,7 +163,7 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
         }
     }
     for id in &blobs {
-        // Blobs are read before the marks: an upload that was removed in between had both.
+        // Blobs are read before the marks: an upload removed in between had both.
         if !sums.blobs.contains(id)
             && !staged.contains(id)
             && run(inner, &mut HasBlob { inner, name, instance: &instance, id }).await?
@@ -172,7 +174,7 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     Ok(report)
 }
 
-/// Looks for data that belongs to no database (what a deletion left behind), and for what `_db_updates` tells wrongly.
+/// Checks for data that belongs to no database (left behind by a deletion), and for wrong entries of `_db_updates`.
 ///
 /// # Errors
 /// As [`check_database`].
@@ -204,20 +206,20 @@ pub async fn check_namespaces(layer: &Layer) -> Result<Report> {
     Ok(report)
 }
 
-/// What the subspaces hold, to be compared with each other.
+/// The contents of subspaces, to be compared with each other.
 #[derive(Default)]
 struct Found {
     sums: Sums,
     by_seq: u64,
     all_docs: u64,
-    /// The last of by-seq, of each bucket.
+    /// The newest by-seq entry of each bucket.
     newest: Vec<Option<Seq>>,
-    /// Documents' uses of attachment data, and such as wait to be freed.
+    /// The number of documents' uses of attachment data, including uses that wait to be freed.
     uses: u64,
     waiting: u64,
     blobs: HashSet<Vec<u8>>,
     staged: Vec<Vec<u8>>,
-    /// Of partitions: what their documents add up to, and what their counters say.
+    /// The recounted sums of partitions, and their counters.
     partitions: BTreeMap<String, PartitionSums>,
     counted: BTreeMap<String, PartitionSums>,
 }
@@ -233,12 +235,12 @@ struct Walk<'a, P> {
 }
 
 impl<P: FnMut(u64) + Send> Walk<'_, P> {
-    /// Goes through a subspace; how many keys it has.
+    /// Checks a subspace, and returns its number of keys.
     async fn subspace(&mut self, subspace: Subspace, found: &mut Found) -> Result<u64> {
         let (inner, instance) = (self.inner, self.instance);
         let keys = &instance.keys;
         Ok(match subspace {
-            // In buckets, then.
+            // These are in buckets.
             Subspace::Meta | Subspace::BySeq if instance.record.shards > 0 => {
                 self.strays(keys.subspace(subspace)).await?;
                 0
@@ -290,7 +292,7 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
                 0
             }
             Subspace::Partitions => self.partitions(instance.buckets.own(), found).await?,
-            // As the record is now: a database may get them while it is checked.
+            // By the current record: a database may get channels while it is checked.
             Subspace::Channels | Subspace::Principals if self.resolved().await?.channels() == 0 => {
                 self.strays(keys.subspace(subspace)).await?;
                 0
@@ -300,12 +302,12 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
         })
     }
 
-    /// The database as it is now.
+    /// Returns the database's current instance.
     async fn resolved(&self) -> Result<std::sync::Arc<Instance>> {
         run(self.inner, &mut Begin { inner: self.inner, name: self.name }).await
     }
 
-    /// By-seq of a bucket.
+    /// Checks a bucket's by-seq.
     async fn by_seq(&mut self, bucket: &BucketKeys, found: &mut Found) -> Result<u64> {
         let kind = IndexKind::BySeq(bucket);
         let (entries, newest) = check_index(self.inner, self.instance, kind, self.report).await?;
@@ -314,7 +316,7 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
         Ok(entries)
     }
 
-    /// The buckets of a database with shards, and what lies between them and behind.
+    /// Checks the buckets of a database with shards, and the keys between and behind them.
     async fn buckets(&mut self, found: &mut Found) -> Result<u64> {
         let (instance, mut keys) = (self.instance, 0);
         let KeyRange { mut begin, end } = instance.keys.subspace(Subspace::Buckets);
@@ -336,7 +338,7 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
         Ok(keys)
     }
 
-    /// Counters of partitions, in one bucket.
+    /// Checks the counters of partitions in one bucket.
     async fn partitions(&mut self, bucket: &BucketKeys, found: &mut Found) -> Result<u64> {
         let read = |key: &[u8], value: &[u8]| {
             let place = |counter| COUNTED.into_iter().position(|counted| counted == counter);
@@ -384,7 +386,8 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
         Ok(keys)
     }
 
-    /// The database's own indexes; what lies between them is of one that is gone, or of one that came meanwhile.
+    /// Checks the database's own indexes. Keys between them belong to a removed index, or to one that was added
+    /// meanwhile.
     async fn indexes(&mut self) -> Result<u64> {
         let (instance, mut keys) = (self.instance, 0);
         let mut begin = instance.keys.subspace(Subspace::Indexes).begin;
@@ -410,12 +413,12 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
         Ok(keys)
     }
 
-    /// A subspace of which nothing but the form of its keys is checked here.
+    /// Checks only the form of a subspace's keys.
     async fn plain(&mut self, subspace: Subspace) -> Result<u64> {
         self.plain_range(subspace, self.instance.keys.subspace(subspace)).await
     }
 
-    /// The same of a part of one.
+    /// Checks only the form of the keys in a part of a subspace.
     async fn plain_range(&mut self, subspace: Subspace, range: KeyRange) -> Result<u64> {
         let instance = self.instance;
         let form = |key: &[u8], _: &[u8]| Ok(instance.keys.check(subspace, key).is_err().then(|| hex(key)));
@@ -426,7 +429,7 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
         Ok(keys.len() as u64)
     }
 
-    /// Keys where none should be.
+    /// Reports keys where none may be.
     async fn strays(&mut self, range: KeyRange) -> Result<()> {
         if range.begin >= range.end {
             return Ok(());
@@ -481,7 +484,7 @@ impl Operation for Totals<'_> {
     }
 }
 
-/// Whether a blob is there.
+/// Returns whether a blob exists.
 struct HasBlob<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -509,7 +512,7 @@ async fn same_instance(
     if found.id() == instance.id() { Ok(found) } else { Err(Error::DatabaseNotFound) }
 }
 
-/// A page of documents: each complete.
+/// A page of complete documents.
 struct DocumentPage<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -539,7 +542,7 @@ impl Operation for DocumentPage<'_> {
                 Err(_) => found.push(document::Found::stray(row.key())),
             }
         }
-        // The last one may go on beyond the page: it is left to the next, unless it is all there is.
+        // The last document may continue beyond the page: it is left to the next page, unless it is the only one.
         let left = if more && ids.len() > 1 { ids.pop() } else { None };
         let (large, inner, instance, indexes) = (&Semaphore::new(LARGE_AT_ONCE), self.inner, self.instance, &indexes);
         let has_channels = now.channels() > 0;
@@ -561,16 +564,17 @@ impl Operation for DocumentPage<'_> {
 
 #[derive(Debug, Clone, Copy)]
 enum IndexKind<'a> {
-    /// Of one bucket.
+    /// The by-seq of one bucket.
     BySeq(&'a BucketKeys),
     AllDocs,
     Channels,
     Principals,
-    /// One of the database's own.
+    /// An index of the database.
     Defined(&'a DefinedIndex),
 }
 
-/// Every entry must be the one that its document's info names. Returns how many there are, and the last one's sequence.
+/// Checks that every entry is the one that its document's info names. Returns their number, and the last one's
+/// sequence.
 async fn check_index(
     inner: &Inner,
     instance: &Instance,

@@ -1,4 +1,4 @@
-//! Checking the data of attachments: where it lies, who has it, whether it is what its digest says.
+//! Checks the data of attachments: its keys, its uses, and its digests.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,8 +15,8 @@ use crate::store::keys::KeyRange;
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// Checks every digest's data; its blobs and bytes are added to the sums. Returns how many digests and how many
-/// uses there are.
+/// Checks the data of every digest, and adds its blobs and bytes to the sums. Returns the number of digests and of
+/// uses.
 pub(crate) async fn check(
     inner: &Inner,
     instance: &Instance,
@@ -35,7 +35,7 @@ pub(crate) async fn check(
         let found = digest_of(inner, instance, &record.blob_id).await?;
         let is_right = found == (record.stored_length, digest.clone());
         let is_used = used.binary_search(&digest.as_slice()).is_ok();
-        // A writer may have taken it away meanwhile.
+        // A writer may have removed it meanwhile.
         let is_there = |expected| async move {
             let now = run(inner, &mut Record { instance, digest }).await?;
             Ok::<_, crate::error::Error>(now.as_ref() == Some(expected))
@@ -50,8 +50,8 @@ pub(crate) async fn check(
     Ok((records.len() as u64, uses.len() as u64))
 }
 
-/// Checks the queue of lists that left a document. Returns how many lists there are, and how many rows for data that waits there to be freed
-/// and that its document does not have.
+/// Checks the queue of lists that were removed from documents. Returns the number of lists, and the number of rows for
+/// data that waits there to be freed and that its document no longer has.
 pub(crate) async fn waiting(inner: &Inner, instance: &Instance) -> Result<(u64, u64)> {
     let keys = &instance.keys;
     let entries = read_keys(inner, instance, keys.released_all(), |key, value| {
@@ -90,7 +90,7 @@ impl Operation for Use<'_> {
     }
 }
 
-/// How long a blob is, and its digest.
+/// Returns a blob's length and digest.
 async fn digest_of(inner: &Inner, instance: &Instance, blob_id: &[u8]) -> Result<(u64, Vec<u8>)> {
     let (mut length, mut hash) = (0, Sha256::new());
     let mut range = instance.keys.blob_rows(blob_id);

@@ -1,4 +1,4 @@
-//! Checking one document with everything that belongs to it, in one transaction.
+//! Checks one document and everything that belongs to it, in one transaction.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,10 +24,10 @@ use crate::store::proto;
 use crate::store::records::{BodyPlace, Info, RevisionRecord, decode_ancestry};
 use crate::store::transaction::Transaction;
 
-/// A document's revisions may take this much altogether before the checker gives up on it.
+/// The size of a document's revisions above which the checker skips it.
 const DOCUMENT_BYTES_MAX: u64 = 64 * BODY_BYTES_MAX;
 
-/// What documents add up to.
+/// The sums over documents.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     pub documents: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Sums {
     pub stored_bytes: i64,
     pub superseded_bytes: i64,
     pub blobs: HashSet<Vec<u8>>,
-    /// Documents' distinct attachment data, added up.
+    /// The sum of the documents' distinct attachment data.
     pub attachment_uses: u64,
 }
 
@@ -51,7 +51,7 @@ impl Sums {
         self.attachment_uses += other.attachment_uses;
     }
 
-    /// What a counter should be; `None` for one that no recount gives.
+    /// Returns the recounted value of a counter; `None`: a recount does not determine it.
     pub(crate) fn counter(&self, counter: Counter) -> Option<i64> {
         Some(match counter {
             Counter::Documents => self.documents as i64,
@@ -64,13 +64,13 @@ impl Sums {
     }
 }
 
-/// What one document gave.
+/// The result of checking one document.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub keys: u64,
     pub violations: Vec<String>,
     pub sums: Sums,
-    /// What it adds to its partition, in a partitioned database.
+    /// Its share of its partition, in a partitioned database.
     pub partition: Option<(String, PartitionSums)>,
 }
 
@@ -87,17 +87,17 @@ pub(crate) struct DocumentCheck<'a> {
     pub id: &'a str,
     /// The database's own, as of the transaction.
     pub indexes: &'a [DefinedIndex],
-    /// How far compactions have come, as of the transaction.
+    /// The progress of compactions, as of the transaction.
     pub compacted: &'a proto::Compacted,
-    /// Whether the database has channels, as of the transaction.
+    /// True if the database has channels, as of the transaction.
     pub has_channels: bool,
-    /// Who reads a large body holds one of these: documents are checked many at once.
+    /// Permits for reading large bodies: many documents are checked concurrently.
     pub large: &'a Semaphore,
 }
 
 type BodyRows = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A document's keys, sorted out.
+/// A document's keys by type.
 #[derive(Default)]
 struct Parts {
     info: Option<Vec<u8>>,
@@ -105,7 +105,7 @@ struct Parts {
     leaves: Vec<(bool, RevId, Vec<u8>)>,
     records: HashMap<RevId, RevisionRecord>,
     bodies: HashMap<RevId, BodyRows>,
-    /// What stands behind their keys' common beginning, and their values.
+    /// The suffixes of their keys, and their values.
     segments: Vec<(Vec<u8>, Vec<u8>)>,
     attachments: HashMap<RevId, Vec<Attachment>>,
 }
@@ -158,7 +158,7 @@ impl DocumentCheck<'_> {
         Ok(parts)
     }
 
-    /// Leaves, winner, ancestry.
+    /// Checks leaves, winner and ancestry.
     fn revisions(&self, info: &Info, parts: &Parts, wrong: &mut Vec<String>) {
         if parts.leaves.len() as u64 != u64::from(info.leaf_count) {
             wrong.push(format!("{} leaves, its info says {}", parts.leaves.len(), info.leaf_count));
@@ -181,7 +181,7 @@ impl DocumentCheck<'_> {
                 Ok(ancestry) => {
                     let (count, leaf) = (ancestry.len(), Leaf { rev: rev.clone(), deleted: *deleted, ancestry });
                     let branch = segments.branch(&leaf);
-                    // Segments wholly beyond the limit are gone; the count is of all there ever were.
+                    // Segments completely beyond the limit are removed; the count includes them.
                     let kept = branch.ancestors.len() as u64;
                     if kept != count && kept + 1 < revs_limit {
                         wrong.push(format!("{kept} ancestors of {rev}, there should be {count}"));
@@ -204,7 +204,7 @@ impl DocumentCheck<'_> {
         }
     }
 
-    /// The bodies of all revisions.
+    /// Checks the bodies of all revisions.
     async fn bodies(&self, info: &Info, parts: &Parts, sums: &mut Sums, wrong: &mut Vec<String>) -> Result<()> {
         let empty = BodyRows::new();
         for rev in parts.bodies.keys() {
@@ -255,7 +255,7 @@ impl DocumentCheck<'_> {
         }
         let mut read = self.text_bytes(rows);
         if let Err(DecodeError::UnknownFieldId(_)) = read {
-            // A writer may have allocated it since the names were read; if not, it stays unknown.
+            // A writer may have allocated it after the names were read; otherwise it stays unknown.
             match self.instance.reload_names(self.inner).await {
                 Ok(()) | Err(Error::Corrupt(_)) => read = self.text_bytes(rows),
                 Err(error) => return Err(error),
@@ -272,7 +272,7 @@ impl DocumentCheck<'_> {
         Ok(())
     }
 
-    /// How long the body's JSON text is, with its braces; every row is looked at.
+    /// Returns the length of the body's JSON text with braces, and checks every row.
     fn text_bytes(&self, rows: &BodyRows) -> std::result::Result<u64, DecodeError> {
         let pairs = || rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
         let names = self.instance.fields.view();
@@ -282,7 +282,7 @@ impl DocumentCheck<'_> {
         Ok(text.len() as u64 + 2)
     }
 
-    /// The lists of attachments; the data itself is checked for the whole database.
+    /// Checks the lists of attachments; their data is checked for the whole database.
     async fn attachments(&self, info: &Info, parts: &Parts, sums: &mut Sums, wrong: &mut Vec<String>) -> Result<()> {
         for (rev, record) in &parts.records {
             if parts.attachments.contains_key(rev) != (record.has_attachments && !record.body_dropped) {
@@ -317,7 +317,7 @@ impl DocumentCheck<'_> {
         Ok(rows.iter().map(|(path, value)| (path.to_vec(), value.to_vec())).collect())
     }
 
-    /// The document's entries in the indexes.
+    /// Checks the document's entries in the indexes.
     async fn entries(&self, info: &Info, parts: &Parts, wrong: &mut Vec<String>) -> Result<()> {
         let (trx, instance) = (self.trx, self.instance);
         let leaves: HashSet<RevId> = parts.leaves.iter().map(|(_, rev, _)| rev.clone()).collect();

@@ -1,4 +1,4 @@
-//! Ids of field names.
+//! Checks the ids of field names.
 
 use flatbed_flatten::FieldNames;
 use prost::Message;
@@ -10,9 +10,9 @@ use crate::layer::Inner;
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// Ids and names must be each other's inverse, without a gap, below the next id.
+/// Checks that ids and names are inverse to each other, without a gap, below the next id.
 pub(super) async fn check(inner: &Inner, instance: &Instance, report: &mut Report) -> Result<()> {
-    // Read before the names, so that those allocated meanwhile are not missed.
+    // Read before the names, so that names allocated meanwhile are not missed.
     let next = run(inner, &mut NextFieldId { instance }).await?;
     match instance.reload_names(inner).await {
         Ok(()) | Err(Error::Corrupt(_)) => {}
@@ -24,7 +24,7 @@ pub(super) async fn check(inner: &Inner, instance: &Instance, report: &mut Repor
     let ids = ids.await?;
     let view = instance.fields.view();
     for (name, id) in &ids {
-        // Beyond `next` are those that were allocated meanwhile.
+        // Names from `next` on were allocated meanwhile.
         if *id < next && view.name_of(*id) != Some(name) {
             report.violation(format!("field {name:?} has id {id}, which is not its own"));
         }

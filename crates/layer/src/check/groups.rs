@@ -1,4 +1,4 @@
-//! Groups of views: their keys against each other, and their rows against what maps make of the documents once more.
+//! Checks groups of views: their keys against each other, and their rows against the output of their maps.
 
 use flatbed_flatten::json::{Limits, parse};
 use prost::Message;
@@ -21,7 +21,7 @@ use crate::view::group::ViewGroup;
 use crate::view::written::WrittenReduces;
 use crate::view_definition::GroupDefinition;
 
-/// Checks a group; how many keys it has. Of one that no design document names only the form of its keys is known.
+/// Checks a group, and returns the number of its keys. For an unnamed group only the form of its keys is checked.
 pub(super) async fn check_group(
     reader: &Reader,
     instance: &Instance,
@@ -55,7 +55,7 @@ pub(super) async fn check_group(
     }
     let after = run(inner, &mut ReadCounters { instance, number: index.number }).await?;
     let (_, counted) = after;
-    // Only where nothing was entered meanwhile.
+    // Only if nothing was entered meanwhile.
     if before == after && is_followed(&after) {
         let number = index.number;
         let kinds = ["refused documents", "documents set aside"];
@@ -66,7 +66,7 @@ pub(super) async fn check_group(
         }
     }
     let recomputed = match recompute(reader, instance, index).await {
-        // Its functions cannot be run, or run for too long: that is no fault of what is stored.
+        // The functions cannot be run, or run for too long, which is no fault of the stored data.
         Err(Error::View(failure)) => {
             let (database, group) = (&*instance.name, index.number);
             tracing::warn!(database, group, %failure, "what the maps of a group emit now is not compared");
@@ -80,7 +80,7 @@ pub(super) async fn check_group(
     Ok(keys)
 }
 
-/// What is kept of a group, by a design document that defines it.
+/// Returns the storage of a group, by a design document that defines it.
 async fn group_of(inner: &Inner, instance: &Instance, index: &proto::Index) -> Result<Option<ViewGroup>> {
     for id in &index.named_by {
         let options = GetOptions::default();
@@ -119,13 +119,13 @@ impl Operation for ReadCounters<'_> {
     }
 }
 
-/// Whether a group that stands there is built, so that its place moves with what it counts.
+/// Returns whether a group with this progress is built, so that its position changes with its counters.
 fn is_followed((progress, _): &(Option<Vec<u8>>, [i64; 2])) -> bool {
     let progress = progress.as_deref().map(proto::ViewProgress::decode);
     matches!(progress, Some(Ok(progress)) if progress.phase == FOLLOWED)
 }
 
-/// As much of a group as a transaction reads.
+/// Checks a part of a group in one transaction.
 struct Part<'a> {
     instance: &'a Instance,
     group: &'a ViewGroup,

@@ -10,14 +10,15 @@ use crate::read::local::counted_in;
 use crate::store::keys::{PrincipalPart, Subspace};
 use crate::store::records::decode_counter;
 
-/// How often a difference is counted again. The records are read in several transactions, so concurrent writes can cause one.
+/// How often a difference is counted again. The records are read in several transactions, so concurrent writes can
+/// cause one.
 const COUNTS_MAX: usize = 3;
 
 /// Bytes by owner, without zeros. `None`: the database.
 type Bytes = BTreeMap<Option<String>, i64>;
 
-/// Compares the counters with the records. Reports the differences of the last count only if every count had some, and gives up without
-/// a report if a counter changes meanwhile.
+/// Compares the counters with the records. Reports the differences of the last count only if every count had some, and
+/// gives up without a report if a counter changes meanwhile.
 pub(super) async fn check(inner: &Inner, instance: &Instance, report: &mut Report) -> Result<()> {
     let mut violations = Vec::new();
     for _ in 0..COUNTS_MAX {

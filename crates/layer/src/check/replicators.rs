@@ -1,4 +1,4 @@
-//! Checks that the list of replicator databases has exactly those that were created as such.
+//! Checks that the list of replicator databases has exactly the databases created as such.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

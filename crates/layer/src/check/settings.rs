@@ -1,4 +1,4 @@
-//! Stored settings: whether they can be read, and the root's record names them.
+//! Checks that stored settings can be read, and that the root's record names them.
 
 use prost::Message;
 
@@ -22,7 +22,7 @@ struct Look<'a> {
 }
 
 impl Operation for Look<'_> {
-    /// How many there are, and what is wrong.
+    /// The number of settings, and the violations.
     type Output = (u64, Vec<String>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

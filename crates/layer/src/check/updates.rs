@@ -1,4 +1,4 @@
-//! What `_db_updates` tells must agree with the databases that are there.
+//! Checks that `_db_updates` agrees with the existing databases.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::store::updated::{newest_rows, stamp_of};
 
-/// Databases looked at in one transaction, each with two reads.
+/// The number of databases checked in one transaction, each with two reads.
 const PAGE_DATABASES: usize = 100;
 
 pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {
@@ -25,8 +25,8 @@ pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {
     while let Some(range) = rest {
         rest = page(inner, report, UpdatedPage { inner, range: &range }).await?;
     }
-    // The log from its end: of each name the newest entry says whether the database is there. One that comes meanwhile
-    // makes what is read of the names useless.
+    // Reads the log from its end: the newest entry of each name says whether the database exists. A new event during
+    // the check makes the comparison with the names invalid.
     let before = run(inner, &mut LastEvent { inner }).await?;
     let mut found = Report::default();
     let mut seen = HashSet::new();
@@ -41,7 +41,7 @@ pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Keys looked at, what is wrong with them, and what is left.
+/// The number of keys, the violations, and the rest of the range.
 type Page = (usize, Vec<String>, Option<KeyRange>);
 
 async fn page(inner: &Inner, report: &mut Report, mut page: impl Operation<Output = Page>) -> Result<Option<KeyRange>> {
@@ -51,7 +51,7 @@ async fn page(inner: &Inner, report: &mut Report, mut page: impl Operation<Outpu
     Ok(next)
 }
 
-/// Each bucket's newest stamp is one.
+/// Checks that each bucket's newest stamp is valid.
 struct NewestPage<'a> {
     inner: &'a Inner,
     range: &'a KeyRange,
@@ -70,7 +70,7 @@ impl Operation for NewestPage<'_> {
     }
 }
 
-/// The stamp of a database's newest change is the one of its own `last_seq`.
+/// Checks that the stamp of a database's newest change equals its own `last_seq`.
 struct UpdatedPage<'a> {
     inner: &'a Inner,
     range: &'a KeyRange,
@@ -144,7 +144,7 @@ impl Operation for EventsPage<'_> {
                 violations.push(format!("{:?} is listed as {told}, and is not", event.name));
             }
         }
-        // Only now: an attempt may be made again.
+        // Last, since the attempt may be retried.
         self.seen.extend(new);
         Ok((rows.len(), violations, page.rest))
     }

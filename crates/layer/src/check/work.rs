@@ -1,4 +1,4 @@
-//! What is due in the background, and who is at it: whether the list can be read, and has what must not be forgotten.
+//! Checks the list of due background work and its leases: that they can be read, and that no work is missing.
 
 use std::collections::HashSet;
 
@@ -56,7 +56,7 @@ pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) 
     Ok(())
 }
 
-/// What sessions are signed with: whether it can be read.
+/// Checks that the secrets of sessions can be read.
 struct Secrets<'a> {
     inner: &'a Inner,
 }
@@ -70,14 +70,14 @@ impl Operation for Secrets<'_> {
     }
 }
 
-/// A page of what is due.
+/// A page of due work.
 struct Page<'a> {
     inner: &'a Inner,
     range: KeyRange,
 }
 
 impl Operation for Page<'_> {
-    /// Kinds and names, what is wrong, and what is left.
+    /// Kinds and names, violations, and the rest of the range.
     type Output = (Vec<(u64, String)>, Vec<String>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -93,7 +93,7 @@ impl Operation for Page<'_> {
     }
 }
 
-/// The leases of what is being done, slices of the work and indexes that are built: few.
+/// The leases of running work, slices and index builds, which are few.
 struct Leases<'a> {
     inner: &'a Inner,
 }
@@ -110,7 +110,7 @@ impl Operation for Leases<'_> {
     }
 }
 
-/// Whether a database has something to do of a kind and, at the same moment, no entry that says so.
+/// Checks whether a database has work of a kind but, in the same transaction, no entry for it.
 struct Forgotten<'a> {
     inner: &'a Inner,
     name: &'a str,

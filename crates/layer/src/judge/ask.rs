@@ -1,8 +1,8 @@
-//! Asking the rules of a database's design documents about writes.
+//! Runs the rules of a database's design documents on writes.
 //!
-//! What a rule sees is immutable once it is found: the edit, the revision that it replaces, and the rules as of a version
-//! of the database's record, `_security` among them. So it is asked before the write's transaction, which takes no longer
-//! for it, and that transaction fails if the version is another one by then. The user is that of the request.
+//! The inputs of a rule are immutable: the edit, the revision that it replaces, and the rules at a version of the
+//! database's record, including `_security`. Rules therefore run before the write's transaction, which they do not
+//! prolong, and the transaction fails if the version has changed. The user is that of the request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,25 +29,25 @@ use crate::read::all_docs::AllDocsQuery;
 use crate::store::proto::DatabaseRecord;
 use crate::store::transaction::Transaction;
 
-/// The member of a design document that judges.
+/// The member of a design document with its validator.
 const MEMBER: &str = "validate_doc_update";
 
-/// How many ancestors of a replicated revision are looked at for a body.
+/// The most ancestors of a replicated revision that are searched for a body.
 const ANCESTORS_MAX: usize = 16;
 
-/// Text of design documents that judge, in a database, at most.
+/// The most text of a database's design documents with validators, in bytes.
 const DESIGN_BYTES_MAX: usize = 16_000_000;
 
-/// What is kept of all reasons that functions give for refusing edits of a batch, in bytes.
+/// The memory limit for all reasons with which functions refuse edits of a batch, in bytes.
 const REASONS_BYTES_MAX: usize = 8_000_000;
 
-/// What is kept of each at least.
+/// The length of each reason that is kept at least, in bytes.
 const REASON_BYTES_MIN: usize = 40;
 
-/// The rules of a database as of a version of its record.
+/// The rules of a database at a version of its record.
 #[derive(Clone, Default)]
 pub(crate) struct Rules {
-    /// What says of documents in which channels they are; nothing does in a database without.
+    /// The source of channels; `None` in a database without channels.
     routes: Option<Routes>,
     validators: Arc<[Arc<dyn Rule>]>,
 }
@@ -60,18 +60,18 @@ impl fmt::Debug for Rules {
 }
 
 impl Instance {
-    /// The rules, read once for each version of the record: where they have changed since, the record's version has too.
+    /// Returns the rules, read once for each version of the record, which changes with them.
     async fn rules(&self, database: &Reader) -> Result<Rules> {
         self.rules.get_or_try_init(|| load(database, self)).await.cloned()
     }
 
-    /// Whether a write of this document may change what judges.
+    /// Returns whether a write of this document may change the rules.
     pub(crate) fn is_judged_by(&self, edit: &Edit<'_>) -> bool {
         let brings = || !edit.deleted && edit.body.get(MEMBER).is_some();
         DocumentId::of(&edit.id).is_design() && (self.record.rules > 0 || brings())
     }
 
-    /// Tells every process that what judges has changed.
+    /// Notifies every process that the rules have changed.
     pub(crate) fn change_rules(&self, trx: &Transaction) {
         let record = DatabaseRecord { rules: self.record.rules + 1, ..self.record.clone() };
         trx.set(&self.record_key, &record.encode_to_vec());
@@ -80,8 +80,7 @@ impl Instance {
 }
 
 impl DatabaseRecord {
-    /// Sets `_security`. Functions that are asked about writes see it, so that what they said under another
-    /// one holds no more.
+    /// Sets `_security`. Functions see it, so verdicts under the old one become invalid.
     pub(crate) fn set_security(&mut self, security: &[u8]) {
         if self.security != security {
             self.security = security.to_vec();
@@ -90,12 +89,12 @@ impl DatabaseRecord {
     }
 }
 
-/// What tells a database from all others, those that had its name before included.
+/// Identifies a database, and distinguishes it from earlier ones of the same name.
 pub(super) fn named(instance: &Instance) -> String {
     named_by(&instance.name, instance.incarnation())
 }
 
-/// The same of a database of this name; 0: one that is yet to be.
+/// Identifies a database of this name; incarnation 0: a database to be created.
 pub(crate) fn named_by(name: &str, incarnation: u64) -> String {
     format!("{name}/{incarnation}")
 }
@@ -124,7 +123,7 @@ async fn load(database: &Reader, instance: &Instance) -> Result<Rules> {
     Ok(Rules { routes, validators: found.into() })
 }
 
-/// A refusal with as much of its reason as there is room for where so many edits may be refused.
+/// Truncates the reason of a refusal to its share of the limit for `edits` edits.
 pub(super) fn cut(mut refusal: Refusal, edits: usize) -> Refusal {
     if let Refusal::Forbidden(reason)
     | Refusal::Unauthorized(reason)
@@ -140,34 +139,34 @@ pub(super) fn cut(mut refusal: Refusal, edits: usize) -> Refusal {
     refusal
 }
 
-/// An edit that is asked about.
+/// An edit to be judged.
 pub(crate) struct Asked<'a, 'e> {
     pub(crate) edit: &'a Edit<'e>,
-    /// The tombstone on which a document is made again by an edit that does not name it, as far as it is known.
+    /// The tombstone on which an edit without a parent recreates a document, if known.
     pub(crate) upon: Option<&'a RevId>,
 }
 
-/// What was said of an edit, and what that rests on beside the rules.
+/// The judgement of an edit, and its inputs beside the rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Judged {
     pub(crate) judgement: Judgement,
-    /// Its revision was there already, and nobody was asked.
+    /// True if the revision already existed, and no rule was run.
     pub(crate) was_there: bool,
-    /// As it was asked with: [`Asked::upon`].
+    /// See [`Asked::upon`].
     pub(crate) upon: Option<RevId>,
-    /// In a database with channels: what who writes has, if they do not see all.
+    /// The author's access, in a database with channels; `None`: unrestricted.
     pub(crate) held: Option<Arc<HeldAt>>,
 }
 
 impl Judged {
-    /// Nobody has anything to say.
+    /// A judgement without effects.
     pub(crate) fn may() -> Judged {
         Judged { judgement: Ok(Verdict::default()), was_there: false, upon: None, held: None }
     }
 }
 
-/// Asks the database's rules about edits. `of`: how many edits the whole request has. `is_anew`: what was remembered of who writes was no
-/// longer so.
+/// Runs the database's rules on edits. `of`: the number of edits in the whole request. `is_anew`: the cached access of
+/// the author was outdated.
 pub(crate) async fn judge(
     database: &Database,
     instance: &Instance,
@@ -177,7 +176,7 @@ pub(crate) async fn judge(
 ) -> Result<Vec<Judged>> {
     let all_may = || vec![Judged::may(); asked.len()];
     let is_design = |asked: &Asked<'_, '_>| DocumentId::of(&asked.edit.id).is_design();
-    // What the server writes of its own accord is not judged.
+    // The server's own writes are not judged.
     let Some(user) = database.actor().user() else { return Ok(all_may()) };
     let has_rules = instance.record.rules > 0 || instance.channels() > 0;
     let rules = if has_rules { instance.rules(database).await? } else { Rules::default() };
@@ -211,10 +210,11 @@ pub(crate) async fn judge(
     Ok(judged)
 }
 
-/// What the database's function, or the document itself, says of an edit upon `old`; without a `writer` all requirements are met.
+/// Routes an edit upon `old` by the database's function, or by the document itself; without a `writer` all requirements
+/// are met.
 ///
 /// # Errors
-/// [`Refusal::InvalidSetting`]: it has no channels.
+/// [`Refusal::InvalidSetting`]: the database has no channels.
 pub(crate) async fn routed(
     database: &Reader,
     instance: &Instance,
@@ -233,18 +233,18 @@ pub(crate) async fn routed(
     Ok(routes.route(write).await)
 }
 
-/// What an edit is judged with.
+/// The inputs of a judgement, with their memory permit.
 pub(super) struct WithRoom {
-    /// What it replaces.
+    /// The revision that it replaces.
     pub(super) old: Option<Document>,
     pub(super) room: Option<Room>,
-    /// About how much its texts take, in bytes.
+    /// The approximate bytes of its texts.
     pub(super) bytes: usize,
 }
 
-/// The revision that an edit replaces, with room for the edit's texts and its own: many edits wait for their functions at
-/// once, small ones of large documents among them. What finds no room is not held while it waits for some. `None`: the edit's
-/// revision is there already.
+/// Reads the revision that an edit replaces, with a permit for the texts of both: many edits wait for their functions
+/// at once, among them small edits of large documents. A text is dropped while it waits for a permit. `None`: the
+/// edit's revision already exists.
 pub(super) async fn with_room(
     database: &Reader,
     edit: &Edit<'_>,
@@ -256,7 +256,7 @@ pub(super) async fn with_room(
     loop {
         let reading = match (edit.parent.as_ref().or(upon), &edit.history) {
             (None, None) => None,
-            // It is never closed.
+            // The semaphore is never closed.
             _ => database.inner.turns.judged_reads.acquire().await.ok(),
         };
         let old = match replaced(database, edit, upon, eyes).await? {
@@ -271,7 +271,7 @@ pub(super) async fn with_room(
             Some(room) => return Ok(Some(WithRoom { old, room: Some(room), bytes })),
             None => drop(old),
         }
-        // What was read then is what is read again: revisions do not change.
+        // The revision is read again: revisions do not change.
         room = Some(judge.room(named, bytes).await?);
     }
 }
@@ -279,7 +279,7 @@ pub(super) async fn with_room(
 const REVISION_BYTES: usize = 40;
 const ATTACHMENT_BYTES: usize = 200;
 
-/// About how long an edit's text is.
+/// The approximate length of an edit's text.
 fn edit_bytes(edit: &Edit<'_>) -> usize {
     let names: usize = edit.attachments.iter().map(|(name, _)| name.len() + ATTACHMENT_BYTES).sum();
     text_bytes(&edit.body) + names + edit.history.as_ref().map_or(0, Vec::len) * REVISION_BYTES
@@ -290,7 +290,7 @@ fn document_bytes(document: &Document) -> usize {
     document.body.len() + names + document.revisions.as_ref().map_or(0, Vec::len) * REVISION_BYTES
 }
 
-/// About how long a value's text is: no deeper than the parser goes.
+/// The approximate length of a value's text. The parser bounds the depth of the recursion.
 fn text_bytes(value: &Value<'_>) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 6,
@@ -302,17 +302,18 @@ fn text_bytes(value: &Value<'_>) -> usize {
     }
 }
 
-/// What an edit replaces.
+/// The revision that an edit replaces.
 pub(crate) enum Replaced {
-    /// Its revision is there already.
+    /// The edit's own revision already exists.
     Itself,
-    /// Nothing that has a body.
+    /// No revision with a body.
     Nothing,
-    /// This revision: its parent, of a replicated one the nearest ancestor whose body is there.
+    /// The parent; for a replicated revision the nearest ancestor with a body.
     Revision(Box<Document>),
 }
 
-/// `eyes`: whose must see that its revision is there, or have pushed it, as for `_revs_diff`; for others it is a new one.
+/// Finds the revision that an edit replaces. `eyes`: the reader who must see the edit's revision, or have pushed it,
+/// for it to count as existing, as for `_revs_diff`.
 pub(crate) async fn replaced(
     database: &Reader,
     edit: &Edit<'_>,
@@ -323,7 +324,7 @@ pub(crate) async fn replaced(
         None => edit.parent.as_ref().or(upon).into_iter().cloned().collect(),
         Some(path) => {
             let wanted = [(edit.id.to_string(), path.clone())];
-            // Whether it is there or not: whoever may not know it could tell by the time.
+            // Both cases take the same time, so that timing does not reveal the revision's existence.
             let known = async {
                 let (Some(asker), Some(rev)) = (eyes, path.first()) else { return Ok::<_, Error>(true) };
                 let wanted = [(edit.id.to_string(), vec![rev.clone()])];
@@ -374,7 +375,7 @@ mod tests {
         }
     }
 
-    /// Says of each edit the channel that its design document is named by, and lets `anna` into it for a while.
+    /// Assigns each edit to a channel named after its design document, and grants `anna` access to it for a while.
     struct Channels;
 
     struct Channel(String);
@@ -431,7 +432,7 @@ mod tests {
         let grants = channels.clone().map(|channel| anna_has(&channel));
         let both =
             Verdict { channels: channels.into(), grants: grants.into(), expires_at_ms: Some(9), ..Verdict::default() };
-        // Nobody judges a design document, nor the server.
+        // Neither design documents nor the server are judged.
         assert_eq!(said, [Ok(both), Ok(Verdict::default())]);
         let said = judge(&server, &instance, &[asked(&document)], 1, false).await.unwrap();
         assert_eq!(said[0].judgement, Ok(Verdict::default()));

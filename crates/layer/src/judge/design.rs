@@ -1,5 +1,5 @@
-//! What a design document must be like to be written: the types of the members that something is made of, as CouchDB
-//! asks for them, and functions of views that are functions.
+//! Checks design documents before they are written: the types of the members that Flatbed uses, as CouchDB checks them,
+//! and whether functions of views are functions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::view_bounds::ViewBounds;
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::{FunctionFailure, ViewFunctions};
 
-/// Types that a member may have.
+/// The types of a member.
 #[derive(Debug, Clone, Copy)]
 enum Type {
     Array,
@@ -49,7 +49,7 @@ impl Type {
     }
 }
 
-/// A step of a path: a member of this name, or any, and what it may be if it is there.
+/// A step of a path: a member of this name, or any, and the permitted types.
 type Step = (Option<&'static str>, &'static [Type]);
 
 const ANY: Option<&str> = None;
@@ -73,11 +73,11 @@ const MAPS: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("map
 const MAPS_OF_FIELDS: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("map"), &[Object])];
 const REDUCES: &[Step] = &[(Some("views"), &[Object]), (ANY, &[Object]), (Some("reduce"), &[Text])];
 
-/// Whether a design document may be written to a database. `named` identifies the database. Functions are
-/// not checked if the server runs none, or none of their language, as in CouchDB.
+/// Checks whether a design document may be written to a database. `named` identifies the database. Functions are not
+/// checked if the server runs none, or none of their language, as in CouchDB.
 ///
 /// # Errors
-/// [`Refusal::InvalidDesign`]; [`Refusal::NotJudged`]: its functions could not be looked at.
+/// [`Refusal::InvalidDesign`]; [`Refusal::NotJudged`]: its functions could not be checked.
 pub(super) async fn check(
     body: &Value<'_>,
     (inner, instance): (&Inner, &Instance),
@@ -108,10 +108,10 @@ pub(super) async fn check(
     })
 }
 
-/// For so long a design document's selectors are compiled.
+/// The time limit for compiling a design document's selectors.
 const SELECTORS_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Checks the selectors of a design document's indexes. Slow ones are compiled apart from the runtime's threads.
+/// Checks the selectors of a design document's indexes. Slow ones are compiled outside of the runtime's threads.
 async fn check_selectors(body: &Value<'_>, inner: &Inner, instance: &Instance) -> Result<(), Refusal> {
     let clock = inner.clock.clone();
     let check = move |body: &Value<'_>| {
@@ -133,7 +133,7 @@ async fn check_selectors(body: &Value<'_>, inner: &Inner, instance: &Instance) -
     checked.unwrap_or_else(|| Err(Refusal::not_judged(NotJudged::TimedOut, "the selectors take too long")))
 }
 
-/// The same, but for what its functions are.
+/// Checks everything except the functions.
 fn check_members(body: &Value<'_>, partitioned: bool) -> Result<(), Refusal> {
     let language = body.get("language").and_then(Value::as_str);
     let is_of_fields = language == Some("query");

@@ -1,7 +1,8 @@
-//! What judges writes, and what it says of them.
+//! The interface to the functions that judge writes, and their verdicts.
 //!
-//! The layer knows which design documents judge, and what their judgement rests on: they themselves and `_security`, as
-//! of a version of the database's record. It runs none itself: whoever opens the layer gives it a [`Judge`].
+//! The layer knows which design documents have such functions, and on what a judgement depends: these documents and
+//! `_security`, at a version of the database's record. It runs no functions itself: the program that opens the layer
+//! gives it a [`Judge`].
 
 use std::any::Any;
 use std::sync::Arc;
@@ -14,28 +15,27 @@ use crate::document::edit::{Document, Edit};
 use crate::document::verdict::Verdict;
 use crate::error::{NotJudged, Refusal};
 
-/// What makes rules of design documents, and has the room that judging takes.
+/// Loads rules from design documents, and bounds the memory of judging.
 pub trait Judge: Send + Sync {
-    /// The rule of a design document that judges; `database` tells its database from all others, those that had its name
-    /// before included.
+    /// Returns the rule of a design document. `database` identifies the database, and distinguishes it from earlier
+    /// ones of the same name.
     fn load(&self, design: &Document, database: &str) -> Arc<dyn Rule>;
 
-    /// What judges the documents of a database besides, whatever design documents it has: they are of a kind that the program
-    /// gives a meaning to.
+    /// Returns a further rule for a database with special meaning to the program, in addition to its design documents.
     fn of_database(&self, _name: &str) -> Option<Arc<dyn Rule>> {
         None
     }
 
-    /// The sync function of a database that has channels; `database` as of [`Judge::load`]. `None`: none is run here, and no
-    /// user writes.
+    /// Returns the sync function of a database with channels; `database` as of [`Judge::load`]. `None`: this process
+    /// runs no functions, and refuses writes of users.
     fn sync_function(&self, _database: &str, _source: &str) -> Option<Arc<dyn Rule>> {
         None
     }
 
-    /// Whether a text is a sync function.
+    /// Checks whether a text is a sync function.
     ///
     /// # Errors
-    /// [`Refusal::InvalidDesign`]: it is none. [`Refusal::NotJudged`]: that is not known.
+    /// [`Refusal::InvalidDesign`]: it is not. [`Refusal::NotJudged`]: it could not be checked.
     fn check_sync_function<'a>(
         &'a self,
         _database: &'a str,
@@ -44,63 +44,64 @@ pub trait Judge: Send + Sync {
         Box::pin(async { Err(Refusal::not_judged(NotJudged::Internal, NO_FUNCTIONS)) })
     }
 
-    /// Another number than it gave before: on whose behalf a batch of edits is judged.
+    /// Returns a unique number for the caller of a batch of edits.
     fn caller(&self) -> u64;
 
-    /// Room for what an edit of a database is judged with, of so many bytes in all, if it is there now.
+    /// Returns a permit of `bytes` for the texts of an edit, if one is available now.
     fn try_room(&self, _database: &str, _bytes: usize) -> Option<Room> {
         Some(Box::new(()))
     }
 
-    /// Waits for it, some seconds at most.
+    /// Waits some seconds at most for a permit.
     ///
     /// # Errors
-    /// [`Refusal::NotJudged`]: there was none.
+    /// [`Refusal::NotJudged`]: no permit became available.
     fn room<'a>(&'a self, _database: &'a str, _bytes: usize) -> BoxFuture<'a, std::result::Result<Room, Refusal>> {
         Box::pin(async { Ok(Box::new(()) as Room) })
     }
 }
 
-/// Why nobody writes where nobody judges.
+/// The reason of refusals in a process without functions.
 pub(crate) const NO_FUNCTIONS: &str = "no functions run here";
 
-/// Room that is held until this is dropped.
+/// A memory permit, held until it is dropped.
 pub type Room = Box<dyn Any + Send>;
 
-/// What a design document makes of writes: a validator, for one.
+/// A rule for writes, such as a validator.
 pub trait Rule: Send + Sync {
-    /// Resolves within seconds.
+    /// Judges a write within seconds.
     ///
     /// # Errors
     /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`], [`Refusal::Rejected`], [`Refusal::NotJudged`].
     fn judge<'a>(&'a self, write: Writing<'a>) -> BoxFuture<'a, Judgement>;
 
-    /// The same of several of one request, which are small: as many answers, in their order, each as if it were judged alone.
+    /// Judges several small writes of one request: returns as many answers, in their order, each as if the write were
+    /// judged alone.
     fn judge_all<'a>(&'a self, writes: Vec<Writing<'a>>) -> BoxFuture<'a, Vec<Judgement>> {
         Box::pin(join_all(writes.into_iter().map(|write| self.judge(write))))
     }
 }
 
-/// What is to be written.
+/// A write to be judged.
 #[derive(Debug, Clone, Copy)]
 pub struct Writing<'a> {
     /// The edit.
     pub edit: &'a Edit<'a>,
-    /// The revision that it replaces, if it does.
+    /// The revision that it replaces, if any.
     pub old: Option<&'a Document>,
-    /// Who writes: that of the request, whatever has become of the user since.
+    /// The user of the request, whatever has changed about the user since.
     pub user: &'a User,
     /// The database's name.
     pub database: &'a str,
-    /// Of [`Judge::caller`]: what a rule leaves behind is seen by calls of the same caller alone.
+    /// See [`Judge::caller`]. Only calls with the same caller share the state of a rule.
     pub caller: u64,
     /// The database's `_security`, if it was set.
     pub security: Option<&'a [u8]>,
-    /// In a database that has channels: who writes, with what they have. `None`: who meets whatever is required.
+    /// The author and the author's access, in a database with channels. `None`: an author who meets all requirements.
     pub writer: Option<&'a Arc<Writer>>,
-    /// The present, in seconds of Unix time.
+    /// The current time, in seconds of Unix time.
     pub now_s: u64,
 }
 
-/// What a rule says of an edit, or all of them together: why it may not be made, or what it means if it is.
+/// The judgement of one rule or of all: the refusal, or the effects of the edit.
 pub type Judgement = std::result::Result<Verdict, Refusal>;

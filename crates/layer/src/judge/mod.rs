@@ -1,4 +1,4 @@
-//! Who says whether a write is allowed, asked before its transaction.
+//! Judges writes before their transactions.
 
 pub(crate) mod ask;
 mod design;

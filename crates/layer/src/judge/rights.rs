@@ -1,4 +1,5 @@
-//! Who writes in a database that has channels, as its sync function sees them, and that they still have it when it is committed.
+//! The rights of authors in a database with channels: as its sync function sees them, and verified when the write
+//! commits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// What who writes has; `None`: they see all. What is remembered is enough, since the write's own transaction looks at it again
-/// ([`Fences`]); `is_anew`: it was no longer so.
+/// Returns the author's access; `None`: unrestricted. Cached access is enough, since the write's own transaction
+/// verifies it ([`Fences`]). `is_anew`: the cached access was outdated.
 pub(crate) async fn held(
     database: &Reader,
     instance: &Instance,
@@ -39,15 +40,16 @@ pub(crate) async fn held(
     if let Some(held) = Holding::cached(inner, instance, asker).filter(|_| !is_anew) {
         return Ok(Some(held));
     }
-    // Of another instance that has come into its place it says nothing: the write begins anew then.
+    // If another database has taken its place, the write begins again.
     transaction::read(&inner.db, &inner.metrics, &mut Read(inner, instance, asker)).await.map(Some)
 }
 
-/// Who writes, to a sync function. A member by `_security` who is no user of the database is called by a name that no user has.
+/// Returns the author for a sync function. A member by `_security` who is no user of the database gets a name that no
+/// user has.
 ///
 /// # Errors
-/// They are nobody here: the guest whom no administrator lets in, a user who is gone or disabled, an account that is neither a user nor a
-/// member.
+/// The author is unknown here: a guest without access, a user who is deleted or disabled, an account that is neither a
+/// user nor a member.
 pub(crate) fn writer(asker: &Asker, held: &HeldAt) -> std::result::Result<Arc<Writer>, Refusal> {
     asker.admitted(held)?;
     let name = match asker {
@@ -58,7 +60,7 @@ pub(crate) fn writer(asker: &Asker, held: &HeldAt) -> std::result::Result<Arc<Wr
     Ok(held.as_writer(name, asker.writer(held)))
 }
 
-/// Whether somebody may bring what no function sees, as far as is remembered of them: data for documents that are yet to be judged.
+/// Checks with cached access whether a client may upload data for documents that are judged later.
 ///
 /// # Errors
 /// As of [`writer`].
@@ -74,14 +76,14 @@ pub(crate) async fn admitted(database: &Database, instance: &Instance) -> Result
     Ok(())
 }
 
-/// What those have who write in one transaction, being looked at again.
+/// Verifies the access of a transaction's authors.
 pub(crate) struct Fences {
     reads: Vec<(usize, Fencing)>,
     are_same: HashMap<usize, bool>,
 }
 
 impl Fences {
-    /// Asks for their versions, each once.
+    /// Begins to read the version of each author's access once.
     pub(crate) fn begin<'h>(trx: &Transaction, held: impl Iterator<Item = &'h Arc<HeldAt>>) -> Fences {
         let mut fences = Fences { reads: Vec::new(), are_same: HashMap::new() };
         for held in held {
@@ -93,7 +95,6 @@ impl Fences {
         fences
     }
 
-    /// Waits for them.
     pub(crate) async fn arrived(mut self) -> Result<Fences> {
         for (place, read) in std::mem::take(&mut self.reads) {
             self.are_same.insert(place, read.holds().await?);
@@ -101,7 +102,7 @@ impl Fences {
         Ok(self)
     }
 
-    /// Whether somebody has what they were judged by.
+    /// Returns whether the access by which an author was judged is still current.
     pub(crate) fn is_same(&self, held: &Arc<HeldAt>) -> bool {
         self.are_same.get(&Arc::as_ptr(held).addr()).is_some_and(|is_same| *is_same)
     }

@@ -1,4 +1,4 @@
-//! What says of a revision in which channels it is: the database's sync function, or where it has none the document itself.
+//! Assigns revisions to channels: by the database's sync function, or else by the document itself.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::layer::Inner;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// What says of documents in which channels they are.
+/// The source of a document's channels.
 #[derive(Clone)]
 pub(super) enum Routes {
-    /// Their own members `channels`.
+    /// The document's member `channels`.
     Members,
     /// The database's sync function.
     Function(Arc<dyn Rule>),
@@ -29,7 +29,7 @@ impl Routes {
         matches!(self, Routes::Function(_))
     }
 
-    /// What the database's record says it is.
+    /// Loads the source that the database's record names.
     pub(super) async fn load(inner: &Inner, instance: &Instance) -> Result<Routes> {
         let Some(function) = transaction::read(&inner.db, &inner.metrics, &mut ReadFunction(instance)).await? else {
             return Ok(Routes::Members);
@@ -40,7 +40,7 @@ impl Routes {
         Ok(Routes::Function(function.ok_or_else(failed)?))
     }
 
-    /// What becomes of an edit; without a `writer` all requirements are met.
+    /// Routes an edit; without a `writer` all requirements are met.
     pub(super) async fn route(&self, write: Writing<'_>) -> Judgement {
         match self {
             Routes::Function(function) => completed(&write, function.judge(write).await?),
@@ -54,7 +54,7 @@ impl Routes {
         }
     }
 
-    /// The same of several, in their order.
+    /// Routes several edits, in their order.
     pub(super) async fn route_all(&self, writes: Vec<Writing<'_>>) -> Vec<Judgement> {
         let Routes::Function(function) = self else {
             return join_all(writes.into_iter().map(|write| self.route(write))).await;
@@ -64,21 +64,21 @@ impl Routes {
     }
 }
 
-/// What was said of an edit, with what the edit itself says.
+/// Adds the edit's own properties to its verdict.
 fn completed(write: &Writing<'_>, mut verdict: Verdict) -> Judgement {
     verdict.writer = write.writer.map(|writer| writer.mark.clone()).filter(|mark| !mark.is_empty());
     if let (None, Some(Expiry::At(second))) = (verdict.expires_at_ms, write.edit.expiry) {
         verdict.expires_at_ms = Some(second.saturating_mul(1_000));
     }
     if write.edit.deleted {
-        // What is gone does not end.
+        // A deleted document does not expire.
         verdict.expires_at_ms = None;
     }
     verdict.check()
 }
 
-/// The sync function that is stored. A later one than the instance's record knows has another record, by which no write
-/// of this one is committed.
+/// Reads the stored sync function. A newer function than the instance knows belongs to a newer record, with which no
+/// write of this instance commits.
 pub(crate) struct ReadFunction<'a>(pub(crate) &'a Instance);
 
 impl Operation for ReadFunction<'_> {

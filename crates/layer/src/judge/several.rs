@@ -1,9 +1,9 @@
-//! Judging the edits of a request: a sync function is asked about small ones together.
+//! Judges the edits of a request, and passes small ones to a sync function together.
 //!
-//! Where a function runs is another thread, and the way there and back takes as long as a small function itself: a lock, a
-//! waking, a timer, an answer. So small edits of a request take it together, in their order. Each has its own answer, and a
-//! refusal, or a bound that it breaks, is its own. Whatever an edit needs until it is ready for that (what it replaces, room)
-//! comes before and never waits beside it: nothing that others wait for is held while a function runs.
+//! A function runs on another thread, and the round trip takes as long as a small function: a lock, a wake-up, a timer,
+//! an answer. Small edits of a request therefore share it, in their order. Each has its own answer, and a refusal or an
+//! exceeded bound concerns that edit alone. The preparation of an edit (the revision that it replaces, memory) comes
+//! first: no shared resource is held while a function runs.
 
 use std::sync::Arc;
 
@@ -23,17 +23,17 @@ use crate::judge::design;
 use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::judge::routes::Routes;
 
-/// Edits of a request that are judged at once.
+/// The number of edits of a request that are judged concurrently.
 const JUDGED_AT_ONCE: usize = 8;
 
-/// Small edits that a sync function is asked about together, and how many times so many at once.
+/// The number of small edits passed to a sync function together, and of such batches that are prepared concurrently.
 const ROUTED_TOGETHER: usize = 32;
 const ROUTED_AT_ONCE: usize = 2;
 
-/// Those are small whose texts, that of what they replace included, are judged with so many bytes at most ([`with_room`]).
+/// The largest edit that counts as small, in bytes of its text and of the text that it replaces ([`with_room`]).
 const SMALL_BYTES: usize = 8_000;
 
-/// What the edits of a request are judged with.
+/// The parameters for judging the edits of a request.
 pub(super) struct Judging<'a> {
     pub(super) database: &'a Database,
     pub(super) instance: &'a Instance,
@@ -41,31 +41,31 @@ pub(super) struct Judging<'a> {
     pub(super) judge: Option<&'a dyn Judge>,
     pub(super) validators: Vec<&'a dyn Rule>,
     pub(super) routes: Option<&'a Routes>,
-    /// Who writes, to the function; why they may not.
+    /// The author, for the function, or the refusal of the author.
     pub(super) writer: std::result::Result<Option<&'a Arc<Writer>>, &'a Refusal>,
-    /// What tells the database from all others.
+    /// Identifies the database.
     pub(super) named: String,
-    /// Of [`Judge::caller`].
+    /// See [`Judge::caller`].
     pub(super) caller: u64,
-    /// How many edits the whole request has.
+    /// The number of edits in the whole request.
     pub(super) of: usize,
 }
 
-/// An edit on its way.
+/// A prepared edit.
 enum Prepared {
-    /// Nobody else is to be asked.
+    /// No function remains to be run.
     Judged(Judged),
-    /// What it replaces is known; it is judged with so many bytes of texts.
+    /// The replaced revision is known; `bytes` is the size of the texts.
     Small { old: Option<Document>, bytes: usize },
 }
 
 impl Judging<'_> {
-    /// What is said of each, in their order.
+    /// Judges all edits, in their order.
     pub(super) async fn all(&self, asked: &[Asked<'_, '_>]) -> Result<Vec<Judged>> {
         if let [asked] = asked {
             return Ok(vec![self.alone(asked).await?]);
         }
-        // Of few each of those that run at once has its part.
+        // A small batch divides the edits among the concurrent parts.
         let (together, at_once) = match self.routes {
             Some(Routes::Function(_)) => {
                 (asked.len().div_ceil(ROUTED_AT_ONCE).clamp(1, ROUTED_TOGETHER), ROUTED_AT_ONCE)
@@ -95,13 +95,13 @@ impl Judging<'_> {
         })
     }
 
-    /// Some together; of what each needs before that, so many at once.
+    /// Judges a part together, after preparing up to `at_once` edits concurrently.
     async fn part(&self, part: &[Asked<'_, '_>], at_once: usize) -> Result<Vec<Judged>> {
         let prepared: Vec<BoxFuture<'_, Result<Prepared>>> =
             part.iter().map(|asked| Box::pin(self.prepare(asked, true)) as _).collect();
         let prepared: Vec<Result<Prepared>> = stream::iter(prepared).buffered(at_once).collect().await;
         let mut judged = Vec::with_capacity(part.len());
-        // Each with its place, and what it replaces.
+        // Each with its index and the revision that it replaces.
         let mut small: Vec<(usize, &Asked<'_, '_>, Option<Document>)> = Vec::new();
         let mut bytes = 0;
         for (asked, prepared) in part.iter().zip(prepared) {
@@ -110,7 +110,7 @@ impl Judging<'_> {
                 Ok(Prepared::Small { old, bytes: its }) => {
                     small.push((judged.len(), asked, old));
                     bytes += its;
-                    // What gets no answer is not written.
+                    // An edit without an answer is not written.
                     Err(not_routed().into())
                 }
                 Err(error) => Err(error),
@@ -129,10 +129,10 @@ impl Judging<'_> {
         Ok(judged)
     }
 
-    /// What says of small ones where they go, in their order.
+    /// Routes small edits, in their order.
     async fn routed(&self, writes: Vec<Writing<'_>>, bytes: usize) -> Vec<Judgement> {
         let Some(routes) = self.routes else { return Vec::new() };
-        // All their texts wait at once, and that is much where many requests do. One alone takes no room.
+        // All their texts wait together, which takes much memory with many requests. A single one takes no permit.
         let room = self.judge.map_or_else(|| Some(Box::new(()) as _), |judge| judge.try_room(&self.named, bytes));
         if room.is_some() {
             return routes.route_all(writes).await;
@@ -144,10 +144,10 @@ impl Judging<'_> {
         said
     }
 
-    /// Judges an edit, or, where it may be judged together with others and is small, what must be before that.
+    /// Judges an edit, or prepares it if it is small and may be judged with others.
     async fn prepare(&self, Asked { edit, upon }: &Asked<'_, '_>, is_together: bool) -> Result<Prepared> {
         let Judging { database, instance, routes, .. } = self;
-        // As in CouchDB: a broken function must not keep anybody from mending it.
+        // As in CouchDB, a broken function must not prevent its own repair.
         if DocumentId::of(&edit.id).is_design() {
             if !edit.deleted {
                 let functions = database.inner.views.functions();
@@ -165,14 +165,14 @@ impl Judging<'_> {
         }
         let writer = self.writer.map_err(Refusal::clone)?;
         let upon = upon.filter(|_| routes.is_some());
-        // Who may not see all is answered about what they do not see as where it were not there: by the function.
+        // The function sees a document that its author may not read as missing.
         let eyes = writer.map(|_| database.asker());
         let found = with_room(database, edit, (upon, eyes), self.judge, &self.named).await?;
         let Some(WithRoom { mut old, room, bytes }) = found else {
             return Ok(Prepared::Judged(Judged { was_there: true, ..Judged::may() }));
         };
         if let (Some(old), true) = (&mut old, upon.is_some()) {
-            // One that has ended is a tombstone, whether that is written or not.
+            // An expired document is a tombstone, whether or not that is written yet.
             old.deleted = true;
             old.body.clear();
         }
@@ -188,7 +188,7 @@ impl Judging<'_> {
         judged.map(Prepared::Judged)
     }
 
-    /// What validators say of an edit behind what its routes do.
+    /// Runs validators on an edit after its routing.
     async fn validated(
         &self,
         Asked { edit, upon }: &Asked<'_, '_>,
@@ -196,7 +196,7 @@ impl Judging<'_> {
         routed: Judgement,
     ) -> Result<Judged> {
         let mut verdict = routed.map_err(|refusal| cut(refusal, self.of))?;
-        // As in CouchDB there is nothing below a document that is made again.
+        // As in CouchDB a recreated document replaces nothing.
         let old = old.filter(|_| upon.is_none() || self.routes.is_none());
         for rule in &self.validators {
             let said = rule.judge(self.writing(edit, old)?).await.map_err(|refusal| cut(refusal, self.of))?;
@@ -224,7 +224,7 @@ impl Judging<'_> {
     }
 }
 
-/// What is refused is refused of the edit alone.
+/// Turns a refusal into the result of its edit.
 fn of_the_edit(said: Result<Judged>) -> Result<Judged> {
     match said {
         Err(Error::Refused(refusal)) => Ok(Judged { judgement: Err(refusal), ..Judged::may() }),
@@ -250,12 +250,12 @@ mod tests {
     use crate::judge::judgement::Room;
     use crate::write::batch::resolved;
 
-    /// A function that says in which channel a document is, and remembers how many it was asked about at once.
+    /// A function that assigns a channel to each document, and records the sizes of its batches.
     #[derive(Clone, Default)]
     struct Counts {
         asked: Arc<Mutex<Vec<usize>>>,
         is_full: Arc<AtomicBool>,
-        /// It leaves the last out.
+        /// Makes it omit the last answer.
         is_short: Arc<AtomicBool>,
     }
 
@@ -359,14 +359,14 @@ mod tests {
             .collect();
         counts.taken();
         assert_eq!(told().await, expected);
-        // The last of 70 in parts of 32; in the first part are the large one and the one that no function judges.
+        // The last of 70 in batches of 32; the first batch has the large edit and the one without a function.
         assert_eq!(counts.taken(), [1, 6, 30, 32]);
-        // Where there is no room for so much at once, each goes by itself.
+        // Without room for a batch each edit goes alone.
         counts.is_full.store(true, Ordering::Relaxed);
         assert_eq!(told().await.len(), 70);
         assert_eq!(counts.taken(), [1; 69]);
         counts.is_full.store(false, Ordering::Relaxed);
-        // What gets no answer is not written.
+        // An edit without an answer is not written.
         counts.is_short.store(true, Ordering::Relaxed);
         let told = told().await;
         let unanswered: Vec<usize> =
