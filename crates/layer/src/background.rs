@@ -1,11 +1,11 @@
-//! What a server does in the background, for whoever puts the program together to start: the layer itself begins nothing.
+//! The background work of a server. The program starts it: the layer itself starts no tasks.
 //!
-//! What is to be done for a database, or for the root, is noted where it becomes due ([`crate::store::due`]). Each process looks
-//! from time to time at what is due by now, one range that is empty where nothing is. The work lies in 256 slices, by the
-//! database's name; of each slice that has something due one process does all, under a lease that is there as long as it works.
-//! So what it costs does not grow with databases, and little with processes.
+//! Work for a database or the root is noted when it becomes due ([`crate::store::due`]). Each process regularly reads
+//! the due work, one range that is usually empty. Work is divided into 256 slices by the database's name. One process
+//! does all work of a slice, under a lease that it holds while it works. The cost therefore does not grow with the
+//! number of databases, and little with that of processes.
 //!
-//! What is half done when its time is over, or its process dies, stays due, and goes on where it was.
+//! Work that is unfinished when its time is over or its process dies stays due, and resumes.
 
 mod kinds;
 mod list;
@@ -32,31 +32,31 @@ use crate::store::due::Kind;
 use crate::store::once::random_id;
 use turns::Turns;
 
-/// What this process has noted and another one's slice has is looked at again after this time, then after twice that.
+/// The first delay before work that this process has noted in another process's slice is checked; it doubles once.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Groups of views that are due in this time are looked at when a process begins: writes are noted so far ahead.
+/// The time ahead of which a starting process takes up due groups of views: writes note them that far ahead.
 const TAKEN_UP_AHEAD: Duration = Duration::from_secs(2 * 60);
 
-/// Of each database for so long at most, before the next one's are.
+/// The time limit per database before the next one's groups are taken up.
 const TAKEN_UP_FOR: Duration = Duration::from_secs(1);
 
-/// Between two looks at what is cached.
+/// The interval at which the cache is swept.
 const CACHE_EVERY: Duration = Duration::from_secs(60);
 
-/// How the work in the background is done.
+/// Options of the background work.
 #[derive(Debug, Clone)]
 pub struct BackgroundOptions {
-    /// Between two looks at what is due, about: each process draws its own, so that they do not look at the same time. What
-    /// becomes due in the same process is seen at once.
+    /// The approximate interval between reads of the due work: each process draws its own, so that they spread. Work
+    /// that becomes due in the same process is seen at once.
     pub look_every: Duration,
-    /// A process that was not heard of for so long has lost its leases.
+    /// The time without renewal after which a process loses its leases.
     pub silence_max: Duration,
-    /// Slices that a process works in at once.
+    /// The number of slices that a process works in concurrently.
     pub slices_max: usize,
-    /// For how long a piece of work goes on before others of its slice get their turn.
+    /// The time slice of a task before others of its slice get their turn.
     pub turn: Duration,
-    /// What is due only after this time is done now.
+    /// The time ahead of which due work is done.
     pub ahead: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Default for BackgroundOptions {
     }
 }
 
-/// The work in the background of one process. Where it is dropped the work ends where it stands, as with the process.
+/// The background work of one process. Dropping it aborts the work, which resumes later as after a crash.
 pub struct Background {
     cache: Arc<Cache>,
     worker: Arc<Worker>,
@@ -80,7 +80,7 @@ pub struct Background {
 }
 
 impl Background {
-    /// Of a layer; what it writes is the server's own.
+    /// Prepares the background work of a layer. Its writes are the server's own.
     ///
     /// # Errors
     /// [`NoRandomness`](crate::Error::NoRandomness).
@@ -93,7 +93,7 @@ impl Background {
         Ok(Background { cache, worker, tasks: Mutex::default() })
     }
 
-    /// Begins it, in tasks of its own; [`Background::stop`] ends it.
+    /// Starts the work in tasks of its own; [`Background::stop`] ends it.
     pub fn start(&self) {
         let (cache, worker) = (self.cache.clone(), self.worker.clone());
         let pause = worker.options.look_every;
@@ -115,7 +115,7 @@ impl Background {
         }));
     }
 
-    /// Ends what was begun: it may be left half done, and goes on in another process, or when this one is started again.
+    /// Stops the work. Unfinished work resumes in another process, or when this one starts it again.
     #[boxed]
     pub async fn stop(&self) {
         if self.tasks.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
@@ -127,7 +127,7 @@ impl Background {
         tokio::join!(cache.ended(), worker.ended());
     }
 
-    /// Does what is due by now and no other process is at, to its end. Returns how many pieces of work that were.
+    /// Does all work that is due and not leased to other processes, to its end. Returns the number of tasks done.
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage), [`Renewing`](crate::Error::Renewing).
@@ -149,7 +149,7 @@ impl Drop for Background {
     }
 }
 
-/// Takes what is gone out of the process's memory.
+/// Removes deleted databases from the process's memory.
 struct Cache {
     layer: Layer,
     status: Status,
@@ -184,16 +184,16 @@ impl Job for Cache {
     }
 }
 
-/// Looks at what is due, and does it.
+/// Reads the due work, and does it.
 struct Worker {
     layer: Layer,
     actor: ServerActor,
     owner: Owner,
     options: BackgroundOptions,
     status: Status,
-    /// Of slices that have something due, or a lease.
+    /// The leases of slices with due work.
     claims: Mutex<HashMap<u8, Arc<Claim>>>,
-    /// Slices have something due for which this process has no time yet.
+    /// True if slices with due work wait for this process.
     are_some_waiting: Arc<AtomicBool>,
 }
 
@@ -216,10 +216,10 @@ impl Job for Worker {
     }
 
     async fn run(&self, _: Run) -> std::result::Result<Next, Failure> {
-        // Work that a process left which is gone is taken over as soon as its lease may be.
+        // Work of a dead process is taken over as soon as its lease has expired.
         let (mut turns, mut pause) = (Turns::new(self), LOOK_AGAIN.min(self.options.look_every));
         loop {
-            // What comes while it looks is seen by the next look.
+            // Work noted during the read is seen by the next read.
             let mut woken = pin!(self.layer.inner.due.wake.notified());
             if self.is_ending() {
                 while turns.ended().await.is_some() {}
@@ -258,7 +258,7 @@ impl Job for Worker {
 }
 
 impl Worker {
-    /// Looks once, and does what it finds. Returns how many pieces of work were done, or have come further.
+    /// Reads the due work once, and does it. Returns the number of tasks that were done or have made progress.
     async fn round(&self) -> Result<u64> {
         let mut turns = Turns::new(self);
         turns.look().await?;
@@ -277,8 +277,8 @@ impl Worker {
     }
 }
 
-/// Goes on at once with groups of views at which a process was that is gone: its lease of their slices, which lasts for a
-/// while yet, keeps nobody from that, since who works at a group says so in it.
+/// Takes up the groups of views of a dead process at once. Its lease of their slices lasts for a while, but does not
+/// prevent that, since the group's own progress names its process.
 async fn take_up_groups(layer: &Layer) -> Result<()> {
     let found = list::look(&layer.inner, TAKEN_UP_AHEAD, drawn()).await?;
     let due: BTreeSet<&str> = found
@@ -297,7 +297,7 @@ async fn take_up_groups(layer: &Layer) -> Result<()> {
     Ok(())
 }
 
-/// A number drawn by lot: where to begin, and how long to wait.
+/// Returns a random number, for where to begin and how long to wait.
 fn drawn() -> u8 {
     RandomState::new().hash_one(0).to_le_bytes()[0]
 }
@@ -323,7 +323,6 @@ mod tests {
         db.compact().await.unwrap();
         RootLeases(db.inner.clone()).take(&slice_of("db").to_string(), &[9; 16], None).await.unwrap();
         let (done, waited) = waits::count(background.round()).await;
-        // The entry and the lease.
         let Waits { path, bytes_read, .. } = waited;
         let look = Waits { transactions: 1, range_reads: 2, keys_read: 2, bytes_read, path, ..Waits::default() };
         assert_eq!((done.unwrap(), waited, path.depth()), (0, look, 3));

@@ -1,8 +1,8 @@
-//! Builds indexes: enters what was there before they were defined, in the background.
+//! Builds indexes in the background: enters documents that were written before an index was defined.
 //!
-//! Whoever defines an index notes in the same transaction that it is to be built (`index::definitions`), and a process that has
-//! time for it builds it ([`crate::background`]), so that of all processes one does. That is for speed alone: two that build an
-//! index at once leave it as right (`index::build`).
+//! The transaction that defines an index also notes that it is to be built (`index::definitions`), and one process
+//! builds it as background work ([`crate::background`]). That a single process does it only saves work: two that build
+//! an index at once leave it correct (`index::build`).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::store::keys::Counter;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Builds a database's indexes, or goes on with that, for some `time`. Returns whether all are built; `None`: this process is at
-/// one of them already.
+/// Builds a database's indexes, or resumes, for up to `time`. Returns whether all are built; `None`: this process is
+/// already building one of them.
 ///
 /// # Errors
-/// Of the last index that could not be built; those beside it are.
+/// That of the last index that failed; the others are built nevertheless.
 pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<Option<bool>> {
     let until = inner.clock.now() + time;
     let (namespace, total, indexes) = loop {
@@ -38,7 +38,7 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
     };
     let Some(mut builds) = indexes.into_iter().map(begin).collect::<Option<VecDeque<_>>>() else { return Ok(None) };
     let mut failed = None;
-    // A step of each in turn: none waits until another is built.
+    // The indexes take turns, one step each.
     while let Some((number, running, held, pace)) = builds.pop_front() {
         if inner.is_closing() || inner.clock.now() >= until {
             return Ok(Some(false));
@@ -70,8 +70,8 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
     failed.map_or(Ok(Some(true)), Err)
 }
 
-/// A database's namespace, how many documents it has, and its indexes that may not be read yet; `None`: some are to become
-/// others first.
+/// Reads a database's namespace, its number of documents, and its unreadable indexes; `None`: some must be replaced
+/// first.
 struct Unbuilt<'a> {
     inner: &'a Inner,
     name: &'a str,

@@ -1,4 +1,4 @@
-//! The compactions that a process is at, and how far they are.
+//! The running compactions of a process, and their progress.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flatbed_clock::Clock;
 
-/// A compaction under way.
+/// A running compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompactionProgress {
     /// The database.
     pub database: String,
-    /// Changes looked at.
+    /// The number of changes scanned.
     pub changes_done: u64,
-    /// About how many there are.
+    /// The approximate number of changes to scan.
     pub total_changes: u64,
-    /// When it began, in seconds of Unix time.
+    /// The time of its beginning, in seconds of Unix time.
     pub started_at_seconds: u64,
-    /// When it last got on.
+    /// The time of its last progress, in seconds of Unix time.
     pub updated_at_seconds: u64,
 }
 
@@ -38,7 +38,7 @@ struct Progress {
     updated: AtomicU64,
 }
 
-/// One of them; it has ended when this is dropped.
+/// A running compaction. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
     namespace: u64,
@@ -48,12 +48,11 @@ pub(crate) struct Running {
 }
 
 impl Compactions {
-    /// There are none.
     pub(crate) fn new(clock: &Clock) -> Compactions {
         Compactions { all: Arc::default(), clock: clock.clone() }
     }
 
-    /// Notes that one begins. `None`: this process is at one of the namespace already.
+    /// Registers a compaction. `None`: this process already runs one for the namespace.
     pub(crate) fn begin(&self, namespace: u64, database: &str) -> Option<Running> {
         let mut all = lock(&self.all);
         let Entry::Vacant(place) = all.entry(namespace) else { return None };
@@ -81,12 +80,12 @@ impl Compactions {
 }
 
 impl Running {
-    /// It will look at about so many changes.
+    /// Adds to the number of changes to scan.
     pub(crate) fn expect(&self, changes: u64) {
         self.progress.total.store(changes, Ordering::Relaxed);
     }
 
-    /// It got on by so many changes.
+    /// Adds to the number of changes scanned.
     pub(crate) fn get_on(&self, changes: u64) {
         self.progress.done.fetch_add(changes, Ordering::Relaxed);
         self.progress.updated.store(self.clock.unix_seconds(), Ordering::Relaxed);

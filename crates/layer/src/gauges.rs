@@ -1,4 +1,4 @@
-//! What the layer counts, and how what is under way in it stands.
+//! The layer's counters and gauges.
 
 use flatbed_metrics::Family;
 
@@ -6,7 +6,7 @@ use crate::feed::hub::Followers;
 use crate::layer::Layer;
 
 impl Layer {
-    /// All that is counted; cheap enough to be asked for every second.
+    /// Returns all metrics. Cheap enough to be called every second.
     pub fn metrics(&self) -> Vec<Family> {
         let mut families = self.inner.metrics.families();
         let Followers { followers, behind, lag, by_channels, held } = self.followers();
@@ -82,7 +82,7 @@ mod tests {
 
     const LISTED: &str = include_str!("../../../docs/metrics.md");
 
-    /// Who sets up alarms reads there what there is.
+    /// design/http.md lists all metrics for operators.
     #[tokio::test]
     async fn all_families_are_listed() {
         let (layer, _, _storage) = layer().await;

@@ -1,11 +1,12 @@
-//! Brings the documents of a database to where its present sync function puts them, in the background.
+//! Applies a database's current sync function to all documents, in the background.
 //!
-//! Who gives a database a function notes in the same transaction that it has not reached all documents, and of all processes one brings them
-//! there, in the order of their ids, some in a transaction. Each leaf is asked about with its own body and that of the revision below it, and
-//! without a user: whoever wrote it was judged then. A leaf that the function refuses stays where it was. A document whose winner is in other
-//! channels, gives something else or ends at another time has a new sequence, so whoever was past its old one sees what has become of it;
-//! of the others nothing is written. What is written meanwhile is judged by the new function already. Two that do it at once leave it as
-//! right: each step is committed only where the place is the one that it began at.
+//! The transaction that sets a function also notes that the resync is due, and one process runs it over the documents
+//! in the order of their ids, some in each transaction. The function gets each leaf with its own body and that of the
+//! revision below it, and without a user: the author was judged at the time of the write. A leaf that the function
+//! refuses keeps its channels. A document whose winner changes channels, grants or expiry gets a new sequence, so that
+//! readers past its old one see the change; other documents are not written. Writes during the resync are judged by the
+//! new function. Two concurrent resyncs are correct: each step commits only if the position is the one at which it
+//! began.
 
 use std::time::Duration;
 
@@ -44,55 +45,57 @@ use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::write::winner::Bodies;
 
-/// Documents of a transaction.
+/// The documents of a transaction.
 const DOCUMENTS_AT_ONCE: usize = 50;
 
-/// What a transaction writes, about: behind a document with which it has written more it ends.
+/// The approximate bytes that a transaction writes. It ends behind the document that exceeds them.
 const WRITTEN_BYTES_MAX: u64 = 400_000;
 
-/// Documents that are asked about at once. Their bodies are in memory.
+/// The number of documents judged concurrently. Their bodies are in memory.
 const ASKED_AT_ONCE: usize = 4;
 
-/// What a document's other records take, about.
+/// The approximate bytes of a document's other records.
 const ROW_BYTES: u64 = 400;
 
-/// Leaves' records that are read at once.
+/// The number of leaves' records that are read concurrently.
 const RECORDS_AT_ONCE: usize = 100;
 
-/// How often a document with conflicts that is edited all the time is asked about anew.
+/// Retry limit for a conflicted document under continuous edits.
 const ASKED_ANEW_MAX: usize = 20;
 
-/// How far a new sync function has come.
+/// The progress of a resync.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResyncState {
-    /// How many documents it has come to.
+    /// The number of documents processed.
     pub documents: u64,
-    /// Of these, such as are in other channels, give something else or end at another time than before.
+    /// The number of documents whose channels, grants or expiry have changed.
     pub changed: u64,
-    /// Leaves that it has refused: they are where they were.
+    /// The number of leaves that the function refused, which keep their channels.
     pub refused: u64,
-    /// When it was begun, in milliseconds of Unix time.
+    /// The time of its beginning, in milliseconds of Unix time.
     pub begun_at_ms: u64,
-    /// Whether it was stopped before its end.
+    /// True if it was stopped before its end.
     pub is_stopped: bool,
-    /// Whether the database is closed to its users until it is through.
+    /// True if the database is closed to its users until the end.
     pub is_exclusive: bool,
 }
 
-/// What becomes of a resync.
+/// A command to a resync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResyncAction {
-    /// It is begun, from the first document on, unless it is under way.
+    /// Begins at the first document, unless a resync is already running.
     Start {
-        /// The database is closed to its users until it is through or stopped, also where it was begun without that.
+        /// True to close the database to its users until the resync ends or is stopped, even if it was begun without
+        /// that.
         is_exclusive: bool,
     },
-    /// It ends where it is.
+    /// Stops the resync at its current position.
     Stop,
 }
 
 impl Reader {
-    /// How far the database's sync function has come; `None`: it has come to all documents, or there are no channels.
+    /// Returns the progress of the database's sync function; `None`: it has been applied to all documents, or the
+    /// database has no channels.
     #[boxed]
     pub async fn resync_state(&self) -> Result<Option<ResyncState>> {
         let (inner, name) = (&*self.inner, &*self.name);
@@ -109,7 +112,7 @@ impl Reader {
 }
 
 impl Database {
-    /// Begins to bring all documents to where the sync function puts them, or stops it. Returns whether that changed something.
+    /// Begins or stops a resync. Returns whether that changed its state.
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`]: the database has no channels.
@@ -123,7 +126,7 @@ impl Database {
     }
 }
 
-/// The database and how far its function has come.
+/// Reads the database's instance and the progress of its function.
 struct ReadState<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -183,7 +186,7 @@ impl Operation for SetState<'_> {
     }
 }
 
-/// Closes a database to its users, or lets them in again, as far as a resync does so: every process notices.
+/// Closes a database to its users, or opens it, for a resync; every process notices.
 fn close(trx: &Transaction, instance: &Instance, is_resyncing: bool) -> Result<()> {
     let closed = Closed { is_resyncing, ..instance.closed() }.stored();
     if closed != instance.record.closed {
@@ -197,15 +200,15 @@ fn close(trx: &Transaction, instance: &Instance, is_resyncing: bool) -> Result<(
     Ok(())
 }
 
-/// That the function of this number has come to no document yet.
+/// The state of a resync that begins with the function of this number.
 fn begun(number: u64, now_ms: u64) -> proto::Resync {
     proto::Resync { number, begun_at_ms: now_ms, ..proto::Resync::default() }
 }
 
-/// Goes on with a database's documents for some `time`. Returns whether it is through, or stopped.
+/// Continues a database's resync for up to `time`. Returns whether it has finished or was stopped.
 ///
 /// # Errors
-/// Those of the storage; of a function that cannot be asked: what was done before stays.
+/// Those of the storage; of a function that cannot be run. Earlier progress stays.
 pub(crate) async fn resync(database: &Reader, time: Duration) -> Result<bool> {
     let (inner, name) = (&*database.inner, &*database.name);
     let (until, mut anew, mut running) = (inner.clock.now() + time, 0, None);
@@ -252,7 +255,7 @@ pub(crate) async fn resync(database: &Reader, time: Duration) -> Result<bool> {
     }
 }
 
-/// What there is to do, as it is shown.
+/// Reads the remaining work, in the form shown to users.
 struct Begin<'a> {
     name: &'a str,
     instance: &'a Instance,
@@ -272,22 +275,22 @@ impl Operation for Begin<'_> {
     }
 }
 
-/// A document as it was when it was asked about.
+/// A document as it was judged.
 struct Found {
     id: String,
     info: Info,
-    /// Its leaves, as (deleted, revision), and what was said of each.
+    /// Its leaves, as (deleted, revision), and their recorded verdicts.
     leaves: Vec<(bool, RevId)>,
     said: Vec<Verdict>,
 }
 
 struct FoundPage {
     documents: Vec<Found>,
-    /// There is none behind them.
+    /// True if no document follows.
     is_last: bool,
 }
 
-/// The next documents behind an id.
+/// Reads the next documents behind an id.
 struct Page<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
@@ -308,7 +311,7 @@ impl Operation for Page<'_> {
             range.begin = keys.document(&self.behind).whole().end;
         }
         let mut infos = Vec::new();
-        // Tombstones are in channels, too, and stand in no index by id. A document's first key is its info.
+        // Tombstones have channels, too, and are in no index by id. A document's first key is its info.
         while infos.len() < DOCUMENTS_AT_ONCE {
             let first = trx.range(&range, true).first(1).await?;
             let Some(row) = first.first() else { break };
@@ -326,7 +329,7 @@ impl Operation for Page<'_> {
     }
 }
 
-/// A document's leaves and what was said of them.
+/// Reads a document's leaves and their verdicts.
 async fn found(trx: &Transaction, instance: &Instance, id: String, info: Info) -> Result<Found> {
     let keys = instance.keys.document(&id);
     let leaves: Vec<(bool, RevId)> = match info.leaf_count {
@@ -344,26 +347,26 @@ async fn found(trx: &Transaction, instance: &Instance, id: String, info: Info) -
     Ok(Found { id, info, leaves, said })
 }
 
-/// What a function says of a document's leaves now.
+/// The function's current answers for a document's leaves.
 #[derive(Default)]
 struct Answers {
-    /// Of those of which it says something else than was said, by their places.
+    /// The changed verdicts, by the index of the leaf.
     changed: Vec<(usize, Verdict)>,
-    /// How many it refuses.
+    /// The number of refused leaves.
     refused: u64,
 }
 
-/// Asks about all leaves of a document, one behind the other.
+/// Judges all leaves of a document in order.
 async fn ask(database: &Reader, instance: &Instance, found: &Found) -> Result<Answers> {
     let mut answers = Answers::default();
     let is_design = DocumentId::of(&found.id).is_design();
     for (at, ((deleted, rev), said)) in found.leaves.iter().zip(&found.said).enumerate() {
         let now = match is_design {
-            // As where they are written: nobody is asked.
+            // Such writes are not judged, either.
             true => Verdict::default(),
             false => match ask_leaf(database, instance, &found.id, *deleted, rev).await {
                 Ok(Some(now)) => now,
-                // It is gone: so the document is another one by now.
+                // The revision is gone, so the document has changed.
                 Ok(None) => continue,
                 Err(error @ Error::Refused(Refusal::NotJudged { .. })) => return Err(error),
                 Err(Error::Refused(_)) => {
@@ -373,7 +376,8 @@ async fn ask(database: &Reader, instance: &Instance, found: &Found) -> Result<An
                 Err(error) => return Err(error),
             },
         };
-        // Who wrote it is known, and until when it is to be there, where the client had said it: which of both did is not kept.
+        // The author is recorded, and so is an expiry that the client set: whether the client or the function set it is
+        // not recorded.
         let expires_at_ms = now.expires_at_ms.or(said.expires_at_ms).filter(|_| !deleted && !is_design);
         let now = Verdict { writer: said.writer.clone(), expires_at_ms, ..now };
         if now != *said {
@@ -390,7 +394,7 @@ async fn ask_leaf(
     deleted: bool,
     rev: &RevId,
 ) -> Result<Option<Verdict>> {
-    // It is never closed.
+    // The semaphore is never closed.
     let _reading = database.inner.turns.judged_reads.acquire().await.ok();
     let Some(document) = revision(database, id, rev).await? else { return Ok(None) };
     let parent = document.revisions.as_ref().and_then(|revisions| revisions.get(1)).cloned();
@@ -417,28 +421,28 @@ async fn revision(database: &Reader, id: &str, rev: &RevId) -> Result<Option<Doc
     }
 }
 
-/// What became of a step.
+/// The outcome of a step.
 enum Stepped {
-    /// The place is another one, or all is done.
+    /// The position has moved, or the resync is complete.
     On,
-    /// The first document has been edited since it was asked about.
+    /// The first document has been edited since it was judged.
     Edited,
-    /// Somebody else has gone on, there is another function, or it was stopped.
+    /// Another process has continued, the function has changed, or the resync was stopped.
     Elsewhere,
 }
 
-/// Writes what is said of some documents, and how far that is.
+/// Writes the verdicts of some documents, and the progress.
 struct Step<'a> {
     inner: &'a Inner,
     name: &'a str,
-    /// As it was read before.
+    /// The state read before.
     state: proto::Resync,
     found: &'a FoundPage,
     answers: &'a [Answers],
     preparations: Preparations,
-    /// The first document is passed over if it has been edited once more.
+    /// True to skip the first document if it was edited again.
     gives_up: bool,
-    /// How far it is once that is committed.
+    /// The state after the commit.
     got_on: proto::Resync,
 }
 
@@ -451,13 +455,13 @@ impl Operation for Step<'_> {
         if !self.preparations.fit(&instance) {
             self.preparations = Preparations::of(&instance);
         }
-        // An earlier attempt that was committed has another place.
+        // A committed earlier attempt has moved the position.
         let state = state_of(trx, &instance, false).await?;
         if state.as_ref() != Some(&self.state) {
             return Ok(Stepped::Elsewhere);
         }
         if instance.channels() != self.state.number {
-            // It was asked about another function than the one that is there.
+            // The verdicts are from another function than the current one.
             let anew = begun(instance.channels(), self.state.begun_at_ms);
             let anew = proto::Resync { exclusive: self.state.exclusive, ..anew };
             trx.set(&instance.keys.resync(), &anew.encode_to_vec());
@@ -477,7 +481,7 @@ impl Operation for Step<'_> {
                 break;
             }
             let is_same = now.as_ref().is_some_and(|now| now.stamp == found.info.stamp);
-            // What has one leaf and was edited since was judged by the function then.
+            // A document with one leaf that was edited since was judged by the function then.
             let is_judged = now.as_ref().is_none_or(|now| now.leaf_count == 1) && found.leaves.len() == 1;
             let is_passed_over = self.gives_up && passed == 0;
             if !(is_same || is_judged || is_passed_over) {
@@ -509,16 +513,16 @@ impl Operation for Step<'_> {
     }
 }
 
-/// What was written of a document.
+/// The writes of a document.
 #[derive(Default)]
 struct Rewritten {
     bytes: u64,
-    /// It has a new sequence.
+    /// True if it has a new sequence.
     is_moved: bool,
 }
 
 impl Step<'_> {
-    /// Gives a document's leaves what is said of them now.
+    /// Writes the current verdicts of a document's leaves.
     async fn rewrite(
         &self,
         within: &Within<'_>,
@@ -532,7 +536,7 @@ impl Step<'_> {
         let mut rewritten = Rewritten::default();
         let of_winner =
             answers.changed.iter().find(|(at, _)| found.leaves.get(*at).is_some_and(|(_, rev)| *rev == old.winner));
-        // Before records are written.
+        // Before any record is written.
         let Some(before) = channels::before(within, &keys, Some(old)).await? else { return Ok(rewritten) };
         let place = found.leaves.iter().position(|(_, rev)| *rev == old.winner);
         let said = of_winner.map(|(_, said)| said).or_else(|| found.said.get(place?)).cloned().unwrap_or_default();
@@ -545,7 +549,7 @@ impl Step<'_> {
         }
         let info_key = keys.info();
         let end = [&info_key[..], &[0]].concat();
-        // An edit that is under way must see it, and what was read is to be so still.
+        // Conflicts with concurrent edits in both directions.
         trx.add_conflict_range(&info_key, &end, ConflictRangeType::Read)?;
         trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
         for (at, said) in &answers.changed {

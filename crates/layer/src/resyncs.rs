@@ -1,32 +1,32 @@
-//! The resyncs that a process is at, and how far they are.
+//! The running resyncs of a process, and their progress.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A resync under way: a database's documents are brought to where its sync function puts them.
+/// A running resync of a database's documents.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResyncTask {
     /// The database.
     pub database: String,
-    /// How many documents it has come to, whichever process brought it there.
+    /// The number of documents processed, by all processes.
     pub documents: u64,
-    /// About how many there are, tombstones among them.
+    /// The approximate number of documents, tombstones included.
     pub total: u64,
-    /// Of those that it has come to, such as have changed.
+    /// The number of processed documents that have changed.
     pub changed: u64,
-    /// Leaves that the function has refused.
+    /// The number of leaves that the function has refused.
     pub refused: u64,
-    /// When it began, in milliseconds of Unix time.
+    /// The time of its beginning, in milliseconds of Unix time.
     pub started_at_ms: u64,
-    /// When it got on last.
+    /// The time of its last progress, in milliseconds of Unix time.
     pub updated_at_ms: u64,
 }
 
-/// Those of this process, by namespace.
+/// The resyncs of this process, by namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Resyncs(Arc<Mutex<HashMap<u64, ResyncTask>>>);
 
-/// One of them; it has ended when this is dropped.
+/// A running resync. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Running {
     namespace: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Running {
 }
 
 impl Resyncs {
-    /// Notes how far one is. Another of the same namespace is the same: it stands once.
+    /// Registers the progress of a resync. A namespace has a single entry.
     pub(crate) fn begin(&self, namespace: u64, task: ResyncTask) -> Running {
         lock(&self.0).insert(namespace, task);
         Running { namespace, all: Arc::clone(&self.0) }
@@ -46,7 +46,7 @@ impl Resyncs {
 }
 
 impl Running {
-    /// It got on.
+    /// Records progress.
     pub(crate) fn get_on(&self, change: impl FnOnce(&mut ResyncTask)) {
         if let Some(task) = lock(&self.all).get_mut(&self.namespace) {
             change(task);

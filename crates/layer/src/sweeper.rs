@@ -1,4 +1,4 @@
-//! Removes what no operation needs: broken uploads, marks of operations, old events.
+//! Removes unneeded data: broken uploads, marks of operations, old events.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::store::once::removed_before;
 use crate::store::root::epoch_for_write;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// For how long what a later event supersedes, and the mark of an operation, is kept: followers see each event until then,
-/// and no operation is tried for nearly as long.
+/// The retention of superseded events and of operations' marks. Followers see each event within that time, and no
+/// operation is retried for nearly as long.
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(60 * 60);
 
 impl Layer {
-    /// Removes large bodies that were begun longer ago than `broken_after` and that no document took, in all databases.
-    /// [`crate::Background`] does so where it is due; returns how many there were.
+    /// Removes the staged large bodies of all databases that were begun longer ago than `broken_after`.
+    /// [`crate::Background`] calls it when it is due. Returns their number.
     #[boxed]
     pub async fn sweep_broken_uploads(&self, _: &ServerActor, broken_after: Duration) -> Result<u64> {
         let mut blobs = 0;
@@ -28,15 +28,15 @@ impl Layer {
             match staging::sweep_database(&self.inner, &name, broken_after, None).await {
                 Ok(swept) => blobs += swept.blobs,
                 Err(Error::DatabaseNotFound) => {}
-                // It must not keep those behind it from being swept.
+                // A failure must not keep the next databases from being swept.
                 Err(error) => tracing::warn!(database = name, %error, "broken uploads could not be swept"),
             }
         }
         Ok(blobs)
     }
 
-    /// Forgets creations and deletions older than `kept_for` that later ones of the same name supersede.
-    /// [`crate::Background`] does so where it is due; returns how many there were.
+    /// Removes creations and deletions older than `kept_for` that later ones of the same name supersede.
+    /// [`crate::Background`] calls it when it is due. Returns their number.
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage), [`Corrupt`](crate::Error::Corrupt).
@@ -46,7 +46,8 @@ impl Layer {
     }
 }
 
-/// Removes marks older than the longest retry of an operation, and stores the time before which marks are gone. Returns whether there were any.
+/// Removes marks older than the longest retry of an operation, and stores the time before which marks are gone. Returns
+/// whether there were any.
 pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<bool> {
     struct Sweep<'a>(&'a Inner, u64);
     impl Operation for Sweep<'_> {
@@ -57,9 +58,9 @@ pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<boo
             let newest = trx.range(&range, true).reverse(true).first(1).await?;
             let Some(newest) = newest.first().map(|row| row.key().to_vec()) else { return Ok(false) };
             epoch_for_write(trx, keys).await?;
-            // An operation of a process whose clock is behind must not take a removed mark for one never written. The stored time is that of
-            // the newest removed mark, and no later mark is removed, even one written meanwhile: this process's clock may be years
-            // ahead, and the stored time never decreases.
+            // An operation of a process whose clock is behind must not take a removed mark for one never written. The
+            // stored time is that of the newest removed mark, and no later mark is removed, even one written meanwhile:
+            // this process's clock may be years ahead, and the stored time never decreases.
             let removed = keys.marks_removed();
             let after_ms = keys.mark_time(&newest)?.saturating_add(1);
             let before_ms = removed_before(trx.get(&removed, false).await?.as_deref())?.max(after_ms);
@@ -72,7 +73,7 @@ pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<boo
     transaction::write(&inner.db, &inner.metrics, &mut Sweep(inner, until_ms)).await
 }
 
-/// Whether any operation has left a mark.
+/// Returns whether any operation has left a mark.
 pub(crate) async fn are_marks_left(inner: &Inner) -> Result<bool> {
     struct Look<'a>(&'a Inner);
     impl Operation for Look<'_> {

@@ -1,4 +1,4 @@
-//! What a server does of one kind at once, for all who ask: each has its own, as several run in one process in the tests.
+//! Limits on concurrent work of a server. Each layer has its own, since tests run several in one process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,19 +7,19 @@ use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore};
 
 use crate::error::{Error, Result};
 
-/// How many databases run slow selectors in parallel.
+/// The number of databases that run slow selectors in parallel.
 const SELECTING_AT_ONCE: usize = 2;
 
-/// Permits of one server.
+/// The permits of one server.
 pub(crate) struct Turns {
-    /// The turn of writes that take much.
+    /// Permits for heavy writes.
     pub heavy_writes: Semaphore,
-    /// Pages that all walks over documents have read ahead and not taken yet: beside what is held for those who are sent an
-    /// answer. A walk that finds no room reads its pages when they are asked for.
+    /// Permits for pages that walks over documents read ahead, beside the memory of pages that are being sent. A walk
+    /// without a permit reads its pages when they are needed.
     pub walks_ahead: Arc<Semaphore>,
-    /// The same of queries.
+    /// The same for queries.
     pub queries_ahead: Arc<Semaphore>,
-    /// Old revisions that are read for who judges, in all: their size is known when they are there.
+    /// Permits for reading old revisions for judges: their size is known only afterwards.
     pub judged_reads: Semaphore,
     /// Permits to compile or match slow selectors of indexes.
     pub selecting: Arc<Semaphore>,
@@ -40,7 +40,7 @@ impl Default for Turns {
     }
 }
 
-/// The right to compile selectors of a database's indexes, or to ask them, until it is dropped.
+/// The right to compile or match selectors of a database's indexes, until it is dropped.
 pub(crate) struct Turn {
     _of_database: OwnedMutexGuard<()>,
     _of_all: OwnedSemaphorePermit,
@@ -64,7 +64,7 @@ impl Drop for Waiter {
 }
 
 impl Turn {
-    /// Does work on a thread of its own. The turn is the work's, not the request's.
+    /// Runs work on a blocking thread. The turn ends with the work, even if the request ends first.
     ///
     /// # Errors
     /// [`Error::BrokenOff`]
@@ -76,8 +76,8 @@ impl Turn {
         done.await.map_err(Error::of_task)
     }
 
-    /// Runs one slice of work on a thread of its own, and returns the work with its result. The work gets a function that returns whether
-    /// other databases wait for a turn; it returns `None` if it paused for them.
+    /// Runs one slice of work on a blocking thread, and returns the work with its result. The work gets a function that
+    /// returns whether other databases wait for a turn; it returns `None` if it paused for them.
     ///
     /// # Errors
     /// [`Error::BrokenOff`]
@@ -95,8 +95,8 @@ impl Turn {
     }
 }
 
-/// Waits for a turn for selectors. `own` is the database's: it has one ticket in the line of all databases, which is first come, first
-/// served, so that databases take turns.
+/// Waits for a turn for selectors. `own` is the database's: it has one ticket in the line of all databases, which is
+/// first come, first served, so that databases take turns.
 ///
 /// # Errors
 /// [`Error::ShuttingDown`]
@@ -122,7 +122,7 @@ impl Turns {
         Some(Turn { _of_database: of_database, _of_all: of_all, waiters: self.selecting_waiters.clone() })
     }
 
-    /// Compiles selectors of indexes, or asks them, in a [`turn`], outside of transactions.
+    /// Compiles or matches selectors of indexes in a [`turn`], outside of transactions.
     ///
     /// # Errors
     /// [`Error::BrokenOff`], [`Error::ShuttingDown`].

@@ -1,4 +1,5 @@
-//! Operations whose commit took place and seemed not to, with somebody else's work in between.
+//! Tests operations whose commit succeeded although it seemed to fail (`commit_unknown_result`), with other writes in
+//! between.
 #![cfg(test)]
 
 use flatbed_clock::ManualClock;
@@ -88,14 +89,14 @@ async fn a_purge_answers_all_that_it_took_away() {
     };
     let mut purge = new(&wanted);
     assert_eq!(sorted(store.attempt(&mut purge, FIRST, true).await.unwrap()), path("2-a 2-b"));
-    // One of them comes again, and stays: it came after the purge.
+    // One of them is replicated again after the purge, and stays.
     replicate(&db, "d", "2-b 1-r").await;
     assert_eq!(sorted(store.attempt(&mut purge, AFTER_UNKNOWN, true).await.unwrap()), path("2-a 2-b"));
     assert_eq!(sorted(store.attempt(&mut purge, LATER, true).await.unwrap()), path("2-a 2-b"));
     let options = crate::GetOptions { rev: path("2-b").pop(), ..crate::GetOptions::default() };
     assert!(db.get("d", &options).await.is_ok());
     assert_clean(&db).await;
-    // What an attempt meant to take away that failed for certain, somebody else took.
+    // An attempt that failed for certain meant to remove a revision, and another client removed it.
     db.purge("d", &path("2-b")).await.unwrap();
     replicate(&db, "d", "2-a 1-r").await;
     let mut purge = new(&wanted);
@@ -111,7 +112,7 @@ async fn a_purge_answers_all_that_it_took_away() {
     assert_clean(&db).await;
 }
 
-/// Two attempts of one operation, the first of which is committed late, when the second has been committed already.
+/// Two attempts of one operation, the first of which commits after the second.
 #[tokio::test]
 async fn a_commit_that_lands_late_does_not_take_place_again() {
     let store = Store::new().await;
@@ -139,12 +140,12 @@ async fn a_local_document_is_written_once() {
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
     store.attempt(&mut put, LATER, true).await.unwrap();
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
-    // One that failed for certain is written.
+    // An operation that failed for certain is written.
     let mut put = EditLocals::new(&db, &ours).unwrap();
     store.attempt(&mut put, FIRST, false).await.unwrap();
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":1")));
-    // Marks go in their time, and not before.
+    // Marks are removed after their retention, and not before.
     assert!(!crate::sweeper::sweep_marks(&db.inner, std::time::Duration::from_secs(3_600)).await.unwrap());
     let sweep = async || crate::sweeper::sweep_marks(&db.inner, std::time::Duration::ZERO).await.unwrap();
     let mut swept = 0;
@@ -260,14 +261,14 @@ async fn a_local_document_is_deleted_once() {
     let mut first = delete();
     assert_eq!(store.attempt(&mut first, FIRST, true).await.unwrap(), [LocalEffect::Applied]);
     assert_eq!(store.attempt(&mut first, AFTER_UNKNOWN, true).await.unwrap(), [LocalEffect::Applied], "it was there");
-    // What is written since stays.
+    // Later writes stay.
     let mut second = delete();
     db.put_local(&document(b"\"a\":1")).await.unwrap();
     assert_eq!(store.attempt(&mut second, FIRST, true).await.unwrap(), [LocalEffect::Applied]);
     db.put_local(&document(b"\"a\":2")).await.unwrap();
     assert_eq!(store.attempt(&mut second, AFTER_UNKNOWN, true).await.unwrap(), [LocalEffect::Applied]);
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
-    // What somebody else deleted is not what this one deleted, whatever an attempt saw that failed for certain.
+    // A deletion by another client does not count as this one's, whatever a failed attempt has seen.
     let mut third = delete();
     assert_eq!(store.attempt(&mut third, FIRST, false).await.unwrap(), [LocalEffect::Applied]);
     assert!(db.delete_local("l").await.unwrap());
@@ -290,12 +291,12 @@ async fn a_setting_goes_to_the_database_that_was_meant() {
     store.attempt(&mut five, FIRST, true).await.unwrap();
     store.attempt(&mut five, AFTER_UNKNOWN, true).await.unwrap();
     assert_eq!(db.revs_limit().await.unwrap(), 5);
-    // What others have set since stays.
+    // Later settings of other clients stay.
     db.set_revs_limit(7).await.unwrap();
     store.attempt(&mut five, AFTER_UNKNOWN, true).await.unwrap();
     store.attempt(&mut five, LATER, true).await.unwrap();
     assert_eq!(db.revs_limit().await.unwrap(), 7);
-    // One that failed for certain is set after all.
+    // An operation that failed for certain is applied after all.
     let mut six = set(6);
     store.attempt(&mut six, FIRST, false).await.unwrap();
     store.attempt(&mut six, LATER, true).await.unwrap();
@@ -366,7 +367,7 @@ async fn what_a_compaction_and_an_edit_drop_is_counted_once() {
         }
         assert!(trx.commit().await.is_err(), "an edit was committed in between");
         assert_clean(&db).await;
-        // Committed, and not known to be.
+        // Committed with an unknown result.
         store.attempt(&mut compact, FIRST, true).await.unwrap();
         store.attempt(&mut compact, AFTER_UNKNOWN, true).await.unwrap();
         assert_clean(&db).await;
@@ -374,7 +375,8 @@ async fn what_a_compaction_and_an_edit_drop_is_counted_once() {
     }
 }
 
-/// Settings change and others write on it, before the second attempt finds out that the first was committed.
+/// Settings change and other clients build on the edit before the second attempt finds out that the first was
+/// committed.
 #[tokio::test]
 async fn an_edit_is_made_once_whatever_was_written_since() {
     let store = Store::new().await;
@@ -413,7 +415,7 @@ async fn an_edit_is_made_once_whatever_was_written_since() {
     }
 }
 
-/// A revision that others were built on already is in the tree before its body is.
+/// A revision that others were built on is in the tree before its body is.
 #[tokio::test]
 async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
     let store = Store::new().await;
@@ -462,7 +464,7 @@ async fn a_body_that_comes_after_its_child_is_there_once_it_is_acknowledged() {
     }
 }
 
-/// Documents that others write all the time: the more attempts fail, the fewer are tried at once.
+/// Documents that others write all the time: the more attempts fail, the smaller the batches become.
 #[tokio::test]
 async fn a_batch_that_fails_again_and_again_becomes_smaller() {
     let store = Store::new().await;
@@ -501,7 +503,7 @@ async fn a_batch_that_fails_again_and_again_becomes_smaller() {
         tried.push(store.attempt(&mut write, FIRST, false).await.unwrap().unwrap().len());
     }
     assert_eq!(tried, [40, 40, 40, 40, 40, 20, 10, 5, 2, 1]);
-    // What a whole attempt wrote after all is not written again by a small one.
+    // The writes of a complete attempt are not repeated by a small one.
     write.attempts = 0;
     let written = store.attempt(&mut write, FIRST, true).await.unwrap().unwrap();
     write.attempts = 100;

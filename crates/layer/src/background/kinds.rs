@@ -1,4 +1,4 @@
-//! What is done for each kind of work that may be due.
+//! The work for each kind of due work.
 
 use std::time::Duration;
 
@@ -20,24 +20,22 @@ use crate::sweeper::{self, KEPT_FOR};
 use crate::write::compact;
 use crate::write::expire::expire;
 
-/// Lists whose attachments could not be freed because their documents are edited all the time wait so long.
+/// The backoff of attachment lists that could not be freed because their documents are edited continuously.
 const RELEASED_LEFT_FOR_MS: u64 = 10 * 60 * 1_000;
 
-/// What came of a piece of work.
+/// The outcome of a background task.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// It is done.
     Done,
-    /// It is done, and something else is due because of that.
+    /// The work is done, and other work has become due.
     Due(DueKey),
-    /// Its time is over before it is done.
+    /// The time was over before the work was done.
     Unfinished,
     /// This process is already doing it and will report the outcome; or it is no longer due.
     Elsewhere,
 }
 
-/// Does what is due, for about `turn` where it takes long.
-/// `ahead`: work that becomes due within this time is done now.
+/// Does the due work, for about `turn` if it takes long. `ahead`: work that becomes due within this time is done now.
 pub(super) async fn work(
     layer: &Layer,
     actor: &ServerActor,
@@ -101,7 +99,8 @@ pub(super) async fn work(
     })
 }
 
-/// The outcome of long work. `is_through`: whether it has finished; `None`: this process is already doing it, or it is no longer due.
+/// The outcome of long work. `is_through`: whether it has finished; `None`: this process is already doing it, or it is
+/// no longer due.
 fn of_part(is_through: Option<bool>) -> Outcome {
     match is_through {
         Some(true) => Outcome::Done,
@@ -110,13 +109,14 @@ fn of_part(is_through: Option<bool>) -> Outcome {
     }
 }
 
-/// How long what has failed rests.
+/// Returns the backoff of failed work.
 pub(super) fn rest(kind: u64) -> Backoff {
     match Kind::of(kind) {
-        // Somebody waits for it.
+        // Queries wait for it.
         Some(Kind::Indexes) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30) },
         Some(Kind::Resync) => Backoff { first: Duration::from_secs(5), max: Duration::from_secs(5 * 60) },
-        // A document that the storage fails on holds up the others of its page, whose channels and grants stay meanwhile.
+        // A document on which the storage fails blocks the others of its page, whose channels and grants stay
+        // meanwhile.
         Some(Kind::Expiry) => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(10 * 60) },
         Some(Kind::Views) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5 * 60) },
         _ => Backoff { first: Duration::from_secs(60), max: Duration::from_secs(8 * 60 * 60) },

@@ -1,4 +1,4 @@
-//! The list of what is due: what lies in it, and how it changes.
+//! The list of due work: its entries and their changes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -16,28 +16,28 @@ use crate::store::root::epoch_for_write;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::sweeper;
 
-/// Entries that a process takes notice of at once.
+/// The most entries that a process reads at once.
 const ENTRIES_MAX: usize = 1_000;
 
-/// Entries written in one transaction.
+/// The most entries written in one transaction.
 const WRITTEN_AT_ONCE: usize = 1_000;
 
-/// Something that is due.
+/// An entry of the list.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub key: DueKey,
     pub due: proto::Due,
 }
 
-/// What is due.
+/// Due work and its leases.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub slices: BTreeMap<u8, Vec<Entry>>,
-    /// Who works in which slice; not asked for where nothing is due.
+    /// The leases of slices; not read if nothing is due.
     pub leases: HashMap<u8, Lease>,
 }
 
-/// What is due by now, or some time `ahead` of it. Where that is much, some of it from slice `from` on.
+/// Reads the work that is due within `ahead`; if it exceeds the limit, some of it from slice `from` on.
 pub(super) async fn look(inner: &Inner, ahead: Duration, from: u8) -> Result<Found> {
     let until_ms = inner.clock.unix_ms().saturating_add(u64::try_from(ahead.as_millis()).unwrap_or(u64::MAX));
     transaction::read(&inner.db, &inner.metrics, &mut Look { inner, until_ms, from }).await
@@ -57,7 +57,7 @@ impl Operation for Look<'_> {
         let mut found = Found::default();
         let is_more = self.page(trx, &keys.due_until(self.until_ms, 0), &mut found).await?;
         if is_more {
-            // Much is due: each process begins elsewhere.
+            // Beyond the limit each process begins at another slice.
             found = Found::default();
             self.page(trx, &keys.due_until(self.until_ms, self.from), &mut found).await?;
             if found.slices.is_empty() {
@@ -85,7 +85,7 @@ impl Look<'_> {
                 Ok(Entry { key, due })
             });
             match entry {
-                // A later program does what this one does not know.
+                // Only a newer program knows this kind.
                 Ok(entry) if due::Kind::of(entry.key.kind).is_none() => {}
                 Ok(entry) => found.slices.entry(entry.key.slice).or_default().push(entry),
                 Err(error) => tracing::warn!(%error, "an entry of what is due cannot be read"),
@@ -95,7 +95,7 @@ impl Look<'_> {
     }
 }
 
-/// Writes what this process has noted.
+/// Writes the work that this process has noted.
 pub(super) async fn write_noted(inner: &Inner) -> Result<()> {
     let noted = inner.due.take(&inner.clock, u64::try_from(sweeper::KEPT_FOR.as_millis()).unwrap_or(u64::MAX));
     let written = write(inner, &noted).await;
@@ -105,7 +105,7 @@ pub(super) async fn write_noted(inner: &Inner) -> Result<()> {
     written
 }
 
-/// Writes entries, blindly.
+/// Writes entries without reading first.
 pub(super) async fn write(inner: &Inner, due: &[DueKey]) -> Result<()> {
     struct Write<'a>(&'a Inner, &'a [DueKey]);
     impl Operation for Write<'_> {
@@ -121,7 +121,7 @@ pub(super) async fn write(inner: &Inner, due: &[DueKey]) -> Result<()> {
     Ok(())
 }
 
-/// Whether an entry still stands as it was seen.
+/// Returns whether an entry is unchanged.
 pub(super) async fn is_due(inner: &Inner, entry: &Entry) -> Result<bool> {
     struct IsDue<'a>(&'a Inner, &'a Entry);
     impl Operation for IsDue<'_> {
@@ -134,8 +134,8 @@ pub(super) async fn is_due(inner: &Inner, entry: &Entry) -> Result<bool> {
     transaction::read(&inner.db, &inner.metrics, &mut IsDue(inner, entry)).await
 }
 
-/// Takes an entry away whose work is done, unless it was noted anew since; `next` is due then, with how often it has failed:
-/// more often, if that is due already and has.
+/// Removes an entry whose work is done, unless it was noted again since. `next` is then due, with its failure count:
+/// the higher one, if it is already due with another.
 pub(super) async fn settle(inner: &Inner, entry: &Entry, next: Option<(DueKey, u32)>) -> Result<()> {
     transaction::write(&inner.db, &inner.metrics, &mut Settle { inner, entry, next }).await
 }
@@ -152,7 +152,7 @@ impl Operation for Settle<'_> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {
         let keys = &self.inner.keys;
         let key = keys.due(&self.entry.key);
-        // With conflict: what is noted before this commits stays.
+        // With a conflict: entries noted before the commit stay.
         let found = trx.get(&key, false);
         let next = self.next.as_ref().filter(|(_, failures)| *failures > 0);
         let next = next.map(|(next, _)| trx.get(&keys.due(next), true));

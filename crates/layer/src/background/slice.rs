@@ -1,4 +1,4 @@
-//! What is due in one slice, as a job under the slice's lease.
+//! The due work of one slice, as a job under the slice's lease.
 
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{HashMap, VecDeque};
@@ -23,46 +23,47 @@ use crate::store::keys::DueKey;
 use crate::store::waits;
 use crate::write::batch::resolved;
 
-/// Pieces of work that are under way at once in a slice: one that takes long does not hold up the others.
+/// The number of concurrent tasks in a slice, so that a slow one does not block the others.
 const AT_ONCE: usize = 4;
 
-/// A slice is left to other processes after so many turns, and after one to other slices of this process that wait.
+/// The number of turns after which a slice is left to other processes; after one turn it is left to waiting slices of
+/// this process.
 const TURNS: u32 = 5;
 
-/// See the module.
+/// A slice; see the module.
 pub(super) struct Slice {
     layer: Layer,
     actor: ServerActor,
     options: BackgroundOptions,
-    /// Of the process's work in the background.
+    /// The stop signal of the process's background work.
     stop: tokio::sync::watch::Receiver<bool>,
     id: String,
     status: Status,
     begun: Instant,
-    /// Other slices wait for this process.
+    /// True if other slices wait for this process.
     are_others_waiting: Arc<AtomicBool>,
     queue: Mutex<Queue>,
-    /// Told when something has come into the queue.
+    /// Notified when work is added to the queue.
     more: Notify,
     done: AtomicU64,
 }
 
-/// What is to be done.
+/// The queue of a slice.
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Entry>,
-    /// What waits or is under way, by its kind and database: what is due at several times is done once now.
+    /// Waiting or running work, by kind and database: several entries are done at once.
     known: HashMap<(u64, String), Known>,
-    /// It is no longer worked on.
+    /// True if no more work is taken from it.
     is_closed: bool,
-    /// Something came after that.
+    /// True if work was added after it was closed.
     came_late: bool,
 }
 
-/// A piece of work that waits or is under way.
+/// Waiting or running work.
 struct Known {
     entry: Entry,
-    /// Noted since: what was done may be from before, or not be done for the older entry at all.
+    /// A newer entry for the same work: the work may predate it, or have been skipped for the older entry.
     newer: Option<Entry>,
 }
 
@@ -95,7 +96,7 @@ impl Slice {
     pub(super) fn new(worker: &Worker, slice: u8, entries: Vec<Entry>) -> Slice {
         let mut queue = Queue::default();
         queue.add(entries);
-        // Where more is due than a slice's time is enough for, it is not always the same that has its turn.
+        // The start is random, so that with more work than time the same work does not always come first.
         let first = usize::from(drawn()) * queue.waiting.len() / 256;
         queue.waiting.rotate_left(first);
         Slice {
@@ -113,7 +114,7 @@ impl Slice {
         }
     }
 
-    /// Adds what has become due meanwhile.
+    /// Adds work that has become due.
     pub(super) fn add(&self, entries: Vec<Entry>) {
         if !self.is_over() {
             self.queue().add(entries);
@@ -125,18 +126,18 @@ impl Slice {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether what is not through waits for the slice's next turn.
+    /// Returns whether unfinished work waits for the slice's next turn.
     fn is_over(&self) -> bool {
         let turns = if self.are_others_waiting.load(Ordering::Relaxed) { 1 } else { TURNS };
         self.layer.inner.is_closing() || self.layer.clock().since(self.begun) >= self.options.turn * turns
     }
 
-    /// Whether something was added when it was about to end, and is still due.
+    /// Returns whether work was added while the slice was ending, and is still due.
     pub(super) fn came_late(&self) -> bool {
         self.queue().came_late
     }
 
-    /// Pieces of work that were done, or have come further.
+    /// Returns the number of tasks that were done or have made progress.
     pub(super) fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
@@ -160,7 +161,7 @@ impl Job for Slice {
         self.status.begin();
         let operation = waits::Operation::current();
         let mut stop = self.stop.clone();
-        // Each in a task: one that panics is one that failed. They end with this.
+        // Each in a task of its own: a panic counts as a failure. They end with this.
         let mut tasks = JoinSet::new();
         let mut under_way = HashMap::new();
         let mut is_over = false;
@@ -212,18 +213,18 @@ impl Job for Slice {
     }
 }
 
-/// What became of a piece of work.
+/// The outcome of a task.
 struct Worked {
-    /// It is done, or has come further.
+    /// True if it was done or has made progress.
     got_on: bool,
-    /// It is not through: the others have their turn first.
+    /// The entry of unfinished work: the others have their turn first.
     left: Option<Entry>,
 }
 
-/// Does a piece of work for some time.
+/// Does a task for some time.
 async fn work(layer: &Layer, actor: &ServerActor, entry: Entry, turn: Duration, ahead: Duration) -> Worked {
     let (nothing, inner) = (Worked { got_on: false, left: None }, &layer.inner);
-    // Who had the lease before this process may have done it since it was seen.
+    // The previous holder of the lease may have done it since it was read.
     if !list::is_due(inner, &entry).await.unwrap_or(false) {
         return nothing;
     }
@@ -231,7 +232,7 @@ async fn work(layer: &Layer, actor: &ServerActor, entry: Entry, turn: Duration, 
     after(layer, entry, done).await
 }
 
-/// Writes the outcome of a piece of work into the list of due work.
+/// Writes the outcome of a task into the list of due work.
 async fn after(layer: &Layer, entry: Entry, done: Result<Outcome>) -> Worked {
     let (nothing, inner) = (Worked { got_on: false, left: None }, &layer.inner);
     let next = match done {
@@ -245,7 +246,7 @@ async fn after(layer: &Layer, entry: Entry, done: Result<Outcome>) -> Worked {
             // The database was renewed or created again meanwhile: the due work now concerns the new instance.
             _ => return nothing,
         },
-        // Or it is for a newer program to do.
+        // Or only a newer program can do it.
         Err(Error::Renewing | Error::FeatureUnknown { .. } | Error::FormatTooNew { .. }) => return nothing,
         Err(error) => {
             fail(layer, &entry, &error.to_string()).await;
@@ -264,7 +265,7 @@ async fn after(layer: &Layer, entry: Entry, done: Result<Outcome>) -> Worked {
     }
 }
 
-/// Lets a piece of work that failed rest for a while: it does not hold up those behind it.
+/// Defers failed work with a backoff, so that it does not block the work behind it.
 async fn fail(layer: &Layer, entry: &Entry, reason: &str) {
     let inner = &layer.inner;
     inner.metrics.background_failures.add(1);
@@ -272,7 +273,7 @@ async fn fail(layer: &Layer, entry: &Entry, reason: &str) {
     tracing::warn!(database = entry.key.name, ?kind, error = reason, "work in the background failed");
     let failures = entry.due.failures.saturating_add(1);
     let pause = u64::try_from(kinds::rest(entry.key.kind).pause(failures).as_millis()).unwrap_or(u64::MAX);
-    // Rounded up, so that what fails again and again, and is noted again and again, is a few entries.
+    // Rounded up, so that repeated failures share a few entries.
     let at_ms = due::rounded_to(inner.clock.unix_ms().saturating_add(pause), pause / 4);
     let next = DueKey { at_ms, ..entry.key.clone() };
     if let Err(error) = list::settle(inner, entry, Some((next, failures))).await {
@@ -309,7 +310,7 @@ mod tests {
         Background::new(layer, authority.for_job("background"), options).unwrap()
     }
 
-    /// A document with a superseded revision.
+    /// Writes a document with a superseded revision.
     async fn supersede(db: &Database, id: &str) {
         for path in [&["1-a"][..], &["2-b", "1-a"]] {
             let history = Some(path.iter().map(|rev| rev.parse().unwrap()).collect());
@@ -336,7 +337,7 @@ mod tests {
         trx.commit().await.unwrap();
     }
 
-    /// Compactions that are due, now or later, with how often they have failed.
+    /// Returns the failure counts of all compactions in the list.
     async fn compactions_due(inner: &Inner) -> Vec<u32> {
         let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
         let range = inner.keys.due_all();
@@ -363,7 +364,7 @@ mod tests {
         }
         let [long, small @ ..] = &databases;
         long.compact().await.unwrap();
-        // What writes to it waits until indexes of an older collation are replaced, and that for us.
+        // Writers wait until indexes of an older collation are replaced, which this test controls.
         change_record(long, |record| {
             let mut record = proto::DatabaseRecord::decode(record).unwrap();
             record.features.push(collation("icu_collator 2.3.0 1 0000000000000000"));
@@ -389,7 +390,7 @@ mod tests {
     fn what_is_noted_anew_before_it_is_done_is_done_again() {
         let entry = |token| Entry { key: key_of(Kind::Indexes, "db", 0), due: proto::Due { token, failures: 0 } };
         let mut queue = Queue::default();
-        // It is seen by each look until it is done.
+        // Each read of the list sees the entry until the work is done.
         queue.add(vec![entry(1), entry(1)]);
         let first = queue.waiting.pop_front().unwrap();
         queue.add(vec![entry(1)]);
@@ -418,14 +419,14 @@ mod tests {
         }
         let due = compactions_due(&layer.inner).await;
         assert!(due.len() <= 2 && due.iter().all(|failures| *failures == 1), "{due:?}");
-        // It fails for the second time, and what was noted since for the first.
+        // The work fails for the second time, and the newer entry for the first.
         let options = BackgroundOptions { ahead: Duration::from_secs(80), ..hasty() };
         background(&layer, &authority, options).round().await.unwrap();
         let due = compactions_due(&layer.inner).await;
         assert!(due.len() <= 2 && due.iter().all(|failures| *failures == 2), "{due:?}");
     }
 
-    /// Work that meets another instance of its database fails with `DatabaseNotFound`.
+    /// Work that finds another instance of its database fails with `DatabaseNotFound`.
     #[tokio::test]
     async fn what_is_due_stays_with_the_database_that_took_the_place_of_another() {
         let (layer, authority, _storage) = layer().await;
@@ -451,7 +452,7 @@ mod tests {
         supersede(&db, "d").await;
         db.compact().await.unwrap();
         let namespace = layer.inner.cached("db").expect("an instance").record.namespace;
-        // One that has lost its lease, and has not ended yet.
+        // Work that has lost its lease, and has not ended yet.
         let running = layer.inner.compactions.begin(namespace, "db").expect("the first");
         let background = background(&layer, &authority, hasty());
         assert_eq!((background.round().await.unwrap(), compactions_due(&layer.inner).await), (0, vec![0]));

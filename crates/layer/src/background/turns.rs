@@ -1,7 +1,7 @@
-//! The slices that a process works in, and those that wait until it has time for them.
+//! The slices that a process works in, and those that wait for it.
 //!
-//! They are looked at again while others are being worked in, so that what takes long holds up what comes later for a turn at
-//! most, and only where all that a process does at once takes long.
+//! The list is read again while slices are running, so that a slow slice delays a new one by one turn at most, and only
+//! if all concurrent slices are slow.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -21,18 +21,18 @@ use crate::lease::RootLeases;
 pub(super) struct Turns<'a> {
     worker: &'a Worker,
     leases: Arc<RootLeases>,
-    /// In the order in which it was seen that they have something due.
+    /// In the order in which their due work was seen.
     waiting: VecDeque<Waiting>,
     under_way: FuturesUnordered<BoxFuture<'a, u8>>,
-    /// Those that are under way.
+    /// Running slices.
     slices: HashMap<u8, Arc<Slice>>,
-    /// Something came when its slice was about to end: it is to be looked again.
+    /// True if work arrived while its slice was ending: the list must be read again.
     pub(super) came_late: bool,
-    /// As of the last look, something is due in slices that other processes work in.
+    /// True if the last read found due work in slices of other processes.
     pub(super) is_left: bool,
 }
 
-/// A slice that nobody works in.
+/// A slice without a lease of its own.
 struct Waiting {
     slice: u8,
     claim: Arc<Claim>,
@@ -46,14 +46,15 @@ impl<'a> Turns<'a> {
         Turns { worker, leases, waiting, under_way, slices, came_late: false, is_left: false }
     }
 
-    /// Looks at what is due. What is due in a slice that is under way is done there.
+    /// Reads the due work. Work in a running slice is added to it.
     pub(super) async fn look(&mut self) -> Result<()> {
         let (worker, inner) = (self.worker, &self.worker.layer.inner);
         list::write_noted(inner).await?;
         let Found { slices: found, leases } = list::look(inner, worker.options.ahead, drawn()).await?;
         let now = inner.clock.now();
         let mut claims = worker.claims.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of each that has a lease it is known how long that has stood still: where much is due not all of it is seen each time.
+        // Claims of slices with a lease are kept, with the time of its last renewal: beyond the limit a read does not
+        // see all slices.
         claims.retain(|slice, _| found.contains_key(slice) || leases.contains_key(slice));
         for slice in found.keys().chain(leases.keys()) {
             let new = || Arc::new(Claim::new(worker.owner, worker.options.silence_max, &inner.clock));
@@ -78,7 +79,7 @@ impl<'a> Turns<'a> {
         Ok(())
     }
 
-    /// Begins those for which there is time.
+    /// Begins waiting slices up to the limit.
     pub(super) fn begin(&mut self) {
         let worker = self.worker;
         while self.slices.len() < worker.options.slices_max
@@ -97,17 +98,18 @@ impl<'a> Turns<'a> {
         worker.are_some_waiting.store(self.has_waiting(), Ordering::Relaxed);
     }
 
-    /// Whether some have to wait.
+    /// Returns whether slices wait.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether none is under way.
+    /// Returns whether no slice is running.
     pub(super) fn is_idle(&self) -> bool {
         self.slices.is_empty()
     }
 
-    /// Waits until one has ended: pieces of work that were done in it, or have come further. `None`: none is under way.
+    /// Waits until a slice has ended, and returns its number of tasks that were done or have made progress. `None`: no
+    /// slice is running.
     pub(super) async fn ended(&mut self) -> Option<u64> {
         let slice = self.under_way.next().await?;
         let slice = self.slices.remove(&slice)?;
