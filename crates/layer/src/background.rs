@@ -106,7 +106,7 @@ impl Background {
         let (layer, look_every) = (worker.layer.clone(), worker.options.look_every);
         tasks.push(tokio::spawn(async move {
             if layer.clock().timeout(look_every, take_up_groups(&layer)).await.is_ok_and(|done| done.is_err()) {
-                tracing::debug!("groups of views that are due are left to who looks next");
+                tracing::debug!("due groups of views are left to the next read of the due work");
             }
         }));
         tasks.push(tokio::spawn(async move {
@@ -180,7 +180,7 @@ impl Job for Cache {
     }
 
     fn log_failure(&self, reason: &str) {
-        tracing::debug!(error = reason, "databases that are gone could not be forgotten");
+        tracing::debug!(error = reason, "deleted databases could not be removed from the cache");
     }
 }
 
@@ -228,7 +228,7 @@ impl Job for Worker {
             match turns.look().await {
                 Ok(()) => {}
                 Err(error) if turns.is_idle() => return Err(Failure::Failed(error.to_string())),
-                Err(error) => tracing::debug!(%error, "what is due could not be looked at"),
+                Err(error) => tracing::debug!(%error, "the list of due work could not be read"),
             }
             if !turns.is_left {
                 pause = self.options.look_every;

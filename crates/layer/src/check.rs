@@ -149,13 +149,13 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     let has_purged = Counter::ALL.into_iter().zip(counters).any(|(counter, n)| counter == Counter::Purges && n > 0);
     for (bucket, (newest, last_seq)) in newest.iter().zip(&last_seqs).enumerate() {
         if let Some(newest) = newest.filter(|newest| newest > last_seq) {
-            report.violation(format!("last_seq of bucket {bucket} is {last_seq}, its newest entry stands at {newest}"));
+            report.violation(format!("last_seq of bucket {bucket} is {last_seq}, its newest entry is at {newest}"));
         }
     }
     if let Some(newest) = newest.into_iter().flatten().max()
         && (newest > after || newest < after && !has_purged && instance.channels() == 0)
     {
-        report.violation(format!("last_seq is {after}, the newest entry stands at {newest}"));
+        report.violation(format!("last_seq is {after}, the newest entry is at {newest}"));
     }
     for id in &staged {
         if sums.blobs.contains(id) {

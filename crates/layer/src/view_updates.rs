@@ -144,7 +144,8 @@ pub(crate) struct GroupState {
     pub entered: AtOnce,
     /// The number of documents in a range of a first build.
     pub range: AtOnce,
-    /// How many documents the next call maps. Halved or less if their rows did not fit, doubled if they were few.
+    /// The number of documents that the next call maps. Halved or less if their rows did not fit, doubled if they were
+    /// few.
     pub mapped_at_once: AtomicUsize,
     /// Documents on which functions exceeded a bound.
     pub runaways: Runaways,

@@ -79,7 +79,7 @@ impl<'p> Reader<'p> {
     }
 
     fn read(&mut self) -> Option<()> {
-        // For each open group, whether `(?x)` holds outside of it.
+        // True for each open group with `(?x)` outside of it.
         let mut groups = Vec::new();
         let mut is_behind_bracket = false;
         while let Some(character) = self.next() {

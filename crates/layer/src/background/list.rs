@@ -88,7 +88,7 @@ impl Look<'_> {
                 // Only a newer program knows this kind.
                 Ok(entry) if due::Kind::of(entry.key.kind).is_none() => {}
                 Ok(entry) => found.slices.entry(entry.key.slice).or_default().push(entry),
-                Err(error) => tracing::warn!(%error, "an entry of what is due cannot be read"),
+                Err(error) => tracing::warn!(%error, "an entry of the list of due work cannot be read"),
             }
         }
         Ok(!page.is_all())

@@ -259,7 +259,7 @@ async fn after(layer: &Layer, entry: Entry, done: Result<Outcome>) -> Worked {
             Worked { got_on: true, left: None }
         }
         Err(error) => {
-            tracing::debug!(%error, "work that is done could not be taken from the list of what is due");
+            tracing::debug!(%error, "finished work could not be removed from the list of due work");
             nothing
         }
     }
@@ -270,14 +270,14 @@ async fn fail(layer: &Layer, entry: &Entry, reason: &str) {
     let inner = &layer.inner;
     inner.metrics.background_failures.add(1);
     let kind = due::Kind::of(entry.key.kind);
-    tracing::warn!(database = entry.key.name, ?kind, error = reason, "work in the background failed");
+    tracing::warn!(database = entry.key.name, ?kind, error = reason, "background work failed");
     let failures = entry.due.failures.saturating_add(1);
     let pause = u64::try_from(kinds::rest(entry.key.kind).pause(failures).as_millis()).unwrap_or(u64::MAX);
     // Rounded up, so that repeated failures share a few entries.
     let at_ms = due::rounded_to(inner.clock.unix_ms().saturating_add(pause), pause / 4);
     let next = DueKey { at_ms, ..entry.key.clone() };
     if let Err(error) = list::settle(inner, entry, Some((next, failures))).await {
-        tracing::debug!(%error, "work that failed could not be put off");
+        tracing::debug!(%error, "failed work could not be deferred");
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) async fn check(
             Ok::<_, crate::error::Error>(now.as_ref() == Some(expected))
         };
         if (!is_right || !is_used) && is_there(record).await? {
-            let what = if is_right { "belongs to no document" } else { "is not what its digest says" };
+            let what = if is_right { "belongs to no document" } else { "does not have its digest" };
             report.violation(format!("attachment data {} {what}", hex(digest)));
         }
         sums.blobs.insert(record.blob_id.clone());

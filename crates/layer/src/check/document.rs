@@ -124,7 +124,7 @@ impl DocumentCheck<'_> {
                 let (stamp, compacted) = (info.stamp.as_slice(), self.compacted);
                 let is_compacted = stamp <= compacted.stamp.as_slice();
                 if is_compacted && found.sums.superseded_bytes > 0 && !compacted.failed.iter().any(|one| one == stamp) {
-                    wrong.push("it has superseded bodies, and compactions have come further".to_owned());
+                    wrong.push("it has superseded bodies behind the progress of compactions".to_owned());
                 }
                 self.attachments(&info, &parts, &mut found.sums, &mut wrong).await?;
                 self.entries(&info, &parts, &mut wrong).await?;
@@ -190,7 +190,7 @@ impl DocumentCheck<'_> {
                 }
             }
             if parts.records.get(rev).is_none_or(|record| record.body_dropped || record.deleted != *deleted) {
-                wrong.push(format!("leaf {rev} has no body, or is not what its record says"));
+                wrong.push(format!("leaf {rev} has no body, or differs from its record"));
             }
         }
         let tree = Tree::new(branches);
@@ -286,7 +286,7 @@ impl DocumentCheck<'_> {
     async fn attachments(&self, info: &Info, parts: &Parts, sums: &mut Sums, wrong: &mut Vec<String>) -> Result<()> {
         for (rev, record) in &parts.records {
             if parts.attachments.contains_key(rev) != (record.has_attachments && !record.body_dropped) {
-                wrong.push(format!("the attachments of {rev} are not what its record says"));
+                wrong.push(format!("the attachments of {rev} differ from its record"));
             }
             let bytes = parts.attachments.get(rev).map(|list| length_of(list));
             if bytes.is_some_and(|bytes| bytes != record.attachment_bytes) {
@@ -305,7 +305,7 @@ impl DocumentCheck<'_> {
             let used = self.trx.get(&keys.attachment_use(*digest, self.id), true);
             let data = self.trx.get(&keys.attachment_data(*digest), true);
             if used.await?.is_none() || data.await?.is_none() {
-                wrong.push(format!("attachment data {} is not there, or does not know of it", hex(*digest)));
+                wrong.push(format!("attachment data {} is missing, or lacks its use", hex(*digest)));
             }
         }
         sums.attachment_uses += digests.len() as u64;

@@ -30,7 +30,7 @@ pub(super) async fn check(inner: &Inner, instance: &Instance, report: &mut Repor
         }
     }
     if flatbed_flatten::path::FIRST_FIELD_ID + (view.len() as u64) < next {
-        report.violation(format!("the next field id is {next}, but only {} names are there", view.len()));
+        report.violation(format!("the next field id is {next}, but only {} names exist", view.len()));
     }
     if ids.len() < view.len() {
         report.violation(format!("{} field ids for {} names", ids.len(), view.len()));

@@ -10,7 +10,7 @@ use crate::read::local::counted_in;
 use crate::store::keys::{PrincipalPart, Subspace};
 use crate::store::records::decode_counter;
 
-/// How often a difference is counted again. The records are read in several transactions, so concurrent writes can
+/// The most recounts of a difference. The records are read in several transactions, so concurrent writes can
 /// cause one.
 const COUNTS_MAX: usize = 3;
 

@@ -39,7 +39,7 @@ impl Operation for Look<'_> {
         }
         let root = root.await?.map(|bytes| proto::Instance::decode(&*bytes)).transpose()?.unwrap_or_default();
         if has_settings(&root) != (count > 0) {
-            violations.push("the root's record is wrong about whether there are stored settings".to_owned());
+            violations.push("the root's record differs from whether stored settings exist".to_owned());
         }
         Ok((count as u64, violations))
     }

@@ -40,8 +40,8 @@ pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) 
     }
     for name in names {
         for (kind, noted, wrong) in [
-            (Kind::Uploads, &swept, "has uploads or lists that wait, and nobody is to sweep it"),
-            (Kind::Indexes, &built, "has indexes that are not built, and nobody is to build them"),
+            (Kind::Uploads, &swept, "has uploads or lists that wait, and no due work to sweep it"),
+            (Kind::Indexes, &built, "has indexes that are not built, and no due work to build them"),
         ] {
             if noted.contains(name) {
                 continue;
@@ -86,7 +86,7 @@ impl Operation for Page<'_> {
         for row in &page {
             match (self.inner.keys.split_due(row.key()), proto::Due::decode(row.value())) {
                 (Ok(due), Ok(_)) if due.slice == slice_of(&due.name) => entries.push((due.kind, due.name)),
-                _ => violations.push(format!("key {} is nothing that is due", hex(row.key()))),
+                _ => violations.push(format!("key {} is no due work", hex(row.key()))),
             }
         }
         Ok((entries, violations, page.rest))

@@ -255,7 +255,7 @@ fn rows_of<'r>(
             (_, IndexPart::Entry(entry)) => {
                 Ok((entry.id, (!says_over(value, clock)).then_some(Some(value.as_slice()))))
             }
-            _ => Err(Error::Corrupt("what lies among an index's entries is none".to_owned())),
+            _ => Err(Error::Corrupt("an index contains a key that is no entry".to_owned())),
         },
     };
     read.iter().map(row).collect()

@@ -395,7 +395,7 @@ impl<'a> Building<'a> {
             && let Err(error) = Step::run(self.job, Beat { held: &held, beats: self.beats, leaves: true }).await
         {
             // Other processes notice by themselves.
-            tracing::debug!(database = &*self.job.reader.name, %error, "leases of a first build could not be left");
+            tracing::debug!(database = &*self.job.reader.name, %error, "leases of a first build could not be returned");
         }
     }
 }

@@ -110,7 +110,7 @@ impl Operation for Read<'_> {
         let noted = instance.keys.view(self.job.number()).all_later();
         let page = trx.range(&noted, true).page(READ_AT_ONCE).await?;
         let id = |value: &[u8]| {
-            String::from_utf8(value.to_vec()).map_err(|_| Error::Corrupt("an id that was noted is no text".to_owned()))
+            String::from_utf8(value.to_vec()).map_err(|_| Error::Corrupt("a noted id is not UTF-8".to_owned()))
         };
         let noted = page.iter().map(|row| Ok((row.key().to_vec(), id(row.value())?))).collect::<Result<Vec<_>>>()?;
         // A document noted by two processes is entered once at a time.

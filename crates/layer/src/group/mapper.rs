@@ -55,11 +55,11 @@ fn is_mapped(job: &Job, id: &str) -> bool {
 /// The input of one call of the map functions.
 struct Batch {
     texts: Vec<Vec<u8>>,
-    /// How each document of the batch is mapped, in order.
+    /// The input for each document of the batch, in order.
     inputs: Vec<MapInput>,
 }
 
-/// How a document is mapped.
+/// The input of the functions for a document.
 enum MapInput {
     /// The functions get its text.
     Text,
@@ -260,7 +260,7 @@ fn report_set_aside(job: &Job, id: &str, failure: &FunctionFailure) {
         document = id,
         %failure,
         left_out,
-        "functions broke a bound on a document, which is set aside and in no view"
+        "functions exceeded a bound on a document, which is set aside and in no view"
     );
 }
 

@@ -226,7 +226,7 @@ impl Operation for Orphans<'_> {
             let is_dead = info.as_ref().is_none_or(|info| info.deleted);
             let covered = reached.as_ref().is_some_and(|reached| info.is_none_or(|info| reached.covers(&info.stamp)));
             if is_dead && covered {
-                violations.push(format!("group {} has rows of {id:?}, which is not there", self.number));
+                violations.push(format!("group {} has rows of {id:?}, which does not exist", self.number));
             }
         }
         Ok((violations, page.rest.map(|rest| rest.begin)))

@@ -29,7 +29,11 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Removes the rows of all documents that no longer exist. No large document of the group may be partly changed.
 pub(super) async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finished> {
     let (database, group, clock) = (&*job.reader.name, job.number(), job.clock());
-    tracing::info!(database, group, "the log of purges lacks some: a group of views is compared with the documents");
+    tracing::info!(
+        database,
+        group,
+        "the log of purges is truncated past its position: a group of views is compared with the documents"
+    );
     // Takes the group over before the log's end is read: from here on, documents that another process read before are
     // refused. If another process takes the group over later, the next step here finds another holder, and the group is
     // compared once more.

@@ -470,7 +470,7 @@ pub(super) fn place_of(progress: &ViewProgress) -> Result<Seq> {
         .stamp
         .as_slice()
         .try_into()
-        .map_err(|_| Error::Corrupt("a group's place is not 12 bytes".to_owned()))?;
+        .map_err(|_| Error::Corrupt("a group's position is not 12 bytes".to_owned()))?;
     Ok(Seq::new(progress.incarnation, stamp))
 }
 

@@ -119,7 +119,7 @@ fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> Opti
     let (database, group) = (&*reader.name, id.1);
     match error {
         Error::View(ViewFailure::Function(failure @ FunctionFailure::Busy(_))) => {
-            tracing::debug!(database, group, %failure, "the functions of a group of views wait for their turn");
+            tracing::debug!(database, group, %failure, "the functions of a group of views wait for a free thread");
             state.stumble(database, ViewFailure::Function(failure));
             Some(PAUSE_BUSY_MAX)
         }
@@ -132,12 +132,12 @@ fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> Opti
             None
         }
         Error::Storage(ref never) if NEVER_WRITTEN.contains(&never.code()) => {
-            tracing::error!(database, group, %error, "a group of views has more to write than storage takes");
+            tracing::error!(database, group, %error, "a group of views exceeds the size limits of the storage");
             state.give_up(database, ViewFailure::Stuck(error.to_string()));
             None
         }
         error => {
-            tracing::warn!(database, group, %error, "a group of views could not be followed, and is tried again");
+            tracing::warn!(database, group, %error, "a group of views could not be followed, and is retried");
             state.stumble(database, ViewFailure::Stuck(error.to_string()));
             Some(PAUSE_MAX)
         }
@@ -241,7 +241,7 @@ async fn work(job: &Arc<Job>, mut progress: ViewProgress, full: &mut u32) -> Res
             return Err(ViewFailure::Stuck(reason.to_owned()).into());
         }
         let (database, group) = (&*job.reader.name, job.number());
-        tracing::info!(database, group, "a group of views is built anew");
+        tracing::info!(database, group, "a group of views is rebuilt");
         let _ = Step::run(job, Take { anew: Some(beginning) }).await?;
     }
     Ok(false)

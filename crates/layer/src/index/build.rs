@@ -63,7 +63,7 @@ async fn read_progress(within: &Within<'_>, number: u64, snapshot: bool) -> Resu
 
 /// Returns the id of a document that was put off.
 fn noted_id(value: &[u8]) -> Result<String> {
-    String::from_utf8(value.to_vec()).map_err(|_| Error::Corrupt("an id that was noted is no text".to_owned()))
+    String::from_utf8(value.to_vec()).map_err(|_| Error::Corrupt("a noted id is not UTF-8".to_owned()))
 }
 
 /// Returns a database's unbuilt indexes.

@@ -130,7 +130,7 @@ pub(crate) async fn check_document(
 ) -> Result<Option<String>> {
     let seq = Seq::new(instance.incarnation(), info.stamp);
     let Ok(key) = entry_of(instance, info) else {
-        return Ok(Some(format!("its by-seq entry at {seq} is said to lie in bucket {}", info.bucket)));
+        return Ok(Some(format!("its by-seq entry at {seq} should be in bucket {}", info.bucket)));
     };
     let entry = trx.get(&key, true).await?;
     Ok(match entry.as_deref().map(proto::SequenceEntry::decode) {

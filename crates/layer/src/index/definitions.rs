@@ -105,7 +105,7 @@ impl Definitions {
     pub(crate) fn finish(&self, within: &Within<'_>, changes_rules: bool, worn_out: &[u64]) -> Result<()> {
         let Within { inner, trx, instance } = *within;
         if is_outdated(&instance.record, inner.collation) {
-            return Err(Error::Corrupt("an index of an older collation is written to".to_owned()));
+            return Err(Error::Corrupt("a write met an index of an older collation".to_owned()));
         }
         groups::mark_followed(within)?;
         let mut record = None;
@@ -144,7 +144,7 @@ impl Definitions {
                     design_document,
                     indexes,
                     views,
-                    "a design document defines indexes or views beyond what a database may have: they are not kept"
+                    "a design document defines indexes or views beyond the limits of a database: they are not kept"
                 );
             }
         }
@@ -221,7 +221,7 @@ impl Operation for Reorder<'_> {
             }
         }
         renumber(&mut record, &numbers);
-        tracing::info!(database = name, indexes = numbers.len(), "indexes of an older collation are built anew");
+        tracing::info!(database = name, indexes = numbers.len(), "indexes of an older collation are rebuilt");
         replace_indexes(&Within { inner, trx, instance: &instance }, record)
     }
 }
@@ -239,7 +239,7 @@ pub(crate) fn write_record(within: &Within<'_>, mut record: proto::DatabaseRecor
     within.trx.update_metadata_version();
 }
 
-/// Whether a design document may contain selectors that are slow to compile.
+/// Returns whether a design document may contain selectors that are slow to compile.
 pub(crate) fn has_selectors(body: &Value<'_>) -> bool {
     let is_of_query = body.get("language").and_then(Value::as_str) == Some("query");
     (is_of_query || body.get(MEMBER).is_some()) && !Selector::is_quick(body)

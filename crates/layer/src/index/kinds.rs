@@ -194,7 +194,9 @@ impl DefinedIndex {
     pub(crate) async fn check_entry(&self, within: &Within<'_>, key: &[u8], value: &[u8]) -> Result<Option<String>> {
         match within.instance.keys.split_index(key) {
             Ok((number, _)) if number != self.index.number => Ok(Some("lies in another index".to_owned())),
-            Ok((_, IndexPart::Progress)) if self.index.readable => Ok(Some("its builder is through".to_owned())),
+            Ok((_, IndexPart::Progress)) if self.index.readable => {
+                Ok(Some("the index is built, and has progress of its builder".to_owned()))
+            }
             Ok((_, IndexPart::Later(_))) if self.index.readable => Ok(Some("a document was not entered".to_owned())),
             Ok((_, IndexPart::Progress | IndexPart::Later(_))) => Ok(None),
             Ok((_, part)) => self.kind.check_entry(within, &self.index, part, value).await,

@@ -293,7 +293,7 @@ pub(crate) async fn is_of_document(
     is_own: impl Fn(&Info) -> bool,
 ) -> Result<Option<String>> {
     let Some(info) = trx.get(&instance.keys.document(id).info(), true).await? else {
-        return Ok(Some(format!("its document {id:?} is not there")));
+        return Ok(Some(format!("its document {id:?} does not exist")));
     };
     let is_own = is_own(&Info::decode(&info)?);
     Ok((!is_own).then(|| format!("document {id:?} has another")))

@@ -609,7 +609,7 @@ async fn an_index_is_built_as_soon_as_a_process_knows_of_it() {
     trx.clear(&db.inner.keys.due(&due::key_of(Kind::Indexes, "db", 0)));
     trx.commit().await.unwrap();
     let report = check_namespaces(&layer).await.unwrap();
-    assert!(report.violations[0].contains("nobody is to build"), "{report:#?}");
+    assert!(report.violations[0].contains("no due work to build"), "{report:#?}");
 }
 
 #[tokio::test]

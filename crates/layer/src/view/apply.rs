@@ -65,7 +65,7 @@ pub(crate) async fn apply(
 ) -> Result<Applied> {
     known.begin(progress);
     if !large::may_enter(progress, documents) {
-        return Err(Error::Corrupt("a document was entered before a large one was through".to_owned()));
+        return Err(Error::Corrupt("a document was entered before a large one was complete".to_owned()));
     }
     let (trx, keys) = (at.trx, at.keys.view(group.number()));
     large::tidy(trx, &keys, progress, at.large_reads).await?;

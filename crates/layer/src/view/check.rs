@@ -146,7 +146,7 @@ impl WrittenReduces for WhileThereIsTime<'_> {
                 return Ok(results);
             }
             let failure =
-                || ReduceFailure { error: "timeout".to_owned(), reason: "there was no time for it".to_owned() };
+                || ReduceFailure { error: "timeout".to_owned(), reason: "the time limit was reached".to_owned() };
             Ok(asks.iter().map(|ask| vec![Err(failure()); ask.functions.len()]).collect())
         })
     }
@@ -207,7 +207,9 @@ impl Check<'_> {
                 (!is_known).then(|| format!("no row of {id:?} has it"))
             }
             ViewPart::Undo(undone) => self.undo(&self.keys.undone(key), &undone, value).await?,
-            ViewPart::Staged(..) => (!self.progress.untidy).then(|| "nobody looks for marks".to_owned()),
+            ViewPart::Staged(..) => {
+                (!self.progress.untidy).then(|| "it is a mark, and the progress says that none exist".to_owned())
+            }
         })
     }
 
@@ -228,14 +230,14 @@ impl Check<'_> {
                 Ok(if wrong.is_some() { wrong } else { before.has_node(*tree as usize, row).await? })
             }
             ViewPart::Node(tree, level, from) => before.node(*tree, *level, from, &value).await,
-            _ => Ok(Some("readers do not see it".to_owned())),
+            _ => Ok(Some("it is invisible to readers".to_owned())),
         }
     }
 
     /// Checks that the trees are those of the group, and have a root if they have a height.
     async fn roots(&self) -> Result<Option<String>> {
         if self.progress.trees.len() != self.group.trees().len() {
-            return Ok(Some("it has not the group's trees".to_owned()));
+            return Ok(Some("its trees are not those of the group".to_owned()));
         }
         for tree in 0..self.group.trees().len() {
             let (_, height) = shape_of(self.trees, tree)?;
@@ -254,7 +256,7 @@ impl Check<'_> {
         }
         let range = self.keys.nodes(tree, 1, &[], Some(&[&row.encode()[..], &[0]].concat()));
         let page = self.reads.range(&range, 1, true).await?;
-        Ok(page.is_empty().then(|| "no node is about it".to_owned()))
+        Ok(page.is_empty().then(|| "no node covers it".to_owned()))
     }
 
     /// Checks a row, and returns its key as JSON.
@@ -281,7 +283,7 @@ impl Check<'_> {
                 Some(format!("document {:?} has another", row.id))
             }
             Some(known) if known.expires_at_ms != expires_at_ms => {
-                Some(format!("document {:?} has another end", row.id))
+                Some(format!("document {:?} has another expiry", row.id))
             }
             Some(known) if !known.value.is_empty() && known.value != value => {
                 Some(format!("document {:?} has another value", row.id))
@@ -293,7 +295,7 @@ impl Check<'_> {
 
     /// Checks that a row's key and value are JSON, and that its key sorts at its position.
     fn sorts(&self, tree: u64, row: &RowKey, (key, value): (&[u8], &[u8])) -> Option<String> {
-        let (Some(key), Some(_)) = (value_of(key), value_of(value)) else { return Some("it is no JSON".to_owned()) };
+        let (Some(key), Some(_)) = (value_of(key), value_of(value)) else { return Some("it is not JSON".to_owned()) };
         let (form, label) = flatbed_collate::split(&row.element);
         let sorted = self.group.collation(tree as usize).sort_key(&key);
         let fits = form == sorted.bytes() && sorted.is_cut() != label.is_empty();
@@ -326,7 +328,7 @@ impl Check<'_> {
                 self.trx.get(&self.keys.row(row.tree as usize, &self.group.row_key(id, row).encode()), true)
             });
             for (row, found) in row.iter().zip(join_all(reads).await) {
-                let Some(found) = found? else { return Ok(Some(format!("a row of {id:?} is not there"))) };
+                let Some(found) = found? else { return Ok(Some(format!("a row of {id:?} is missing"))) };
                 let found = decode(&found)?;
                 if found.blob_id != row.blob_id || texts_bytes(&found) != row.bytes {
                     return Ok(Some(format!("a row of {id:?} is another one")));
@@ -364,7 +366,7 @@ impl Check<'_> {
         }
         let (shape, height) = shape_of(self.trees, place)?;
         if at > height {
-            return Ok(Some(format!("it lies above the root, at {height}")));
+            return Ok(Some(format!("it is above the root, at {height}")));
         }
         // Up to the next node of its level.
         let after = |key: &[u8]| [key, &[0]].concat();
@@ -407,7 +409,7 @@ impl Check<'_> {
             }
         }
         if parts.is_empty() {
-            return Ok(Some("there is nothing below it".to_owned()));
+            return Ok(Some("no rows are below it".to_owned()));
         }
         let made = stored.summaries(vec![Parts::Summaries(parts)]).await?;
         if at == height {
@@ -423,7 +425,7 @@ impl Check<'_> {
     async fn alone(&self, stored: &StoredTree<'_>, from: &[u8], found: &Summary) -> Result<Option<String>> {
         let row = self.reads.get(&self.keys.row(stored.tree, from)).await?;
         let Some(row) = row.map(|row| decode(&row)).transpose()?.filter(|row| !row.blob_id.is_empty()) else {
-            return Ok(Some("its row is not there, or not large".to_owned()));
+            return Ok(Some("its row is missing, or not large".to_owned()));
         };
         let (key, value) = begin_texts(self.trx, self.keys, &RowKey::decode(from)?.id, row).await?;
         let bytes = (key.len() + value.len()) as u64;
@@ -441,7 +443,7 @@ impl Check<'_> {
         }
         let reduces = self.group.reduces(tree);
         if found.states.len() != reduces.len() {
-            return Some("it lacks a reduction".to_owned());
+            return Some("a reduction is missing".to_owned());
         }
         for ((reduce, found), made) in reduces.iter().zip(&found.states).zip(&made.states) {
             let is_right = match (reduce, found, made) {

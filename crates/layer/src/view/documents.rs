@@ -392,13 +392,13 @@ pub(super) struct DocumentDiff<'d> {
     pub is_partial: bool,
     /// True if parts of values are already staged.
     pub is_staged: bool,
-    /// Whether the old and the new document exceed a bound.
+    /// True if the old, or the new, document exceeds a bound.
     was_refused: bool,
     is_refused: bool,
     aside: SetAsideChange<'d>,
 }
 
-/// Whether a document is set aside, before and after the change.
+/// A document's set-aside state before and after the change.
 #[derive(Debug, Clone, Copy)]
 struct SetAsideChange<'d> {
     was: bool,

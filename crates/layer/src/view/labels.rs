@@ -187,5 +187,5 @@ impl<'a> Labels<'a> {
 }
 
 fn bad_key() -> Error {
-    Error::Corrupt("a key is no JSON".to_owned())
+    Error::Corrupt("a key is not JSON".to_owned())
 }

@@ -61,7 +61,7 @@ pub(super) async fn stage(trx: &Transaction, keys: &ViewKeys, plan: &mut Plan<'_
     let found = trx.range(&range, false).first(MARKS_OF_DOCUMENT_MAX).await?;
     let mark = |row: &foundationdb::future::FdbKeyValue| match keys.split(row.key())? {
         ViewPart::Staged(_, blob_id) => Ok((blob_id, proto::ViewStaged::decode(row.value())?.parts)),
-        _ => Err(Error::Corrupt("a mark of parts is none".to_owned())),
+        _ => Err(Error::Corrupt("a mark of parts is invalid".to_owned())),
     };
     let marks = found.iter().map(mark).collect::<Result<BTreeMap<_, _>>>()?;
     let mut left = STAGED_PARTS;

@@ -161,7 +161,7 @@ impl TreeBudget {
         value_of(text.as_bytes())
     }
 
-    /// Whether a text is JSON whose tree fits the whole budget.
+    /// Returns whether a text is JSON whose tree fits the whole budget.
     fn fits(&self, text: &str) -> bool {
         let fits = self.bytes_max == usize::MAX || tree_bytes(text.as_bytes()) <= self.bytes_max;
         fits && value_of(text.as_bytes()).is_some()

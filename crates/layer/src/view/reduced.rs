@@ -309,7 +309,7 @@ impl ReadGroups<'_> {
         level: usize,
     ) -> Result<(Option<Found>, Option<KeyRange>)> {
         let key = key_of(reading, row).await?;
-        let key = value_of(&key).ok_or_else(|| Error::Corrupt("a row of a view is no JSON".to_owned()))?;
+        let key = value_of(&key).ok_or_else(|| Error::Corrupt("a row of a view is not JSON".to_owned()))?;
         let begin = reading.place_of_group(&key, level, Side::Before).await?.max(range.begin.clone());
         let end = reading.place_of_group(&key, level, Side::Behind).await?;
         let end = range.end.as_ref().map_or(end.clone(), |range_end| range_end.min(&end).clone());
@@ -492,6 +492,6 @@ async fn edge(reading: &Reading<'_>, range: &KeyRange, is_last: bool) -> Result<
 /// Reads the key of a row.
 async fn key_of(reading: &Reading<'_>, row: &[u8]) -> Result<Vec<u8>> {
     let found = reading.reads().get(&reading.keys.row(reading.open.tree, row)).await?;
-    let found = found.ok_or_else(|| Error::Corrupt("a row of a view is not there".to_owned()))?;
+    let found = found.ok_or_else(|| Error::Corrupt("a row of a view is missing".to_owned()))?;
     begin_key(reading.trx, &reading.keys, &RowKey::decode(row)?.id, decode(&found)?).await
 }

@@ -208,7 +208,7 @@ impl StoredTree<'_> {
                 let (needs_key, needs_value) = (needs(Reducer::needs_key), needs(Reducer::needs_value));
                 // Only needed texts are parsed.
                 let parsed = |text, is_needed| match is_needed {
-                    true => value_of(text).ok_or_else(|| Error::Corrupt("a row of a view is no JSON".to_owned())),
+                    true => value_of(text).ok_or_else(|| Error::Corrupt("a row of a view is not JSON".to_owned())),
                     false => Ok(Value::Null),
                 };
                 for (_, row) in rows {

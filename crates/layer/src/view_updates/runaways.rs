@@ -13,8 +13,8 @@ use crate::view_functions::FunctionFailure;
 /// The number of tries before a document that exceeds a bound is set aside: the machine may have been slow.
 const TRIES_MAX: u32 = 2;
 
-/// How long a revision is remembered after its last try. It is not mapped meanwhile if it was tried [`TRIES_MAX`]
-/// times.
+/// The time for which a revision is remembered after its last try. It is not mapped meanwhile if it was tried
+/// [`TRIES_MAX`] times.
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
 /// The most documents that a group remembers; with more, it forgets all.

@@ -1,4 +1,4 @@
-//! What plans read, and that they find the same documents as a scan.
+//! Checks the reads of plans, and that they find the same documents as a scan.
 
 use std::ops::Bound;
 

@@ -55,7 +55,7 @@ async fn read(job: &Job, ids: &[&str]) -> Vec<ToMap> {
     read_with_local_seq(job, &ids).await.unwrap()
 }
 
-/// Whether the group has dropped rows for lack of memory.
+/// Returns whether the group has dropped rows for lack of memory.
 fn has_dropped(job: &Job) -> bool {
     job.state.mapped_at_once.load(Ordering::Relaxed) < RUN_DOCUMENTS_MAX
 }
@@ -209,7 +209,7 @@ async fn a_build_that_waits_for_memory_keeps_its_lease_and_its_pace() {
     let state = views.group((namespace, standing(&db).await.group.number));
     let pace = state.range.documents();
     until("a range waits", async || state.resource_waits.load(Ordering::Relaxed) > 0).await;
-    // Four times as long as a lease is kept whose ranges do not end.
+    // Four times as long as a lease without completed ranges is kept.
     until("it works at its lease all the while", async || {
         manual.advance(Duration::from_millis(100));
         beats(&db).await >= 20

@@ -28,7 +28,7 @@ async fn a_reduction_that_no_value_takes_fails_alone() {
     let overflow = Err("reduce_overflow_error".to_owned());
     // After a build, and after following.
     for _ in 0..2 {
-        // Which of the two are the largest in a node depends on how its rows were cut: one fits where many others did
+        // The cut of a node's rows decides which of the two are the largest in it: one fits where many others did
         // not.
         let largest = [reduced(&db, "top16").await, reduced(&db, "bottom16").await];
         assert!(largest.contains(&overflow), "{largest:?}");

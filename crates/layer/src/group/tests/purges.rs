@@ -131,7 +131,7 @@ struct Purging {
 
 struct Purges {
     db: Database,
-    /// How many documents are purged at each call.
+    /// The number of documents purged at each call.
     at_once: usize,
     ids: Mutex<Vec<String>>,
 }

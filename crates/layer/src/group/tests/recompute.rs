@@ -42,7 +42,7 @@ async fn rows_are_compared_with_what_maps_emit_now() {
     trx.clear(&instance.keys.document("d007").info());
     assert!(trx.commit().await.is_ok());
     let report = check_database(&db, |_| {}).await.unwrap();
-    let orphans = format!("group {number} has rows of \"d007\", which is not there");
+    let orphans = format!("group {number} has rows of \"d007\", which does not exist");
     assert!(report.violations.contains(&orphans), "{:?}", report.violations);
 }
 

@@ -46,7 +46,7 @@ impl LeftOf {
     /// Checks the fields of a by-seq entry about channels that its document left, with this change and before it.
     pub(crate) fn compare(&self, info: &Info, entry: &proto::SequenceEntry) -> Option<&'static str> {
         if entry.left != self.with_the_last(info) {
-            return Some("says other channels that were left than there are");
+            return Some("names other channels that the document left than its rows do");
         }
         let mut earlier =
             self.0.iter().filter(|(_, left)| left.seq.0 != info.stamp).map(|(_, left)| left.seq.0).peekable();
@@ -76,7 +76,7 @@ pub(crate) async fn check_document(
     let routed = &info.routed;
     let Some(named) = &routed.channels else {
         let is_nothing = *routed == Routed::default();
-        return Ok((!is_nothing).then(|| "its info has something of channels, and it is not entered".to_owned()));
+        return Ok((!is_nothing).then(|| "its info names channels, and it is not entered".to_owned()));
     };
     if !has_channels {
         return Ok(Some("it is entered in channels, and its database has none".to_owned()));
@@ -87,16 +87,16 @@ pub(crate) async fn check_document(
         || routed.expires_at_ms != expires_at_ms
         || routed.gives == said.grants.is_empty()
     {
-        return Ok(Some("its info says of channels what its winner's record does not".to_owned()));
+        return Ok(Some("the channels in its info are not those in its winner's record".to_owned()));
     }
     if !routed.since.is_sound(said.channels.len(), Stamp(info.stamp)) {
-        return Ok(Some("its info says since when it is in channels, and that cannot be".to_owned()));
+        return Ok(Some("its info has an impossible time of entering channels".to_owned()));
     }
     if left.len() as u64 != u64::from(routed.left) {
         return Ok(Some(format!("it has left {} channels, its info says {}", left.len(), routed.left)));
     }
     if let Some((channel, _)) = left.iter().find(|(_, left)| left.since.is_some_and(|since| since >= left.seq)) {
-        return Ok(Some(format!("it has left channel {channel:?} before it was there")));
+        return Ok(Some(format!("it left channel {channel:?} before it entered it")));
     }
     if let Some((channel, _)) = left.iter().find(|(channel, _)| said.channels.contains(channel)) {
         return Ok(Some(format!("it is in channel {channel:?} and has left it")));
@@ -117,7 +117,7 @@ pub(crate) async fn check_document(
         if let Some((_, (_, _, channel))) =
             found.iter().zip(some).find(|(found, (_, expected, _))| found.as_deref() != expected.as_deref())
         {
-            return Ok(Some(format!("what it has in channel {channel:?} is not its own")));
+            return Ok(Some(format!("its entry in channel {channel:?} is not its own")));
         }
     }
     for some in left.chunks(READ_AT_ONCE) {
@@ -136,13 +136,13 @@ pub(crate) async fn check_document(
         let way = |(kind, name, what): &Thing| keys.given_by_document(*kind, name, what, id);
         let found = try_join_all(some.iter().map(|thing| trx.get(&way(thing), true))).await?;
         if let Some((_, (kind, name, what))) = found.iter().zip(some).find(|(found, _)| found.is_none()) {
-            return Ok(Some(format!("no row says that it gives {what:?} to {kind:?} {name:?}")));
+            return Ok(Some(format!("no row has its grant of {what:?} to {kind:?} {name:?}")));
         }
     }
     if let Some(second) = expires_at_ms.map(second_of)
         && trx.get(&keys.end_of_document(second, id), true).await?.as_deref() != Some(&entry)
     {
-        return Ok(Some("its end is not noted".to_owned()));
+        return Ok(Some("its expiry is not noted".to_owned()));
     }
     Ok(None)
 }
@@ -173,7 +173,8 @@ pub(crate) async fn check_principal(
             let Ok(periods) = Periods::decode(value) else { return bad(false) };
             let has_ways = trx.range(&instance.keys.ways(kind, &name, &what), true).any().await?;
             let is_had = periods.open().is_some();
-            Ok((is_had != has_ways).then(|| format!("it is had: {is_had}, and there are ways: {}", !is_had)))
+            Ok((is_had != has_ways)
+                .then(|| format!("access is recorded: {is_had}, and something grants it: {}", !is_had)))
         }
         PrincipalPart::Way { kind, name, what, by: Some(id) } => {
             let document = instance.keys.document(&id);
@@ -185,10 +186,10 @@ pub(crate) async fn check_principal(
             let thing = (kind, name, what);
             let grants = said.into_iter().flat_map(|said| said.grants);
             if !grants.filter_map(|grant| thing_of(&grant)).any(|given| given == thing) {
-                return Ok(Some(format!("document {id:?} gives no such thing")));
+                return Ok(Some(format!("document {id:?} has no such grant")));
             }
             let periods = trx.get(&instance.keys.periods(thing.0, &thing.1, &thing.2), true).await?;
-            Ok(periods.is_none().then(|| "since when is not known".to_owned()))
+            Ok(periods.is_none().then(|| "the start of the access is unknown".to_owned()))
         }
     }
 }
@@ -216,7 +217,7 @@ pub(crate) async fn check_entry(
     };
     let document = instance.keys.document(&id);
     let Some(info) = trx.get(&document.info(), true).await? else {
-        return Ok(Some(format!("its document {id:?} is not there")));
+        return Ok(Some(format!("its document {id:?} does not exist")));
     };
     let info = Info::decode(&info)?;
     let said = said_of_winner(trx, &document, &info).await?;

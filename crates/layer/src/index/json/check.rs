@@ -84,19 +84,19 @@ pub(crate) async fn check_entry(
         // A pivot is a hint, and may be wrong.
         IndexPart::Node(level, from) => {
             let is_one = (1..=LEVELS).contains(&level) && label(&from).is_some();
-            return Ok((!is_one).then(|| "it is no label by which keys are looked for".to_owned()));
+            return Ok((!is_one).then(|| "it is no label of an entry".to_owned()));
         }
         IndexPart::Change(_) => return Ok(Some("it has no entries in the order of commits".to_owned())),
         IndexPart::OfDocument(id) => (id, None),
         IndexPart::Entry(Sorted { partition, element, id }) => {
             if RowPlaces::of(compiled(index)?.is_partitioned(), &id).0 != partition.as_deref() {
-                return Ok(Some(format!("it does not lie where those of {id:?}'s partition are")));
+                return Ok(Some(format!("it is outside of the partition of {id:?}")));
             }
             (id, Some(element))
         }
     };
     let found = begin_latest(trx, instance, &id).finish(trx, instance).await?;
-    let Some((info, rows)) = found else { return Ok(Some(format!("its document {id:?} is not there"))) };
+    let Some((info, rows)) = found else { return Ok(Some(format!("its document {id:?} does not exist"))) };
     let Some(key) = expected(within, index, &id, &info, std::future::ready(Ok(rows))).await? else {
         return Ok(Some(format!("document {id:?} is not in it")));
     };
@@ -139,5 +139,5 @@ async fn is_in_order(
     let among = Among { within, number: index.number, index: &compiled, places, snapshot: true, written: None };
     let order = collation()?.compare(&Value::Array(among.key(&other_id, row.value()).await?), values);
     let is_right = if split(&other).1 == split(element).1 { order.is_eq() } else { order.is_lt() };
-    Ok((!is_right).then(|| format!("document {id:?} does not stand where its key belongs")))
+    Ok((!is_right).then(|| format!("document {id:?} is not at the position of its key")))
 }

@@ -28,7 +28,7 @@ const COLLATION: &str = "collation";
 pub(crate) fn collation() -> Result<&'static Collation> {
     static COLLATION: OnceLock<Option<Collation>> = OnceLock::new();
     let collation = COLLATION.get_or_init(|| Collation::unicode().ok()).as_ref();
-    collation.ok_or_else(|| Error::Corrupt("there is no collation data".to_owned()))
+    collation.ok_or_else(|| Error::Corrupt("the collation data is missing".to_owned()))
 }
 
 /// Returns the definitions in a design document of a database, which is `partitioned` or not, as JSON: the index's
@@ -102,7 +102,7 @@ fn known() -> &'static CompiledIndexes<Index> {
 }
 
 fn compile(index: &proto::Index) -> Result<Index> {
-    let foreign = || Error::Corrupt(format!("index {} has a definition that is none", index.number));
+    let foreign = || Error::Corrupt(format!("index {} has an invalid definition", index.number));
     let definition = parse(&index.definition, &Limits::default()).map_err(|_| foreign())?;
     definition.get(COLLATION).and_then(Value::as_str).ok_or_else(foreign)?;
     let name = definition.get(NAME).and_then(Value::as_str).ok_or_else(foreign)?;

@@ -74,7 +74,7 @@ pub(crate) fn is_in_document(value: &[u8]) -> bool {
 /// # Errors
 /// The bytes are not an entry.
 pub(crate) fn decode(value: &[u8]) -> Result<EntryValue> {
-    let corrupt = || Error::Corrupt("an entry of a json index has a value that is none".to_owned());
+    let corrupt = || Error::Corrupt("an entry of a json index has an invalid value".to_owned());
     match split(value).1 {
         [IN_DOCUMENT] => Ok(EntryValue::InDocument),
         [WITH_KEY, text @ ..] => match parse(text, &limits()).map_err(|_| corrupt())?.into_owned() {

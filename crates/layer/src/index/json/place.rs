@@ -95,7 +95,7 @@ impl Among<'_> {
         let first = trx.range(range, self.snapshot).reverse(reverse).first(1).await?;
         let Some(row) = first.first() else { return Ok(None) };
         let (_, IndexPart::Entry(Sorted { element, id, .. })) = instance.keys.split_index(row.key())? else {
-            return Err(Error::Corrupt("what lies among an index's entries is none".to_owned()));
+            return Err(Error::Corrupt("an index contains a key that is no entry".to_owned()));
         };
         let key = self.key(&id, row.value()).await?;
         Ok(Some((split(&element).1.to_vec(), Value::Array(key))))

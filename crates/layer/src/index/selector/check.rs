@@ -69,7 +69,7 @@ pub(crate) async fn check_entry(
     let Ok(entry) = proto::SequenceEntry::decode(value) else { return Ok(Some("cannot be read".to_owned())) };
     let id = entry.document_id;
     let Some((info, rows)) = begin_latest(trx, instance, &id).finish(trx, instance).await? else {
-        return Ok(Some(format!("its document {id:?} is not there")));
+        return Ok(Some(format!("its document {id:?} does not exist")));
     };
     if seq != Seq::new(instance.incarnation(), info.stamp) || *value != *entry_of_document(&id, &info) {
         return Ok(Some(format!("document {id:?} has another")));

@@ -201,7 +201,7 @@ fn known() -> &'static CompiledIndexes<Compiled> {
 }
 
 fn foreign(index: &proto::Index) -> Error {
-    Error::Corrupt(format!("index {} has a definition that is none", index.number))
+    Error::Corrupt(format!("index {} has an invalid definition", index.number))
 }
 
 fn definition_of(index: &proto::Index) -> Result<Value<'_>> {
