@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::index::build::{Pace, Step, Stepped, unbuilt};
+use crate::index::build::{Pace, Step, StepOutcome, unbuilt};
 use crate::index::kinds::KINDS;
 use crate::index_builds::IndexBuild;
 use crate::layer::Inner;
@@ -50,12 +50,12 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
                 running.get_to(step.entered_in_all);
                 inner.index_builds.gets_on(namespace, number);
                 match stepped {
-                    Stepped::On => builds.push_back((number, running, held, step.next_pace)),
-                    Stepped::Built => {
+                    StepOutcome::On => builds.push_back((number, running, held, step.next_pace)),
+                    StepOutcome::Built => {
                         inner.metrics.indexes_built.add(1);
                         inner.index_waits.is_built(name);
                     }
-                    Stepped::Gone => {}
+                    StepOutcome::Gone => {}
                 }
             }
             Err(error @ (Error::DatabaseNotFound | Error::Renewing)) => return Err(error),

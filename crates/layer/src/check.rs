@@ -102,7 +102,7 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     let (_, waiting_before) = attachments::waiting(inner, &instance).await?;
     let mut walk =
         Walk { reader: database, inner, name, instance: &instance, report: &mut report, progress: &mut progress };
-    let mut found = Found::default();
+    let mut found = SubspaceContents::default();
     for subspace in Subspace::all() {
         let keys = walk.subspace(subspace, &mut found).await?;
         walk.report.keys += keys;
@@ -112,7 +112,7 @@ pub async fn check_database(database: &Reader, mut progress: impl FnMut(u64) + S
     for gap in instance.keys.between_subspaces() {
         walk.strays(gap).await?;
     }
-    let Found { sums, newest, uses, waiting, blobs, staged, by_seq, all_docs, partitions, counted } = found;
+    let SubspaceContents { sums, newest, uses, waiting, blobs, staged, by_seq, all_docs, partitions, counted } = found;
     report.staged_uploads = staged.len() as u64;
     let after = run(inner, &mut Totals { inner, name, instance: &instance }).await?;
     // A compaction changes counters but no sequence; freeing attachments that waited for it may change neither.
@@ -208,7 +208,7 @@ pub async fn check_namespaces(layer: &Layer) -> Result<Report> {
 
 /// The contents of subspaces, to be compared with each other.
 #[derive(Default)]
-struct Found {
+struct SubspaceContents {
     sums: Sums,
     by_seq: u64,
     all_docs: u64,
@@ -236,7 +236,7 @@ struct Walk<'a, P> {
 
 impl<P: FnMut(u64) + Send> Walk<'_, P> {
     /// Checks a subspace, and returns its number of keys.
-    async fn subspace(&mut self, subspace: Subspace, found: &mut Found) -> Result<u64> {
+    async fn subspace(&mut self, subspace: Subspace, found: &mut SubspaceContents) -> Result<u64> {
         let (inner, instance) = (self.inner, self.instance);
         let keys = &instance.keys;
         Ok(match subspace {
@@ -308,7 +308,7 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
     }
 
     /// Checks a bucket's by-seq.
-    async fn by_seq(&mut self, bucket: &BucketKeys, found: &mut Found) -> Result<u64> {
+    async fn by_seq(&mut self, bucket: &BucketKeys, found: &mut SubspaceContents) -> Result<u64> {
         let kind = IndexKind::BySeq(bucket);
         let (entries, newest) = check_index(self.inner, self.instance, kind, self.report).await?;
         found.by_seq += entries;
@@ -317,7 +317,7 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
     }
 
     /// Checks the buckets of a database with shards, and the keys between and behind them.
-    async fn buckets(&mut self, found: &mut Found) -> Result<u64> {
+    async fn buckets(&mut self, found: &mut SubspaceContents) -> Result<u64> {
         let (instance, mut keys) = (self.instance, 0);
         let KeyRange { mut begin, end } = instance.keys.subspace(Subspace::Buckets);
         let buckets = if instance.record.shards > 0 { &instance.buckets.all()[..] } else { &[] };
@@ -339,7 +339,7 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
     }
 
     /// Checks the counters of partitions in one bucket.
-    async fn partitions(&mut self, bucket: &BucketKeys, found: &mut Found) -> Result<u64> {
+    async fn partitions(&mut self, bucket: &BucketKeys, found: &mut SubspaceContents) -> Result<u64> {
         let read = |key: &[u8], value: &[u8]| {
             let place = |counter| COUNTED.into_iter().position(|counted| counted == counter);
             let parsed = bucket.partition_parse(key).ok();
@@ -364,7 +364,7 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
         Ok(count)
     }
 
-    async fn documents(&mut self, all: &mut Found) -> Result<u64> {
+    async fn documents(&mut self, all: &mut SubspaceContents) -> Result<u64> {
         let mut keys = 0;
         let mut rest = Some(self.instance.keys.subspace(Subspace::Documents));
         while let Some(range) = rest {
@@ -521,7 +521,7 @@ struct DocumentPage<'a> {
 }
 
 impl Operation for DocumentPage<'_> {
-    type Output = (Vec<document::Found>, Option<KeyRange>);
+    type Output = (Vec<document::DocumentReport>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let now = same_instance(self.inner, self.name, self.instance, trx).await?;
@@ -539,7 +539,7 @@ impl Operation for DocumentPage<'_> {
             match keys.split_document(row.key()) {
                 Ok((id, _, _)) if ids.last() != Some(&id) => ids.push(id),
                 Ok(_) => {}
-                Err(_) => found.push(document::Found::stray(row.key())),
+                Err(_) => found.push(document::DocumentReport::stray(row.key())),
             }
         }
         // The last document may continue beyond the page: it is left to the next page, unless it is the only one.
@@ -547,9 +547,9 @@ impl Operation for DocumentPage<'_> {
         let (large, inner, instance, indexes) = (&Semaphore::new(LARGE_AT_ONCE), self.inner, self.instance, &indexes);
         let has_channels = now.channels() > 0;
         let check = |id| DocumentCheck { inner, instance, trx, id, indexes, compacted, has_channels, large }.check();
-        let checks: Vec<BoxFuture<'_, Result<document::Found>>> =
+        let checks: Vec<BoxFuture<'_, Result<document::DocumentReport>>> =
             ids.iter().map(|id| Box::pin(check(id)) as _).collect();
-        let checked: Vec<document::Found> = iter(checks).buffered(CHECKED_AT_ONCE).try_collect().await?;
+        let checked: Vec<document::DocumentReport> = iter(checks).buffered(CHECKED_AT_ONCE).try_collect().await?;
         found.extend(checked);
         let last = page.last().map(|row| row.key().to_vec());
         let next = match (left, ids.last(), last) {

@@ -64,15 +64,15 @@ struct All {
 /// The waiting queries of a database.
 #[derive(Debug, Default)]
 struct AtDatabase {
-    looks: Arc<Looks>,
+    looks: Arc<SharedChecks>,
     /// By the index's number.
     indexes: HashMap<u64, IndexWait>,
 }
 
 /// The shared checks of a database.
 #[derive(Debug)]
-struct Looks {
-    newest: watch::Sender<Look>,
+struct SharedChecks {
+    newest: watch::Sender<CheckResult>,
     /// The query that holds it does the next check, after this pause.
     turn: Turn<()>,
     pause: Mutex<Duration>,
@@ -82,7 +82,7 @@ struct Looks {
 
 /// The result of a check.
 #[derive(Debug, Clone, Default)]
-struct Look {
+struct CheckResult {
     /// The number of checks so far.
     count: u64,
     found: Unbuilt,
@@ -96,22 +96,22 @@ pub(crate) struct Unbuilt {
     pub numbers: Vec<u64>,
 }
 
-impl Default for Looks {
-    fn default() -> Looks {
+impl Default for SharedChecks {
+    fn default() -> SharedChecks {
         let (newest, turn, soon) = (watch::Sender::default(), Turn::default(), Notify::new());
-        Looks { newest, turn, pause: Mutex::new(PAUSE), soon }
+        SharedChecks { newest, turn, pause: Mutex::new(PAUSE), soon }
     }
 }
 
 /// Checks a database.
-pub(crate) type Looking<'a> = &'a (dyn Fn() -> BoxFuture<'a, Result<Unbuilt>> + Sync);
+pub(crate) type CheckRecord<'a> = &'a (dyn Fn() -> BoxFuture<'a, Result<Unbuilt>> + Sync);
 
 /// A waiting query, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     database: String,
     number: u64,
-    looks: Arc<Looks>,
+    looks: Arc<SharedChecks>,
     /// The number of the last check that is too old for it.
     seen: u64,
     all: Arc<Mutex<All>>,
@@ -185,11 +185,11 @@ impl Waiting {
     ///
     /// # Errors
     /// [`IndexFailure::Stuck`], and those of `look`.
-    pub(crate) async fn wait(&mut self, builds: &IndexBuilds, look: Looking<'_>) -> Result<bool> {
+    pub(crate) async fn wait(&mut self, builds: &IndexBuilds, look: CheckRecord<'_>) -> Result<bool> {
         let (looks, clock) = (Arc::clone(&self.looks), self.clock.clone());
         let (mut newest, until) = (looks.newest.subscribe(), clock.now() + WAITS_FOR);
         loop {
-            let Look { count, found } = newest.borrow_and_update().clone();
+            let CheckResult { count, found } = newest.borrow_and_update().clone();
             if count > self.seen {
                 if !found.numbers.contains(&self.number) {
                     self.seen = count;
@@ -217,7 +217,7 @@ impl Waiting {
                     // A query wakes only for a check that is new enough.
                     looks.newest.send_if_modified(|newest| {
                         let is_other = newest.found != found;
-                        *newest = Look { count: newest.count + 1, found };
+                        *newest = CheckResult { count: newest.count + 1, found };
                         is_other
                     });
                 }

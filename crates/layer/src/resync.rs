@@ -227,7 +227,7 @@ pub(crate) async fn resync(database: &Reader, time: Duration) -> Result<bool> {
                 &*none.insert(inner.resyncs.begin(instance.record.namespace, task))
             }
         };
-        let mut page = Page { inner, instance: &instance, behind: state.done_until.clone() };
+        let mut page = NextDocuments { inner, instance: &instance, behind: state.done_until.clone() };
         let found = transaction::read(&inner.db, &inner.metrics, &mut page).await?;
         let asked: Vec<_> = found.documents.iter().map(|found| Box::pin(ask(database, &instance, found))).collect();
         let answers: Vec<Answers> = iter(asked).buffered(ASKED_AT_ONCE).try_collect().await?;
@@ -237,7 +237,7 @@ pub(crate) async fn resync(database: &Reader, time: Duration) -> Result<bool> {
         let got_on = state.clone();
         let mut step = Step { inner, name, state, found: &found, answers: &answers, preparations, gives_up, got_on };
         match transaction::write(&inner.db, &inner.metrics, &mut step).await? {
-            Stepped::On => {
+            StepOutcome::On => {
                 anew = 0;
                 let now = step.got_on;
                 let metrics = &inner.metrics;
@@ -249,8 +249,8 @@ pub(crate) async fn resync(database: &Reader, time: Duration) -> Result<bool> {
                     task.updated_at_ms = inner.clock.unix_ms();
                 });
             }
-            Stepped::Edited => anew += 1,
-            Stepped::Elsewhere => {}
+            StepOutcome::Edited => anew += 1,
+            StepOutcome::Elsewhere => {}
         }
     }
 }
@@ -276,7 +276,7 @@ impl Operation for Begin<'_> {
 }
 
 /// A document as it was judged.
-struct Found {
+struct ScannedDocument {
     id: String,
     info: Info,
     /// Its leaves, as (deleted, revision), and their recorded verdicts.
@@ -285,19 +285,19 @@ struct Found {
 }
 
 struct FoundPage {
-    documents: Vec<Found>,
+    documents: Vec<ScannedDocument>,
     /// True if no document follows.
     is_last: bool,
 }
 
 /// Reads the next documents behind an id.
-struct Page<'a> {
+struct NextDocuments<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
     behind: String,
 }
 
-impl Operation for Page<'_> {
+impl Operation for NextDocuments<'_> {
     type Output = FoundPage;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<FoundPage> {
@@ -330,7 +330,7 @@ impl Operation for Page<'_> {
 }
 
 /// Reads a document's leaves and their verdicts.
-async fn found(trx: &Transaction, instance: &Instance, id: String, info: Info) -> Result<Found> {
+async fn found(trx: &Transaction, instance: &Instance, id: String, info: Info) -> Result<ScannedDocument> {
     let keys = instance.keys.document(&id);
     let leaves: Vec<(bool, RevId)> = match info.leaf_count {
         1 => vec![(info.deleted, info.winner.clone())],
@@ -344,7 +344,7 @@ async fn found(trx: &Transaction, instance: &Instance, id: String, info: Info) -
             said.push(Verdict::decode(RevisionRecord::decode(&record)?.verdict));
         }
     }
-    Ok(Found { id, info, leaves, said })
+    Ok(ScannedDocument { id, info, leaves, said })
 }
 
 /// The function's current answers for a document's leaves.
@@ -357,7 +357,7 @@ struct Answers {
 }
 
 /// Judges all leaves of a document in order.
-async fn ask(database: &Reader, instance: &Instance, found: &Found) -> Result<Answers> {
+async fn ask(database: &Reader, instance: &Instance, found: &ScannedDocument) -> Result<Answers> {
     let mut answers = Answers::default();
     let is_design = DocumentId::of(&found.id).is_design();
     for (at, ((deleted, rev), said)) in found.leaves.iter().zip(&found.said).enumerate() {
@@ -422,7 +422,7 @@ async fn revision(database: &Reader, id: &str, rev: &RevId) -> Result<Option<Doc
 }
 
 /// The outcome of a step.
-enum Stepped {
+enum StepOutcome {
     /// The position has moved, or the resync is complete.
     On,
     /// The first document has been edited since it was judged.
@@ -447,9 +447,9 @@ struct Step<'a> {
 }
 
 impl Operation for Step<'_> {
-    type Output = Stepped;
+    type Output = StepOutcome;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Stepped> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<StepOutcome> {
         self.preparations.make_up(self.inner).await?;
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
         if !self.preparations.fit(&instance) {
@@ -458,14 +458,14 @@ impl Operation for Step<'_> {
         // A committed earlier attempt has moved the position.
         let state = state_of(trx, &instance, false).await?;
         if state.as_ref() != Some(&self.state) {
-            return Ok(Stepped::Elsewhere);
+            return Ok(StepOutcome::Elsewhere);
         }
         if instance.channels() != self.state.number {
             // The verdicts are from another function than the current one.
             let anew = begun(instance.channels(), self.state.begun_at_ms);
             let anew = proto::Resync { exclusive: self.state.exclusive, ..anew };
             trx.set(&instance.keys.resync(), &anew.encode_to_vec());
-            return Ok(Stepped::On);
+            return Ok(StepOutcome::On);
         }
         let mut state = self.state.clone();
         let within = Within { inner: self.inner, trx, instance: &instance };
@@ -504,12 +504,12 @@ impl Operation for Step<'_> {
             trx.clear(&instance.keys.resync());
             close(trx, &instance, false)?;
         } else if passed == 0 {
-            return Ok(Stepped::Edited);
+            return Ok(StepOutcome::Edited);
         } else {
             trx.set(&instance.keys.resync(), &state.encode_to_vec());
         }
         self.got_on = state;
-        Ok(Stepped::On)
+        Ok(StepOutcome::On)
     }
 }
 
@@ -527,7 +527,7 @@ impl Step<'_> {
         &self,
         within: &Within<'_>,
         maintainers: &mut Maintainers,
-        found: &Found,
+        found: &ScannedDocument,
         answers: &Answers,
         user_version: u16,
     ) -> Result<Rewritten> {

@@ -75,13 +75,13 @@ pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<boo
 
 /// Returns whether any operation has left a mark.
 pub(crate) async fn are_marks_left(inner: &Inner) -> Result<bool> {
-    struct Look<'a>(&'a Inner);
-    impl Operation for Look<'_> {
+    struct ReadMarks<'a>(&'a Inner);
+    impl Operation for ReadMarks<'_> {
         type Output = bool;
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
             let range = self.0.keys.marks_until(u64::MAX);
             Ok(trx.range(&range, true).any().await?)
         }
     }
-    transaction::read(&inner.db, &inner.metrics, &mut Look(inner)).await
+    transaction::read(&inner.db, &inner.metrics, &mut ReadMarks(inner)).await
 }

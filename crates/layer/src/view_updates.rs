@@ -137,7 +137,7 @@ pub(crate) struct GroupState {
     /// The database, if the last attempt to follow has failed.
     failed_in: Mutex<Option<Arc<str>>>,
     nudged: Mutex<Option<Instant>>,
-    shown: Mutex<Shown>,
+    shown: Mutex<ShownProgress>,
     /// Limits the log lines about its failures.
     pub lines: LinePacer<LoggedFailure>,
     /// The number of documents that a transaction enters.
@@ -215,7 +215,7 @@ pub struct ViewWait {
 
 /// The progress shown to users.
 #[derive(Debug, Clone, Default)]
-struct Shown {
+struct ShownProgress {
     /// The time since when changes are pending.
     behind_since: Option<Instant>,
     task: Option<ViewTask>,
@@ -523,7 +523,7 @@ impl GroupState {
 
     /// Notes that no changes are pending.
     pub(crate) fn is_through(&self) {
-        *lock(&self.shown) = Shown::default();
+        *lock(&self.shown) = ShownProgress::default();
         *lock(&self.failing_since) = None;
         *lock(&self.failed_in) = None;
         self.stuck.store(0, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use flatbed_jobs::Backoff;
 
 use crate::actor::ServerActor;
-use crate::background::list::Entry;
+use crate::background::list::DueEntry;
 use crate::builder;
 use crate::channels::sweep::{self, KEPT_FOR_MS, Swept};
 use crate::document::staging;
@@ -39,7 +39,7 @@ pub(super) enum Outcome {
 pub(super) async fn work(
     layer: &Layer,
     actor: &ServerActor,
-    entry: &Entry,
+    entry: &DueEntry,
     turn: Duration,
     ahead: Duration,
 ) -> Result<Outcome> {

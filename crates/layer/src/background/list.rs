@@ -24,41 +24,41 @@ const WRITTEN_AT_ONCE: usize = 1_000;
 
 /// An entry of the list.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct DueEntry {
     pub key: DueKey,
     pub due: proto::Due,
 }
 
 /// Due work and its leases.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub slices: BTreeMap<u8, Vec<Entry>>,
+pub(super) struct DueWork {
+    pub slices: BTreeMap<u8, Vec<DueEntry>>,
     /// The leases of slices; not read if nothing is due.
     pub leases: HashMap<u8, Lease>,
 }
 
 /// Reads the work that is due within `ahead`; if it exceeds the limit, some of it from slice `from` on.
-pub(super) async fn look(inner: &Inner, ahead: Duration, from: u8) -> Result<Found> {
+pub(super) async fn look(inner: &Inner, ahead: Duration, from: u8) -> Result<DueWork> {
     let until_ms = inner.clock.unix_ms().saturating_add(u64::try_from(ahead.as_millis()).unwrap_or(u64::MAX));
-    transaction::read(&inner.db, &inner.metrics, &mut Look { inner, until_ms, from }).await
+    transaction::read(&inner.db, &inner.metrics, &mut ReadDue { inner, until_ms, from }).await
 }
 
-struct Look<'a> {
+struct ReadDue<'a> {
     inner: &'a Inner,
     until_ms: u64,
     from: u8,
 }
 
-impl Operation for Look<'_> {
-    type Output = Found;
+impl Operation for ReadDue<'_> {
+    type Output = DueWork;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Found> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<DueWork> {
         let keys = &self.inner.keys;
-        let mut found = Found::default();
+        let mut found = DueWork::default();
         let is_more = self.page(trx, &keys.due_until(self.until_ms, 0), &mut found).await?;
         if is_more {
             // Beyond the limit each process begins at another slice.
-            found = Found::default();
+            found = DueWork::default();
             self.page(trx, &keys.due_until(self.until_ms, self.from), &mut found).await?;
             if found.slices.is_empty() {
                 self.page(trx, &keys.due_until(self.until_ms, 0), &mut found).await?;
@@ -76,13 +76,13 @@ impl Operation for Look<'_> {
     }
 }
 
-impl Look<'_> {
-    async fn page(&self, trx: &Transaction, range: &KeyRange, found: &mut Found) -> Result<bool> {
+impl ReadDue<'_> {
+    async fn page(&self, trx: &Transaction, range: &KeyRange, found: &mut DueWork) -> Result<bool> {
         let page = trx.range(range, true).page(ENTRIES_MAX).await?;
         for row in &page {
             let entry = self.inner.keys.split_due(row.key()).and_then(|key| {
                 let due = proto::Due::decode(row.value())?;
-                Ok(Entry { key, due })
+                Ok(DueEntry { key, due })
             });
             match entry {
                 // Only a newer program knows this kind.
@@ -122,8 +122,8 @@ pub(super) async fn write(inner: &Inner, due: &[DueKey]) -> Result<()> {
 }
 
 /// Returns whether an entry is unchanged.
-pub(super) async fn is_due(inner: &Inner, entry: &Entry) -> Result<bool> {
-    struct IsDue<'a>(&'a Inner, &'a Entry);
+pub(super) async fn is_due(inner: &Inner, entry: &DueEntry) -> Result<bool> {
+    struct IsDue<'a>(&'a Inner, &'a DueEntry);
     impl Operation for IsDue<'_> {
         type Output = bool;
         async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
@@ -136,13 +136,13 @@ pub(super) async fn is_due(inner: &Inner, entry: &Entry) -> Result<bool> {
 
 /// Removes an entry whose work is done, unless it was noted again since. `next` is then due, with its failure count:
 /// the higher one, if it is already due with another.
-pub(super) async fn settle(inner: &Inner, entry: &Entry, next: Option<(DueKey, u32)>) -> Result<()> {
+pub(super) async fn settle(inner: &Inner, entry: &DueEntry, next: Option<(DueKey, u32)>) -> Result<()> {
     transaction::write(&inner.db, &inner.metrics, &mut Settle { inner, entry, next }).await
 }
 
 struct Settle<'a> {
     inner: &'a Inner,
-    entry: &'a Entry,
+    entry: &'a DueEntry,
     next: Option<(DueKey, u32)>,
 }
 

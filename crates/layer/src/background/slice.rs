@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::actor::ServerActor;
 use crate::background::kinds::{self, Outcome};
-use crate::background::list::{self, Entry};
+use crate::background::list::{self, DueEntry};
 use crate::background::{BackgroundOptions, Worker, drawn};
 use crate::error::{Error, Result};
 use crate::layer::Layer;
@@ -51,9 +51,9 @@ pub(super) struct Slice {
 /// The queue of a slice.
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Entry>,
+    waiting: VecDeque<DueEntry>,
     /// Waiting or running work, by kind and database: several entries are done at once.
-    known: HashMap<(u64, String), Known>,
+    known: HashMap<(u64, String), QueuedWork>,
     /// True if no more work is taken from it.
     is_closed: bool,
     /// True if work was added after it was closed.
@@ -61,14 +61,14 @@ struct Queue {
 }
 
 /// Waiting or running work.
-struct Known {
-    entry: Entry,
+struct QueuedWork {
+    entry: DueEntry,
     /// A newer entry for the same work: the work may predate it, or have been skipped for the older entry.
-    newer: Option<Entry>,
+    newer: Option<DueEntry>,
 }
 
 impl Queue {
-    fn add(&mut self, entries: Vec<Entry>) {
+    fn add(&mut self, entries: Vec<DueEntry>) {
         if self.is_closed {
             self.came_late |= !entries.is_empty();
             return;
@@ -77,7 +77,7 @@ impl Queue {
             let (kind, name) = (entry.key.kind, entry.key.name.clone());
             match self.known.entry((kind, name)) {
                 MapEntry::Vacant(place) => {
-                    place.insert(Known { entry: entry.clone(), newer: None });
+                    place.insert(QueuedWork { entry: entry.clone(), newer: None });
                     self.waiting.push_back(entry);
                 }
                 MapEntry::Occupied(mut known) if known.get().entry != entry => known.get_mut().newer = Some(entry),
@@ -86,14 +86,14 @@ impl Queue {
         }
     }
 
-    fn remove(&mut self, entry: &Entry) {
+    fn remove(&mut self, entry: &DueEntry) {
         let known = self.known.remove(&(entry.key.kind, entry.key.name.clone()));
         self.add(known.and_then(|known| known.newer).into_iter().collect());
     }
 }
 
 impl Slice {
-    pub(super) fn new(worker: &Worker, slice: u8, entries: Vec<Entry>) -> Slice {
+    pub(super) fn new(worker: &Worker, slice: u8, entries: Vec<DueEntry>) -> Slice {
         let mut queue = Queue::default();
         queue.add(entries);
         // The start is random, so that with more work than time the same work does not always come first.
@@ -115,7 +115,7 @@ impl Slice {
     }
 
     /// Adds work that has become due.
-    pub(super) fn add(&self, entries: Vec<Entry>) {
+    pub(super) fn add(&self, entries: Vec<DueEntry>) {
         if !self.is_over() {
             self.queue().add(entries);
             self.more.notify_one();
@@ -214,16 +214,16 @@ impl Job for Slice {
 }
 
 /// The outcome of a task.
-struct Worked {
+struct TaskOutcome {
     /// True if it was done or has made progress.
     got_on: bool,
     /// The entry of unfinished work: the others have their turn first.
-    left: Option<Entry>,
+    left: Option<DueEntry>,
 }
 
 /// Does a task for some time.
-async fn work(layer: &Layer, actor: &ServerActor, entry: Entry, turn: Duration, ahead: Duration) -> Worked {
-    let (nothing, inner) = (Worked { got_on: false, left: None }, &layer.inner);
+async fn work(layer: &Layer, actor: &ServerActor, entry: DueEntry, turn: Duration, ahead: Duration) -> TaskOutcome {
+    let (nothing, inner) = (TaskOutcome { got_on: false, left: None }, &layer.inner);
     // The previous holder of the lease may have done it since it was read.
     if !list::is_due(inner, &entry).await.unwrap_or(false) {
         return nothing;
@@ -233,12 +233,12 @@ async fn work(layer: &Layer, actor: &ServerActor, entry: Entry, turn: Duration, 
 }
 
 /// Writes the outcome of a task into the list of due work.
-async fn after(layer: &Layer, entry: Entry, done: Result<Outcome>) -> Worked {
-    let (nothing, inner) = (Worked { got_on: false, left: None }, &layer.inner);
+async fn after(layer: &Layer, entry: DueEntry, done: Result<Outcome>) -> TaskOutcome {
+    let (nothing, inner) = (TaskOutcome { got_on: false, left: None }, &layer.inner);
     let next = match done {
         Ok(Outcome::Done) => None,
         Ok(Outcome::Due(next)) => Some((next, 0)),
-        Ok(Outcome::Unfinished) => return Worked { got_on: true, left: Some(entry) },
+        Ok(Outcome::Unfinished) => return TaskOutcome { got_on: true, left: Some(entry) },
         Ok(Outcome::Elsewhere) => return nothing,
         Err(Error::DatabaseNotFound) => match resolved(inner, &entry.key.name).await {
             // The database is deleted, and its due work with it.
@@ -256,7 +256,7 @@ async fn after(layer: &Layer, entry: Entry, done: Result<Outcome>) -> Worked {
     match list::settle(inner, &entry, next).await {
         Ok(()) => {
             inner.metrics.background_work.add(1);
-            Worked { got_on: true, left: None }
+            TaskOutcome { got_on: true, left: None }
         }
         Err(error) => {
             tracing::debug!(%error, "finished work could not be removed from the list of due work");
@@ -266,7 +266,7 @@ async fn after(layer: &Layer, entry: Entry, done: Result<Outcome>) -> Worked {
 }
 
 /// Defers failed work with a backoff, so that it does not block the work behind it.
-async fn fail(layer: &Layer, entry: &Entry, reason: &str) {
+async fn fail(layer: &Layer, entry: &DueEntry, reason: &str) {
     let inner = &layer.inner;
     inner.metrics.background_failures.add(1);
     let kind = due::Kind::of(entry.key.kind);
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn what_is_noted_anew_before_it_is_done_is_done_again() {
-        let entry = |token| Entry { key: key_of(Kind::Indexes, "db", 0), due: proto::Due { token, failures: 0 } };
+        let entry = |token| DueEntry { key: key_of(Kind::Indexes, "db", 0), due: proto::Due { token, failures: 0 } };
         let mut queue = Queue::default();
         // Each read of the list sees the entry until the work is done.
         queue.add(vec![entry(1), entry(1)]);

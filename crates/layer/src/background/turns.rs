@@ -11,7 +11,7 @@ use flatbed_jobs::{Backoff, Claim, try_lead};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::background::list::{self, Entry, Found};
+use crate::background::list::{self, DueEntry, DueWork};
 use crate::background::slice::Slice;
 use crate::background::{Worker, drawn};
 use crate::error::Result;
@@ -36,7 +36,7 @@ pub(super) struct Turns<'a> {
 struct Waiting {
     slice: u8,
     claim: Arc<Claim>,
-    entries: Vec<Entry>,
+    entries: Vec<DueEntry>,
 }
 
 impl<'a> Turns<'a> {
@@ -50,7 +50,7 @@ impl<'a> Turns<'a> {
     pub(super) async fn look(&mut self) -> Result<()> {
         let (worker, inner) = (self.worker, &self.worker.layer.inner);
         list::write_noted(inner).await?;
-        let Found { slices: found, leases } = list::look(inner, worker.options.ahead, drawn()).await?;
+        let DueWork { slices: found, leases } = list::look(inner, worker.options.ahead, drawn()).await?;
         let now = inner.clock.now();
         let mut claims = worker.claims.lock().unwrap_or_else(PoisonError::into_inner);
         // Claims of slices with a lease are kept, with the time of its last renewal: beyond the limit a read does not

@@ -66,7 +66,7 @@ impl Sums {
 
 /// The result of checking one document.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct DocumentReport {
     pub keys: u64,
     pub violations: Vec<String>,
     pub sums: Sums,
@@ -74,9 +74,13 @@ pub(crate) struct Found {
     pub partition: Option<(String, PartitionSums)>,
 }
 
-impl Found {
+impl DocumentReport {
     pub(crate) fn stray(key: &[u8]) -> Self {
-        Found { keys: 1, violations: vec![format!("key {} is no document's", hex(key))], ..Found::default() }
+        DocumentReport {
+            keys: 1,
+            violations: vec![format!("key {} is no document's", hex(key))],
+            ..DocumentReport::default()
+        }
     }
 }
 
@@ -111,8 +115,8 @@ struct Parts {
 }
 
 impl DocumentCheck<'_> {
-    pub(crate) async fn check(self) -> Result<Found> {
-        let mut found = Found::default();
+    pub(crate) async fn check(self) -> Result<DocumentReport> {
+        let mut found = DocumentReport::default();
         let mut wrong = Vec::new();
         let parts = self.read(&mut found, &mut wrong).await?;
         match parts.info.as_deref().map(Info::decode) {
@@ -143,7 +147,7 @@ impl DocumentCheck<'_> {
         Ok(found)
     }
 
-    async fn read(&self, found: &mut Found, wrong: &mut Vec<String>) -> Result<Parts> {
+    async fn read(&self, found: &mut DocumentReport, wrong: &mut Vec<String>) -> Result<Parts> {
         let keys = &self.instance.keys;
         let whole = keys.document(self.id).whole();
         let mut parts = Parts::default();

@@ -11,17 +11,17 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::stored_settings::STORED_SETTINGS_MAX;
 
 pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {
-    let (count, violations) = run(inner, &mut Look { inner }).await?;
+    let (count, violations) = run(inner, &mut ReadSettings { inner }).await?;
     report.keys += count;
     violations.into_iter().for_each(|violation| report.violation(violation));
     Ok(())
 }
 
-struct Look<'a> {
+struct ReadSettings<'a> {
     inner: &'a Inner,
 }
 
-impl Operation for Look<'_> {
+impl Operation for ReadSettings<'_> {
     /// The number of settings, and the violations.
     type Output = (u64, Vec<String>);
 

@@ -143,9 +143,9 @@ fn json_indexes(indexes: &[proto::Index]) -> impl Iterator<Item = &proto::Index>
     indexes.iter().filter(|index| index.kind == NAME)
 }
 
-struct Look<'a>(&'a Inner, &'a str);
+struct ReadIndexes<'a>(&'a Inner, &'a str);
 
-impl Operation for Look<'_> {
+impl Operation for ReadIndexes<'_> {
     type Output = Arc<Instance>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Arc<Instance>> {
@@ -160,7 +160,7 @@ impl Reader {
     /// [`crate::Error::DatabaseNotFound`], and those of the storage.
     #[boxed]
     pub async fn json_indexes(&self) -> Result<Arc<JsonIndexes>> {
-        let instance = self.read(&mut Look(&self.inner, &self.name)).await?;
+        let instance = self.read(&mut ReadIndexes(&self.inner, &self.name)).await?;
         compile_all(&self.inner, &instance).await?;
         JsonIndexes::of(&instance, self.inner.collation).map(Arc::new)
     }

@@ -47,7 +47,7 @@ const AHEAD_ROWS_MIN: usize = if cfg!(test) { 3 } else { 64 };
 
 /// The beginning of a page.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct PagePosition {
     /// The page begins behind this key; `None`: at the beginning.
     behind: Option<Vec<u8>>,
     /// Rows that are skipped without reading their documents.
@@ -59,8 +59,8 @@ pub(crate) struct Place {
     paused: Option<PausedMatch>,
 }
 
-impl Place {
-    pub(crate) fn first(query: &Query, skip: u64, limit: u64) -> Place {
+impl PagePosition {
+    pub(crate) fn first(query: &Query, skip: u64, limit: u64) -> PagePosition {
         let wanted = usize::try_from(skip.saturating_add(limit)).unwrap_or(usize::MAX);
         let is_keys = matches!(query.source, Source::Keys(_));
         // Without a residual condition each row is answered, so no more rows than the limit are read.
@@ -70,11 +70,11 @@ impl Place {
             (false, _) => Pace::FIRST.rows_max,
         };
         let skip = if is_keys && query.residual.is_none() { skip } else { 0 };
-        Place { behind: None, skip, rows_max: rows_max.max(1), pace: Pace::FIRST, paused: None }
+        PagePosition { behind: None, skip, rows_max: rows_max.max(1), pace: Pace::FIRST, paused: None }
     }
 
     /// Returns whether a page read from there equals one read from here.
-    pub(crate) fn is_at(&self, other: &Place) -> bool {
+    pub(crate) fn is_at(&self, other: &PagePosition) -> bool {
         (&self.behind, self.skip) == (&other.behind, other.skip)
     }
 
@@ -83,14 +83,14 @@ impl Place {
         self.rows_max >= AHEAD_ROWS_MIN
     }
 
-    fn next(&self, behind: Vec<u8>, examined: u64, pace: Pace) -> Place {
+    fn next(&self, behind: Vec<u8>, examined: u64, pace: Pace) -> PagePosition {
         let rows_max = self.rows_max.saturating_mul(2);
-        Place { behind: Some(behind), skip: self.skip.saturating_sub(examined), rows_max, pace, paused: None }
+        PagePosition { behind: Some(behind), skip: self.skip.saturating_sub(examined), rows_max, pace, paused: None }
     }
 }
 
 /// A selected document.
-pub(crate) struct Found {
+pub(crate) struct SelectedRow {
     /// The number of rows examined up to and including this one.
     pub ordinal: u64,
     pub id: String,
@@ -107,22 +107,22 @@ pub(crate) struct PageRead {
     pub instance: InstanceId,
     /// The number of rows examined.
     pub examined: u64,
-    pub found: Vec<Found>,
-    pub next: Option<Place>,
+    pub found: Vec<SelectedRow>,
+    pub next: Option<PagePosition>,
 }
 
 /// The transaction of a page. It returns `None` while the index is being built.
-pub(crate) struct Page<'a> {
+pub(crate) struct QueryPage<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
     pub query: &'a Query,
-    pub place: &'a Place,
+    pub place: &'a PagePosition,
     pub is_first: bool,
     /// Receives the beginning of the next page, as soon as it is known.
-    pub listed: Option<oneshot::Sender<Place>>,
+    pub listed: Option<oneshot::Sender<PagePosition>>,
 }
 
-impl Operation for Page<'_> {
+impl Operation for QueryPage<'_> {
     type Output = Option<PageRead>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<PageRead>> {
@@ -186,17 +186,17 @@ impl Operation for Page<'_> {
             let Some(entry) = entry else { continue };
             // An index of fields contains no design documents.
             let is_dropped = query.number.is_none() && DocumentId::of(id).is_design();
-            let one = One { query, within: &within, passes: (at as u64) < place.skip, is_dropped };
+            let one = ExaminedRow { query, within: &within, passes: (at as u64) < place.skip, is_dropped };
             match one.look(id, entry, at, &mut documents, matcher.as_mut()).await? {
-                Looked::Selected(key, document) => {
+                RowOutcome::Selected(key, document) => {
                     if let Some(FoundDocument::Whole(document)) = &document {
                         bytes += document.body.len();
                     }
                     let ordinal = page.examined;
-                    page.found.push(Found { ordinal, id: id.clone(), key, document, is_dropped });
+                    page.found.push(SelectedRow { ordinal, id: id.clone(), key, document, is_dropped });
                 }
-                Looked::NotSelected => {}
-                Looked::Paused => {
+                RowOutcome::NotSelected => {}
+                RowOutcome::Paused => {
                     page.examined -= 1;
                     is_paused = true;
                     break;
@@ -213,7 +213,7 @@ impl Operation for Page<'_> {
         let examined = page.examined as usize;
         if is_paused {
             let last = examined.checked_sub(1).and_then(|last| read.rows.get(last));
-            page.next = Some(Place {
+            page.next = Some(PagePosition {
                 behind: last.map(|(key, _)| key.clone()).or_else(|| place.behind.clone()),
                 skip: place.skip.saturating_sub(page.examined),
                 // Only the paused document, since it is read again.
@@ -262,7 +262,7 @@ fn rows_of<'r>(
 }
 
 /// The outcome of examining a row.
-enum Looked {
+enum RowOutcome {
     NotSelected,
     /// The row's key and document.
     Selected(Value<'static>, Option<FoundDocument>),
@@ -271,7 +271,7 @@ enum Looked {
 }
 
 /// A row under examination.
-struct One<'a> {
+struct ExaminedRow<'a> {
     query: &'a Query,
     within: &'a Within<'a>,
     /// True if it is skipped whatever it contains.
@@ -280,7 +280,7 @@ struct One<'a> {
     is_dropped: bool,
 }
 
-impl One<'_> {
+impl ExaminedRow<'_> {
     /// Examines a row, and its document if needed.
     async fn look(
         &self,
@@ -289,10 +289,10 @@ impl One<'_> {
         at: usize,
         documents: &mut Documents<'_>,
         matcher: Option<&mut Matcher<'_>>,
-    ) -> Result<Looked> {
-        let One { query, within, passes, is_dropped } = *self;
+    ) -> Result<RowOutcome> {
+        let ExaminedRow { query, within, passes, is_dropped } = *self;
         if query.counts_rows {
-            return Ok(Looked::Selected(Value::Null, None));
+            return Ok(RowOutcome::Selected(Value::Null, None));
         }
         let key = async || match (entry, query.number) {
             (Some(value), Some(number)) => query.among(within, number).key(id, value).await,
@@ -308,38 +308,38 @@ impl One<'_> {
             let is_selected = matcher.map_or(Ok(true), |matcher| matcher.selects_value(&document))?;
             let document = Some(FoundDocument::Covered(document)).filter(|_| !query.counts);
             return Ok(match is_selected {
-                true => Looked::Selected(shown_key(key), document),
-                false => Looked::NotSelected,
+                true => RowOutcome::Selected(shown_key(key), document),
+                false => RowOutcome::NotSelected,
             });
         }
         if passes && query.number.is_some() {
-            return Ok(Looked::Selected(shown_key(key().await?), None));
+            return Ok(RowOutcome::Selected(shown_key(key().await?), None));
         }
         // These rows are decided without their documents.
         if is_dropped && (query.counts || query.counts_each) {
             return Ok(match query.counts_each {
-                true => Looked::Selected(Value::Null, None),
-                false => Looked::NotSelected,
+                true => RowOutcome::Selected(Value::Null, None),
+                false => RowOutcome::NotSelected,
             });
         }
-        let Some(found) = documents.get(at).await? else { return Ok(Looked::NotSelected) };
+        let Some(found) = documents.get(at).await? else { return Ok(RowOutcome::NotSelected) };
         // The document may have expired since the row was read, or the row lacks its expiry.
         if found.0.deleted || found.0.has_ended(within.trx.clock().unix_ms()) {
-            return Ok(Looked::NotSelected);
+            return Ok(RowOutcome::NotSelected);
         }
         if let Some(matcher) = matcher {
             match matcher.selects(id, &found).await? {
                 Some(true) => {}
-                Some(false) => return Ok(Looked::NotSelected),
-                None => return Ok(Looked::Paused),
+                Some(false) => return Ok(RowOutcome::NotSelected),
+                None => return Ok(RowOutcome::Paused),
             }
         }
         if query.counts || is_dropped {
-            return Ok(Looked::Selected(Value::Null, None));
+            return Ok(RowOutcome::Selected(Value::Null, None));
         }
         let key = shown_key(key().await?);
         let Within { inner, trx, instance } = *within;
         let document = shown(&found, trx, inner, instance, id, query.conflicts.into()).await?;
-        Ok(Looked::Selected(key, Some(FoundDocument::Whole(Box::new(document)))))
+        Ok(RowOutcome::Selected(key, Some(FoundDocument::Whole(Box::new(document)))))
     }
 }

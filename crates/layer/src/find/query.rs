@@ -13,7 +13,7 @@ use tracing::Instrument;
 use crate::document::edit::Document;
 use crate::error::{Error, Refusal, Result};
 use crate::find::catalog::JsonIndexes;
-use crate::find::page::{Found, Page, PageRead, Place};
+use crate::find::page::{PagePosition, PageRead, QueryPage, SelectedRow};
 use crate::handle::Reader;
 use crate::index::json::place::Among;
 use crate::index::maintainers::Within;
@@ -118,7 +118,7 @@ pub struct Find {
     /// True after a wait, until it has checked the index again.
     has_waited: bool,
     /// The beginning of the next page; `None` after the last.
-    next: Option<Place>,
+    next: Option<PagePosition>,
     instance: Option<InstanceId>,
     stats: ExecutionStats,
     /// The rows examined since the last selected one.
@@ -129,10 +129,10 @@ pub struct Find {
 
 /// A page that a task reads ahead. The task ends when this is dropped.
 struct Ahead {
-    place: Place,
+    place: PagePosition,
     task: JoinHandle<Result<Option<PageRead>>>,
     /// Receives the beginning of the page behind it, unless this one is cut off; `None` once received.
-    listed: Option<oneshot::Receiver<Place>>,
+    listed: Option<oneshot::Receiver<PagePosition>>,
     _room: OwnedSemaphorePermit,
 }
 
@@ -164,7 +164,7 @@ impl Reader {
             has_waiters,
             indexes: indexes.clone(),
         };
-        let next = Some(Place::first(&query, skip, limit)).filter(|_| query.source != Source::Nothing);
+        let next = Some(PagePosition::first(&query, skip, limit)).filter(|_| query.source != Source::Nothing);
         Find {
             database: self.clone(),
             query: Arc::new(query),
@@ -281,7 +281,7 @@ impl Find {
         let PageRead { examined, found, .. } = page;
         let mut rows = Vec::new();
         let mut counted = 0;
-        for Found { ordinal, id, key, document, is_dropped } in found {
+        for SelectedRow { ordinal, id, key, document, is_dropped } in found {
             let brings = std::mem::take(&mut self.pending) + ordinal.saturating_sub(counted);
             counted = ordinal;
             if is_dropped {
@@ -371,7 +371,7 @@ impl Find {
     }
 
     /// Begins to read a page ahead, if the limit allows it.
-    fn begin_ahead(&mut self, place: Place) {
+    fn begin_ahead(&mut self, place: PagePosition) {
         // Counts are not read ahead.
         if self.is_alone || self.ahead.len() >= AHEAD_MAX || !place.may_be_ahead() || waits::Operation::is_running() {
             return;
@@ -385,14 +385,14 @@ impl Find {
     /// Reads a page; `None`: its index is still being built.
     fn read(
         &self,
-        place: Place,
+        place: PagePosition,
         is_first: bool,
-        listed: Option<oneshot::Sender<Place>>,
+        listed: Option<oneshot::Sender<PagePosition>>,
     ) -> impl Future<Output = Result<Option<PageRead>>> + Send + use<> {
         let (database, query) = (self.database.clone(), self.query.clone());
         async move {
             let Reader { inner, name, .. } = &database;
-            database.read(&mut Page { inner, name, query: &query, place: &place, is_first, listed }).await
+            database.read(&mut QueryPage { inner, name, query: &query, place: &place, is_first, listed }).await
         }
     }
 }

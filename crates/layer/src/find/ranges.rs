@@ -140,19 +140,19 @@ pub(crate) fn behind(ranges: Vec<KeyRange>, key: &[u8], reverse: bool) -> Vec<Ke
 }
 
 /// A page of rows.
-pub(crate) struct Read {
+pub(crate) struct RowPage {
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     /// True if more rows may follow.
     pub more: bool,
 }
 
 /// Reads the first rows of ranges: at most `rows_max`, and at least one if any exist.
-pub(crate) async fn read(trx: &Transaction, ranges: &[KeyRange], rows_max: usize, reverse: bool) -> Result<Read> {
+pub(crate) async fn read(trx: &Transaction, ranges: &[KeyRange], rows_max: usize, reverse: bool) -> Result<RowPage> {
     let mut left: Box<dyn Iterator<Item = &KeyRange> + Send> = match reverse {
         true => Box::new(ranges.iter().rev()),
         false => Box::new(ranges.iter()),
     };
-    let (mut read, mut under_way) = (Read { rows: Vec::new(), more: false }, FuturesOrdered::new());
+    let (mut read, mut under_way) = (RowPage { rows: Vec::new(), more: false }, FuturesOrdered::new());
     loop {
         while under_way.len() < RANGES_AT_ONCE
             && let Some(range) = left.next()

@@ -20,18 +20,18 @@ impl Reader {
 
     pub(super) async fn wait_for(&self, waiting: &mut Waiting) -> Result<bool> {
         let Reader { inner, name, .. } = self;
-        let look = || async { self.read(&mut Look { inner, name }).await }.boxed();
+        let look = || async { self.read(&mut ReadUnbuilt { inner, name }).await }.boxed();
         waiting.wait(&inner.index_builds, &look).await
     }
 }
 
 /// Reads which indexes of a database are not readable yet.
-struct Look<'a> {
+struct ReadUnbuilt<'a> {
     inner: &'a Inner,
     name: &'a str,
 }
 
-impl Operation for Look<'_> {
+impl Operation for ReadUnbuilt<'_> {
     type Output = Unbuilt;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Unbuilt> {

@@ -8,7 +8,7 @@ use flatbed_revtree::DocumentId;
 use tokio::time::Instant;
 
 use crate::error::{Error, Result};
-use crate::group::steps::Look;
+use crate::group::steps::ReadStanding;
 use crate::group::updater::{ensure, ids_of};
 use crate::handle::{Database, Reader};
 use crate::index::groups::{DropUnnamed, UNNAMED_KEPT_FOR_MS, groups_of};
@@ -108,7 +108,7 @@ async fn are_through(reader: &Reader, instance: &Instance, until: Instant) -> Re
     for id in ids_of(instance) {
         let state = inner.views.group(id);
         loop {
-            let Some(standing) = reader.read(&mut Look { inner, name, id }).await? else { break };
+            let Some(standing) = reader.read(&mut ReadStanding { inner, name, id }).await? else { break };
             if standing.is_through() || standing.group.named_by.is_empty() || state.failure().is_some() {
                 break;
             }

@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 use crate::group::job::Job;
 use crate::group::later;
 use crate::group::leases::{
-    Beat, EndLease, Ended, Held, Lease, Others, TakeLease, Taken, Token, WriteRows, Wrote, new_token,
+    Beat, EndLease, EndLeaseOutcome, Lease, LeaseProgress, Others, TakeLease, TakeLeaseOutcome, Token, WriteOutcome,
+    WriteRows, new_token,
 };
 use crate::group::mapper::{ToMap, map};
 use crate::group::steps::{NODES_FOR, Nodes, Step};
@@ -110,7 +111,7 @@ fn next_range(page: &mut VecDeque<AllDocsRow>, most: usize) -> Option<Vec<AllDoc
 }
 
 /// A message of the reader of a build.
-enum Read {
+enum ReaderMessage {
     Lease(Lease),
     /// Documents of the lease that begins at `of`, behind `from` and up to `until`.
     Range {
@@ -127,7 +128,7 @@ enum Read {
 }
 
 /// Takes leases and reads their documents, until all are built or the receiver is gone.
-async fn read_leases(job: Arc<Job>, others: Arc<Others>, sender: mpsc::Sender<Result<Read>>) {
+async fn read_leases(job: Arc<Job>, others: Arc<Others>, sender: mpsc::Sender<Result<ReaderMessage>>) {
     loop {
         let read = read_lease(&job, &others, &sender).await;
         let ends = !matches!(read, Ok(None));
@@ -143,16 +144,20 @@ async fn read_leases(job: Arc<Job>, others: Arc<Others>, sender: mpsc::Sender<Re
 }
 
 /// Takes a lease and reads its documents. Returns the message that ends the build, if any.
-async fn read_lease(job: &Arc<Job>, others: &Others, sender: &mpsc::Sender<Result<Read>>) -> Result<Option<Read>> {
+async fn read_lease(
+    job: &Arc<Job>,
+    others: &Others,
+    sender: &mpsc::Sender<Result<ReaderMessage>>,
+) -> Result<Option<ReaderMessage>> {
     let token = new_token()?;
     let lease = match Step::run(job, TakeLease { others, token }).await? {
-        None => return Ok(Some(Read::Gone)),
-        Some(Taken::Over) => return Ok(Some(Read::Over)),
-        Some(Taken::Nothing) => {
+        None => return Ok(Some(ReaderMessage::Gone)),
+        Some(TakeLeaseOutcome::Over) => return Ok(Some(ReaderMessage::Over)),
+        Some(TakeLeaseOutcome::Nothing) => {
             job.clock().sleep(LOOKS).await;
             return Ok(None);
         }
-        Some(Taken::Lease(lease)) => lease,
+        Some(TakeLeaseOutcome::Lease(lease)) => lease,
     };
     others.is_own(token);
     let mut begun = lease.built_until.clone();
@@ -165,7 +170,7 @@ async fn read_lease(job: &Arc<Job>, others: &Others, sender: &mpsc::Sender<Resul
         ..AllDocsQuery::default()
     };
     let of = lease.from.clone();
-    if sender.send(Ok(Read::Lease(lease))).await.is_err() {
+    if sender.send(Ok(ReaderMessage::Lease(lease))).await.is_err() {
         return Ok(None);
     }
     let mut walk = AllDocs::new(job.reader.clone(), query);
@@ -173,19 +178,19 @@ async fn read_lease(job: &Arc<Job>, others: &Others, sender: &mpsc::Sender<Resul
         let mut page = VecDeque::from(page);
         while let Some(rows) = next_range(&mut page, job.state.range.documents()) {
             let until = rows.last().map(|row| row.id.clone()).unwrap_or_default();
-            let range = Read::Range { of: (of.clone(), token), rows, from: begun, until: until.clone() };
+            let range = ReaderMessage::Range { of: (of.clone(), token), rows, from: begun, until: until.clone() };
             if sender.send(Ok(range)).await.is_err() {
                 return Ok(None);
             }
             begun = until;
         }
     }
-    let _ = sender.send(Ok(Read::End(of, token))).await;
+    let _ = sender.send(Ok(ReaderMessage::End(of, token))).await;
     Ok(None)
 }
 
 /// A completed task.
-enum Done {
+enum CompletedTask {
     /// A range of the lease that begins at `from`. If `failed` is set, the range is built only up to `until`. `wrote`
     /// is `None`: the group is gone.
     Range {
@@ -193,11 +198,11 @@ enum Done {
         from: String,
         until: String,
         documents: u64,
-        wrote: Option<Wrote>,
+        wrote: Option<WriteOutcome>,
         failed: Option<Box<Error>>,
     },
     /// A lease. `None`: the group is gone.
-    Lease(String, Option<Ended>),
+    Lease(String, Option<EndLeaseOutcome>),
     /// A renewal of the leases: the lost ones, and the number of documents of those that ended.
     Beat(Option<(Vec<String>, u64)>),
 }
@@ -220,7 +225,7 @@ struct Part {
 /// A running build.
 struct Building<'a> {
     job: &'a Arc<Job>,
-    work: JoinSet<Result<Done>>,
+    work: JoinSet<Result<CompletedTask>>,
     /// By their beginnings.
     parts: HashMap<String, Part>,
     beats: u64,
@@ -264,23 +269,23 @@ impl<'a> Building<'a> {
     }
 
     /// Handles a message of the reader.
-    fn take(&mut self, read: Read) -> Option<Outcome> {
+    fn take(&mut self, read: ReaderMessage) -> Option<Outcome> {
         match read {
-            Read::Over => return Some(Outcome::Built),
-            Read::Gone => return Some(Outcome::Elsewhere),
-            Read::Lease(lease) => {
+            ReaderMessage::Over => return Some(Outcome::Built),
+            ReaderMessage::Gone => return Some(Outcome::Elsewhere),
+            ReaderMessage::Lease(lease) => {
                 let Lease { token, from, built_until, documents, .. } = lease;
                 let (built, under_way, is_read, moved_at) = (BTreeMap::new(), 0, false, self.job.clock().now());
                 let part = Part { token, until: built_until, built, documents, under_way, is_read, moved_at };
                 self.parts.insert(from, part);
             }
-            Read::Range { of, rows, from, until } => {
+            ReaderMessage::Range { of, rows, from, until } => {
                 if let Some(part) = self.part(&of.0, &of.1) {
                     part.under_way += 1;
                     self.work.spawn(write(Arc::clone(self.job), of, rows, from, until));
                 }
             }
-            Read::End(from, token) => {
+            ReaderMessage::End(from, token) => {
                 if let Some(part) = self.part(&from, &token) {
                     part.is_read = true;
                     self.end(&from);
@@ -299,14 +304,23 @@ impl<'a> Building<'a> {
     ///
     /// # Errors
     /// The error that kept a range from being built to its end.
-    fn ended(&mut self, done: Done) -> Result<Option<Outcome>> {
+    fn ended(&mut self, done: CompletedTask) -> Result<Option<Outcome>> {
         match done {
-            Done::Range { wrote: None, .. } | Done::Lease(_, None) => return Ok(Some(Outcome::Elsewhere)),
-            Done::Range { wrote: Some(Wrote::Full), .. } => return Ok(Some(Outcome::Anew)),
-            Done::Range { of: (of, token), wrote: Some(Wrote::Lost), .. } => {
+            CompletedTask::Range { wrote: None, .. } | CompletedTask::Lease(_, None) => {
+                return Ok(Some(Outcome::Elsewhere));
+            }
+            CompletedTask::Range { wrote: Some(WriteOutcome::Full), .. } => return Ok(Some(Outcome::Anew)),
+            CompletedTask::Range { of: (of, token), wrote: Some(WriteOutcome::Lost), .. } => {
                 self.parts.retain(|from, part| *from != of || part.token != token);
             }
-            Done::Range { of: (of, token), from, until, documents, wrote: Some(Wrote::Documents(_)), failed } => {
+            CompletedTask::Range {
+                of: (of, token),
+                from,
+                until,
+                documents,
+                wrote: Some(WriteOutcome::Documents(_)),
+                failed,
+            } => {
                 self.job.state.get_on(documents);
                 let now = self.job.clock().now();
                 if let Some(part) = self.part(&of, &token) {
@@ -325,11 +339,11 @@ impl<'a> Building<'a> {
                     self.end(&of);
                 }
             }
-            Done::Lease(_, Some(Ended::Rows)) => return Ok(Some(Outcome::Built)),
-            Done::Lease(from, Some(Ended::Lease | Ended::Lost)) => {
+            CompletedTask::Lease(_, Some(EndLeaseOutcome::Rows)) => return Ok(Some(Outcome::Built)),
+            CompletedTask::Lease(from, Some(EndLeaseOutcome::Lease | EndLeaseOutcome::Lost)) => {
                 self.parts.remove(&from);
             }
-            Done::Beat(said) => {
+            CompletedTask::Beat(said) => {
                 self.is_beating = false;
                 let (lost, documents) = said.unwrap_or_default();
                 self.parts.retain(|from, _| !lost.contains(from));
@@ -340,8 +354,8 @@ impl<'a> Building<'a> {
         Ok(None)
     }
 
-    fn held(&self) -> Vec<Held> {
-        let held = |(from, part): (&String, &Part)| Held {
+    fn held(&self) -> Vec<LeaseProgress> {
+        let held = |(from, part): (&String, &Part)| LeaseProgress {
             from: from.clone(),
             token: part.token,
             built_until: part.until.clone(),
@@ -358,9 +372,9 @@ impl<'a> Building<'a> {
         let held = self.held().into_iter().find(|held| held.from == from);
         let job = Arc::clone(self.job);
         self.work.spawn(async move {
-            let Some(held) = held else { return Ok(Done::Beat(None)) };
+            let Some(held) = held else { return Ok(CompletedTask::Beat(None)) };
             let ended = Step::run(&job, EndLease { held: &held }).await?;
-            Ok(Done::Lease(held.from, ended))
+            Ok(CompletedTask::Lease(held.from, ended))
         });
     }
 
@@ -372,9 +386,10 @@ impl<'a> Building<'a> {
             let now = clock.now();
             self.parts.values_mut().for_each(|part| part.moved_at = now);
         }
-        let stalled =
-            |held: &Held| self.parts.get(&held.from).is_none_or(|part| clock.since(part.moved_at) >= STALLED_MAX);
-        let held: Vec<Held> = self.held().into_iter().filter(|held| !stalled(held)).collect();
+        let stalled = |held: &LeaseProgress| {
+            self.parts.get(&held.from).is_none_or(|part| clock.since(part.moved_at) >= STALLED_MAX)
+        };
+        let held: Vec<LeaseProgress> = self.held().into_iter().filter(|held| !stalled(held)).collect();
         if held.is_empty() || self.is_beating {
             return;
         }
@@ -383,7 +398,7 @@ impl<'a> Building<'a> {
         let (job, beats) = (Arc::clone(self.job), self.beats);
         self.work.spawn(async move {
             let said = Step::run(&job, Beat { held: &held, beats, leaves: false }).await?;
-            Ok(Done::Beat(said))
+            Ok(CompletedTask::Beat(said))
         });
     }
 
@@ -402,20 +417,26 @@ impl<'a> Building<'a> {
 
 /// Maps the documents of a range and writes their rows. If a later document fails, the range is built up to that
 /// document.
-async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: String, until: String) -> Result<Done> {
+async fn write(
+    job: Arc<Job>,
+    of: (String, Token),
+    rows: Vec<AllDocsRow>,
+    from: String,
+    until: String,
+) -> Result<CompletedTask> {
     let (count, began) = (rows.len(), job.clock().now());
     let mut to_map: Vec<ToMap> = rows.into_iter().map(|row| ToMap { id: row.id, document: row.doc }).collect();
     if job.definition().options.local_seq {
         to_map = with_local_seq(&job, to_map).await?;
     }
-    let (mut wrote, mut waited) = (Some(Wrote::Documents(0)), Duration::ZERO);
+    let (mut wrote, mut waited) = (Some(WriteOutcome::Documents(0)), Duration::ZERO);
     let (mut documents, mut built_until) = (0, None);
-    while !to_map.is_empty() && matches!(wrote, Some(Wrote::Documents(_))) {
+    while !to_map.is_empty() && matches!(wrote, Some(WriteOutcome::Documents(_))) {
         let part = match map(&job, to_map).await {
             Ok(part) => part,
             Err(error) => {
                 let Some(until) = built_until else { return Err(error) };
-                return Ok(Done::Range { of, from, until, documents, wrote, failed: Some(Box::new(error)) });
+                return Ok(CompletedTask::Range { of, from, until, documents, wrote, failed: Some(Box::new(error)) });
             }
         };
         to_map = part.rest;
@@ -426,7 +447,7 @@ async fn write(job: Arc<Job>, of: (String, Token), rows: Vec<AllDocsRow>, from: 
         drop(part.permit);
     }
     job.state.range.took(count, job.clock().since(began).saturating_sub(waited));
-    Ok(Done::Range { of, from, until, documents, wrote, failed: None })
+    Ok(CompletedTask::Range { of, from, until, documents, wrote, failed: None })
 }
 
 /// Writes the rows of mapped documents of a lease. Documents with long keys are noted and entered later. Adds to
@@ -436,12 +457,12 @@ async fn write_part(
     lease: (&str, Token),
     documents: Vec<PreparedDocument>,
     waited: &mut Duration,
-) -> Result<Option<Wrote>> {
+) -> Result<Option<WriteOutcome>> {
     let (long, prepared): (Vec<_>, Vec<_>) = documents.into_iter().partition(PreparedDocument::has_long_keys);
     let long: Vec<String> = long.into_iter().map(|document| document.id().to_owned()).collect();
     for ids in long.chunks(later::NOTED_AT_ONCE) {
         let wrote = Step::run(job, later::Note { lease, ids }).await?;
-        if !matches!(wrote, Some(Wrote::Documents(_))) {
+        if !matches!(wrote, Some(WriteOutcome::Documents(_))) {
             return Ok(wrote);
         }
     }
@@ -451,11 +472,11 @@ async fn write_part(
         let wrote = Step::run(job, WriteRows { lease, documents: rest, pace: &mut pace }).await?;
         *waited += pace.end();
         match wrote {
-            Some(Wrote::Documents(count)) => rest = rest.get(count..).unwrap_or_default(),
+            Some(WriteOutcome::Documents(count)) => rest = rest.get(count..).unwrap_or_default(),
             wrote => return Ok(wrote),
         }
     }
-    Ok(Some(Wrote::Documents(0)))
+    Ok(Some(WriteOutcome::Documents(0)))
 }
 
 /// Reads documents with their local sequences, which a walk does not return.

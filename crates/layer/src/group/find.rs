@@ -22,16 +22,16 @@ use crate::view_updates::LoadedGroup;
 const READS_MAX: usize = 30;
 
 /// A group as a design document currently defines it.
-pub(super) struct Found {
+pub(super) struct CurrentGroup {
     pub instance: Arc<Instance>,
     pub number: u64,
     pub loaded: Arc<LoadedGroup>,
 }
 
 /// The definition of a design document.
-pub(super) enum Defined {
+pub(super) enum GroupLookup {
     /// A group with storage.
-    Group(Found),
+    Group(CurrentGroup),
     /// A group that is created by the first query.
     NotKept(GroupDefinition),
     /// No views.
@@ -42,21 +42,21 @@ pub(super) enum Defined {
 ///
 /// # Errors
 /// As [`look`].
-pub(super) async fn find(reader: &Reader, design: &str) -> Result<Option<Found>> {
+pub(super) async fn find(reader: &Reader, design: &str) -> Result<Option<CurrentGroup>> {
     match look(reader, design, |_| true).await? {
-        Defined::Group(found) => Ok(Some(found)),
-        Defined::NotKept(_) | Defined::Nothing => Ok(None),
+        GroupLookup::Group(found) => Ok(Some(found)),
+        GroupLookup::NotKept(_) | GroupLookup::Nothing => Ok(None),
     }
 }
 
 /// Returns the group of a design document from this process's cache, without a read. The document may have changed
 /// since.
-pub(super) fn known(reader: &Reader, design: &str) -> Option<Found> {
+pub(super) fn known(reader: &Reader, design: &str) -> Option<CurrentGroup> {
     let instance = reader.inner.cached(&reader.name)?;
     let group = group_named_by(&instance.record, design)?;
     let signature = Signature::try_from(group.definition.as_slice()).ok()?;
     let (number, loaded) = (group.number, reader.inner.views.loaded(instance.record.namespace, &signature)?);
-    Some(Found { instance, number, loaded })
+    Some(CurrentGroup { instance, number, loaded })
 }
 
 /// Finds the group of a design document. `keeps`: whether to create a missing one.
@@ -64,33 +64,37 @@ pub(super) fn known(reader: &Reader, design: &str) -> Option<Found> {
 /// # Errors
 /// [`Refusal::DocumentNotFound`]; [`ViewFailure::Definition`], [`ViewFailure::TooManyGroups`],
 /// [`ViewFailure::Changed`].
-pub(super) async fn look(reader: &Reader, design: &str, keeps: impl Fn(&GroupDefinition) -> bool) -> Result<Defined> {
+pub(super) async fn look(
+    reader: &Reader,
+    design: &str,
+    keeps: impl Fn(&GroupDefinition) -> bool,
+) -> Result<GroupLookup> {
     let Reader { inner, name, .. } = reader;
     for _ in 0..READS_MAX {
         let (instance, number) = reader.read(&mut Named { inner, name, design }).await?;
         if let Some((number, signature)) = number
             && let Some(loaded) = inner.views.loaded(instance.record.namespace, &signature)
         {
-            return Ok(Defined::Group(Found { instance, number, loaded }));
+            return Ok(GroupLookup::Group(CurrentGroup { instance, number, loaded }));
         }
         let document = reader.get(design, &GetOptions { local_seq: true, ..GetOptions::default() }).await?;
         let Some(definition) = definition_of(&instance, &document).map_err(ViewFailure::Definition)? else {
-            return Ok(Defined::Nothing);
+            return Ok(GroupLookup::Nothing);
         };
         if let Some((number, signature)) = number
             && signature == definition.signature
         {
             let loaded = inner.views.load(instance.record.namespace, &database_of(&instance), definition);
-            return Ok(Defined::Group(Found { instance, number, loaded }));
+            return Ok(GroupLookup::Group(CurrentGroup { instance, number, loaded }));
         }
         if !keeps(&definition) {
-            return Ok(Defined::NotKept(definition));
+            return Ok(GroupLookup::NotKept(definition));
         }
         // The document has changed meanwhile, or was written by a program without groups.
         let mut enter = Enter { inner, name, document: &document, signature: &definition.signature };
         match transaction::write(&inner.db, &inner.metrics, &mut enter).await? {
-            Entered::Named | Entered::Changed => {}
-            Entered::NoRoom => return Err(ViewFailure::TooManyGroups.into()),
+            EnterOutcome::Named | EnterOutcome::Changed => {}
+            EnterOutcome::NoRoom => return Err(ViewFailure::TooManyGroups.into()),
         }
     }
     Err(ViewFailure::Changed.into())
@@ -164,7 +168,7 @@ struct Enter<'a> {
     signature: &'a Signature,
 }
 
-enum Entered {
+enum EnterOutcome {
     Named,
     /// The document has changed.
     Changed,
@@ -173,16 +177,18 @@ enum Entered {
 }
 
 impl Operation for Enter<'_> {
-    type Output = Entered;
+    type Output = EnterOutcome;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Entered> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<EnterOutcome> {
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
         let id = &self.document.id;
-        let Some(info) = trx.get(&instance.keys.document(id).info(), false).await? else { return Ok(Entered::Changed) };
+        let Some(info) = trx.get(&instance.keys.document(id).info(), false).await? else {
+            return Ok(EnterOutcome::Changed);
+        };
         let info = Info::decode(&info)?;
         let stands = self.document.local_seq.as_ref().map(|seq| (seq.incarnation(), *seq.stamp()));
         if info.deleted || stands != Some((instance.incarnation(), info.stamp)) {
-            return Ok(Entered::Changed);
+            return Ok(EnterOutcome::Changed);
         }
         let mut record = instance.record.clone();
         name_group(&mut record, id, Some(self.signature), trx.clock().unix_ms());
@@ -192,13 +198,13 @@ impl Operation for Enter<'_> {
             name_group(&mut record, id, Some(self.signature), trx.clock().unix_ms());
         }
         if group_named_by(&record, id).is_none() {
-            return Ok(Entered::NoRoom);
+            return Ok(EnterOutcome::NoRoom);
         }
         if record != instance.record {
             let within = Within { inner: self.inner, trx, instance: &instance };
             mark_changed(&within, &instance.record, &record)?;
             write_record(&within, record);
         }
-        Ok(Entered::Named)
+        Ok(EnterOutcome::Named)
     }
 }

@@ -15,7 +15,7 @@ use crate::group::job::Job;
 use crate::group::large::{Finished, finish};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::purges;
-use crate::group::steps::{Enter, Entered, LetGo, Step, drained, place_of, purges_of};
+use crate::group::steps::{Enter, EnterOutcome, LetGo, Step, drained, place_of, purges_of};
 use crate::store::proto::ViewProgress;
 use crate::store::seq::Seq;
 use crate::view::prepare::PreparedDocument;
@@ -168,9 +168,9 @@ async fn enter(job: &Job, place: &mut Seq, purges: i64, run: MappedRun) -> Resul
         pace.end();
         match entered {
             None => return Ok(EnteredRun::Elsewhere),
-            Some(Entered::Full) => return Ok(EnteredRun::Anew),
-            Some(Entered::Purged(progress)) => return Ok(EnteredRun::Purged { progress, ended_as_of: None }),
-            Some(Entered::Documents { count, place: stands, drained, is_through, is_tidy, purged }) => {
+            Some(EnterOutcome::Full) => return Ok(EnteredRun::Anew),
+            Some(EnterOutcome::Purged(progress)) => return Ok(EnteredRun::Purged { progress, ended_as_of: None }),
+            Some(EnterOutcome::Documents { count, place: stands, drained, is_through, is_tidy, purged }) => {
                 *place = stands;
                 job.state.get_on(count as u64);
                 documents = documents.get(count..).unwrap_or_default();

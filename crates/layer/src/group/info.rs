@@ -8,8 +8,8 @@ use async_recursion::async_recursion as boxed;
 use crate::error::{Error, Result, ViewFailure};
 use crate::feed::changes::Changes;
 use crate::feed::query::{ChangesQuery, Since};
-use crate::group::find::{Defined, look};
-use crate::group::steps::{Look, place_of};
+use crate::group::find::{GroupLookup, look};
+use crate::group::steps::{ReadStanding, place_of};
 use crate::handle::Reader;
 use crate::layer::Layer;
 use crate::store::keys::ViewPart;
@@ -76,15 +76,15 @@ impl Reader {
         let nothing = |language: String| ViewGroupInfo { language, is_built: true, ..ViewGroupInfo::default() };
         // Information about a Mango index does not create its rows.
         let found = match look(self, design, |definition| !definition.is_of_fields()).await? {
-            Defined::Group(found) => found,
-            Defined::NotKept(GroupDefinition { signature, language, .. }) => {
+            GroupLookup::Group(found) => found,
+            GroupLookup::NotKept(GroupDefinition { signature, language, .. }) => {
                 return Ok(ViewGroupInfo { signature: hex(&signature), ..nothing(language) });
             }
-            Defined::Nothing => return Ok(nothing("javascript".to_owned())),
+            GroupLookup::Nothing => return Ok(nothing("javascript".to_owned())),
         };
         let id = (found.instance.record.namespace, found.number);
         let Reader { inner, name, .. } = self;
-        let standing = self.read(&mut Look { inner, name, id }).await?.ok_or(ViewFailure::Changed)?;
+        let standing = self.read(&mut ReadStanding { inner, name, id }).await?.ok_or(ViewFailure::Changed)?;
         let definition = &found.loaded.definition;
         let state = inner.views.known(id);
         let mut info = ViewGroupInfo {

@@ -8,7 +8,7 @@ use flatbed_clock::Clock;
 use futures_util::future::BoxFuture;
 
 use crate::error::{Error, Result, ViewFailure};
-use crate::group::steps::Look;
+use crate::group::steps::ReadStanding;
 use crate::handle::Reader;
 use crate::layer::Inner;
 use crate::view::group::{Bounds, ViewGroup};
@@ -122,7 +122,7 @@ impl Job {
     /// Returns whether the database still has the group and this process is not stopping.
     pub(super) async fn is_wanted(&self) -> Result<bool> {
         let Reader { inner, name, .. } = &self.reader;
-        Ok(!self.is_closing() && self.reader.read(&mut Look { inner, name, id: self.id }).await?.is_some())
+        Ok(!self.is_closing() && self.reader.read(&mut ReadStanding { inner, name, id: self.id }).await?.is_some())
     }
 
     /// Returns the task as it is shown to users.

@@ -17,7 +17,7 @@ use crate::document::latest::begin_latest;
 use crate::error::{Error, Result};
 use crate::group::build::Outcome;
 use crate::group::job::Job;
-use crate::group::leases::{Token, Wrote};
+use crate::group::leases::{Token, WriteOutcome};
 use crate::group::mapper::{MappedPart, ToMap, map};
 use crate::group::steps::{Step, WithinGroup, Work, begin_standing, row_bytes};
 use crate::store::seq::Seq;
@@ -41,12 +41,12 @@ pub(super) struct Note<'a> {
 }
 
 impl Work for Note<'_> {
-    type Output = Wrote;
+    type Output = WriteOutcome;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Wrote>> {
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<WriteOutcome>> {
         let (from, token) = &self.lease;
         if !within.holds(from, token).await? {
-            return Ok(Some(Wrote::Lost));
+            return Ok(Some(WriteOutcome::Lost));
         }
         let keys = within.instance.keys.view(within.job.number());
         for id in self.ids {
@@ -54,7 +54,7 @@ impl Work for Note<'_> {
             let hash = Sha256::new_with_prefix(within.owner()).chain_update(id).finalize();
             within.trx.set(&keys.later(hash.get(..16).unwrap_or_default()), id.as_bytes());
         }
-        Ok(Some(Wrote::Documents(self.ids.len())))
+        Ok(Some(WriteOutcome::Documents(self.ids.len())))
     }
 }
 
@@ -80,9 +80,9 @@ pub(super) async fn enter(job: &Job) -> Result<Option<Outcome>> {
                 match wrote {
                     None => return Ok(Some(Outcome::Elsewhere)),
                     // Another process has entered them. The rest is read again.
-                    Some(Wrote::Lost) => break 'read,
-                    Some(Wrote::Full) => return Ok(Some(Outcome::Anew)),
-                    Some(Wrote::Documents(count)) => {
+                    Some(WriteOutcome::Lost) => break 'read,
+                    Some(WriteOutcome::Full) => return Ok(Some(Outcome::Anew)),
+                    Some(WriteOutcome::Documents(count)) => {
                         // They were counted when they were noted. The displayed progress advances here.
                         job.state.get_on(count as u64);
                         keys = keys.get(count..).unwrap_or_default();
@@ -138,9 +138,9 @@ struct Enter<'a, 'p> {
 }
 
 impl Work for Enter<'_, '_> {
-    type Output = Wrote;
+    type Output = WriteOutcome;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Wrote>> {
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<WriteOutcome>> {
         let WithinGroup { job, trx, instance, .. } = *within;
         let (progress, ..) = begin_standing(trx, instance, job.number(), true).await?;
         // Any process with mapped documents may enter them, as in following. If only the holder could, processes could
@@ -153,7 +153,7 @@ impl Work for Enter<'_, '_> {
         let noted = self.keys.iter().take(documents.len()).map(|key| trx.get(key, false));
         for noted in join_all(noted.collect::<Vec<_>>()).await {
             if noted?.is_none() {
-                return Ok(Some(Wrote::Lost));
+                return Ok(Some(WriteOutcome::Lost));
             }
         }
         let applied = write_rows(&within.at(), &job.storage, Some(&job.written), documents).await?;
@@ -163,14 +163,14 @@ impl Work for Enter<'_, '_> {
             crate::view::apply::Applied { is_full: applied.is_full || lacks_room, ..applied }
         };
         if applied.is_full {
-            return Ok(Some(Wrote::Full));
+            return Ok(Some(WriteOutcome::Full));
         }
         self.keys.iter().take(applied.documents).for_each(|key| trx.clear(key));
         progress.holder = within.owner().to_vec();
         // Shows other processes that the group makes progress.
         progress.nodes_mark = new_mark()?;
         within.write(&progress);
-        Ok(Some(Wrote::Documents(applied.documents)))
+        Ok(Some(WriteOutcome::Documents(applied.documents)))
     }
 
     fn bytes(&self) -> usize {

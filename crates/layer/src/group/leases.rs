@@ -104,7 +104,7 @@ pub(super) struct TakeLease<'a> {
 }
 
 /// The outcome of taking a lease.
-pub(super) enum Taken {
+pub(super) enum TakeLeaseOutcome {
     Lease(Lease),
     /// Everything is leased to other processes.
     Nothing,
@@ -113,9 +113,9 @@ pub(super) enum Taken {
 }
 
 impl Work for TakeLease<'_> {
-    type Output = Taken;
+    type Output = TakeLeaseOutcome;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Taken>> {
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<TakeLeaseOutcome>> {
         let WithinGroup { job, trx, instance, .. } = *within;
         let keys = instance.keys.view(job.number());
         let standing = begin_standing(trx, instance, job.number(), false);
@@ -123,7 +123,7 @@ impl Work for TakeLease<'_> {
         let leases = trx.range(&all, true).first(LEASES_MAX * 2 + 1);
         let (progress, ..) = standing.await?;
         if progress.is_none_or(|progress| progress.phase != ROWS) {
-            return Ok(Some(Taken::Over));
+            return Ok(Some(TakeLeaseOutcome::Over));
         }
         let mut listed: Vec<(String, ViewLease, ViewLeasePlace)> = Vec::new();
         for row in leases.await?.iter() {
@@ -152,7 +152,7 @@ impl Work for TakeLease<'_> {
         };
         // The previous attempt may have committed (`commit_unknown_result`).
         if let Some((from, lease, place)) = listed.iter().find(|(_, lease, _)| lease.token == self.token) {
-            return Ok(Some(Taken::Lease(taken(lease, from.clone(), place.clone()))));
+            return Ok(Some(TakeLeaseOutcome::Lease(taken(lease, from.clone(), place.clone()))));
         }
         let count = listed.len();
         for (from, lease, place) in listed {
@@ -164,14 +164,14 @@ impl Work for TakeLease<'_> {
                 }
                 let (owner, token) = (within.owner().to_vec(), self.token.to_vec());
                 trx.set(&key, &ViewLease { owner, token, ..lease.clone() }.encode_to_vec());
-                return Ok(Some(Taken::Lease(taken(&lease, from, place))));
+                return Ok(Some(TakeLeaseOutcome::Lease(taken(&lease, from, place))));
             }
         }
         let leased = trx.get(&keys.leased(), false).await?;
         let ViewLeased { until: from, is_end } =
             leased.as_deref().map(ViewLeased::decode).transpose()?.unwrap_or_default();
         if is_end || count >= LEASES_MAX {
-            return Ok(Some(Taken::Nothing));
+            return Ok(Some(TakeLeaseOutcome::Nothing));
         }
         let documents = instance.keys.all_docs();
         let begin = instance.keys.all_docs_entry(&from);
@@ -182,7 +182,7 @@ impl Work for TakeLease<'_> {
         let lease = ViewLease { until: until.clone(), is_end, owner, token };
         trx.set(&keys.lease(&from), &lease.encode_to_vec());
         trx.set(&keys.leased(), &ViewLeased { until, is_end }.encode_to_vec());
-        Ok(Some(Taken::Lease(taken(&lease, from, ViewLeasePlace::default()))))
+        Ok(Some(TakeLeaseOutcome::Lease(taken(&lease, from, ViewLeasePlace::default()))))
     }
 }
 
@@ -205,7 +205,7 @@ pub(super) struct WriteRows<'a, 'p> {
 
 /// The outcome of writing rows.
 #[derive(Debug)]
-pub(super) enum Wrote {
+pub(super) enum WriteOutcome {
     /// The number of documents written.
     Documents(usize),
     /// A row's label does not fit: the group must be rebuilt.
@@ -215,17 +215,17 @@ pub(super) enum Wrote {
 }
 
 impl Work for WriteRows<'_, '_> {
-    type Output = Wrote;
+    type Output = WriteOutcome;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Wrote>> {
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<WriteOutcome>> {
         let (from, token) = &self.lease;
         if !within.holds(from, token).await? {
-            return Ok(Some(Wrote::Lost));
+            return Ok(Some(WriteOutcome::Lost));
         }
         let job = within.job;
         let applied =
             write_rows(&within.at(), &job.storage, Some(&job.written), self.pace.attempt(self.documents)).await?;
-        Ok(Some(if applied.is_full { Wrote::Full } else { Wrote::Documents(applied.documents) }))
+        Ok(Some(if applied.is_full { WriteOutcome::Full } else { WriteOutcome::Documents(applied.documents) }))
     }
 
     fn bytes(&self) -> usize {
@@ -239,7 +239,7 @@ impl Work for WriteRows<'_, '_> {
 
 /// A lease and its progress.
 #[derive(Debug, Clone)]
-pub(super) struct Held {
+pub(super) struct LeaseProgress {
     pub from: String,
     pub token: Token,
     pub built_until: String,
@@ -248,7 +248,7 @@ pub(super) struct Held {
 
 /// Renews a process's leases and records their progress. `leaves`: returns them instead.
 pub(super) struct Beat<'a> {
-    pub held: &'a [Held],
+    pub held: &'a [LeaseProgress],
     pub beats: u64,
     pub leaves: bool,
 }
@@ -262,7 +262,7 @@ impl Work for Beat<'_> {
         let keys = instance.keys.view(job.number());
         let standing = begin_standing(trx, instance, job.number(), false);
         let mut lost = Vec::new();
-        for Held { from, token, built_until, documents } in self.held {
+        for LeaseProgress { from, token, built_until, documents } in self.held {
             if !within.holds(from, token).await? {
                 lost.push(from.clone());
                 continue;
@@ -283,12 +283,12 @@ impl Work for Beat<'_> {
 
 /// Ends a completely built lease. After the last one this process builds the nodes.
 pub(super) struct EndLease<'a> {
-    pub held: &'a Held,
+    pub held: &'a LeaseProgress,
 }
 
 /// The outcome of ending a lease.
 #[derive(Debug)]
-pub(super) enum Ended {
+pub(super) enum EndLeaseOutcome {
     /// Other leases are left.
     Lease,
     /// All rows are built.
@@ -298,20 +298,20 @@ pub(super) enum Ended {
 }
 
 impl Work for EndLease<'_> {
-    type Output = Ended;
+    type Output = EndLeaseOutcome;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Ended>> {
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<EndLeaseOutcome>> {
         let WithinGroup { job, trx, instance, .. } = *within;
         let keys = instance.keys.view(job.number());
-        let Held { from, token, documents, .. } = self.held;
+        let LeaseProgress { from, token, documents, .. } = self.held;
         let standing = begin_standing(trx, instance, job.number(), true);
         let (leased, holds) = (trx.get(&keys.leased(), false), within.holds(from, token));
         let (progress, ..) = standing.await?;
         let Some(mut progress) = progress.filter(|progress| progress.phase == ROWS) else {
-            return Ok(Some(Ended::Rows));
+            return Ok(Some(EndLeaseOutcome::Rows));
         };
         if !holds.await? {
-            return Ok(Some(Ended::Lost));
+            return Ok(Some(EndLeaseOutcome::Lost));
         }
         trx.clear(&keys.lease(from));
         trx.clear(&keys.lease_place(from));
@@ -328,7 +328,7 @@ impl Work for EndLease<'_> {
             progress.holder = within.owner().to_vec();
         }
         within.write(&progress);
-        Ok(Some(if is_over { Ended::Rows } else { Ended::Lease }))
+        Ok(Some(if is_over { EndLeaseOutcome::Rows } else { EndLeaseOutcome::Lease }))
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::feed::watches::{Watch, set_watches};
-use crate::group::steps::{Look, Standing, drained};
+use crate::group::steps::{ReadStanding, Standing, drained};
 use crate::handle::Reader;
 use crate::index::groups::groups_of;
 use crate::store::proto::ViewProgress;
@@ -38,7 +38,7 @@ pub(super) async fn let_it(reader: &Reader, id: GroupId, state: &GroupState) -> 
     loop {
         let is_waited_for = state.waiting.load(Ordering::Relaxed) > 0;
         room = if is_waited_for { room.or_else(|| inner.views.may_watch()) } else { None };
-        let mut look = Look { inner, name, id };
+        let mut look = ReadStanding { inner, name, id };
         let standing = if room.is_some() && watch.is_none() && seen.is_some() {
             let key = inner.keys.namespace(id.0).index_progress(id.1);
             let (standing, watches) = bounded(set_watches(inner, &[&key], &mut look)).await?;

@@ -8,7 +8,7 @@ use async_recursion::async_recursion as boxed;
 use futures_util::future::BoxFuture;
 
 use crate::error::{Error, Result, ViewFailure};
-use crate::group::find::{Found, find, known};
+use crate::group::find::{CurrentGroup, find, known};
 use crate::group::job::Written;
 use crate::group::steps::{begin_standing, drained, is_through};
 use crate::group::updater::ensure;
@@ -62,8 +62,8 @@ impl Reader {
         self.view_of(known(self, design)?, design, name, update).ok()
     }
 
-    fn view_of(&self, found: Found, design: &str, name: &str, update: ViewUpdate) -> Result<View> {
-        let Found { instance, number, loaded } = found;
+    fn view_of(&self, found: CurrentGroup, design: &str, name: &str, update: ViewUpdate) -> Result<View> {
+        let CurrentGroup { instance, number, loaded } = found;
         let is_it = |view: &ViewDefinition| view.name == name;
         let view = loaded.definition.views.iter().position(is_it).ok_or(ViewFailure::Missing)?;
         let (definition, namespace) = (Arc::clone(&loaded.definition), instance.record.namespace);

@@ -80,13 +80,13 @@ fn group_of(instance: &Instance, (namespace, number): (u64, u64)) -> Option<&pro
 }
 
 /// Reads the state of a group; `None`: it is gone.
-pub(super) struct Look<'a> {
+pub(super) struct ReadStanding<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
     pub id: (u64, u64),
 }
 
-impl Operation for Look<'_> {
+impl Operation for ReadStanding<'_> {
     type Output = Option<Standing>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -297,7 +297,7 @@ pub(super) struct Enter<'a, 'p> {
 }
 
 /// The outcome of entering a run.
-pub(super) enum Entered {
+pub(super) enum EnterOutcome {
     /// The number of leading documents that are entered, and the group's position. `is_tidy`: no leftovers are to be
     /// cleared. `purged`: newer purges are to be entered; the group's progress.
     Documents {
@@ -315,9 +315,9 @@ pub(super) enum Entered {
 }
 
 impl Work for Enter<'_, '_> {
-    type Output = Entered;
+    type Output = EnterOutcome;
 
-    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<Entered>> {
+    async fn attempt(&mut self, within: &WithinGroup<'_>) -> Result<Option<EnterOutcome>> {
         let WithinGroup { job, trx, instance, .. } = *within;
         let version = trx.get_read_version();
         let (progress, newest, purges) = begin_standing(trx, instance, job.number(), true).await?;
@@ -330,14 +330,14 @@ impl Work for Enter<'_, '_> {
         let mut documents = self.documents;
         if lacks_purges {
             let Some(purged) = purges::lacking(trx, instance, &progress, purges).await? else {
-                return Ok(Some(Entered::Purged(Box::new(progress))));
+                return Ok(Some(EnterOutcome::Purged(Box::new(progress))));
             };
             // The run may have read a document before its purge. The position stays before that document: otherwise, if
             // the log were truncated before the purge is entered, a document that was written again would be missed.
             let is_other = |document: &&PreparedDocument| !purged.contains(document.id());
             let others = documents.iter().take_while(is_other).count();
             if others == 0 && !documents.is_empty() {
-                return Ok(Some(Entered::Purged(Box::new(progress))));
+                return Ok(Some(EnterOutcome::Purged(Box::new(progress))));
             }
             documents = documents.get(..others).unwrap_or_default();
         }
@@ -345,7 +345,7 @@ impl Work for Enter<'_, '_> {
         if !documents.is_empty() {
             let entered = within.apply(&mut progress, self.pace.attempt(documents)).await?;
             if entered.is_full {
-                return Ok(Some(Entered::Full));
+                return Ok(Some(EnterOutcome::Full));
             }
             count = entered.documents;
         } else {
@@ -370,7 +370,7 @@ impl Work for Enter<'_, '_> {
         let (place, drained) = (place_of(&progress)?, drained(&progress));
         let is_tidy = !progress.untidy;
         let purged = lacks_purges.then(|| Box::new(progress));
-        Ok(Some(Entered::Documents { count, place, drained, is_through, is_tidy, purged }))
+        Ok(Some(EnterOutcome::Documents { count, place, drained, is_through, is_tidy, purged }))
     }
 
     fn bytes(&self) -> usize {

@@ -25,7 +25,7 @@ use flatbed_testkit::{Storage, until, until_some};
 
 use crate::error::{Error, Result, ViewFailure};
 use crate::fenced::{database, layer};
-use crate::group::steps::{Look, Standing};
+use crate::group::steps::{ReadStanding, Standing};
 use crate::handle::{Database, Reader};
 use crate::index::groups::groups_of;
 use crate::store::transaction::{Attempt, Operation, Transaction};
@@ -159,7 +159,7 @@ async fn standing(reader: &Reader) -> Standing {
     let Reader { inner, name, .. } = reader;
     let instance = inner.cached(name).expect("an instance");
     let number = groups_of(&instance.record).next().expect("a group").number;
-    reader.read(&mut Look { inner, name, id: (instance.record.namespace, number) }).await.unwrap().unwrap()
+    reader.read(&mut ReadStanding { inner, name, id: (instance.record.namespace, number) }).await.unwrap().unwrap()
 }
 
 /// A database with functions of views.

@@ -103,7 +103,7 @@ impl Pace {
 
 /// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stepped {
+pub(crate) enum StepOutcome {
     /// More steps are needed.
     On,
     /// The index is readable.
@@ -137,9 +137,9 @@ impl<'a> Step<'a> {
 }
 
 impl Operation for Step<'_> {
-    type Output = Stepped;
+    type Output = StepOutcome;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Stepped> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<StepOutcome> {
         self.entered = 0;
         self.preparations.make_up(self.inner).await?;
         // A committed earlier attempt shows in the progress, from which this one resumes.
@@ -149,10 +149,10 @@ impl Operation for Step<'_> {
         }
         let within = Within { inner: self.inner, trx, instance: &instance };
         let Some(found) = indexes_of(&instance).find(|found| found.index.number == self.number) else {
-            return Ok(Stepped::Gone);
+            return Ok(StepOutcome::Gone);
         };
         if found.index.readable {
-            return Ok(Stepped::Built);
+            return Ok(StepOutcome::Built);
         }
         compile_within(&within).await?;
         // Documents under continuous writes are entered in smaller steps.
@@ -250,7 +250,7 @@ impl Operation for Step<'_> {
             // As on a write: the index is rebuilt, in another order.
             tracing::info!(database = &*instance.name, index = self.number, "an index has no room for a long key");
             renew_worn_out(&within, self.number)?;
-            return Ok(Stepped::Gone);
+            return Ok(StepOutcome::Gone);
         }
         self.next_pace = self.pace.after(most, passed, read_bytes);
         if !self.preparations.lacks_nothing() {
@@ -270,13 +270,13 @@ impl Operation for Step<'_> {
             let built_until = ids.last().cloned().unwrap_or(progress.built_until);
             let behind = proto::IndexProgress { built_until, later: true, documents, ..Default::default() };
             trx.set(&key, &behind.encode_to_vec());
-            return Ok(Stepped::On);
+            return Ok(StepOutcome::On);
         }
         if is_last && found.kind.has_tombstones() {
             let built_until = ids.last().cloned().unwrap_or(progress.built_until);
             let behind = proto::IndexProgress { built_until, documents, tombstones: true, ..Default::default() };
             trx.set(&key, &behind.encode_to_vec());
-            return Ok(Stepped::On);
+            return Ok(StepOutcome::On);
         }
         if is_last {
             return Ok(self.built(&within));
@@ -285,19 +285,19 @@ impl Operation for Step<'_> {
         let built_until = entered.filter(|_| !progress.later).cloned().unwrap_or(progress.built_until);
         let reached = proto::IndexProgress { built_until, later: progress.later, documents, ..Default::default() };
         trx.set(&key, &reached.encode_to_vec());
-        Ok(Stepped::On)
+        Ok(StepOutcome::On)
     }
 }
 
 impl Step<'_> {
     /// Marks the index as readable.
-    fn built(&self, within: &Within<'_>) -> Stepped {
+    fn built(&self, within: &Within<'_>) -> StepOutcome {
         let mut record = within.instance.record.clone();
         let is_it = |index: &&mut proto::Index| index.number == self.number;
         record.indexes.iter_mut().filter(is_it).for_each(|index| index.readable = true);
         within.trx.clear(&within.instance.keys.index_progress(self.number));
         write_record(within, record);
-        Stepped::Built
+        StepOutcome::Built
     }
 }
 
@@ -310,7 +310,7 @@ fn conflict_in_both_directions(trx: &Transaction, info_key: &[u8]) -> Result<()>
 }
 
 /// A document that was read; `None`: no document has the id.
-type Read = Option<(Info, Rows)>;
+type ReadDocument = Option<(Info, Rows)>;
 
 /// Reads documents as concurrent ranges of `of_range` each; `None` for those that were left out.
 async fn read_known(
@@ -318,10 +318,10 @@ async fn read_known(
     instance: &Instance,
     ids: &[&str],
     of_range: usize,
-) -> Result<Vec<Option<Read>>> {
+) -> Result<Vec<Option<ReadDocument>>> {
     let reads = ids.chunks(of_range).map(|part| async move {
         let found = read_range(trx, instance, part).await?.found;
-        let mut known: Vec<Option<Read>> = found.into_iter().map(Some).collect();
+        let mut known: Vec<Option<ReadDocument>> = found.into_iter().map(Some).collect();
         known.resize_with(part.len(), || None);
         Ok::<_, Error>(known)
     });

@@ -42,15 +42,15 @@ const COMPILED_WITHIN: Duration = Duration::from_secs(10);
 /// The definitions in the design documents of one transaction.
 #[derive(Default)]
 pub(crate) struct Definitions {
-    changed: Vec<Changed>,
+    changed: Vec<DesignChange>,
     /// True if a revision has a verdict.
     has_verdicts: bool,
 }
 
 /// The new definitions of a design document.
-struct Changed {
+struct DesignChange {
     id: String,
-    indexes: Vec<Defined>,
+    indexes: Vec<Definition>,
     group: Option<Signature>,
     /// The number of definitions that are too long, plus one if some were not compiled in time.
     left_out: usize,
@@ -59,12 +59,12 @@ struct Changed {
 }
 
 /// A kind's name, and a definition in its format.
-type Defined = (&'static str, Vec<u8>);
+type Definition = (&'static str, Vec<u8>);
 
-impl Changed {
+impl DesignChange {
     /// The state of a design document that defines nothing.
-    fn nothing(id: &str) -> Changed {
-        Changed { id: id.to_owned(), indexes: Vec::new(), group: None, left_out: 0, is_of_fields: false }
+    fn nothing(id: &str) -> DesignChange {
+        DesignChange { id: id.to_owned(), indexes: Vec::new(), group: None, left_out: 0, is_of_fields: false }
     }
 }
 
@@ -75,7 +75,7 @@ impl Definitions {
         if !DocumentId::of(change.id).is_design() {
             return Ok(());
         }
-        let mut changed = Changed::nothing(change.id);
+        let mut changed = DesignChange::nothing(change.id);
         if !change.new.deleted {
             let text = [b"{", change.new_body(within).await?.as_slice(), b"}"].concat();
             // Unparsable bodies were refused when they arrived.
@@ -95,7 +95,7 @@ impl Definitions {
     /// Removes the definitions of a purged document.
     pub(crate) fn purged(&mut self, _within: &Within<'_>, purged: &Purged<'_>) {
         if DocumentId::of(purged.id).is_design() {
-            self.changed.push(Changed::nothing(purged.id));
+            self.changed.push(DesignChange::nothing(purged.id));
         }
     }
 
@@ -129,8 +129,8 @@ impl Definitions {
     /// Logs definitions beyond the limits. The design document is written nevertheless, and the log explains why a
     /// query does not find them.
     fn log_left_out(&self, within: &Within<'_>, record: &proto::DatabaseRecord) {
-        for Changed { id, indexes, group, left_out, is_of_fields } in &self.changed {
-            let is_kept = |defined: &&Defined| {
+        for DesignChange { id, indexes, group, left_out, is_of_fields } in &self.changed {
+            let is_kept = |defined: &&Definition| {
                 let is_it = |index: &proto::Index| (&*index.kind, &index.definition) == (defined.0, &defined.1);
                 record.indexes.iter().any(|index| index.source == *id && is_it(index))
             };
@@ -152,7 +152,7 @@ impl Definitions {
 
     fn redefined(&self, record: &proto::DatabaseRecord, now_ms: u64) -> proto::DatabaseRecord {
         let mut record = record.clone();
-        for Changed { id, indexes, group, is_of_fields, .. } in &self.changed {
+        for DesignChange { id, indexes, group, is_of_fields, .. } in &self.changed {
             redefine(&mut record, id, indexes);
             let is_there = |signature: &&Signature| groups_of(&record).any(|group| group.definition == **signature);
             let group = group.as_ref().filter(|group| !is_of_fields || is_there(group));
@@ -247,7 +247,7 @@ pub(crate) fn has_selectors(body: &Value<'_>) -> bool {
 
 /// Like [`defined_by`]; selectors that may take long to compile are compiled before the attempt. `text`: the body's
 /// text.
-async fn defined(within: &Within<'_>, body: &Value<'_>, text: &[u8]) -> Result<(Vec<Defined>, usize)> {
+async fn defined(within: &Within<'_>, body: &Value<'_>, text: &[u8]) -> Result<(Vec<Definition>, usize)> {
     let Within { inner, instance, .. } = *within;
     let (is_partitioned, collation) = (instance.record.partitioned, inner.collation);
     if !has_selectors(body) {
@@ -270,8 +270,8 @@ fn defined_by(
     is_partitioned: bool,
     collation: &str,
     stop: &dyn Fn() -> bool,
-) -> (Vec<Defined>, usize) {
-    let (mut all, mut left_out): (Vec<Defined>, usize) = (Vec::new(), 0);
+) -> (Vec<Definition>, usize) {
+    let (mut all, mut left_out): (Vec<Definition>, usize) = (Vec::new(), 0);
     for kind in KINDS {
         for definition in kind.defined_by(body, is_partitioned, collation, stop) {
             let defined = (kind.name(), definition);
@@ -335,8 +335,8 @@ impl DefinitionRoom {
 }
 
 /// Replaces the definitions of `source`. A definition that stays keeps its number and state.
-fn redefine(record: &mut proto::DatabaseRecord, source: &str, defined: &[Defined]) {
-    let is = |index: &proto::Index, defined: &Defined| index.kind == defined.0 && index.definition == defined.1;
+fn redefine(record: &mut proto::DatabaseRecord, source: &str, defined: &[Definition]) {
+    let is = |index: &proto::Index, defined: &Definition| index.kind == defined.0 && index.definition == defined.1;
     record.indexes.retain(|index| index.source != source || defined.iter().any(|defined| is(index, defined)));
     let mut room = DefinitionRoom::of(record);
     for new in defined {
@@ -396,7 +396,7 @@ mod tests {
 
     #[test]
     fn small_definitions_are_kept_by_the_hundred() {
-        let defined = |count: usize, bytes: usize| -> Vec<Defined> {
+        let defined = |count: usize, bytes: usize| -> Vec<Definition> {
             (0..count).map(|n| ("json", format!("{n:0bytes$}").into_bytes())).collect()
         };
         // The length of a definition with a name generated by `_index`.

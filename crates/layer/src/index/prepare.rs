@@ -42,17 +42,17 @@ const ANSWER_BYTES_MAX: usize = 400_000;
 const TRANSACTION_TOO_OLD: i32 = 1007;
 
 /// The results for one document, by index number.
-type Made = Vec<(u64, Arc<[u8]>)>;
+type PreparedValues = Vec<(u64, Arc<[u8]>)>;
 
 /// A document, and its existing revision or `None` for the edit's.
-type Of = (String, Option<RevId>);
+type PreparedRevision = (String, Option<RevId>);
 
 /// The preparations for the transactions of one operation. Clones share them.
 #[derive(Clone, Default)]
-pub(crate) struct Preparations(Arc<State>);
+pub(crate) struct Preparations(Arc<PreparationState>);
 
 #[derive(Default)]
-struct State {
+struct PreparationState {
     /// The indexes whose kinds prepare documents.
     indexes: Vec<DefinedIndex>,
     known: Mutex<Known>,
@@ -60,11 +60,11 @@ struct State {
 
 #[derive(Default)]
 struct Known {
-    made: HashMap<Of, Made>,
+    made: HashMap<PreparedRevision, PreparedValues>,
     /// The number of prepared edits.
     edits: usize,
     /// With the text of each body's members.
-    lacking: Vec<(Of, Vec<u8>)>,
+    lacking: Vec<(PreparedRevision, Vec<u8>)>,
 }
 
 fn preparing(instance: &Instance) -> impl Iterator<Item = DefinedIndex> {
@@ -78,7 +78,7 @@ impl Preparations {
         if instance.record.indexes.is_empty() {
             return Preparations::default();
         }
-        Preparations(Arc::new(State { indexes: preparing(instance).collect(), known: Mutex::default() }))
+        Preparations(Arc::new(PreparationState { indexes: preparing(instance).collect(), known: Mutex::default() }))
     }
 
     /// The number of edits that may be written.
@@ -175,20 +175,20 @@ impl Preparations {
         .await
     }
 
-    async fn make(&self, inner: &Inner, documents: Vec<(Of, &Value<'_>)>) -> Result<()> {
+    async fn make(&self, inner: &Inner, documents: Vec<(PreparedRevision, &Value<'_>)>) -> Result<()> {
         let one = |(of, body)| async move {
             let made = self.answers(inner, &of, body).await?;
             Ok((of, made))
         };
-        let asked: Vec<BoxFuture<'_, Result<(Of, Made)>>> =
+        let asked: Vec<BoxFuture<'_, Result<(PreparedRevision, PreparedValues)>>> =
             documents.into_iter().map(|document| Box::pin(one(document)) as _).collect();
-        let all: Vec<(Of, Made)> = iter(asked).buffer_unordered(AT_ONCE).try_collect().await?;
+        let all: Vec<(PreparedRevision, PreparedValues)> = iter(asked).buffer_unordered(AT_ONCE).try_collect().await?;
         self.known().made.extend(all);
         Ok(())
     }
 
-    async fn answers(&self, inner: &Inner, (id, _): &Of, body: &Value<'_>) -> Result<Made> {
-        let mut made = Made::new();
+    async fn answers(&self, inner: &Inner, (id, _): &PreparedRevision, body: &Value<'_>) -> Result<PreparedValues> {
+        let mut made = PreparedValues::new();
         for DefinedIndex { index, kind } in &self.0.indexes {
             let answer = inner.clock.timeout(ANSWER_MAX, kind.prepare(inner, index, id, body)).await;
             let answer = answer.map_err(|_| refused(NotJudged::TimedOut, "an index took too long"))??;

@@ -25,7 +25,7 @@ use crate::document::verdict::Verdict;
 use crate::error::{Error, Refusal, Result};
 use crate::fenced::{database, layer_at};
 use crate::handle::Database;
-use crate::index::build::{Pace, Step, Stepped, unbuilt};
+use crate::index::build::{Pace, Step, StepOutcome, unbuilt};
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
 use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
@@ -112,7 +112,7 @@ async fn recomputed(db: &Database, member: &str) -> Vec<(String, String)> {
 }
 
 /// Runs one step, committed or not.
-async fn step(db: &Database, number: u64) -> Stepped {
+async fn step(db: &Database, number: u64) -> StepOutcome {
     let mut step = Step::new(&db.inner, &db.name, number, Pace::default());
     transaction::write(&db.inner.db, &db.inner.metrics, &mut step).await.unwrap()
 }
@@ -253,14 +253,14 @@ async fn a_builder_that_is_killed_at_any_step_is_resumed() {
         assert_clean(&db).await;
         steps += 1;
         match found {
-            Stepped::On => assert!(entries(&db, 1).await.len() > before.len() || steps > 4),
-            found => break assert_eq!(found, Stepped::Built),
+            StepOutcome::On => assert!(entries(&db, 1).await.len() > before.len() || steps > 4),
+            found => break assert_eq!(found, StepOutcome::Built),
         }
     }
     assert!(steps > 4, "{steps}");
     assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
-    assert_eq!(step(&db, 1).await, Stepped::Built);
-    assert_eq!(step(&db, 2).await, Stepped::Gone);
+    assert_eq!(step(&db, 1).await, StepOutcome::Built);
+    assert_eq!(step(&db, 2).await, StepOutcome::Gone);
 }
 
 #[tokio::test]
@@ -304,7 +304,7 @@ async fn a_purge_and_an_edit_meet_a_builder() {
     let writing = begin(&db);
     write.attempt(&writing, FIRST).await.unwrap();
     // Not the last step, which would change the record, with which every write conflicts.
-    assert_eq!(step(&db, 1).await, Stepped::On);
+    assert_eq!(step(&db, 1).await, StepOutcome::On);
     assert!(purging.commit().await.is_err(), "it does not know the entry");
     assert!(writing.commit().await.is_err(), "it does not know the entry");
     db.purge("d0003", &revs).await.unwrap();
@@ -391,7 +391,7 @@ async fn a_renewal_meets_a_builder() {
     let (db, _storage) = database().await;
     fill(&db, 25).await;
     put(&db, "_design/a", None, DEFINES).await.unwrap();
-    assert_eq!(step(&db, 1).await, Stepped::On);
+    assert_eq!(step(&db, 1).await, StepOutcome::On);
     let building = begin(&db);
     let mut attempt = Step::new(&db.inner, "db", 1, Pace::default());
     attempt.attempt(&building, FIRST).await.unwrap();

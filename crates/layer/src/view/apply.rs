@@ -302,7 +302,7 @@ fn in_memory(row: &crate::view::prepare::PreparedRow) -> TreeRow {
 }
 
 /// The changes of a tree's nodes.
-struct Changed {
+struct TreeChanges {
     /// Level, beginning, and the new summary; `None`: the node is removed.
     nodes: Vec<(u8, Vec<u8>, Option<Summary>)>,
     height: u8,
@@ -316,7 +316,7 @@ async fn change_tree(
     progress: &proto::ViewProgress,
     diffs: &[DocumentDiff<'_>],
     alone: &Alone,
-) -> Result<Option<Changed>> {
+) -> Result<Option<TreeChanges>> {
     let needs = Needs::of(tree.group.reduces(tree.tree));
     let rows: Vec<RowChange<TreeRow, RowDelta>> = diffs
         .iter()
@@ -342,7 +342,7 @@ async fn change_tree(
     let (shape, height) = shape_of(&progress.trees, tree.tree)?;
     let NodeChanges { nodes, height, root } = change(&tree, &shape, height, rows).await?;
     let (rows, bytes) = root.map_or((0, 0), |root| (root.rows, root.bytes));
-    Ok(Some(Changed { nodes, height, rows, bytes }))
+    Ok(Some(TreeChanges { nodes, height, rows, bytes }))
 }
 
 /// Returns the effect of a changed row on summaries, if that needs no other rows.

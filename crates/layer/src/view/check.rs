@@ -86,7 +86,7 @@ pub(crate) async fn check(
     let reads = GroupReads { trx, keys: &view, is_before: false };
     let (progress, began) = (&progress, trx.clock().now());
     let check = Check { reads, trx, keys: &view, group, written, began, progress, trees: &progress.trees };
-    let mut seen = Seen::default();
+    let mut seen = VisitedRows::default();
     let found = page.to_vec();
     let mut looked_at = 0;
     for (key, value) in &found {
@@ -157,7 +157,7 @@ type Previous = Option<(u64, RowKey, Vec<u8>)>;
 
 /// The keys seen earlier in the same part of a check.
 #[derive(Default)]
-struct Seen {
+struct VisitedRows {
     previous: Previous,
     /// The lists of documents, by id, and by tree and row.
     had: HashMap<String, HashMap<(u64, RowKey), proto::ViewRowOf>>,
@@ -165,7 +165,7 @@ struct Seen {
     rows: usize,
 }
 
-impl Seen {
+impl VisitedRows {
     /// Returns whether a key is a row of a document that is not in `had`.
     fn lacks(&self, keys: &ViewKeys, key: &[u8]) -> bool {
         matches!(keys.split(key), Ok(ViewPart::Row(_, row)) if !self.had.contains_key(&row.id))
@@ -174,7 +174,7 @@ impl Seen {
 
 impl Check<'_> {
     /// Checks a key.
-    async fn key(&self, key: &[u8], value: &[u8], seen: &mut Seen) -> Result<Option<String>> {
+    async fn key(&self, key: &[u8], value: &[u8], seen: &mut VisitedRows) -> Result<Option<String>> {
         Ok(match self.keys.split(key)? {
             ViewPart::Progress => self.roots().await?,
             // They are removed before nodes are built.
@@ -260,7 +260,13 @@ impl Check<'_> {
     }
 
     /// Checks a row, and returns its key as JSON.
-    async fn row(&self, tree: u64, row: &RowKey, value: &[u8], seen: &mut Seen) -> Result<(Option<String>, Vec<u8>)> {
+    async fn row(
+        &self,
+        tree: u64,
+        row: &RowKey,
+        value: &[u8],
+        seen: &mut VisitedRows,
+    ) -> Result<(Option<String>, Vec<u8>)> {
         if tree >= self.group.trees().len() as u64 {
             return Ok((Some("there is no such tree".to_owned()), Vec::new()));
         }

@@ -158,7 +158,7 @@ pub(super) struct Plan<'d> {
 }
 
 /// The identity of a row within its document: tree, spelling, ordinal and sort key.
-type Place<'r> = (u32, u32, u32, &'r [u8]);
+type RowIdentity<'r> = (u32, u32, u32, &'r [u8]);
 
 impl<'d> Plan<'d> {
     /// Compares the stored rows of a document with its new ones.
@@ -168,8 +168,8 @@ impl<'d> Plan<'d> {
             .collect();
         // A row with a long key keeps its label only if it is unchanged: the position of another row is known only
         // after a search.
-        let mut places: HashMap<Place<'_>, usize> = HashMap::new();
-        let mut long: HashMap<(Place<'_>, &[u8]), usize> = HashMap::new();
+        let mut places: HashMap<RowIdentity<'_>, usize> = HashMap::new();
+        let mut long: HashMap<(RowIdentity<'_>, &[u8]), usize> = HashMap::new();
         for (index, (.., row)) in old.iter().enumerate() {
             let (form, label) = flatbed_collate::split(&row.element);
             match label.is_empty() {
@@ -460,6 +460,6 @@ impl DocumentDiff<'_> {
 }
 
 /// Returns the identity of a row.
-fn place(row: &proto::ViewRowOf) -> Place<'_> {
+fn place(row: &proto::ViewRowOf) -> RowIdentity<'_> {
     (row.tree, row.spelling, row.ordinal, &row.element)
 }

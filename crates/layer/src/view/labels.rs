@@ -30,12 +30,12 @@ pub(super) struct Labels<'a> {
     /// The trees as rows are read from them.
     trees: &'a [proto::ViewTree],
     /// Known keys as JSON, by position: of rows to be written, and of rows that were read.
-    known: BTreeMap<Known, Vec<u8>>,
+    known: BTreeMap<KeyPosition, Vec<u8>>,
     read_bytes: usize,
 }
 
 /// Tree, partition, and sort key with its label.
-type Known = (usize, Option<String>, Vec<u8>);
+type KeyPosition = (usize, Option<String>, Vec<u8>);
 
 impl<'a> Labels<'a> {
     pub(super) fn new(reads: GroupReads<'a>, group: &'a ViewGroup, trees: &'a [proto::ViewTree]) -> Labels<'a> {
@@ -113,7 +113,7 @@ impl<'a> Labels<'a> {
         compare: &impl Fn(&[u8]) -> Result<Ordering>,
     ) -> Result<Option<Place>> {
         let from = (tree, places.0.map(str::to_owned), cut.to_vec());
-        let is_alike = |known: &Known| known.0 == tree && known.1 == from.1 && known.2.starts_with(cut);
+        let is_alike = |known: &KeyPosition| known.0 == tree && known.1 == from.1 && known.2.starts_with(cut);
         let known: Vec<_> = self.known.range(&from..).take_while(|(known, _)| is_alike(known)).collect();
         let (mut begin, mut end) = (0, known.len());
         while let Some(((.., element), text)) = known.get(begin..end).and_then(|some| some.get(some.len() / 2)) {

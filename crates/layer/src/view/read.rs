@@ -302,7 +302,7 @@ pub(super) trait PageRead: Send {
 }
 
 /// The outcome of an attempt.
-enum Attempted<P> {
+enum AttemptOutcome<P> {
     Page(P),
     Wait(BoxFuture<'static, Result<()>>),
 }
@@ -331,7 +331,7 @@ struct OpenAndRead<'a, R> {
 
 impl<R: PageRead> Operation for OpenAndRead<'_, R> {
     /// With the read version that was used, if it is a new one.
-    type Output = (Attempted<R::Page>, Option<i64>);
+    type Output = (AttemptOutcome<R::Page>, Option<i64>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let pinned = self.version.take();
@@ -339,13 +339,13 @@ impl<R: PageRead> Operation for OpenAndRead<'_, R> {
             trx.set_read_version(version);
         }
         match self.view.source.open(trx, self.is_first).await? {
-            Opening::Wait(wait) => Ok((Attempted::Wait(wait), None)),
+            Opening::Wait(wait) => Ok((AttemptOutcome::Wait(wait), None)),
             Opening::Open(open) => {
                 let reading = Reading::new(trx, &open, self.view.partition.as_deref())?;
                 let page = self.read.read(&reading).await?;
                 // The transaction knows its version by now.
                 let version = if pinned.is_some() { None } else { Some(trx.get_read_version().await?) };
-                Ok((Attempted::Page(page), version))
+                Ok((AttemptOutcome::Page(page), version))
             }
         }
     }
@@ -363,13 +363,13 @@ pub(super) async fn read_page<R: PageRead>(
         let (since, version) = (inner.clock.now(), pinned.version(&inner.clock));
         let mut operation = OpenAndRead { view, is_first, version, read };
         match transaction::read(&inner.db, &inner.metrics, &mut operation).await? {
-            (Attempted::Page(page), version) => {
+            (AttemptOutcome::Page(page), version) => {
                 if let Some(version) = version {
                     *pinned = Pinned(Some((version, since)));
                 }
                 return Ok(page);
             }
-            (Attempted::Wait(wait), _) => wait.await?,
+            (AttemptOutcome::Wait(wait), _) => wait.await?,
         }
     }
 }

@@ -140,7 +140,7 @@ struct ReadGroups<'a> {
 }
 
 /// A group and its rows' positions.
-struct Found {
+struct RowGroup {
     range: KeyRange,
     /// The index of its key, in a query of keys.
     at: usize,
@@ -191,7 +191,7 @@ impl PageRead for ReadGroups<'_> {
         let skipped = next.skip.min(found.len() as u64);
         next.skip -= skipped;
         let limit = usize::try_from(next.limit).unwrap_or(usize::MAX);
-        let mut found: Vec<Found> = found.into_iter().skip(skipped as usize).take(limit).collect();
+        let mut found: Vec<RowGroup> = found.into_iter().skip(skipped as usize).take(limit).collect();
         self.turn(reading, &mut found).await?;
         page.rows = self.answered(reading, &found).await?;
         next.limit = next.limit.saturating_sub(page.rows.len() as u64);
@@ -212,20 +212,20 @@ impl PageRead for ReadGroups<'_> {
 
 impl ReadGroups<'_> {
     /// Reduces all rows of a range together.
-    async fn all(&self, reading: &Reading<'_>, range: KeyRange) -> Result<Option<Found>> {
+    async fn all(&self, reading: &Reading<'_>, range: KeyRange) -> Result<Option<RowGroup>> {
         let summary = cover(&reading.stored(), &reading.shape, reading.height, &range).await?;
-        Ok(summary.map(|summary| Found { range, at: 0, key: None, first: None, summary }))
+        Ok(summary.map(|summary| RowGroup { range, at: 0, key: None, first: None, summary }))
     }
 
     /// Reduces the rows of each key.
-    async fn keys(&self, reading: &Reading<'_>, count: usize, next: &mut Cursor) -> Result<Vec<Found>> {
+    async fn keys(&self, reading: &Reading<'_>, count: usize, next: &mut Cursor) -> Result<Vec<RowGroup>> {
         let end = count.min(next.key + KEYS_AT_ONCE.min(next.groups.max(1)));
         let found = (next.key..end).map(|key| async move {
             let Some(range) = reading.range_of_key(&self.query.select, key, self.query.descending).await? else {
                 return Ok(None);
             };
             let found = self.all(reading, range).await?;
-            Ok::<_, Error>(found.map(|found| Found { at: key, key: Some(None), ..found }))
+            Ok::<_, Error>(found.map(|found| RowGroup { at: key, key: Some(None), ..found }))
         });
         let found = try_join_all(found.collect::<Vec<_>>()).await?;
         next.key = end;
@@ -239,7 +239,7 @@ impl ReadGroups<'_> {
         mut range: KeyRange,
         level: Option<usize>,
         wanted: usize,
-    ) -> Result<(Vec<Found>, Option<KeyRange>)> {
+    ) -> Result<(Vec<RowGroup>, Option<KeyRange>)> {
         let reverse = self.query.descending;
         let (stored, tree) = (reading.stored(), reading.open.tree);
         let collation = reading.open.group.collation(tree);
@@ -255,7 +255,7 @@ impl ReadGroups<'_> {
             Some(head) => head.is_also_of(a, b),
             None => head_of(b).is_none() && RowKey::element_of(a).ok() == RowKey::element_of(b).ok(),
         };
-        let mut found: Vec<Found> = Vec::new();
+        let mut found: Vec<RowGroup> = Vec::new();
         loop {
             let most = wanted - found.len();
             let Groups { groups, next } =
@@ -279,7 +279,7 @@ impl ReadGroups<'_> {
                     break;
                 }
                 let of = KeyRange { begin: first, end };
-                found.push(Found { range: of, at: 0, key: Some(level), first: first_row, summary });
+                found.push(RowGroup { range: of, at: 0, key: Some(level), first: first_row, summary });
             }
             if let Some(first) = long {
                 let (found_of, rest) = self.long_group(reading, &range, &first, level.unwrap_or(0)).await?;
@@ -307,7 +307,7 @@ impl ReadGroups<'_> {
         range: &KeyRange,
         row: &[u8],
         level: usize,
-    ) -> Result<(Option<Found>, Option<KeyRange>)> {
+    ) -> Result<(Option<RowGroup>, Option<KeyRange>)> {
         let key = key_of(reading, row).await?;
         let key = value_of(&key).ok_or_else(|| Error::Corrupt("a row of a view is not JSON".to_owned()))?;
         let begin = reading.place_of_group(&key, level, Side::Before).await?.max(range.begin.clone());
@@ -319,19 +319,19 @@ impl ReadGroups<'_> {
         };
         let found = self.all(reading, KeyRange { begin, end: Some(end) }).await?;
         let is_left = rest.end.as_ref().is_none_or(|end| rest.begin < *end);
-        Ok((found.map(|found| Found { key: Some(Some(level)), ..found }), is_left.then_some(rest)))
+        Ok((found.map(|found| RowGroup { key: Some(Some(level)), ..found }), is_left.then_some(rest)))
     }
 
     /// Reduces groups of few rows again, if `descending`: CouchDB passes the rows in reverse order then. The stored
     /// state of a node was computed in ascending order.
-    async fn turn(&self, reading: &Reading<'_>, found: &mut [Found]) -> Result<()> {
+    async fn turn(&self, reading: &Reading<'_>, found: &mut [RowGroup]) -> Result<()> {
         let reduces = reading.open.group.reduces(reading.open.tree);
         let is_written = matches!(reduces.get(self.query.reduce), Some(Reduction::Written(_)));
         if !self.query.descending || !is_written {
             return Ok(());
         }
         let mut bytes = 0;
-        let mut may_turn = |found: &&mut Found| {
+        let mut may_turn = |found: &&mut RowGroup| {
             let Summary { rows, bytes: own, .. } = found.summary;
             let is_small = (2..=TURNED_ROWS_MAX).contains(&rows) && own <= TURNED_BYTES_MAX;
             if is_small {
@@ -339,7 +339,7 @@ impl ReadGroups<'_> {
             }
             is_small && bytes <= TURNED_PAGE_BYTES
         };
-        let mut small: Vec<&mut Found> = found.iter_mut().filter(|found| may_turn(found)).collect();
+        let mut small: Vec<&mut RowGroup> = found.iter_mut().filter(|found| may_turn(found)).collect();
         let stored = reading.stored();
         let rows = small.iter().map(|found| async {
             let page = stored.rows(&found.range, TURNED_ROWS_MAX as usize, true).await?;
@@ -348,7 +348,7 @@ impl ReadGroups<'_> {
             Ok::<_, Error>(is_all.then_some(Parts::Rows(page.entries)))
         });
         let rows = try_join_all(rows.collect::<Vec<_>>()).await?;
-        let (turned, parts): (Vec<&mut &mut Found>, Vec<_>) =
+        let (turned, parts): (Vec<&mut &mut RowGroup>, Vec<_>) =
             small.iter_mut().zip(rows).filter_map(|(found, rows)| Some((found, rows?))).unzip();
         if parts.is_empty() {
             return Ok(());
@@ -360,7 +360,7 @@ impl ReadGroups<'_> {
     }
 
     /// Returns the rows of the first groups: at least one, and as many as the page's bytes allow.
-    async fn answered(&self, reading: &Reading<'_>, found: &[Found]) -> Result<Vec<ReducedRow>> {
+    async fn answered(&self, reading: &Reading<'_>, found: &[RowGroup]) -> Result<Vec<ReducedRow>> {
         let (mut rows, mut bytes, mut at_once) = (Vec::new(), 0, GROUPS_AT_ONCE);
         while rows.len() < found.len() && bytes < PAGE_BYTES {
             let some = found.iter().skip(rows.len()).take(at_once);
@@ -385,7 +385,7 @@ impl ReadGroups<'_> {
     }
 
     /// Begins the row of a group, without reading parts.
-    async fn begun(&self, reading: &Reading<'_>, found: &Found) -> Result<Begun> {
+    async fn begun(&self, reading: &Reading<'_>, found: &RowGroup) -> Result<PendingRow> {
         let key = match (found.key, &found.first) {
             (None, _) => None,
             (Some(level), Some(TreeRow { key, alone: None, .. })) => Some((level, Text::Known(key.clone()))),
@@ -394,8 +394,8 @@ impl ReadGroups<'_> {
         let none = || ReduceFailure { error: "not_found".to_owned(), reason: "the view has no such reduce".to_owned() };
         let known = |value: WrittenResult| value.map(String::into_bytes).map(Text::Known);
         let state = match found.summary.states.get(self.query.reduce) {
-            None => return Ok(Begun { key, value: Err(none()) }),
-            Some(Reduced::Written(result)) => return Ok(Begun { key, value: known(result.clone()) }),
+            None => return Ok(PendingRow { key, value: Err(none()) }),
+            Some(Reduced::Written(result)) => return Ok(PendingRow { key, value: known(result.clone()) }),
             Some(Reduced::BuiltIn(state)) => state,
         };
         let value = match state.finish() {
@@ -412,7 +412,7 @@ impl ReadGroups<'_> {
             }
             Err(error) => Err(ReduceFailure { error: error.error.to_owned(), reason: error.reason }),
         };
-        Ok(Begun { key, value })
+        Ok(PendingRow { key, value })
     }
 }
 
@@ -424,13 +424,13 @@ enum Text {
 }
 
 /// A group's row without the texts in parts.
-struct Begun {
-    /// `None`: the group of all rows. The number of items is as in [`Found`].
+struct PendingRow {
+    /// `None`: the group of all rows. The number of items is as in [`RowGroup`].
     key: Option<(Option<usize>, Text)>,
     value: std::result::Result<Text, ReduceFailure>,
 }
 
-impl Begun {
+impl PendingRow {
     /// The bytes that it takes.
     fn bytes(&self) -> u64 {
         let key = match &self.key {

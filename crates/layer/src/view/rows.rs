@@ -235,12 +235,12 @@ fn is_apart(value: &[u8]) -> bool {
 }
 
 /// A row, and the id of the document to add.
-struct Shown {
+struct RowToShow {
     row: ViewRow,
     id: Option<String>,
 }
 
-impl ShowsDocument for Shown {
+impl ShowsDocument for RowToShow {
     fn id(&self) -> &str {
         self.id.as_deref().unwrap_or(&self.row.id)
     }
@@ -453,12 +453,12 @@ impl ReadRows<'_> {
         let shown = |(_, mut row): (Vec<u8>, ViewRow)| {
             let id = joined(&row.value).and_then(|joined| joined.id);
             row.is_joined = id.is_some();
-            Shown { id, row }
+            RowToShow { id, row }
         };
         // Documents read one by one do not count towards a page's bytes, so a page has few of them.
         let mut apart = rows.iter().enumerate().filter(|(_, (_, row))| is_apart(&row.value));
         let most = apart.nth(APART_MAX).map_or(rows.len(), |(at, _)| at);
-        let mut shown: Vec<Shown> = rows.into_iter().take(most).map(shown).collect();
+        let mut shown: Vec<RowToShow> = rows.into_iter().take(most).map(shown).collect();
         let instance = &reading.open.instance;
         let inner = &self.view.reader.inner;
         let is_cut =

@@ -35,18 +35,18 @@ pub(crate) struct GroupReads<'a> {
 }
 
 /// Keys and values in order, or backwards.
-pub(crate) enum Found {
+pub(crate) enum GroupPage {
     /// Straight from storage.
     Stored(Page),
     /// Merged with undos; true if more follow.
     Merged(Vec<(Vec<u8>, Vec<u8>)>, bool),
 }
 
-impl Found {
+impl GroupPage {
     pub(crate) fn len(&self) -> usize {
         match self {
-            Found::Stored(page) => page.len(),
-            Found::Merged(rows, _) => rows.len(),
+            GroupPage::Stored(page) => page.len(),
+            GroupPage::Merged(rows, _) => rows.len(),
         }
     }
 
@@ -57,15 +57,15 @@ impl Found {
     /// Returns whether the range continues behind the last key.
     pub(crate) fn more(&self) -> bool {
         match self {
-            Found::Stored(page) => !page.is_all(),
-            Found::Merged(_, more) => *more,
+            GroupPage::Stored(page) => !page.is_all(),
+            GroupPage::Merged(_, more) => *more,
         }
     }
 
     pub(crate) fn get(&self, at: usize) -> Option<(&[u8], &[u8])> {
         match self {
-            Found::Stored(page) => page.get(at).map(|row| (row.key(), row.value())),
-            Found::Merged(rows, _) => rows.get(at).map(|(key, value)| (key.as_slice(), value.as_slice())),
+            GroupPage::Stored(page) => page.get(at).map(|row| (row.key(), row.value())),
+            GroupPage::Merged(rows, _) => rows.get(at).map(|(key, value)| (key.as_slice(), value.as_slice())),
         }
     }
 
@@ -95,18 +95,18 @@ impl<'a> GroupReads<'a> {
         range: &KeyRange,
         limit: usize,
         reverse: bool,
-    ) -> impl Future<Output = Result<Found>> + Send + use<'a> {
+    ) -> impl Future<Output = Result<GroupPage>> + Send + use<'a> {
         let stored = (!self.is_before).then(|| self.trx.range(range, true).reverse(reverse).page(limit));
         let range = range.clone();
         async move {
             match stored {
-                Some(stored) => Ok(Found::Stored(stored.await?)),
+                Some(stored) => Ok(GroupPage::Stored(stored.await?)),
                 None => self.merged(&range, limit, reverse).await,
             }
         }
     }
 
-    async fn merged(self, range: &KeyRange, limit: usize, reverse: bool) -> Result<Found> {
+    async fn merged(self, range: &KeyRange, limit: usize, reverse: bool) -> Result<GroupPage> {
         let (mut rest, mut found) = (range.clone(), Vec::new());
         let most = limit.max(MERGED_KEYS);
         while rest.begin < rest.end {
@@ -143,7 +143,7 @@ impl<'a> GroupReads<'a> {
                 if let Some(value) = value {
                     found.push((key, value));
                     if found.len() == limit {
-                        return Ok(Found::Merged(found, true));
+                        return Ok(GroupPage::Merged(found, true));
                     }
                 }
             }
@@ -153,7 +153,7 @@ impl<'a> GroupReads<'a> {
                 Some(until) => rest.begin = [&until[..], &[0]].concat(),
             }
         }
-        Ok(Found::Merged(found, false))
+        Ok(GroupPage::Merged(found, false))
     }
 }
 

@@ -19,7 +19,10 @@ use crate::error::Result;
 use crate::fenced::{open, open_at};
 use crate::group::find::find;
 use crate::group::job::Job;
-use crate::group::leases::{Beat, EndLease, Ended, Held, Lease, Others, TakeLease, Taken, WriteRows, Wrote, new_token};
+use crate::group::leases::{
+    Beat, EndLease, EndLeaseOutcome, Lease, LeaseProgress, Others, TakeLease, TakeLeaseOutcome, WriteOutcome,
+    WriteRows, new_token,
+};
 use crate::group::steps::{Step, Take, Work};
 use crate::handle::Database;
 use crate::lease::RootLeases;
@@ -192,9 +195,9 @@ async fn taken(job: &Job, others: &Others) -> Result<Option<Lease>> {
     let taken = Step::run(job, TakeLease { others, token }).await?;
     others.is_own(token);
     Ok(match taken.unwrap() {
-        Taken::Lease(lease) => Some(lease),
-        Taken::Nothing => None,
-        Taken::Over => panic!("it is over"),
+        TakeLeaseOutcome::Lease(lease) => Some(lease),
+        TakeLeaseOutcome::Nothing => None,
+        TakeLeaseOutcome::Over => panic!("it is over"),
     })
 }
 
@@ -222,7 +225,7 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     assert_eq!((&*first.from, first.until.as_deref()), ("", Some("d0028")), "the design document and 29 others");
     assert_eq!((&*second.from, second.until.as_deref()), ("d0028", None));
     assert!(taken(&two, &twos).await.unwrap().is_none(), "the first one is another's");
-    let held = |lease: &Lease, built_until: &str, documents: u64| Held {
+    let held = |lease: &Lease, built_until: &str, documents: u64| LeaseProgress {
         from: lease.from.clone(),
         token: lease.token,
         built_until: built_until.to_owned(),
@@ -235,9 +238,9 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     let (mut pace, mut later) = (Paced::new(&one.state.entered), Paced::new(&one.state.entered));
     let lease = (first.from.as_str(), first.token);
     let under_way = attempt(&one, WriteRows { lease, documents: &documents, pace: &mut pace }).await;
-    assert!(matches!(under_way.1, Some(Wrote::Documents(1))));
+    assert!(matches!(under_way.1, Some(WriteOutcome::Documents(1))));
     let ends = attempt(&one, EndLease { held: &of_first[0] }).await;
-    assert!(matches!(ends.1, Some(Ended::Lease)));
+    assert!(matches!(ends.1, Some(EndLeaseOutcome::Lease)));
     // Its holder is silent.
     assert!(taken(&two, &twos).await.unwrap().is_none());
     manual.advance(Duration::from_millis(2_900));
@@ -250,8 +253,8 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
         assert_eq!(failed, Err(NOT_COMMITTED));
     }
     let rows = WriteRows { lease, documents: &documents, pace: &mut later };
-    assert!(matches!(Step::run(&one, rows).await.unwrap(), Some(Wrote::Lost)));
-    assert!(matches!(Step::run(&one, EndLease { held: &of_first[0] }).await.unwrap(), Some(Ended::Lost)));
+    assert!(matches!(Step::run(&one, rows).await.unwrap(), Some(WriteOutcome::Lost)));
+    assert!(matches!(Step::run(&one, EndLease { held: &of_first[0] }).await.unwrap(), Some(EndLeaseOutcome::Lost)));
     let (lost, _) = Step::run(&one, Beat { held: &of_first, beats: 2, leaves: false }).await.unwrap().unwrap();
     assert_eq!(lost, [""]);
     // A returned lease is free at once.
@@ -260,13 +263,13 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     let left = taken(&one, &ones).await.unwrap().expect("it was left");
     assert_eq!((&*left.from, &*left.built_until, left.documents), ("d0028", "d0040", 12));
     let ended = Step::run(&two, EndLease { held: &held(&over, "d0028", 30) }).await.unwrap();
-    assert!(matches!(ended, Some(Ended::Lease)));
+    assert!(matches!(ended, Some(EndLeaseOutcome::Lease)));
     let ended = Step::run(&one, EndLease { held: &held(&left, "d0049", 21) }).await.unwrap();
-    assert!(matches!(ended, Some(Ended::Rows)));
+    assert!(matches!(ended, Some(EndLeaseOutcome::Rows)));
     let progress = standing(&one.reader).await.progress.unwrap();
     assert_eq!((progress.phase, progress.documents), (NODES, 51));
     let none = Step::run(&two, TakeLease { others: &twos, token: new_token().unwrap() }).await.unwrap();
-    assert!(matches!(none, Some(Taken::Over)));
+    assert!(matches!(none, Some(TakeLeaseOutcome::Over)));
 }
 
 /// The transaction that ends a lease has cleared keys of the range in which it searches for others. A cluster answers
@@ -286,11 +289,11 @@ async fn rows_are_built_once_the_last_lease_has_ended() {
     assert!(leases.len() > 2 && leases.last().unwrap().until.is_none(), "all ids are leased");
     let last = leases.len() - 1;
     for (at, Lease { from, token, .. }) in leases.into_iter().enumerate() {
-        let held = Held { from, token, built_until: String::new(), documents: 1 };
+        let held = LeaseProgress { from, token, built_until: String::new(), documents: 1 };
         let ended = Step::run(&job, EndLease { held: &held }).await.unwrap();
         match at == last {
-            true => assert!(matches!(ended, Some(Ended::Rows)), "{ended:?}"),
-            false => assert!(matches!(ended, Some(Ended::Lease)), "lease {at} of {last}: {ended:?}"),
+            true => assert!(matches!(ended, Some(EndLeaseOutcome::Rows)), "{ended:?}"),
+            false => assert!(matches!(ended, Some(EndLeaseOutcome::Lease)), "lease {at} of {last}: {ended:?}"),
         }
     }
     assert_eq!(standing(&job.reader).await.progress.unwrap().phase, NODES);

@@ -17,7 +17,7 @@ use super::{define, put};
 use crate::at_once::Paced;
 use crate::error::Result;
 use crate::fenced::{layer, layer_with};
-use crate::group::leases::{WriteRows, Wrote, new_token};
+use crate::group::leases::{WriteOutcome, WriteRows, new_token};
 use crate::group::steps::{Step, WithinGroup, Work};
 use crate::view::prepare::{Emitted, prepare};
 use crate::view_functions::EmittedRows;
@@ -111,18 +111,18 @@ async fn many_rows_wait_for_a_turn_and_few_do_not() {
     let lease = ("", new_token().unwrap());
     let mut pace = Paced::new(&job.state.entered);
     let wrote = soon(Step::run(&job, WriteRows { lease, documents: &few, pace: &mut pace })).await.unwrap();
-    assert!(matches!(wrote, Some(Wrote::Lost)));
+    assert!(matches!(wrote, Some(WriteOutcome::Lost)));
     let mut waits = Box::pin(Step::run(&job, WriteRows { lease, documents: &many, pace: &mut pace }));
     assert!(waits.as_mut().now_or_never().is_none() && job.is_waiting());
     // Functions that reduce in a transaction do not block other groups, and the reverse.
     let reducing = job_by(&db, "_design/w", &Texts::default()).await;
     let mut its_pace = Paced::new(&reducing.state.entered);
     let reduces = WriteRows { lease, documents: &many, pace: &mut its_pace };
-    assert!(matches!(soon(Step::run(&reducing, reduces)).await.unwrap(), Some(Wrote::Lost)));
+    assert!(matches!(soon(Step::run(&reducing, reduces)).await.unwrap(), Some(WriteOutcome::Lost)));
     put(&db, "d", Some("{}")).await;
     manual.advance(wait);
     drop(held);
-    assert!(matches!(soon(waits).await.unwrap(), Some(Wrote::Lost)));
+    assert!(matches!(soon(waits).await.unwrap(), Some(WriteOutcome::Lost)));
     // The clock counts in units of its own, so seconds are compared.
     let seconds = pace.end().as_secs();
     assert_eq!((seconds, job.is_waiting()), (wait.as_secs(), false), "the wait is no time of the transaction");

@@ -9,7 +9,7 @@ use prost::Message;
 use crate::document::latest::begin_latest;
 use crate::error::Result;
 use crate::index::build::{
-    CONFLICTS_BYTES, READ_BYTES_MAX, READS_AT_ONCE, Step, Stepped, WRITTEN_BYTES_MAX, conflict_in_both_directions,
+    CONFLICTS_BYTES, READ_BYTES_MAX, READS_AT_ONCE, Step, StepOutcome, WRITTEN_BYTES_MAX, conflict_in_both_directions,
 };
 use crate::index::kinds::DefinedIndex;
 use crate::index::maintainers::{Change, Within};
@@ -27,7 +27,7 @@ impl Step<'_> {
         found: &DefinedIndex,
         mut progress: proto::IndexProgress,
         most: usize,
-    ) -> Result<Stepped> {
+    ) -> Result<StepOutcome> {
         let Within { trx, instance, .. } = *within;
         let number = usize::try_from(progress.bucket).unwrap_or(usize::MAX);
         let Some(bucket) = instance.buckets.all().get(number) else { return Ok(self.built(within)) };
@@ -103,6 +103,6 @@ impl Step<'_> {
         }
         // Written in any case, so that of two builders one conflicts.
         trx.set(&instance.keys.index_progress(self.number), &progress.encode_to_vec());
-        Ok(Stepped::On)
+        Ok(StepOutcome::On)
     }
 }

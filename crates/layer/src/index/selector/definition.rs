@@ -93,25 +93,25 @@ pub(crate) struct Compiled {
 
 /// An error in a definition.
 #[derive(Debug)]
-enum Wrong {
+enum DefinitionFault {
     Name,
     Selector(InvalidSelector),
     Unknown(&'static str),
     TooLong,
 }
 
-fn read(name: &str, selector: &Value<'_>, stop: &dyn Fn() -> bool) -> std::result::Result<Selector, Wrong> {
+fn read(name: &str, selector: &Value<'_>, stop: &dyn Fn() -> bool) -> std::result::Result<Selector, DefinitionFault> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains('/') {
-        return Err(Wrong::Name);
+        return Err(DefinitionFault::Name);
     }
-    Selector::measure(selector).map_err(Wrong::Selector)?;
+    Selector::measure(selector).map_err(DefinitionFault::Selector)?;
     if text_of(selector).len() > SELECTOR_BYTES_MAX {
-        return Err(Wrong::TooLong);
+        return Err(DefinitionFault::TooLong);
     }
-    let compiled = Selector::new_unless(selector, stop).map_err(Wrong::Selector)?;
+    let compiled = Selector::new_unless(selector, stop).map_err(DefinitionFault::Selector)?;
     // A write does not always have the document's attachments, and conflicts change without the winner.
     match BESIDE.into_iter().find(|member| compiled.asks_about(member)) {
-        Some(member) => Err(Wrong::Unknown(member)),
+        Some(member) => Err(DefinitionFault::Unknown(member)),
         None => Ok(compiled),
     }
 }
@@ -154,19 +154,19 @@ pub(crate) fn check(member: &Value<'_>, stop: &dyn Fn() -> bool) -> Option<std::
     for (name, selector) in members {
         match read(name, selector, stop) {
             Ok(_) => {}
-            Err(Wrong::Name) => {
+            Err(DefinitionFault::Name) => {
                 return member_is(format!("The name of a selector index has 1 to {NAME_BYTES_MAX} bytes and no slash"));
             }
-            Err(Wrong::Selector(InvalidSelector::Stopped)) => return None,
-            Err(Wrong::Selector(invalid)) => {
+            Err(DefinitionFault::Selector(InvalidSelector::Stopped)) => return None,
+            Err(DefinitionFault::Selector(invalid)) => {
                 let invalid = invalid.refused();
                 return refused(DesignFault::Selector(invalid.error), invalid.reason);
             }
-            Err(Wrong::Unknown(member)) => {
+            Err(DefinitionFault::Unknown(member)) => {
                 let reason = format!("A selector index cannot ask about `{member}`");
                 return refused(DesignFault::Selector("not_supported"), reason);
             }
-            Err(Wrong::TooLong) => {
+            Err(DefinitionFault::TooLong) => {
                 let reason = format!("The selector of an index has at most {SELECTOR_BYTES_MAX} bytes");
                 return refused(DesignFault::Selector("invalid_selector"), reason);
             }

@@ -44,7 +44,7 @@ pub(crate) fn entry_of_document(id: &str, info: &Info) -> Vec<u8> {
 }
 
 /// One index in one transaction.
-struct One {
+struct IndexSelector {
     number: u64,
     /// An index that cannot be maintained refuses the write with this error.
     index: Result<Arc<Compiled>>,
@@ -52,9 +52,9 @@ struct One {
     reader: Option<(usize, SelectorReader)>,
 }
 
-impl One {
-    fn new(index: &proto::Index) -> One {
-        One { number: index.number, index: compiled(index), reader: None }
+impl IndexSelector {
+    fn new(index: &proto::Index) -> IndexSelector {
+        IndexSelector { number: index.number, index: compiled(index), reader: None }
     }
 
     fn lacks_names(&self, instance: &Instance) -> bool {
@@ -174,7 +174,7 @@ fn matches(
 
 /// All selector indexes of a database in one transaction.
 pub(crate) struct Selecting {
-    all: Vec<One>,
+    all: Vec<IndexSelector>,
     /// The number of names, read if this process may lack some.
     next_field_id: Option<NextId>,
     asked: bool,
@@ -182,13 +182,15 @@ pub(crate) struct Selecting {
 
 impl Selecting {
     pub(crate) fn of(instance: &Instance) -> Selecting {
-        let all = indexes_of(instance).filter(|found| found.kind.name() == NAME).map(|found| One::new(&found.index));
+        let all = indexes_of(instance)
+            .filter(|found| found.kind.name() == NAME)
+            .map(|found| IndexSelector::new(&found.index));
         Selecting { all: all.collect(), next_field_id: None, asked: false }
     }
 
     /// A single index.
     pub(crate) fn of_one(index: &proto::Index) -> Selecting {
-        Selecting { all: vec![One::new(index)], next_field_id: None, asked: false }
+        Selecting { all: vec![IndexSelector::new(index)], next_field_id: None, asked: false }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

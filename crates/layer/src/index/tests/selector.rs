@@ -342,7 +342,7 @@ async fn a_builder_that_is_killed_at_any_step_enters_tombstones_too() {
             assert!(other.commit().await.is_err(), "two at once: one of them does it");
             assert_clean(&db).await;
             steps += 1;
-            if found == Stepped::Built {
+            if found == StepOutcome::Built {
                 break;
             }
         }
