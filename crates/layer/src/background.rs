@@ -225,7 +225,7 @@ impl Job for Worker {
                 while turns.ended().await.is_some() {}
                 return Ok(Next::Done);
             }
-            match turns.look().await {
+            match turns.read_due().await {
                 Ok(()) => {}
                 Err(error) if turns.is_idle() => return Err(Failure::Failed(error.to_string())),
                 Err(error) => tracing::debug!(%error, "the list of due work could not be read"),
@@ -261,7 +261,7 @@ impl Worker {
     /// Reads the due work once, and does it. Returns the number of tasks that were done or have made progress.
     async fn round(&self) -> Result<u64> {
         let mut turns = Turns::new(self);
-        turns.look().await?;
+        turns.read_due().await?;
         let mut all = 0;
         loop {
             turns.begin();
@@ -280,7 +280,7 @@ impl Worker {
 /// Takes up the groups of views of a dead process at once. Its lease of their slices lasts for a while, but does not
 /// prevent that, since the group's own progress names its process.
 async fn take_up_groups(layer: &Layer) -> Result<()> {
-    let found = list::look(&layer.inner, TAKEN_UP_AHEAD, drawn()).await?;
+    let found = list::read_due(&layer.inner, TAKEN_UP_AHEAD, drawn()).await?;
     let due: BTreeSet<&str> = found
         .slices
         .values()

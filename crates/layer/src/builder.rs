@@ -47,8 +47,8 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
         match transaction::write(&inner.db, &inner.metrics, &mut step).await {
             Ok(stepped) => {
                 inner.metrics.index_documents_entered.add(step.entered);
-                running.get_to(step.entered_in_all);
-                inner.index_builds.gets_on(namespace, number);
+                running.set_entered(step.entered_in_all);
+                inner.index_builds.clear_failure(namespace, number);
                 match stepped {
                     StepOutcome::On => builds.push_back((number, running, held, step.next_pace)),
                     StepOutcome::Built => {
@@ -62,7 +62,7 @@ pub(crate) async fn build(inner: &Inner, name: &str, time: Duration) -> Result<O
             Err(error) => {
                 inner.metrics.index_build_failures.add(1);
                 tracing::warn!(database = name, index = number, %error, "an index could not be built");
-                inner.index_builds.fails(namespace, number, &error.to_string());
+                inner.index_builds.record_failure(namespace, number, &error.to_string());
                 failed = Some(error);
             }
         }

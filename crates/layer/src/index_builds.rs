@@ -102,7 +102,7 @@ impl IndexBuilds {
     }
 
     /// Registers a failure of a build.
-    pub(crate) fn fails(&self, namespace: u64, number: u64, reason: &str) {
+    pub(crate) fn record_failure(&self, namespace: u64, number: u64, reason: &str) {
         let (mut failing, now) = (lock(&self.failing), self.clock.now());
         failing.retain(|_, failing| self.clock.since(failing.last) < FORGOTTEN_AFTER);
         let begins = || Failing { since: now, last: now, reason: String::new() };
@@ -111,7 +111,7 @@ impl IndexBuilds {
     }
 
     /// Clears the failure of a build that has made progress.
-    pub(crate) fn gets_on(&self, namespace: u64, number: u64) {
+    pub(crate) fn clear_failure(&self, namespace: u64, number: u64) {
         lock(&self.failing).remove(&(namespace, number));
     }
 
@@ -126,7 +126,7 @@ impl IndexBuilds {
 
 impl Running {
     /// Sets the number of entered documents.
-    pub(crate) fn get_to(&self, entered: u64) {
+    pub(crate) fn set_entered(&self, entered: u64) {
         if let Some(build) = lock(&self.all).get_mut(&self.id) {
             build.entered = entered.max(build.entered);
             build.total = build.total.max(build.entered);

@@ -299,12 +299,12 @@ mod tests {
         let (shown, rest) = waits.all(&[]);
         assert_eq!((shown.len(), shown.iter().map(|wait| wait.waiting).sum::<u64>() + rest), (500, WAITING_MAX));
         let look = &|| ready(Ok(Unbuilt { namespace: 1, numbers: vec![0] })).boxed();
-        builds.fails(1, 0, "no room");
+        builds.record_failure(1, 0, "no room");
         assert!(!waiting[0].wait(&builds, look).await.unwrap());
         tokio::time::advance(STUCK_MAX).await;
         let failed = waiting[0].wait(&builds, look).await;
         assert!(matches!(failed, Err(Error::Index(IndexFailure::Stuck(reason))) if reason == "no room"));
-        builds.gets_on(1, 0);
+        builds.clear_failure(1, 0);
         assert!(!waiting[0].wait(&builds, look).await.unwrap());
     }
 }

@@ -244,7 +244,7 @@ pub(crate) async fn resync(database: &Reader, time: Duration) -> Result<bool> {
                 metrics.resync_documents.add(now.documents.saturating_sub(before.documents));
                 metrics.resync_documents_changed.add(now.changed.saturating_sub(before.changed));
                 metrics.resync_leaves_refused.add(now.refused.saturating_sub(before.refused));
-                running.get_on(|task| {
+                running.update(|task| {
                     (task.documents, task.changed, task.refused) = (now.documents, now.changed, now.refused);
                     task.updated_at_ms = inner.clock.unix_ms();
                 });

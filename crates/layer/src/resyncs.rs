@@ -47,7 +47,7 @@ impl Resyncs {
 
 impl Running {
     /// Records progress.
-    pub(crate) fn get_on(&self, change: impl FnOnce(&mut ResyncTask)) {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut ResyncTask)) {
         if let Some(task) = lock(&self.all).get_mut(&self.namespace) {
             change(task);
         }

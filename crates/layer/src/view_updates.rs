@@ -474,7 +474,7 @@ impl GroupState {
     }
 
     /// Notes that it cannot be followed now, and is retried. After [`STUCK_MAX`] its waiting queries get the failure.
-    pub(crate) fn stumble(&self, database: &str, failure: ViewFailure) {
+    pub(crate) fn record_retried_failure(&self, database: &str, failure: ViewFailure) {
         self.has_failed(database);
         let since = *lock(&self.failing_since).get_or_insert_with(|| self.clock.now());
         if self.clock.since(since) >= STUCK_MAX {
@@ -484,7 +484,7 @@ impl GroupState {
 
     /// Returns whether it has failed since its last progress.
     #[cfg(test)]
-    pub(crate) fn is_stumbling(&self) -> bool {
+    pub(crate) fn is_retrying(&self) -> bool {
         lock(&self.failing_since).is_some()
     }
 
@@ -496,7 +496,7 @@ impl GroupState {
     }
 
     /// Wakes the follower for the waiting queries, at a limited rate for all of them together.
-    pub(crate) fn nudge(&self) {
+    pub(crate) fn wake_follower(&self) {
         let mut nudged = lock(&self.nudged);
         if nudged.is_none_or(|at| self.clock.since(at) >= NUDGED_EACH) {
             *nudged = Some(self.clock.now());
@@ -536,7 +536,7 @@ impl GroupState {
     }
 
     /// Adds to the number of documents done.
-    pub(crate) fn get_on(&self, documents: u64) {
+    pub(crate) fn add_done(&self, documents: u64) {
         if let Some(task) = &mut lock(&self.shown).task {
             task.changes_done += documents;
             task.total_changes = task.total_changes.max(task.changes_done);
@@ -547,9 +547,9 @@ impl GroupState {
     }
 
     /// Sets the number of documents done, those of other processes included.
-    pub(crate) fn get_to(&self, documents: u64) {
+    pub(crate) fn set_done(&self, documents: u64) {
         let done = lock(&self.shown).task.as_ref().map(|task| task.changes_done);
-        self.get_on(done.map_or(0, |done| documents.saturating_sub(done)));
+        self.add_done(done.map_or(0, |done| documents.saturating_sub(done)));
     }
 
     fn task(&self) -> Option<ViewTask> {
@@ -643,7 +643,7 @@ mod tests {
         let views = ViewUpdates::new([0; 16], ViewBounds::default(), memory::bytes_by_default(), &manual.clock());
         let state = views.group((0, 0));
         for failure in [None, None, Some(ViewFailure::Changed)] {
-            state.stumble("db", ViewFailure::Changed);
+            state.record_retried_failure("db", ViewFailure::Changed);
             assert_eq!(state.failure(), failure);
             manual.advance(STUCK_MAX / 2);
         }

@@ -110,7 +110,7 @@ fn of_part(is_through: Option<bool>) -> Outcome {
 }
 
 /// Returns the backoff of failed work.
-pub(super) fn rest(kind: u64) -> Backoff {
+pub(super) fn backoff_of(kind: u64) -> Backoff {
     match Kind::of(kind) {
         // Queries wait for it.
         Some(Kind::Indexes) => Backoff { first: Duration::from_secs(1), max: Duration::from_secs(30) },
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn tombstones_do_not_rest_for_hours() {
-        let [expiry, compaction] = [Kind::Expiry, Kind::Compaction].map(|kind| rest(kind as u64).max);
+        let [expiry, compaction] = [Kind::Expiry, Kind::Compaction].map(|kind| backoff_of(kind as u64).max);
         assert_eq!(expiry, Duration::from_secs(600));
         assert!(compaction > expiry);
     }

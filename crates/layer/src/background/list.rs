@@ -38,7 +38,7 @@ pub(super) struct DueWork {
 }
 
 /// Reads the work that is due within `ahead`; if it exceeds the limit, some of it from slice `from` on.
-pub(super) async fn look(inner: &Inner, ahead: Duration, from: u8) -> Result<DueWork> {
+pub(super) async fn read_due(inner: &Inner, ahead: Duration, from: u8) -> Result<DueWork> {
     let until_ms = inner.clock.unix_ms().saturating_add(u64::try_from(ahead.as_millis()).unwrap_or(u64::MAX));
     transaction::read(&inner.db, &inner.metrics, &mut ReadDue { inner, until_ms, from }).await
 }

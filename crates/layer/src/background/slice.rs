@@ -272,7 +272,7 @@ async fn fail(layer: &Layer, entry: &DueEntry, reason: &str) {
     let kind = due::Kind::of(entry.key.kind);
     tracing::warn!(database = entry.key.name, ?kind, error = reason, "background work failed");
     let failures = entry.due.failures.saturating_add(1);
-    let pause = u64::try_from(kinds::rest(entry.key.kind).pause(failures).as_millis()).unwrap_or(u64::MAX);
+    let pause = u64::try_from(kinds::backoff_of(entry.key.kind).pause(failures).as_millis()).unwrap_or(u64::MAX);
     // Rounded up, so that repeated failures share a few entries.
     let at_ms = due::rounded_to(inner.clock.unix_ms().saturating_add(pause), pause / 4);
     let next = DueKey { at_ms, ..entry.key.clone() };
@@ -433,7 +433,7 @@ mod tests {
         let (db, inner) = (layer.database("db", authority.for_job("test")), &layer.inner);
         db.compact().await.unwrap();
         let entry = async || {
-            let found = list::look(inner, Duration::ZERO, 0).await.unwrap();
+            let found = list::read_due(inner, Duration::ZERO, 0).await.unwrap();
             let mut entries = found.slices.into_values().flatten();
             entries.find(|entry| entry.key.kind == Kind::Compaction as u64).expect("it is due")
         };

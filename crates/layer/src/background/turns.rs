@@ -47,10 +47,10 @@ impl<'a> Turns<'a> {
     }
 
     /// Reads the due work. Work in a running slice is added to it.
-    pub(super) async fn look(&mut self) -> Result<()> {
+    pub(super) async fn read_due(&mut self) -> Result<()> {
         let (worker, inner) = (self.worker, &self.worker.layer.inner);
         list::write_noted(inner).await?;
-        let DueWork { slices: found, leases } = list::look(inner, worker.options.ahead, drawn()).await?;
+        let DueWork { slices: found, leases } = list::read_due(inner, worker.options.ahead, drawn()).await?;
         let now = inner.clock.now();
         let mut claims = worker.claims.lock().unwrap_or_else(PoisonError::into_inner);
         // Claims of slices with a lease are kept, with the time of its last renewal: beyond the limit a read does not

@@ -186,8 +186,8 @@ impl Operation for QueryPage<'_> {
             let Some(entry) = entry else { continue };
             // An index of fields contains no design documents.
             let is_dropped = query.number.is_none() && DocumentId::of(id).is_design();
-            let one = ExaminedRow { query, within: &within, passes: (at as u64) < place.skip, is_dropped };
-            match one.look(id, entry, at, &mut documents, matcher.as_mut()).await? {
+            let row = ExaminedRow { query, within: &within, passes: (at as u64) < place.skip, is_dropped };
+            match row.examine(id, entry, at, &mut documents, matcher.as_mut()).await? {
                 RowOutcome::Selected(key, document) => {
                     if let Some(FoundDocument::Whole(document)) = &document {
                         bytes += document.body.len();
@@ -282,7 +282,7 @@ struct ExaminedRow<'a> {
 
 impl ExaminedRow<'_> {
     /// Examines a row, and its document if needed.
-    async fn look(
+    async fn examine(
         &self,
         id: &str,
         entry: &Option<&[u8]>,

@@ -64,7 +64,7 @@ pub(super) async fn build_rows(job: &Arc<Job>, progress: &ViewProgress) -> Resul
     let mut total = AllDocs::new(job.reader.clone(), AllDocsQuery::default());
     let total = total.total_rows().await?.unwrap_or(0);
     job.state.show(|| job.task(true, total));
-    job.state.get_to(progress.documents);
+    job.state.set_done(progress.documents);
     let mut building = Building::new(job);
     let outcome = building.run().await;
     if !matches!(outcome, Ok(Outcome::Built)) {
@@ -91,7 +91,7 @@ pub(super) async fn build_nodes(job: &Job) -> Result<Outcome> {
         match stepped {
             None => return Ok(Outcome::Elsewhere),
             Some(true) => return Ok(Outcome::Built),
-            Some(false) => job.state.get_on(0),
+            Some(false) => job.state.add_done(0),
         }
     }
 }
@@ -321,7 +321,7 @@ impl<'a> Building<'a> {
                 wrote: Some(WriteOutcome::Documents(_)),
                 failed,
             } => {
-                self.job.state.get_on(documents);
+                self.job.state.add_done(documents);
                 let now = self.job.clock().now();
                 if let Some(part) = self.part(&of, &token) {
                     part.moved_at = now;
@@ -348,7 +348,7 @@ impl<'a> Building<'a> {
                 let (lost, documents) = said.unwrap_or_default();
                 self.parts.retain(|from, _| !lost.contains(from));
                 let own: u64 = self.parts.values().map(|part| part.documents).sum();
-                self.job.state.get_to(documents + own);
+                self.job.state.set_done(documents + own);
             }
         }
         Ok(None)

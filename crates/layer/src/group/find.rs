@@ -41,9 +41,9 @@ pub(super) enum GroupLookup {
 /// Finds the group of a design document, and creates it if needed; `None`: the document defines no group.
 ///
 /// # Errors
-/// As [`look`].
+/// As [`look_up`].
 pub(super) async fn find(reader: &Reader, design: &str) -> Result<Option<CurrentGroup>> {
-    match look(reader, design, |_| true).await? {
+    match look_up(reader, design, |_| true).await? {
         GroupLookup::Group(found) => Ok(Some(found)),
         GroupLookup::NotKept(_) | GroupLookup::Nothing => Ok(None),
     }
@@ -64,7 +64,7 @@ pub(super) fn known(reader: &Reader, design: &str) -> Option<CurrentGroup> {
 /// # Errors
 /// [`Refusal::DocumentNotFound`]; [`ViewFailure::Definition`], [`ViewFailure::TooManyGroups`],
 /// [`ViewFailure::Changed`].
-pub(super) async fn look(
+pub(super) async fn look_up(
     reader: &Reader,
     design: &str,
     keeps: impl Fn(&GroupDefinition) -> bool,

@@ -172,7 +172,7 @@ async fn enter(job: &Job, place: &mut Seq, purges: i64, run: MappedRun) -> Resul
             Some(EnterOutcome::Purged(progress)) => return Ok(EnteredRun::Purged { progress, ended_as_of: None }),
             Some(EnterOutcome::Documents { count, place: stands, drained, is_through, is_tidy, purged }) => {
                 *place = stands;
-                job.state.get_on(count as u64);
+                job.state.add_done(count as u64);
                 documents = documents.get(count..).unwrap_or_default();
                 seqs = seqs.get(count..).unwrap_or_default();
                 // Leftovers of a large document are cleared at once, although no query waits for that.

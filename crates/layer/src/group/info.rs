@@ -8,7 +8,7 @@ use async_recursion::async_recursion as boxed;
 use crate::error::{Error, Result, ViewFailure};
 use crate::feed::changes::Changes;
 use crate::feed::query::{ChangesQuery, Since};
-use crate::group::find::{GroupLookup, look};
+use crate::group::find::{GroupLookup, look_up};
 use crate::group::steps::{ReadStanding, place_of};
 use crate::handle::Reader;
 use crate::layer::Layer;
@@ -75,7 +75,7 @@ impl Reader {
     pub async fn view_info(&self, design: &str) -> Result<ViewGroupInfo> {
         let nothing = |language: String| ViewGroupInfo { language, is_built: true, ..ViewGroupInfo::default() };
         // Information about a Mango index does not create its rows.
-        let found = match look(self, design, |definition| !definition.is_of_fields()).await? {
+        let found = match look_up(self, design, |definition| !definition.is_of_fields()).await? {
             GroupLookup::Group(found) => found,
             GroupLookup::NotKept(GroupDefinition { signature, language, .. }) => {
                 return Ok(ViewGroupInfo { signature: hex(&signature), ..nothing(language) });

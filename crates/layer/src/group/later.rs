@@ -84,7 +84,7 @@ pub(super) async fn enter(job: &Job) -> Result<Option<Outcome>> {
                     Some(WriteOutcome::Full) => return Ok(Some(Outcome::Anew)),
                     Some(WriteOutcome::Documents(count)) => {
                         // They were counted when they were noted. The displayed progress advances here.
-                        job.state.get_on(count as u64);
+                        job.state.add_done(count as u64);
                         keys = keys.get(count..).unwrap_or_default();
                         rest = rest.get(count..).unwrap_or_default();
                     }

@@ -30,7 +30,7 @@ const LOOKS_UNWATCHED: Duration = Duration::from_millis(100);
 const LOOKS_APART: Duration = Duration::from_millis(10);
 
 /// Waits while another process follows a group. `None`: nothing is left to do, or the group is gone.
-pub(super) async fn let_it(reader: &Reader, id: GroupId, state: &GroupState) -> Result<Option<Standing>> {
+pub(super) async fn wait_for_holder(reader: &Reader, id: GroupId, state: &GroupState) -> Result<Option<Standing>> {
     let Reader { inner, name, .. } = reader;
     let mut seen: Option<(ViewProgress, Instant)> = None;
     let mut room = None;

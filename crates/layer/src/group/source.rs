@@ -211,7 +211,7 @@ impl Source {
                     // The request may have raced with the end of the task, or another process has purged something.
                     () = clock.sleep(NUDGES) => {
                         ensure(&reader, id);
-                        state.nudge();
+                        state.wake_follower();
                     }
                     _ = closing.wait_for(|closing| *closing) => return Err(Error::ShuttingDown),
                 }

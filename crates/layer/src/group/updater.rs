@@ -70,14 +70,14 @@ async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
                 if clock.since(began) > PAUSE_MAX {
                     pause = PAUSE_FIRST;
                 }
-                fails(&reader, id, &state, error)
+                handle_failure(&reader, id, &state, error)
             }
         };
         if let Some(pause_max) = again {
             pause = pause.min(pause_max);
             let mut closing = reader.inner.closing.subscribe();
             tokio::select! {
-                () = rest(clock, &state, pause) => {}
+                () = pause_after_failure(clock, &state, pause) => {}
                 _ = closing.wait_for(|closing| *closing) => {}
             }
             pause = (pause * 2).min(PAUSE_MAX);
@@ -94,7 +94,7 @@ async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
 }
 
 /// Waits after a failure, and shortens the wait for queries.
-async fn rest(clock: &Clock, state: &GroupState, pause: Duration) {
+async fn pause_after_failure(clock: &Clock, state: &GroupState, pause: Duration) {
     let began = clock.now();
     let waited_for = async {
         while state.waiting.load(Ordering::Acquire) == 0 {
@@ -106,7 +106,7 @@ async fn rest(clock: &Clock, state: &GroupState, pause: Duration) {
 }
 
 /// Handles a failure. Returns the longest pause before the retry; `None`: no retry.
-fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> Option<Duration> {
+fn handle_failure(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> Option<Duration> {
     match error {
         Error::DatabaseNotFound | Error::ShuttingDown => {
             state.is_through();
@@ -120,7 +120,7 @@ fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> Opti
     match error {
         Error::View(ViewFailure::Function(failure @ FunctionFailure::Busy(_))) => {
             tracing::debug!(database, group, %failure, "the functions of a group of views wait for a free thread");
-            state.stumble(database, ViewFailure::Function(failure));
+            state.record_retried_failure(database, ViewFailure::Function(failure));
             Some(PAUSE_BUSY_MAX)
         }
         Error::View(failure) => {
@@ -138,7 +138,7 @@ fn fails(reader: &Reader, id: GroupId, state: &GroupState, error: Error) -> Opti
         }
         error => {
             tracing::warn!(database, group, %error, "a group of views could not be followed, and is retried");
-            state.stumble(database, ViewFailure::Stuck(error.to_string()));
+            state.record_retried_failure(database, ViewFailure::Stuck(error.to_string()));
             Some(PAUSE_MAX)
         }
     }
@@ -152,7 +152,7 @@ async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result
         if reader.inner.is_closing() {
             return Err(Error::ShuttingDown);
         }
-        let Some(standing) = others::let_it(reader, id, state).await? else { return Ok(()) };
+        let Some(standing) = others::wait_for_holder(reader, id, state).await? else { return Ok(()) };
         let Some(design) = standing.group.named_by.first() else { return Ok(()) };
         let at = match &job {
             Some(job) => Arc::clone(job),
@@ -191,7 +191,7 @@ async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result
 /// Enters the current groups of design documents into the record.
 async fn name_anew(reader: &Reader, designs: &[String]) -> Result<()> {
     for design in designs {
-        match find::look(reader, design, |_| true).await {
+        match find::look_up(reader, design, |_| true).await {
             // Queries of its views report the error.
             Ok(_) | Err(Error::View(_) | Error::Refused(_)) => {}
             Err(error) => return Err(error),
@@ -268,13 +268,13 @@ mod tests {
         let (db, _storage) = database().await;
         let (id, storage) = ((1, 1), |code| Error::Storage(foundationdb::FdbError::from_code(code)));
         let state = db.inner.views.group(id);
-        assert_eq!(fails(&db, id, &state, storage(1007)), Some(PAUSE_MAX));
+        assert_eq!(handle_failure(&db, id, &state, storage(1007)), Some(PAUSE_MAX));
         assert_eq!(state.failure(), None);
         let busy = FunctionFailure::Busy("by others".to_owned());
-        assert_eq!(fails(&db, id, &state, Error::View(busy.into())), Some(PAUSE_BUSY_MAX));
+        assert_eq!(handle_failure(&db, id, &state, Error::View(busy.into())), Some(PAUSE_BUSY_MAX));
         for code in NEVER_WRITTEN {
             let state = db.inner.views.group((2, code as u64));
-            assert_eq!(fails(&db, id, &state, storage(code)), None);
+            assert_eq!(handle_failure(&db, id, &state, storage(code)), None);
             assert!(matches!(state.last_failure(), Some(ViewFailure::Stuck(_))));
         }
     }
@@ -284,7 +284,7 @@ mod tests {
         let clock = Clock::system();
         let state = ViewUpdates::new([0; 16], ViewBounds::default(), bytes_by_default(), &clock).group((1, 1));
         let began = clock.now();
-        rest(&clock, &state, PAUSE_MAX).await;
+        pause_after_failure(&clock, &state, PAUSE_MAX).await;
         assert!(clock.since(began) >= PAUSE_MAX, "nobody waits");
         let (begins_after, tolerance) = (Duration::from_millis(200), Duration::from_millis(5));
         let begins = async {
@@ -293,7 +293,7 @@ mod tests {
             state.waited_for.notify_one();
         };
         let began = clock.now();
-        tokio::join!(rest(&clock, &state, PAUSE_MAX), begins);
+        tokio::join!(pause_after_failure(&clock, &state, PAUSE_MAX), begins);
         let rested = clock.since(began);
         assert!((PAUSE_WAITED_FOR..PAUSE_WAITED_FOR + tolerance).contains(&rested), "{rested:?}");
     }
@@ -304,11 +304,11 @@ mod tests {
         let (views, id) = (&db.inner.views, (1, 1));
         let state = views.group(id);
         let is_behind = || (views.failing().len(), !views.lag().is_zero());
-        fails(&db, id, &state, Error::Storage(foundationdb::FdbError::from_code(1007)));
+        handle_failure(&db, id, &state, Error::Storage(foundationdb::FdbError::from_code(1007)));
         assert_eq!(is_behind(), (1, true));
         state.is_through();
         assert_eq!(is_behind(), (0, false));
-        fails(&db, id, &state, Error::View(FunctionFailure::NotRun.into()));
+        handle_failure(&db, id, &state, Error::View(FunctionFailure::NotRun.into()));
         assert_eq!(is_behind(), (1, true));
         // The database has no such group.
         crate::group::attend::forget_gone(&crate::Layer { inner: db.inner.clone() }).await.unwrap();
@@ -319,9 +319,9 @@ mod tests {
     async fn failures_long_ago_do_not_count() {
         let (db, _storage) = database().await;
         let state = db.inner.views.group((1, 1));
-        state.stumble("db", ViewFailure::Changed);
-        assert!(state.is_stumbling());
+        state.record_retried_failure("db", ViewFailure::Changed);
+        assert!(state.is_retrying());
         state.is_through();
-        assert!(!state.is_stumbling());
+        assert!(!state.is_retrying());
     }
 }
