@@ -191,7 +191,6 @@ struct Worker {
     owner: Owner,
     options: BackgroundOptions,
     status: Status,
-    /// The leases of slices with due work.
     claims: Mutex<HashMap<u8, Arc<Claim>>>,
     /// True if slices with due work wait for this process.
     are_some_waiting: Arc<AtomicBool>,
@@ -297,7 +296,6 @@ async fn take_up_groups(layer: &Layer) -> Result<()> {
     Ok(())
 }
 
-/// Returns a random number, for where to begin and how long to wait.
 fn drawn() -> u8 {
     RandomState::new().hash_one(0).to_le_bytes()[0]
 }

@@ -40,7 +40,6 @@ use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use document::{DocumentCheck, Sums};
 
-/// Keys read at once.
 const PAGE_KEYS: usize = 1_000;
 
 /// The number of documents or entries of a page that are checked concurrently: each waits for its own reads.
@@ -224,7 +223,6 @@ struct SubspaceContents {
     counted: BTreeMap<String, PartitionSums>,
 }
 
-/// A check of one database.
 struct Walk<'a, P> {
     reader: &'a Reader,
     inner: &'a Inner,
@@ -302,12 +300,10 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
         })
     }
 
-    /// Returns the database's current instance.
     async fn resolved(&self) -> Result<std::sync::Arc<Instance>> {
         run(self.inner, &mut Begin { inner: self.inner, name: self.name }).await
     }
 
-    /// Checks a bucket's by-seq.
     async fn by_seq(&mut self, bucket: &BucketKeys, found: &mut SubspaceContents) -> Result<u64> {
         let kind = IndexKind::BySeq(bucket);
         let (entries, newest) = check_index(self.inner, self.instance, kind, self.report).await?;
@@ -429,7 +425,6 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
         Ok(keys.len() as u64)
     }
 
-    /// Reports keys where none may be.
     async fn strays(&mut self, range: KeyRange) -> Result<()> {
         if range.begin >= range.end {
             return Ok(());
@@ -465,7 +460,6 @@ struct Totals<'a> {
 }
 
 impl Operation for Totals<'_> {
-    /// `last_seq` of each bucket, and the counters.
     type Output = (Vec<Seq>, [i64; Counter::ALL.len()]);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -484,7 +478,6 @@ impl Operation for Totals<'_> {
     }
 }
 
-/// Returns whether a blob exists.
 struct HasBlob<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -512,7 +505,6 @@ async fn same_instance(
     if found.id() == instance.id() { Ok(found) } else { Err(Error::DatabaseNotFound) }
 }
 
-/// A page of complete documents.
 struct DocumentPage<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -564,12 +556,10 @@ impl Operation for DocumentPage<'_> {
 
 #[derive(Debug, Clone, Copy)]
 enum IndexKind<'a> {
-    /// The by-seq of one bucket.
     BySeq(&'a BucketKeys),
     AllDocs,
     Channels,
     Principals,
-    /// An index of the database.
     Defined(&'a DefinedIndex),
 }
 

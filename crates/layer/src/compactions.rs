@@ -22,7 +22,6 @@ pub struct CompactionProgress {
     pub updated_at_seconds: u64,
 }
 
-/// The compactions of this process, by namespace.
 #[derive(Debug)]
 pub(crate) struct Compactions {
     all: Arc<Mutex<HashMap<u64, Arc<Progress>>>>,
@@ -80,12 +79,10 @@ impl Compactions {
 }
 
 impl Running {
-    /// Adds to the number of changes to scan.
     pub(crate) fn expect(&self, changes: u64) {
         self.progress.total.store(changes, Ordering::Relaxed);
     }
 
-    /// Adds to the number of changes scanned.
     pub(crate) fn get_on(&self, changes: u64) {
         self.progress.done.fetch_add(changes, Ordering::Relaxed);
         self.progress.updated.store(self.clock.unix_seconds(), Ordering::Relaxed);

@@ -54,7 +54,6 @@ impl IndexBuild {
 /// By namespace and number.
 type Builds = HashMap<(u64, u64), IndexBuild>;
 
-/// A failing builder.
 #[derive(Debug)]
 struct Failing {
     since: Instant,
@@ -101,7 +100,6 @@ impl IndexBuilds {
         all
     }
 
-    /// Registers a failure of a build.
     pub(crate) fn record_failure(&self, namespace: u64, number: u64, reason: &str) {
         let (mut failing, now) = (lock(&self.failing), self.clock.now());
         failing.retain(|_, failing| self.clock.since(failing.last) < FORGOTTEN_AFTER);
@@ -110,7 +108,6 @@ impl IndexBuilds {
         (found.last, found.reason) = (now, reason.to_owned());
     }
 
-    /// Clears the failure of a build that has made progress.
     pub(crate) fn clear_failure(&self, namespace: u64, number: u64) {
         lock(&self.failing).remove(&(namespace, number));
     }
@@ -125,7 +122,6 @@ impl IndexBuilds {
 }
 
 impl Running {
-    /// Sets the number of entered documents.
     pub(crate) fn set_entered(&self, entered: u64) {
         if let Some(build) = lock(&self.all).get_mut(&self.id) {
             build.entered = entered.max(build.entered);

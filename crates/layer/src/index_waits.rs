@@ -46,7 +46,6 @@ pub struct IndexWait {
     pub build: Option<IndexBuild>,
 }
 
-/// The waiting queries of a process.
 #[derive(Debug)]
 pub(crate) struct IndexWaits {
     all: Arc<Mutex<All>>,
@@ -61,11 +60,9 @@ struct All {
     databases: HashMap<String, AtDatabase>,
 }
 
-/// The waiting queries of a database.
 #[derive(Debug, Default)]
 struct AtDatabase {
     looks: Arc<SharedChecks>,
-    /// By the index's number.
     indexes: HashMap<u64, IndexWait>,
 }
 
@@ -80,7 +77,6 @@ struct SharedChecks {
     soon: Notify,
 }
 
-/// The result of a check.
 #[derive(Debug, Clone, Default)]
 struct CheckResult {
     /// The number of checks so far.
@@ -88,10 +84,8 @@ struct CheckResult {
     found: Unbuilt,
 }
 
-/// Indexes that are not readable yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Unbuilt {
-    /// The database's namespace.
     pub namespace: u64,
     pub numbers: Vec<u64>,
 }
@@ -103,7 +97,6 @@ impl Default for SharedChecks {
     }
 }
 
-/// Checks a database.
 pub(crate) type CheckRecord<'a> = &'a (dyn Fn() -> BoxFuture<'a, Result<Unbuilt>> + Sync);
 
 /// A waiting query, until this is dropped.
@@ -153,7 +146,6 @@ impl IndexWaits {
         Ok(Waiting { database: database.to_owned(), number, looks, seen, all, clock, stuck_max })
     }
 
-    /// Returns the number of waiting queries.
     pub(crate) fn count(&self) -> u64 {
         lock(&self.all).count
     }

@@ -45,19 +45,16 @@ use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::write::winner::Bodies;
 
-/// The documents of a transaction.
 const DOCUMENTS_AT_ONCE: usize = 50;
 
 /// The approximate bytes that a transaction writes. It ends behind the document that exceeds them.
 const WRITTEN_BYTES_MAX: u64 = 400_000;
 
-/// The number of documents judged concurrently. Their bodies are in memory.
 const ASKED_AT_ONCE: usize = 4;
 
 /// The approximate bytes of a document's other records.
 const ROW_BYTES: u64 = 400;
 
-/// The number of leaves' records that are read concurrently.
 const RECORDS_AT_ONCE: usize = 100;
 
 /// Retry limit for a conflicted document under continuous edits.
@@ -290,7 +287,6 @@ struct FoundPage {
     is_last: bool,
 }
 
-/// Reads the next documents behind an id.
 struct NextDocuments<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
@@ -329,7 +325,6 @@ impl Operation for NextDocuments<'_> {
     }
 }
 
-/// Reads a document's leaves and their verdicts.
 async fn found(trx: &Transaction, instance: &Instance, id: String, info: Info) -> Result<ScannedDocument> {
     let keys = instance.keys.document(&id);
     let leaves: Vec<(bool, RevId)> = match info.leaf_count {
@@ -347,12 +342,10 @@ async fn found(trx: &Transaction, instance: &Instance, id: String, info: Info) -
     Ok(ScannedDocument { id, info, leaves, said })
 }
 
-/// The function's current answers for a document's leaves.
 #[derive(Default)]
 struct Answers {
     /// The changed verdicts, by the index of the leaf.
     changed: Vec<(usize, Verdict)>,
-    /// The number of refused leaves.
     refused: u64,
 }
 
@@ -421,7 +414,6 @@ async fn revision(database: &Reader, id: &str, rev: &RevId) -> Result<Option<Doc
     }
 }
 
-/// The outcome of a step.
 enum StepOutcome {
     /// The position has moved, or the resync is complete.
     On,
@@ -435,14 +427,12 @@ enum StepOutcome {
 struct Step<'a> {
     inner: &'a Inner,
     name: &'a str,
-    /// The state read before.
     state: proto::Resync,
     found: &'a FoundPage,
     answers: &'a [Answers],
     preparations: Preparations,
     /// True to skip the first document if it was edited again.
     gives_up: bool,
-    /// The state after the commit.
     got_on: proto::Resync,
 }
 
@@ -513,7 +503,6 @@ impl Operation for Step<'_> {
     }
 }
 
-/// The writes of a document.
 #[derive(Default)]
 struct Rewritten {
     bytes: u64,

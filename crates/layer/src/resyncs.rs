@@ -22,7 +22,6 @@ pub struct ResyncTask {
     pub updated_at_ms: u64,
 }
 
-/// The resyncs of this process, by namespace.
 #[derive(Debug, Default)]
 pub(crate) struct Resyncs(Arc<Mutex<HashMap<u64, ResyncTask>>>);
 
@@ -46,7 +45,6 @@ impl Resyncs {
 }
 
 impl Running {
-    /// Records progress.
     pub(crate) fn update(&self, change: impl FnOnce(&mut ResyncTask)) {
         if let Some(task) = lock(&self.all).get_mut(&self.namespace) {
             change(task);

@@ -10,9 +10,7 @@ use crate::error::{Error, Result};
 /// The number of databases that run slow selectors in parallel.
 const SELECTING_AT_ONCE: usize = 2;
 
-/// The permits of one server.
 pub(crate) struct Turns {
-    /// Permits for heavy writes.
     pub heavy_writes: Semaphore,
     /// Permits for pages that walks over documents read ahead, beside the memory of pages that are being sent. A walk
     /// without a permit reads its pages when they are needed.
@@ -109,7 +107,6 @@ async fn turn(own: Arc<Mutex<()>>, of_all: Arc<Semaphore>, waiters: Arc<AtomicUs
 }
 
 impl Turns {
-    /// The number of databases that wait for a turn.
     #[cfg(test)]
     pub(crate) fn selecting_waiters(&self) -> usize {
         self.selecting_waiters.load(Ordering::Relaxed)

@@ -16,7 +16,6 @@ use crate::view_functions::GroupSource;
 /// The version of the storage and of the computation of rows. An increment rebuilds all groups.
 const FORMAT: u32 = 1;
 
-/// The default language of a design document.
 const JAVASCRIPT: &str = "javascript";
 
 /// The language of design documents whose maps are lists of fields.
@@ -258,7 +257,6 @@ impl GroupDefinition {
     }
 }
 
-/// The members of a view that affect its rows.
 struct Source<'b> {
     name: &'b str,
     map: Cow<'b, str>,

@@ -112,20 +112,16 @@ pub(crate) struct LoadedGroup {
     pub functions: Option<Arc<dyn GroupFunctions>>,
 }
 
-/// The state of a group in this process.
 pub(crate) struct GroupState {
     clock: Clock,
-    /// True while a task follows it.
     pub is_running: AtomicBool,
     /// The number of requests to follow it.
     pub asked: AtomicU64,
-    /// Notified by such a request.
     pub wake: Notify,
     /// Notified when a query begins to wait for it.
     pub waited_for: Notify,
     /// Its progress.
     pub moved: watch::Sender<Moved>,
-    /// The number of queries that wait for it.
     pub waiting: AtomicU64,
     /// The waiting queries, by design document and view.
     waits: Mutex<BTreeMap<WaitsFor, Waits>>,
@@ -138,7 +134,6 @@ pub(crate) struct GroupState {
     failed_in: Mutex<Option<Arc<str>>>,
     nudged: Mutex<Option<Instant>>,
     shown: Mutex<ShownProgress>,
-    /// Limits the log lines about its failures.
     pub lines: LinePacer<LoggedFailure>,
     /// The number of documents that a transaction enters.
     pub entered: AtOnce,
@@ -163,13 +158,11 @@ pub(crate) enum LoggedFailure {
     Map(usize),
     /// A document has too many rows, or too large ones.
     Refused,
-    /// Functions exceeded a bound on a document.
     SetAside,
     /// The group cannot be built.
     Unbuilt,
 }
 
-/// The progress of a group, as known by this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
     /// A read version up to which the group is complete.
@@ -187,7 +180,6 @@ pub(crate) struct WaitsFor {
     pub signature: Signature,
 }
 
-/// The queries that wait for the same view.
 #[derive(Debug, Clone, Copy)]
 struct Waits {
     count: u64,
@@ -393,7 +385,6 @@ impl ViewUpdates {
         builds.map(|task| task.total_changes.saturating_sub(task.changes_done)).sum()
     }
 
-    /// The number of waiting queries.
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -530,7 +521,6 @@ impl GroupState {
         self.moved.send_modify(|known| known.ended += 1);
     }
 
-    /// Shows a task to users.
     pub(crate) fn show(&self, task: impl FnOnce() -> ViewTask) {
         lock(&self.shown).task.get_or_insert_with(task);
     }
@@ -558,7 +548,6 @@ impl GroupState {
     }
 }
 
-/// A waiting query, until this is dropped.
 pub(crate) struct Waiting {
     /// The count of the process.
     all: Arc<AtomicU64>,

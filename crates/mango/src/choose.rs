@@ -41,10 +41,8 @@ impl Unusable {
     }
 }
 
-/// The outcome for each index.
 #[derive(Debug)]
 pub(crate) struct Choice<'i> {
-    /// All indexes, in order.
     pub(crate) all: Vec<&'i Index>,
     /// The examined indexes, each with the reason why it cannot be used, if any.
     pub(crate) usable: Vec<(&'i Index, Option<Unusable>)>,
@@ -54,11 +52,9 @@ pub(crate) struct Choice<'i> {
     pub(crate) ranked: Vec<Ranked<'i>>,
 }
 
-/// A usable index with its rank.
 #[derive(Debug)]
 pub(crate) struct Ranked<'i> {
     pub(crate) index: &'i Index,
-    /// The ranges of its first fields.
     pub(crate) ranges: Vec<Range>,
     /// The number of the selector's range fields that are not a prefix of the index.
     pub(crate) distance: usize,
@@ -113,7 +109,6 @@ pub(crate) fn choose<'i>(
     Ok(Choice { all, usable, left, ranked })
 }
 
-/// Returns whether the request names the index.
 pub(crate) fn is_named(find: &Find, index: &Index) -> bool {
     match find.use_index.as_slice() {
         [ddoc] => index.ddoc() == Some(&design_id(ddoc)),

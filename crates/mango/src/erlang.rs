@@ -125,7 +125,6 @@ fn is_printable(byte: u8) -> bool {
     matches!(byte, 0x8..=0xd | 0x1b | 0x20..=0x7e | 0xa0..=0xff)
 }
 
-/// Returns the character with this code.
 fn printable(item: &Value<'_>) -> Option<u8> {
     match item {
         Value::Number(text) => text.parse::<u8>().ok().filter(|byte| is_printable(*byte)),

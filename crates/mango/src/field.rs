@@ -97,7 +97,6 @@ impl Field {
         Ok(FieldValue::Present(value))
     }
 
-    /// Like [`Field::find`], without a bound.
     pub(crate) fn of<'v, 't>(&self, value: &'v Value<'t>) -> Option<&'v Value<'t>> {
         match self.find(value, &mut Steps::endless()) {
             Ok(FieldValue::Present(value)) => Some(value),
@@ -106,7 +105,6 @@ impl Field {
     }
 }
 
-/// The result of a field lookup.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FieldValue<'v, 't> {
     Present(&'v Value<'t>),

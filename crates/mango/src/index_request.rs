@@ -185,7 +185,6 @@ fn view(definition: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Value<'static
     Ok(object([("map", map), ("reduce", text("_count")), ("options", options)]))
 }
 
-/// Parses a selector of a request.
 pub(crate) fn parse_selector(value: &Value<'_>, stop: &dyn Fn() -> bool) -> Result<Selector, Refused> {
     if !matches!(value, Value::Object(_)) {
         let reason = format!("Selector must be a JSON object, not: {}", written(value));
@@ -194,7 +193,6 @@ pub(crate) fn parse_selector(value: &Value<'_>, stop: &dyn Fn() -> bool) -> Resu
     Selector::new_unless(value, stop).map_err(|invalid| invalid.refused())
 }
 
-/// Returns the members that belong to a body.
 fn members_of(document: &Value<'_>) -> Members {
     let Value::Object(members) = document else { return Vec::new() };
     let own = |(name, value): &(Cow<'_, str>, Value<'_>)| (name.to_string().into(), value.clone().into_owned());

@@ -42,7 +42,6 @@ pub struct IdRange {
 }
 
 impl KeyEdge {
-    /// Returns whether a key, or a prefix of keys, sorts before this position.
     fn before(&self, key: &[Value<'_>]) -> bool {
         for (at, value) in self.values.iter().enumerate() {
             let Some(other) = key.get(at) else { return false };
@@ -85,7 +84,6 @@ pub(crate) fn id_ranges(conditions: &[&Normal]) -> Vec<IdRange> {
     spans.filter_map(|span| Some(IdRange { start: low(span.low), end: high(span.high)? })).collect()
 }
 
-/// Returns whether no value of a field can match a selector.
 pub(crate) fn has_no_value(field: &str, selector: &Normal) -> bool {
     Fields::of(&selector.conjuncts()).spans(field).list.is_empty()
 }
@@ -237,7 +235,6 @@ fn joined(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
     joined
 }
 
-/// Compares two positions.
 fn edges(a: &KeyEdge, b: &KeyEdge) -> std::cmp::Ordering {
     use std::cmp::Ordering;
     for (x, y) in a.values.iter().zip(&b.values) {

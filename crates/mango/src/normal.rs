@@ -35,9 +35,7 @@ pub(crate) enum Term {
     Type(String),
     In(Vec<Value<'static>>),
     NotIn(Vec<Value<'static>>),
-    /// An array that contains all of these values.
     Contains(Vec<Value<'static>>),
-    /// An array with this number of items.
     Size(u64),
     /// An integer with this divisor and remainder.
     Modulo(i64, i64),
@@ -49,7 +47,6 @@ pub(crate) enum Term {
     Elements(Box<Normal>),
     /// An object with a matching name.
     Key(Box<Normal>),
-    /// A value that exists and does not match.
     Not(Box<Term>),
 }
 
@@ -214,7 +211,6 @@ thread_local! {
     pub(crate) static CONJUNCTS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Returns the bytes of text in a value.
 fn text_bytes(value: &Value<'_>) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 0,
@@ -231,7 +227,6 @@ fn each(
     conditions.into_iter().map(with).collect()
 }
 
-/// Makes an object of one member.
 pub(crate) fn member(name: impl Into<Cow<'static, str>>, value: Value<'static>) -> Value<'static> {
     Value::Object(vec![(name.into(), value)])
 }

@@ -83,17 +83,14 @@ impl<'v> Options<'v> {
     }
 }
 
-/// Makes a JSON string.
 pub(crate) fn text(text: &str) -> Value<'static> {
     Value::String(text.to_owned().into())
 }
 
-/// Makes a JSON object.
 pub(crate) fn object<const N: usize>(members: [(&'static str, Value<'static>); N]) -> Value<'static> {
     Value::Object(members.into_iter().map(|(name, value)| (name.into(), value)).collect())
 }
 
-/// Makes a JSON integer.
 pub(crate) fn number(number: u64) -> Value<'static> {
     Value::Number(number.to_string().into())
 }

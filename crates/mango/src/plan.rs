@@ -156,7 +156,6 @@ pub(crate) fn selects_nothing(choice: &Choice<'_>, selector: &Normal) -> bool {
     joins_nothing || best.is_some_and(|best| is_empty(best.index))
 }
 
-/// Returns whether an index has all fields that a query tests or answers.
 pub(crate) fn covers(index: &Index, find: &Find) -> bool {
     let Some(fields) = &find.fields else { return false };
     let has = |name: &str| name == "_id" || index.has(name);
@@ -173,7 +172,6 @@ pub(crate) fn covers_answer(index: &Index, find: &Find) -> bool {
     find.fields.as_ref().is_some_and(|fields| fields.iter().all(|field| has(field.name())))
 }
 
-/// Returns the names of all fields that a selector tests.
 pub(crate) fn fields_of(selector: &Normal) -> Vec<&str> {
     match selector {
         Normal::Everything => Vec::new(),

@@ -70,7 +70,6 @@ impl<'p> Reader<'p> {
         next
     }
 
-    /// Copies `bytes` bytes of the rest.
     fn copy(&mut self, bytes: usize) -> Option<&'p str> {
         let (copied, behind) = self.rest.split_at_checked(bytes)?;
         self.out.push_str(copied);
@@ -181,7 +180,6 @@ impl<'p> Reader<'p> {
         Some(copied.ends_with(')'))
     }
 
-    /// Parses an escape outside of classes.
     fn escaped(&mut self) -> Option<()> {
         match self.peek() {
             Some('v') => {
@@ -216,7 +214,6 @@ impl<'p> Reader<'p> {
         }
     }
 
-    /// Parses an escape that is valid anywhere. Returns true if it is a class.
     fn escaped_anywhere(&mut self) -> Option<bool> {
         let Some(escaped) = self.next() else {
             self.out.push('\\');

@@ -13,7 +13,6 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// An error with status 400.
     pub(crate) fn bad(error: &'static str, reason: impl Into<String>) -> Refused {
         Refused { status: 400, error, reason: reason.into() }
     }

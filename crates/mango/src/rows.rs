@@ -229,7 +229,6 @@ impl RowIndex<'_> {
     }
 }
 
-/// The values to read from a body.
 #[derive(Debug, Clone)]
 struct Reader {
     /// In ascending order; no path is a prefix of another.
@@ -244,7 +243,6 @@ struct Reader {
     lacks_ids: bool,
 }
 
-/// The location of a field.
 #[derive(Debug, Clone)]
 struct FieldLocation {
     /// Indexes into `paths`. A body has at most one of them.
@@ -304,7 +302,6 @@ impl Reader {
     }
 }
 
-/// The values read from a document.
 enum BodyValues<'r> {
     Values { reader: &'r Reader, values: Vec<Option<Value<'static>>>, special: Option<Value<'static>> },
     Document(Value<'static>),
@@ -330,7 +327,6 @@ impl Subject for BodyValues<'_> {
     }
 }
 
-/// The fields that a selector reads.
 #[derive(Default)]
 struct Fields<'s> {
     plain: HashMap<&'s str, (&'s Field, usize)>,

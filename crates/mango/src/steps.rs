@@ -106,7 +106,6 @@ impl<'s> Steps<'s> {
         Steps { pause: Some(pause), slice, pause_at, path, states, left_there, ..Steps::new(stop) }
     }
 
-    /// The point at which the match has paused.
     pub(crate) fn into_progress(self) -> Progress {
         Progress { path: self.path, states: self.states, taken: STEPS_MAX.saturating_sub(self.left) }
     }
@@ -165,7 +164,6 @@ impl<'s> Steps<'s> {
         self.is_resuming().then(|| (self.begin_loop(), std::mem::take(&mut self.states)))
     }
 
-    /// Pauses a search.
     pub(crate) fn pause_search(&mut self, (at, states): (usize, Vec<StateID>)) -> Exhausted {
         self.states = states;
         self.pause_before(at)

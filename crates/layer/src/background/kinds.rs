@@ -23,13 +23,11 @@ use crate::write::expire::expire;
 /// The backoff of attachment lists that could not be freed because their documents are edited continuously.
 const RELEASED_LEFT_FOR_MS: u64 = 10 * 60 * 1_000;
 
-/// The outcome of a background task.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Done,
     /// The work is done, and other work has become due.
     Due(DueKey),
-    /// The time was over before the work was done.
     Unfinished,
     /// This process is already doing it and will report the outcome; or it is no longer due.
     Elsewhere,
@@ -109,7 +107,6 @@ fn of_part(is_through: Option<bool>) -> Outcome {
     }
 }
 
-/// Returns the backoff of failed work.
 pub(super) fn backoff_of(kind: u64) -> Backoff {
     match Kind::of(kind) {
         // Queries wait for it.

@@ -19,7 +19,6 @@ use crate::sweeper;
 /// The most entries that a process reads at once.
 const ENTRIES_MAX: usize = 1_000;
 
-/// The most entries written in one transaction.
 const WRITTEN_AT_ONCE: usize = 1_000;
 
 /// An entry of the list.
@@ -33,7 +32,6 @@ pub(super) struct DueEntry {
 #[derive(Debug, Default)]
 pub(super) struct DueWork {
     pub slices: BTreeMap<u8, Vec<DueEntry>>,
-    /// The leases of slices; not read if nothing is due.
     pub leases: HashMap<u8, Lease>,
 }
 
@@ -121,7 +119,6 @@ pub(super) async fn write(inner: &Inner, due: &[DueKey]) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether an entry is unchanged.
 pub(super) async fn is_due(inner: &Inner, entry: &DueEntry) -> Result<bool> {
     struct IsDue<'a>(&'a Inner, &'a DueEntry);
     impl Operation for IsDue<'_> {

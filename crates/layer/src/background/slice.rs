@@ -30,7 +30,6 @@ const AT_ONCE: usize = 4;
 /// this process.
 const TURNS: u32 = 5;
 
-/// A slice; see the module.
 pub(super) struct Slice {
     layer: Layer,
     actor: ServerActor,
@@ -43,12 +42,10 @@ pub(super) struct Slice {
     /// True if other slices wait for this process.
     are_others_waiting: Arc<AtomicBool>,
     queue: Mutex<Queue>,
-    /// Notified when work is added to the queue.
     more: Notify,
     done: AtomicU64,
 }
 
-/// The queue of a slice.
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<DueEntry>,
@@ -60,7 +57,6 @@ struct Queue {
     came_late: bool,
 }
 
-/// Waiting or running work.
 struct QueuedWork {
     entry: DueEntry,
     /// A newer entry for the same work: the work may predate it, or have been skipped for the older entry.
@@ -114,7 +110,6 @@ impl Slice {
         }
     }
 
-    /// Adds work that has become due.
     pub(super) fn add(&self, entries: Vec<DueEntry>) {
         if !self.is_over() {
             self.queue().add(entries);
@@ -213,7 +208,6 @@ impl Job for Slice {
     }
 }
 
-/// The outcome of a task.
 struct TaskOutcome {
     /// True if it was done or has made progress.
     got_on: bool,
@@ -310,7 +304,6 @@ mod tests {
         Background::new(layer, authority.for_job("background"), options).unwrap()
     }
 
-    /// Writes a document with a superseded revision.
     async fn supersede(db: &Database, id: &str) {
         for path in [&["1-a"][..], &["2-b", "1-a"]] {
             let history = Some(path.iter().map(|rev| rev.parse().unwrap()).collect());

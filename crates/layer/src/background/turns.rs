@@ -24,7 +24,6 @@ pub(super) struct Turns<'a> {
     /// In the order in which their due work was seen.
     waiting: VecDeque<Waiting>,
     under_way: FuturesUnordered<BoxFuture<'a, u8>>,
-    /// Running slices.
     slices: HashMap<u8, Arc<Slice>>,
     /// True if work arrived while its slice was ending: the list must be read again.
     pub(super) came_late: bool,
@@ -98,12 +97,10 @@ impl<'a> Turns<'a> {
         worker.are_some_waiting.store(self.has_waiting(), Ordering::Relaxed);
     }
 
-    /// Returns whether slices wait.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Returns whether no slice is running.
     pub(super) fn is_idle(&self) -> bool {
         self.slices.is_empty()
     }

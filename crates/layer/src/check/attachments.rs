@@ -90,7 +90,6 @@ impl Operation for Use<'_> {
     }
 }
 
-/// Returns a blob's length and digest.
 async fn digest_of(inner: &Inner, instance: &Instance, blob_id: &[u8]) -> Result<(u64, Vec<u8>)> {
     let (mut length, mut hash) = (0, Sha256::new());
     let mut range = instance.keys.blob_rows(blob_id);

@@ -27,7 +27,6 @@ use crate::store::transaction::Transaction;
 /// The size of a document's revisions above which the checker skips it.
 const DOCUMENT_BYTES_MAX: u64 = 64 * BODY_BYTES_MAX;
 
-/// The sums over documents.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
     pub documents: u64,
@@ -64,13 +63,11 @@ impl Sums {
     }
 }
 
-/// The result of checking one document.
 #[derive(Debug, Default)]
 pub(crate) struct DocumentReport {
     pub keys: u64,
     pub violations: Vec<String>,
     pub sums: Sums,
-    /// Its share of its partition, in a partitioned database.
     pub partition: Option<(String, PartitionSums)>,
 }
 
@@ -95,13 +92,11 @@ pub(crate) struct DocumentCheck<'a> {
     pub compacted: &'a proto::Compacted,
     /// True if the database has channels, as of the transaction.
     pub has_channels: bool,
-    /// Permits for reading large bodies: many documents are checked concurrently.
     pub large: &'a Semaphore,
 }
 
 type BodyRows = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A document's keys by type.
 #[derive(Default)]
 struct Parts {
     info: Option<Vec<u8>>,
@@ -162,7 +157,6 @@ impl DocumentCheck<'_> {
         Ok(parts)
     }
 
-    /// Checks leaves, winner and ancestry.
     fn revisions(&self, info: &Info, parts: &Parts, wrong: &mut Vec<String>) {
         if parts.leaves.len() as u64 != u64::from(info.leaf_count) {
             wrong.push(format!("{} leaves, its info says {}", parts.leaves.len(), info.leaf_count));
@@ -208,7 +202,6 @@ impl DocumentCheck<'_> {
         }
     }
 
-    /// Checks the bodies of all revisions.
     async fn bodies(&self, info: &Info, parts: &Parts, sums: &mut Sums, wrong: &mut Vec<String>) -> Result<()> {
         let empty = BodyRows::new();
         for rev in parts.bodies.keys() {
@@ -321,7 +314,6 @@ impl DocumentCheck<'_> {
         Ok(rows.iter().map(|(path, value)| (path.to_vec(), value.to_vec())).collect())
     }
 
-    /// Checks the document's entries in the indexes.
     async fn entries(&self, info: &Info, parts: &Parts, wrong: &mut Vec<String>) -> Result<()> {
         let (trx, instance) = (self.trx, self.instance);
         let leaves: HashSet<RevId> = parts.leaves.iter().map(|(_, rev, _)| rev.clone()).collect();

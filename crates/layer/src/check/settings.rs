@@ -22,7 +22,6 @@ struct ReadSettings<'a> {
 }
 
 impl Operation for ReadSettings<'_> {
-    /// The number of settings, and the violations.
     type Output = (u64, Vec<String>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

@@ -41,7 +41,6 @@ pub(super) async fn check(inner: &Inner, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// The number of keys, the violations, and the rest of the range.
 type Page = (usize, Vec<String>, Option<KeyRange>);
 
 async fn page(inner: &Inner, report: &mut Report, mut page: impl Operation<Output = Page>) -> Result<Option<KeyRange>> {

@@ -56,7 +56,6 @@ pub(super) async fn check(inner: &Inner, names: &[String], report: &mut Report) 
     Ok(())
 }
 
-/// Checks that the secrets of sessions can be read.
 struct Secrets<'a> {
     inner: &'a Inner,
 }
@@ -70,14 +69,12 @@ impl Operation for Secrets<'_> {
     }
 }
 
-/// A page of due work.
 struct Page<'a> {
     inner: &'a Inner,
     range: KeyRange,
 }
 
 impl Operation for Page<'_> {
-    /// Kinds and names, violations, and the rest of the range.
     type Output = (Vec<(u64, String)>, Vec<String>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

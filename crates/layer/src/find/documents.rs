@@ -86,7 +86,6 @@ impl<'a> Matcher<'a> {
         self.paused.take()
     }
 
-    /// Returns the time spent matching documents, without waits.
     pub(crate) fn matched(&self) -> Duration {
         self.matched
     }
@@ -155,7 +154,6 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Matches a document for one slice, and adds up the time.
     fn slice(
         &mut self,
         info: &Info,
@@ -228,7 +226,6 @@ impl<'a> Documents<'a> {
         Documents { within, ids, known, ahead: 0, reads: VecDeque::new(), bytes: 0 }
     }
 
-    /// Returns the bytes of the documents read.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

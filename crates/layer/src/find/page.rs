@@ -45,14 +45,12 @@ const WAITED_FOR: Duration = if cfg!(test) { Duration::ZERO } else { Duration::f
 /// A page with fewer rows is not read ahead.
 const AHEAD_ROWS_MIN: usize = if cfg!(test) { 3 } else { 64 };
 
-/// The beginning of a page.
 #[derive(Debug, Clone)]
 pub(crate) struct PagePosition {
     /// The page begins behind this key; `None`: at the beginning.
     behind: Option<Vec<u8>>,
     /// Rows that are skipped without reading their documents.
     skip: u64,
-    /// The most rows of the page.
     rows_max: usize,
     pace: Pace,
     /// The paused match of its first document.
@@ -89,7 +87,6 @@ impl PagePosition {
     }
 }
 
-/// A selected document.
 pub(crate) struct SelectedRow {
     /// The number of rows examined up to and including this one.
     pub ordinal: u64,
@@ -102,10 +99,8 @@ pub(crate) struct SelectedRow {
     pub is_dropped: bool,
 }
 
-/// A page that was read.
 pub(crate) struct PageRead {
     pub instance: InstanceId,
-    /// The number of rows examined.
     pub examined: u64,
     pub found: Vec<SelectedRow>,
     pub next: Option<PagePosition>,
@@ -261,27 +256,21 @@ fn rows_of<'r>(
     read.iter().map(row).collect()
 }
 
-/// The outcome of examining a row.
 enum RowOutcome {
     NotSelected,
-    /// The row's key and document.
     Selected(Value<'static>, Option<FoundDocument>),
-    /// The match of its document has paused.
     Paused,
 }
 
-/// A row under examination.
 struct ExaminedRow<'a> {
     query: &'a Query,
     within: &'a Within<'a>,
     /// True if it is skipped whatever it contains.
     passes: bool,
-    /// True for a design document.
     is_dropped: bool,
 }
 
 impl ExaminedRow<'_> {
-    /// Examines a row, and its document if needed.
     async fn examine(
         &self,
         id: &str,

@@ -14,7 +14,6 @@ use crate::waits;
 /// Some are prefixes of others; two are equal in the order of strings; ids of some sort among those of others.
 const PARTITIONS: [&str; 6] = ["a", "a!", "aa", "a\\u0000", "\u{e9}", "e\u{301}"];
 
-/// The partition as JSON text.
 fn partition_of(at: usize) -> String {
     PARTITIONS[at % PARTITIONS.len()].to_owned()
 }
@@ -23,7 +22,6 @@ fn ids(at: usize, id: &str) -> String {
     format!("{}:{id}", partition_of(at).replace("\\u0000", "\0"))
 }
 
-/// A design document whose indexes cover all partitions.
 fn of_all(maps: &[&str]) -> String {
     design(maps).replacen('{', r#"{"options":{"partitioned":false},"#, 1)
 }

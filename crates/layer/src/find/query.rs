@@ -74,7 +74,6 @@ pub struct FoundRow {
 /// A plan with everything that its execution needs.
 pub(crate) struct Query {
     pub index: Index,
-    /// The number of a json index.
     pub number: Option<u64>,
     /// The partition to read, for an index per partition.
     pub partition: Option<String>,
@@ -92,12 +91,10 @@ pub(crate) struct Query {
     pub counts_each: bool,
     pub stop: Option<Stop>,
     pub has_waiters: Option<Stop>,
-    /// The indexes with which the query was planned.
     pub indexes: JsonIndexes,
 }
 
 impl Query {
-    /// Returns the query's json index within a transaction.
     pub(crate) fn among<'a>(&'a self, within: &'a Within<'a>, number: u64) -> Among<'a> {
         let places = RowPlaces(self.partition.as_deref());
         Among { within, number, index: &self.index, places, snapshot: true, written: None }

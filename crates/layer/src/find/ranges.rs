@@ -15,10 +15,8 @@ use crate::store::keys::{KeyRange, Keys};
 use crate::store::transaction::Transaction;
 use futures_util::stream::{FuturesOrdered, StreamExt};
 
-/// The number of ranges that are read concurrently.
 const RANGES_AT_ONCE: usize = 16;
 
-/// Returns the key ranges of an index of fields.
 pub(crate) async fn of_keys(among: Among<'_>, ranges: &[flatbed_mango::KeyRange]) -> Result<Vec<KeyRange>> {
     let mut all = Vec::with_capacity(ranges.len());
     for range in ranges {
@@ -71,7 +69,6 @@ async fn entry_of(among: Among<'_>, bookmark: &Bookmark) -> Result<Vec<u8>> {
     })
 }
 
-/// Returns whether a text is no longer than an id may be.
 fn is_id(text: &str) -> bool {
     text.len() <= DOCUMENT_ID_BYTES_MAX
 }
@@ -82,7 +79,6 @@ fn cut_id(text: &str) -> &str {
     text.get(..end.unwrap_or_default()).unwrap_or_default()
 }
 
-/// Returns the key ranges of document ids.
 pub(crate) fn of_ids(keys: &Keys, ranges: &[IdRange]) -> Vec<KeyRange> {
     let all = keys.all_docs();
     let after = |id: &str| [keys.all_docs_entry(id).as_slice(), &[0]].concat();
@@ -139,7 +135,6 @@ pub(crate) fn behind(ranges: Vec<KeyRange>, key: &[u8], reverse: bool) -> Vec<Ke
     clipped.filter(|range| range.begin < range.end).collect()
 }
 
-/// A page of rows.
 pub(crate) struct RowPage {
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     /// True if more rows may follow.

@@ -58,7 +58,6 @@ pub(super) async fn put_all(db: &Database, documents: &[(String, String)]) {
     }
 }
 
-/// A design document with an index for each of these maps.
 pub(super) fn design(maps: &[&str]) -> String {
     let view =
         |(at, map): (usize, &&str)| format!(r#""i{at}":{{"map":{map},"reduce":"_count","options":{{"def":{{}}}}}}"#);
@@ -94,7 +93,6 @@ pub(super) async fn assert_clean(db: &Database) {
     assert!(report.is_clean(), "{report:#?}");
 }
 
-/// All documents, with their special members.
 async fn everything(db: &Database) -> Vec<(String, Value<'static>)> {
     let mut walk = db.all_docs(AllDocsQuery { include_docs: true, ..AllDocsQuery::default() });
     let mut all = Vec::new();

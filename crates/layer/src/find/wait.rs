@@ -25,7 +25,6 @@ impl Reader {
     }
 }
 
-/// Reads which indexes of a database are not readable yet.
 struct ReadUnbuilt<'a> {
     inner: &'a Inner,
     name: &'a str,

@@ -20,7 +20,6 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 /// The polling interval for whether groups have followed.
 const LOOKS: Duration = Duration::from_millis(100);
 
-/// Wakes followers after this process has written documents.
 pub(crate) fn wake<'a>(database: &Database, ids: impl IntoIterator<Item = &'a str>) {
     let Reader { inner, name, .. } = database.reader();
     if inner.views.functions().is_none() {
@@ -55,16 +54,13 @@ async fn wake_all(reader: &Reader) -> Result<Arc<Instance>> {
     Ok(instance)
 }
 
-/// The outcome of attending a database's groups.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Attended {
     /// All have followed, or cannot.
     Through,
     /// All have followed, and an unnamed group is to be removed at this time, in milliseconds of Unix time.
     Until(u64),
-    /// The time was over first.
     Unfinished,
-    /// Other processes follow them.
     Elsewhere,
 }
 

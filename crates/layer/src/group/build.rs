@@ -44,11 +44,9 @@ const LOOKS: Duration = if cfg!(test) { Duration::from_millis(50) } else { Durat
 /// The timeout for returning leases. Afterwards other processes notice by themselves.
 const LEAVES_IN: Duration = Duration::from_secs(5);
 
-/// The reason why a build ended.
 pub(super) enum Outcome {
     /// The group can be followed, and read once it is current.
     Built,
-    /// The group is gone, another process works on it, or this one stops.
     Elsewhere,
     /// A row's label does not fit: the group must be rebuilt.
     Anew,
@@ -73,7 +71,6 @@ pub(super) async fn build_rows(job: &Arc<Job>, progress: &ViewProgress) -> Resul
     outcome
 }
 
-/// Builds the nodes above complete rows.
 pub(super) async fn build_nodes(job: &Job) -> Result<Outcome> {
     if let Some(outcome) = later::enter(job).await? {
         return Ok(outcome);
@@ -110,7 +107,6 @@ fn next_range(page: &mut VecDeque<AllDocsRow>, most: usize) -> Option<Vec<AllDoc
     (!range.is_empty()).then_some(range)
 }
 
-/// A message of the reader of a build.
 enum ReaderMessage {
     Lease(Lease),
     /// Documents of the lease that begins at `of`, behind `from` and up to `until`.
@@ -120,9 +116,7 @@ enum ReaderMessage {
         from: String,
         until: String,
     },
-    /// All of the lease's documents were read.
     End(String, Token),
-    /// All rows are built.
     Over,
     Gone,
 }
@@ -189,7 +183,6 @@ async fn read_lease(
     Ok(None)
 }
 
-/// A completed task.
 enum CompletedTask {
     /// A range of the lease that begins at `from`. If `failed` is set, the range is built only up to `until`. `wrote`
     /// is `None`: the group is gone.
@@ -207,7 +200,6 @@ enum CompletedTask {
     Beat(Option<(Vec<String>, u64)>),
 }
 
-/// A lease of this process.
 struct Part {
     token: Token,
     /// All documents up to here are built.
@@ -222,11 +214,9 @@ struct Part {
     moved_at: Instant,
 }
 
-/// A running build.
 struct Building<'a> {
     job: &'a Arc<Job>,
     work: JoinSet<Result<CompletedTask>>,
-    /// By their beginnings.
     parts: HashMap<String, Part>,
     beats: u64,
     is_beating: bool,
@@ -268,7 +258,6 @@ impl<'a> Building<'a> {
         }
     }
 
-    /// Handles a message of the reader.
     fn take(&mut self, read: ReaderMessage) -> Option<Outcome> {
         match read {
             ReaderMessage::Over => return Some(Outcome::Built),
@@ -364,7 +353,6 @@ impl<'a> Building<'a> {
         self.parts.iter().map(held).collect()
     }
 
-    /// Ends a lease if all of it is built.
     fn end(&mut self, from: &str) {
         if self.parts.get(from).is_none_or(|part| !part.is_read || part.under_way > 0) {
             return;
@@ -378,7 +366,6 @@ impl<'a> Building<'a> {
         });
     }
 
-    /// Renews the leases.
     fn beat(&mut self) {
         let clock = self.job.clock();
         if self.job.is_waiting() {
@@ -402,7 +389,6 @@ impl<'a> Building<'a> {
         });
     }
 
-    /// Returns unbuilt leases to other processes.
     async fn leave(&mut self) {
         self.work.shutdown().await;
         let held = self.held();

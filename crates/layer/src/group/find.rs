@@ -21,20 +21,16 @@ use crate::view_updates::LoadedGroup;
 /// The most reads of a design document that changes concurrently.
 const READS_MAX: usize = 30;
 
-/// A group as a design document currently defines it.
 pub(super) struct CurrentGroup {
     pub instance: Arc<Instance>,
     pub number: u64,
     pub loaded: Arc<LoadedGroup>,
 }
 
-/// The definition of a design document.
 pub(super) enum GroupLookup {
     /// A group with storage.
     Group(CurrentGroup),
-    /// A group that is created by the first query.
     NotKept(GroupDefinition),
-    /// No views.
     Nothing,
 }
 
@@ -170,7 +166,6 @@ struct Enter<'a> {
 
 enum EnterOutcome {
     Named,
-    /// The document has changed.
     Changed,
     /// The limit of groups is reached.
     NoRoom,

@@ -31,9 +31,7 @@ const RUN_BYTES_MAX: usize = 400_000;
 /// The contents of a feed row that maps need.
 const EXTRAS: Extras = Extras { leaves: false, documents: Documents::WithAllLeaves };
 
-/// The reason why following ended.
 pub(super) enum Outcome {
-    /// No changes have arrived for a while.
     Idle,
     /// The group is gone, another process follows it, or this one stops.
     Elsewhere,
@@ -64,7 +62,6 @@ impl Run {
         self.documents.len() >= RUN_DOCUMENTS_MAX || self.bytes >= RUN_BYTES_MAX
     }
 
-    /// Keeps the last change of each document.
     fn newest(self) -> (Vec<Seq>, Vec<ToMap>) {
         let last: HashMap<String, usize> =
             self.documents.iter().enumerate().map(|(at, (_, document))| (document.id.clone(), at)).collect();
@@ -79,12 +76,10 @@ struct ReadRun {
     documents: Vec<ToMap>,
     /// The sequence of each document's last change, ascending.
     seqs: Vec<Seq>,
-    /// The feed's position after the run.
     last_seq: Option<Seq>,
     ended_as_of: Option<i64>,
 }
 
-/// A mapped run, or a mapped part of one.
 struct MappedRun {
     documents: Vec<PreparedDocument>,
     seqs: Vec<Seq>,
@@ -94,9 +89,7 @@ struct MappedRun {
     permit: MemoryPermit,
 }
 
-/// The outcome of entering a run.
 enum EnteredRun {
-    /// All of it is entered.
     All,
     /// Newer purges must be entered before the rest of the run is read again. `ended_as_of`: the run has no rest, and
     /// with the purges the group is complete up to this read version.
@@ -108,7 +101,6 @@ enum EnteredRun {
     Anew,
 }
 
-/// Follows changes from the group's position on.
 pub(super) async fn follow(job: &Job, progress: ViewProgress) -> Result<Outcome> {
     let mut progress = match finish(job, progress).await? {
         Finished::Stands(progress) => progress,
@@ -247,7 +239,6 @@ impl Feed {
         Ok(ReadRun { documents, seqs, last_seq, ended_as_of })
     }
 
-    /// Maps a run, or the first part of it.
     async fn map(&mut self, job: &Job, run: ReadRun) -> Result<MappedRun> {
         let ReadRun { documents, mut seqs, last_seq, ended_as_of } = run;
         let MappedPart { documents, rest, permit, .. } = map(job, documents).await?;
@@ -301,7 +292,6 @@ impl Feed {
         }
     }
 
-    /// Reads a page of by-seq.
     async fn page(&mut self, job: &Job, run: &mut Run) -> Result<()> {
         let page = self.changes.next_page().await?;
         for row in page.rows {

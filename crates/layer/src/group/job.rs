@@ -19,7 +19,6 @@ use crate::view_functions::{FunctionFailure, GroupFunctions, ReduceInput, Reduct
 use crate::view_updates::memory::{MemoryPermit, UNIT_BYTES};
 use crate::view_updates::{GroupId, GroupState, LoadedGroup, ViewTask, hex};
 
-/// A group that this process works on.
 pub(super) struct Job {
     pub reader: Reader,
     pub id: GroupId,
@@ -68,7 +67,6 @@ impl Job {
         &self.loaded.definition
     }
 
-    /// The group's index number in the record.
     pub(super) fn number(&self) -> u64 {
         self.id.1
     }
@@ -93,7 +91,6 @@ impl Job {
         Ok((resource, self.clock().since(began)))
     }
 
-    /// Returns whether a task of the group waits for a shared resource.
     pub(super) fn is_waiting(&self) -> bool {
         self.state.resource_waits.load(Ordering::Relaxed) > 0
     }
@@ -119,7 +116,6 @@ impl Job {
         self.wait(turns.acquire(self.id.0, UNIT_BYTES)).await
     }
 
-    /// Returns whether the database still has the group and this process is not stopping.
     pub(super) async fn is_wanted(&self) -> Result<bool> {
         let Reader { inner, name, .. } = &self.reader;
         Ok(!self.is_closing() && self.reader.read(&mut ReadStanding { inner, name, id: self.id }).await?.is_some())

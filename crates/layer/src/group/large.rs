@@ -12,11 +12,9 @@ use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::large::under_way;
 
-/// The outcome.
 pub(super) enum Finished {
     /// No document is partly changed, and this is the group's progress.
     Stands(Box<ViewProgress>),
-    /// The group is gone, or another process follows it.
     Elsewhere,
     /// A row's label does not fit: the group must be rebuilt.
     Anew,

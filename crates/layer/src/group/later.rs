@@ -30,12 +30,10 @@ use crate::view::prepare::PreparedDocument;
 /// The number of documents read at once: each may have 8 MB, and is mapped as text.
 const READ_AT_ONCE: usize = if cfg!(test) { 3 } else { 4 };
 
-/// The number of ids noted in one transaction.
 pub(super) const NOTED_AT_ONCE: usize = 50;
 
 /// Notes documents of a lease to be entered later.
 pub(super) struct Note<'a> {
-    /// The beginning of the lease, and its token.
     pub lease: (&'a str, Token),
     pub ids: &'a [String],
 }

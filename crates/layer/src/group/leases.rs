@@ -28,16 +28,13 @@ use crate::view::apply::write_rows;
 use crate::view::build::{NODES, ROWS};
 use crate::view::prepare::PreparedDocument;
 
-/// The documents of a lease.
 const LEASE_DOCUMENTS: i32 = if cfg!(test) { 30 } else { 4_000 };
 
 /// The time without renewal after which a lease is taken over.
 const SILENCE_MAX: Duration = if cfg!(test) { Duration::from_secs(3) } else { Duration::from_secs(5) };
 
-/// The most leases of all processes.
 const LEASES_MAX: usize = 500;
 
-/// The mark of a holder.
 pub(super) type Token = [u8; 16];
 
 /// A lease of this process.
@@ -76,7 +73,6 @@ impl Others {
         seen.get(from).is_some_and(|(before, _, since)| before == lease && clock.since(*since) >= SILENCE_MAX)
     }
 
-    /// Records the current leases.
     fn see(&self, clock: &Clock, leases: &[(String, ViewLease, ViewLeasePlace)]) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let mut now = HashMap::new();
@@ -90,7 +86,6 @@ impl Others {
         *seen = now;
     }
 
-    /// Records a token of this process.
     pub(super) fn is_own(&self, token: Token) {
         self.own.lock().unwrap_or_else(PoisonError::into_inner).insert(token);
     }
@@ -103,12 +98,10 @@ pub(super) struct TakeLease<'a> {
     pub token: Token,
 }
 
-/// The outcome of taking a lease.
 pub(super) enum TakeLeaseOutcome {
     Lease(Lease),
     /// Everything is leased to other processes.
     Nothing,
-    /// All rows are built.
     Over,
 }
 
@@ -197,16 +190,13 @@ impl WithinGroup<'_> {
 
 /// Writes the rows of a lease's first documents.
 pub(super) struct WriteRows<'a, 'p> {
-    /// The beginning of the lease, and its token.
     pub lease: (&'a str, Token),
     pub documents: &'a [PreparedDocument],
     pub pace: &'a mut Paced<'p>,
 }
 
-/// The outcome of writing rows.
 #[derive(Debug)]
 pub(super) enum WriteOutcome {
-    /// The number of documents written.
     Documents(usize),
     /// A row's label does not fit: the group must be rebuilt.
     Full,
@@ -237,7 +227,6 @@ impl Work for WriteRows<'_, '_> {
     }
 }
 
-/// A lease and its progress.
 #[derive(Debug, Clone)]
 pub(super) struct LeaseProgress {
     pub from: String,
@@ -286,12 +275,10 @@ pub(super) struct EndLease<'a> {
     pub held: &'a LeaseProgress,
 }
 
-/// The outcome of ending a lease.
 #[derive(Debug)]
 pub(super) enum EndLeaseOutcome {
     /// Other leases are left.
     Lease,
-    /// All rows are built.
     Rows,
     /// The lease has another holder.
     Lost,

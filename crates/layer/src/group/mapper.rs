@@ -27,7 +27,6 @@ const REASON_CHARACTERS: usize = 200;
 /// a time.
 const LARGE_JSON_BYTES: usize = 16 << 20;
 
-/// A document to be mapped.
 #[derive(Debug)]
 pub(super) struct ToMap {
     pub id: String,
@@ -35,19 +34,15 @@ pub(super) struct ToMap {
     pub document: Option<Document>,
 }
 
-/// A mapped prefix of a list of documents.
 pub(super) struct MappedPart {
     /// The mapped documents, at least one unless the list was empty.
     pub documents: Vec<PreparedDocument>,
     /// The remaining documents. The caller maps them after it has written `documents`.
     pub rest: Vec<ToMap>,
-    /// The memory of the rows of `documents`.
     pub permit: MemoryPermit,
-    /// The time that the task spent waiting for shared resources.
     pub waited: Duration,
 }
 
-/// Returns whether a document with this id may have rows in a group.
 fn is_mapped(job: &Job, id: &str) -> bool {
     job.definition().options.include_design || !DocumentId::of(id).is_design()
 }
@@ -249,7 +244,6 @@ fn is_tried(job: &Job, ToMap { id, document }: &ToMap) -> bool {
     document.as_ref().is_some_and(|document| job.state.runaways.is_tried(id, &document.rev))
 }
 
-/// Counts and logs a document that is set aside.
 fn report_set_aside(job: &Job, id: &str, failure: &FunctionFailure) {
     job.reader.inner.metrics.view_documents_failed.add(1);
     let Some(left_out) = job.state.lines.line(LoggedFailure::SetAside) else { return };

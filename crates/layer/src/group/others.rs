@@ -86,7 +86,6 @@ pub(super) async fn wait_for_holder(reader: &Reader, id: GroupId, state: &GroupS
     }
 }
 
-/// Waits until the next poll.
 async fn pause(reader: &Reader, state: &GroupState, watch: &mut Option<Watch>, is_waited_for: bool) {
     let (mut closing, clock) = (reader.inner.closing.subscribe(), &reader.inner.clock);
     let looks = if is_waited_for && watch.is_none() { LOOKS_UNWATCHED } else { LOOKS };

@@ -35,11 +35,9 @@ const LACKING_BYTES_MAX: usize = 1_000_000;
 /// The length of the part of a stamp that all records of one purge share.
 const COMMIT_BYTES: usize = 10;
 
-/// The outcome of entering purges.
 pub(super) enum Outcome {
     /// The group has entered all purges up to the counter; its progress.
     Entered(Box<ViewProgress>),
-    /// The group is gone, or another process follows it.
     Elsewhere,
     /// A row's label does not fit: the group must be rebuilt.
     Anew,
@@ -146,7 +144,6 @@ pub(super) async fn lacking(
 
 /// A page of the log of purges behind a stamp.
 struct LogPage {
-    /// Stamps and ids of documents.
     records: Vec<(Vec<u8>, String)>,
     is_all: bool,
 }
@@ -173,7 +170,6 @@ impl LogPage {
         Ok(LogPage { records, is_all })
     }
 
-    /// The number of purges in the page.
     fn commits(&self) -> i64 {
         let commits: BTreeSet<&[u8]> = self.records.iter().map(|(stamp, _)| commit_of(stamp)).collect();
         commits.len() as i64
@@ -191,12 +187,9 @@ fn commit_of(stamp: &[u8]) -> &[u8] {
 /// Reads a part of the new purges, and the documents in their current state.
 struct Purged {
     documents: Vec<ToMap>,
-    /// The number of these purges.
     commits: i64,
-    /// The stamp of the last one.
     last: Option<Vec<u8>>,
     is_all: bool,
-    /// The counter of purges.
     purges: i64,
 }
 

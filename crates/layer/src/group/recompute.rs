@@ -27,14 +27,11 @@ use crate::view::written::WrittenReduces;
 /// The documents compared in a transaction, and the documents' lists read in one.
 const PAGE: usize = 100;
 
-/// The result of a recomputation.
 #[derive(Debug, Default)]
 pub(crate) struct Recomputed {
-    /// The number of documents mapped and compared.
     pub documents: u64,
     /// The number of documents skipped since the group was behind them, or they changed meanwhile.
     pub passed_over: u64,
-    /// One sentence for each violation.
     pub violations: Vec<String>,
 }
 
@@ -73,7 +70,6 @@ pub(crate) async fn recompute(reader: &Reader, instance: &Instance, group: &prot
     Ok(found)
 }
 
-/// Maps documents part by part and compares their rows with the stored ones.
 async fn compare(job: &Job, instance: &Instance, mut to_map: Vec<ToMap>, found: &mut Recomputed) -> Result<()> {
     let (number, before) = (job.number(), to_map.len());
     let ids = to_map.iter().map(|document| document.id.clone()).collect();
@@ -128,7 +124,6 @@ impl Reached {
         Ok(progress.map(|progress| Reached { stamp: progress.stamp }))
     }
 
-    /// Returns whether the group has entered a change at this sequence.
     fn covers(&self, stamp: &[u8; STAMP_BYTES]) -> bool {
         stamp[..] <= self.stamp[..]
     }
@@ -161,7 +156,6 @@ struct Compare<'a> {
 }
 
 impl Operation for Compare<'_> {
-    /// The result, and the length of the compared prefix, at least one.
     type Output = (Recomputed, usize);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -203,7 +197,6 @@ struct Orphans<'a> {
 }
 
 impl Operation for Orphans<'_> {
-    /// The violations, and the key to continue at.
     type Output = (Vec<String>, Option<Vec<u8>>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

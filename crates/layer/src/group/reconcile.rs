@@ -93,7 +93,6 @@ struct FindGone<'a> {
 }
 
 impl Operation for FindGone<'_> {
-    /// The ids, and the first key of the next page.
     type Output = (Vec<String>, Option<Vec<u8>>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

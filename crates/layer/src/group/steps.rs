@@ -25,21 +25,17 @@ use crate::view::known::new_mark;
 use crate::view::large::{may_enter, tidy};
 use crate::view::prepare::PreparedDocument;
 
-/// A group's state, and that of its database.
 pub(super) struct Standing {
     pub instance: Arc<Instance>,
     /// The group in the record.
     pub group: proto::Index,
     /// `None`: the group is new, or the progress belongs to an earlier incarnation of the database.
     pub progress: Option<ViewProgress>,
-    /// The newest sequence.
     pub last_seq: Seq,
-    /// The number of purges in the database.
     pub purges: i64,
 }
 
 impl Standing {
-    /// Returns whether the group has everything in the database.
     pub(super) fn is_through(&self) -> bool {
         self.progress.as_ref().is_some_and(|progress| is_through(progress, &self.last_seq, self.purges))
     }
@@ -105,14 +101,12 @@ pub(super) fn row_bytes(documents: &[PreparedDocument]) -> usize {
     documents.iter().map(PreparedDocument::memory_bytes).sum()
 }
 
-/// A transaction of a job.
 pub(super) struct Step<'a, W> {
     pub job: &'a Job,
     pub work: W,
     pub large_reads: LargeReadGate,
 }
 
-/// The work of a job's transaction.
 pub(super) trait Work: Send {
     type Output: Send;
 
@@ -127,7 +121,6 @@ pub(super) trait Work: Send {
     fn record_wait(&mut self, _time: Duration) {}
 }
 
-/// The transaction of a job.
 pub(super) struct WithinGroup<'a> {
     pub job: &'a Job,
     pub trx: &'a Transaction,
@@ -280,9 +273,7 @@ impl Work for Nodes<'_> {
     }
 }
 
-/// Enters a run of changes.
 pub(super) struct Enter<'a, 'p> {
-    /// The group's position.
     pub stamp: &'a [u8],
     /// The group's count of purges. Later purges may concern documents of the run.
     pub purges: i64,
@@ -296,7 +287,6 @@ pub(super) struct Enter<'a, 'p> {
     pub pace: &'a mut Paced<'p>,
 }
 
-/// The outcome of entering a run.
 pub(super) enum EnterOutcome {
     /// The number of leading documents that are entered, and the group's position. `is_tidy`: no leftovers are to be
     /// cleared. `purged`: newer purges are to be entered; the group's progress.
@@ -387,7 +377,6 @@ pub(super) fn drained(progress: &ViewProgress) -> i64 {
     i64::try_from(progress.drained_version).unwrap_or_default()
 }
 
-/// The purges that a group has entered.
 pub(super) struct EnteredPurges {
     /// Their count.
     pub purges: i64,
@@ -464,7 +453,6 @@ impl Work for EnterPurged<'_, '_> {
     }
 }
 
-/// Returns the position of a group.
 pub(super) fn place_of(progress: &ViewProgress) -> Result<Seq> {
     let stamp: [u8; STAMP_BYTES] = progress
         .stamp

@@ -35,10 +35,8 @@ use crate::view::undo::{GroupReads, shown};
 use crate::{AllDocsQuery, Edit, ViewUpdate};
 use functions::{Texts, emitted_by};
 
-/// Key, id and value of a row.
 type Row = (String, String, String);
 
-/// Reads a page of all rows of a view.
 struct ReadAll<'a> {
     view: &'a View,
     waits: Option<futures_util::future::BoxFuture<'static, Result<()>>>,
@@ -62,7 +60,6 @@ impl Operation for ReadAll<'_> {
     }
 }
 
-/// Reads all rows of a view, with the given freshness.
 pub(super) async fn rows(reader: &Reader, design: &str, view: &str, update: ViewUpdate) -> Result<Vec<Row>> {
     loop {
         let view = reader.view(design, view, update).await?;
@@ -109,7 +106,6 @@ pub(super) async fn put(db: &Database, id: &str, body: Option<&str>) {
     }
 }
 
-/// Defines views by their maps.
 pub(super) async fn define(db: &Database, design: &str, maps: &[(&str, &str)]) {
     let views: Vec<String> = maps
         .iter()
@@ -148,12 +144,10 @@ pub(super) async fn compare(reader: &Reader, design: &str, view: &str, map: &str
     assert_eq!(found, recomputed(reader, map).await, "{design} {view}");
 }
 
-/// The violations in a database, including its groups.
 pub(super) async fn violations(reader: &Reader) -> Vec<String> {
     crate::check::check_database(reader, |_| {}).await.unwrap().violations
 }
 
-/// The state of the only group of a database.
 async fn standing(reader: &Reader) -> Standing {
     reader.exists().await.unwrap();
     let Reader { inner, name, .. } = reader;
@@ -162,7 +156,6 @@ async fn standing(reader: &Reader) -> Standing {
     reader.read(&mut ReadStanding { inner, name, id: (instance.record.namespace, number) }).await.unwrap().unwrap()
 }
 
-/// A database with functions of views.
 async fn mapped() -> (Database, Storage) {
     let (db, storage) = database().await;
     db.inner.views.run_by(Arc::new(Texts::default()));

@@ -37,7 +37,6 @@ const PAUSE_WAITED_FOR: Duration = Duration::from_secs(1);
 /// `transaction_too_large`, `key_too_large` and `value_too_large`: a retry fails again.
 const NEVER_WRITTEN: [i32; 3] = [2101, 2102, 2103];
 
-/// Makes this process follow a group unless another one does.
 pub(super) fn ensure(reader: &Reader, id: GroupId) {
     let state = reader.inner.views.group(id);
     if reader.inner.views.functions().is_none() {
@@ -54,7 +53,6 @@ pub(super) fn ensure(reader: &Reader, id: GroupId) {
     }
 }
 
-/// Follows while work is left or requests arrive.
 async fn run(reader: Reader, id: GroupId, state: Arc<GroupState>) {
     let _held = reader.inner.metrics.view_updates_running.hold();
     let (mut pause, clock) = (PAUSE_FIRST, &reader.inner.clock);
@@ -247,7 +245,6 @@ async fn work(job: &Arc<Job>, mut progress: ViewProgress, full: &mut u32) -> Res
     Ok(false)
 }
 
-/// Returns the groups of a database that design documents name.
 pub(super) fn ids_of(instance: &crate::instance::Instance) -> Vec<GroupId> {
     let namespace = instance.record.namespace;
     let named = groups_of(&instance.record).filter(|group| !group.named_by.is_empty());

@@ -32,7 +32,6 @@ impl IndexMaintainer for AllDocs {
     }
 }
 
-/// Checks a document's entry.
 pub(crate) async fn check_document(
     trx: &Transaction,
     instance: &Instance,

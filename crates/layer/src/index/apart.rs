@@ -22,7 +22,6 @@ pub(crate) fn digest_in(instance: &Instance, what: &str) -> Sha256 {
     digest
 }
 
-/// Adds bytes to a digest, prefixed by their length.
 pub(crate) fn add(digest: &mut Sha256, bytes: &[u8]) {
     digest.update((bytes.len() as u64).to_be_bytes());
     digest.update(bytes);

@@ -36,7 +36,6 @@ const STEP_DOCUMENTS_MAX: usize = if cfg!(test) { 10 } else { 2_000 };
 /// The documents of the first step, when their size is not known yet.
 const FIRST_DOCUMENTS: usize = if cfg!(test) { 10 } else { 250 };
 
-/// The number of concurrent reads of single documents.
 const READS_AT_ONCE: usize = 16;
 
 /// The approximate limit of entries and conflicts that a step writes, in bytes; one document may exceed it.
@@ -61,12 +60,10 @@ async fn read_progress(within: &Within<'_>, number: u64, snapshot: bool) -> Resu
     Ok(found.map(|bytes| proto::IndexProgress::decode(&*bytes)).transpose()?)
 }
 
-/// Returns the id of a document that was put off.
 fn noted_id(value: &[u8]) -> Result<String> {
     String::from_utf8(value.to_vec()).map_err(|_| Error::Corrupt("a noted id is not UTF-8".to_owned()))
 }
 
-/// Returns a database's unbuilt indexes.
 pub(crate) fn unbuilt(record: proto::DatabaseRecord) -> impl Iterator<Item = proto::Index> {
     record.indexes.into_iter().filter(|index| !index.readable)
 }
@@ -95,20 +92,15 @@ impl Pace {
         Pace { documents, average_bytes }
     }
 
-    /// The number of documents read as one range.
     fn of_range(self) -> usize {
         usize::try_from(RANGE_BYTES / self.average_bytes).unwrap_or(usize::MAX).max(1)
     }
 }
 
-/// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StepOutcome {
-    /// More steps are needed.
     On,
-    /// The index is readable.
     Built,
-    /// The index does not exist any more.
     Gone,
 }
 
@@ -117,7 +109,6 @@ pub(crate) struct Step<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
     pub number: u64,
-    /// The number of attempts.
     pub attempts: u32,
     pub preparations: Preparations,
     /// The documents that the last attempt entered.
@@ -125,7 +116,6 @@ pub(crate) struct Step<'a> {
     /// The documents entered, including those of earlier steps.
     pub entered_in_all: u64,
     pub pace: Pace,
-    /// The pace of the next step.
     pub next_pace: Pace,
 }
 
@@ -290,7 +280,6 @@ impl Operation for Step<'_> {
 }
 
 impl Step<'_> {
-    /// Marks the index as readable.
     fn built(&self, within: &Within<'_>) -> StepOutcome {
         let mut record = within.instance.record.clone();
         let is_it = |index: &&mut proto::Index| index.number == self.number;

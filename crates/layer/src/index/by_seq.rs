@@ -32,7 +32,6 @@ impl BySeq {
         BySeq { greatest_user_version: None, selecting: Selecting::of(instance) }
     }
 
-    /// Clears the entries of a document's old state.
     fn leave(&self, within: &Within<'_>, old: &Info) -> Result<()> {
         let Within { trx, instance, .. } = *within;
         let (quiet, seq) = (Quiet(trx), Seq::new(instance.incarnation(), old.stamp));
@@ -112,14 +111,12 @@ impl IndexMaintainer for BySeq {
     }
 }
 
-/// Returns the key of a document's entry.
 pub(crate) fn entry_of(instance: &Instance, info: &Info) -> Result<Vec<u8>> {
     let bucket = instance.buckets.of(info.bucket);
     let bucket = bucket.ok_or_else(|| Error::Corrupt(format!("a document stands in bucket {}", info.bucket)))?;
     Ok(bucket.by_seq(&Seq::new(instance.incarnation(), info.stamp)))
 }
 
-/// Checks a document's entry.
 pub(crate) async fn check_document(
     trx: &Transaction,
     instance: &Instance,

@@ -48,7 +48,6 @@ const LEFT_BYTES_MAX: u64 = 8_000_000;
 /// The offset of a transaction's stamp in an operand that begins with it.
 const STAMP_FIRST: [u8; 4] = [0; 4];
 
-/// The channels of a document before a change.
 #[derive(Debug, Default)]
 pub(crate) struct Before {
     /// The verdict on the winner. `None`: the document does not exist, or has not been entered.
@@ -89,7 +88,6 @@ async fn said_of_winner(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> 
     Ok(Some(Verdict { channels, expires_at_ms: info.routed.expires_at_ms, ..Verdict::default() }))
 }
 
-/// Returns the channels of an entered document's winner.
 pub(crate) async fn channels_of_winner(
     trx: &Transaction,
     keys: &DocumentKeys,
@@ -204,7 +202,6 @@ impl Rerouted {
         of(&self.old) == of(&self.new)
     }
 
-    /// The old and the new grants of the document.
     pub(crate) fn grants(&self) -> [&BTreeSet<Grant>; 2] {
         static NOTHING: BTreeSet<Grant> = BTreeSet::new();
         [&self.old, &self.new].map(|said| said.as_ref().map_or(&NOTHING, |said| &said.grants))
@@ -238,7 +235,6 @@ async fn left_of_these(
     Ok(try_join_all(reads).await?.into_iter().flatten().collect())
 }
 
-/// Reads all channels that a document has left.
 async fn all_left(trx: &Transaction, instance: &Instance, id: &str) -> Result<Vec<(String, Left)>> {
     let mut all = Vec::new();
     for page in begin_read(trx, instance.keys.left_of(id)).finish(trx, LEFT_BYTES_MAX).await? {
@@ -268,7 +264,6 @@ fn decode_left(value: &[u8]) -> Result<Left> {
     Left::decode(value).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
-/// Decodes the periods of a document's stays in a channel.
 pub(crate) fn decode_stays(value: &[u8]) -> Result<Periods> {
     Periods::decode(value).map_err(|error| Error::Corrupt(error.to_string()))
 }
@@ -288,7 +283,6 @@ pub(crate) struct Channels {
     written: u64,
 }
 
-/// Writes into a transaction, and counts the bytes.
 struct Writer<'a> {
     quiet: Quiet<'a, Instruments>,
     written: &'a mut u64,

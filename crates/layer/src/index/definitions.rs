@@ -39,7 +39,6 @@ pub(crate) const ENTRY_BYTES: usize = 50;
 /// server's own. Judges give users' documents 2 s, so theirs are all compiled here.
 const COMPILED_WITHIN: Duration = Duration::from_secs(10);
 
-/// The definitions in the design documents of one transaction.
 #[derive(Default)]
 pub(crate) struct Definitions {
     changed: Vec<DesignChange>,
@@ -62,7 +61,6 @@ struct DesignChange {
 type Definition = (&'static str, Vec<u8>);
 
 impl DesignChange {
-    /// The state of a design document that defines nothing.
     fn nothing(id: &str) -> DesignChange {
         DesignChange { id: id.to_owned(), indexes: Vec::new(), group: None, left_out: 0, is_of_fields: false }
     }
@@ -92,7 +90,6 @@ impl Definitions {
         Ok(())
     }
 
-    /// Removes the definitions of a purged document.
     pub(crate) fn purged(&mut self, _within: &Within<'_>, purged: &Purged<'_>) {
         if DocumentId::of(purged.id).is_design() {
             self.changed.push(DesignChange::nothing(purged.id));
@@ -360,7 +357,6 @@ mod tests {
     use super::*;
     use crate::index::groups::GROUPS_MAX;
 
-    /// A full record: indexes first, or groups first.
     fn full(groups_first: bool) -> proto::DatabaseRecord {
         let mut record = proto::DatabaseRecord { security: vec![b'x'; 3_000], ..Default::default() };
         let id = |n: usize| format!("_design/{n:02000}");

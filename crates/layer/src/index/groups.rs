@@ -41,7 +41,6 @@ pub(crate) fn groups_of(record: &proto::DatabaseRecord) -> impl Iterator<Item = 
     record.indexes.iter().filter(|index| is_group(index))
 }
 
-/// Returns the group that a design document names.
 pub(crate) fn group_named_by<'r>(record: &'r proto::DatabaseRecord, design: &str) -> Option<&'r proto::Index> {
     groups_of(record).find(|group| group.named_by.iter().any(|name| name == design))
 }
@@ -97,7 +96,6 @@ pub(crate) fn mark_followed(within: &Within<'_>) -> Result<()> {
     due::mark(trx, &instance.root, Kind::Views, &instance.name, at_ms)
 }
 
-/// Schedules work for changed groups in the transaction that writes the record.
 pub(crate) fn mark_changed(
     within: &Within<'_>,
     before: &proto::DatabaseRecord,

@@ -32,7 +32,6 @@ const DEFINITION_BYTES_MAX: usize = 500;
 /// writes the new entries and clears the old ones, and must stay below 1 MB.
 const RESERVED_BYTES_MAX: u64 = 900_000;
 
-/// The code of one kind of index.
 pub(crate) trait Kind: Send + Sync {
     /// The kind's permanent name in records. A changed layout is another kind.
     fn name(&self) -> &'static str;
@@ -126,7 +125,6 @@ pub(crate) trait Kind: Send + Sync {
     ) -> BoxFuture<'a, Result<Option<String>>>;
 }
 
-/// One index of a database, with its kind.
 pub(crate) struct DefinedIndex {
     pub index: proto::Index,
     pub kind: &'static dyn Kind,

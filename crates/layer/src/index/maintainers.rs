@@ -24,7 +24,6 @@ use crate::store::keys::DocumentKeys;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
-/// The transaction into which a maintainer writes.
 #[derive(Clone, Copy)]
 pub(crate) struct Within<'a> {
     pub inner: &'a Inner,
@@ -32,7 +31,6 @@ pub(crate) struct Within<'a> {
     pub instance: &'a Instance,
 }
 
-/// One document's change within a transaction.
 pub(crate) struct Change<'c> {
     pub id: &'c str,
     pub keys: &'c DocumentKeys,
@@ -58,7 +56,6 @@ pub(crate) struct Change<'c> {
     pub user_version: u16,
 }
 
-/// The new winner's body as rows.
 pub(crate) enum NewRows<'c> {
     Brought(&'c Prepared),
     Known(&'c Rows),
@@ -129,7 +126,6 @@ impl Change<'_> {
     }
 }
 
-/// A document that was purged completely.
 pub(crate) struct Purged<'c> {
     pub id: &'c str,
     pub old: &'c Info,
@@ -157,10 +153,8 @@ pub(crate) trait IndexMaintainer: Send {
         false
     }
 
-    /// Applies the change of one document.
     fn document<'a>(&'a mut self, within: &'a Within<'a>, change: &'a Change<'a>) -> Result<Later<'a>>;
 
-    /// Applies the purge of one document.
     fn purged<'a>(&'a mut self, within: &'a Within<'a>, purged: &'a Purged<'a>) -> Result<Later<'a>>;
 
     /// Returns the bytes written beyond the kind's reservation since the last call.
@@ -182,13 +176,11 @@ pub(crate) trait IndexMaintainer: Send {
         false
     }
 
-    /// Finishes after all documents of the transaction.
     fn finish(&mut self, _within: &Within<'_>) -> Result<()> {
         Ok(())
     }
 }
 
-/// The maintainers of one transaction.
 pub(crate) struct Maintainers {
     /// The maintainers of every database come first.
     all: Vec<Box<dyn IndexMaintainer>>,
@@ -197,7 +189,6 @@ pub(crate) struct Maintainers {
     grants: Option<Shared>,
 }
 
-/// The number of maintainers in every database.
 const COMMON: usize = 3;
 
 impl Maintainers {
@@ -257,7 +248,6 @@ impl Maintainers {
         try_join_all(later).await.map(|_| ())
     }
 
-    /// Notes that the grants of a document have changed.
     fn grants(&mut self, within: &Within<'_>, id: &str, rerouted: Option<&Rerouted>) {
         if let (Some(shared), Some(rerouted)) = (&mut self.grants, rerouted) {
             let [old, new] = rerouted.grants();

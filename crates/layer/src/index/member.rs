@@ -41,18 +41,15 @@ const PREPARED: u8 = b'^';
 
 pub(crate) struct Member;
 
-/// Design documents are not prepared.
 fn is_passed_over(definition: &[u8], id: &str) -> bool {
     definition.starts_with(&[PREPARED]) && DocumentId::of(id).is_design()
 }
 
-/// Returns a winner's value in an index of channels.
 fn channels_of(verdict: Verdict) -> Option<Vec<u8>> {
     let all: Vec<String> = verdict.channels.into_iter().collect();
     (!all.is_empty()).then(|| all.join(",").into_bytes())
 }
 
-/// Returns a body's value in an index, from its members as JSON text.
 fn value_of(definition: &[u8], members: &[u8]) -> Option<Vec<u8>> {
     let text = [b"{", members, b"}"].concat();
     value_in(definition, &parse(&text, &Limits::default()).unwrap())

@@ -26,7 +26,6 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::proto;
 
-/// The number of documents that are prepared concurrently for one transaction.
 const AT_ONCE: usize = 8;
 
 /// The timeout of a kind for one document.
@@ -53,7 +52,6 @@ pub(crate) struct Preparations(Arc<PreparationState>);
 
 #[derive(Default)]
 struct PreparationState {
-    /// The indexes whose kinds prepare documents.
     indexes: Vec<DefinedIndex>,
     known: Mutex<Known>,
 }
@@ -61,7 +59,6 @@ struct PreparationState {
 #[derive(Default)]
 struct Known {
     made: HashMap<PreparedRevision, PreparedValues>,
-    /// The number of prepared edits.
     edits: usize,
     /// With the text of each body's members.
     lacking: Vec<(PreparedRevision, Vec<u8>)>,
@@ -73,7 +70,6 @@ fn preparing(instance: &Instance) -> impl Iterator<Item = DefinedIndex> {
 }
 
 impl Preparations {
-    /// Makes empty preparations for a database's list of indexes.
     pub(crate) fn of(instance: &Instance) -> Preparations {
         if instance.record.indexes.is_empty() {
             return Preparations::default();
@@ -81,7 +77,6 @@ impl Preparations {
         Preparations(Arc::new(PreparationState { indexes: preparing(instance).collect(), known: Mutex::default() }))
     }
 
-    /// The number of edits that may be written.
     pub(crate) fn count(&self) -> usize {
         if self.are_wanted() { self.known().edits } else { usize::MAX }
     }

@@ -60,7 +60,6 @@ async fn fill(db: &Database, count: usize) {
     assert!(db.bulk_update(&edits).await.unwrap().iter().all(|outcome| outcome.is_ok()));
 }
 
-/// Returns the indexes in the database's record.
 async fn indexes(db: &Database) -> Vec<proto::Index> {
     resolved(&db.inner, &db.name).await.unwrap().record.indexes.clone()
 }
@@ -77,7 +76,6 @@ async fn all_of(db: &Database, instance: &Instance, number: u64) -> Vec<FdbValue
     }
 }
 
-/// Returns all entries of an index from its raw keys: sort bytes and document.
 async fn entries(db: &Database, number: u64) -> Vec<(String, String)> {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     let pages = all_of(db, &instance, number).await;
@@ -111,7 +109,6 @@ async fn recomputed(db: &Database, member: &str) -> Vec<(String, String)> {
     expected
 }
 
-/// Runs one step, committed or not.
 async fn step(db: &Database, number: u64) -> StepOutcome {
     let mut step = Step::new(&db.inner, &db.name, number, Pace::default());
     transaction::write(&db.inner.db, &db.inner.metrics, &mut step).await.unwrap()

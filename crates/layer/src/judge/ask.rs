@@ -139,7 +139,6 @@ pub(super) fn cut(mut refusal: Refusal, edits: usize) -> Refusal {
     refusal
 }
 
-/// An edit to be judged.
 pub(crate) struct Asked<'a, 'e> {
     pub(crate) edit: &'a Edit<'e>,
     /// The tombstone on which an edit without a parent recreates a document, if known.
@@ -235,7 +234,6 @@ pub(crate) async fn routed(
 
 /// The inputs of a judgement, with their memory permit.
 pub(super) struct WithRoom {
-    /// The revision that it replaces.
     pub(super) old: Option<Document>,
     pub(super) room: Option<Room>,
     /// The approximate bytes of its texts.
@@ -279,7 +277,6 @@ pub(super) async fn with_room(
 const REVISION_BYTES: usize = 40;
 const ATTACHMENT_BYTES: usize = 200;
 
-/// The approximate length of an edit's text.
 fn edit_bytes(edit: &Edit<'_>) -> usize {
     let names: usize = edit.attachments.iter().map(|(name, _)| name.len() + ATTACHMENT_BYTES).sum();
     text_bytes(&edit.body) + names + edit.history.as_ref().map_or(0, Vec::len) * REVISION_BYTES
@@ -302,7 +299,6 @@ fn text_bytes(value: &Value<'_>) -> usize {
     }
 }
 
-/// The revision that an edit replaces.
 pub(crate) enum Replaced {
     /// The edit's own revision already exists.
     Itself,

@@ -17,7 +17,6 @@ use crate::view_bounds::ViewBounds;
 use crate::view_definition::GroupDefinition;
 use crate::view_functions::{FunctionFailure, ViewFunctions};
 
-/// The types of a member.
 #[derive(Debug, Clone, Copy)]
 enum Type {
     Array,

@@ -20,7 +20,6 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 pub(super) enum Routes {
     /// The document's member `channels`.
     Members,
-    /// The database's sync function.
     Function(Arc<dyn Rule>),
 }
 
@@ -54,7 +53,6 @@ impl Routes {
         }
     }
 
-    /// Routes several edits, in their order.
     pub(super) async fn route_all(&self, writes: Vec<Writing<'_>>) -> Vec<Judgement> {
         let Routes::Function(function) = self else {
             return join_all(writes.into_iter().map(|write| self.route(write))).await;

@@ -23,7 +23,6 @@ use crate::judge::design;
 use crate::judge::judgement::{Judge, Judgement, Rule, Writing};
 use crate::judge::routes::Routes;
 
-/// The number of edits of a request that are judged concurrently.
 const JUDGED_AT_ONCE: usize = 8;
 
 /// The number of small edits passed to a sync function together, and of such batches that are prepared concurrently.
@@ -33,7 +32,6 @@ const ROUTED_AT_ONCE: usize = 2;
 /// The largest edit that counts as small, in bytes of its text and of the text that it replaces ([`with_room`]).
 const SMALL_BYTES: usize = 8_000;
 
-/// The parameters for judging the edits of a request.
 pub(super) struct Judging<'a> {
     pub(super) database: &'a Database,
     pub(super) instance: &'a Instance,
@@ -43,15 +41,12 @@ pub(super) struct Judging<'a> {
     pub(super) routes: Option<&'a Routes>,
     /// The author, for the function, or the refusal of the author.
     pub(super) writer: std::result::Result<Option<&'a Arc<Writer>>, &'a Refusal>,
-    /// Identifies the database.
     pub(super) named: String,
     /// See [`Judge::caller`].
     pub(super) caller: u64,
-    /// The number of edits in the whole request.
     pub(super) of: usize,
 }
 
-/// A prepared edit.
 enum Prepared {
     /// No function remains to be run.
     Judged(Judged),
@@ -60,7 +55,6 @@ enum Prepared {
 }
 
 impl Judging<'_> {
-    /// Judges all edits, in their order.
     pub(super) async fn all(&self, asked: &[Asked<'_, '_>]) -> Result<Vec<Judged>> {
         if let [asked] = asked {
             return Ok(vec![self.alone(asked).await?]);
@@ -129,7 +123,6 @@ impl Judging<'_> {
         Ok(judged)
     }
 
-    /// Routes small edits, in their order.
     async fn routed(&self, writes: Vec<Writing<'_>>, bytes: usize) -> Vec<Judgement> {
         let Some(routes) = self.routes else { return Vec::new() };
         // All their texts wait together, which takes much memory with many requests. A single one takes no permit.

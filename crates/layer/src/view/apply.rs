@@ -24,7 +24,6 @@ use crate::view::summary::Summary;
 use crate::view::undo::{GroupReads, Writes, undos};
 use crate::view::written::WrittenReduces;
 
-/// The target of a transaction.
 #[derive(Clone, Copy)]
 pub(crate) struct At<'a> {
     pub trx: &'a Transaction,
@@ -33,15 +32,12 @@ pub(crate) struct At<'a> {
     pub large_reads: &'a LargeReadGate,
 }
 
-/// The result of a transaction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
     /// The number of leading documents whose rows are complete. It is 0 if the first document has more changes than a
     /// transaction holds: some of them are made, and the next transactions make the rest.
     pub documents: usize,
-    /// The number of rows added, removed or changed.
     pub rows_changed: u64,
-    /// The approximate bytes written.
     pub bytes: u64,
     /// True if a label does not fit: the index must be rebuilt, and nothing was written.
     pub is_full: bool,
@@ -250,7 +246,6 @@ fn counted(diffs: &[DocumentDiff<'_>], bytes: u64) -> Applied {
 /// The approximate bytes of a write beside its key and value.
 const WRITE_BYTES: u64 = 40;
 
-/// The approximate bytes that a transaction writes.
 fn bytes_of(diffs: &[DocumentDiff<'_>], writes: &Writes, undos: &[(Vec<u8>, Vec<u8>)]) -> u64 {
     let of_writes = writes.iter().map(|(key, value)| (key.len() + value.as_ref().map_or(0, Vec::len)) as u64);
     let of_undos = undos.iter().map(|(key, undo)| (key.len() + undo.len()) as u64);
@@ -301,7 +296,6 @@ fn in_memory(row: &crate::view::prepare::PreparedRow) -> TreeRow {
     }
 }
 
-/// The changes of a tree's nodes.
 struct TreeChanges {
     /// Level, beginning, and the new summary; `None`: the node is removed.
     nodes: Vec<(u8, Vec<u8>, Option<Summary>)>,
@@ -359,7 +353,6 @@ fn delta_of(needs: Needs, row: &RowDiff<'_>) -> Option<RowDelta> {
     Some(delta)
 }
 
-/// Returns the writes of rows, and of the nodes of removed rows.
 fn row_writes(keys: &ViewKeys, diffs: &[DocumentDiff<'_>]) -> Writes {
     let mut writes = Writes::new();
     for (id, row) in diffs.iter().flat_map(|diff| diff.rows.iter().map(|row| (diff.id, row))) {

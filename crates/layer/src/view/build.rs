@@ -37,7 +37,6 @@ impl Default for NodesPace {
 }
 
 impl NodesPace {
-    /// The bytes of nodes that the last step wrote.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }

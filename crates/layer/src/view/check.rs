@@ -33,21 +33,16 @@ const WRITTEN_FOR: Duration = Duration::from_secs(2);
 /// Numbers that differ by less, relative to their size, count as equal: sums depend on the grouping of rows.
 const SAME_NUMBER: f64 = 1e-6;
 
-/// The keys visited in a transaction.
 const PAGE_KEYS: usize = 200;
 
 /// Once a transaction holds this many stored rows of documents, it reads those of no further document. One document may
 /// have more.
 const SEEN_ROWS_MAX: usize = if cfg!(test) { 100 } else { 50_000 };
 
-/// The result of a part of a check.
 #[derive(Debug, Default)]
 pub(crate) struct Checked {
-    /// The number of keys visited.
     pub keys: u64,
-    /// One sentence for each violation.
     pub violations: Vec<String>,
-    /// The number of documents that exceed a bound.
     pub refused: i64,
     /// The number of documents set aside, because a function exceeded its bound on them.
     pub set_aside: i64,
@@ -128,7 +123,6 @@ struct Check<'a> {
     written: Option<&'a dyn WrittenReduces>,
     began: Instant,
     progress: &'a proto::ViewProgress,
-    /// The trees whose nodes are checked.
     trees: &'a [proto::ViewTree],
 }
 
@@ -161,7 +155,6 @@ struct VisitedRows {
     previous: Previous,
     /// The lists of documents, by id, and by tree and row.
     had: HashMap<String, HashMap<(u64, RowKey), proto::ViewRowOf>>,
-    /// The number of rows in `had`.
     rows: usize,
 }
 
@@ -173,7 +166,6 @@ impl VisitedRows {
 }
 
 impl Check<'_> {
-    /// Checks a key.
     async fn key(&self, key: &[u8], value: &[u8], seen: &mut VisitedRows) -> Result<Option<String>> {
         Ok(match self.keys.split(key)? {
             ViewPart::Progress => self.roots().await?,
@@ -213,7 +205,6 @@ impl Check<'_> {
         })
     }
 
-    /// Checks the undo of a row or a node, while a large document is changed.
     async fn undo(&self, key: &[u8], undone: &ViewPart, undo: &[u8]) -> Result<Option<String>> {
         let Some(large) = self.progress.large.as_ref().filter(|large| !large.trees.is_empty()) else {
             return Ok(Some("no document is being changed".to_owned()));
@@ -259,7 +250,6 @@ impl Check<'_> {
         Ok(page.is_empty().then(|| "no node covers it".to_owned()))
     }
 
-    /// Checks a row, and returns its key as JSON.
     async fn row(
         &self,
         tree: u64,
@@ -344,7 +334,6 @@ impl Check<'_> {
         Ok(None)
     }
 
-    /// Checks that a node equals the summary of its children.
     async fn node(&self, tree: u64, level: u64, from: &[u8], value: &[u8]) -> Result<Option<String>> {
         let (Ok(place), Ok(at)) = (usize::try_from(tree), u8::try_from(level)) else {
             return Ok(Some("there is no such level".to_owned()));
@@ -439,7 +428,6 @@ impl Check<'_> {
         Ok(made.iter().find_map(|made| self.differ(stored.tree, found, made)))
     }
 
-    /// Compares a node with its recomputed summary.
     fn differ(&self, tree: usize, found: &Summary, made: &Summary) -> Option<String> {
         if (found.rows, found.bytes) != (made.rows, made.bytes) {
             return Some(format!(
@@ -500,7 +488,6 @@ fn is_same(found: &str, made: &str) -> bool {
     matches!(values, (Some(found), Some(made)) if same(&found, &made))
 }
 
-/// Returns all rows of a tree, keys and values as JSON, in order.
 #[cfg(test)]
 pub(crate) async fn all_rows(reads: GroupReads<'_>, tree: usize) -> Result<Vec<(String, String, String)>> {
     let GroupReads { trx, keys, .. } = reads;

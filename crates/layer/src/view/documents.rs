@@ -34,12 +34,10 @@ pub(crate) struct LargeReadGate {
 }
 
 impl LargeReadGate {
-    /// A gate for a transaction that may read large documents.
     pub(crate) fn open() -> LargeReadGate {
         LargeReadGate { is_open: true, ..LargeReadGate::default() }
     }
 
-    /// Begins an attempt of the transaction.
     pub(crate) fn begin_attempt(&self) {
         self.is_requested.store(false, Ordering::Relaxed);
     }
@@ -57,7 +55,6 @@ impl LargeReadGate {
     }
 }
 
-/// The stored rows of a document.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct StoredRows {
     /// By the number of the value that lists them; the first is 0. The order of rows has no meaning, and numbers may be
@@ -114,7 +111,6 @@ pub(crate) async fn read_stored_rows(
     try_join_all(had).await
 }
 
-/// A row that is removed, added or changed.
 pub(super) struct RowDiff<'d> {
     pub tree: usize,
     pub key: Vec<u8>,
@@ -122,14 +118,12 @@ pub(super) struct RowDiff<'d> {
     pub new: Option<NewRow<'d>>,
 }
 
-/// A row to be written.
 #[derive(Clone, Copy)]
 pub(super) struct NewRow<'d> {
     pub id: &'d str,
     pub row: &'d PreparedRow,
 }
 
-/// The change of a row.
 #[derive(Clone, Copy)]
 enum Change<'d> {
     /// An existing row is removed or gets another value. It is identified by its value in the document's list and its
@@ -206,7 +200,6 @@ impl<'d> Plan<'d> {
         Plan { group, document, had, changes, is_partial: false, is_staged: false }
     }
 
-    /// The number of rows to change.
     pub(super) fn rows(&self) -> usize {
         self.changes.len()
     }
@@ -229,7 +222,6 @@ impl<'d> Plan<'d> {
         self.changes.truncate(most);
     }
 
-    /// The approximate bytes of a change.
     fn cost(&self, change: &Change<'_>, undo: bool) -> u64 {
         let of_new = |row: &PreparedRow| {
             let is_elsewhere = self.is_staged && row.blob_id(self.document.id()).is_some();
@@ -321,7 +313,6 @@ impl<'d> Plan<'d> {
 struct TouchedParts(BTreeSet<u64>);
 
 impl TouchedParts {
-    /// Adds the cost of a change.
     fn cost(&mut self, had: &StoredRows, change: &Change<'_>) -> u64 {
         match change {
             Change::Old { part, .. } if self.0.insert(*part) => {
@@ -382,7 +373,6 @@ fn bytes_of(row: &proto::ViewRowOf) -> u64 {
     row.encoded_len() as u64 + 8
 }
 
-/// The changes of a document's rows.
 pub(super) struct DocumentDiff<'d> {
     pub id: &'d str,
     /// Each row's key once.
@@ -398,7 +388,6 @@ pub(super) struct DocumentDiff<'d> {
     aside: SetAsideChange<'d>,
 }
 
-/// A document's set-aside state before and after the change.
 #[derive(Debug, Clone, Copy)]
 struct SetAsideChange<'d> {
     was: bool,
@@ -459,7 +448,6 @@ impl DocumentDiff<'_> {
     }
 }
 
-/// Returns the identity of a row.
 fn place(row: &proto::ViewRowOf) -> RowIdentity<'_> {
     (row.tree, row.spelling, row.ordinal, &row.element)
 }

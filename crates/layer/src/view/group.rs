@@ -17,10 +17,8 @@ use crate::view_definition::{GroupDefinition, ReduceFunction, TreeDefinition};
 /// The mean bytes of rows in a node of level 1.
 const NODE_BYTES: u32 = 1_024;
 
-/// The reduction of a tree's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Reduction {
-    /// A built-in reduction.
     BuiltIn(Reducer),
     /// A JavaScript function: its index among the functions of the group.
     Written(usize),
@@ -29,7 +27,6 @@ pub(crate) enum Reduction {
 /// A distinct map of a group, whose rows several views may share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ViewTree {
-    /// True for the option `collation` `raw`.
     pub raw_collation: bool,
     /// The reductions of its rows, without duplicates.
     pub reduces: Vec<Reduction>,
@@ -38,7 +35,6 @@ pub(crate) struct ViewTree {
 /// The bounds of a document's rows in a group, and of a transaction's changes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// The bounds of a document. A document beyond them has no rows.
     pub document: ViewBounds,
     /// The most rows that a transaction changes: some nodes are read for each.
     pub rows: usize,
@@ -58,7 +54,6 @@ impl Default for Bounds {
     }
 }
 
-/// A group of views. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct ViewGroup(Arc<Parts>, Bounds);
 
@@ -99,7 +94,6 @@ impl ViewGroup {
         ViewGroup::new(number, definition.options.partitioned, definition.trees.iter().map(tree).collect())
     }
 
-    /// Replaces the bounds.
     #[must_use]
     pub(crate) fn bounded(self, bounds: Bounds) -> ViewGroup {
         ViewGroup(self.0, bounds)
@@ -109,17 +103,14 @@ impl ViewGroup {
         &self.1
     }
 
-    /// The index's number in its database.
     pub(crate) fn number(&self) -> u64 {
         self.0.number
     }
 
-    /// Returns whether its rows are stored and read by partition.
     pub(crate) fn is_partitioned(&self) -> bool {
         self.0.is_partitioned
     }
 
-    /// Returns the key of a document's row.
     pub(crate) fn row_key(&self, id: &str, row: &proto::ViewRowOf) -> RowKey {
         RowKey::of(self.is_partitioned(), row.element.clone(), id.to_owned(), (row.spelling, row.ordinal))
     }
@@ -128,13 +119,11 @@ impl ViewGroup {
         &self.0.trees
     }
 
-    /// Returns whether a JavaScript function reduces rows of any tree.
     pub(crate) fn has_written_reduces(&self) -> bool {
         let is_written = |reduce: &Reduction| matches!(reduce, Reduction::Written(_));
         self.trees().iter().any(|tree| tree.reduces.iter().any(is_written))
     }
 
-    /// The reductions of a tree's rows.
     pub(crate) fn reduces(&self, tree: usize) -> &[Reduction] {
         self.0.trees.get(tree).map(|tree| tree.reduces.as_slice()).unwrap_or_default()
     }
@@ -175,7 +164,6 @@ impl ViewGroup {
     }
 }
 
-/// Returns the shape and the height of a tree.
 pub(crate) fn shape_of(trees: &[proto::ViewTree], tree: usize) -> Result<(Shape, u8)> {
     let found = trees.get(tree).ok_or_else(|| Error::Corrupt(format!("a group has no tree {tree}")))?;
     let height = u8::try_from(found.height).map_err(|_| Error::Corrupt("a tree is too high".to_owned()))?;

@@ -18,7 +18,6 @@ use crate::view_updates::KnowingGroups;
 const ALL_BYTES_MAX: usize = 64_000_000;
 const GROUP_BYTES_MAX: usize = if cfg!(test) { 20_000 } else { 32_000_000 };
 
-/// The cached nodes of a group.
 #[derive(Debug)]
 pub(crate) struct KnownNodes {
     of: KnowingGroups,
@@ -61,7 +60,6 @@ pub(crate) fn new_mark() -> Result<Vec<u8>> {
 }
 
 impl KnownNodes {
-    /// An empty cache.
     pub(crate) fn new(of: &KnowingGroups) -> KnownNodes {
         of.0.fetch_add(1, Ordering::Relaxed);
         KnownNodes { of: of.clone(), state: Mutex::default() }

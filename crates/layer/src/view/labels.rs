@@ -27,7 +27,6 @@ const READ_BYTES_MAX: usize = 2_000_000;
 pub(super) struct Labels<'a> {
     reads: GroupReads<'a>,
     group: &'a ViewGroup,
-    /// The trees as rows are read from them.
     trees: &'a [proto::ViewTree],
     /// Known keys as JSON, by position: of rows to be written, and of rows that were read.
     known: BTreeMap<KeyPosition, Vec<u8>>,
@@ -165,7 +164,6 @@ impl<'a> Labels<'a> {
         Ok((labels, nodes.more()))
     }
 
-    /// Returns the sort key and the key of the searched row.
     async fn find(
         &self,
         at: (usize, RowPlaces<'_>),

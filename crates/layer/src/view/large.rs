@@ -19,7 +19,6 @@ use crate::view::documents::{LargeReadGate, Plan, read_stored_rows};
 use crate::view::parts;
 use crate::view::prepare::PreparedDocument;
 
-/// The parts that a transaction stages.
 const STAGED_PARTS: u64 = 4;
 
 /// The marks that a transaction clears, each with its parts, which are one range.
@@ -33,7 +32,6 @@ pub(crate) fn under_way(progress: &ViewProgress) -> Option<&str> {
     progress.large.as_ref().map(|large| large.document.as_str())
 }
 
-/// Returns whether these documents may be entered now.
 pub(crate) fn may_enter(progress: &ViewProgress, documents: &[PreparedDocument]) -> bool {
     let first = documents.first().map(PreparedDocument::id);
     under_way(progress).is_none_or(|document| first == Some(document))

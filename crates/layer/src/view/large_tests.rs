@@ -120,7 +120,6 @@ fn spaces(bytes: usize) -> String {
     " ".repeat(bytes)
 }
 
-/// A document's rows in one of its trees: keys and values.
 type Rows = Vec<(String, String)>;
 
 /// Enters one document and returns the number of transactions. The size of each is checked ([`sized_step`]).
@@ -165,14 +164,12 @@ async fn no_transaction_of_many_rows_is_large() {
     assert!(transactions.iter().all(|count| *count > 6), "{transactions:?}");
 }
 
-/// The largest row.
 #[tokio::test]
 async fn no_transaction_of_a_huge_row_is_large() {
     let rows = |n: u32| -> Rows { vec![("1".to_owned(), format!("{n}{}", spaces(8_000_000)))] };
     enter_in_small_transactions(rows).await;
 }
 
-/// Rows in parts.
 #[tokio::test]
 async fn no_transaction_of_large_rows_is_large() {
     let row = |at: u32, n: u32| (at.to_string(), format!("{n}{}", spaces(100_000)));

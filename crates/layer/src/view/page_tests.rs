@@ -19,7 +19,6 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Rows in the tree without reduces.
 fn of_rows(rows: Vec<(String, String)>) -> Vec<Vec<(String, String)>> {
     vec![Vec::new(), rows, Vec::new()]
 }

@@ -22,7 +22,6 @@ fn ids() -> impl Strategy<Value = String> + Clone {
     (partitions(), 0..9_u32).prop_map(|(partition, n)| format!("{partition}:d{n}"))
 }
 
-/// Ids for bounds: of any partition, or of none.
 fn bounds() -> impl Strategy<Value = String> + Clone {
     prop_oneof![3 => ids(), 1 => partitions().prop_map(str::to_owned), 1 => partitions().prop_map(|one| format!("{one};"))]
 }

@@ -15,18 +15,15 @@ use crate::view::prepare::PreparedRow;
 /// The most bytes of key and value that are stored in a row. A reader of a node's rows reads this much of each.
 pub(crate) const INLINE_BYTES_MAX: usize = 20_000;
 
-/// The size of a part.
 pub(super) const PART_BYTES: usize = 90_000;
 
 /// Key and value as JSON texts.
 pub(crate) type Texts = (Vec<u8>, Vec<u8>);
 
-/// Returns the number of parts for `bytes` bytes.
 pub(super) fn count(bytes: usize) -> u64 {
     bytes.div_ceil(PART_BYTES) as u64
 }
 
-/// Writes some of the parts.
 pub(super) fn write(
     trx: &Transaction,
     keys: &ViewKeys,
@@ -111,7 +108,6 @@ pub(crate) fn texts_bytes(row: &proto::ViewRow) -> u64 {
     if row.blob_id.is_empty() { (row.key.len() + row.value.len()) as u64 } else { row.key_bytes + row.value_bytes }
 }
 
-/// Decodes a stored row.
 pub(crate) fn decode(value: &[u8]) -> Result<proto::ViewRow> {
     Ok(proto::ViewRow::decode(value)?)
 }

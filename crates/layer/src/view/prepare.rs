@@ -33,10 +33,8 @@ const QUICK_TEXT_BYTES: usize = 16 << 10;
 /// tree of one value.
 const TREES_BYTES_MAX: usize = 256 << 20;
 
-/// The output of a group's maps for a document.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Emitted {
-    /// The document's id.
     pub id: String,
     /// For each tree of the group, keys and values as JSON texts. A document that is deleted or gone has none.
     pub trees: Vec<EmittedRows>,
@@ -66,7 +64,6 @@ impl Emitted {
     }
 }
 
-/// A document's rows, ready to be written.
 #[derive(Debug, Clone)]
 pub(crate) struct PreparedDocument {
     pub(super) id: String,
@@ -83,14 +80,12 @@ pub(super) struct PreparedRow {
     pub tail: Tail,
     pub key: String,
     pub value: String,
-    /// The hash of key and value.
     pub hash: [u8; 16],
     /// When its document expires; 0: never.
     pub ends_at_ms: u64,
 }
 
 impl PreparedRow {
-    /// The bytes of key and value.
     pub(super) fn bytes(&self) -> usize {
         self.key.len() + self.value.len()
     }
@@ -130,7 +125,6 @@ fn cut(hash: Sha256) -> Vec<u8> {
     hash.finalize().iter().take(16).copied().collect()
 }
 
-/// Hashes a row's key and value.
 pub(super) fn hash_of(key: &[u8], value: &[u8]) -> [u8; 16] {
     let mut hash = Sha256::new_with_prefix((key.len() as u64).to_be_bytes());
     hash.update(key);
@@ -140,7 +134,6 @@ pub(super) fn hash_of(key: &[u8], value: &[u8]) -> [u8; 16] {
     cut
 }
 
-/// Parses the JSON text of a row.
 pub(super) fn value_of(text: &[u8]) -> Option<Value<'_>> {
     parse(text, &Limits { depth_max: DEPTH_MAX_LIMIT }).ok()
 }
@@ -241,7 +234,6 @@ pub(super) fn row_cost(key_bytes: usize, bytes: usize) -> u64 {
 }
 
 impl PreparedDocument {
-    /// The document's id.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
@@ -256,7 +248,6 @@ impl PreparedDocument {
         self.rows.iter().map(of_row).sum()
     }
 
-    /// Returns whether a row has a key that does not fit and needs a label.
     pub(crate) fn has_long_keys(&self) -> bool {
         self.rows.iter().any(|row| row.sort_key.is_cut())
     }

@@ -38,9 +38,7 @@ pub(crate) trait ViewSource: Send + Sync {
     }
 }
 
-/// The outcome of opening a view.
 pub(crate) enum Opening {
-    /// The view may be read in this transaction.
     Open(Box<OpenView>),
     /// The caller opens it again in another transaction when this resolves.
     Wait(BoxFuture<'static, Result<()>>),
@@ -157,7 +155,6 @@ pub struct ViewRange {
     pub exclusive_end: bool,
 }
 
-/// An open view and the parameters of a read.
 pub(super) struct Reading<'a> {
     pub trx: &'a Transaction,
     pub open: &'a OpenView,
@@ -184,7 +181,6 @@ impl<'a> Reading<'a> {
         Ok(Reading { trx, open, places: RowPlaces(partition), keys, is_before, shape, height })
     }
 
-    /// Returns the reads of row and node keys.
     pub(super) fn reads(&self) -> GroupReads<'_> {
         GroupReads { trx: self.trx, keys: &self.keys, is_before: self.is_before }
     }
@@ -201,12 +197,10 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Returns whether the view is built. An unbuilt view reads as empty.
     pub(super) fn is_built(&self) -> bool {
         self.open.progress.phase == FOLLOWED
     }
 
-    /// The number of the view's rows.
     pub(super) fn total(&self) -> u64 {
         shown(&self.open.progress).0.get(self.open.tree).map_or(0, |tree| tree.rows)
     }
@@ -255,7 +249,6 @@ impl<'a> Reading<'a> {
         Labels::new(self.reads(), &self.open.group, shown(&self.open.progress).0)
     }
 
-    /// Returns the key range of a view range, in the view's order.
     pub(super) async fn range(&self, range: &ViewRange, descending: bool) -> Result<KeyRange> {
         let ViewRange { start, start_docid, end, end_docid, exclusive_end } = range;
         let start_side = if descending { Side::Behind } else { Side::Before };
@@ -273,7 +266,6 @@ impl<'a> Reading<'a> {
         Ok(KeyRange { begin: begin.unwrap_or(first), end: end.or(last) })
     }
 
-    /// Returns the key range of the key at `at`.
     pub(super) async fn range_of_key(&self, select: &Select, at: usize, descending: bool) -> Result<Option<KeyRange>> {
         let Select::Keys { keys, start_docid, end_docid, exclusive_end } = select else { return Ok(None) };
         let Some(key) = keys.get(at) else { return Ok(None) };
@@ -294,14 +286,12 @@ fn at_gap(places: RowPlaces<'_>, sort_key: &SortKey, place: &Place) -> Vec<u8> {
     }
 }
 
-/// A read of an open view in one transaction.
 pub(super) trait PageRead: Send {
     type Page: Send;
 
     fn read(&mut self, reading: &Reading<'_>) -> impl Future<Output = Result<Self::Page>> + Send;
 }
 
-/// The outcome of an attempt.
 enum AttemptOutcome<P> {
     Page(P),
     Wait(BoxFuture<'static, Result<()>>),

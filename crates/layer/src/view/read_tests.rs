@@ -60,7 +60,6 @@ pub(super) fn view_of(db: &Database, group: ViewGroup, tree: usize) -> View {
     }
 }
 
-/// Key, id, value.
 pub(super) type Row = (String, String, String);
 
 /// All rows in the order of reading: rows of one document with one spelling of the key keep their order.
@@ -128,7 +127,6 @@ impl Expected<'_> {
         }
     }
 
-    /// The groups: their keys, and their rows.
     fn groups(&self, select: &Select, grouping: Grouping) -> Vec<(Option<String>, Vec<Row>)> {
         let (rows, _) = self.select(select);
         let cut = |row: &Row| match grouping {
@@ -153,7 +151,6 @@ impl Expected<'_> {
     }
 }
 
-/// Returns whether a row's partition comes before another one in the order of reading.
 fn is_before(row: &Row, partition: &str, descending: bool) -> bool {
     let of_row = partition_of(&row.1).unwrap();
     if descending { of_row > partition } else { of_row < partition }
@@ -179,7 +176,6 @@ pub(super) async fn reduced(view: &View, query: ReduceQuery) -> Vec<(Option<Stri
     found
 }
 
-/// Keys close to those of rows.
 fn keys() -> impl Strategy<Value = Value<'static>> {
     let long = |end: u32| value(&format!("[\"{}\",{end}]", "a".repeat(5_000)));
     prop_oneof![

@@ -21,7 +21,6 @@ use crate::view::stored::TreeRow;
 use crate::view::summary::{Reduced, Summary};
 use crate::view::written::{ReduceFailure, WrittenResult};
 
-/// The most groups of a page.
 const PAGE_GROUPS: usize = if cfg!(test) { 6 } else { 1_000 };
 
 /// The largest group, in rows and in bytes of keys and values, that is reduced again in reverse order: CouchDB finds
@@ -38,7 +37,6 @@ const PAGE_BYTES: u64 = 1_600_000;
 /// The number of groups whose first and last rows are read concurrently. It doubles as long as they are small.
 const GROUPS_AT_ONCE: usize = if cfg!(test) { 2 } else { 64 };
 
-/// The number of keys that are reduced concurrently.
 const KEYS_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
 /// The grouping of rows.
@@ -82,9 +80,7 @@ pub struct ReducedRows {
 #[derive(Debug, Clone, Default)]
 struct Cursor {
     is_first: bool,
-    /// The index of the current key, in a query of keys.
     key: usize,
-    /// The rest of the range.
     rest: Option<KeyRange>,
     skip: u64,
     limit: u64,
@@ -139,14 +135,11 @@ struct ReadGroups<'a> {
     from: &'a Cursor,
 }
 
-/// A group and its rows' positions.
 struct RowGroup {
     range: KeyRange,
-    /// The index of its key, in a query of keys.
     at: usize,
     /// The number of leading items in its key, or `None` for the whole key. The outer `None`: the row has no key.
     key: Option<Option<usize>>,
-    /// Its first row, if it was read.
     first: Option<TreeRow>,
     summary: Summary,
 }
@@ -211,13 +204,11 @@ impl PageRead for ReadGroups<'_> {
 }
 
 impl ReadGroups<'_> {
-    /// Reduces all rows of a range together.
     async fn all(&self, reading: &Reading<'_>, range: KeyRange) -> Result<Option<RowGroup>> {
         let summary = cover(&reading.stored(), &reading.shape, reading.height, &range).await?;
         Ok(summary.map(|summary| RowGroup { range, at: 0, key: None, first: None, summary }))
     }
 
-    /// Reduces the rows of each key.
     async fn keys(&self, reading: &Reading<'_>, count: usize, next: &mut Cursor) -> Result<Vec<RowGroup>> {
         let end = count.min(next.key + KEYS_AT_ONCE.min(next.groups.max(1)));
         let found = (next.key..end).map(|key| async move {
@@ -416,7 +407,6 @@ impl ReadGroups<'_> {
     }
 }
 
-/// A key or a value.
 enum Text {
     Known(Vec<u8>),
     /// The document's row that contains it.
@@ -431,7 +421,6 @@ struct PendingRow {
 }
 
 impl PendingRow {
-    /// The bytes that it takes.
     fn bytes(&self) -> u64 {
         let key = match &self.key {
             None => 0,
@@ -477,7 +466,6 @@ impl PendingRow {
     }
 }
 
-/// Reads the first or last row of a range.
 async fn edge(reading: &Reading<'_>, range: &KeyRange, is_last: bool) -> Result<Text> {
     let keys = reading.keys.rows(reading.open.tree, &range.begin, range.end.as_deref());
     let page = reading.reads().range(&keys, 1, is_last).await?;
@@ -489,7 +477,6 @@ async fn edge(reading: &Reading<'_>, range: &KeyRange, is_last: bool) -> Result<
     Ok(Text::Of(id, decode(value)?))
 }
 
-/// Reads the key of a row.
 async fn key_of(reading: &Reading<'_>, row: &[u8]) -> Result<Vec<u8>> {
     let found = reading.reads().get(&reading.keys.row(reading.open.tree, row)).await?;
     let found = found.ok_or_else(|| Error::Corrupt("a row of a view is missing".to_owned()))?;

@@ -19,7 +19,6 @@ use crate::store::seq::Seq;
 use crate::view::parts::{begin_texts, decode, texts_bytes};
 use crate::view::read::{PageRead, Pinned, Reading, Select, View, read_page};
 
-/// The most rows of a page.
 const PAGE_ROWS: usize = if cfg!(test) { 30 } else { 1_000 };
 
 /// The approximate bytes of a page's rows.
@@ -28,7 +27,6 @@ const PAGE_BYTES: u64 = 400_000;
 /// The most rows that are skipped one by one.
 const SKIP_READ_MAX: u64 = if cfg!(test) { 7 } else { 100 };
 
-/// The number of keys whose rows are read concurrently.
 const KEYS_AT_ONCE: usize = 64;
 
 /// A query of rows.
@@ -58,11 +56,9 @@ pub struct ViewRows {
     pinned: Pinned,
 }
 
-/// The position of the next page.
 #[derive(Debug, Clone, Default)]
 struct Cursor {
     is_first: bool,
-    /// The index of the current key, in a query of keys.
     key: usize,
     /// The rest of the range, or of the current key's; `None`: nothing of it was read.
     rest: Option<KeyRange>,
@@ -169,7 +165,6 @@ impl ViewRows {
         Ok(())
     }
 
-    /// Reads local documents that values name, each on its own.
     async fn local_documents(&self, rows: &mut [ViewRow]) -> Result<()> {
         for row in rows.iter_mut().filter(|row| row.is_joined) {
             let Some(Joined { id: Some(id), rev: None }) = joined(&row.value) else { continue };
@@ -185,7 +180,6 @@ impl ViewRows {
     }
 }
 
-/// Converts a local document to the form of others.
 fn document_of_local(local: LocalDocument) -> Result<Document> {
     let rev = RevId::from_parts(0, &local.revision.to_string());
     Ok(Document {
@@ -234,7 +228,6 @@ fn is_apart(value: &[u8]) -> bool {
     })
 }
 
-/// A row, and the id of the document to add.
 struct RowToShow {
     row: ViewRow,
     id: Option<String>,
@@ -256,7 +249,6 @@ impl ShowsDocument for RowToShow {
     }
 }
 
-/// Reads a page.
 struct ReadRows<'a> {
     view: &'a View,
     query: &'a ViewQuery,
@@ -670,7 +662,6 @@ impl FoundRows {
     }
 }
 
-/// Reads the parts of rows.
 async fn with_texts(reading: &Reading<'_>, rows: Vec<(Vec<u8>, proto::ViewRow)>) -> Result<Vec<(Vec<u8>, ViewRow)>> {
     let rows = rows.into_iter().map(|(row_key, row)| {
         let id = RowKey::decode(&row_key)?.id;

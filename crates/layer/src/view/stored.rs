@@ -16,7 +16,6 @@ use crate::view::summary::{Reduced, Summary};
 use crate::view::undo::GroupReads;
 use crate::view::written::{ReduceAsk, ReduceFailure, ReduceInput, WrittenReduces, WrittenResult, WrittenRow};
 
-/// A stored tree in one transaction.
 pub(crate) struct StoredTree<'a> {
     pub reads: GroupReads<'a>,
     pub group: &'a ViewGroup,
@@ -27,13 +26,11 @@ pub(crate) struct StoredTree<'a> {
     pub asking: Asking,
 }
 
-/// A row without its key.
 #[derive(Debug, Clone)]
 pub(crate) struct TreeRow {
     /// JSON, like the value; both are empty if they are stored in parts.
     pub key: Vec<u8>,
     pub value: Vec<u8>,
-    /// The bytes of key and value.
     pub bytes: u64,
     /// The summary of this row alone, if key and value are stored in parts.
     pub alone: Option<Summary>,
@@ -144,11 +141,9 @@ impl Tree for StoredTree<'_> {
 /// The input that a tree's reduces need when a row changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
-    /// The number of rows.
     Number,
     /// The values, if they are numbers.
     Numbers,
-    /// All rows of a node.
     Rows,
 }
 
@@ -337,7 +332,6 @@ impl StoredTree<'_> {
     }
 }
 
-/// Runs futures of several trees concurrently.
 pub(crate) async fn each_tree<T, F: Future<Output = Result<T>>>(futures: impl Iterator<Item = F>) -> Result<Vec<T>> {
     try_join_all(futures).await
 }

@@ -10,17 +10,14 @@ use crate::view::written::{ReduceFailure, WrittenResult};
 /// The largest stored summary, in bytes: it is one value of FoundationDB, whose limit is 100,000.
 pub(crate) const SUMMARY_BYTES_MAX: usize = 90_000;
 
-/// The summary of some rows or nodes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Summary {
     pub rows: u64,
     /// The bytes of keys and values as JSON.
     pub bytes: u64,
-    /// The state of each reduce of the tree.
     pub states: Vec<Reduced>,
 }
 
-/// The state of a reduce.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Reduced {
     BuiltIn(State),

@@ -47,7 +47,6 @@ impl WrittenReduces for Lengths {
 
 pub(super) const NUMBER: u64 = 7;
 
-/// Three trees: with both kinds of reductions, without, and one in raw order.
 pub(super) fn group() -> ViewGroup {
     group_in(false)
 }
@@ -152,7 +151,6 @@ pub(super) fn prepared(group: &ViewGroup, documents: &Model) -> Vec<PreparedDocu
     documents.iter().map(document).collect()
 }
 
-/// Follows until all documents are entered.
 pub(super) async fn follow(db: &Database, group: &ViewGroup, documents: &Model) -> Vec<Applied> {
     follow_knowing(db, group, &KnownNodes::new(&KnowingGroups::default()), documents).await
 }
@@ -171,7 +169,6 @@ async fn follow_knowing(db: &Database, group: &ViewGroup, known: &KnownNodes, do
     all
 }
 
-/// Runs a first build.
 pub(super) async fn build(db: &Database, group: &ViewGroup, documents: &Model) {
     let documents = prepared(group, documents);
     let mut rest = &documents[..];
@@ -192,7 +189,6 @@ pub(super) fn value(text: &str) -> Value<'static> {
     parse(text.as_bytes(), &flatbed_flatten::json::Limits::default()).unwrap().into_owned()
 }
 
-/// The rows of a tree by the model.
 pub(super) fn model_rows(group: &ViewGroup, tree: usize, model: &Model) -> Vec<(String, String, String)> {
     let mut rows: Vec<_> = model
         .iter()
@@ -210,7 +206,6 @@ pub(super) fn model_rows(group: &ViewGroup, tree: usize, model: &Model) -> Vec<(
     rows
 }
 
-/// Checks the whole group, and returns all violations.
 pub(super) async fn violations(db: &Database, group: &ViewGroup) -> Vec<String> {
     let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
     let (mut begin, mut all) = (Vec::new(), Vec::new());
@@ -310,7 +305,6 @@ proptest! {
     }
 }
 
-/// The number of keys of the group.
 pub(super) async fn keys_of(db: &Database) -> usize {
     let instance = crate::write::batch::resolved(&db.inner, &db.name).await.unwrap();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();

@@ -34,9 +34,7 @@ pub(crate) struct GroupReads<'a> {
     pub is_before: bool,
 }
 
-/// Keys and values in order, or backwards.
 pub(crate) enum GroupPage {
-    /// Straight from storage.
     Stored(Page),
     /// Merged with undos; true if more follow.
     Merged(Vec<(Vec<u8>, Vec<u8>)>, bool),
@@ -54,7 +52,6 @@ impl GroupPage {
         self.len() == 0
     }
 
-    /// Returns whether the range continues behind the last key.
     pub(crate) fn more(&self) -> bool {
         match self {
             GroupPage::Stored(page) => !page.is_all(),
@@ -157,7 +154,6 @@ impl<'a> GroupReads<'a> {
     }
 }
 
-/// Decodes an undo.
 fn value_of(undo: &[u8]) -> Result<Option<Vec<u8>>> {
     let proto::ViewUndo { absent, value } = proto::ViewUndo::decode(undo)?;
     Ok((!absent).then_some(value))

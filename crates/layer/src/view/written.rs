@@ -5,7 +5,6 @@ use futures_util::future::BoxFuture;
 use crate::error::Result;
 use crate::store::proto;
 
-/// Runs the JavaScript reduces of a group.
 pub(crate) trait WrittenReduces: Send + Sync {
     /// Answers each request with one result for each of its functions. The caller sends concurrent requests in one
     /// call. It resolves within a second or two.
@@ -15,10 +14,8 @@ pub(crate) trait WrittenReduces: Send + Sync {
     fn reduce<'a>(&'a self, asks: &'a [ReduceAsk]) -> BoxFuture<'a, Result<Vec<Vec<WrittenResult>>>>;
 }
 
-/// A request to reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ReduceAsk {
-    /// The indexes of the group's JavaScript reduces.
     pub functions: Vec<usize>,
     pub input: ReduceInput,
 }
@@ -31,13 +28,10 @@ pub(crate) enum ReduceInput {
     Reductions(Vec<String>),
 }
 
-/// A row to be reduced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WrittenRow {
     pub key: String,
-    /// The document's id.
     pub id: String,
-    /// JSON.
     pub value: String,
 }
 

@@ -46,7 +46,6 @@ pub(crate) struct MemoryBudget {
     oversized: Arc<Semaphore>,
     /// A permit for each memory permit that may be free.
     free: Arc<Semaphore>,
-    /// By namespace.
     databases: Mutex<HashMap<u64, Weak<Semaphore>>>,
     held: AtomicUsize,
     most_held: AtomicUsize,
@@ -87,7 +86,6 @@ impl MemoryBudget {
         (self.held.load(Ordering::Relaxed), self.most_held.load(Ordering::Relaxed))
     }
 
-    /// Returns an empty permit.
     pub(crate) fn permit(self: &Arc<Self>, namespace: u64) -> MemoryPermit {
         let database = self.database(namespace);
         MemoryPermit { memory: Arc::clone(self), database, permits: None, oversized: None, free: None, bytes: 0 }
@@ -145,7 +143,6 @@ pub(crate) struct MemoryPermit {
     /// From the database's share, and from the whole budget.
     permits: Option<[OwnedSemaphorePermit; 2]>,
     oversized: Option<OwnedSemaphorePermit>,
-    /// Set if the permit is free.
     free: Option<OwnedSemaphorePermit>,
     bytes: usize,
 }

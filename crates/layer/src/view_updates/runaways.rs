@@ -53,7 +53,6 @@ impl Runaways {
         tries >= TRIES_MAX
     }
 
-    /// Returns the failure of a revision that is not to be tried again now.
     pub(crate) fn failure(&self, id: &str, rev: &RevId) -> Option<FunctionFailure> {
         let documents = self.lock();
         let known = documents.get(id).filter(|known| self.is_of(known, rev) && known.tries >= TRIES_MAX)?;
@@ -65,7 +64,6 @@ impl Runaways {
         self.lock().get(id).is_some_and(|known| self.is_of(known, rev) && known.tries < TRIES_MAX)
     }
 
-    /// Removes a document that was mapped.
     pub(crate) fn forget(&self, id: &str) {
         self.lock().remove(id);
     }

@@ -40,7 +40,6 @@ const DOCUMENTS: [(&str, &str); 6] = [
     ("f", r#"{"s":"\u0e40"}"#),
 ];
 
-/// Collects the fields that a selector in normal form names.
 fn fields_of(selector: &Value<'_>, fields: &mut Vec<String>) {
     match selector {
         Value::Array(items) => items.iter().for_each(|item| fields_of(item, fields)),

@@ -4,7 +4,6 @@ use flatbed_flatten::json::Value;
 
 use crate::json;
 
-/// A request and its answer.
 pub(crate) struct Step {
     pub(crate) method: String,
     pub(crate) path: String,
@@ -18,13 +17,11 @@ fn recorded(file: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
-/// Returns the names of a file's scenarios.
 pub(crate) fn names(file: &str) -> Vec<String> {
     let name = |line: &str| json(line).get("name").and_then(Value::as_str).unwrap().to_owned();
     recorded(file).lines().map(name).collect()
 }
 
-/// Returns the steps of a scenario.
 pub(crate) fn scenario(file: &str, name: &str) -> Vec<Step> {
     let recorded = recorded(file);
     let found = recorded.lines().map(json).find(|scenario| scenario.get("name").unwrap().as_str() == Some(name));
@@ -46,7 +43,6 @@ pub(crate) fn scenario(file: &str, name: &str) -> Vec<Step> {
     steps.into_iter().map(step).collect()
 }
 
-/// Returns the items of a member.
 pub(crate) fn items<'v>(value: &'v Value<'static>, name: &str) -> &'v [Value<'static>] {
     match value.get(name) {
         Some(Value::Array(items)) => items,

@@ -108,7 +108,6 @@ impl Database {
         }
     }
 
-    /// The rows of a plan, in order.
     fn rows(&self, plan: &Plan<'_>, find: &Find) -> Vec<(Value<'static>, String)> {
         let partition = find.partition.as_ref().map(|partition| format!("{partition}:"));
         let ids = self.documents.keys().filter(|id| partition.as_ref().is_none_or(|prefix| id.starts_with(prefix)));

@@ -79,12 +79,10 @@ impl Texts {
         texts
     }
 
-    /// Each call takes a while.
     pub(super) fn pausing(pause: Duration) -> Texts {
         Texts(Arc::new(State { pause, ..State::default() }))
     }
 
-    /// Stops after mapping this many documents.
     pub(super) fn stop_after(&self, documents: u64) {
         self.0.stops_after.store(documents, Ordering::Relaxed);
     }

@@ -55,7 +55,6 @@ async fn read(job: &Job, ids: &[&str]) -> Vec<ToMap> {
     read_with_local_seq(job, &ids).await.unwrap()
 }
 
-/// Returns whether the group has dropped rows for lack of memory.
 fn has_dropped(job: &Job) -> bool {
     job.state.mapped_at_once.load(Ordering::Relaxed) < RUN_DOCUMENTS_MAX
 }

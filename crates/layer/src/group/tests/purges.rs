@@ -16,7 +16,6 @@ use crate::store::transaction::Transaction;
 use crate::view_bounds::ViewBounds;
 use crate::view_functions::{FunctionFailure, GroupFunctions, GroupSource, Mapped, Reduced, Reduction, ViewFunctions};
 
-/// Purges the winner of a document, if there is one.
 pub(super) async fn purge(db: &Database, id: &str) {
     if let Ok(document) = db.get(id, &Default::default()).await {
         db.purge(id, &[document.rev]).await.unwrap();
@@ -131,7 +130,6 @@ struct Purging {
 
 struct Purges {
     db: Database,
-    /// The number of documents purged at each call.
     at_once: usize,
     ids: Mutex<Vec<String>>,
 }
@@ -183,7 +181,6 @@ impl GroupFunctions for PurgingGroup {
     }
 }
 
-/// A database whose views are mapped by [`Purging`].
 async fn purging(at_once: usize) -> (Database, Arc<Purges>, Storage) {
     let (db, storage) = database().await;
     let purges = Arc::new(Purges { db: db.clone(), at_once, ids: Mutex::default() });

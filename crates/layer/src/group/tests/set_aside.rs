@@ -18,13 +18,11 @@ use crate::{Error, FunctionFailure, ViewFailure, ViewUpdate};
 const GOOD: &str = r#"{"n":1}"#;
 const HEAVY: &str = r#"{"n":1,"heavy":true}"#;
 
-/// The ids of the documents of a view.
 async fn ids(reader: &Reader, view: &str) -> Vec<String> {
     let rows = rows(reader, "_design/v", view, ViewUpdate::True).await.unwrap();
     sorted(rows).into_iter().map(|(_, id, _)| id).collect()
 }
 
-/// The count and the ids of the documents set aside.
 async fn set_aside(reader: &Reader) -> (u64, Vec<String>) {
     let found = reader.view_info("_design/v").await.unwrap().set_aside;
     assert!(found.documents.iter().all(|(_, reason)| reason == "heavy"), "{found:?}");

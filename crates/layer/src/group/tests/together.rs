@@ -134,7 +134,6 @@ async fn build(storage: Storage, is_killed: bool) {
     [&one, &two].iter().for_each(|process| process.layer.shutdown());
 }
 
-/// The number of lease keys.
 async fn leases_of(db: &Database) -> usize {
     let instance = standing(db).await.instance;
     let number = crate::index::groups::groups_of(&instance.record).next().unwrap().number;
@@ -183,7 +182,6 @@ pub(super) async fn job_by(db: &Database, design: &str, functions: &Texts) -> Jo
     Job::new(reader, id, design.to_owned(), loaded, state).unwrap()
 }
 
-/// A row of a document.
 pub(super) fn prepared(job: &Job, id: &str) -> Vec<PreparedDocument> {
     let mut rows = crate::view_functions::EmittedRows::default();
     rows.push("1", "2");
@@ -201,7 +199,6 @@ async fn taken(job: &Job, others: &Others) -> Result<Option<Lease>> {
     })
 }
 
-/// Attempts some work without committing it.
 async fn attempt<W: Work>(job: &Job, work: W) -> (Transaction, Option<W::Output>) {
     let trx = Transaction::begin(&job.reader.inner.db, &job.reader.inner.metrics).unwrap();
     let output =

@@ -60,7 +60,6 @@ async fn write(db: Database, writer: u64, steps: u64) {
     }
 }
 
-/// Design documents are written, changed and deleted.
 async fn redefine(db: Database, until: Arc<AtomicU64>) {
     let mut random = Random(77);
     while until.load(Ordering::Relaxed) > 0 {

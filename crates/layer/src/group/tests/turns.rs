@@ -26,7 +26,6 @@ use crate::{CreateOptions, LayerOptions};
 
 /// A transaction that waits until it gets a permit.
 struct Gated<'a> {
-    /// Its database, and its number there.
     name: (usize, usize),
     bytes: usize,
     begun: &'a Mutex<BTreeSet<(usize, usize)>>,

@@ -18,13 +18,11 @@ use crate::store::waits;
 use crate::view_updates::STUCK_MAX;
 use crate::{FunctionFailure, Layer, Select, ViewQuery, ViewRange, ViewUpdate};
 
-/// Runs a query of a view in a task.
 fn ask(reader: &Reader, view: &str) -> tokio::task::JoinHandle<crate::Result<usize>> {
     let (reader, view) = (reader.clone(), view.to_owned());
     tokio::spawn(async move { rows(&reader, "_design/v", &view, ViewUpdate::True).await.map(|rows| rows.len()) })
 }
 
-/// Waits until this many queries of a process wait.
 async fn until_waiting(layer: &Layer, queries: u64) {
     until("so many queries wait", async || layer.inner.views.waiting() == queries).await;
 }

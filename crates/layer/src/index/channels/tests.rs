@@ -96,7 +96,6 @@ impl Rule for ByBody {
     }
 }
 
-/// Gives a database channels, or another function.
 struct Give<'a>(&'a Database);
 
 impl Operation for Give<'_> {
@@ -115,7 +114,6 @@ pub(crate) async fn give_channels(db: &Database) {
     transaction::write(&db.inner.db, &db.inner.metrics, &mut Give(db)).await.unwrap();
 }
 
-/// A database for the server and for a user.
 async fn database(has_channels: bool) -> ([Database; 2], Storage) {
     let (layer, authority, storage) = crate::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
     let server = layer.database("db", authority.for_job("test"));
@@ -545,7 +543,6 @@ async fn torture(probability: f64, seed: u64, late: bool) {
     assert_eq!(listed, recomputed);
 }
 
-/// Runs the resync to its end despite faults.
 async fn resynced(db: &Database) {
     loop {
         match crate::resync::resync(db, std::time::Duration::from_secs(60)).await {

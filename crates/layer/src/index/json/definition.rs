@@ -13,7 +13,6 @@ use crate::store::proto;
 /// The longest definition, in bytes; a longer one is ignored.
 pub(crate) const DEFINITION_BYTES_MAX: usize = 16_000;
 
-/// Members of a definition.
 const NAME: &str = "name";
 const MAP: &str = "map";
 /// The member of an index per partition. (`partitioned` marked an older layout whose keys did not begin with the
@@ -59,7 +58,6 @@ pub(crate) fn defined_by(
     indexes.iter().filter(|index| index.is_of_bodies()).filter_map(definition).collect()
 }
 
-/// Returns the collation signature in a definition.
 pub(crate) fn signature_in(definition: &[u8]) -> Option<String> {
     let definition = parse(definition, &Limits::default()).ok()?;
     definition.get(COLLATION).and_then(Value::as_str).map(str::to_owned)

@@ -9,7 +9,6 @@ use crate::store::records::is_over;
 /// Longer keys, as JSON text in bytes, are not repeated in the entry. A reader takes them from the document.
 const KEY_BYTES_MAX: usize = 10_000;
 
-/// The first byte of a value that contains its key.
 const WITH_KEY: u8 = 0;
 
 /// The value of an entry whose key is only in the document.
@@ -18,7 +17,6 @@ const IN_DOCUMENT: u8 = 1;
 /// The first byte of a value with an expiry: 8 bytes of time follow, then the value without an expiry.
 const WITH_END: u8 = 2;
 
-/// A decoded entry value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum EntryValue {
     Key(Vec<Value<'static>>),

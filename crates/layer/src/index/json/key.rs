@@ -41,7 +41,6 @@ impl DocumentKey {
         Ok(DocumentKey { values, sort_key, ends_at_ms: 0 })
     }
 
-    /// Adds the expiry of a document, from its info.
     #[must_use]
     pub(crate) fn of(self, info: &Info) -> DocumentKey {
         DocumentKey { ends_at_ms: info.ends_at_ms(), ..self }
@@ -59,7 +58,6 @@ impl DocumentKey {
     }
 }
 
-/// The rows of a body, read or to be written.
 #[derive(Clone, Copy)]
 pub(crate) enum Body<'a> {
     Read(&'a Rows),
@@ -67,14 +65,12 @@ pub(crate) enum Body<'a> {
     Prepared(&'a [(Vec<u8>, Vec<u8>)]),
 }
 
-/// An owned [`Body`], for another thread.
 pub(crate) enum OwnedBody {
     Read(Rows),
     Prepared(Vec<(Vec<u8>, Vec<u8>)>),
 }
 
 impl Body<'_> {
-    /// Adds all rows to a digest.
     pub(crate) fn add_to(self, digest: &mut Sha256) {
         let mut row = |path: &[u8], value: &[u8]| {
             add(digest, path);
@@ -111,7 +107,6 @@ impl OwnedBody {
     }
 }
 
-/// The members of a document that are no part of its body.
 pub(crate) fn special(id: &str, rev: &RevId) -> Value<'static> {
     let text = |text: String| Value::String(text.into());
     Value::Object(vec![("_id".into(), text(id.to_owned())), ("_rev".into(), text(rev.to_string()))])

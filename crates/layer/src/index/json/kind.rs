@@ -23,7 +23,6 @@ const ENTRY_OVERHEAD_BYTES: u64 = 100;
 /// The usual size of a sort form per byte of the key's text. Any excess is counted when it is written.
 const FORM_BYTES_PER_BYTE: u64 = 4;
 
-/// The kind of json indexes.
 pub(crate) struct Json;
 
 pub(crate) const NAME: &str = "json";

@@ -216,7 +216,6 @@ impl Maintainer {
 }
 
 impl Maintainer {
-    /// Returns the winner's key after the change.
     async fn new_key(
         &mut self,
         within: &Within<'_>,
@@ -236,7 +235,6 @@ impl Maintainer {
         Ok(key.map(|key| key.of(change.new)))
     }
 
-    /// Returns the winner's key before the change.
     async fn old_key(
         &mut self,
         within: &Within<'_>,

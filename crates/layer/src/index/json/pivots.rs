@@ -19,7 +19,6 @@ pub(super) const LEVELS: u64 = 6;
 /// One label in 2 to this power goes up a level.
 const FANOUT_BITS: u32 = if cfg!(test) { 1 } else { 3 };
 
-/// The number of labels read at once.
 pub(super) const PAGE: usize = 24;
 
 const HASH_BYTES: usize = 16;

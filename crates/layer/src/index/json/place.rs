@@ -28,7 +28,6 @@ pub(crate) struct Among<'a> {
     pub places: RowPlaces<'a>,
     /// True if reads add no conflicts.
     pub snapshot: bool,
-    /// The writes of the transaction itself.
     pub written: Option<&'a Written>,
 }
 
@@ -101,7 +100,6 @@ impl Among<'_> {
         Ok(Some((split(&element).1.to_vec(), Value::Array(key))))
     }
 
-    /// Returns the key of an entry.
     pub(crate) async fn key(&self, id: &str, value: &[u8]) -> Result<Vec<Value<'static>>> {
         let Within { trx, instance, .. } = *self.within;
         if let EntryValue::Key(key) = entry::decode(value)? {

@@ -13,7 +13,6 @@ use crate::store::proto;
 use crate::store::records::Info;
 use crate::store::seq::Seq;
 
-/// Returns whether a document's selector matches it.
 async fn is_taken(within: &Within<'_>, index: &proto::Index, id: &str, body: Body<'_>, info: &Info) -> Result<bool> {
     let mut selecting = Selecting::of_one(index);
     selecting.begin(within);

@@ -23,7 +23,6 @@ pub(crate) const DEFINITION_BYTES_MAX: usize = 16_000;
 /// The limit of a selector's JSON text within a definition, in bytes.
 const SELECTOR_BYTES_MAX: usize = 15_000;
 
-/// The most indexes in a design document.
 const OF_DESIGN_MAX: usize = 64;
 
 /// The longest name, in bytes.
@@ -38,7 +37,6 @@ const COLLATION: &str = "collation";
 /// design document's name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct IndexName {
-    /// The design document's id.
     design: Option<String>,
     name: String,
 }
@@ -85,13 +83,11 @@ impl IndexName {
     }
 }
 
-/// A compiled definition.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pub selector: Selector,
 }
 
-/// An error in a definition.
 #[derive(Debug)]
 enum DefinitionFault {
     Name,

@@ -19,7 +19,6 @@ use crate::store::records::Info;
 /// cleared; the number in the by-seq entry.
 const ENTRY_BYTES: u64 = 600;
 
-/// The kind of selector indexes.
 pub(crate) struct Selected;
 
 pub(crate) const NAME: &str = "selector";

@@ -43,7 +43,6 @@ pub(crate) fn entry_of_document(id: &str, info: &Info) -> Vec<u8> {
     entry.encode_to_vec()
 }
 
-/// One index in one transaction.
 struct IndexSelector {
     number: u64,
     /// An index that cannot be maintained refuses the write with this error.
@@ -62,7 +61,6 @@ impl IndexSelector {
         self.index.as_ref().is_ok_and(lacks)
     }
 
-    /// Returns whether the selector matches a document, from its body.
     async fn takes(&mut self, within: &Within<'_>, id: &str, info: &Info, body: Body<'_>) -> Result<bool> {
         let index = self.index.clone()?;
         let (clock, began) = (&within.inner.clock, within.inner.clock.now());
@@ -188,7 +186,6 @@ impl Selecting {
         Selecting { all: all.collect(), next_field_id: None, asked: false }
     }
 
-    /// A single index.
     pub(crate) fn of_one(index: &proto::Index) -> Selecting {
         Selecting { all: vec![IndexSelector::new(index)], next_field_id: None, asked: false }
     }

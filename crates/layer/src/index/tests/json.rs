@@ -14,7 +14,6 @@ use crate::index::tests::random::{with_faults, workers};
 use crate::index::tests::*;
 use crate::store::keys::{RowPlaces, Sorted};
 
-/// A design document with an index for each of these maps.
 pub(super) fn design(maps: &[&str]) -> String {
     let view =
         |(at, map): (usize, &&str)| format!(r#""i{at}":{{"map":{map},"reduce":"_count","options":{{"def":{{}}}}}}"#);
@@ -22,7 +21,6 @@ pub(super) fn design(maps: &[&str]) -> String {
     format!(r#"{{"language":"query","views":{{{}}}}}"#, views.join(","))
 }
 
-/// The ids of an index's entries, in order.
 pub(super) async fn ids_of(db: &Database, number: u64) -> Vec<String> {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     let pages = all_of(db, &instance, number).await;
@@ -35,7 +33,6 @@ pub(super) async fn ids_of(db: &Database, number: u64) -> Vec<String> {
     found
 }
 
-/// The ids that follow from all documents.
 async fn expected(db: &Database, index: &Index) -> Vec<String> {
     let mut walk = db.all_docs(crate::AllDocsQuery { include_docs: true, ..crate::AllDocsQuery::default() });
     let mut rows = Vec::new();

@@ -65,7 +65,6 @@ async fn writer(db: Database, seed: u64) {
     }
 }
 
-/// Builders and compactions that are killed repeatedly.
 pub(super) async fn workers(db: Database, seed: u64, ended: tokio::sync::watch::Receiver<bool>) {
     let mut random = Random(seed);
     while !*ended.borrow() {

@@ -30,7 +30,6 @@ const SELECTORS: [(&str, &str); 6] = [
     ("designs", r#"{"_id":{"$regex":"^_design/"}}"#),
 ];
 
-/// A design document with these indexes.
 fn design(which: impl IntoIterator<Item = usize>) -> String {
     let one = |at: usize| format!("{:?}:{}", SELECTORS[at].0, SELECTORS[at].1);
     let all: Vec<String> = which.into_iter().map(one).collect();
@@ -59,7 +58,6 @@ async fn all_rows(changes: &mut Changes) -> (Vec<ChangeRow>, String) {
     }
 }
 
-/// Checks the refusal, after any injected faults.
 async fn assert_refused(changes: &mut Changes) {
     loop {
         match changes.next_page().await {
@@ -105,7 +103,6 @@ fn nothing() -> Document {
     }
 }
 
-/// Compares all kinds of feeds.
 async fn assert_same(db: &Reader) {
     let defined: Vec<proto::Index> = indexes_of_kind(db).await;
     let sees_all = *db.asker() == Asker::All;
@@ -214,7 +211,6 @@ async fn writer(db: Database, seed: u64) {
     }
 }
 
-/// Grants and revokes channels meanwhile.
 async fn administrator(db: Database, seed: u64) {
     let mut random = Random(seed);
     for _ in 0..12 {

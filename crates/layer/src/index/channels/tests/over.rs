@@ -8,7 +8,6 @@ use crate::channels::PrincipalWrite;
 use crate::waits::count;
 use crate::{Got, OpenRevs, Reader};
 
-/// A user with access to channel A.
 fn user() -> PrincipalWrite {
     PrincipalWrite {
         kind: flatbed_channels::Kind::User,
@@ -22,7 +21,6 @@ fn user() -> PrincipalWrite {
     }
 }
 
-/// A user with access to channel A, and an administrator.
 async fn readers(server: &Database) -> [Reader; 2] {
     server.put_principal(&user()).await.unwrap();
     let anna = server.reader().asked_by(Asker::Principal("anna".into()));
