@@ -41,7 +41,6 @@ impl Store {
         self.named("db")
     }
 
-    /// One attempt, committed if `commits`.
     async fn attempt<O: Operation>(
         &self,
         operation: &mut O,
@@ -104,7 +103,6 @@ async fn a_purge_answers_all_that_it_took_away() {
     assert_eq!(db.purge("d", &wanted).await.unwrap(), path("2-a"));
     assert_eq!(store.attempt(&mut purge, Attempt::default(), true).await.unwrap().purged, []);
     assert_eq!(store.attempt(&mut purge, LATER, true).await.unwrap().purged, []);
-    // The whole document.
     let last = path("2-x");
     let mut purge = new(&last);
     assert_eq!(store.attempt(&mut purge, FIRST, true).await.unwrap().purged, path("2-x"));
@@ -140,7 +138,6 @@ async fn a_local_document_is_written_once() {
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
     store.attempt(&mut put, LATER, true).await.unwrap();
     assert_eq!(db.get_local("l").await.unwrap(), Some(document(b"\"a\":2")));
-    // An operation that failed for certain is written.
     let mut put = EditLocals::new(&db, &ours).unwrap();
     store.attempt(&mut put, FIRST, false).await.unwrap();
     store.attempt(&mut put, AFTER_UNKNOWN, true).await.unwrap();
@@ -208,7 +205,6 @@ async fn marks_that_a_wrong_clock_has_removed_leave_no_doubt_about_later_ones() 
     let mut later = EditLocals::new(&db, &ours).unwrap();
     store.attempt(&mut later, FIRST, false).await.unwrap();
     store.attempt(&mut later, AFTER_UNKNOWN, true).await.unwrap();
-    // The operation whose mark was removed is still in doubt.
     let again = store.attempt(&mut before, AFTER_UNKNOWN, false).await;
     assert!(matches!(again, Err(Error::Storage(error)) if error.is_maybe_committed()));
 }

@@ -68,7 +68,6 @@ async fn queries_of_a_partition_are_answered_as_its_documents_say() {
         assert_answers(&db, &[r#"{"selector":{"a":{"$gt":0}}}"#], "_all_docs").await;
     };
     look(0..PARTITIONS.len()).await;
-    // Changed, deleted and purged.
     for (at, (id, _)) in all.iter().enumerate() {
         let rev = db.get(id, &GetOptions::default()).await.unwrap().rev;
         match at % 5 {

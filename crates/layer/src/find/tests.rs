@@ -77,7 +77,6 @@ pub(super) async fn with_background() -> (Layer, Background, Database, Storage) 
     with_background_of("db").await
 }
 
-/// The same, with a database of any name.
 pub(super) async fn with_background_of(name: &str) -> (Layer, Background, Database, Storage) {
     let (layer, authority, storage) = layer().await;
     let look_every = std::time::Duration::from_millis(20);
@@ -187,7 +186,6 @@ pub(super) async fn assert_answers(db: &Database, requests: &[&str], used: &str)
         let mut query = db.find(&indexes, &plan, options);
         assert_eq!(query.next_page().await.unwrap(), None, "{request}");
         assert_eq!(query.stats().results_returned, wanted.len() as u64, "{request}");
-        // Skipped without a bookmark.
         let options = FindOptions { skip: 3, limit: 4, ..FindOptions::default() };
         let mut query = db.find(&indexes, &plan, options);
         let mut ids = Vec::new();
@@ -241,7 +239,6 @@ async fn queries_are_answered_as_all_documents_say() {
         r#"{"fields":{"n":"asc"},"partial_filter_selector":{"a":{"$type":"number"}}}"#,
     ];
     let rev = put(&db, "_design/i", None, &design(&maps)).await.unwrap();
-    // Some documents before the index is built, some after.
     put_all(&db, &documents(90).split_off(60)).await;
     built(&db).await;
     put_all(&db, &documents(120).split_off(90)).await;
@@ -356,7 +353,6 @@ async fn keys_that_do_not_fit_are_found_in_order() {
     assert_answers(&db, &requests, "i0").await;
     let both = format!(r#"{{"selector":{{"a":"{from}","n":{{"$gt":3}}}}}}"#);
     assert_answers(&db, &[&both], "i1").await;
-    // Changed to other keys, to short ones, and deleted.
     for (at, (id, _)) in all.iter().enumerate() {
         let rev = db.get(id, &GetOptions::default()).await.unwrap().rev;
         match at % 4 {
@@ -407,7 +403,6 @@ async fn an_index_that_is_being_built_is_waited_for_unless_it_need_not_be() {
     );
 }
 
-/// No process builds the index here.
 #[tokio::test(flavor = "multi_thread")]
 async fn queries_that_wait_for_an_index_are_shown() {
     let (layer, authority, _storage) = layer().await;

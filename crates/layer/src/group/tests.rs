@@ -117,7 +117,6 @@ pub(super) async fn define(db: &Database, design: &str, maps: &[(&str, &str)]) {
     put(db, design, Some(&format!(r#"{{"views":{{{}}}}}"#, views.join(",")))).await;
 }
 
-/// Returns a map's output for the current documents.
 pub(super) async fn recomputed(reader: &Reader, map: &str) -> Vec<Row> {
     let mut walk = reader.all_docs(AllDocsQuery { include_docs: true, ..AllDocsQuery::default() });
     let mut all = Vec::new();
@@ -162,7 +161,6 @@ async fn mapped() -> (Database, Storage) {
     (db, storage)
 }
 
-/// Callers can tell a view that is read from one that waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_view_says_whether_it_is_waited_for() {
     let (db, _storage) = mapped().await;
@@ -199,7 +197,6 @@ async fn a_view_is_built_and_has_every_write_before_it_is_asked() {
         put(&db, &format!("d{:02}", 20 + round), None).await;
         compare(&db, "_design/v", "n", "n").await;
     }
-    // Without changes any process reads it at once.
     let before = db.inner.metrics.view_documents_mapped.get();
     compare(&db, "_design/v", "id", "_id").await;
     assert_eq!(db.inner.metrics.view_documents_mapped.get(), before);
@@ -341,7 +338,6 @@ async fn a_builder_that_dies_is_followed_by_another_that_goes_on() {
     for n in 0..200 {
         put(&db, &format!("d{n:03}"), Some(&format!(r#"{{"n":{}}}"#, n % 11))).await;
     }
-    // Mapping stops after some batches, so that the build stays incomplete.
     let slow = Arc::new(Texts::stopping_after(80));
     layer.run_views_by(slow.clone());
     define(&db, "_design/v", &[("n", "n|_stats")]).await;
@@ -362,7 +358,6 @@ async fn a_builder_that_dies_is_followed_by_another_that_goes_on() {
         tasks[0].waiting == 1
     })
     .await;
-    // Another process.
     let (other, others) = crate::Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
     let mapping = Arc::new(Texts::default());
     other.run_views_by(mapping.clone());

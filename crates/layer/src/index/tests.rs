@@ -64,7 +64,6 @@ async fn indexes(db: &Database) -> Vec<proto::Index> {
     resolved(&db.inner, &db.name).await.unwrap().record.indexes.clone()
 }
 
-/// Reads an index in pages, and begins again after injected faults.
 async fn all_of(db: &Database, instance: &Instance, number: u64) -> Vec<FdbValues> {
     loop {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -132,7 +131,6 @@ fn actor(db: &Database) -> ServerActor {
     }
 }
 
-/// Background work with short intervals.
 fn background(db: &Database, silence_max: Duration) -> Background {
     let look_every = Duration::from_millis(20);
     let options = BackgroundOptions { look_every, silence_max, ..BackgroundOptions::default() };
@@ -300,7 +298,6 @@ async fn a_purge_and_an_edit_meet_a_builder() {
     };
     let writing = begin(&db);
     write.attempt(&writing, FIRST).await.unwrap();
-    // Not the last step, which would change the record, with which every write conflicts.
     assert_eq!(step(&db, 1).await, StepOutcome::On);
     assert!(purging.commit().await.is_err(), "it does not know the entry");
     assert!(writing.commit().await.is_err(), "it does not know the entry");
@@ -395,7 +392,6 @@ async fn a_renewal_meets_a_builder() {
     renew(&db.inner.db, &db.inner.options.root, false, |_| {}).await.unwrap();
     assert!(building.commit().await.is_err(), "it read another epoch");
     assert_clean(&db).await;
-    // It resumes from its position.
     build_all(&db).await;
     assert_eq!(entries(&db, 1).await, recomputed(&db, "kind").await);
     assert_clean(&db).await;
@@ -436,7 +432,6 @@ async fn what_was_judged_reaches_an_index_at_once_and_by_its_builder() {
     };
     put(&db, "silent", None, "{}").await.unwrap();
     assert_eq!(features(&db).await, Vec::<String>::new());
-    // Judged before the index exists: the verdict is stored with the revision.
     let old = put(&db, "old", None, r#"{"channels":"b,a"}"#).await.unwrap();
     assert_eq!(features(&db).await, ["verdicts"]);
     put(&server, "servers", None, r#"{"channels":"c"}"#).await.unwrap();
@@ -536,7 +531,6 @@ async fn what_is_prepared_before_a_transaction_is_entered_in_it() {
     build_all(&db).await;
     assert_eq!(entries(&db, 2).await, recomputed(&db, "^n").await);
     assert_clean(&db).await;
-    // An index whose function fails refuses the write.
     put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["^fails"]}"#).await.unwrap();
     let refused = put(&db, "h", None, "{}").await;
     assert!(matches!(refused, Err(Error::Refused(Refusal::NotJudged { .. }))), "{refused:?}");
@@ -584,7 +578,6 @@ async fn an_index_is_built_by_who_has_the_lease() {
     assert_clean(&db).await;
 }
 
-/// The transaction that defines an index notes the work, and the woken process begins at once.
 #[tokio::test]
 async fn an_index_is_built_as_soon_as_a_process_knows_of_it() {
     let manual = ManualClock::new();
@@ -598,7 +591,6 @@ async fn an_index_is_built_as_soon_as_a_process_knows_of_it() {
     put(&db, "_design/a", None, DEFINES).await.unwrap();
     until("it is built", async || are_built(&db).await).await;
     background.stop().await;
-    // The checker finds a defined index without due work.
     let rev = db.get("_design/a", &GetOptions::default()).await.unwrap().rev;
     put(&db, "_design/a", Some(&rev), r#"{"member_indexes":["n"]}"#).await.unwrap();
     assert!(check_namespaces(&layer).await.unwrap().is_clean());

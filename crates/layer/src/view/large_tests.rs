@@ -155,7 +155,6 @@ async fn enter_in_small_transactions(rows: impl Fn(u32) -> Rows) -> [usize; 3] {
     [built, changed, gone]
 }
 
-/// The most rows of a document.
 #[tokio::test]
 async fn no_transaction_of_many_rows_is_large() {
     let row = |n: u32, add: u32| (format!("[{},{n}]", n % 10), (n + add).to_string());
@@ -177,7 +176,6 @@ async fn no_transaction_of_large_rows_is_large() {
     enter_in_small_transactions(rows).await;
 }
 
-/// The largest rows that are stored inline.
 #[tokio::test]
 async fn no_transaction_of_full_rows_is_large() {
     let row = |at: u32, n: u32| (at.to_string(), format!("{n}{}", spaces(15_000)));
@@ -185,7 +183,6 @@ async fn no_transaction_of_full_rows_is_large() {
     enter_in_small_transactions(rows).await;
 }
 
-/// The largest number of long keys.
 #[tokio::test]
 async fn no_transaction_of_long_keys_is_large() {
     let row = |at: u32, n: u32| (format!("[\"{}\",{at}]", "a".repeat(5_000)), n.to_string());
@@ -193,7 +190,6 @@ async fn no_transaction_of_long_keys_is_large() {
     enter_in_small_transactions(rows).await;
 }
 
-/// Nodes that nearly fill a value of the storage.
 #[tokio::test]
 async fn no_transaction_with_nodes_is_large() {
     let (db, _storage) = database().await;

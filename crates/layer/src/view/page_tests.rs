@@ -100,7 +100,6 @@ async fn rows_of_one_key_with_documents_are_there_once() {
     }
 }
 
-/// A page of many keys with large rows reads about as much as it answers.
 #[tokio::test]
 async fn pages_of_keys_are_bounded_in_bytes() {
     let (db, _storage) = database().await;
@@ -161,7 +160,6 @@ async fn pages_that_are_read_backwards_are_bounded_in_bytes() {
     }
 }
 
-/// Groups have their rows' keys, which are read without values.
 #[tokio::test]
 async fn keys_of_groups_are_read_without_values() {
     let (db, _storage) = database().await;
@@ -201,7 +199,6 @@ async fn keys_of_groups_are_read_without_values() {
     }
 }
 
-/// Results of `_first` and `_last` may be large: a page has some of them.
 #[tokio::test]
 async fn pages_of_groups_are_bounded_in_bytes() {
     let (db, _storage) = database().await;

@@ -59,7 +59,6 @@ proptest! {
     }
 }
 
-/// Of 8,000 rows in 100 partitions, 80 are in one.
 #[tokio::test]
 async fn rows_of_one_partition_are_read() {
     let (db, _storage) = database().await;
@@ -86,7 +85,6 @@ async fn rows_of_one_partition_are_read() {
     assert!(waits.keys_read < 700, "{waits:?}");
 }
 
-/// No query of a partition finds the rows of a design document: it has none.
 #[tokio::test]
 async fn design_documents_are_in_no_partition() {
     let (db, _storage) = database().await;

@@ -24,7 +24,6 @@ use crate::view::tests::{Lengths, Model, batch, begin, build, follow, group, mod
 use crate::view_definition::GroupDefinition;
 use crate::waits;
 
-/// Takes the current state.
 struct AsItIs {
     db: Database,
     group: ViewGroup,
@@ -83,7 +82,6 @@ struct Expected<'a> {
 }
 
 impl Expected<'_> {
-    /// Compares a row with a key and a document in the order of reading.
     fn compare(&self, row: &Row, key: &Value<'_>, id: Option<&str>) -> Ordering {
         let by_key = self.collation.compare(&value(&row.0), key);
         let order = by_key.then_with(|| id.map_or(Ordering::Equal, |id| row.1.as_str().cmp(id)));
@@ -102,7 +100,6 @@ impl Expected<'_> {
         (begun, not_over)
     }
 
-    /// The rows of a selection, and the number of rows before it.
     fn select(&self, select: &Select) -> (Vec<Row>, u64) {
         match select {
             Select::Range(range) => {

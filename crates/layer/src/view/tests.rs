@@ -75,7 +75,6 @@ pub(super) enum Todo<'a> {
     Build,
 }
 
-/// One transaction of a follower or builder.
 pub(super) struct Step<'a> {
     pub db: &'a Database,
     pub group: &'a ViewGroup,
@@ -84,7 +83,6 @@ pub(super) struct Step<'a> {
 }
 
 impl Operation for Step<'_> {
-    /// With the size of the transaction.
     type Output = (Applied, proto::ViewProgress, i64);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -136,7 +134,6 @@ async fn step_knowing(
     transaction::write(&db.inner.db, &db.inner.metrics, &mut Step { db, group, known, todo }).await.unwrap()
 }
 
-/// Rows of documents, by tree.
 pub(super) type Model = BTreeMap<String, Vec<Vec<(String, String)>>>;
 
 pub(super) fn prepared(group: &ViewGroup, documents: &Model) -> Vec<PreparedDocument> {
@@ -257,12 +254,10 @@ pub(super) fn rows(most: usize) -> impl Strategy<Value = Vec<Vec<(String, String
     prop::collection::vec(prop::collection::vec((keys(), values()), 0..most), 3)
 }
 
-/// New rows of some documents.
 pub(super) fn batch() -> impl Strategy<Value = Model> {
     batch_of((0..60_u32).prop_map(|n| format!("d{n}")))
 }
 
-/// The same, for documents with these ids.
 pub(super) fn batch_of(ids: impl Strategy<Value = String>) -> impl Strategy<Value = Model> {
     let trees = prop_oneof![4 => rows(5), 1 => Just(vec![Vec::new(); 3])];
     prop::collection::btree_map(ids, trees, 1..30)
@@ -292,11 +287,9 @@ proptest! {
                 follow_knowing(&db, &group, &known[turn], &batch).await;
                 model.extend(batch);
                 assert_is(&db, &group, &model).await;
-                // Without changes nothing is written.
                 let again = follow(&db, &group, &model).await;
                 assert!(again.iter().all(|applied| applied.rows_changed == 0 && applied.bytes == 0));
             }
-            // All rows are removed.
             let gone: Model = model.keys().map(|id| (id.clone(), vec![Vec::new(); 3])).collect();
             follow_knowing(&db, &group, &known[0], &gone).await;
             assert_is(&db, &group, &Model::new()).await;
@@ -384,7 +377,6 @@ async fn a_batch_waits_for_its_documents_and_each_level() {
     assert_eq!(violations(&db, &group).await, Vec::<String>::new());
 }
 
-/// The checker finds every broken key.
 #[tokio::test]
 async fn the_checker_finds_what_is_broken() {
     let (db, _storage) = database().await;

@@ -56,7 +56,6 @@ fn fields_of(selector: &Value<'_>, fields: &mut Vec<String>) {
     }
 }
 
-/// Returns the ids of the answer, and whether it has no warning.
 fn ids(database: &Database, request: &str) -> Option<(Vec<String>, bool)> {
     let answer = database.find(&json(request), None).ok()?;
     let id = |document: &Value<'_>| document.get("_id").and_then(Value::as_str).unwrap().to_owned();

@@ -33,7 +33,6 @@ fn shown(ranges: &[KeyRange]) -> String {
     ranges.iter().map(range).collect::<Vec<_>>().join(", ")
 }
 
-/// Checks the ranges that a plan reads, and its residual condition.
 fn reads(fields: &[&str], selector: &str, ranges: &str, residual: Option<&str>) {
     let indexes = [Index::all_docs(), index(fields)];
     planned(&indexes, &format!(r#"{{"selector":{selector}}}"#), |plan| {
@@ -72,7 +71,6 @@ fn ranges_of_more_fields() {
     let both = ["a", "b"];
     reads(&both, r#"{"a":1,"b":{"$gt":2}}"#, ">[1,2] >[1]", None);
     reads(&both, r#"{"a":1,"b":2,"c":3}"#, "<[1,2] >[1,2]", Some(r#"{"c":{"$eq":3}}"#));
-    // The range does not bound the second field.
     reads(&both, r#"{"a":{"$gt":1},"b":2}"#, ">[1] >[]", Some(r#"{"b":{"$eq":2}}"#));
     reads(&both, r#"{"b":2,"a":{"$exists":true}}"#, "<[] >[]", Some(r#"{"b":{"$eq":2}}"#));
     reads(

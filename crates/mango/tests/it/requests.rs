@@ -44,7 +44,6 @@ fn selectors_are_shown_in_normal_form() {
     ] {
         let compiled = Selector::new(&json(selector)).unwrap();
         assert_eq!(text(&compiled.to_json()), normal, "{selector}");
-        // The JSON parses to an equivalent selector.
         let again = Selector::new(&compiled.to_json()).unwrap();
         for document in [r#"{"a":1}"#, r#"{"a":[{"b":1},2],"b":"x"}"#, r#"{"b":1}"#, r#"{"a":{"b":1,"c":3}}"#] {
             let document = json(document);
@@ -125,7 +124,6 @@ fn indexes_are_put_into_design_documents_and_taken_out() {
         refused.reason,
         "Existing design doc has an invalid language: {<<108,97,110,103,117,97,103,101>>,<<106,97,118,97,115,99,114,105,112,116>>}"
     );
-    // In partitioned databases.
     let partitioned = request(r#"{"index":{"fields":["a"]},"partitioned":true}"#);
     assert_eq!(partitioned.put_into(None, false).unwrap_err().error, "error_saving_ddoc");
     let made = partitioned.put_into(None, true).unwrap().unwrap();
@@ -212,7 +210,6 @@ fn what_stands_behind_the_documents() {
     assert_eq!(String::from_utf8(out).unwrap(), "{\"docs\":[\r\n]}\r\n");
 }
 
-/// `_explain` without an index, and with many indexes that cannot be used.
 #[test]
 fn explained_without_an_index() {
     let indexes =

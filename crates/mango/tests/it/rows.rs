@@ -10,7 +10,6 @@ use proptest::prelude::*;
 use crate::plans::{selector, value};
 use crate::{json, text};
 
-/// Field names with their ids.
 #[derive(Default)]
 struct Names(Vec<String>, HashMap<String, u64>);
 
@@ -51,7 +50,6 @@ fn in_slices<E>(
     }
 }
 
-/// Returns whether a body's rows match, and whether a special member was read.
 fn on_rows(
     selector: &Selector,
     body: &Value<'_>,
@@ -94,7 +92,6 @@ fn only_what_is_asked_about_is_read() {
         (r#"{"_id":"b"}"#, (false, true)),
         (r#"{"_attachments":{"$exists":false}}"#, (true, true)),
         ("{}", (true, false)),
-        // Conditions on the document as a whole.
         (r#"{"$and":[{"$type":"object"}]}"#, (true, true)),
     ] {
         let compiled = Selector::new(&json(selector)).unwrap();
@@ -164,7 +161,6 @@ fn members_of_replicators_are_read_of_bodies() {
     }
 }
 
-/// Returns a body's key in an index, from its rows.
 fn key_on_rows(
     index: &Index,
     body: &Value<'_>,

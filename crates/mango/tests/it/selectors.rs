@@ -118,7 +118,6 @@ fn what_pcre_takes_before_a_pattern_and_at_its_beginning() {
         ("(*CR)(?m)^b$", &["b", "a\\rb\\rc"], &["a\\nb", "b\\nc"]),
         ("(*ANYCRLF)(?m)^b$", &["a\\rb\\rc", "a\\nb\\r\\nc"], &["ab"]),
         ("(?m)^b$", &["a\\nb\\nc"], &["a\\rb"]),
-        // Lookaheads at the beginning of the text.
         ("^(?=.*\\d)(?=.*[a-z])(?!.*\\s).{4,}$", &["abc1", "1234x"], &["abcd", "1234", "ab 1", "a1"]),
         ("(?i)^(?!admin|root)[a-z]+$", &["user", "badmin"], &["ADMINS", "root"]),
         ("^((?!foo|bar).)*$", &["", "fo ob ar"], &["a foo", "bar"]),
@@ -175,7 +174,6 @@ fn what_pcre_takes_before_a_pattern_and_at_its_beginning() {
 #[test]
 fn long_patterns_are_refused_before_they_are_parsed() {
     let refused = |pattern: &str| Selector::new(&json(&format!(r#"{{"a":{{"$regex":"{pattern}"}}}}"#))).err();
-    // The pattern is small when compiled.
     assert_eq!(refused(&"(?:)".repeat(1_000)), None);
     assert_eq!(refused(&"(?:)".repeat(20_000)), Some(InvalidSelector::RegexesTooLarge));
 }
@@ -204,7 +202,6 @@ fn a_selector_weighs_what_it_does() {
 
 #[test]
 fn regular_expressions_are_bounded_together() {
-    // Each of the smallest takes 16 kB of 4 MB.
     assert!(Selector::new(&regexes((0..256).map(|number| format!("^a{number}")))).is_ok());
     let more = regexes((0..257).map(|number| format!("^a{number}")));
     assert_eq!(Selector::new(&more).err(), Some(InvalidSelector::RegexesTooLarge));
@@ -292,7 +289,6 @@ fn in_slices(selector: &Selector, document: &Value<'_>, pause: bool) -> (Result<
     }
 }
 
-/// A match pauses inside a document, and all slices together have the bound of one match.
 #[test]
 fn a_match_pauses_inside_a_document() {
     let items = vec!["1"; 10_000].join(",");
@@ -319,7 +315,6 @@ fn a_match_pauses_inside_a_document() {
         assert!((4..=20).contains(&pauses), "{pauses}");
         assert_eq!(in_slices(&selector, &document, false), (found, 0));
     }
-    // A single regular expression on a single string.
     let document = json(&format!(r#"{{"a":"{}b"}}"#, "a".repeat(1_000_000)));
     for (regex, found) in [("ab", true), ("^a+b", true), ("c", false)] {
         let selector = Selector::new(&json(&format!(r#"{{"a":{{"$regex":"{regex}"}}}}"#))).unwrap();

@@ -35,7 +35,6 @@ struct State {
     slow_times: u64,
     /// The most documents of one answer; 0: no limit.
     answers_at_most: usize,
-    /// Every second call fails as busy.
     is_busy_each_second: bool,
     /// The number of calls after which every call fails as busy; 0: no limit.
     busy_after: AtomicU64,
@@ -63,12 +62,10 @@ impl Texts {
         Texts(Arc::new(State { is_busy_each_second: true, ..State::default() }))
     }
 
-    /// Calls fail as busy after `calls`. An answer has at most `answers_at_most` documents.
     pub(super) fn busy_after(calls: u64, answers_at_most: usize) -> Texts {
         Texts(Arc::new(State { busy_after: AtomicU64::new(calls), answers_at_most, ..State::default() }))
     }
 
-    /// Further calls do not fail as busy.
     pub(super) fn stop_being_busy(&self) {
         self.0.busy_after.store(0, Ordering::Relaxed);
     }

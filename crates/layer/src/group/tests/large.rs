@@ -88,7 +88,6 @@ async fn readers_see_a_large_document_whole_or_not_at_all() {
     assert_eq!(violations(&db).await, Vec::<String>::new());
 }
 
-/// Edits the large document in a process that dies while it enters the edit.
 fn edit_and_die(fdb: Arc<foundationdb::Database>, root: Vec<u8>, body: String) {
     let mortal = Mortal::start_blocking(1, async {
         let options = LayerOptions { root, ..LayerOptions::default() };
@@ -151,7 +150,6 @@ async fn who_takes_over_ends_what_was_begun() {
         compare(&theirs, "_design/v", "n", "n").await;
         assert_eq!(violations(&theirs).await, Vec::<String>::new(), "{then}");
         assert_eq!(under_way(&standing(&theirs).await.progress.unwrap()), None);
-        // The same start for each round.
         put(&theirs, "large", Some(&body(80, 1))).await;
         compare(&theirs, "_design/v", "n", "n").await;
         other.shutdown();

@@ -36,9 +36,7 @@ async fn a_first_build_enters_long_keys_in_no_order() {
         let element = RowKey::element_of(&row.key()[keys.row_prefix(0)..]).unwrap();
         longest = longest.max(flatbed_collate::split(&element).1.len());
     }
-    // In the order of ids each would add a bit.
     assert!((8..=16).contains(&longest), "{longest} bytes");
-    // Following continues from there.
     put(&db, "d0007", Some(r#"{"k":"short"}"#)).await;
     put(&db, "new", Some(&format!(r#"{{"k":"{}"}}"#, "x".repeat(4_300)))).await;
     compare(&db, "_design/v", "v", "k").await;

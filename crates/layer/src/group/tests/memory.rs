@@ -82,7 +82,6 @@ async fn rows_without_memory_are_dropped_and_mapped_again() {
     assert_eq!((part.documents.len(), part.rest.len()), (2, 1), "as many as fit a part");
     let held: usize = part.documents.iter().map(|document| document.memory_bytes()).sum();
     assert_eq!(memory.usage().0, held);
-    // The next call maps no more documents than fitted.
     let rest = map(&job, part.rest).await.unwrap();
     assert_eq!((rest.documents.len(), rest.rest.len(), texts.mapped()), (1, 0, 7));
     drop((part.permit, rest));
@@ -121,7 +120,6 @@ async fn a_document_with_more_rows_than_a_database_may_have_goes_alone() {
         parts.push(part.documents.iter().map(|document| document.id().to_owned()).collect::<Vec<_>>().concat());
     }
     assert_eq!(parts, ["a", "b", "c"]);
-    // No second such document is mapped beside it.
     let large = map(&one, read(&one, &["b"]).await).await.unwrap();
     let before = texts.mapped();
     assert!(!has_dropped(&two));
@@ -177,7 +175,6 @@ async fn groups_that_emit_much_are_built_followed_and_checked_in_bounded_memory(
     assert_eq!((had.len(), had[0].rows().count()), (1, MANY as usize));
 }
 
-/// The number of beats at the lease of a build.
 async fn beats(db: &Database) -> u64 {
     let Standing { instance, group, .. } = standing(db).await;
     let keys = instance.keys.view(group.number);
@@ -247,7 +244,6 @@ fn large_documents_are_prepared_apart_from_the_runtime_one_at_a_time() {
         assert_eq!(permits.available_permits(), 1);
         let mut preparing = Box::pin(prepare_document(&job, large, &mut waited));
         assert!(preparing.as_mut().now_or_never().is_none());
-        // The work continues, and keeps its permit.
         drop(preparing);
         assert_eq!(permits.available_permits(), 0);
         drop(release);

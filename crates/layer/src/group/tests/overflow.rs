@@ -26,7 +26,6 @@ async fn a_reduction_that_no_value_takes_fails_alone() {
     views.extend(ranks.iter().map(|(name, map)| (&**name, &**map)));
     define(&db, "_design/v", &views).await;
     let overflow = Err("reduce_overflow_error".to_owned());
-    // After a build, and after following.
     for _ in 0..2 {
         // The cut of a node's rows decides which of the two are the largest in it: one fits where many others did
         // not.
@@ -44,7 +43,6 @@ async fn a_reduction_that_no_value_takes_fails_alone() {
         assert_eq!(reduced(&db, "rows").await, Ok(2));
         assert_eq!(reduced(&db, "count").await, Ok(2));
         assert_eq!(violations(&db).await, Vec::<String>::new());
-        // The same after a new build.
         put(&db, "_design/v", None).await;
         db.view_cleanup().await.unwrap();
         define(&db, "_design/v", &views).await;

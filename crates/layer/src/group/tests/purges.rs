@@ -36,7 +36,6 @@ pub(super) async fn forget_log(db: &Database) {
     let _ = trx.commit().await;
 }
 
-/// The number of records in the log of purges, and their size in bytes.
 async fn logged(db: &Database) -> (usize, usize) {
     let log = db.inner.cached("db").unwrap().keys.purges();
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -54,7 +53,6 @@ async fn a_group_is_built_once_however_much_is_purged_meanwhile() {
     for n in 0..300 {
         put(&db, &format!("d{n:03}"), Some(&format!(r#"{{"n":{}}}"#, n % 11))).await;
     }
-    // Mapping stops after some batches.
     let slow = Arc::new(Texts::stopping_after(80));
     layer.run_views_by(slow.clone());
     define(&db, "_design/v", &[("n", "n|_count")]).await;
@@ -92,7 +90,6 @@ async fn where_the_log_lacks_purges_the_group_is_compared_with_the_documents() {
     put(&db, "many", Some(r#"{"n":1,"many":700}"#)).await;
     compare(&db, "_design/v", "n", "n").await;
     let begun = beginning(&db).await;
-    // No process follows the group.
     layer.shutdown();
     let (other, others) = crate::Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
     let theirs = other.database("db", others.for_job("test"));
@@ -114,7 +111,6 @@ async fn where_the_log_lacks_purges_the_group_is_compared_with_the_documents() {
     compare(&theirs, "_design/v", "id", "_id").await;
     assert_eq!(beginning(&theirs).await, begun, "it was not built anew");
     assert_eq!(violations(&theirs).await, Vec::<String>::new());
-    // From there on the group follows the log.
     for n in 0..5 {
         purge(&theirs, &format!("d{n:02}")).await;
     }
@@ -193,7 +189,6 @@ async fn a_group_follows_though_something_is_purged_whenever_it_maps() {
     follows_while(1, 40).await;
 }
 
-/// The log has more records behind the group's place than fit into a page.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_follows_though_much_is_purged_whenever_it_maps() {
     follows_while(RECORDS_MAX + 1, 20 * (RECORDS_MAX + 1)).await;
@@ -220,7 +215,6 @@ async fn follows_while(at_once: usize, spares: usize) {
     assert_eq!(violations(&db).await, Vec::<String>::new());
 }
 
-/// The mapped documents themselves are purged, and written again.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_purged_while_it_is_mapped_has_no_rows() {
     let (db, purges, _storage) = purging(1).await;

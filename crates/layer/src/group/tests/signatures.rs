@@ -70,7 +70,6 @@ async fn a_group_that_nothing_defines_is_named_anew_or_left() {
     assert_eq!(followed(&db, "_design/none").await, (vec![1], Some(ViewFailure::Changed)));
 }
 
-/// Removes rows from the first group, as if its build had ended too early.
 struct LoseRows<'a> {
     db: &'a Database,
 }
@@ -87,7 +86,6 @@ impl Operation for LoseRows<'_> {
     }
 }
 
-/// Returns whether the groups of a database are named, by their numbers.
 async fn are_named(db: &Database) -> Vec<(u64, bool)> {
     db.exists().await.unwrap();
     let instance = db.inner.cached("db").unwrap();
@@ -128,7 +126,6 @@ async fn a_group_of_a_program_from_before_is_built_anew_and_goes() {
     compare(&db, "_design/v", "n", "n").await;
     assert_eq!((are_named(&db).await, metrics.view_groups_built.get()), (vec![(1, false), (2, true)], built));
 
-    // The other group is removed after a day.
     let later = db.inner.clock.unix_ms() + UNNAMED_KEPT_FOR_MS + 1;
     assert_eq!(attend_at(db.reader(), Duration::from_secs(20), later).await.unwrap(), Attended::Through);
     assert_eq!(are_named(&db).await, [(2, true)]);
@@ -158,7 +155,6 @@ impl Operation for NameFirst<'_> {
     }
 }
 
-/// A database may have a limited number of groups, and each changed signature leaves one behind.
 #[tokio::test(flavor = "multi_thread")]
 async fn groups_that_are_left_make_room() {
     let (db, _storage) = mapped().await;

@@ -38,7 +38,6 @@ use crate::{Authority, CreateOptions, Edit, Layer, Outcome, Refusal, ViewBounds,
 /// The documents that each process maps before it waits for all others: more than one lease.
 const PART: u64 = 40;
 
-/// A process, as seen by the storage.
 struct Process {
     layer: Layer,
     db: Database,
@@ -63,7 +62,6 @@ async fn database(storage: &Storage) -> Database {
     layer.database("db", authority.for_job("test"))
 }
 
-/// Writes documents, and a group that no process has begun.
 async fn fill(db: &Database, documents: usize) {
     db.create(&CreateOptions::default()).await.unwrap();
     let body = |n: usize| parse(format!(r#"{{"n":{}}}"#, n % 13).as_bytes(), &Limits::default()).unwrap().into_owned();
@@ -115,7 +113,6 @@ async fn build(storage: Storage, is_killed: bool) {
     }
     [&one, &two, third.process()].iter().for_each(|process| process.texts.go_on());
     if !is_killed {
-        // It ends before the process does.
         compare(&one.db, "_design/v", "n", "n").await;
     }
     let third = third.kill();
@@ -140,7 +137,6 @@ async fn leases_of(db: &Database) -> usize {
     let all = instance.keys.view(number).leases();
     loop {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
-        // Faults strike here, too.
         if let Ok(found) = trx.range(&all, true).all(1_000).await {
             return found.len();
         }
@@ -238,7 +234,6 @@ async fn what_a_holder_has_under_way_fails_once_its_lease_is_taken_over() {
     assert!(matches!(under_way.1, Some(WriteOutcome::Documents(1))));
     let ends = attempt(&one, EndLease { held: &of_first[0] }).await;
     assert!(matches!(ends.1, Some(EndLeaseOutcome::Lease)));
-    // Its holder is silent.
     assert!(taken(&two, &twos).await.unwrap().is_none());
     manual.advance(Duration::from_millis(2_900));
     assert!(taken(&two, &twos).await.unwrap().is_none());

@@ -81,7 +81,6 @@ async fn redefine(db: Database, until: Arc<AtomicU64>) {
     }
 }
 
-/// Torments a store with two servers.
 async fn torment(storage: Storage, shards: Option<u32>, steps: u64) {
     let mut layers = Vec::new();
     for shard in 0..2 {

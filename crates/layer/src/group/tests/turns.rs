@@ -106,7 +106,6 @@ async fn many_rows_wait_for_a_turn_and_few_do_not() {
         [prepare(&job.storage, Emitted { id: "d".to_owned(), trees: vec![emitted], ..Emitted::default() })]
     };
     let (few, many) = (of(1), of(1_000));
-    // No process has this lease, so nothing is written.
     let lease = ("", new_token().unwrap());
     let mut pace = Paced::new(&job.state.entered);
     let wrote = soon(Step::run(&job, WriteRows { lease, documents: &few, pace: &mut pace })).await.unwrap();

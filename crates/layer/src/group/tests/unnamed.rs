@@ -33,7 +33,6 @@ async fn what_nobody_has_named_for_a_day_goes_by_itself() {
     }
     assert_eq!(attend(goes_at + 1).await, Attended::Through);
     assert_eq!(since().await, [0]);
-    // Its rows are removed, too.
     let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
     let all = db.inner.cached("db").unwrap().keys.index(1);
     assert!(!trx.range(&all, true).any().await.unwrap());

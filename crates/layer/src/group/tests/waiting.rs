@@ -91,7 +91,6 @@ async fn who_waits_for_functions_that_have_no_time_gets_an_error_in_the_end() {
     db.inner.views.group((group.instance.record.namespace, group.group.number)).age_failures(STUCK_MAX);
     let failed = soon(query).await.unwrap().unwrap_err();
     assert!(matches!(failed, Error::View(ViewFailure::Function(FunctionFailure::Busy(_)))), "{failed}");
-    // It is retried meanwhile.
     put(&db, "a", Some(r#"{"n":1}"#)).await;
     assert_eq!(until_some("it is tried again", async || ask(&db, "n").await.unwrap().ok()).await, 1);
 }
@@ -145,7 +144,6 @@ async fn a_page_of_a_view_that_is_up_to_date_is_one_transaction_and_says_whether
         assert_eq!((rows.unwrap(), waits.transactions), (20, 1));
         assert!(!waits::are_exact() || waits.path.depth() <= most, "{waits:?}");
     }
-    // Another process changes it.
     let (other, others) = Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
     let theirs = other.database("db", others.for_job("test"));
     define(&theirs, "_design/v", &[("n", "_id|_count")]).await;

@@ -261,7 +261,6 @@ async fn many_channels_stand_with_the_record_and_what_was_left_long_ago_is_forgo
         rev = put(&db, "d", Some(&rev), &body(step * 140)).await;
         assert_clean(&db).await;
     }
-    // 10 of each stay.
     assert_eq!(left().await.len(), 980);
     rev = put(&db, "d", Some(&rev), &body(8 * 140)).await;
     let found = left().await;
@@ -411,7 +410,6 @@ async fn the_checker_compares_what_by_seq_says_of_channels_that_were_left() {
     }
 }
 
-/// Recomputes the contents of channels from the bodies of live documents.
 async fn recomputed(db: &Database) -> BTreeSet<(String, String)> {
     let mut walk = db.all_docs(crate::AllDocsQuery { include_docs: true, ..crate::AllDocsQuery::default() });
     let mut expected = BTreeSet::new();
@@ -465,7 +463,6 @@ fn random_body(random: &mut Random) -> String {
     body + "}"
 }
 
-/// Edits, bulks, conflicts, deletions, purges and compactions of few documents.
 async fn writer(db: Database, seed: u64) {
     let mut random = Random(seed);
     let user = of_user(&db);
@@ -568,7 +565,6 @@ async fn a_new_function_comes_to_all_documents() {
     }
     assert_eq!(server.resync_state().await.unwrap(), None);
     assert!(server.resync(START).await.is_err(), "there are no channels");
-    // By the documents' own members.
     server.set_sync_function(None).await.unwrap();
     let state = server.resync_state().await.unwrap().unwrap();
     assert_eq!((state.documents, state.is_stopped), (0, false));
@@ -636,7 +632,6 @@ async fn an_exclusive_resync_has_the_database_for_itself() {
     assert!(server.resync(ALONE).await.unwrap() && !server.resync(ALONE).await.unwrap());
     assert_eq!((reads().await.unwrap_err(), writes().await.unwrap_err()), (closed.clone(), closed.clone()));
     assert!(server.get("n001", &GetOptions::default()).await.is_ok() && server.closed().await.unwrap().is_resyncing);
-    // A new function meanwhile does not open the database.
     server.set_sync_function(Some("x")).await.unwrap();
     assert!(reads().await.is_err() && server.resync_state().await.unwrap().unwrap().is_exclusive);
     assert!(server.resync(ResyncAction::Stop).await.unwrap());
@@ -650,7 +645,6 @@ async fn an_exclusive_resync_has_the_database_for_itself() {
     assert_eq!((layer.inner.metrics.resync_documents.get() - before, layer.resyncs()), (60, vec![]));
     reads().await.unwrap();
     assert!(!server.closed().await.unwrap().is_any());
-    // An offline database stays closed whatever happens to a resync.
     server.set_offline(true).await.unwrap();
     server.resync(ALONE).await.unwrap();
     resynced(&server).await;

@@ -76,7 +76,6 @@ async fn a_write_of_a_newer_program_builds_indexes_anew() {
     assert_clean(&newer).await;
     put(&newer, "new", None, r#"{"name":"new","n":7}"#).await.unwrap();
     assert_eq!(states(&newer).await, (vec![(3, false), (4, false)], vec![NEWER.to_owned()]));
-    // The old entries are gone, and entries of later writes exist.
     for (number, ids) in [(1, vec![]), (2, vec![]), (3, vec!["new"]), (4, vec!["new"])] {
         assert_eq!(ids_of(&newer, number).await, ids, "{number}");
     }
@@ -90,7 +89,6 @@ async fn a_write_of_a_newer_program_builds_indexes_anew() {
     let rev = newer.get("_design/a", &GetOptions::default()).await.unwrap().rev;
     put(&newer, "_design/a", Some(&rev), &design(&MAPS)).await.unwrap();
     assert_eq!(states(&newer).await, (vec![(3, true), (4, true)], vec![NEWER.to_owned()]));
-    // Nothing has been reverted.
     is_refused(reorder(&older.inner, "db").await);
     assert_eq!(states(&newer).await, (vec![(3, true), (4, true)], vec![NEWER.to_owned()]));
 }
@@ -156,7 +154,6 @@ async fn a_write_of_an_older_program_that_does_not_know_of_it_is_not_committed()
     assert!(trx.commit().await.is_err());
     assert!(build.commit().await.is_err());
     is_refused(write.attempt(&begin(&older), FIRST).await.map(|_| ()));
-    // It is not done again.
     reorder(&newer.inner, "db").await.unwrap();
     assert_eq!(states(&newer).await.0, [(3, false), (4, false)]);
     build_all(&newer).await;
@@ -164,7 +161,6 @@ async fn a_write_of_an_older_program_that_does_not_know_of_it_is_not_committed()
     assert_clean(&newer).await;
 }
 
-/// Both programs write continuously, and the newer one starts in the middle.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_write_is_lost_from_an_index_in_a_rolling_update() {
     let (older, newer, _storage) = two().await;

@@ -237,7 +237,6 @@ async fn a_filter_on_a_large_document_gives_its_turn_up() {
     }
 }
 
-/// Each clears long keys, which take much of a transaction.
 #[tokio::test]
 async fn many_long_keys_that_go_are_taken_in_several_transactions() {
     let (db, _storage) = database().await;
@@ -255,7 +254,6 @@ async fn many_long_keys_that_go_are_taken_in_several_transactions() {
     assert_clean(&db).await;
 }
 
-/// One transaction writes all entries of a document, and must stay below 1 MB.
 #[tokio::test]
 async fn a_document_with_large_entries_in_many_indexes_is_refused() {
     let (db, _storage) = database().await;
@@ -376,7 +374,6 @@ async fn an_index_without_room_is_built_under_another_number() {
     assert_clean(&db).await;
 }
 
-/// The number of labels stored for searches.
 async fn pivots_of(db: &Database, number: u64) -> usize {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     let trx = begin(db);

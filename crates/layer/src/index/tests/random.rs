@@ -48,7 +48,6 @@ async fn writer(db: Database, seed: u64) {
             },
             2 => db.compact().await,
             3 => {
-                // A branch of another replica.
                 let generation = 1 + random.below(4);
                 let rev = format!("{generation}-{:032x}", random.below(1 << 30));
                 let history = Some(vec![rev.parse().unwrap()]);
@@ -58,7 +57,6 @@ async fn writer(db: Database, seed: u64) {
         };
         match done {
             Ok(()) | Err(Error::Refused(Refusal::Conflict | Refusal::DocumentNotFound(_))) => {}
-            // A commit with an unknown result is resolved by a read.
             Err(Error::Storage(error)) if error.is_maybe_committed() => {}
             Err(error) => panic!("{error}"),
         }

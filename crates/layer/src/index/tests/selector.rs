@@ -128,7 +128,6 @@ async fn assert_same(db: &Reader) {
                 }
             }
         }
-        // Also by the raw keys.
         if sees_all {
             let found = seqs_of(db, index.number).await;
             assert_eq!(found, all.iter().map(|row| row.seq).collect::<Vec<_>>(), "{name}");
@@ -144,7 +143,6 @@ async fn indexes_of_kind(db: &Reader) -> Vec<proto::Index> {
     record.indexes.iter().filter(|index| index.kind == "selector").cloned().collect()
 }
 
-/// The sequences of an index's entries from its raw keys.
 async fn seqs_of(db: &Reader, number: u64) -> Vec<Seq> {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     loop {
@@ -164,7 +162,6 @@ async fn seqs_of(db: &Reader, number: u64) -> Vec<Seq> {
 fn settled<T>(done: Result<T>) {
     match done {
         Ok(_) | Err(Error::Refused(Refusal::Conflict | Refusal::DocumentNotFound(_))) => {}
-        // A commit with an unknown result is resolved by a read.
         Err(Error::Storage(error)) if error.is_maybe_committed() => {}
         Err(error) => panic!("{error}"),
     }
@@ -201,7 +198,6 @@ async fn writer(db: Database, seed: u64) {
             }
             2 => settled(db.compact().await),
             3 | 4 => {
-                // A branch of another replica.
                 let rev = format!("{}-{:032x}", 1 + random.below(4), random.below(1 << 30));
                 let history = Some(vec![rev.parse().unwrap()]);
                 settled(user.bulk_update(&[Edit { history, ..edit(&id, None, &body) }]).await);
@@ -410,7 +406,6 @@ async fn followers_get_what_is_shared_until_the_index_is_another_one() {
     assert_eq!(metrics.selector_index_followers.get(), 1);
     // A document that no longer matches has no row, as in a walk.
     put(&db, "before", Some(&written), r#"{"kind":"k1"}"#).await.unwrap();
-    // The same index, beside another one.
     let defined = put(&db, "_design/a", Some(&defined), &design([0, 1])).await.unwrap();
     put(&db, "f", None, r#"{"kind":"k2"}"#).await.unwrap();
     assert_eq!(next(&mut feed).await.unwrap().0, ["f"]);

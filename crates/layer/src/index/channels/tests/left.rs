@@ -118,7 +118,6 @@ async fn who_lost_one_of_many_channels_hears_of_what_was_there() {
     assert_eq!(rows, ["fewer", "gone", "more", "other"].map(|id| (id.to_owned(), true)));
 }
 
-/// The same for access to all documents, which may be in no channel.
 #[tokio::test]
 async fn who_lost_all_hears_of_what_there_was() {
     let ([server, db], _storage) = database(true).await;

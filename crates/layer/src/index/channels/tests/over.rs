@@ -75,7 +75,6 @@ async fn open(reader: &Reader, revs: &OpenRevs) -> Shown {
     each.collect()
 }
 
-/// For any tree, and for each kind of request.
 #[tokio::test]
 async fn what_came_to_an_end_is_over_with_all_that_it_came_of() {
     let mut random = Random(0x6f76_6572);
