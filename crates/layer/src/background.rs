@@ -149,7 +149,6 @@ impl Drop for Background {
     }
 }
 
-/// Removes deleted databases from the process's memory.
 struct Cache {
     layer: Layer,
     status: Status,
@@ -184,7 +183,6 @@ impl Job for Cache {
     }
 }
 
-/// Reads the due work, and does it.
 struct Worker {
     layer: Layer,
     actor: ServerActor,

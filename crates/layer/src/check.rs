@@ -211,14 +211,12 @@ struct SubspaceContents {
     sums: Sums,
     by_seq: u64,
     all_docs: u64,
-    /// The newest by-seq entry of each bucket.
     newest: Vec<Option<Seq>>,
     /// The number of documents' uses of attachment data, including uses that wait to be freed.
     uses: u64,
     waiting: u64,
     blobs: HashSet<Vec<u8>>,
     staged: Vec<Vec<u8>>,
-    /// The recounted sums of partitions, and their counters.
     partitions: BTreeMap<String, PartitionSums>,
     counted: BTreeMap<String, PartitionSums>,
 }
@@ -409,12 +407,10 @@ impl<P: FnMut(u64) + Send> Walk<'_, P> {
         Ok(keys)
     }
 
-    /// Checks only the form of a subspace's keys.
     async fn plain(&mut self, subspace: Subspace) -> Result<u64> {
         self.plain_range(subspace, self.instance.keys.subspace(subspace)).await
     }
 
-    /// Checks only the form of the keys in a part of a subspace.
     async fn plain_range(&mut self, subspace: Subspace, range: KeyRange) -> Result<u64> {
         let instance = self.instance;
         let form = |key: &[u8], _: &[u8]| Ok(instance.keys.check(subspace, key).is_err().then(|| hex(key)));

@@ -82,7 +82,6 @@ impl IndexBuilds {
         IndexBuilds { clock: clock.clone(), builds: Arc::default(), failing: Mutex::default() }
     }
 
-    /// Registers the beginning of a build. `None`: this process already runs it.
     pub(crate) fn begin(&self, namespace: u64, build: IndexBuild) -> Option<Running> {
         let id = (namespace, build.number);
         match lock(&self.builds).entry(id) {

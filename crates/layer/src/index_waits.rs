@@ -66,7 +66,6 @@ struct AtDatabase {
     indexes: HashMap<u64, IndexWait>,
 }
 
-/// The shared checks of a database.
 #[derive(Debug)]
 struct SharedChecks {
     newest: watch::Sender<CheckResult>,

@@ -123,7 +123,6 @@ impl Database {
     }
 }
 
-/// Reads the database's instance and the progress of its function.
 struct ReadState<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -252,7 +251,6 @@ pub(crate) async fn resync(database: &Reader, time: Duration) -> Result<bool> {
     }
 }
 
-/// Reads the remaining work, in the form shown to users.
 struct Begin<'a> {
     name: &'a str,
     instance: &'a Instance,
@@ -344,7 +342,6 @@ async fn found(trx: &Transaction, instance: &Instance, id: String, info: Info) -
 
 #[derive(Default)]
 struct Answers {
-    /// The changed verdicts, by the index of the leaf.
     changed: Vec<(usize, Verdict)>,
     refused: u64,
 }
@@ -506,12 +503,10 @@ impl Operation for Step<'_> {
 #[derive(Default)]
 struct Rewritten {
     bytes: u64,
-    /// True if it has a new sequence.
     is_moved: bool,
 }
 
 impl Step<'_> {
-    /// Writes the current verdicts of a document's leaves.
     async fn rewrite(
         &self,
         within: &Within<'_>,

@@ -73,7 +73,6 @@ pub(crate) async fn sweep_marks(inner: &Inner, kept_for: Duration) -> Result<boo
     transaction::write(&inner.db, &inner.metrics, &mut Sweep(inner, until_ms)).await
 }
 
-/// Returns whether any operation has left a mark.
 pub(crate) async fn are_marks_left(inner: &Inner) -> Result<bool> {
     struct ReadMarks<'a>(&'a Inner);
     impl Operation for ReadMarks<'_> {

@@ -21,7 +21,6 @@ pub(crate) struct Turns {
     pub judged_reads: Semaphore,
     /// Permits to compile or match slow selectors of indexes.
     pub selecting: Arc<Semaphore>,
-    /// The number of databases that wait for such a permit.
     selecting_waiters: Arc<AtomicUsize>,
 }
 

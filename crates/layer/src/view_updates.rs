@@ -72,7 +72,6 @@ const RANGE_IN: Duration = if cfg!(test) { Duration::from_millis(150) } else { D
 /// A database's namespace, and the index's number in it.
 pub(crate) type GroupId = (u64, u64);
 
-/// The state of a process.
 pub(crate) struct ViewUpdates {
     functions: OnceLock<Arc<dyn ViewFunctions>>,
     clock: Clock,
@@ -106,7 +105,6 @@ pub(crate) struct ViewUpdates {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KnowingGroups(pub Arc<AtomicUsize>);
 
-/// A group's definition, and its functions if this process runs any.
 pub(crate) struct LoadedGroup {
     pub definition: Arc<GroupDefinition>,
     pub functions: Option<Arc<dyn GroupFunctions>>,
@@ -123,7 +121,6 @@ pub(crate) struct GroupState {
     /// Its progress.
     pub moved: watch::Sender<Moved>,
     pub waiting: AtomicU64,
-    /// The waiting queries, by design document and view.
     waits: Mutex<BTreeMap<WaitsFor, Waits>>,
     /// The failure, its time, and the time for which the group is not retried.
     failure: Mutex<Option<(Instant, Duration, ViewFailure)>>,
@@ -154,12 +151,10 @@ pub(crate) struct GroupState {
 /// A kind of failure of a group that is logged at most once a minute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum LoggedFailure {
-    /// The map of this tree failed on a document.
     Map(usize),
     /// A document has too many rows, or too large ones.
     Refused,
     SetAside,
-    /// The group cannot be built.
     Unbuilt,
 }
 
@@ -205,10 +200,8 @@ pub struct ViewWait {
     pub task: Option<ViewTask>,
 }
 
-/// The progress shown to users.
 #[derive(Debug, Clone, Default)]
 struct ShownProgress {
-    /// The time since when changes are pending.
     behind_since: Option<Instant>,
     task: Option<ViewTask>,
 }
@@ -282,12 +275,10 @@ impl ViewUpdates {
         Arc::clone(groups.entry(id).or_insert_with(|| Arc::new(GroupState::new(&self.clock))))
     }
 
-    /// Returns the group's state, if this process has any.
     pub(crate) fn known(&self, id: GroupId) -> Option<Arc<GroupState>> {
         lock(&self.groups).get(&id).cloned()
     }
 
-    /// Forgets a group that is gone or unnamed.
     pub(crate) fn forget(&self, id: GroupId) {
         let mut groups = lock(&self.groups);
         if groups.get(&id).is_some_and(|group| group.waiting.load(Ordering::Relaxed) == 0) {
@@ -325,7 +316,6 @@ impl ViewUpdates {
         Arc::clone(loaded.entry(key).or_insert(group))
     }
 
-    /// Lists the running tasks, and groups that queries wait for.
     pub(crate) fn tasks(&self) -> Vec<ViewTask> {
         let groups: Vec<_> = lock(&self.groups).values().cloned().collect();
         let mut tasks: Vec<ViewTask> = groups.iter().filter_map(|group| group.task()).collect();
@@ -360,7 +350,6 @@ impl ViewUpdates {
         self.watched.try_acquire().ok()
     }
 
-    /// Returns the longest time for which a group has been behind.
     pub(crate) fn lag(&self) -> Duration {
         let groups = lock(&self.groups);
         let since = groups.values().filter_map(|group| lock(&group.shown).behind_since);
@@ -454,7 +443,6 @@ impl GroupState {
         lock(&self.failed_in).get_or_insert_with(|| database.into());
     }
 
-    /// Notes that it cannot be followed.
     pub(crate) fn fail(&self, failure: ViewFailure) {
         self.fail_for(failed_for(&failure), failure);
     }
@@ -507,12 +495,10 @@ impl GroupState {
         lock(&self.failure).clone().map(|(.., failure)| failure)
     }
 
-    /// Notes that changes are pending.
     pub(crate) fn is_behind(&self) {
         lock(&self.shown).behind_since.get_or_insert_with(|| self.clock.now());
     }
 
-    /// Notes that no changes are pending.
     pub(crate) fn is_through(&self) {
         *lock(&self.shown) = ShownProgress::default();
         *lock(&self.failing_since) = None;
@@ -525,7 +511,6 @@ impl GroupState {
         lock(&self.shown).task.get_or_insert_with(task);
     }
 
-    /// Adds to the number of documents done.
     pub(crate) fn add_done(&self, documents: u64) {
         if let Some(task) = &mut lock(&self.shown).task {
             task.changes_done += documents;
@@ -592,7 +577,6 @@ impl Drop for Waiting {
     }
 }
 
-/// Formats bytes as hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -51,7 +51,6 @@ pub fn explain_unless(find: &Find, catalog: &Catalog<'_>, stop: &dyn Fn() -> boo
     Ok(Value::Object(members.into_iter().map(|(name, value)| (name.into(), value)).collect()))
 }
 
-/// The arguments with which CouchDB would read its view.
 fn arguments(find: &Find, covering: bool, start: Value<'static>, end: Value<'static>) -> Value<'static> {
     let (start, end) = if find.sort.descending { (end, start) } else { (start, end) };
     object([
@@ -84,7 +83,6 @@ fn hints(find: &Find) -> Value<'static> {
     ])])
 }
 
-/// Why an index is not used.
 #[derive(Default)]
 struct Analysis {
     /// True if no check excluded the index.

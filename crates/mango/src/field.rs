@@ -108,7 +108,6 @@ impl Field {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum FieldValue<'v, 't> {
     Present(&'v Value<'t>),
-    /// An object lacks the member.
     Missing,
     /// A value on the path is neither an object nor an array with such an item.
     NoPath,
@@ -129,7 +128,6 @@ fn parts(name: &str) -> Option<Vec<Box<str>>> {
     (!has_empty).then(|| pieces.into_iter().map(|piece| piece.replace('\\', "").into()).collect())
 }
 
-/// Parses a name as an array position.
 pub(crate) fn place(name: &str) -> Option<usize> {
     name.parse::<i128>().ok().and_then(|place| usize::try_from(place).ok())
 }

@@ -134,7 +134,6 @@ impl Find {
         self.stale_ok || !self.update
     }
 
-    /// The names of the fields to answer.
     pub(crate) fn field_names(&self) -> Value<'static> {
         let fields = self.fields.as_deref().unwrap_or_default();
         Value::Array(fields.iter().map(|field| text(field.name())).collect())

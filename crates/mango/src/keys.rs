@@ -66,7 +66,6 @@ impl KeyRange {
     }
 }
 
-/// Returns the ids that may fulfil these conditions.
 pub(crate) fn id_ranges(conditions: &[&Normal]) -> Vec<IdRange> {
     // All other types sort before strings.
     let low = |bound: Bound<Value<'static>>| match bound {
@@ -114,7 +113,6 @@ impl<'n> Fields<'n> {
     }
 }
 
-/// The part of an index that a plan reads.
 pub(crate) struct Reading {
     /// Disjoint ranges in ascending order.
     pub(crate) ranges: Vec<KeyRange>,
@@ -218,7 +216,6 @@ fn extend(prefix: &mut Vec<Value<'static>>, spans: &[Spans], ranges: &mut Vec<Ke
     ranges.len() <= RANGES_MAX
 }
 
-/// Sorts ranges, and joins those that overlap or touch.
 fn joined(mut ranges: Vec<KeyRange>) -> Vec<KeyRange> {
     ranges.sort_by(|a, b| edges(&a.start, &b.start));
     let mut joined: Vec<KeyRange> = Vec::new();
@@ -284,7 +281,6 @@ fn residual(index: &Index, conjuncts: &[&Normal], spans: &[Spans]) -> Option<Nor
     }
 }
 
-/// Returns whether a field's range covers a condition completely.
 fn is_exact(term: &Term, field: &str) -> bool {
     match term {
         Term::Compare(Comparison::NotEqual, _) => false,

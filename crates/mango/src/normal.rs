@@ -11,7 +11,6 @@ use crate::pattern::Pattern;
 /// Bytes of an argument that weigh 1: a long argument is scanned for each document, however small the document is.
 const WEIGHT_BYTES: usize = 16;
 
-/// A condition on a document, or on an item of an array.
 #[derive(Debug, Clone)]
 pub(crate) enum Normal {
     /// `{}`
@@ -26,7 +25,6 @@ pub(crate) enum Normal {
     At(Field, Term),
 }
 
-/// A condition on a field's value.
 #[derive(Debug, Clone)]
 pub(crate) enum Term {
     Compare(Comparison, Value<'static>),
@@ -41,11 +39,8 @@ pub(crate) enum Term {
     Modulo(i64, i64),
     Regex(Pattern),
     BeginsWith(String),
-    /// An array with an item that matches.
     Element(Box<Normal>),
-    /// A non-empty array whose items all match.
     Elements(Box<Normal>),
-    /// An object with a matching name.
     Key(Box<Normal>),
     Not(Box<Term>),
 }

@@ -27,7 +27,6 @@ pub fn compare(a: &Value<'_>, b: &Value<'_>) -> Ordering {
     Order::Collated.compare(a, b)
 }
 
-/// An order of JSON values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Collated,

@@ -44,7 +44,6 @@ pub(crate) struct Pattern {
     bytes: usize,
 }
 
-/// A part of a pattern.
 #[derive(Debug)]
 struct Part {
     regex: Regex,
@@ -55,13 +54,11 @@ struct Part {
     nfa: OnceLock<Option<NFA>>,
 }
 
-/// The input of the engine.
 #[derive(Debug)]
 struct Source {
     text: Box<str>,
     unicode: bool,
     line_end: LineEnd,
-    /// The memory limit, in bytes.
     bytes: usize,
 }
 
@@ -149,7 +146,6 @@ impl Source {
     }
 }
 
-/// Compiles the expressions of one selector.
 pub(crate) struct Patterns<'s> {
     known: HashMap<String, Pattern>,
     bytes: usize,
@@ -182,7 +178,6 @@ impl<'s> Patterns<'s> {
         Ok(Some(compiled))
     }
 
-    /// Compiles one part, and returns it with its source.
     fn part(
         &mut self,
         text: &str,

@@ -17,7 +17,6 @@ const PARTS_MAX: usize = 256;
 pub(crate) enum Characters {
     /// Bytes; a pattern that cannot be compiled for bytes uses code points.
     Bytes,
-    /// Code points.
     Whole,
 }
 
@@ -29,7 +28,6 @@ pub(crate) enum LineEnd {
     Both,
 }
 
-/// A pattern in the engine's syntax.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Translated {
     pub(crate) characters: Characters,

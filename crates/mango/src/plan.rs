@@ -109,7 +109,6 @@ pub fn plan_unless<'i>(find: &Find, catalog: &Catalog<'i>, stop: &dyn Fn() -> bo
     })
 }
 
-/// Restricts id ranges to one partition.
 fn within(partition: &str, ranges: Vec<IdRange>) -> Vec<IdRange> {
     let (first, behind) = (format!("{partition}:"), format!("{partition};"));
     let narrowed = ranges.into_iter().filter_map(|IdRange { start, end }| {

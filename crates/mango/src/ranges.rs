@@ -12,16 +12,11 @@ use crate::order::Order;
 /// The range that CouchDB derives for a field.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Range {
-    /// No value.
     Empty,
-    Between {
-        low: Option<Edge>,
-        high: Option<Edge>,
-    },
+    Between { low: Option<Edge>, high: Option<Edge> },
     Equal(Value<'static>),
 }
 
-/// A bound of a range.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Edge {
     pub(crate) value: Value<'static>,
@@ -74,7 +69,6 @@ pub(crate) fn field_ranges(selector: &Normal) -> Vec<(&str, Range)> {
     }
 }
 
-/// The range of the conditions on one field.
 #[derive(Default)]
 struct OfField {
     is_indexable: bool,
@@ -82,7 +76,6 @@ struct OfField {
 }
 
 impl Default for Range {
-    /// All values.
     fn default() -> Range {
         Range::Between { low: None, high: None }
     }

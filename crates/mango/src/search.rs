@@ -34,7 +34,6 @@ impl<'n> Search<'n> {
         Search { nfa, at, is_match: false, live, next: Vec::new(), entered, round: 1, stack: Vec::new() }
     }
 
-    /// Returns the point to resume at: the byte and the live states.
     pub(crate) fn into_paused(self) -> (usize, Vec<StateID>) {
         (self.at, self.live)
     }

@@ -38,7 +38,6 @@ impl Sort {
         if self.descending { "desc" } else { "asc" }
     }
 
-    /// Returns each field once, with its direction.
     pub(crate) fn to_json(&self) -> Value<'static> {
         let mut members: Vec<(std::borrow::Cow<'static, str>, _)> = Vec::new();
         for name in &self.fields {

@@ -49,7 +49,6 @@ impl Spans {
         matches!(self.list.as_slice(), [Span { low: Bound::Unbounded, high: Bound::Unbounded }])
     }
 
-    /// Returns whether each span is a single value.
     pub(crate) fn are_points(&self) -> bool {
         self.list.iter().all(|span| span.single(self.order).is_some())
     }
@@ -159,7 +158,6 @@ fn behind(prefix: &str) -> Option<String> {
     None
 }
 
-/// Compares the lower bounds of two spans.
 fn lows(order: Order, a: &Span, b: &Span) -> Ordering {
     let side = |bound: &Bound<_>| u8::from(matches!(bound, Bound::Excluded(_)));
     match (&a.low, &b.low) {
@@ -172,7 +170,6 @@ fn lows(order: Order, a: &Span, b: &Span) -> Ordering {
     }
 }
 
-/// Compares the upper bounds of two spans.
 fn highs(order: Order, a: &Span, b: &Span) -> Ordering {
     let side = |bound: &Bound<_>| u8::from(matches!(bound, Bound::Included(_)));
     match (&a.high, &b.high) {

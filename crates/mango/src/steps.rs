@@ -72,7 +72,6 @@ pub(crate) struct Steps<'s> {
     pause_at: usize,
     /// The positions of the loops to resume, or of the paused loops: the innermost first.
     path: Vec<usize>,
-    /// The states of the search to resume, or of the paused search.
     states: Vec<StateID>,
     /// The steps left at the point to resume. The steps on the way there are not counted again.
     left_there: usize,
@@ -97,7 +96,6 @@ impl<'s> Steps<'s> {
         }
     }
 
-    /// The steps of one slice of a match.
     pub(crate) fn of_slice(interrupts: Interrupts<'s>, progress: Progress) -> Steps<'s> {
         let Interrupts { stop, pause, steps: slice } = interrupts;
         let Progress { path, states, taken } = progress;

@@ -21,14 +21,12 @@ const ENTRIES_MAX: usize = 1_000;
 
 const WRITTEN_AT_ONCE: usize = 1_000;
 
-/// An entry of the list.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct DueEntry {
     pub key: DueKey,
     pub due: proto::Due,
 }
 
-/// Due work and its leases.
 #[derive(Debug, Default)]
 pub(super) struct DueWork {
     pub slices: BTreeMap<u8, Vec<DueEntry>>,

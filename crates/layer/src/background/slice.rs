@@ -34,7 +34,6 @@ pub(super) struct Slice {
     layer: Layer,
     actor: ServerActor,
     options: BackgroundOptions,
-    /// The stop signal of the process's background work.
     stop: tokio::sync::watch::Receiver<bool>,
     id: String,
     status: Status,
@@ -49,7 +48,6 @@ pub(super) struct Slice {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<DueEntry>,
-    /// Waiting or running work, by kind and database: several entries are done at once.
     known: HashMap<(u64, String), QueuedWork>,
     /// True if no more work is taken from it.
     is_closed: bool,
@@ -132,7 +130,6 @@ impl Slice {
         self.queue().came_late
     }
 
-    /// Returns the number of tasks that were done or have made progress.
     pub(super) fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
@@ -209,7 +206,6 @@ impl Job for Slice {
 }
 
 struct TaskOutcome {
-    /// True if it was done or has made progress.
     got_on: bool,
     /// The entry of unfinished work: the others have their turn first.
     left: Option<DueEntry>,

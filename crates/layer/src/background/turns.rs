@@ -31,7 +31,6 @@ pub(super) struct Turns<'a> {
     pub(super) is_left: bool,
 }
 
-/// A slice without a lease of its own.
 struct Waiting {
     slice: u8,
     claim: Arc<Claim>,
@@ -78,7 +77,6 @@ impl<'a> Turns<'a> {
         Ok(())
     }
 
-    /// Begins waiting slices up to the limit.
     pub(super) fn begin(&mut self) {
         let worker = self.worker;
         while self.slices.len() < worker.options.slices_max

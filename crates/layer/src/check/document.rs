@@ -104,7 +104,6 @@ struct Parts {
     leaves: Vec<(bool, RevId, Vec<u8>)>,
     records: HashMap<RevId, RevisionRecord>,
     bodies: HashMap<RevId, BodyRows>,
-    /// The suffixes of their keys, and their values.
     segments: Vec<(Vec<u8>, Vec<u8>)>,
     attachments: HashMap<RevId, Vec<Attachment>>,
 }

@@ -80,7 +80,6 @@ pub(super) async fn check_group(
     Ok(keys)
 }
 
-/// Returns the storage of a group, by a design document that defines it.
 async fn group_of(inner: &Inner, instance: &Instance, index: &proto::Index) -> Result<Option<ViewGroup>> {
     for id in &index.named_by {
         let options = GetOptions::default();
@@ -125,7 +124,6 @@ fn is_followed((progress, _): &(Option<Vec<u8>>, [i64; 2])) -> bool {
     matches!(progress, Some(Ok(progress)) if progress.phase == FOLLOWED)
 }
 
-/// Checks a part of a group in one transaction.
 struct Part<'a> {
     instance: &'a Instance,
     group: &'a ViewGroup,

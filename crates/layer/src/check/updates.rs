@@ -50,7 +50,6 @@ async fn page(inner: &Inner, report: &mut Report, mut page: impl Operation<Outpu
     Ok(next)
 }
 
-/// Checks that each bucket's newest stamp is valid.
 struct NewestPage<'a> {
     inner: &'a Inner,
     range: &'a KeyRange,

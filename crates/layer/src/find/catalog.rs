@@ -25,7 +25,6 @@ pub struct JsonIndexes {
     all: Vec<Index>,
     /// The indexes that queries may read; `None`: all.
     readable: Option<Vec<Index>>,
-    /// The json indexes with their numbers.
     numbers: Vec<(u64, Arc<Index>)>,
     room: DefinitionRoom,
     collation: &'static str,
@@ -132,7 +131,6 @@ impl JsonIndexes {
         self.of == instance.id()
     }
 
-    /// Returns whether the database still has the same indexes.
     pub(crate) fn are_those_of(&self, instance: &Instance) -> bool {
         let now = json_indexes(&instance.record.indexes).map(|index| index.number);
         now.eq(self.numbers.iter().map(|(number, _)| *number))

@@ -42,7 +42,6 @@ pub(crate) struct PausedMatch {
     progress: Progress,
 }
 
-/// Matches documents in one transaction.
 pub(crate) struct Matcher<'a> {
     within: &'a Within<'a>,
     selector: &'a Selector,
@@ -214,7 +213,6 @@ pub(crate) struct Documents<'a> {
     within: &'a Within<'a>,
     ids: &'a [&'a str],
     known: Vec<Known>,
-    /// The next document to read.
     ahead: usize,
     reads: VecDeque<(usize, LatestRead<BoxFuture<'static, FdbResult<FdbValues>>>)>,
     bytes: usize,

@@ -53,7 +53,6 @@ pub(crate) struct PagePosition {
     skip: u64,
     rows_max: usize,
     pace: Pace,
-    /// The paused match of its first document.
     paused: Option<PausedMatch>,
 }
 

@@ -71,7 +71,6 @@ pub struct FoundRow {
     pub document: FoundDocument,
 }
 
-/// A plan with everything that its execution needs.
 pub(crate) struct Query {
     pub index: Index,
     pub number: Option<u64>,
@@ -110,11 +109,9 @@ pub struct Find {
     limit: u64,
     exact_stats: bool,
     is_alone: bool,
-    /// Set while it waits for its index.
     waiting: Option<Waiting>,
     /// True after a wait, until it has checked the index again.
     has_waited: bool,
-    /// The beginning of the next page; `None` after the last.
     next: Option<PagePosition>,
     instance: Option<InstanceId>,
     stats: ExecutionStats,
@@ -367,7 +364,6 @@ impl Find {
         }
     }
 
-    /// Begins to read a page ahead, if the limit allows it.
     fn begin_ahead(&mut self, place: PagePosition) {
         // Counts are not read ahead.
         if self.is_alone || self.ahead.len() >= AHEAD_MAX || !place.may_be_ahead() || waits::Operation::is_running() {

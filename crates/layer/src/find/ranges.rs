@@ -121,7 +121,6 @@ pub(crate) async fn of_source(
     Ok(ranges)
 }
 
-/// Returns the parts of ranges behind a key, in the order of reading.
 pub(crate) fn behind(ranges: Vec<KeyRange>, key: &[u8], reverse: bool) -> Vec<KeyRange> {
     let next = [key, &[0]].concat();
     let clipped = ranges.into_iter().map(|mut range| {

@@ -56,7 +56,6 @@ async fn wake_all(reader: &Reader) -> Result<Arc<Instance>> {
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum Attended {
-    /// All have followed, or cannot.
     Through,
     /// All have followed, and an unnamed group is to be removed at this time, in milliseconds of Unix time.
     Until(u64),
@@ -98,7 +97,6 @@ pub(super) async fn attend_at(reader: &Reader, turn: Duration, now_ms: u64) -> R
     })
 }
 
-/// Returns whether the groups of a database have followed, or cannot, before `until`.
 async fn are_through(reader: &Reader, instance: &Instance, until: Instant) -> Result<bool> {
     let Reader { inner, name, .. } = reader;
     for id in ids_of(instance) {
@@ -133,7 +131,6 @@ pub(crate) async fn forget_gone(layer: &Layer) -> Result<()> {
     Ok(())
 }
 
-/// Drops the groups that have been unnamed since before `until_ms`.
 async fn drop_unnamed(inner: &Inner, name: &str, until_ms: u64) -> Result<()> {
     let gone = transaction::write(&inner.db, &inner.metrics, &mut DropUnnamed { inner, name, until_ms }).await?;
     if let (Some(instance), false) = (inner.cached(name), gone.is_empty()) {

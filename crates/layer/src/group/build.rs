@@ -57,7 +57,6 @@ fn ranges_at_once() -> usize {
     std::thread::available_parallelism().map_or(2, std::num::NonZero::get) + 2
 }
 
-/// Builds rows, together with other processes, until all are built.
 pub(super) async fn build_rows(job: &Arc<Job>, progress: &ViewProgress) -> Result<Outcome> {
     let mut total = AllDocs::new(job.reader.clone(), AllDocsQuery::default());
     let total = total.total_rows().await?.unwrap_or(0);
@@ -284,7 +283,6 @@ impl<'a> Building<'a> {
         None
     }
 
-    /// Returns a lease if this process still holds it.
     fn part(&mut self, from: &str, token: &Token) -> Option<&mut Part> {
         self.parts.get_mut(from).filter(|part| part.token == *token)
     }

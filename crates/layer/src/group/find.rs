@@ -28,7 +28,6 @@ pub(super) struct CurrentGroup {
 }
 
 pub(super) enum GroupLookup {
-    /// A group with storage.
     Group(CurrentGroup),
     NotKept(GroupDefinition),
     Nothing,
@@ -156,7 +155,6 @@ impl Operation for Named<'_> {
     }
 }
 
-/// Makes a design document name its group in the record.
 struct Enter<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -167,7 +165,6 @@ struct Enter<'a> {
 enum EnterOutcome {
     Named,
     Changed,
-    /// The limit of groups is reached.
     NoRoom,
 }
 

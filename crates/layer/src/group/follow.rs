@@ -39,7 +39,6 @@ pub(super) enum Outcome {
     Anew,
 }
 
-/// Changes that are mapped together.
 #[derive(Default)]
 struct Run {
     documents: Vec<(Seq, ToMap)>,
@@ -70,7 +69,6 @@ impl Run {
     }
 }
 
-/// The part of a run that is read and not yet mapped.
 struct ReadRun {
     /// Each document once, in the order of `seqs`.
     documents: Vec<ToMap>,
@@ -183,12 +181,10 @@ async fn enter(job: &Job, place: &mut Seq, purges: i64, run: MappedRun) -> Resul
     }
 }
 
-/// The changes behind a group's position.
 struct Feed {
     changes: Changes,
     /// True if by-seq was read to its end, so that the shared feed continues behind it.
     is_at_end: bool,
-    /// The part of the last run that is not mapped yet.
     rest: Option<ReadRun>,
 }
 

@@ -121,7 +121,6 @@ impl Job {
         Ok(!self.is_closing() && self.reader.read(&mut ReadStanding { inner, name, id: self.id }).await?.is_some())
     }
 
-    /// Returns the task as it is shown to users.
     pub(super) fn task(&self, is_build: bool, total: u64) -> ViewTask {
         let now = self.clock().unix_ms();
         ViewTask {

@@ -13,7 +13,6 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::view::large::under_way;
 
 pub(super) enum Finished {
-    /// No document is partly changed, and this is the group's progress.
     Stands(Box<ViewProgress>),
     Elsewhere,
     /// A row's label does not fit: the group must be rebuilt.

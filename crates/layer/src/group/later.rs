@@ -32,7 +32,6 @@ const READ_AT_ONCE: usize = if cfg!(test) { 3 } else { 4 };
 
 pub(super) const NOTED_AT_ONCE: usize = 50;
 
-/// Notes documents of a lease to be entered later.
 pub(super) struct Note<'a> {
     pub lease: (&'a str, Token),
     pub ids: &'a [String],
@@ -128,7 +127,6 @@ impl Operation for Read<'_> {
     }
 }
 
-/// Writes their rows, and clears their notes.
 struct Enter<'a, 'p> {
     keys: &'a [Vec<u8>],
     documents: &'a [PreparedDocument],

@@ -37,7 +37,6 @@ const LEASES_MAX: usize = 500;
 
 pub(super) type Token = [u8; 16];
 
-/// A lease of this process.
 #[derive(Debug, Clone)]
 pub(super) struct Lease {
     pub token: Token,
@@ -54,7 +53,6 @@ pub(super) struct Lease {
 #[derive(Debug, Default)]
 pub(super) struct Others {
     seen: Mutex<HashMap<String, (ViewLease, ViewLeasePlace, Instant)>>,
-    /// The tokens of this process.
     own: Mutex<HashSet<Token>>,
 }
 
@@ -188,7 +186,6 @@ impl WithinGroup<'_> {
     }
 }
 
-/// Writes the rows of a lease's first documents.
 pub(super) struct WriteRows<'a, 'p> {
     pub lease: (&'a str, Token),
     pub documents: &'a [PreparedDocument],
@@ -200,7 +197,6 @@ pub(super) enum WriteOutcome {
     Documents(usize),
     /// A row's label does not fit: the group must be rebuilt.
     Full,
-    /// The lease has another holder.
     Lost,
 }
 
@@ -277,10 +273,8 @@ pub(super) struct EndLease<'a> {
 
 #[derive(Debug)]
 pub(super) enum EndLeaseOutcome {
-    /// Other leases are left.
     Lease,
     Rows,
-    /// The lease has another holder.
     Lost,
 }
 

@@ -47,16 +47,13 @@ fn is_mapped(job: &Job, id: &str) -> bool {
     job.definition().options.include_design || !DocumentId::of(id).is_design()
 }
 
-/// The input of one call of the map functions.
 struct Batch {
     texts: Vec<Vec<u8>>,
-    /// The input for each document of the batch, in order.
     inputs: Vec<MapInput>,
 }
 
 /// The input of the functions for a document.
 enum MapInput {
-    /// The functions get its text.
     Text,
     /// The functions are not called: the document has no rows.
     NoRows,
@@ -228,7 +225,6 @@ pub(super) async fn map(job: &Job, mut documents: Vec<ToMap>) -> Result<MappedPa
     Ok(MappedPart { documents: prepared, rest, permit, waited })
 }
 
-/// Emitted rows of a document without any row.
 fn no_rows(job: &Job, ToMap { id, document }: &ToMap) -> Emitted {
     let ends_at_ms = document.as_ref().and_then(|document| document.ends_at_ms).unwrap_or(0);
     let trees = vec![EmittedRows::default(); job.definition().trees.len()];
@@ -258,7 +254,6 @@ fn report_set_aside(job: &Job, id: &str, failure: &FunctionFailure) {
     );
 }
 
-/// Adds the rows that the maps of a group emitted for a document.
 fn record_emitted(job: &Job, emitted: &mut Emitted, views: Vec<std::result::Result<EmittedRows, FunctionFailure>>) {
     for (tree, (rows, place)) in views.into_iter().zip(&mut emitted.trees).enumerate() {
         match rows {

@@ -36,7 +36,6 @@ const LACKING_BYTES_MAX: usize = 1_000_000;
 const COMMIT_BYTES: usize = 10;
 
 pub(super) enum Outcome {
-    /// The group has entered all purges up to the counter; its progress.
     Entered(Box<ViewProgress>),
     Elsewhere,
     /// A row's label does not fit: the group must be rebuilt.
@@ -142,7 +141,6 @@ pub(super) async fn lacking(
     Ok(None)
 }
 
-/// A page of the log of purges behind a stamp.
 struct LogPage {
     records: Vec<(Vec<u8>, String)>,
     is_all: bool,
@@ -184,7 +182,6 @@ fn commit_of(stamp: &[u8]) -> &[u8] {
     stamp.get(..COMMIT_BYTES).unwrap_or_default()
 }
 
-/// Reads a part of the new purges, and the documents in their current state.
 struct Purged {
     documents: Vec<ToMap>,
     commits: i64,

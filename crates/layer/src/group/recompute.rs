@@ -106,7 +106,6 @@ pub(crate) async fn written_of(
     Ok(loaded.and_then(|loaded| loaded.functions.clone()).map(Written))
 }
 
-/// Returns the sequence of a document to be mapped.
 fn stamp_of(document: &ToMap) -> Option<[u8; STAMP_BYTES]> {
     document.document.as_ref().and_then(|document| document.local_seq.as_ref()).map(|seq| *seq.stamp())
 }
@@ -129,7 +128,6 @@ impl Reached {
     }
 }
 
-/// Reads which documents are set aside.
 struct ReadSetAside<'a> {
     instance: &'a Instance,
     number: u64,
@@ -189,7 +187,6 @@ impl Operation for Compare<'_> {
     }
 }
 
-/// Finds rows of documents that are deleted or gone.
 struct Orphans<'a> {
     number: u64,
     instance: &'a Instance,

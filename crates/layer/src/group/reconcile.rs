@@ -66,7 +66,6 @@ pub(super) async fn reconcile(job: &Job, progress: ViewProgress) -> Result<Finis
     map_and_enter(job, stood, Vec::new(), &EnteredPurges { purges, stamp, drained: None }).await
 }
 
-/// Reads the count of purges and the stamp of the last one.
 struct LogEnd<'a> {
     job: &'a Job,
 }
@@ -85,7 +84,6 @@ impl Operation for LogEnd<'_> {
     }
 }
 
-/// Finds a page's documents that the group has and the database does not have.
 struct FindGone<'a> {
     job: &'a Job,
     /// The page's first key; `None`: the first document.

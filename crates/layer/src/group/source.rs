@@ -176,7 +176,6 @@ impl Source {
         Ok(Opening::Open(Box::new(OpenView { instance, group, tree, progress, written })))
     }
 
-    /// Registers or unregisters the query as waiting.
     fn waits(&self, waiting: Option<Waiting>) {
         let mut waits = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waits.is_none() || waiting.is_none() {

@@ -69,7 +69,6 @@ pub(super) fn begin_standing(
     }
 }
 
-/// Returns the group in the record of its database, if it still exists.
 fn group_of(instance: &Instance, (namespace, number): (u64, u64)) -> Option<&proto::Index> {
     let is_it = |index: &&proto::Index| is_group(index) && index.number == number;
     instance.record.indexes.iter().filter(|_| instance.record.namespace == namespace).find(is_it)
@@ -213,7 +212,6 @@ impl Work for Take {
     }
 }
 
-/// Releases a group whose state has not changed.
 pub(super) struct LetGo {
     pub stamp: Vec<u8>,
 }
@@ -232,7 +230,6 @@ impl Work for LetGo {
     }
 }
 
-/// Builds some nodes, and returns whether all exist.
 pub(super) struct Nodes<'a> {
     pub pace: &'a mut NodesPace,
     pub began: Option<Instant>,
@@ -372,7 +369,6 @@ impl Work for Enter<'_, '_> {
     }
 }
 
-/// Returns the read version up to which a group is complete.
 pub(super) fn drained(progress: &ViewProgress) -> i64 {
     i64::try_from(progress.drained_version).unwrap_or_default()
 }
@@ -387,7 +383,6 @@ pub(super) struct EnteredPurges {
 }
 
 impl EnteredPurges {
-    /// Leaves the recorded purges as they are.
     pub(super) fn as_before(progress: &ViewProgress) -> EnteredPurges {
         EnteredPurges { purges: purges_of(progress), stamp: progress.purge_stamp.clone(), drained: None }
     }

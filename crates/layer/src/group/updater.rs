@@ -142,7 +142,6 @@ fn handle_failure(reader: &Reader, id: GroupId, state: &GroupState, error: Error
     }
 }
 
-/// Builds and follows until no work is left, or another process does it.
 async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result<()> {
     let mut job: Option<Arc<Job>> = None;
     let (mut looks, mut full) = (0, 0);
@@ -186,7 +185,6 @@ async fn update(reader: &Reader, id: GroupId, state: &Arc<GroupState>) -> Result
     }
 }
 
-/// Enters the current groups of design documents into the record.
 async fn name_anew(reader: &Reader, designs: &[String]) -> Result<()> {
     for design in designs {
         match find::look_up(reader, design, |_| true).await {

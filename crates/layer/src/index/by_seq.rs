@@ -147,7 +147,6 @@ pub(crate) async fn check_document(
     })
 }
 
-/// Returns whether an entry names exactly the document's leaves.
 fn leaves_are(entry: &proto::SequenceEntry, leaves: &HashSet<RevId>) -> bool {
     let named: Result<HashSet<RevId>> =
         entry.winner.iter().chain(&entry.leaves).map(|leaf| revision(Some(leaf))).collect();

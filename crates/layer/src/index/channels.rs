@@ -64,7 +64,6 @@ pub(crate) struct Rerouted {
     forgotten: Vec<(String, Stamp)>,
     /// The start of its stay in the channels that it leaves, if known.
     was_since: BTreeMap<String, Stamp>,
-    /// Its earlier stays in the channels that it enters again.
     stays: Vec<(String, Periods)>,
 }
 
@@ -208,14 +207,12 @@ impl Rerouted {
     }
 }
 
-/// Returns the names of channels if they fit.
 fn names<'c>(channels: impl ExactSizeIterator<Item = &'c String> + Clone) -> proto::ChannelNames {
     let are_few = channels.len() <= NAMED_MAX && channels.clone().map(String::len).sum::<usize>() <= NAMED_BYTES_MAX;
     let names = if are_few { channels.cloned().collect() } else { Vec::new() };
     proto::ChannelNames { names, are_elsewhere: !are_few }
 }
 
-/// Reads whether and when a document has left each of these channels.
 async fn left_of_these(
     within: &Within<'_>,
     id: &str,
@@ -378,7 +375,6 @@ impl IndexMaintainer for Channels {
     }
 }
 
-/// Returns a document's entry in a channel. `channels`: all its channels.
 pub(crate) fn entry_of<'a>(
     id: &str,
     info: &Info,

@@ -42,11 +42,9 @@ const COMPILED_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(crate) struct Definitions {
     changed: Vec<DesignChange>,
-    /// True if a revision has a verdict.
     has_verdicts: bool,
 }
 
-/// The new definitions of a design document.
 struct DesignChange {
     id: String,
     indexes: Vec<Definition>,

@@ -81,7 +81,6 @@ pub(crate) fn name_group(record: &mut proto::DatabaseRecord, design: &str, signa
     }
 }
 
-/// The bytes of a design document's id in the record, at most.
 fn name_bytes(name: &str) -> usize {
     name.len() + 4
 }
@@ -130,7 +129,6 @@ pub(crate) fn remove_unnamed(
     Ok(gone)
 }
 
-/// Drops the groups that have been unnamed for some time. Returns their numbers.
 pub(crate) struct DropUnnamed<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,

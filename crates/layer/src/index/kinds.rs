@@ -58,7 +58,6 @@ pub(crate) trait Kind: Send + Sync {
         false
     }
 
-    /// Compiles the definition and caches it.
     fn compile(&self, _index: &proto::Index) {}
 
     /// Returns the definition under this collation; `None`: it has this collation already, or none.
@@ -115,7 +114,6 @@ pub(crate) trait Kind: Send + Sync {
         is_built: bool,
     ) -> BoxFuture<'a, Result<Option<String>>>;
 
-    /// Checks an entry, from its key.
     fn check_entry<'a>(
         &'a self,
         within: &'a Within<'a>,

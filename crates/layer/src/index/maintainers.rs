@@ -185,7 +185,6 @@ pub(crate) struct Maintainers {
     /// The maintainers of every database come first.
     all: Vec<Box<dyn IndexMaintainer>>,
     definitions: Definitions,
-    /// The grants that documents add and remove, in a database with channels.
     grants: Option<Shared>,
 }
 
@@ -275,7 +274,6 @@ impl Maintainers {
     }
 }
 
-/// Checks an entry that belongs to one document.
 pub(crate) async fn is_of_document(
     trx: &Transaction,
     instance: &Instance,

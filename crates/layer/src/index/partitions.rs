@@ -15,7 +15,6 @@ pub(crate) const COUNTED: [Counter; 3] = [Counter::Documents, Counter::DeletedDo
 /// The sums of a partition, in the order of [`COUNTED`].
 pub(crate) type PartitionSums = [i64; COUNTED.len()];
 
-/// Returns a document's share of its partition's sums.
 pub(crate) fn sums_of(info: &Info) -> PartitionSums {
     let [live, deleted] = if info.deleted { [0, 1] } else { [1, 0] };
     [live, deleted, info.external_bytes as i64]

@@ -81,7 +81,6 @@ impl Preparations {
         if self.are_wanted() { self.known().edits } else { usize::MAX }
     }
 
-    /// Returns whether any index needs preparation.
     pub(crate) fn are_wanted(&self) -> bool {
         !self.0.indexes.is_empty()
     }
@@ -147,7 +146,6 @@ impl Preparations {
         if self.lacks_nothing() { Ok(()) } else { Err(too_old()) }
     }
 
-    /// Returns whether no result was missing.
     pub(crate) fn lacks_nothing(&self) -> bool {
         self.known().lacking.is_empty()
     }

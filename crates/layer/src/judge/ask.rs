@@ -71,7 +71,6 @@ impl Instance {
         DocumentId::of(&edit.id).is_design() && (self.record.rules > 0 || brings())
     }
 
-    /// Notifies every process that the rules have changed.
     pub(crate) fn change_rules(&self, trx: &Transaction) {
         let record = DatabaseRecord { rules: self.record.rules + 1, ..self.record.clone() };
         trx.set(&self.record_key, &record.encode_to_vec());
@@ -300,9 +299,7 @@ fn text_bytes(value: &Value<'_>) -> usize {
 }
 
 pub(crate) enum Replaced {
-    /// The edit's own revision already exists.
     Itself,
-    /// No revision with a body.
     Nothing,
     /// The parent; for a replicated revision the nearest ancestor with a body.
     Revision(Box<Document>),

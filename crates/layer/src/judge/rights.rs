@@ -76,7 +76,6 @@ pub(crate) async fn admitted(database: &Database, instance: &Instance) -> Result
     Ok(())
 }
 
-/// Verifies the access of a transaction's authors.
 pub(crate) struct Fences {
     reads: Vec<(usize, Fencing)>,
     are_same: HashMap<usize, bool>,
@@ -102,7 +101,6 @@ impl Fences {
         Ok(self)
     }
 
-    /// Returns whether the access by which an author was judged is still current.
     pub(crate) fn is_same(&self, held: &Arc<HeldAt>) -> bool {
         self.are_same.get(&Arc::as_ptr(held).addr()).is_some_and(|is_same| *is_same)
     }

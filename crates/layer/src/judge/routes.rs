@@ -15,7 +15,6 @@ use crate::layer::Inner;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// The source of a document's channels.
 #[derive(Clone)]
 pub(super) enum Routes {
     /// The document's member `channels`.
@@ -28,7 +27,6 @@ impl Routes {
         matches!(self, Routes::Function(_))
     }
 
-    /// Loads the source that the database's record names.
     pub(super) async fn load(inner: &Inner, instance: &Instance) -> Result<Routes> {
         let Some(function) = transaction::read(&inner.db, &inner.metrics, &mut ReadFunction(instance)).await? else {
             return Ok(Routes::Members);

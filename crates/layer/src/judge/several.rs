@@ -181,7 +181,6 @@ impl Judging<'_> {
         judged.map(Prepared::Judged)
     }
 
-    /// Runs validators on an edit after its routing.
     async fn validated(
         &self,
         Asked { edit, upon }: &Asked<'_, '_>,

@@ -172,7 +172,6 @@ pub(crate) async fn write_rows(
     Ok(counted(&diffs, bytes_of(&diffs, &writes, &[])))
 }
 
-/// Plans the changes of the first documents, as many as a transaction holds, or a part of a larger one.
 fn plan<'d>(group: &'d ViewGroup, documents: &'d [PreparedDocument], had: &'d [StoredRows]) -> Vec<Plan<'d>> {
     let (mut plans, mut bytes, mut rows) = (Vec::with_capacity(documents.len()), 0, 0);
     for (document, had) in documents.iter().zip(had) {
@@ -256,7 +255,6 @@ fn bytes_of(diffs: &[DocumentDiff<'_>], writes: &Writes, undos: &[(Vec<u8>, Vec<
 /// By tree and row: the summary of a large row alone, and its encoding.
 type Alone = BTreeMap<(usize, Vec<u8>), (Summary, Vec<u8>)>;
 
-/// Computes the summary of each new row that is stored in parts.
 async fn make_alone(
     reads: GroupReads<'_>,
     group: &ViewGroup,
@@ -304,7 +302,6 @@ struct TreeChanges {
     bytes: u64,
 }
 
-/// Computes the changes of a tree's nodes from its changed rows; `None`: the tree does not change.
 async fn change_tree(
     tree: StoredTree<'_>,
     progress: &proto::ViewProgress,

@@ -47,7 +47,6 @@ impl NodesPace {
         self.entries = (self.entries / 2).max(2);
     }
 
-    /// Adjusts the pace after a step that wrote `bytes` in `written` of the `made` nodes.
     fn adjust(&mut self, bytes: usize, written: usize, made: usize) {
         let next = match written < made {
             true => self.entries * written / made,

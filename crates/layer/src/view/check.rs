@@ -149,7 +149,6 @@ impl WrittenReduces for WhileThereIsTime<'_> {
 /// Tree, key, and the view's key as JSON.
 type Previous = Option<(u64, RowKey, Vec<u8>)>;
 
-/// The keys seen earlier in the same part of a check.
 #[derive(Default)]
 struct VisitedRows {
     previous: Previous,
@@ -159,7 +158,6 @@ struct VisitedRows {
 }
 
 impl VisitedRows {
-    /// Returns whether a key is a row of a document that is not in `had`.
     fn lacks(&self, keys: &ViewKeys, key: &[u8]) -> bool {
         matches!(keys.split(key), Ok(ViewPart::Row(_, row)) if !self.had.contains_key(&row.id))
     }
@@ -240,7 +238,6 @@ impl Check<'_> {
         Ok(None)
     }
 
-    /// Checks that a node of the first level covers a row.
     async fn has_node(&self, tree: usize, row: &RowKey) -> Result<Option<String>> {
         if self.progress.phase != FOLLOWED {
             return Ok(None);
@@ -313,7 +310,6 @@ impl Check<'_> {
         (compared != before.element.cmp(&row.element)).then(|| "its label is not in the order of the keys".to_owned())
     }
 
-    /// Checks that all rows in a document's list exist.
     async fn document(&self, id: &str) -> Result<Option<String>> {
         let had = read_stored_rows(self.trx, self.keys, std::iter::once(id), true, None).await?;
         if had.iter().any(|had| had.is_set_aside) && self.trx.get(&self.keys.set_aside(id), true).await?.is_none() {
@@ -416,7 +412,6 @@ impl Check<'_> {
         Ok(made.iter().find_map(|made| self.differ(place, &found, made)))
     }
 
-    /// Checks the stored summary of a single large row.
     async fn alone(&self, stored: &StoredTree<'_>, from: &[u8], found: &Summary) -> Result<Option<String>> {
         let row = self.reads.get(&self.keys.row(stored.tree, from)).await?;
         let Some(row) = row.map(|row| decode(&row)).transpose()?.filter(|row| !row.blob_id.is_empty()) else {

@@ -42,7 +42,6 @@ impl LargeReadGate {
         self.is_requested.store(false, Ordering::Relaxed);
     }
 
-    /// Requests a read of a large document. Returns whether the transaction may read it.
     fn request(&self) -> bool {
         self.is_requested.store(true, Ordering::Relaxed);
         self.is_open
@@ -308,7 +307,6 @@ impl<'d> Plan<'d> {
     }
 }
 
-/// The values to rewrite since a row is removed from them.
 #[derive(Default)]
 struct TouchedParts(BTreeSet<u64>);
 
@@ -323,7 +321,6 @@ impl TouchedParts {
     }
 }
 
-/// The changes of a document's list of rows.
 #[derive(Default)]
 struct Has {
     /// The changed values, each complete; one without rows is cleared.
@@ -333,7 +330,6 @@ struct Has {
 }
 
 impl Has {
-    /// Computes the list after some rows are removed and others added.
     fn after(had: &StoredRows, gone: &HashSet<(u64, usize)>, come: Vec<proto::ViewRowOf>) -> Has {
         let stays = |part: u64| {
             let rows = had.parts.get(&part).into_iter().flatten().enumerate();
@@ -368,7 +364,6 @@ impl Has {
     }
 }
 
-/// The bytes of a row in a value of the document's list.
 fn bytes_of(row: &proto::ViewRowOf) -> u64 {
     row.encoded_len() as u64 + 8
 }

@@ -128,7 +128,6 @@ impl ViewGroup {
         self.0.trees.get(tree).map(|tree| tree.reduces.as_slice()).unwrap_or_default()
     }
 
-    /// The order of a tree's keys.
     pub(crate) fn collation(&self, tree: usize) -> &Collation {
         match self.0.trees.get(tree) {
             Some(tree) if tree.raw_collation => &self.0.raw,

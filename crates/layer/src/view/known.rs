@@ -26,7 +26,6 @@ pub(crate) struct KnownNodes {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The mark of the progress to which they belong.
     mark: Vec<u8>,
     trees: Vec<flatbed_rowtree::KnownNodes<Summary>>,
     /// The changes of the last attempt. They are current if the progress has its mark.
@@ -98,7 +97,6 @@ impl KnownNodes {
         self.lock().trees.get_mut(tree)?.get(level, range)
     }
 
-    /// Caches all nodes of a level in a range, as the transaction has read them.
     pub(super) fn learn(&self, tree: usize, level: u8, range: KeyRange, nodes: impl Iterator<Item = (Key, Summary)>) {
         let nodes = nodes.map(|(key, summary)| {
             let bytes = summary.encode().len();

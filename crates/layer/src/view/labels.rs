@@ -103,7 +103,6 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// Searches the known keys without a read, and returns the position or its neighbours.
     fn among_known(
         &self,
         (tree, places): (usize, RowPlaces<'_>),
@@ -134,7 +133,6 @@ impl<'a> Labels<'a> {
         }
     }
 
-    /// The rows between the search's bounds.
     fn rest((_, places): (usize, RowPlaces<'_>), cut: &[u8], search: &Search) -> (Vec<u8>, Vec<u8>) {
         let with = |label: &[u8]| [cut, label].concat();
         let (after, before) = search.between();

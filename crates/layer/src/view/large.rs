@@ -80,7 +80,6 @@ pub(super) async fn stage(trx: &Transaction, keys: &ViewKeys, plan: &mut Plan<'_
     Ok(STAGED_PARTS - left)
 }
 
-/// Marks the parts of a row that is removed while readers still see it.
 pub(super) fn mark(trx: &Transaction, keys: &ViewKeys, id: &str, old: &proto::ViewRowOf) -> Result<()> {
     let parts = parts::count(usize::try_from(old.bytes).unwrap_or(usize::MAX));
     Quiet(trx).set(&keys.staged(id, &old.blob_id), &proto::ViewStaged { parts }.encode_to_vec())

@@ -17,7 +17,6 @@ pub(crate) const INLINE_BYTES_MAX: usize = 20_000;
 
 pub(super) const PART_BYTES: usize = 90_000;
 
-/// Key and value as JSON texts.
 pub(crate) type Texts = (Vec<u8>, Vec<u8>);
 
 pub(super) fn count(bytes: usize) -> u64 {
@@ -95,7 +94,6 @@ pub(crate) fn begin_key<'t>(
     })
 }
 
-/// Returns the bytes of parts that [`begin_key`] reads.
 pub(crate) fn key_parts_bytes(row: &proto::ViewRow) -> u64 {
     if row.blob_id.is_empty() {
         return 0;

@@ -138,7 +138,6 @@ pub(super) fn value_of(text: &[u8]) -> Option<Value<'_>> {
     parse(text, &Limits { depth_max: DEPTH_MAX_LIMIT }).ok()
 }
 
-/// The memory budget of the JSON trees of a view's rows.
 struct TreeBudget {
     /// In bytes; [`usize::MAX`]: unbounded, and not counted.
     bytes_max: usize,
@@ -154,7 +153,6 @@ impl TreeBudget {
         value_of(text.as_bytes())
     }
 
-    /// Returns whether a text is JSON whose tree fits the whole budget.
     fn fits(&self, text: &str) -> bool {
         let fits = self.bytes_max == usize::MAX || tree_bytes(text.as_bytes()) <= self.bytes_max;
         fits && value_of(text.as_bytes()).is_some()
@@ -228,7 +226,6 @@ fn prepare_within(group: &ViewGroup, emitted: Emitted, trees_bytes_max: usize) -
     PreparedDocument { rows, ..without_rows(id) }
 }
 
-/// The approximate transaction bytes of a row and its line in the document's list.
 pub(super) fn row_cost(key_bytes: usize, bytes: usize) -> u64 {
     (2 * key_bytes + bytes + 120) as u64
 }

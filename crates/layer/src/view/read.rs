@@ -166,7 +166,6 @@ pub(super) struct Reading<'a> {
     pub height: u8,
 }
 
-/// The side of a position.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
     Before,
@@ -314,7 +313,6 @@ impl Pinned {
 struct OpenAndRead<'a, R> {
     view: &'a View,
     is_first: bool,
-    /// The read version of the first attempt.
     version: Option<i64>,
     read: &'a mut R,
 }

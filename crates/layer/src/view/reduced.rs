@@ -84,7 +84,6 @@ struct Cursor {
     rest: Option<KeyRange>,
     skip: u64,
     limit: u64,
-    /// The expected number of groups of a page.
     groups: usize,
 }
 
@@ -409,11 +408,9 @@ impl ReadGroups<'_> {
 
 enum Text {
     Known(Vec<u8>),
-    /// The document's row that contains it.
     Of(String, proto::ViewRow),
 }
 
-/// A group's row without the texts in parts.
 struct PendingRow {
     /// `None`: the group of all rows. The number of items is as in [`RowGroup`].
     key: Option<(Option<usize>, Text)>,

@@ -67,7 +67,6 @@ struct Cursor {
     /// The last row answered, if more rows with the same spelling of the key follow. Rows of a spelling keep their
     /// order in a descending read: they are read first, and the rest of the range ends behind them.
     shown: Option<Vec<u8>>,
-    /// The number of keys whose rows are read together; 0: the size of their rows is unknown.
     keys_at_once: usize,
     /// Skipped rows count only if their documents had not expired by this time, in milliseconds of Unix time, which the
     /// previous page used; 0: now.
@@ -198,7 +197,6 @@ fn document_of_local(local: LocalDocument) -> Result<Document> {
     })
 }
 
-/// The document that a value names.
 struct Joined {
     /// [`NO_ID`] if the value's `_id` is no string: as in CouchDB the row has no document.
     id: Option<String>,
@@ -221,7 +219,6 @@ fn joined(value: &[u8]) -> Option<Joined> {
 /// The most rows of a page whose documents are read one by one, each of up to 8 MB.
 const APART_MAX: usize = 8;
 
-/// Returns whether a value names a revision, or a local document.
 fn is_apart(value: &[u8]) -> bool {
     joined(value).is_some_and(|joined| {
         joined.rev.is_some() || joined.id.is_some_and(|id| DocumentId::of(&id).local_name().is_some())
@@ -338,7 +335,6 @@ impl ReadRows<'_> {
         Ok((found.with_texts(reading).await?, before))
     }
 
-    /// Returns the number of the view's rows before a range, in the order of reading.
     async fn before(&self, reading: &Reading<'_>, range: &KeyRange) -> Result<u64> {
         let place = match (self.query.descending, &range.end) {
             (true, None) => return Ok(0),

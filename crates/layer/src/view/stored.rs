@@ -138,7 +138,6 @@ impl Tree for StoredTree<'_> {
     }
 }
 
-/// The input that a tree's reduces need when a row changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needs {
     Number,

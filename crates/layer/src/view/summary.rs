@@ -43,7 +43,6 @@ impl Reduced {
         }
     }
 
-    /// Replaces a state that does not fit.
     fn too_large() -> Reduced {
         let reason = format!(
             "Reduce output must shrink more rapidly: all reductions of a map take at most {SUMMARY_BYTES_MAX} bytes"

@@ -71,7 +71,6 @@ impl MemoryBudget {
         (self.share * UNIT_BYTES / 4).min(PART_BYTES_MAX)
     }
 
-    /// The largest free permit, in bytes.
     fn free_bytes(&self) -> usize {
         self.part_bytes() / FREE_PART
     }

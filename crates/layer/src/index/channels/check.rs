@@ -147,7 +147,6 @@ pub(crate) async fn check_document(
     Ok(None)
 }
 
-/// Returns whether an entry's value records this departure from a channel.
 fn tells(value: &[u8], id: &str, left: &Left) -> bool {
     Entry::decode(value)
         .is_ok_and(|entry| entry.removed && entry.doc == id && entry.rev == left.rev && entry.deleted == left.deleted)

@@ -50,7 +50,6 @@ pub(crate) async fn check_document(
     })
 }
 
-/// Returns the key that a document must have.
 async fn expected(
     within: &Within<'_>,
     index: &proto::Index,

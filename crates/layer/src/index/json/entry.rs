@@ -20,7 +20,6 @@ const WITH_END: u8 = 2;
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum EntryValue {
     Key(Vec<Value<'static>>),
-    /// The key is too long for the entry.
     InDocument,
 }
 

@@ -61,7 +61,6 @@ impl DocumentKey {
 #[derive(Clone, Copy)]
 pub(crate) enum Body<'a> {
     Read(&'a Rows),
-    /// The path and value of each row.
     Prepared(&'a [(Vec<u8>, Vec<u8>)]),
 }
 
@@ -82,7 +81,6 @@ impl Body<'_> {
         }
     }
 
-    /// The size of all rows.
     pub(crate) fn bytes(self) -> usize {
         match self {
             Body::Read(rows) => rows.iter().map(|(path, value)| path.len() + value.len()).sum(),
@@ -126,7 +124,6 @@ pub(crate) async fn yield_if_long(clock: &Clock, began: Instant) {
 /// The values of a document's key. `None`: the document is not in the index.
 type Values = std::result::Result<Option<Vec<Value<'static>>>, RowsError>;
 
-/// Makes keys from the bodies of one database.
 #[derive(Default)]
 pub(crate) struct Keyed {
     /// The reader, and the number of field names that it was made with.

@@ -93,7 +93,6 @@ impl Maintainer {
         self.replace(within, &index, change.id, old, new).await
     }
 
-    /// Loads names of other processes if the index may need them.
     async fn names(&mut self, within: &Within<'_>) -> Result<()> {
         match self.next_field_id.take() {
             Some(read) => catch_up(within, read.await?.as_deref()).await,
@@ -148,7 +147,6 @@ impl Maintainer {
         }
     }
 
-    /// Returns the key of an old entry. `is_replaced`: a new entry replaces it.
     fn cleared(
         &mut self,
         within: &Within<'_>,

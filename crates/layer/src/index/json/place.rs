@@ -15,10 +15,8 @@ use crate::index::json::pivots::{self, LEVELS, PAGE, Pivots};
 use crate::index::maintainers::Within;
 use crate::store::keys::{IndexPart, KeyRange, RowPlaces, Sorted};
 
-/// Labels in order, and whether more follow.
 type Labels = (Vec<Vec<u8>>, bool);
 
-/// An index within a transaction.
 #[derive(Clone, Copy)]
 pub(crate) struct Among<'a> {
     pub within: &'a Within<'a>,

@@ -170,7 +170,6 @@ fn matches(
     }
 }
 
-/// All selector indexes of a database in one transaction.
 pub(crate) struct Selecting {
     all: Vec<IndexSelector>,
     /// The number of names, read if this process may lack some.
@@ -208,7 +207,6 @@ impl Selecting {
         }
     }
 
-    /// Returns the numbers of the indexes whose selectors match the new winner.
     pub(crate) async fn selected(&mut self, within: &Within<'_>, change: &Change<'_>) -> Result<Vec<u64>> {
         let rows = change.new_rows(within).await?;
         let body = match &rows {
