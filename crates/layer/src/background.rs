@@ -32,7 +32,8 @@ use crate::store::due::Kind;
 use crate::store::once::random_id;
 use turns::Turns;
 
-/// The first delay before work that this process has noted in another process's slice is checked; it doubles once.
+/// The first interval between reads of the due work after this process has noted some, while other processes hold its
+/// slices. It doubles up to `look_every`.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The time ahead of which a starting process takes up due groups of views: writes note them that far ahead.

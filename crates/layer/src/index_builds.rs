@@ -35,7 +35,7 @@ pub struct IndexBuild {
 }
 
 impl IndexBuild {
-    /// A build that begins now, of an index without entries.
+    /// Returns a build that begins now, of an index without entries.
     pub(crate) fn of(database: &str, index: proto::Index, total: u64, now: u64) -> IndexBuild {
         let proto::Index { number, kind, source, .. } = index;
         IndexBuild {

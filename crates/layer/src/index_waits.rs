@@ -112,7 +112,7 @@ pub(crate) struct Waiting {
 }
 
 impl IndexWaits {
-    /// No query waits. A builder that fails for `stuck_max` makes the waiting queries fail.
+    /// `stuck_max`: the time after which a failing builder makes the waiting queries fail.
     pub(crate) fn new(stuck_max: Duration, clock: &Clock) -> IndexWaits {
         IndexWaits { all: Arc::default(), clock: clock.clone(), stuck_max }
     }

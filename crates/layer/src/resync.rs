@@ -196,7 +196,7 @@ fn close(trx: &Transaction, instance: &Instance, is_resyncing: bool) -> Result<(
     Ok(())
 }
 
-/// The state of a resync that begins with the function of this number.
+/// Returns the state of a resync that begins with the function of this number.
 fn begun(number: u64, now_ms: u64) -> proto::Resync {
     proto::Resync { number, begun_at_ms: now_ms, ..proto::Resync::default() }
 }

@@ -196,7 +196,7 @@ impl GroupDefinition {
         Ok(())
     }
 
-    /// The signature of the group in the previous format.
+    /// Returns the signature of the group in the previous format.
     #[cfg(test)]
     pub(crate) fn signature_before(&self) -> Signature {
         self.sign(FORMAT - 1)
@@ -303,7 +303,7 @@ impl GroupOptions {
     }
 }
 
-/// The version of the string order that `_info` of a design document shows.
+/// Returns the version of the string order that `_info` of a design document shows.
 pub fn collator_version() -> String {
     Collation::version()
 }
@@ -314,7 +314,7 @@ fn text_of(value: &Value<'_>) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The version of the order of a tree's rows.
+/// Returns the version of the order of a tree's rows.
 fn order_of(is_raw: bool) -> &'static str {
     static RAW: OnceLock<String> = OnceLock::new();
     static UNICODE: OnceLock<String> = OnceLock::new();

@@ -118,7 +118,7 @@ impl EmittedRows {
         })
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.cuts.len()
     }
@@ -128,12 +128,12 @@ impl EmittedRows {
         self.cuts.is_empty()
     }
 
-    /// An upper bound of the JSON trees of all keys and values, in bytes.
+    /// Returns an upper bound of the JSON trees of all keys and values, in bytes.
     pub(crate) fn json_bytes(&self) -> usize {
         tree_bytes(self.text.as_bytes())
     }
 
-    /// The bytes of all keys and values.
+    /// Returns the bytes of all keys and values.
     pub fn bytes(&self) -> usize {
         self.text.len()
     }

@@ -367,7 +367,7 @@ impl ViewUpdates {
         failing
     }
 
-    /// The approximate number of documents that the running first builds have left.
+    /// Returns the approximate number of documents that the running first builds have left.
     pub(crate) fn left(&self) -> u64 {
         let groups: Vec<_> = lock(&self.groups).values().cloned().collect();
         let builds = groups.iter().filter_map(|group| group.task()).filter(|task| task.is_build);

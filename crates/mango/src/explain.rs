@@ -67,7 +67,7 @@ fn arguments(find: &Find, covering: bool, start: Value<'static>, end: Value<'sta
     ])
 }
 
-/// The fields that an index could help with.
+/// Returns the fields that an index could help with.
 fn hints(find: &Find) -> Value<'static> {
     let selector = find.selector.normal();
     let indexable = indexable_fields(selector);

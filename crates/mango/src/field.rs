@@ -36,7 +36,7 @@ impl Field {
         Ok(Field { name: name.into(), parts: parts.into() })
     }
 
-    /// The empty path, which leads to the value itself.
+    /// Returns the empty path, which leads to the value itself.
     pub(crate) fn whole() -> Field {
         Field { name: "".into(), parts: Arc::default() }
     }
@@ -45,12 +45,12 @@ impl Field {
         self.parts.is_empty()
     }
 
-    /// The name as written.
+    /// Returns the name as written.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The parts of the name, without escapes.
+    /// Returns the parts of the name, without escapes.
     pub fn parts(&self) -> impl ExactSizeIterator<Item = &str> {
         self.parts.iter().map(|part| &**part)
     }

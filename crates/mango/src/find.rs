@@ -139,7 +139,7 @@ impl Find {
         Value::Array(fields.iter().map(|field| text(field.name())).collect())
     }
 
-    /// The options as `_explain` shows them.
+    /// Returns the options as `_explain` shows them.
     pub(crate) fn options(&self) -> Value<'static> {
         object([
             ("use_index", Value::Array(self.use_index.iter().map(|name| text(name)).collect())),

@@ -29,7 +29,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// The index of all ids.
+    /// Returns the index of all ids.
     pub fn all_docs() -> Index {
         let fields = Value::Array(vec![member("_id", text("asc"))]);
         Index {
@@ -86,12 +86,12 @@ impl Index {
         of_map(id, name, map, false, &|| false)
     }
 
-    /// The id of its design document; `None` for the index of all ids.
+    /// Returns the id of its design document; `None` for the index of all ids.
     pub fn ddoc(&self) -> Option<&str> {
         self.ddoc.as_deref()
     }
 
-    /// The index's name, unique in its design document.
+    /// Returns the index's name, unique in its design document.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -111,7 +111,7 @@ impl Index {
         self.partitioned
     }
 
-    /// The fields that a document must have to be indexed, in key order.
+    /// Returns the fields that a document must have to be indexed, in key order.
     pub fn fields(&self) -> &[Field] {
         &self.fields
     }
@@ -120,7 +120,7 @@ impl Index {
         self.fields.iter().any(|field| field.name() == name)
     }
 
-    /// The filter of a partial index.
+    /// Returns the filter of a partial index.
     pub fn partial(&self) -> Option<&Selector> {
         self.partial.as_ref()
     }
@@ -189,7 +189,7 @@ impl Index {
         }
     }
 
-    /// The order in which indexes are listed: the index of all ids, then by design document and name.
+    /// Compares by the order of lists: the index of all ids, then by design document and name.
     pub fn compare(&self, other: &Index) -> Ordering {
         #[cfg(test)]
         COMPARED.set(COMPARED.get() + 1);

@@ -88,12 +88,12 @@ impl IndexRequest {
         Ok(IndexRequest { ddoc, name, partitioned, view })
     }
 
-    /// The id of the index's design document.
+    /// Returns the id of the index's design document.
     pub fn ddoc(&self) -> &str {
         &self.ddoc
     }
 
-    /// The index's name.
+    /// Returns the index's name.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -56,7 +56,7 @@ fn as_json(value: &Value<'_>) -> String {
 }
 
 impl InvalidSelector {
-    /// The error in the words of CouchDB's `_find` and `_index`.
+    /// Returns the error in the words of CouchDB's `_find` and `_index`.
     pub fn refused(&self) -> Refused {
         let name = match self {
             InvalidSelector::NotAnObject => "invalid_selector_json",

@@ -135,7 +135,7 @@ impl Selector {
         plan::fields_of(self.normal()).into_iter().any(|name| name.is_empty() || is_about(name))
     }
 
-    /// The approximate work for a byte of a document, at least 1.
+    /// Returns the approximate work for a byte of a document, at least 1.
     pub fn weight(&self) -> usize {
         self.0.weight()
     }

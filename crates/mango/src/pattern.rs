@@ -67,7 +67,7 @@ impl Pattern {
         &self.text
     }
 
-    /// The approximate work for a byte of a string.
+    /// Returns the approximate work for a byte of a string.
     pub(crate) fn weight(&self) -> usize {
         self.bytes >> 10
     }

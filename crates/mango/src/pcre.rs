@@ -228,8 +228,8 @@ fn leading_flags(pattern: &str) -> Option<(&str, &str)> {
     is_known.then(|| pattern.split_at_checked(end + 1))?
 }
 
-/// The words that `((?!words).)*$` excludes from the text. Only non-empty plain words: other patterns could match at
-/// its very end.
+/// Returns the words that `((?!words).)*$` excludes from the text. Only non-empty plain words: other patterns could
+/// match at its very end.
 fn excluded_words(pattern: &str) -> Option<&str> {
     let inner = pattern.strip_prefix("(?:(?!").or_else(|| pattern.strip_prefix("((?!"))?;
     let words = inner.strip_suffix(").)*$")?;

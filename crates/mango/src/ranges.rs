@@ -176,7 +176,7 @@ pub(crate) fn shown_ids(range: &Range) -> (Value<'static>, Value<'static>) {
     }
 }
 
-/// The value that sorts behind all others.
+/// Returns the value that sorts behind all others.
 fn max() -> Value<'static> {
     Value::String("<MAX>".into())
 }

@@ -17,7 +17,7 @@ impl Refused {
         Refused { status: 400, error, reason: reason.into() }
     }
 
-    /// An error for which CouchDB has no words, with status 500.
+    /// Returns an error for which CouchDB has no words, with status 500.
     pub(crate) fn unknown(module: &str, what: &str) -> Refused {
         Refused { status: 500, error: "unknown_error", reason: format!("Unknown Error: {module} :: {what}") }
     }

@@ -40,7 +40,7 @@ impl Span {
 }
 
 impl Spans {
-    /// The span of all values.
+    /// Returns the span of all values.
     pub(crate) fn all(order: Order) -> Spans {
         Spans { list: vec![Span { low: Bound::Unbounded, high: Bound::Unbounded }], order }
     }

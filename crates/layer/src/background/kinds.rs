@@ -97,8 +97,8 @@ pub(super) async fn work(
     })
 }
 
-/// The outcome of long work. `is_through`: whether it has finished; `None`: this process is already doing it, or it is
-/// no longer due.
+/// Returns the outcome of long work. `is_through`: whether it has finished; `None`: this process is already doing it,
+/// or it is no longer due.
 fn of_part(is_through: Option<bool>) -> Outcome {
     match is_through {
         Some(true) => Outcome::Done,

@@ -58,12 +58,12 @@ impl JsonIndexes {
         Ok(JsonIndexes { of, all, readable, numbers, room, collation, is_partitioned })
     }
 
-    /// All defined indexes and the index of all ids, in listing order.
+    /// Returns all defined indexes and the index of all ids, in listing order.
     pub fn all(&self) -> &[Index] {
         &self.all
     }
 
-    /// The readable indexes, including the index of all ids.
+    /// Returns the readable indexes, including the index of all ids.
     pub fn readable(&self) -> &[Index] {
         self.readable.as_ref().unwrap_or(&self.all)
     }

@@ -52,7 +52,7 @@ pub(super) enum Outcome {
     Anew,
 }
 
-/// The number of concurrent ranges: one per processor, and some that wait for the storage.
+/// Returns the number of concurrent ranges: one per processor, and some that wait for the storage.
 fn ranges_at_once() -> usize {
     std::thread::available_parallelism().map_or(2, std::num::NonZero::get) + 2
 }

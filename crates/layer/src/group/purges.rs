@@ -114,8 +114,8 @@ pub(super) async fn enter_documents(
     }
 }
 
-/// The ids of all purged documents that the group lacks. `None`: more than a transaction reads, or missing from the
-/// log. Reads further than one step of [`enter`], since it needs only ids: otherwise no run would be entered while
+/// Returns the ids of all purged documents that the group lacks. `None`: more than a transaction reads, or missing from
+/// the log. Reads further than one step of [`enter`], since it needs only ids: otherwise no run would be entered while
 /// purges continue.
 pub(super) async fn lacking(
     trx: &Transaction,

@@ -95,7 +95,7 @@ impl Operation for ReadStanding<'_> {
 /// The size above which a transaction waits for its turn: some 200 rows.
 const SMALL_STEP_BYTES: usize = 64 << 10;
 
-/// The approximate bytes of the documents' rows. A transaction may write less.
+/// Returns the approximate bytes of the documents' rows. A transaction may write less.
 pub(super) fn row_bytes(documents: &[PreparedDocument]) -> usize {
     documents.iter().map(PreparedDocument::memory_bytes).sum()
 }
@@ -111,7 +111,8 @@ pub(super) trait Work: Send {
 
     fn attempt(&mut self, within: &WithinGroup<'_>) -> impl Future<Output = Result<Option<Self::Output>>> + Send;
 
-    /// The approximate bytes that the transaction writes. With more than [`SMALL_STEP_BYTES`] it waits for its turn.
+    /// Returns the approximate bytes that the transaction writes. With more than [`SMALL_STEP_BYTES`] it waits for its
+    /// turn.
     fn bytes(&self) -> usize {
         0
     }
@@ -164,8 +165,8 @@ impl WithinGroup<'_> {
     }
 }
 
-/// Takes a group over, and begins a new one. The rows of a first build are shared, so the group has no holder during
-/// it. A group without room for a row is begun again.
+/// Takes a group over, or begins it if it is new. The rows of a first build are shared, so the group has no holder
+/// during it. A group without room for a row is begun again.
 pub(super) struct Take {
     /// The beginning to replace, if it is still the current one ([`beginning_of`]).
     pub anew: Option<Beginning>,

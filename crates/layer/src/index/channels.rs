@@ -34,7 +34,8 @@ pub(crate) use check::{LeftOf, check_document, check_entry, check_principal};
 const NAMED_MAX: usize = 16;
 const NAMED_BYTES_MAX: usize = 200;
 
-/// The most channels that a document has left and that are kept. Beyond it the oldest are forgotten.
+/// The most channels that a document has left and that are kept. Beyond it the oldest are forgotten, down to
+/// [`LEFT_KEPT`].
 const LEFT_MAX: usize = 1_000;
 const LEFT_KEPT: usize = 500;
 
@@ -183,7 +184,7 @@ impl Before {
 }
 
 impl Rerouted {
-    /// The channels that it leaves, as the by-seq entry has them.
+    /// Returns the channels that it leaves, as the by-seq entry has them.
     pub(crate) fn left(&self) -> Option<proto::ChannelNames> {
         (!self.moves.left.is_empty()).then(|| names(self.moves.left.iter()))
     }
@@ -385,7 +386,8 @@ pub(crate) fn entry_of<'a>(
     Entry { ends_at_ms: info.routed.expires_at_ms.filter(|_| !removed), ..entry }
 }
 
-/// The approximate bytes of added and removed grants: a row for each, its periods, a version, and the mark of a change.
+/// Returns the approximate bytes of added and removed grants: a row for each, its periods, a version, and the mark of a
+/// change.
 fn grants_bytes(id: &str, rerouted: &Rerouted) -> u64 {
     let [old, new] = rerouted.grants();
     let bytes_of = |grant: &Grant| {

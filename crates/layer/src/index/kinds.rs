@@ -33,15 +33,15 @@ const DEFINITION_BYTES_MAX: usize = 500;
 const RESERVED_BYTES_MAX: u64 = 900_000;
 
 pub(crate) trait Kind: Send + Sync {
-    /// The kind's permanent name in records. A changed layout is another kind.
+    /// Returns the kind's permanent name in records. A changed layout is another kind.
     fn name(&self) -> &'static str;
 
-    /// The longest definition, in bytes; a longer one is ignored.
+    /// Returns the longest definition, in bytes; a longer one is ignored.
     fn definition_bytes_max(&self) -> usize {
         DEFINITION_BYTES_MAX
     }
 
-    /// The feature that a program needs beside the kind's own.
+    /// Returns the feature that a program needs beside the kind's own.
     fn feature(&self, _index: &proto::Index) -> Option<String> {
         None
     }

@@ -206,7 +206,7 @@ struct Maintainer {
     preparations: Preparations,
 }
 
-/// The name of an entry's node.
+/// Returns the name of an entry's node.
 fn begin_of(value: &[u8]) -> &[u8] {
     value.get(..1).unwrap_or_default()
 }

@@ -157,7 +157,7 @@ pub(crate) struct Judged {
 }
 
 impl Judged {
-    /// A judgement without effects.
+    /// Returns a judgement without effects.
     pub(crate) fn may() -> Judged {
         Judged { judgement: Ok(Verdict::default()), was_there: false, upon: None, held: None }
     }
@@ -286,7 +286,7 @@ fn document_bytes(document: &Document) -> usize {
     document.body.len() + names + document.revisions.as_ref().map_or(0, Vec::len) * REVISION_BYTES
 }
 
-/// The approximate length of a value's text. The parser bounds the depth of the recursion.
+/// Returns the approximate length of a value's text. The parser bounds the depth of the recursion.
 fn text_bytes(value: &Value<'_>) -> usize {
     match value {
         Value::Null | Value::Bool(_) => 6,

@@ -203,7 +203,7 @@ impl<'d> Plan<'d> {
         self.changes.len()
     }
 
-    /// The approximate bytes to write, without nodes. `undo`: with the old values.
+    /// Returns the approximate bytes to write, without nodes. `undo`: with the old values.
     pub(super) fn bytes(&self, undo: bool) -> u64 {
         let mut parts = TouchedParts::default();
         self.changes.iter().map(|change| self.cost(change, undo) + parts.cost(self.had, change)).sum()
@@ -392,17 +392,17 @@ struct SetAsideChange<'d> {
 }
 
 impl DocumentDiff<'_> {
-    /// The change of the count of refused documents: -1, 0 or 1.
+    /// Returns the change of the count of refused documents: -1, 0 or 1.
     pub(super) fn refused_more(&self) -> i64 {
         i64::from(self.is_refused) - i64::from(self.was_refused)
     }
 
-    /// The change of the count of documents set aside: -1, 0 or 1.
+    /// Returns the change of the count of documents set aside: -1, 0 or 1.
     pub(super) fn set_aside_more(&self) -> i64 {
         i64::from(self.aside.is) - i64::from(self.aside.was)
     }
 
-    /// The approximate bytes beside rows and nodes: the document's list, and parts of values.
+    /// Returns the approximate bytes beside rows and nodes: the document's list, and parts of values.
     pub(super) fn bytes_beside(&self) -> u64 {
         let has: u64 = self.has.parts.values().flatten().map(bytes_of).sum();
         let large =

@@ -135,7 +135,7 @@ impl ViewGroup {
         }
     }
 
-    /// The order in which `_top_N` and similar reductions select, whatever the view's order.
+    /// Returns the order in which `_top_N` and similar reductions select, whatever the view's order.
     pub(crate) fn unicode(&self) -> &Collation {
         &self.0.unicode
     }

@@ -15,7 +15,7 @@ fn group(searching: Duration) -> ViewGroup {
     ViewGroup::new(NUMBER, false, trees).unwrap().bounded(bounds)
 }
 
-/// The `n`th of them. Its prefix is longer than the part of a key that a row stores.
+/// Returns the `n`th key. Its prefix is longer than the part of a key that a row stores.
 pub(super) fn key(n: usize) -> String {
     format!("\"{}{}{}\"", "x".repeat(4_200), "01".repeat(n / 2), "1".repeat(n % 2))
 }

@@ -21,7 +21,7 @@ use crate::view::tests::{
 };
 use crate::view_bounds::ViewBounds;
 
-/// Documents with a few dozens of rows each, of all kinds.
+/// Generates documents with a few dozens of rows each, of all kinds.
 fn large() -> impl Strategy<Value = Vec<Vec<(String, String)>>> {
     prop_oneof![4 => rows(50), 1 => Just(vec![Vec::new(); 3])]
 }
@@ -103,14 +103,14 @@ async fn sees(db: &Database, model: &Model, asked: &[Asked]) {
     }
 }
 
-/// The limit of rows of a document in these tests. A server's is 50,000, which only `make torture` uses: each
+/// Returns the limit of rows of a document in these tests. A server's is 50,000, which only `make torture` uses: each
 /// transaction compares all rows of the document, so the time grows with their square. From some thousands on, the size
 /// of a transaction does not depend on it.
 fn rows_max() -> u32 {
     number("FLATBED_TEST_ROWS").unwrap_or(10_000)
 }
 
-/// The bounds of a server, except [`rows_max`].
+/// Returns the bounds of a server, except [`rows_max`].
 fn as_served(group: ViewGroup) -> ViewGroup {
     let document = ViewBounds { rows: rows_max() as usize, ..ViewBounds::default() };
     group.bounded(Bounds { document, rows: 1_500, rows_bytes: 400_000, ..Bounds::default() })

@@ -235,7 +235,7 @@ impl PreparedDocument {
         &self.id
     }
 
-    /// The memory of the rows until they are written, in bytes.
+    /// Returns the memory of the rows until they are written, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let of_row = |row: &PreparedRow| {
             // Reduces copy a large row.
@@ -284,7 +284,7 @@ mod tests {
         prepare_within(&group, Emitted { id: "d".to_owned(), trees: vec![emitted], ..Emitted::default() }, 2 << 20)
     }
 
-    /// A JSON text of 3,001 bytes whose tree takes many times as much.
+    /// Returns a JSON text of 3,001 bytes whose tree takes many times as much.
     fn objects() -> String {
         let all = ["{}"; 1_000].join(",");
         format!("[{all}]")

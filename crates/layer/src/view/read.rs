@@ -72,17 +72,17 @@ impl View {
         View { partition: Some(partition.into()), ..self }
     }
 
-    /// The definition of its group.
+    /// Returns the definition of its group.
     pub fn definition(&self) -> &Arc<GroupDefinition> {
         &self.definition
     }
 
-    /// The view's part of the definition.
+    /// Returns the view's part of the definition.
     pub fn view(&self) -> Option<&ViewDefinition> {
         self.definition.views.get(self.view)
     }
 
-    /// The tree of its map, with all reduces of its rows.
+    /// Returns the tree of its map, with all reduces of its rows.
     pub fn tree(&self) -> Option<&TreeDefinition> {
         self.definition.trees.get(self.view()?.tree)
     }
@@ -97,7 +97,7 @@ impl View {
         self.view()?.reduce
     }
 
-    /// The view's reduce.
+    /// Returns the view's reduce.
     pub fn reducer(&self) -> Option<&ReduceFunction> {
         self.tree()?.reduces.get(self.reduce_at()?)
     }
@@ -204,7 +204,7 @@ impl<'a> Reading<'a> {
         shown(&self.open.progress).0.get(self.open.tree).map_or(0, |tree| tree.rows)
     }
 
-    /// The by-seq position up to which the view is current.
+    /// Returns the by-seq position up to which the view is current.
     pub(super) fn place(&self) -> Option<Seq> {
         let proto::ViewProgress { incarnation, stamp, .. } = &self.open.progress;
         Seq::from_slice(*incarnation, stamp).ok()

@@ -61,7 +61,7 @@ pub(super) fn view_of(db: &Database, group: ViewGroup, tree: usize) -> View {
 
 pub(super) type Row = (String, String, String);
 
-/// All rows in the order of reading: rows of one document with one spelling of the key keep their order.
+/// Returns all rows in the order of reading: rows of one document with one spelling of the key keep their order.
 pub(super) fn in_order(mut rows: Vec<Row>, descending: bool) -> Vec<Row> {
     if descending {
         rows.reverse();

@@ -304,7 +304,7 @@ impl PageRead for ReadRows<'_> {
 }
 
 impl ReadRows<'_> {
-    /// The time by which documents must have expired for their rows not to count.
+    /// Returns the time by which documents must have expired for their rows not to count.
     fn counted_at_ms(&self) -> u64 {
         let is_counted_on = self.from.skip > 0 && self.from.counted_at_ms > 0;
         if is_counted_on { self.from.counted_at_ms } else { self.now_ms }

@@ -51,7 +51,7 @@ pub(super) fn group() -> ViewGroup {
     group_in(false)
 }
 
-/// The same in a partitioned database.
+/// Returns the group of the tests in a database that is partitioned or not.
 pub(super) fn group_in(is_partitioned: bool) -> ViewGroup {
     let built_in = |reducer| Reduction::BuiltIn(reducer);
     let trees = vec![
@@ -152,7 +152,7 @@ pub(super) async fn follow(db: &Database, group: &ViewGroup, documents: &Model) 
     follow_knowing(db, group, &KnownNodes::new(&KnowingGroups::default()), documents).await
 }
 
-/// The same, with a cache of nodes.
+/// Follows like [`follow`], with a cache of nodes.
 async fn follow_knowing(db: &Database, group: &ViewGroup, known: &KnownNodes, documents: &Model) -> Vec<Applied> {
     let documents = prepared(group, documents);
     let (mut rest, mut all) = (&documents[..], Vec::new());
@@ -229,7 +229,7 @@ pub(super) async fn assert_is(db: &Database, group: &ViewGroup, model: &Model) {
     }
 }
 
-/// Keys of all kinds: a few, so that they meet; some too long for FoundationDB.
+/// Generates few distinct keys of all kinds, so that they coincide; some are too long for FoundationDB.
 fn keys() -> impl Strategy<Value = String> {
     let long = |end: u32| format!("[\"{}\",{end}]", "a".repeat(5_000));
     prop_oneof![
@@ -305,7 +305,7 @@ pub(super) async fn keys_of(db: &Database) -> usize {
     pages.unwrap().iter().map(|page| page.len()).sum()
 }
 
-/// Documents with one row each, whose key and value are the document's number.
+/// Returns documents with one row each, whose key and value are the document's number.
 pub(super) fn numbered(numbers: impl Iterator<Item = u32>) -> Model {
     numbers
         .map(|n| {

@@ -29,8 +29,8 @@ pub(crate) const UNIT_BYTES: usize = 1 << 10;
 /// With this many databases, the semaphores of those without permits are dropped.
 const KNOWN: usize = 64;
 
-/// The default budget, in bytes: a database may hold a part for each range that a first build maps in parallel, and all
-/// databases twice as much. 256 MB with two processors.
+/// Returns the default budget, in bytes: a database may hold a part for each range that a first build maps in parallel,
+/// and all databases twice as much. 256 MB with two processors.
 pub(crate) fn bytes_by_default() -> usize {
     let processors = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     2 * PART_BYTES_MAX * (processors.clamp(2, 64) + 2)
@@ -66,7 +66,7 @@ impl MemoryBudget {
         })
     }
 
-    /// The largest part, in bytes of rows. A part of a single document may be larger.
+    /// Returns the largest part, in bytes of rows. A part of a single document may be larger.
     pub(crate) fn part_bytes(&self) -> usize {
         (self.share * UNIT_BYTES / 4).min(PART_BYTES_MAX)
     }
@@ -75,12 +75,12 @@ impl MemoryBudget {
         self.part_bytes() / FREE_PART
     }
 
-    /// The size of the smallest permit that exceeds a database's share, in bytes.
+    /// Returns the size of the smallest permit that exceeds a database's share, in bytes.
     pub(crate) fn oversized_bytes_min(&self) -> usize {
         self.share * UNIT_BYTES + 1
     }
 
-    /// The bytes that permits hold now, and their maximum since the process began.
+    /// Returns the bytes that permits hold now, and their maximum since the process began.
     pub(crate) fn usage(&self) -> (usize, usize) {
         (self.held.load(Ordering::Relaxed), self.most_held.load(Ordering::Relaxed))
     }

@@ -22,7 +22,7 @@ pub(super) async fn purge(db: &Database, id: &str) {
     }
 }
 
-/// A value that the only group keeps from its first progress on, and that a rebuilt group does not have.
+/// Returns a value that the only group keeps from its first progress on, and that a rebuilt group does not have.
 async fn beginning(reader: &Reader) -> u64 {
     standing(reader).await.progress.unwrap().trees[0].secret_0
 }
@@ -194,8 +194,8 @@ async fn a_group_follows_though_much_is_purged_whenever_it_maps() {
     follows_while(RECORDS_MAX + 1, 20 * (RECORDS_MAX + 1)).await;
 }
 
-/// A query is answered although each call of `map` purges `at_once` documents, as long as some of the `spares` are
-/// left.
+/// Checks that a query is answered although each call of `map` purges `at_once` documents, as long as some of the
+/// `spares` are left.
 async fn follows_while(at_once: usize, spares: usize) {
     let (db, purges, _storage) = purging(at_once).await;
     let spare = |n: usize| format!("s{n:03}");

@@ -17,7 +17,7 @@ use crate::group::reconcile::reconcile;
 use crate::group::steps::{EnteredPurges, purges_of};
 use crate::handle::Database;
 
-/// The database at a process that runs no functions.
+/// Opens the database in a process that runs no functions.
 async fn database(storage: &Storage) -> Database {
     let (layer, authority) = open(storage, None).await;
     layer.database("db", authority.for_job("test"))

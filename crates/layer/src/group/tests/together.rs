@@ -56,7 +56,7 @@ fn process_of((layer, authority): (Layer, Authority)) -> Process {
     Process { layer, db, texts }
 }
 
-/// The database at a process that runs no functions.
+/// Opens the database in a process that runs no functions.
 async fn database(storage: &Storage) -> Database {
     let (layer, authority) = open(storage, None).await;
     layer.database("db", authority.for_job("test"))
@@ -166,7 +166,7 @@ pub(super) async fn job(db: &Database) -> Job {
     job_by(db, "_design/v", &Texts::default()).await
 }
 
-/// The same for the group of a design document, with these functions.
+/// Works like [`job`] on the group of a design document, with these functions.
 pub(super) async fn job_by(db: &Database, design: &str, functions: &Texts) -> Job {
     let reader = db.reader().clone();
     let found = find(&reader, design).await.unwrap().unwrap();

@@ -43,7 +43,7 @@ impl Judge for ByBody {
         Some(Arc::new(ByBody))
     }
 
-    /// The member that names the channels.
+    /// `source`: the member that names the channels.
     fn sync_function(&self, _: &str, source: &str) -> Option<Arc<dyn Rule>> {
         Some(Arc::new(ByMember(source.to_owned())))
     }

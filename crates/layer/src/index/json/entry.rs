@@ -82,12 +82,12 @@ pub(crate) fn decode(value: &[u8]) -> Result<EntryValue> {
     }
 }
 
-/// A key is nested one level deeper than its document.
+/// Returns limits for a key, which is nested one level deeper than its document.
 fn limits() -> Limits {
     Limits { depth_max: Limits::default().depth_max + 1 }
 }
 
-/// The largest value of an entry whose key has `key_bytes` of JSON text.
+/// Returns the largest value of an entry whose key has `key_bytes` of JSON text.
 pub(crate) fn value_bytes(key_bytes: u64) -> u64 {
     key_bytes.min(KEY_BYTES_MAX as u64) + 10
 }

@@ -46,7 +46,7 @@ impl DocumentKey {
         DocumentKey { ends_at_ms: info.ends_at_ms(), ..self }
     }
 
-    /// The approximate size of its entry and its label.
+    /// Returns the approximate size of its entry and its label.
     pub(crate) fn bytes(&self) -> u64 {
         let form_bytes = self.sort_key.bytes().len();
         let label_bytes = if self.sort_key.is_cut() { LABEL_BYTES_MAX * 2 + form_bytes * 2 } else { 0 };

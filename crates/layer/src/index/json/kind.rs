@@ -115,7 +115,7 @@ fn may_have(index: &flatbed_mango::Index, body: &Value<'_>) -> bool {
     index.fields().iter().all(|field| field.parts().next().is_some_and(is_there))
 }
 
-/// The approximate JSON text of the index's fields, in bytes.
+/// Returns the approximate JSON text of the index's fields, in bytes.
 fn key_bytes(index: &flatbed_mango::Index, body: &Value<'_>) -> u64 {
     let value =
         |field: &flatbed_mango::Field| field.parts().try_fold(body, |value, part| value.get(part)).map_or(0, json_len);

@@ -41,7 +41,7 @@ impl<'k> Pivots<'k> {
         self.keys.index_node(self.number, level, &[&self.hash, label].concat())
     }
 
-    /// The pivots between two labels; an open side has no bound.
+    /// Returns the pivots between two labels; an open side has no bound.
     pub(super) fn range(&self, level: u64, (after, before): (Option<&[u8]>, Option<&[u8]>)) -> KeyRange {
         let with = |label: Option<&[u8]>| [&self.hash, label.unwrap_or_default()].concat();
         let all = self.keys.index_nodes(self.number, level, &self.hash);

@@ -128,8 +128,8 @@ impl Among<'_> {
         }
     }
 
-    /// The position before all entries whose sort bytes begin with these, or with `behind` the position after the
-    /// entries with exactly these sort bytes.
+    /// Returns the position before all entries whose sort bytes begin with these, or with `behind` the position after
+    /// the entries with exactly these sort bytes.
     fn beside(&self, bytes: &[u8], behind: bool) -> Vec<u8> {
         let place = if behind { self.places.behind_element(bytes) } else { self.places.before_prefix(bytes) };
         self.within.instance.keys.index_place(self.number, &place)

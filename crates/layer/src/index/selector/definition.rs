@@ -204,7 +204,7 @@ fn definition_of(index: &proto::Index) -> Result<Value<'_>> {
     parse(&index.definition, &Limits::default()).map_err(|_| foreign(index))
 }
 
-/// The index's name.
+/// Returns the index's name.
 ///
 /// # Errors
 /// The record's bytes are not a definition.

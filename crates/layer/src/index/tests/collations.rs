@@ -16,14 +16,14 @@ const MAPS: [&str; 2] = [
     r#"{"fields":{"n":"asc"},"partial_filter_selector":{"n":{"$gte":2.50}}}"#,
 ];
 
-/// The same database in a program with another collation.
+/// Opens the same database in a program with another collation.
 async fn program(db: &Database, collation: &'static str) -> Database {
     let (mut layer, authority) = Layer::open(db.inner.db.clone(), db.inner.options.clone(), None).await.unwrap();
     Arc::get_mut(&mut layer.inner).expect("no other has it").collation = collation;
     layer.database("db", authority.for_job("test"))
 }
 
-/// An older program, with some documents and built indexes, and a newer one.
+/// Opens a database with documents and built indexes in an older program, and in a newer one.
 async fn two() -> (Database, Database, Storage) {
     let (db, storage) = database().await;
     let (older, newer) = (program(&db, OLDER).await, program(&db, NEWER).await);
