@@ -69,7 +69,7 @@ pub(super) async fn check_group(
         // The functions cannot be run, or run for too long, which is no fault of the stored data.
         Err(Error::View(failure)) => {
             let (database, group) = (&*instance.name, index.number);
-            tracing::warn!(database, group, %failure, "the rows of a group are not compared with its maps, which cannot be run");
+            tracing::warn!(database, group, %failure, "a group is not compared with its maps, which cannot run");
             Recomputed::default()
         }
         recomputed => recomputed?,
