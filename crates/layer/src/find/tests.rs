@@ -390,7 +390,7 @@ async fn an_index_that_is_being_built_is_waited_for_unless_it_need_not_be() {
     let asked = ask(&db, r#"{"selector":{"a":{"$gt":1}}}"#, 100);
     let mut asked = std::pin::pin!(asked);
     let wait = std::time::Duration::from_millis(300);
-    assert!(tokio::time::timeout(wait, &mut asked).await.is_err(), "nobody builds it");
+    assert!(tokio::time::timeout(wait, &mut asked).await.is_err(), "no process builds it");
     let background = Background::new(&layer, authority.for_job("test"), BackgroundOptions::default()).unwrap();
     background.start();
     let answered: Vec<_> = asked.await.into_iter().map(|(id, _)| id).collect();

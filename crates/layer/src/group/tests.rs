@@ -280,7 +280,7 @@ async fn functions_that_fail_lose_their_rows_or_say_why_there_are_none() {
     assert_eq!(rows(&db, "_design/fatal", "n", ViewUpdate::False).await.unwrap().len(), 5);
     put(&db, "f", None).await;
     let mended = async || rows(&db, "_design/fatal", "n", ViewUpdate::True).await.ok();
-    assert_eq!(until_some("it is tried again", mended).await.len(), 5);
+    assert_eq!(until_some("it is retried", mended).await.len(), 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -298,7 +298,7 @@ async fn functions_that_break_bounds_on_one_document_after_the_other_end_the_bui
         );
     }
     let metrics = &db.inner.metrics;
-    assert!(metrics.view_documents_failed.get() <= 12, "it is not tried again so soon");
+    assert!(metrics.view_documents_failed.get() <= 12, "it is not retried so soon");
     // Fewer of them are set aside.
     for n in 3..12 {
         put(&db, &format!("d{n:02}"), Some(r#"{"n":1}"#)).await;
@@ -365,7 +365,7 @@ async fn a_builder_that_dies_is_followed_by_another_that_goes_on() {
     compare(&theirs, "_design/v", "n", "n").await;
     assert!(mapping.mapped() < 190, "it went on: {}", mapping.mapped());
     let answered = sorted(asked.await.unwrap().unwrap());
-    assert_eq!(answered, recomputed(&theirs, "n").await, "who waits at the first one is answered, too");
+    assert_eq!(answered, recomputed(&theirs, "n").await, "queries at the first process are answered, too");
     slow.go_on();
     put(&db, "new", Some(r#"{"n":7}"#)).await;
     compare(&db, "_design/v", "n", "n").await;

@@ -280,7 +280,7 @@ mod tests {
         let state = ViewUpdates::new([0; 16], ViewBounds::default(), bytes_by_default(), &clock).group((1, 1));
         let began = clock.now();
         pause_after_failure(&clock, &state, PAUSE_MAX).await;
-        assert!(clock.since(began) >= PAUSE_MAX, "nobody waits");
+        assert!(clock.since(began) >= PAUSE_MAX, "no query waits");
         let (begins_after, tolerance) = (Duration::from_millis(200), Duration::from_millis(5));
         let begins = async {
             pass(begins_after).await;

@@ -79,7 +79,7 @@ async fn readers_see_a_large_document_whole_or_not_at_all() {
         if have_seen && hidden.load(Ordering::Relaxed) > 0 || readers.iter().any(|reader| reader.is_finished()) {
             break;
         }
-        waiting.pause("nobody read in the middle").await;
+        waiting.pause("no query read in the middle").await;
     }
     is_over.store(true, Ordering::Relaxed);
     for reader in readers {

@@ -51,7 +51,7 @@ async fn followed(db: &Database, named_by: &str) -> (Vec<usize>, Option<ViewFail
     let id = transaction::write(&db.inner.db, &db.inner.metrics, &mut resign).await.unwrap();
     let state = db.inner.views.group(id);
     // Not while the failure for lack of functions is recent.
-    until("it may be tried again", async || state.failure().is_none()).await;
+    until("it may be retried", async || state.failure().is_none()).await;
     ensure(db, id);
     until("its task has ended", async || !state.is_running.load(Ordering::Acquire)).await;
     db.exists().await.unwrap();
@@ -107,7 +107,7 @@ async fn a_group_of_a_program_from_before_is_built_anew_and_goes() {
     let (fdb, metrics) = (&db.inner.db, &db.inner.metrics);
     assert_eq!(transaction::write(fdb, metrics, &mut LoseRows { db: &db }).await.unwrap(), 20);
     let found = violations(&db).await;
-    assert!(found.len() >= 20, "the checker finds what is lost: {found:?}");
+    assert!(found.len() >= 20, "the checker finds lost rows: {found:?}");
     transaction::write(fdb, metrics, &mut Resign { db: &db, signature, named_by: "_design/v" }).await.unwrap();
     assert_eq!(are_named(&db).await, [(1, true)]);
 

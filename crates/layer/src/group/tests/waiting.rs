@@ -92,7 +92,7 @@ async fn who_waits_for_functions_that_have_no_time_gets_an_error_in_the_end() {
     let failed = soon(query).await.unwrap().unwrap_err();
     assert!(matches!(failed, Error::View(ViewFailure::Function(FunctionFailure::Busy(_)))), "{failed}");
     put(&db, "a", Some(r#"{"n":1}"#)).await;
-    assert_eq!(until_some("it is tried again", async || ask(&db, "n").await.unwrap().ok()).await, 1);
+    assert_eq!(until_some("it is retried", async || ask(&db, "n").await.unwrap().ok()).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -342,7 +342,7 @@ async fn the_checker_finds_what_is_wrong() {
         write(&|trx| trx.set(&key, &value)).await;
     }
     write(&|trx| trx.set(&keys.given_by_document(kind, "eve", &what, "g"), b"")).await;
-    assert!(!is_clean().await, "nobody gave that");
+    assert!(!is_clean().await, "a grant without a document");
     write(&|trx| trx.clear(&keys.given_by_document(kind, "eve", &what, "g"))).await;
     for (key, as_row) in strays {
         write(&|trx| trx.set(&key, &rows[as_row].1)).await;

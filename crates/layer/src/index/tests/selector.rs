@@ -356,7 +356,7 @@ async fn next(changes: &mut Changes) -> Result<(Vec<String>, bool)> {
                         return Ok((page.rows.into_iter().map(|row| row.id).collect(), false));
                     }
                 }
-                Followed::Shutdown => panic!("nobody stops it"),
+                Followed::Shutdown => panic!("the process does not stop"),
             }
         }
     };
@@ -402,7 +402,7 @@ async fn followers_get_what_is_shared_until_the_index_is_another_one() {
             shared += usize::from(was_shared);
         }
     }
-    assert!(shared > 0, "nothing came from what is shared");
+    assert!(shared > 0, "no row came from the shared feed");
     assert_eq!(metrics.selector_index_followers.get(), 1);
     // A document that no longer matches has no row, as in a walk.
     put(&db, "before", Some(&written), r#"{"kind":"k1"}"#).await.unwrap();
