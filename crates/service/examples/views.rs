@@ -1,6 +1,6 @@
-//! How many documents a second a first build of views goes through, and how long after a write its row is in the view.
-//! `cargo run --release -p flatbed-service --example views -- DIRECTORY 100000`; `FLATBED_FDB_LATENCY_US=1000,500,2000
-//! FLATBED_FDB_SERVER=1`: as on a cluster.
+//! Measures the first build of views, in documents per second, and the delay from a write to its row in the view.
+//! `cargo run --release -p flatbed-service --example views -- DIRECTORY 100000`; with
+//! `FLATBED_FDB_LATENCY_US=1000,500,2000 FLATBED_FDB_SERVER=1` it has the latency of a cluster.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn edit<'a>(id: String, text: &'a str) -> Result<Edit<'a>, Failure> {
     Ok(Edit { expiry: None, id: id.into(), parent, history, deleted: false, attachments, body })
 }
 
-/// Documents of 1 kB.
+/// A document of 1 kB.
 fn body(number: u64) -> String {
     let text = "0123456789abcdef".repeat(55);
     format!(r#"{{"number":{number},"group":"g{}","tags":["a","b"],"text":"{text}"}}"#, number % 1_000)
@@ -36,7 +36,7 @@ async fn write(db: &Database, documents: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Until a view has everything.
+/// Waits until a view is built.
 async fn built(db: &Database, design: &str) -> Result<Duration, Failure> {
     let began = Instant::now();
     loop {
@@ -99,7 +99,7 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// New documents in batches of 500.
+/// Writes new documents in batches of 500.
 async fn write_more(db: &Database, documents: u64) -> Result<(), Failure> {
     for batch in (0..documents).collect::<Vec<_>>().chunks(500) {
         let texts: Vec<(u64, String)> = batch.iter().map(|number| (*number, body(*number))).collect();

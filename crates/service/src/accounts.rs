@@ -1,12 +1,12 @@
-//! Who has an account, as of less than a second ago.
+//! Accounts as of less than a second ago.
 //!
-//! Accounts are read from `_users` and kept by name. What is kept counts as long as one read, begun less than a second ago,
-//! has found `_users` in the state that it was read in: the first who finds that longer ago reads that state in line, for
-//! all who wait. A task does the same every now and then while somebody asks or follows, and when a watch on `_users`
-//! fires, so that hardly anybody waits. An answer does not rest on watches.
+//! Accounts are read from `_users` and cached by name. The cache is valid while a read of the state of `_users`,
+//! begun less than a second ago, found that state unchanged. The first caller that finds the read older reads the
+//! state again, for all callers that wait. A task does the same while there are requests or followers, and when a
+//! watch on `_users` fires, so that few callers wait. Answers do not depend on watches.
 //!
-//! What that task reads is the one look of a process at all that answers rest on: with its read version comes a number that
-//! moves with every change of the stored settings and of databases' records. Where it has moved, what rests on it is read anew.
+//! That task's read is the only poll of a process. Its read version comes with a number that changes with the stored
+//! settings and with databases' records. After a change the process reads what depends on them.
 
 mod entries;
 mod polling;
@@ -36,88 +36,87 @@ use crate::standing::{RestsOn, Standing};
 use entries::{Entries, Entry};
 use polling::Polling;
 
-/// How old an answer may be.
+/// The largest age of an answer.
 const WITHIN: Duration = Duration::from_millis(950);
 
-/// How often the state of `_users` is read while somebody asks or follows, from one beginning to the next. Feeds end within a
-/// second of losing their right: what is left of it is for the reads that find it lost.
+/// The interval of polls of `_users` while there are requests or followers, from begin to begin. A feed ends within a
+/// second of losing its right: the rest of that second is for the reads that find the loss.
 const POLL: Duration = Duration::from_millis(600);
 
-/// A feed gives nothing while it was longer ago that its reader's rights were known to be there.
+/// The age at which a feed stops sending until its reader's rights are confirmed.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
 
-/// The least time between two such reads, however often `_users` is written: each may wake all who follow.
+/// The shortest interval of polls under frequent writes of `_users`, since each may wake all followers.
 const POLL_LEAST: Duration = Duration::from_millis(250);
 
-/// Nobody asked for so long and nobody follows: it is not read any more.
+/// The time without requests and followers after which polling ends.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// A read that takes longer is given up: it is an error of the storage.
+/// The time limit of a read; a longer one counts as a failure of the storage.
 const READ_MAX: Duration = Duration::from_secs(4);
 
-/// The same of what an administrator of the configuration has besides.
+/// The time limit for reading further roles of a configured administrator.
 const FURTHER_MAX: Duration = Duration::from_secs(2);
 
-/// Accounts, names without one, and bytes of each of both.
+/// The most accounts, the most missing names, and the most bytes of each.
 const ACCOUNTS_MAX: usize = 20_000;
 const MISSING_MAX: usize = 2_000;
 const BYTES_MAX: usize = 32 << 20;
 
-/// Rows of `_users` since it was looked at last; where there are more, all accounts are read anew.
+/// The most changed rows of `_users` per poll; more of them drop all cached accounts.
 const CHANGED_MAX: u64 = 500;
 
-/// Documents that are read at once.
+/// The number of locks for reads of documents, and so the most reads in parallel.
 const READS_AT_ONCE: usize = 32;
 
-/// Up to when followed databases are as they are known.
+/// How current the known state of followed databases is.
 #[derive(Debug, Clone)]
 pub(crate) enum Databases {
-    /// None is followed.
+    /// No database is followed.
     Unfollowed,
-    /// They have not been looked at yet.
+    /// Not read yet.
     Unknown,
     /// As of this state of all records.
     AsOf(RecordState),
 }
 
-/// The last look at all else.
+/// The last poll of everything else.
 #[derive(Debug)]
 struct LookedAt {
     began: Instant,
     records: RecordState,
 }
 
-/// How fresh an answer must be.
+/// The required age of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fresh {
     /// As of less than a second ago.
     Second,
-    /// As of this moment, or of a later one.
+    /// As of this moment or later.
     Since(Instant),
 }
 
-/// Who has an account.
+/// The cache of accounts, and the poll that keeps it valid.
 pub struct Accounts {
-    /// For what keeps them confirmed.
+    /// For the polling task.
     this: Weak<Accounts>,
     layer: Layer,
     configuration: Configuration,
-    /// Moves whenever an account was found changed.
+    /// Increases when an account has changed.
     generation: watch::Sender<u64>,
-    /// The state of all records that was found last.
+    /// The state of all records at the last poll.
     records: watch::Sender<Option<RecordState>>,
-    /// When the last look began after which all that followers' rights rest on was known; `None`: there was none.
+    /// When the last poll began after which the basis of all followers' rights was known; `None`: there was none.
     confirmed: watch::Sender<Option<Instant>>,
-    /// What of it is known: all else, and databases.
+    /// The known state of everything else, and of databases.
     looked: Mutex<(Option<LookedAt>, Databases)>,
     cache: Mutex<Cache>,
-    /// Held by the one that reads the state: when one that failed began, and what it failed with.
+    /// Locked by the reader of the state: when a failed read began, and its error.
     confirming: tokio::sync::Mutex<Option<(Instant, Error)>>,
-    /// Held by those who read documents, by the names' hashes: one of a name at once.
+    /// Locked by readers of documents, by the name's hash: one reader per name.
     reading: Vec<tokio::sync::Mutex<()>>,
     hasher: RandomState,
     keys: Keys,
-    /// Users of databases.
     pub(crate) principals: Principals,
     is_polled: AtomicBool,
 }
@@ -131,40 +130,39 @@ impl std::fmt::Debug for Accounts {
 #[derive(Debug)]
 struct Cache {
     accounts: Entries,
-    /// Names without one: in their own room, since strangers make them up.
+    /// Missing names, with a bound of their own, since strangers invent them.
     missing: Entries,
-    /// What was found last, and when that read began: all entries are of this state, or of a later one.
+    /// The last state, and when its read began: all entries are of this state or a later one.
     state: Option<(Arc<SignInState>, Instant)>,
-    /// Moves whenever entries are taken out: who began to read before that puts nothing in.
+    /// Increases when entries are removed: a read that began before adds nothing.
     taken_out: u64,
     asked: Instant,
 }
 
-/// An account with what it rests on.
+/// The result of an account lookup.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
-    /// What is signed in with; `None`: nobody is called so.
+    /// `None`: no user has this name.
     pub account: Option<Account>,
-    /// Why the user document of that name signs nobody in.
+    /// The reason why the user document does not allow a sign-in.
     pub refused: Option<Refused>,
-    /// The winner of that document.
+    /// The winning revision of that document.
     pub rev: Option<RevId>,
-    /// Where its account began, of who is no administrator of the configuration.
+    /// The first revision of the account, unless it is a configured administrator.
     pub born: Option<RevId>,
-    /// Whether it is an administrator of the configuration.
+    /// True for a configured administrator.
     pub is_admin: bool,
-    /// What is stored of that.
+    /// The stored entry of that administrator.
     pub setting: Option<Arc<SettingFence>>,
 }
 
 impl Found {
-    /// Somebody who has signed in with this account, the one that was found.
+    /// The standing of a user who has signed in with this account.
     pub(crate) fn standing(&self, account: &Account, signed_in: SignedIn) -> Standing {
         Standing::new(account.principal(signed_in), self.rests_on()).judged_by(self.setting.clone())
     }
 
-    /// The same for who signs in with a password: with a hash that takes more iterations than the settings let it, nobody does.
-    /// Sessions go on, as in CouchDB.
+    /// Drops the account if its hash takes more iterations than the settings allow. Sessions continue, as in CouchDB.
     pub(crate) fn within(self, iterations_max: u32) -> Found {
         match &self.account {
             Some(account) if account.may_sign_in() && account.hash().iterations() > iterations_max => {
@@ -176,19 +174,19 @@ impl Found {
         }
     }
 
-    /// What rights of this account rest on.
+    /// The basis of this account's rights.
     pub(crate) fn rests_on(&self) -> RestsOn {
         match &self.account {
             None => RestsOn::Nothing,
             Some(account) => {
                 let (name, salt) = (account.name().to_owned(), account.salt().to_owned());
                 match (self.is_admin, self.rev.clone(), self.born.clone()) {
-                    // Where it is not known where it began, it is an account of its own, nobody's before or after.
+                    // An account without a known first revision is distinct from those before and after it.
                     (false, Some(rev), born) => {
                         let born = born.unwrap_or_else(|| rev.clone());
                         RestsOn::Document { name, salt, rev, born }
                     }
-                    // Of who is no administrator it holds for nobody.
+                    // Without a revision only an administrator has rights.
                     (_, rev, _) => RestsOn::Admin { name, salt, rev },
                 }
             }
@@ -236,28 +234,26 @@ impl Accounts {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether everyone is an administrator: there are none by name.
+    /// True if the server has no administrator by name, so that every client is one.
     pub fn is_open(&self) -> bool {
         self.configuration.now().admins.is_empty()
     }
 
-    /// Everyone, where there is no administrator by name.
+    /// The standing of every client on a server without administrators.
     pub(crate) fn open(&self) -> Option<Standing> {
         self.configuration.open_to_all().map(Standing::of_open_server)
     }
 
-    /// Everyone, where there is no administrator by name as of less than a second ago. `None`: there is one.
-    ///
-    /// # Errors
-    /// Those of the storage, which then does not say it.
+    /// The standing of every client on a server without administrators, as of less than a second ago. `None`: there
+    /// is an administrator.
     #[boxed]
     pub async fn anybody(&self) -> Result<Option<Standing>> {
         self.confirm_settings(None).await?;
         Ok(self.open())
     }
 
-    /// The hash of an administrator of the configuration; one of nothing, where their entry is broken; and what is stored of it. `None`:
-    /// there is no administrator of that name.
+    /// Returns the hash of a configured administrator and its stored entry. A broken entry gets a hash that matches
+    /// no password. `None`: no administrator has that name.
     fn admin(&self, name: &str) -> Option<(PasswordHash, Option<Arc<SettingFence>>)> {
         if name.is_empty() {
             return None;
@@ -266,20 +262,14 @@ impl Accounts {
         Some((hash.unwrap_or_else(PasswordHash::of_nothing), setting))
     }
 
-    /// Who somebody is, as of less than a second ago. `None`: not any more. A session's own time does not end this, a
-    /// changed password does.
-    ///
-    /// # Errors
-    /// Those of the storage, which then does not say it.
+    /// Returns the principal as of less than a second ago. `None`: the standing is lost. A changed password ends it;
+    /// the end of a session does not.
     #[boxed]
     pub async fn now(&self, standing: &Standing) -> Result<Option<Principal>> {
         Ok(self.stands(standing, Fresh::Second).await?.map(|standing| standing.principal().clone()))
     }
 
-    /// The same with what their rights rest on then.
-    ///
-    /// # Errors
-    /// As of [`Accounts::now`].
+    /// As [`Accounts::now`], with the current basis of the rights.
     pub(crate) async fn stands(&self, standing: &Standing, fresh: Fresh) -> Result<Option<Standing>> {
         let admin = match standing.rests_on() {
             RestsOn::Admin { name, .. } => Some(name.as_str()),
@@ -296,7 +286,7 @@ impl Accounts {
             RestsOn::Admin { name, salt, .. } | RestsOn::Document { name, salt, .. } => {
                 let found = self.find(name, fresh).await?;
                 let is_same = match standing.rests_on() {
-                    // Of another account that has the name now, whatever else is equal, it does not hold.
+                    // A new account of the same name is another one, even if all else is equal.
                     RestsOn::Document { born, .. } => !found.is_admin && found.born.as_ref() == Some(born),
                     _ => found.is_admin,
                 };
@@ -316,30 +306,30 @@ impl Accounts {
         Ok(is_so.then(|| standing.clone()))
     }
 
-    /// A number that moves whenever an account was found changed: whoever goes on for long judges anew then.
+    /// Returns a number that changes when an account has changed: long-lived requests then judge their rights again.
     pub fn changes(&self) -> watch::Receiver<u64> {
         let changes = self.generation.subscribe();
         self.keep_confirmed();
         changes
     }
 
-    /// The state of all records, as it is found while anybody follows [`Accounts::changes`]: whoever goes on for long looks at
-    /// records then.
+    /// Returns the state of all records, updated while [`Accounts::changes`] is followed: long-lived requests then
+    /// read records again.
     pub(crate) fn records(&self) -> watch::Receiver<Option<RecordState>> {
         self.records.subscribe()
     }
 
-    /// When all that followers' rights rest on was known last.
+    /// When the basis of all followers' rights was last known.
     pub(crate) fn confirmed(&self) -> watch::Receiver<Option<Instant>> {
         self.confirmed.subscribe()
     }
 
-    /// Whether that was less than a second ago.
+    /// True if that was less than a second ago.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.confirmed.borrow().is_some_and(|began| self.clock().since(began) < FOLLOWED_WITHIN)
     }
 
-    /// Notes up to when followed databases are known, all who follow one that has changed having been woken.
+    /// Records how current followed databases are, after the followers of changed ones were woken.
     pub(crate) fn note_databases(&self, databases: Databases) {
         self.looked().1 = databases;
         self.note_confirmed();
@@ -362,7 +352,7 @@ impl Accounts {
         }
     }
 
-    /// Whether a standing cannot be lost while this process runs: that of an administrator whom it was started with.
+    /// True if a standing cannot be lost while this process runs: an administrator from the start-up configuration.
     pub(crate) fn is_fixed(&self, standing: &Standing) -> bool {
         match standing.rests_on() {
             RestsOn::Server => true,
@@ -371,7 +361,7 @@ impl Accounts {
         }
     }
 
-    /// The keys of tokens. Whoever rests on others judges anew.
+    /// Returns the keys of tokens. A change makes holders of tokens judge their rights again.
     pub(crate) async fn keys(&self) -> Arc<KeysNow> {
         let (keys, is_changed) = self.keys.now(&self.configuration.now()).await;
         if is_changed {
@@ -380,23 +370,23 @@ impl Accounts {
         keys
     }
 
-    /// Something that standings rest on has changed.
+    /// Reports a change of the basis of standings.
     pub(crate) fn note_change(&self) {
         self.generation.send_modify(|generation| *generation = generation.wrapping_add(1));
     }
 
-    /// Accounts that are kept, for metrics.
+    /// The number of cached accounts, for metrics.
     pub(crate) fn kept(&self) -> usize {
         let cache = self.cache();
         cache.accounts.len() + cache.missing.len()
     }
 
-    /// Sees to it that the settings are those of less than a second ago: see [`Configuration::confirm_for`].
+    /// Confirms that the settings are as of less than a second ago: see [`Configuration::confirm_for`].
     pub(crate) async fn confirm_settings(&self, admin: Option<&str>) -> Result<()> {
         self.configuration.confirm_for(admin).await
     }
 
-    /// What somebody of this name signs in with, by settings that whoever asks has confirmed.
+    /// Looks an account up, by settings that the caller has confirmed.
     pub(crate) async fn find(&self, name: &str, fresh: Fresh) -> Result<Found> {
         let Some((hash, setting)) = self.admin(name) else {
             let entry = self.entry(name, fresh).await?;
@@ -407,7 +397,7 @@ impl Accounts {
             let (rev, born) = (entry.rev.clone(), entry.born.clone());
             return Ok(Found { account, refused, rev, born, is_admin: false, setting: None });
         };
-        // An administrator needs no further role to do what is to be done about a storage that does not answer.
+        // An administrator must be able to sign in while the storage fails, without further roles.
         let entry = self.clock().timeout(FURTHER_MAX, self.entry(name, fresh)).await;
         let entry = entry.ok().and_then(Result::ok);
         let document = entry.as_ref().and_then(|entry| entry.account.as_ref().ok()?.as_ref());
@@ -422,18 +412,17 @@ impl Accounts {
             return Ok(state.secrets.clone());
         }
         self.confirm(fresh).await?;
-        // What was confirmed just now is fresh enough, however long this has waited since.
+        // A state that was just confirmed is fresh enough, regardless of the time spent waiting.
         Ok(self.cache().state.as_ref().map(|(state, _)| state.secrets.clone()).unwrap_or_default())
     }
 
-    /// The state that was found last, if that is fresh.
+    /// The last state, if it is fresh.
     fn state(&self, fresh: Fresh) -> Option<Arc<SignInState>> {
         let cache = self.cache();
         let (state, began) = cache.state.as_ref()?;
         self.is_fresh(*began, fresh).then(|| Arc::clone(state))
     }
 
-    /// The entry of a name.
     async fn entry(&self, name: &str, fresh: Fresh) -> Result<Arc<Entry>> {
         if let Some(entry) = self.kept_entry(name, fresh) {
             return Ok(entry);
@@ -447,7 +436,7 @@ impl Accounts {
             Some(turn) => Some(turn.lock().await),
             None => None,
         };
-        // By somebody else meanwhile.
+        // Another task may have read it meanwhile.
         if let Some(entry) = self.kept_entry(name, fresh) {
             return Ok(entry);
         }
@@ -461,7 +450,7 @@ impl Accounts {
         Ok(entry)
     }
 
-    /// The entry, from memory.
+    /// The cached entry.
     fn kept_entry(&self, name: &str, fresh: Fresh) -> Option<Arc<Entry>> {
         let mut cache = self.cache();
         cache.asked = self.clock().now();
@@ -476,7 +465,7 @@ impl Accounts {
         let found = within(self.clock(), READ_MAX, users.get(&id, &options)).await;
         let document = match found {
             Ok(document) => document,
-            // It is not there, or no document can be called so.
+            // `_users` is missing, or the name is no valid document id.
             Err(Error::DatabaseNotFound | Error::Refused(_)) => return Ok(Entry::nobody()),
             Err(error) => return Err(error),
         };
@@ -489,14 +478,14 @@ impl Accounts {
         Ok(Entry { account, rev: Some(document.rev), born: document.born })
     }
 
-    /// Sees to it that the state is fresh: reads it, one for all who ask.
+    /// Reads the state if it is not fresh, once for all callers that wait.
     async fn confirm(&self, fresh: Fresh) -> Result<()> {
         let came = self.clock().now();
         let mut failed = self.confirming.lock().await;
         if self.state(fresh).is_some() {
             return Ok(());
         }
-        // Who came before one began that failed does not try as long once more, one behind the other.
+        // Callers from before a failed read began take its error, so that they do not time out one after the other.
         if let Some((began, error)) = &*failed
             && came <= *began
         {
@@ -546,7 +535,7 @@ impl Accounts {
         Ok(())
     }
 
-    /// The names whose documents have changed between two states; `None`: perhaps all.
+    /// Returns the names whose documents have changed between two states; `None`: any of them may have.
     async fn changed(&self, before: Option<UsersState>, now: Option<UsersState>) -> Result<Option<Vec<String>>> {
         let (Some(before), Some(now)) = (before, now) else {
             return Ok((before == now).then(Vec::new));
@@ -567,14 +556,14 @@ impl Accounts {
             match (page.at_end, names.len() as u64 > CHANGED_MAX) {
                 (_, true) => return Ok(None),
                 (true, false) => return Ok(Some(names)),
-                // A page without a row and without an end: nothing is certain.
+                // A page without a row and without an end proves nothing.
                 (false, false) if page.rows.is_empty() => return Ok(None),
                 (false, false) => {}
             }
         }
     }
 
-    /// Has the state read every now and then from here on, as long as somebody asks.
+    /// Starts the polling task, which runs while there are requests or followers.
     fn keep_confirmed(&self) {
         if self.is_polled.swap(true, Ordering::SeqCst) {
             return;
@@ -590,11 +579,11 @@ impl Accounts {
                 }
                 let began = clock.now();
                 if let Err(error) = accounts.look_at_all().await {
-                    tracing::debug!(%error, "it could not be looked at who has changed");
+                    tracing::debug!(%error, "polling accounts failed");
                 }
                 accounts.keys().await;
                 let query = ChangesQuery { since: Since::Now, ..ChangesQuery::default() };
-                // Nothing is asked of a database that is not there.
+                // A missing database has no changes feed.
                 match accounts.has_users() {
                     true if users.is_none() => users = Some(accounts.layer.reader(USERS).changes(query)),
                     true => {}
@@ -614,7 +603,7 @@ impl Accounts {
         });
     }
 
-    /// Looks at all that answers rest on.
+    /// Polls everything that answers depend on.
     async fn look_at_all(&self) -> Result<()> {
         let began = self.clock().now();
         self.confirm(Fresh::Since(began)).await?;
@@ -625,12 +614,12 @@ impl Accounts {
         Ok(())
     }
 
-    /// Whether there was such a database when it was looked.
+    /// True if `_users` existed at the last poll.
     fn has_users(&self) -> bool {
         self.cache().state.as_ref().is_some_and(|(state, _)| state.users.is_some())
     }
 
-    /// Nothing is looked at until this is dropped.
+    /// Blocks polls until this is dropped.
     #[cfg(test)]
     pub(crate) async fn stop_looking(&self) -> tokio::sync::MutexGuard<'_, Option<(Instant, Error)>> {
         self.confirming.lock().await
@@ -643,7 +632,7 @@ impl Accounts {
         }
     }
 
-    /// Where the layer takes the time from.
+    /// The layer's clock.
     pub fn clock(&self) -> &Clock {
         self.layer.clock()
     }
@@ -659,7 +648,7 @@ impl Cache {
     }
 }
 
-/// Waits until something was written, or the server stops: then not.
+/// Waits for a write. Returns false if the server stops.
 async fn written(clock: &Clock, changes: Option<&mut Changes>) -> bool {
     let Some(changes) = changes else { return std::future::pending().await };
     loop {
@@ -669,7 +658,7 @@ async fn written(clock: &Clock, changes: Option<&mut Changes>) -> bool {
             Followed::ReadOn => match changes.next_page().await {
                 Ok(page) if page.rows.is_empty() => {}
                 Ok(_) => return true,
-                // There is no such database, or no storage: there still is the poll.
+                // Without the database or the storage only the interval applies.
                 Err(_) => std::future::pending().await,
             },
         }
@@ -677,7 +666,7 @@ async fn written(clock: &Clock, changes: Option<&mut Changes>) -> bool {
     }
 }
 
-/// What takes longer than so long is an error of the storage's.
+/// Limits the time of a read of the storage.
 async fn within<T>(clock: &Clock, most: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
     clock.timeout(most, work).await.unwrap_or_else(|_| Err(Error::timed_out()))
 }

@@ -1,7 +1,7 @@
 //! Functions of design documents that answer requests: shows, lists, updates, rewrites.
 //!
-//! They run within the bounds of filters ([`Runner`]), and what they are given is counted as it is there. What is theirs in
-//! HTTP is the surface's.
+//! They run within the bounds of filters ([`Runner`]), and their input counts towards the same memory. The HTTP part
+//! is the surface's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,25 +16,25 @@ use crate::designs::{DesignError, Designs, Held};
 use crate::json_out;
 use crate::turns::{Origin, client_number};
 
-/// Design documents that are parsed at once, to see their rewrites.
+/// The most design documents that are parsed in parallel for their rewrites.
 const PARSED_AT_ONCE: usize = 2;
 
-/// The longest text that a function may answer with: what is longer is refused, as one that takes too much memory is.
+/// The longest answer of a function; a longer one is refused, as a function that takes too much memory is.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// Why a function does not answer.
+/// The reason why a function does not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AnswerError {
-    /// What the layer says.
+    /// A failure of the layer.
     #[error(transparent)]
     Layer(#[from] LayerError),
-    /// What the function says, or why it cannot be asked.
+    /// A failure of the function or of its process.
     #[error(transparent)]
     Function(#[from] FunctionError),
     /// The design document has no member of this name, where the function would be.
     #[error("missing json key: {0}")]
     MissingMember(String),
-    /// It answered what is no response.
+    /// The answer is not a response.
     #[error(transparent)]
     Response(#[from] InvalidResponse),
 }
@@ -50,7 +50,7 @@ impl From<DesignError> for AnswerError {
 
 type Result<T> = std::result::Result<T, AnswerError>;
 
-/// What answers of all databases share. Cheap to clone.
+/// The state that answers of all databases share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Answering {
     runner: Runner,
@@ -71,21 +71,21 @@ impl Answering {
     }
 }
 
-/// A design document's functions, for one request. The document stays as it was when the request came.
+/// A design document's functions for one request, which keeps the revision that it began with.
 pub struct DesignFunctions {
     of: Answering,
     held: Arc<Held>,
     caller: Caller,
 }
 
-/// What a design document has under `rewrites`.
+/// The member `rewrites` of a design document.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Rewrites {
-    /// Nothing that counts.
+    /// Absent or of another type.
     None,
-    /// A function: [`DesignFunctions::rewrite`] asks it.
+    /// A function: [`DesignFunctions::rewrite`] calls it.
     Function,
-    /// Rules, in the order given.
+    /// Rules in their order.
     Rules(Vec<Value<'static>>),
 }
 
@@ -95,20 +95,14 @@ impl DesignFunctions {
         self.held.rev()
     }
 
-    /// Nothing, if there is a function at `kind` (`lists`) and `name`.
-    ///
-    /// # Errors
-    /// [`AnswerError`].
+    /// Checks that there is a function at `kind` (`lists`) and `name`.
     #[boxed]
     pub async fn find(&self, kind: &str, name: &str) -> Result<()> {
         let found = self.of.runner.find(&self.held.design, self.caller, &[kind, name]).await;
         self.named(kind, name, found).await
     }
 
-    /// Asks a show; `request` is as [`Context::request_object`](crate::Context::request_object) makes it.
-    ///
-    /// # Errors
-    /// [`AnswerError`].
+    /// Calls a show; `request` comes from [`Context::request_object`](crate::Context::request_object).
     #[boxed]
     pub async fn show(&self, name: &str, document: Option<&Document>, request: &str) -> Result<Response> {
         let document = text_of(document);
@@ -119,11 +113,7 @@ impl DesignFunctions {
         Ok(Response::parse(&answer)?)
     }
 
-    /// Asks an update: the document that it wants to be written, a JSON text, if it wants any; and what is answered when
-    /// that is done.
-    ///
-    /// # Errors
-    /// [`AnswerError`].
+    /// Calls an update. Returns the document to write, a JSON text, if any, and the response after the write.
     #[boxed]
     pub async fn update(
         &self,
@@ -136,20 +126,18 @@ impl DesignFunctions {
         let answer = self.of.runner.update(&self.held.design, self.caller, name, &document, request).await;
         let answer = self.named("updates", name, answer).await?;
         bounded(&answer.response)?;
-        // As in CouchDB, what is no object is not written.
+        // As in CouchDB, only objects are written.
         let document = Some(answer.document).filter(|document| document.starts_with('{'));
         Ok((document, Response::parse(&answer.response)?))
     }
 
-    /// Begins a list; `head` is a JSON text. Of its text and rows, which wait for who takes them, there is one page each.
+    /// Begins a list; `head` is a JSON text. At most one page of its text and one of its rows wait for the other
+    /// side.
     pub fn list(&self, name: &str, head: &str, request: &str) -> List {
         self.of.runner.list(&self.held.design, self.caller, name, head, request)
     }
 
-    /// What stands under `rewrites`.
-    ///
-    /// # Errors
-    /// [`AnswerError`].
+    /// Parses `rewrites`.
     #[boxed]
     pub async fn rewrites(&self) -> Result<Rewrites> {
         let _turn = self.of.parsing.acquire().await.map_err(|_| FunctionError::OutOfResources)?;
@@ -164,11 +152,8 @@ impl DesignFunctions {
         })
     }
 
-    /// Asks the function under `rewrites` where a request goes instead: a JSON object; `None`: nowhere. `spent`: the processor
-    /// time of all rewrites of the request, which is bounded as that of one call.
-    ///
-    /// # Errors
-    /// [`AnswerError`].
+    /// Calls the function under `rewrites` for a request and returns its target, a JSON object; `None`: there is
+    /// none. `spent` is the processor time of all rewrites of the request, which has the bound of one call.
     #[boxed]
     pub async fn rewrite(&self, request: &str, spent: &mut Duration) -> Result<Option<String>> {
         let _room = self.room(request.len()).await?;
@@ -177,12 +162,12 @@ impl DesignFunctions {
         Ok(answer)
     }
 
-    /// Room for what a call is given: as it is made, and as it waits.
+    /// Reserves memory for the input of a call and for its copy in the queue.
     async fn room(&self, bytes: usize) -> Result<flatbed_javascript::Room> {
         Ok(self.of.runner.room(self.held.design.database(), 2 * bytes, false).await?)
     }
 
-    /// Says which member is missing, where one is.
+    /// Names the missing member, if one is missing.
     async fn named<T>(&self, kind: &str, name: &str, found: flatbed_javascript::Result<T>) -> Result<T> {
         match found {
             Err(FunctionError::Missing) => {

@@ -1,8 +1,9 @@
-//! Settings that may change while a server runs, as one immutable snapshot that is replaced.
+//! Settings that may change at run time, as an immutable snapshot that is replaced.
 //!
-//! Each value has a name of CouchDB's `_config`, a section and a key, and comes from where it is most binding: the command
-//! line, the environment, the configuration file, what is [stored](Source::Stored) for all processes, or the default. Whoever
-//! wants a setting asks [`Configuration::now`] for the snapshot whenever it matters, and keeps none; whoever must act when
+//! Each value has a name of CouchDB's `_config`, a section and a key. Its sources, by precedence, are the command
+//! line, the environment, the configuration file, the value [stored](Source::Stored) for all processes, and the
+//! default. Readers ask [`Configuration::now`] for a snapshot when they need a setting, and do not keep it. Code that
+//! must act on a change waits for [`Configuration::changes`].
 //! one changes waits for [`Configuration::changes`].
 
 mod keys;
@@ -25,7 +26,7 @@ pub use settings::{AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSe
 pub use stored::{ADMINS, ChangeError, ChangedBy};
 pub use values::{Source, Value, Values};
 
-/// The settings of a server as they are now. Cheap to clone; all clones are one.
+/// The current settings of a server. Clones are cheap and share their state.
 #[derive(Clone)]
 pub struct Configuration {
     inner: Arc<Inner>,
@@ -35,12 +36,12 @@ type Listener = Box<dyn Fn(&Settings) + Send + Sync>;
 
 struct Inner {
     now: watch::Sender<Arc<Settings>>,
-    /// What this process was started with.
+    /// The values from the start of this process.
     fixed: Values,
-    /// Where others are stored, if anywhere.
+    /// The stored values, if there is a store.
     store: Option<Store>,
     listeners: Mutex<Vec<Listener>>,
-    /// There was an administrator.
+    /// True once there was an administrator.
     was_closed: AtomicBool,
 }
 
@@ -57,17 +58,17 @@ impl fmt::Debug for Configuration {
 }
 
 impl Configuration {
-    /// Settings that are `values`, and for the rest defaults. Values that were not [checked](Values::insert) and do not fit
-    /// are logged, and their defaults taken.
+    /// Creates settings from `values` and defaults. An invalid value that was not [checked](Values::insert) is
+    /// logged, and its default applies.
     pub fn new(values: Values) -> Configuration {
         Configuration::of(values, None)
     }
 
-    /// The same, with what is stored for all processes, which is followed from now on, as long as the configuration is there.
-    /// `is_ignored`: nothing that is stored counts here; it can be changed all the same.
+    /// As [`Configuration::new`], with the values stored for all processes, followed until the configuration is
+    /// dropped. With `is_ignored` stored values do not apply, but can still be changed.
     ///
     /// # Errors
-    /// Those of the storage: who does not know what is stored does not know who may do what.
+    /// A failure of the storage: without the stored values access cannot be judged.
     #[boxed]
     pub async fn open(layer: Layer, values: Values, is_ignored: bool) -> Result<Configuration> {
         let configuration = Configuration::once_with(layer, values, is_ignored).await?;
@@ -75,10 +76,7 @@ impl Configuration {
         Ok(configuration)
     }
 
-    /// The same, not followed: for programs that do one thing.
-    ///
-    /// # Errors
-    /// As there.
+    /// As [`Configuration::open`], without following: for programs that do one thing.
     #[boxed]
     pub async fn once(layer: Layer, values: Values) -> Result<Configuration> {
         Configuration::once_with(layer, values, false).await
@@ -97,18 +95,18 @@ impl Configuration {
         Configuration { inner: Arc::new(Inner { now, fixed, store, listeners, was_closed }) }
     }
 
-    /// The settings as they are known now. A snapshot: whoever holds it does not see later changes.
+    /// Returns a snapshot of the settings.
     pub fn now(&self) -> Arc<Settings> {
         self.inner.now.borrow().clone()
     }
 
-    /// Wakes whoever must act when the settings change. Its value is what [`Configuration::now`] gives.
+    /// Returns a receiver that wakes on a change, with the value of [`Configuration::now`].
     pub fn changes(&self) -> watch::Receiver<Arc<Settings>> {
         self.inner.now.subscribe()
     }
 
-    /// Calls `listener` with the settings, now and whenever they have changed, before a request sees the change. It must not
-    /// wait for anything.
+    /// Calls `listener` with the settings, now and after each change, before any request sees the change. It must not
+    /// block.
     pub fn on_change(&self, listener: impl Fn(&Settings) + Send + Sync + 'static) {
         let mut listeners = self.inner.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         listener(&self.now());
@@ -117,7 +115,7 @@ impl Configuration {
 }
 
 impl Inner {
-    /// Other stored settings than before. One at a time.
+    /// Applies newly stored settings. Callers must not overlap.
     fn take(&self, stored: &StoredSettings) {
         let mut values = self.fixed.clone();
         for ((section, key), text) in stored {
@@ -125,7 +123,7 @@ impl Inner {
         }
         let mut settings = Settings::of(values);
         if settings.admins.is_empty() && self.was_closed.load(Ordering::Relaxed) {
-            // Whoever took the last one out did so beside a server that others may reach: it opens when it is started anew.
+            // A server that lost its last administrator may be reachable by others, so it opens only after a restart.
             settings.admins.insert(String::new(), None);
         }
         self.was_closed.fetch_or(!settings.admins.is_empty(), Ordering::Relaxed);

@@ -32,16 +32,16 @@ use crate::turns::Origin;
 use crate::user_documents::UserDocuments;
 use crate::watching::{Judged, RightsWatch, Watching};
 
-/// Options of the expensive work of a service.
+/// Options of a service.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceOptions {
-    /// How passwords are checked.
+    /// Options of password checks.
     pub checks: CheckOptions,
-    /// How selectors are compiled and matched.
+    /// Options of selectors.
     pub selectors: SelectorOptions,
 }
 
-/// What the surfaces of a program are given in the place of its layer. Cheap to clone.
+/// The layer as surfaces see it. Cheap to clone.
 #[derive(Clone)]
 pub struct Service {
     layer: Layer,
@@ -54,13 +54,13 @@ pub struct Service {
 }
 
 impl Service {
-    /// Whoever puts the program together makes it, and gives surfaces nothing else of the layer. `functions` runs filters of
-    /// feeds, and functions that answer requests. Without administrators in the `configuration`, everyone is one.
+    /// The program creates it and gives surfaces nothing else of the layer. `functions` runs filters of feeds, and
+    /// functions that answer requests. If the `configuration` has no administrator, every client is one.
     pub fn new(layer: Layer, functions: Runner, configuration: Configuration) -> Service {
         Service::with_options(layer, functions, configuration, ServiceOptions::default())
     }
 
-    /// As [`Service::new`], with passwords checked and selectors matched as these options say.
+    /// As [`Service::new`], with options for password checks and selectors.
     pub fn with_options(
         layer: Layer,
         functions: Runner,
@@ -78,12 +78,12 @@ impl Service {
         Service { layer, sign_in, feeds, answering, configuration, users, watching }
     }
 
-    /// The settings that may change while it serves.
+    /// The settings that may change at run time.
     pub fn configuration(&self) -> &Configuration {
         &self.configuration
     }
 
-    /// The context of a request that `standing` makes.
+    /// Creates the context of a request from `standing`.
     pub fn context(&self, standing: Standing) -> Context {
         let (feeds, answering) = (self.feeds.clone(), self.answering.clone());
         let (watching, judged) = (self.watching.clone(), Arc::default());
@@ -93,10 +93,7 @@ impl Service {
         Context { layer, rights, renewed, feeds, answering, watching, configuration, sign_in, judged, address }
     }
 
-    /// Who makes a request. Without administrators everyone is one.
-    ///
-    /// # Errors
-    /// [`SignInError`].
+    /// Identifies the principal of a request. Without administrators every client is one.
     #[boxed]
     pub async fn identify(&self, claims: &Claims<'_>) -> std::result::Result<Identified, SignInError> {
         let credentials = claims.basic_alone();
@@ -104,10 +101,11 @@ impl Service {
         self.sign_in.identify(claims).await
     }
 
-    /// Who asks for something of a database that users sign in to by itself. Its administrators are nobody else there.
+    /// Identifies the principal of a request to a database with its own users: one of these users, an account of the
+    /// server, or the guest. A server without administrators makes no client one here.
     ///
     /// # Errors
-    /// [`UserSignInError`]; of a database that is not there, the layer's.
+    /// [`UserSignInError`]; the layer's error if the database does not exist.
     #[boxed]
     pub async fn identify_in(
         &self,
@@ -120,19 +118,13 @@ impl Service {
         self.sign_in.identify_in(database, claims).await
     }
 
-    /// Ends a session of a database, by its id: whoever has it may.
-    ///
-    /// # Errors
-    /// Those of the layer.
+    /// Ends a session of a database by its id. The id is the only credential.
     #[boxed]
     pub async fn end_user_session(&self, database: &str, id: &str) -> Result<()> {
         self.sign_in.end_session_in(database, id).await
     }
 
-    /// Begins a session for who has this name and password.
-    ///
-    /// # Errors
-    /// [`SignInError`].
+    /// Begins a session by name and password.
     #[boxed]
     pub async fn begin_session(
         &self,
@@ -142,17 +134,17 @@ impl Service {
         self.sign_in.begin_session(credentials, claims).await
     }
 
-    /// The value of a `set-cookie` header that takes a session's cookie away. Of the session itself nothing is kept.
+    /// Returns the `set-cookie` value that clears the session cookie. The server stores no session.
     pub fn end_session(&self, is_secure: bool) -> String {
         self.sign_in.end_session(is_secure)
     }
 
-    /// Which ways there are to sign in, in CouchDB's words, in the order in which they are looked at.
+    /// The enabled sign-in methods, in CouchDB's words and in the order in which they are tried.
     pub fn authentication_handlers(&self) -> Vec<&'static str> {
         self.sign_in.handlers()
     }
 
-    /// Who has an account, for whoever goes on for long.
+    /// The accounts, for long-lived requests.
     pub fn accounts(&self) -> &Arc<Accounts> {
         &self.sign_in.accounts
     }
@@ -172,16 +164,13 @@ impl Service {
         self.watching.is_looking()
     }
 
-    /// Whether everyone is an administrator: there are none by name.
+    /// True if the server has no administrator by name, so that every client is one.
     pub fn is_open(&self) -> bool {
         self.sign_in.accounts.is_open()
     }
 
-    /// For what a database is closed to its users, as of less than a second ago, or what this process has changed; of one that is not there:
-    /// for nothing.
-    ///
-    /// # Errors
-    /// Those of the storage.
+    /// Returns whether a database is closed to its users, as of less than a second ago or of this process's last
+    /// change. A missing database is not closed.
     #[boxed]
     pub async fn closed(&self, database: &str) -> Result<Closed> {
         match self.layer.security(database).await {
@@ -191,26 +180,24 @@ impl Service {
         }
     }
 
-    /// See [`Layer::uuid`]: anybody may know it.
+    /// See [`Layer::uuid`]: public.
     pub fn uuid(&self) -> &str {
         self.layer.uuid()
     }
 
     /// See [`Layer::ping`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn ping(&self) -> Result<()> {
         self.layer.ping().await
     }
 
-    /// Where the layer takes the time from, for what is built on it.
+    /// The layer's clock, which its users share.
     pub fn clock(&self) -> &Clock {
         self.layer.clock()
     }
 
-    /// The metrics of the layer ([`Layer::metrics`]), of sign-in and of selectors. No label names a database or a user.
+    /// The metrics of the layer ([`Layer::metrics`]), of sign-in and of selectors. Labels name neither databases nor
+    /// users.
     pub fn metrics(&self) -> Vec<flatbed_metrics::Family> {
         let mut families = self.layer.metrics();
         families.extend(self.sign_in.families());
@@ -219,18 +206,18 @@ impl Service {
     }
 }
 
-/// Who makes a request, and the only way to what they have a right to.
+/// The principal of a request, and the only access to databases.
 ///
 /// ```compile_fail
 /// # async fn handler(context: &flatbed_service::Context) {
-/// // There is no database without a right.
+/// // A database needs a right.
 /// let database = context.database("db").await.unwrap();
 /// # }
 /// ```
 ///
 /// ```compile_fail
 /// # async fn handler(context: &flatbed_service::Context) {
-/// // Who asked to read cannot write.
+/// // `Read` does not allow writes.
 /// let database = context.database("db", flatbed_service::Read).await.unwrap();
 /// database.delete_local("id").await;
 /// # }
@@ -238,7 +225,7 @@ impl Service {
 ///
 /// ```compile_fail
 /// # async fn handler(context: &flatbed_service::Context) {
-/// // Who asked to write documents cannot administer.
+/// // `Write` does not allow administration.
 /// let database = context.database("db", flatbed_service::Write).await.unwrap();
 /// database.set_revs_limit(1).await;
 /// # }
@@ -254,18 +241,17 @@ impl Service {
 /// ```
 pub struct Context {
     layer: Layer,
-    /// As they were when the request came.
+    /// The rights when the request arrived.
     rights: Rights,
-    /// As they were found later.
+    /// The rights at the last renewal.
     renewed: Mutex<Option<Rights>>,
     feeds: Arc<Feeds>,
     answering: Answering,
     watching: Arc<Watching>,
     configuration: Configuration,
     sign_in: Arc<SignIn>,
-    /// What was given.
+    /// The rights granted so far.
     judged: Arc<Judged>,
-    /// The client's address, for fair turns.
     address: Network,
 }
 
@@ -276,12 +262,12 @@ impl fmt::Debug for Context {
 }
 
 impl Context {
-    /// Where the layer takes the time from.
+    /// The layer's clock.
     pub fn clock(&self) -> &Clock {
         self.layer.clock()
     }
 
-    /// The same of a client at this address, by which it has its turn in what is done for one after the other.
+    /// Sets the client's address, which decides its turn in fair queues.
     #[must_use]
     pub fn from_peer(mut self, peer: Option<IpAddr>) -> Context {
         self.rights.users = self.rights.users.from(peer);
@@ -289,26 +275,26 @@ impl Context {
         self
     }
 
-    /// Who asks, as it was when the request came.
+    /// The principal when the request arrived.
     pub fn principal(&self) -> &Principal {
         self.rights.principal()
     }
 
-    /// Who asks, with what that rests on.
+    /// The principal, with the basis of its rights.
     pub fn standing(&self) -> &Standing {
         &self.rights.standing
     }
 
-    /// Who asks, as what judges writes sees them.
+    /// The user as functions of design documents and the layer see it.
     pub fn user(&self) -> User {
         self.known().user()
     }
 
-    /// A database, in a type that can do what `right` allows, for who has that right as of less than a second ago. The server's
-    /// administrators have it without anything being read: it may not exist.
+    /// Returns a database in a type that can do what `right` allows. The right is checked as of less than a second
+    /// ago. For administrators of the server nothing is read, so the database may not exist.
     ///
     /// # Errors
-    /// [`Denied`]: who asks has not the right, or that is not known.
+    /// [`Denied`]: the user lacks the right, or the storage failed.
     #[boxed]
     pub async fn database<R: Right>(&self, name: &str, _right: R) -> std::result::Result<R::Database, Denied> {
         let accounts = self.watching.accounts();
@@ -322,17 +308,15 @@ impl Context {
         Ok(R::given(granted))
     }
 
-    /// Whether a database is a replicator database, as of at most a second ago: `_replicator`, or one created as such under a
-    /// [name](flatbed_layer::is_replicator_name) like it. For a database that does not exist, whether it would be created as one.
-    ///
-    /// # Errors
-    /// Those of the layer.
+    /// Returns whether a database is a replicator database, as of at most a second ago: `_replicator`, or a database
+    /// created as one under a [name](flatbed_layer::is_replicator_name) like it. For a missing database, returns
+    /// whether it would be created as one.
     #[boxed]
     pub async fn asks_for_replications(&self, name: &str) -> Result<bool> {
         asks_for_replications(&self.layer, name).await
     }
 
-    /// The rights of who asks as of less than a second ago.
+    /// Returns the principal's rights as of less than a second ago.
     async fn now(&self) -> std::result::Result<Rights, Denied> {
         let known = self.known();
         if !known.are_old() {
@@ -343,32 +327,29 @@ impl Context {
         Ok(now)
     }
 
-    /// What is known of these.
+    /// The latest known rights.
     fn known(&self) -> Rights {
         let renewed = self.renewed.lock().unwrap_or_else(PoisonError::into_inner);
         renewed.as_ref().unwrap_or(&self.rights).clone()
     }
 
-    /// The text of a new password's hash, for a user of a database. It is made in the line in which passwords are checked.
+    /// Hashes a new password of a database's user, in the queue of password checks.
     ///
     /// # Errors
-    /// [`SignInError::TooMany`] where there is no room in it.
+    /// [`SignInError::TooMany`] if the queue is full.
     #[boxed]
     pub async fn hash_password(&self, password: &str) -> std::result::Result<Vec<u8>, SignInError> {
         let known = self.known();
         known.users.hash_of(password, known.principal().is_admin).await
     }
 
-    /// What tells of the rights that this context gives, from now on or has given, when one of them is lost.
+    /// Creates a watch that resolves when a right granted by this context, before or after this call, is lost.
     pub fn rights_watch(&self) -> RightsWatch {
         RightsWatch::new(self.watching.clone(), self.rights.standing.clone(), self.judged.clone())
     }
 
-    /// Makes a session of a user of a database that has channels: for that user, however they have signed in, or for who administers
-    /// the database. It goes on for so long from when it is used. `None`: there is no such user, or they are disabled.
-    ///
-    /// # Errors
-    /// [`Denied`].
+    /// Creates a session for a user of a database with channels, on behalf of that user or of an administrator of the
+    /// database. Each use prolongs the session by `lasts`. `None`: the user does not exist or is disabled.
     #[boxed]
     pub async fn begin_user_session(
         &self,
@@ -391,10 +372,7 @@ impl Context {
         Ok(self.sign_in.begin_session_in(database, name, lasts).await?)
     }
 
-    /// Whose a session of a database is, if it counts, and until when, in milliseconds of Unix time: for who administers it.
-    ///
-    /// # Errors
-    /// [`Denied`].
+    /// Returns the user and the end of a valid session, in milliseconds of Unix time. Needs [`Administer`].
     #[boxed]
     pub async fn user_session(&self, database: &str, id: &str) -> std::result::Result<Option<(String, u64)>, Denied> {
         self.database(database, Administer).await?;
@@ -402,15 +380,12 @@ impl Context {
         Ok(found.map(|(session, _)| (session.name, session.ends_at_ms)))
     }
 
-    /// Returns the origin of the client's work in a database, for fair turns.
+    /// The origin of the client's work in a database, for fair turns.
     pub(crate) fn origin(&self, database: &str) -> Origin {
         Origin { address: self.address, database: database.into() }
     }
 
     /// Compiles a selector for a feed of a database.
-    ///
-    /// # Errors
-    /// [`SelectorError`].
     #[boxed]
     pub async fn selector(
         &self,
@@ -429,10 +404,8 @@ impl Context {
         &self.feeds.selectors
     }
 
-    /// The functions of a design document that answer requests; `design`: its name, without `_design/`. It is read now.
-    ///
-    /// # Errors
-    /// [`AnswerError`].
+    /// Reads a design document and returns its functions that answer requests; `design` is its name without
+    /// `_design/`.
     #[boxed]
     pub async fn design_functions(
         &self,
@@ -442,37 +415,31 @@ impl Context {
         self.answering.begin(&self.origin(database.name()), database, design).await
     }
 
-    /// A request as functions are given it: `request` is the text of a JSON object that has members, to which is added who
-    /// asks, and the database's `_security`.
-    ///
-    /// # Errors
-    /// Those of the layer.
+    /// Completes a request object for functions: adds `userCtx` and `secObj` to `request`, the text of a JSON object
+    /// that has members.
     #[boxed]
     pub async fn request_object(&self, request: Vec<u8>, database: &Reader) -> Result<String> {
         completed(request, &self.known(), database).await
     }
 
-    /// The names, in lower case, of the headers by which a proxy says who asks, as the settings have them now.
+    /// The headers of proxy authentication, in lower case, by the current settings.
     pub fn proxy_headers(&self) -> [String; 3] {
         let settings = self.configuration.now();
         let names = &settings.auth.proxy;
         [names.user_header.clone(), names.roles_header.clone(), names.token_header.clone()]
     }
 
-    /// Begins a feed of a database that was given to whoever asks. Of its rows none is read.
-    ///
-    /// # Errors
-    /// [`FeedError`].
+    /// Begins a feed of a database. Reads no row.
     #[boxed]
     pub async fn feed(&self, database: &Reader, query: FeedQuery) -> std::result::Result<Feed, FeedError> {
         let origin = self.origin(database.name());
         self.feeds.begin(&self.known(), &origin, self.rights_watch(), database, query).await
     }
 
-    /// The server.
+    /// Grants access to the server.
     ///
     /// # Errors
-    /// [`Denied`]: who asks does not administer it.
+    /// [`Denied`]: the user does not administer the server.
     pub async fn server(&self) -> std::result::Result<ServerAdministration<'_>, Denied> {
         let rights = self.now().await?;
         Needs::Server.in_server(rights.principal())?;
@@ -481,25 +448,19 @@ impl Context {
         Ok(ServerAdministration { layer, configuration, accounts: self.watching.accounts(), rights })
     }
 
-    /// Which databases there are, for who may know: administrators of the server, or everyone where the setting
+    /// Grants the list of databases: to administrators of the server, or to everyone if the setting
     /// `admin_only_all_dbs` is off.
-    ///
-    /// # Errors
-    /// [`Denied`].
     pub async fn databases(&self) -> std::result::Result<Databases<'_>, Denied> {
         if self.configuration.now().auth.admin_only_all_dbs {
             self.server().await?;
         } else {
-            // They are still who they were.
+            // The standing must still be valid.
             self.now().await?;
         }
         Ok(Databases { layer: &self.layer })
     }
 
-    /// That who asks sees the server's figures, which name nobody's databases.
-    ///
-    /// # Errors
-    /// [`Denied`].
+    /// Checks that the user may read the server's metrics, which name no database.
     #[boxed]
     pub async fn metrics(&self) -> std::result::Result<(), Denied> {
         Ok(Needs::Metrics.in_server(self.now().await?.principal())?)

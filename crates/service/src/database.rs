@@ -1,4 +1,4 @@
-//! A database in the hands of somebody who has a right in it.
+//! Databases with a granted right.
 
 use std::ops::Deref;
 
@@ -15,41 +15,41 @@ use crate::replications::{self, By};
 use crate::rights::{Granted, Needs};
 use crate::user_documents::{Entering, prepared};
 
-/// A database to write documents to; what may write may read. Cheap to clone.
+/// A database to write documents to, and to read. Cheap to clone.
 ///
-/// Before anything is written with this or another of these it is seen to that the right is there as of less than a second ago,
-/// and where the layer finds that it has changed, it is asked for again.
+/// Each write needs the right as of less than a second ago. If the layer finds that the right's basis has changed,
+/// the writer renews the right and retries.
 #[derive(Clone)]
 pub struct Writer(pub(crate) Given<Once>);
 
-/// A right to write as it was given.
+/// A right to write as of one grant.
 #[derive(Clone)]
 pub(crate) struct Once {
     database: Database,
-    /// The same for data that is nobody's yet.
+    /// The same database for staged attachment data, which has no owner yet.
     staging: Database,
-    /// What is seen of it.
+    /// The readable part of the database.
     reader: Reader,
-    /// What documents of `_users` go through; of other databases nothing.
+    /// The rules for documents of `_users`; `None` in other databases.
     entering: Option<Entering>,
-    /// Whether design documents may be written, too.
+    /// The refusal of design documents, if the user may not write them.
     designs: std::result::Result<(), Refusal>,
-    /// Whether local documents may be written. In replicator databases only administrators may, as at `_local/{id}`; for `_users` see
-    /// `entering`.
+    /// The refusal of local documents. Replicator databases allow them to administrators only, as at `_local/{id}`;
+    /// for `_users` see `entering`.
     locals: std::result::Result<(), Refusal>,
-    /// Where documents have owners: who writes.
+    /// The writer, in databases whose documents have owners.
     owner: Option<By>,
 }
 
-/// A database to set up. Cheap to clone.
+/// A database to configure. Cheap to clone.
 #[derive(Clone)]
 pub struct Administration(pub(crate) Given<Database>);
 
-/// A database to keep in order. Cheap to clone.
+/// A database to maintain. Cheap to clone.
 #[derive(Clone)]
 pub struct Maintenance(pub(crate) Given<Database>);
 
-/// A database to remove documents from without a trace. Cheap to clone.
+/// A database to purge documents from. Cheap to clone.
 #[derive(Clone)]
 pub struct Purging(pub(crate) Given<Database>);
 
@@ -90,18 +90,15 @@ impl Deref for Purging {
 }
 
 impl Writer {
-    /// The same database in another's hands, where documents have owners.
+    /// The same database for another writer, if documents have owners.
     #[cfg(test)]
     pub(crate) fn of(&self, standing: &crate::standing::Standing) -> Writer {
         let by = self.0.first.owner.clone().map(|by| By { standing: standing.clone(), ..by });
         Writer(Given::fixed(Once { owner: by, ..self.0.first.clone() }))
     }
 
-    /// Whether a request may write these documents. In `_users`, one document that the user may not write refuses all of them; so
-    /// does a local document in a replicator database.
-    ///
-    /// # Errors
-    /// Why not.
+    /// Checks whether a request may write these documents. In `_users`, one forbidden document refuses the whole
+    /// request; so does a local document in a replicator database.
     pub fn enter(&self, ids: impl IntoIterator<Item = impl AsRef<str>>) -> std::result::Result<(), Refusal> {
         let Once { entering, locals, .. } = &self.0.first;
         if entering.is_none() && locals.is_ok() {
@@ -117,7 +114,7 @@ impl Writer {
     /// See [`Database::update`].
     ///
     /// # Errors
-    /// As there; and that design documents are not theirs.
+    /// As there; a refusal of design documents.
     #[boxed]
     pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
         let updated = self.0.write(|once| async move { once.update(edit).await }).await;
@@ -125,10 +122,10 @@ impl Writer {
         updated
     }
 
-    /// See [`Database::bulk_update`]. Design documents that are not theirs to write are refused each for itself.
+    /// See [`Database::bulk_update`]. Forbidden design documents are refused one by one.
     ///
     /// # Errors
-    /// As there; [`Refusal::UserChanged`] never is one of the outcomes.
+    /// As there; [`Refusal::UserChanged`] is never one of the outcomes.
     #[boxed]
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
         let outcomes = self.bulk_update_now(edits).await;
@@ -144,32 +141,23 @@ impl Writer {
             }
             self.0.changed().await?.update_changed(edits, &mut outcomes).await?;
         }
-        // As the refusal of one document it would be passed over: replicators do not ask for that one again.
+        // Replicators do not retry a single refused document, so the whole request fails.
         if outcomes.iter().any(is_changed) { Err(Refusal::UserChanged.into()) } else { Ok(outcomes) }
     }
 
     /// See [`Database::upload`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
         self.0.write(|once| async move { once.staging.upload(content_type, is_gzip).await }).await
     }
 
     /// See [`Database::stage`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
         self.0.write(|once| async move { once.staging.stage(data).await }).await
     }
 
     /// See [`Database::renew_uploads`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
         self.0.write(|once| async move { once.staging.renew_uploads(data).await }).await
@@ -182,27 +170,18 @@ impl Writer {
     }
 
     /// See [`Database::put_local`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
         self.0.write(|once| async move { once.locals()?.put_local(document).await }).await
     }
 
     /// See [`Database::delete_local`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn delete_local(&self, id: &str) -> Result<bool> {
         self.0.write(|once| async move { once.locals()?.delete_local(id).await }).await
     }
 
     /// See [`Database::edit_locals`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn edit_locals(&self, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
         self.0
@@ -214,7 +193,7 @@ impl Writer {
     }
 }
 
-/// Whether an edit was refused because who makes it is to be identified anew.
+/// True if an edit was refused because the user's rights must be renewed.
 fn is_changed(outcome: &Outcome) -> bool {
     matches!(outcome, Err(Refusal::UserChanged))
 }
@@ -230,7 +209,7 @@ impl Once {
         Once { database, staging, reader, entering, designs, locals, owner }
     }
 
-    /// Makes those edits that were refused because who makes them had changed.
+    /// Retries the edits that were refused because the user changed.
     async fn update_changed(&self, edits: &[Edit<'_>], outcomes: &mut [Outcome]) -> Result<()> {
         let mut at = 0;
         let changed: Vec<bool> = outcomes.iter().map(is_changed).collect();
@@ -245,14 +224,14 @@ impl Once {
         Ok(())
     }
 
-    /// Whether the user may make this edit. Only administrators of the database write design documents, and only they write user
-    /// documents with the name of a configured administrator.
+    /// Checks whether the user may make this edit. Only administrators of the database write design documents, and
+    /// user documents with the name of a configured administrator.
     fn allows(&self, edit: &Edit<'_>) -> std::result::Result<(), Refusal> {
         self.entering.as_ref().map_or(Ok(()), |entering| entering.may_register(edit))?;
         if DocumentId::of(&edit.id).is_design() { self.designs.clone() } else { Ok(()) }
     }
 
-    /// The database, where local documents may be written.
+    /// Returns the database, if local documents may be written.
     fn locals(&self) -> std::result::Result<&Database, Refusal> {
         self.entering.as_ref().map_or(Ok(()), Entering::local)?;
         self.locals.clone()?;
@@ -278,7 +257,7 @@ impl Once {
             return self.bulk(edits).await;
         }
         let mut outcomes = Vec::with_capacity(edits.len());
-        // What lies between them is written as it stands: edits are not copied.
+        // Runs of allowed edits are written without copying them.
         for run in edits.chunk_by(|one, next| self.allows(one).is_ok() == self.allows(next).is_ok()) {
             match run.first().map(|edit| self.allows(edit)) {
                 Some(Err(refusal)) => outcomes.extend(run.iter().map(|_| Err(refusal.clone()))),
@@ -298,18 +277,12 @@ impl Once {
 
 impl Administration {
     /// See [`Database::set_revs_limit`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn set_revs_limit(&self, revs_limit: u64) -> Result<()> {
         self.0.write(|database| async move { database.set_revs_limit(revs_limit).await }).await
     }
 
     /// See [`Database::set_security`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn set_security(&self, security: &[u8]) -> Result<()> {
         self.0.write(|database| async move { database.set_security(security).await }).await
@@ -318,9 +291,6 @@ impl Administration {
 
 impl Administration {
     /// See [`Database::put_principal`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn put_principal(&self, write: &PrincipalWrite) -> Result<PrincipalWritten> {
         let written = self.0.write(|database| async move { database.put_principal(write).await }).await;
@@ -329,45 +299,30 @@ impl Administration {
     }
 
     /// See [`Database::set_sync_function`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn set_sync_function(&self, source: Option<&str>) -> Result<()> {
         self.0.write(|database| async move { database.set_sync_function(source).await }).await
     }
 
     /// See [`Database::resync`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn resync(&self, action: ResyncAction) -> Result<bool> {
         self.0.write(|database| async move { database.resync(action).await }).await
     }
 
     /// See [`Database::set_offline`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn set_offline(&self, is_offline: bool) -> Result<()> {
         self.0.write(|database| async move { database.set_offline(is_offline).await }).await
     }
 
     /// See [`Database::route`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn route(&self, edit: &Edit<'_>, asker: &Asker) -> Result<Verdict> {
         self.0.write(|database| async move { database.route(edit, asker).await }).await
     }
 
     /// See [`Database::delete_principal`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn delete_principal(&self, kind: PrincipalKind, name: &str) -> Result<bool> {
         let deleted = self.0.write(|database| async move { database.delete_principal(kind, name).await }).await;
@@ -376,9 +331,6 @@ impl Administration {
     }
 
     /// See [`Database::end_principal_sessions`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn end_principal_sessions(&self, name: &str) -> Result<bool> {
         let ended = self.0.write(|database| async move { database.end_principal_sessions(name).await }).await;
@@ -389,18 +341,12 @@ impl Administration {
 
 impl Maintenance {
     /// See [`Database::view_cleanup`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn view_cleanup(&self) -> Result<()> {
         self.0.write(|database| async move { database.view_cleanup().await }).await
     }
 
     /// See [`Database::compact`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn compact(&self) -> Result<()> {
         self.0.write(|database| async move { database.compact().await }).await
@@ -409,9 +355,6 @@ impl Maintenance {
 
 impl Purging {
     /// See [`Database::purge`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
         let purged = self.0.write(|database| async move { database.purge(id, revs).await }).await;
@@ -420,9 +363,6 @@ impl Purging {
     }
 
     /// See [`Database::set_purged_infos_limit`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn set_purged_infos_limit(&self, limit: u64) -> Result<()> {
         self.0.write(|database| async move { database.set_purged_infos_limit(limit).await }).await
@@ -431,18 +371,12 @@ impl Purging {
 
 impl Ownership {
     /// See [`Database::create`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn create(&self, options: &CreateOptions) -> Result<()> {
         self.0.write(|database| async move { database.create(options).await }).await
     }
 
     /// See [`Database::delete`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn delete(&self) -> Result<()> {
         self.0.write(|database| async move { database.delete().await }).await

@@ -1,8 +1,7 @@
-//! Design documents that feeds filter by, and that answer requests: one text for all that use the same, within a bound.
+//! Design documents that feeds filter by, or that answer requests: equal ones share one text, within a bound.
 //!
-//! A feed keeps the functions that it began with for as long as it lasts, also when their document changes. So what is held
-//! cannot be dropped to make room: beyond the bound a feed with another text is refused, and one with a text that is held
-//! takes nothing.
+//! A feed keeps the functions that it began with, even if their document changes. So no text is evicted: beyond the
+//! bound a feed with a new text is refused, while a feed with a text that is held takes no memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,24 +12,25 @@ use flatbed_layer::{Error as LayerError, GetOptions, Reader, RevId};
 use crate::json_out;
 use crate::turns::{Origin, Turns};
 
-/// Design documents that are read at once: each has its text in memory several times until it is known to be held.
+/// The most design documents that are read in parallel: each has several copies of its text in memory until an equal
+/// one is found.
 const READ_AT_ONCE: usize = 4;
 
 /// The most requests that wait to read a design document.
 const READING_WAITING_MAX: usize = 16_384;
 
-/// Texts that feeds hold, those of all databases together, and of one.
+/// The most bytes of texts, for all databases and for one.
 const BYTES_MAX: usize = 128 << 20;
 const BYTES_OF_ONE_MAX: usize = BYTES_MAX / 2;
 
-/// There is no room for another text.
+/// The bound on texts is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// Which design document: its database and incarnation, its id, its revision.
+/// A design document: its database with incarnation, its id, its revision.
 type Key = (String, String, RevId);
 
-/// Why a design document is not read, or not held.
+/// The reason why a design document is not read or not held.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DesignError {
     #[error(transparent)]
@@ -59,7 +59,7 @@ struct State {
     of_database: HashMap<String, usize>,
 }
 
-/// A design document for as long as a feed uses it.
+/// A design document while a feed uses it.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) design: Design,
@@ -82,15 +82,15 @@ impl Designs {
         &self.reading
     }
 
-    /// A design document as it stands.
+    /// Reads a design document.
     ///
     /// # Errors
-    /// That it is not there; [`FunctionError::Busy`] where there is no room.
+    /// A missing document; [`FunctionError::Busy`] without room.
     pub(crate) async fn read(&self, origin: &Origin, database: &Reader, id: &str) -> Result<Arc<Held>, DesignError> {
         let _turn = self.reading.wait(origin).await.map_err(|_| FunctionError::Busy)?;
         let options = GetOptions { local_seq: true, ..GetOptions::default() };
         let mut document = database.get(id, &options).await?;
-        // A sequence tells its database from those that had the name before.
+        // The sequence distinguishes this database from earlier ones of its name.
         let incarnation = document.local_seq.take().map_or(0, |seq| seq.incarnation());
         let mut text = Vec::new();
         json_out::document(&document, &mut text);
@@ -99,14 +99,12 @@ impl Designs {
         Ok(held.map_err(|Full| FunctionError::Busy)?)
     }
 
-    /// The design document of this text: one that is held, or another. `database` names the incarnation, too. Revisions of
-    /// other replicas, and purged ones that came again, may bear a name that had another text: the text decides.
-    ///
-    /// # Errors
-    /// [`Full`].
+    /// Returns the design document of this text, shared if it is held already. `database` includes the incarnation.
+    /// The text decides, not the revision: revisions of other replicas, and purged ones that were written again, may
+    /// have the same name with another text.
     pub(crate) fn hold(&self, database: &str, id: &str, rev: &RevId, text: String) -> Result<Arc<Held>, Full> {
         let key = (database.to_owned(), id.to_owned(), rev.clone());
-        // Dropped behind the lock: the last one takes itself out.
+        // Dropped after the lock, since the last reference removes its own entry.
         let known = self.lock().held.get(&key).and_then(Weak::upgrade);
         if let Some(known) = known.filter(|known| known.design.text() == text) {
             return Ok(known);
@@ -125,7 +123,6 @@ impl Designs {
 }
 
 impl Held {
-    /// Its revision.
     pub(crate) fn rev(&self) -> &RevId {
         &self.key.2
     }
@@ -143,7 +140,7 @@ impl Drop for Held {
                 state.of_database.remove(database);
             }
         }
-        // Another text may have come to stand there.
+        // Another text may have replaced the entry.
         if state.held.get(&self.key).is_some_and(|held| held.strong_count() == 0) {
             state.held.remove(&self.key);
         }
@@ -165,7 +162,7 @@ mod tests {
         let all: Vec<_> = (0..1_000).map(|_| hold(&rev("1-a"), "text")).collect();
         assert!(all.iter().all(|held| Arc::ptr_eq(held, &all[0])));
         assert_eq!(designs.bytes(), 4);
-        // Another revision, and a revision's name with another text.
+        // Another revision, and another text of the same revision.
         let (other, same_name) = (hold(&rev("2-b"), "other"), hold(&rev("1-a"), "texts"));
         assert!(!Arc::ptr_eq(&other, &all[0]) && !Arc::ptr_eq(&same_name, &all[0]));
         assert_eq!(designs.lock().held.len(), 2);

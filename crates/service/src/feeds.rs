@@ -1,10 +1,9 @@
-//! Feeds of a database as streams of rows: what filters them, how long they wait, when they are over.
+//! Feeds of a database as streams of rows: filters, waits, ends.
 //!
-//! Which words ask for a feed, what bytes its rows become and how a reader hears that it goes on is for the surface.
+//! Query parameters, the encoding of rows and the form of heartbeats belong to the surface.
 //!
-//! A function runs on threads of its own, a page of documents at a time; so does a selector where it takes long. What has
-//! been taken of the feed and is not filtered yet is kept here, so that whoever waits may stop waiting at any time, to send a
-//! heartbeat.
+//! A filter function runs on threads of its own, a page of documents at a time; so does a slow selector. Rows that
+//! are being filtered are kept here, so that a caller can stop waiting at any time to send a heartbeat.
 
 mod function;
 mod heartbeats;
@@ -36,28 +35,28 @@ use function::{Filters, Function};
 pub use function::{FilterFunction, FilterKind};
 pub use heartbeats::Heartbeats;
 
-/// Why a feed does not begin, or does not go on.
+/// The reason why a feed does not begin or ends early.
 #[derive(Debug, thiserror::Error)]
 pub enum FeedError {
-    /// What the layer says.
+    /// A failure of the layer.
     #[error(transparent)]
     Layer(#[from] LayerError),
-    /// What the function says, or why it cannot be asked.
+    /// A failure of the function or of its process.
     #[error(transparent)]
     Function(#[from] FunctionError),
-    /// What the selector says.
+    /// A failure of the selector.
     #[error(transparent)]
     Selector(#[from] SelectorError),
     /// The design document has no member of this name, where the function would be.
     #[error("missing json key: {0}")]
     MissingMember(String),
-    /// Who reads it has lost the right to.
+    /// The reader has lost the right.
     #[error("{0}")]
     Lost(Refused),
 }
 
 impl FeedError {
-    /// Whether its reader is not let in, or no more.
+    /// True if the reader is not or no longer admitted.
     pub fn is_refusal(&self) -> bool {
         let of_layer =
             |error: &LayerError| matches!(error, LayerError::Refused(Refusal::Forbidden(_) | Refusal::Unauthorized(_)));
@@ -80,59 +79,59 @@ impl From<DesignError> for FeedError {
 
 type Result<T> = std::result::Result<T, FeedError>;
 
-/// What lets rows through.
+/// The filter of a feed's rows.
 #[derive(Debug, Default)]
 pub enum Filter {
     /// All rows.
     #[default]
     None,
-    /// Those of documents that it selects.
+    /// Rows of documents that the selector matches.
     Selector(Selecting),
-    /// Those of documents that it says yes to. The design document is read once, and stays as it is for the feed.
+    /// Rows of documents that the function accepts. The design document is read once and stays the same for the feed.
     Function(FilterFunction),
 }
 
-/// For how long a feed goes on.
+/// The duration of a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
-    /// Until its reader has what is there.
+    /// Until the reader has all current rows.
     No,
-    /// The same; where that is nothing, until there is something.
+    /// Until the reader has all current rows, or, if there are none, the first new ones.
     UntilFirst,
-    /// For as long as there may be something.
+    /// Until the reader leaves.
     On,
 }
 
-/// What a feed is asked for.
+/// The parameters of a feed.
 #[derive(Debug)]
 pub struct FeedQuery {
-    /// Where to begin.
+    /// The start.
     pub since: Since,
-    /// Newest first, down to `since`. Such a feed waits for nothing.
+    /// Newest first, down to `since`. Such a feed does not wait.
     pub descending: bool,
-    /// How many rows at most; filters let so many through.
+    /// The most rows, counted after the filter.
     pub limit: Option<u64>,
-    /// Which documents it is about.
+    /// The set of documents.
     pub scope: Scope,
-    /// Without tombstones, and without documents that have left the feed; of a list of ids with them.
+    /// Without tombstones and documents that have left the feed. A list of ids keeps tombstones.
     pub active_only: bool,
-    /// With rows of what a reader has lost because channels were taken from them.
+    /// With rows of documents that the reader has lost with a channel.
     pub revocations: bool,
-    /// Which of them pass.
+    /// The filter.
     pub filter: Filter,
-    /// Whether rows name all leaves, and filters are asked about each.
+    /// True if rows name all leaves and the filter judges each.
     pub all_leaves: bool,
-    /// The documents that rows are to carry.
+    /// The documents in rows.
     pub documents: Documents,
-    /// The documents that a filter is asked about. Rows that it let through carry them, whatever they are to carry.
+    /// The documents for the filter. Rows that it accepts carry them, regardless of `documents`.
     pub filtered: Documents,
-    /// For how long it goes on.
+    /// The duration of the feed.
     pub follow: Follow,
-    /// For how long it waits where nothing comes, and its reader wants no heartbeats.
+    /// The longest wait without a row for a reader without heartbeats.
     pub timeout: Duration,
 }
 
-/// What feeds of all databases share. Made once.
+/// The state that feeds of all databases share.
 #[derive(Debug)]
 pub(crate) struct Feeds {
     filters: Filters,
@@ -154,7 +153,7 @@ impl Feeds {
         self.filters.reading()
     }
 
-    /// Begins a feed. Of its rows none is read.
+    /// Begins a feed. Reads no row.
     pub(crate) async fn begin(
         &self,
         rights: &Rights,
@@ -168,7 +167,7 @@ impl Feeds {
         let mut extras = Extras { leaves: all_leaves, documents };
         let mut read = limit;
         if !matches!(filter, Filter::None) {
-            // It sees documents, whatever the feed shows, and the limit is of what it lets through.
+            // The filter sees documents, whatever the feed shows, and the limit counts rows that pass.
             extras.documents = filtered;
             read = limit.filter(|limit| *limit == 0);
         }
@@ -207,18 +206,18 @@ impl Feeds {
     }
 }
 
-/// How a wait for something new ended.
+/// The result of a wait for new rows.
 #[derive(Debug)]
 pub enum Waited {
-    /// Rows as all followers share them, or those of them that a selector let through.
+    /// Rows that all followers share, after the selector.
     Shared(Vec<Arc<TailRow>>),
-    /// Rows that a function let through.
+    /// Rows that a function accepted.
     Passed(Vec<ChangeRow>),
-    /// There is something that comes with [`Feed::next_page`].
+    /// The next rows come with [`Feed::next_page`].
     ReadOn,
-    /// A heartbeat is due, and then the wait goes on.
+    /// A heartbeat is due; the wait resumes after it.
     Heartbeat,
-    /// Nothing came in time, or the server is stopping.
+    /// The timeout has passed, or the server is stopping.
     Over,
 }
 
@@ -228,32 +227,32 @@ enum Passing {
     Function(Function),
 }
 
-/// What a filter has let through of what followers share.
+/// The result of filtering shared rows.
 enum Passed {
     Rows(Vec<ChangeRow>),
     Shared(Vec<Arc<TailRow>>),
 }
 
-/// A feed under way: pages until it is at the end, and then what comes; until its reader loses the right to it.
+/// A running feed: pages up to the end, then new rows, until the reader loses the right.
 pub struct Feed {
     rows: Rows,
     watch: RightsWatch,
-    /// Of the database that the first page is of: the reader was let read that one.
+    /// The database's incarnation at the first page: the right is for that database.
     incarnation: Option<u64>,
-    /// Rows that came while it was not known whether the reader's rights are still there.
+    /// Rows that arrived while the reader's rights were unconfirmed.
     came: Option<Waited>,
 }
 
 impl Feed {
-    /// Whether what is read for it has documents, and takes memory accordingly.
+    /// True if the feed reads documents, and takes memory for them.
     pub fn has_documents(&self) -> bool {
         self.rows.has_documents
     }
 
-    /// What is there after its place, one bounded page of it; perhaps no row, where a filter let none through.
+    /// Returns the next page of rows, perhaps an empty one after the filter.
     ///
     /// # Errors
-    /// [`FeedError`]; that there is no such database, too, where there is another one of its name by now.
+    /// [`FeedError`]; a missing database if it was replaced by another of its name.
     #[boxed]
     pub async fn next_page(&mut self) -> Result<ChangesPage> {
         let confirmed = self.watch.confirmed();
@@ -273,16 +272,13 @@ impl Feed {
         }
     }
 
-    /// Whether it goes on once its reader has all that there is: then [`Feed::wait`] follows.
+    /// True if the feed continues at the end of the current rows, with [`Feed::wait`].
     pub fn goes_on(&self) -> bool {
         self.rows.goes_on()
     }
 
-    /// Waits for something new, for as long as the feed is to wait. Whoever follows has all that came before. It may be
+    /// Waits for new rows, up to the feed's timeout. All followers have read the current rows before. It may be
     /// dropped and called again at any time.
-    ///
-    /// # Errors
-    /// [`FeedError`].
     #[boxed]
     pub async fn wait(&mut self, heartbeats: &mut Heartbeats) -> Result<Waited> {
         match self.came {
@@ -309,16 +305,14 @@ impl Feed {
         }
     }
 
-    /// When and by what the rows were judged that [`Feed::next_page`] or [`Feed::wait`] gave last.
+    /// When the last rows of [`Feed::next_page`] or [`Feed::wait`] were judged, and the access state that they were
+    /// judged by.
     pub fn judged(&self) -> (Instant, Option<Basis>) {
         let (at, by) = &self.rows.taken;
         (*at, by.clone().map(|by| by as Basis))
     }
 
-    /// What a limit has left unread; without one all is read.
-    ///
-    /// # Errors
-    /// Those of the layer.
+    /// Returns the number of rows beyond the limit; 0 without a limit.
     #[boxed]
     pub async fn pending(&mut self) -> flatbed_layer::Result<u64> {
         match self.rows.limit {
@@ -327,38 +321,38 @@ impl Feed {
         }
     }
 
-    /// A shared row as this feed shows it.
+    /// Returns a shared row as this feed shows it.
     pub fn shown(&self, row: &TailRow) -> ChangeRow {
         self.rows.changes.shown(row)
     }
 
-    /// Where it stands; `None` before the first page.
+    /// The position; `None` before the first page.
     pub fn last_seq(&self) -> Option<Place> {
         self.rows.changes.last_seq()
     }
 }
 
-/// What a feed reads, whoever reads it.
+/// The reading part of a feed, without its rights.
 struct Rows {
     changes: Changes,
     clock: Clock,
     filter: Passing,
     has_documents: bool,
-    /// As asked for, of a feed that a limit leaves something of.
+    /// The requested limit, if the feed reports rows beyond it.
     limit: Option<u64>,
-    /// How many rows may pass.
+    /// The number of rows that may still pass.
     left: u64,
-    /// What was taken and is being filtered.
+    /// The rows that are being filtered.
     filtering: Option<JoinHandle<Result<Passed>>>,
-    /// Where the feed stood before that.
+    /// The feed's position before those rows.
     before: Option<Place>,
-    /// When what was given last was judged, and by what.
+    /// When the last rows were judged, and by which access state.
     taken: (Instant, Option<Arc<HeldAt>>),
     follow: Follow,
     timeout: Duration,
-    /// Until when it waits for the first row.
+    /// The end of the wait for the first row.
     deadline: Option<Instant>,
-    /// No row has come yet.
+    /// True until the first row.
     is_empty: bool,
 }
 
@@ -424,8 +418,8 @@ impl Rows {
         }
     }
 
-    /// The feed ends where the last row stands that its filter was done with: what is still being filtered comes with the
-    /// next feed.
+    /// Moves the feed back to the last row that its filter has judged. The next feed reads the rows that are still
+    /// being filtered.
     fn give_back(&mut self) {
         if let (Some(filtering), Some(before)) = (self.filtering.take(), self.before) {
             filtering.abort();
@@ -433,7 +427,7 @@ impl Rows {
         }
     }
 
-    /// Drops rows beyond the limit, and says whether it is reached: then the feed stands at the last row.
+    /// Drops rows beyond the limit; returns whether the limit is reached. The feed then stands at the last row.
     fn cut<R>(&mut self, rows: &mut Vec<R>, place: impl Fn(&R) -> Place) -> bool {
         let is_full = rows.len() as u64 >= self.left;
         rows.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
@@ -444,7 +438,7 @@ impl Rows {
         is_full
     }
 
-    /// What came of filtering, as far as the limit goes; `None`: nothing passed.
+    /// Applies the limit to filtered rows; `None`: no row passed.
     fn came(&mut self, passed: Passed) -> Option<Waited> {
         let came = match passed {
             Passed::Rows(mut rows) => {

@@ -1,4 +1,4 @@
-//! Functions of design documents: what they are given, and writes judged by them.
+//! Functions of design documents: their input, and their judgements of writes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::rights::Rights;
 use crate::user_documents::OfUsers;
 use crate::worker_documents::{DocumentCheck, OfWorker};
 
-/// What `_security` is where nobody has set it: administrators only.
+/// The `_security` of a database where none was set: administrators only.
 pub const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
 
-/// Who asks, as JSON text: `userCtx`.
+/// Returns the JSON text of `userCtx`.
 pub fn user_context(user: &User, database: &str) -> String {
     text(Object::text(|context| {
         context.string("db", database).string_or_null("name", user.name.as_deref());
@@ -26,7 +26,7 @@ pub fn user_context(user: &User, database: &str) -> String {
     }))
 }
 
-/// A request object, the text of a JSON object that has members, with who asks and what the database's `_security` is.
+/// Adds `userCtx` and `secObj` to a request object, the text of a JSON object that has members.
 pub(crate) async fn completed(
     mut request: Vec<u8>,
     rights: &Rights,
@@ -49,12 +49,12 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// Runs them there. Documents of `_worker` are not written.
+    /// Runs functions in `runner`. Refuses documents of `_worker`.
     pub fn new(runner: Runner) -> Functions {
         Functions { runner, of_worker: None }
     }
 
-    /// Documents of `_worker` are written if this says so.
+    /// Accepts documents of `_worker` if `check` does.
     #[must_use]
     pub fn judging_worker(self, check: DocumentCheck) -> Functions {
         Functions { of_worker: Some(check), ..self }
@@ -142,7 +142,7 @@ impl Rule for Router {
 }
 
 impl Router {
-    /// What the function is asked about a write.
+    /// Returns the input of the sync function for a write.
     fn asked(&self, write: &Writing<'_>) -> SyncWrite {
         SyncWrite {
             document: self.routed(write.edit),
@@ -154,8 +154,8 @@ impl Router {
         }
     }
 
-    /// An edit as the function is given it: without attachments, revisions, the time at which it ends, and what it cannot read.
-    /// `_rev` as of [`edited`].
+    /// Returns an edit as the sync function sees it: without attachments, revisions and expiry, and without values
+    /// that the function cannot read. `_rev` is as in [`edited`].
     fn routed(&self, edit: &Edit<'_>) -> String {
         text(Object::text(|document| {
             document.string("_id", &edit.id);
@@ -175,13 +175,13 @@ impl Router {
     }
 }
 
-/// What it means to the write.
+/// Converts the result of a sync function to a judgement.
 fn judged(said: flatbed_javascript::Result<Routed>) -> Judgement {
     let refused = |refusal: SyncRefusal| Refusal::Rejected { status: refusal.status(), reason: refusal.to_string() };
     said.map_err(failed)?.map(Verdict::from).map_err(refused)
 }
 
-/// The revision below it, as a sync function is given it.
+/// Returns the replaced revision as a sync function sees it.
 fn replaced(old: &Document) -> String {
     text(Object::text(|document| {
         document.string("_id", &old.id);
@@ -222,7 +222,7 @@ impl Rule for Loaded {
 fn failed(error: Error) -> Refusal {
     let reason = match &error {
         Error::Missing => "validate_doc_update is no function".to_owned(),
-        // What has no name of its own is said as it was thrown.
+        // An error without a name of its own keeps the text that was thrown.
         Error::Thrown { name, reason } if name == "unknown_error" => reason.clone(),
         error => error.to_string(),
     };
@@ -239,13 +239,13 @@ fn failed(error: Error) -> Refusal {
     Refusal::NotJudged { because, reason }
 }
 
-/// Written as JSON, without a copy.
+/// Converts written JSON to a `String` without a copy.
 fn text(out: Vec<u8>) -> String {
     String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
-/// An edit as the document that it would make, in JSON text. As in CouchDB `_rev` is that of the revision below it where the
-/// new one is yet to be named.
+/// Returns the document that an edit would make, in JSON text. As in CouchDB, `_rev` is that of the replaced revision
+/// if the new one has no name yet.
 fn edited(edit: &Edit<'_>, old: Option<&Document>) -> String {
     let mut out = Vec::new();
     let mut document = Object::new(&mut out);

@@ -1,9 +1,9 @@
-//! Rights that were given, and are asked for again.
+//! Grants that are renewed.
 //!
-//! A right is given when a request has come, or its body has. What it rests on may change before something is written: then
-//! the layer refuses the write ([`Refusal::UserChanged`]), mostly of one who has the right still: their document has another
-//! member, or their password was hashed anew. So it is found out who they are as of then, the right is judged once more, and
-//! what was refused is written with that. A right that was given longer ago is asked for before anything is written at all.
+//! A right is granted when a request or its body has arrived. Its basis may change before the write; then the layer
+//! refuses the write ([`Refusal::UserChanged`]). Mostly the user still has the right: the user document has another
+//! member, or the password was rehashed. So the service renews the standing, judges the right again, and retries the
+//! write. An old grant is renewed before the first write.
 
 use std::sync::Arc;
 
@@ -13,21 +13,21 @@ use crate::accounts::{Accounts, Fresh};
 use crate::rights::{Denied, Granted, Needs, Rights, refusal};
 use crate::standing::RestsOn;
 
-/// How often a right is asked for again because what it rests on has changed: who changes all the time waits.
+/// The most renewals for one write; a user who keeps changing gets the refusal.
 pub(crate) const AGAIN_MAX: usize = 3;
 
-/// What somebody can write with who has a right. Cheap to clone.
+/// A granted right to write, with its renewal. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Given<D> {
-    /// As it was given first.
+    /// The first grant.
     pub(crate) first: D,
-    /// `None`: it is the server's own.
+    /// `None`: the server's own right, which is never renewed.
     again: Option<Arc<Again<D>>>,
-    /// Who knows users of the database, and its name.
+    /// The cache of the database's users, and the database's name.
     users: Option<(Arc<Accounts>, Arc<str>)>,
 }
 
-/// How it is asked for again.
+/// The input of a renewal.
 struct Again<D> {
     layer: Layer,
     accounts: Arc<Accounts>,
@@ -52,16 +52,13 @@ impl<D: Clone> Given<D> {
         Given { first: make(granted), again: (!is_servers).then(|| Arc::new(again())), users }
     }
 
-    /// What is not asked for again.
+    /// A grant without renewal.
     #[cfg(test)]
     pub(crate) fn fixed(first: D) -> Given<D> {
         Given { first, again: None, users: None }
     }
 
-    /// What may be written with now.
-    ///
-    /// # Errors
-    /// That the right is there no longer, as the layer says it; those of the layer.
+    /// Returns the grant, renewed if it is old.
     pub(crate) async fn now(&self) -> Result<D> {
         match self.again.as_deref().filter(|again| again.rights.are_old()) {
             None => Ok(self.first.clone()),
@@ -69,10 +66,7 @@ impl<D: Clone> Given<D> {
         }
     }
 
-    /// The same, after it was found that it has changed.
-    ///
-    /// # Errors
-    /// As there.
+    /// Renews the grant after a change of its basis.
     pub(crate) async fn changed(&self) -> Result<D> {
         match self.again.as_deref() {
             None => Err(Refusal::UserChanged.into()),
@@ -80,15 +74,15 @@ impl<D: Clone> Given<D> {
         }
     }
 
-    /// This process has changed a user of the database, or may have: what it knows of them is of before.
+    /// Drops cached state of a user after this process has changed the user, or may have.
     pub(crate) fn forget_user(&self, name: &str) {
         if let Some((accounts, database)) = &self.users {
             accounts.principals.forget(database, name);
         }
     }
 
-    /// This process has written documents of the database, or may have. Those of `_users` are accounts, and whoever signs in with
-    /// one from now on is to find it as it was written.
+    /// Drops cached accounts after this process has written documents of the database, or may have. A later sign-in
+    /// with a document of `_users` must see the new revision.
     pub(crate) fn forget_accounts<'i>(&self, ids: impl Iterator<Item = &'i str>) {
         if let Some((accounts, database)) = &self.users
             && **database == *USERS
@@ -97,10 +91,10 @@ impl<D: Clone> Given<D> {
         }
     }
 
-    /// Writes something, and again where the right has changed.
+    /// Writes, and retries with a renewed grant if the basis has changed.
     ///
     /// # Errors
-    /// [`Refusal::UserChanged`]: it changes all the time; as of [`Given::now`]; and those of what is done.
+    /// [`Refusal::UserChanged`] after [`AGAIN_MAX`] renewals; the errors of [`Given::now`] and of `write`.
     pub(crate) async fn write<T, W: Future<Output = Result<T>>>(&self, mut write: impl FnMut(D) -> W) -> Result<T> {
         let mut done = write(self.now().await?).await;
         for _ in 0..AGAIN_MAX {
@@ -125,7 +119,7 @@ impl<D> Again<D> {
         let rights = self.rights.anew(&self.accounts, fresh).await?;
         let is_read = !rights.principal().is_admin || is_replicator_name(&self.name);
         if matches!(fresh, Fresh::Since(_)) && is_read {
-            // What is known of the database's may be some of a second old.
+            // The cached `_security` may be up to a second old.
             self.layer.securities(std::slice::from_ref(&self.name)).await?;
         }
         Ok((self.make)(&rights.grant(self.needs, &self.layer, &self.accounts, &self.name).await?))

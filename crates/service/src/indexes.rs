@@ -1,4 +1,4 @@
-//! Indexes of Mango, which are members of design documents: how they come and go.
+//! Creation and deletion of Mango indexes, which are members of design documents.
 
 use async_recursion::async_recursion as boxed;
 use flatbed_layer::json::{self, Limits, Value};
@@ -8,24 +8,21 @@ use flatbed_mango::{BESIDE, Index, IndexRequest, Refused, without_index};
 use crate::database::Writer;
 use crate::queries::{QueryError, Result, text_of};
 
-/// The longest definition of an index, as its design document has it.
+/// The longest definition of an index in its design document, in bytes; a longer one is refused.
 const DEFINITION_BYTES_MAX: usize = 15_000;
 
-/// How often a design document is read and written anew while others write it.
+/// The most attempts to edit a design document that others edit.
 const ATTEMPTS_MAX: usize = 10;
 
 impl Writer {
-    /// Puts an index into its design document; whether that was changed.
-    ///
-    /// # Errors
-    /// [`QueryError`]
+    /// Adds an index to its design document; returns whether the document changed.
     #[boxed]
     pub async fn create_index(&self, request: &IndexRequest) -> Result<bool> {
         check_document_id(request.ddoc()).map_err(Error::from)?;
         let indexes = self.json_indexes().await?;
         let created = self.change(request.ddoc(), |existing| {
             let Some(body) = request.put_into(existing, indexes.is_partitioned())? else { return Ok(Change::Nothing) };
-            // The filters of the other indexes are not compiled for it.
+            // The filters of the other indexes are not compiled.
             let made = Index::of_view(request.ddoc(), &body, request.name(), indexes.is_partitioned());
             if let Some(index) = made.filter(|index| !indexes.all().contains(index)) {
                 if !indexes.has_room_for(request.ddoc(), &body, request.name()) {
@@ -45,10 +42,8 @@ impl Writer {
         created.await
     }
 
-    /// Takes indexes out of their design document, which goes too if nothing is left of it; whether it had any of them.
-    ///
-    /// # Errors
-    /// [`QueryError`]
+    /// Removes indexes from their design document, and deletes the document if nothing is left; returns whether it
+    /// had any of them.
     pub async fn delete_indexes(&self, ddoc: &str, is_meant: impl Fn(&Index) -> bool) -> Result<bool> {
         let deleted = self.change(ddoc, |existing| {
             let Some(existing) = existing else { return Ok(Change::Nothing) };
@@ -67,7 +62,7 @@ impl Writer {
         deleted.await
     }
 
-    /// Changes a document as `change` says of what is there; whether there was anything to change.
+    /// Applies `change` to the current document; returns whether there was a change.
     async fn change(
         &self,
         id: &str,
@@ -101,12 +96,12 @@ impl Writer {
     }
 }
 
-/// As CouchDB refuses what cannot be indexed.
+/// The refusal of a definition that cannot be indexed, in CouchDB's words.
 fn refused(reason: &str) -> Refused {
     Refused { status: 400, error: "invalid_index", reason: reason.to_owned() }
 }
 
-/// What becomes of a document.
+/// The change of a document.
 enum Change {
     Nothing,
     Write(Value<'static>),

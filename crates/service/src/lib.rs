@@ -1,8 +1,8 @@
-//! What surfaces share above the layer: who makes a request, and what they may do.
+//! The service between surfaces and the layer: the principal of a request, and access to databases by right.
 //!
-//! A surface has no [`Layer`](flatbed_layer::Layer). It has a [`Context`] for each request, and is given what it asks for
-//! together with the right that this needs, in a type that can do what the right allows and no more. Nothing here knows
-//! HTTP, and nothing here knows keys.
+//! A surface has no [`Layer`](flatbed_layer::Layer). It gets a [`Context`] for each request, and asks it for a
+//! database with a right. The context returns a type that can do what the right allows and no more. This crate knows
+//! neither HTTP nor keys.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![warn(clippy::indexing_slicing)]
 

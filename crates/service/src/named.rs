@@ -1,4 +1,4 @@
-//! Who has an account of a name, for what somebody asked for earlier.
+//! Accounts by name, for work that a user asked for earlier.
 
 use async_recursion::async_recursion as boxed;
 use flatbed_auth::users::Account;
@@ -9,11 +9,8 @@ use crate::accounts::{Accounts, Fresh};
 use crate::standing::Standing;
 
 impl Accounts {
-    /// Who has the account of this name at this moment, as of less than a second ago, without that anybody shows it: it is for work
-    /// that was asked for by somebody who did. `None`: nobody has, or nobody can sign in with it.
-    ///
-    /// # Errors
-    /// Those of the storage, which then does not say it.
+    /// Returns the standing of this account as of less than a second ago, without a proof of identity: for work that
+    /// the user asked for earlier, with one. `None`: the account does not exist or cannot sign in.
     #[boxed]
     pub async fn named(&self, name: &str) -> Result<Option<Standing>> {
         self.confirm_settings(Some(name)).await?;

@@ -1,5 +1,5 @@
-//! Users of databases that have channels, as of less than a second ago: who signs in to one, and whether who has is still there. What
-//! they have there is no part of it: that is found out with whatever is read.
+//! Users of databases with channels, as of less than a second ago: their sign-in, and whether they still exist. Reads
+//! determine their access themselves.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,19 +12,18 @@ use tokio::time::Instant;
 use crate::accounts::{Accounts, Fresh};
 use crate::standing::RestsOn;
 
-/// How old an answer may be.
+/// The largest age of an answer.
 const WITHIN: Duration = Duration::from_millis(950);
 
-/// Names that are remembered, those of nobody among them.
+/// The most names that are cached, missing ones included.
 const NAMES_MAX: usize = 10_000;
 
-/// A database's name, and a user's.
+/// A database's name and a user's name.
 type Of = (Box<str>, Box<str>);
 
-/// What was found of a user, and when it was asked for.
+/// A lookup of a user, and when it began.
 type Found = (Instant, Option<Arc<PrincipalAt>>);
 
-/// Users of databases.
 pub(crate) struct Principals {
     layer: Layer,
     found: Mutex<HashMap<Of, Found>>,
@@ -35,7 +34,7 @@ impl Principals {
         Principals { layer, found: Mutex::default() }
     }
 
-    /// What is known of a user is of before a change.
+    /// Drops the cached state of a user after a change.
     pub(crate) fn forget(&self, database: &str, name: &str) {
         let of = (Box::from(database), Box::from(name));
         self.found.lock().unwrap_or_else(PoisonError::into_inner).remove(&of);
@@ -70,7 +69,7 @@ impl Principals {
 }
 
 impl Accounts {
-    /// A user of a database; `None`: there is none of the name, or the database has no channels.
+    /// Returns a user of a database. `None`: the user is missing, or the database has no channels.
     ///
     /// # Errors
     /// [`DatabaseNotFound`](flatbed_layer::Error::DatabaseNotFound), and those of the storage.
@@ -78,10 +77,7 @@ impl Accounts {
         self.principals.find(database, name, fresh).await
     }
 
-    /// What a user of a database still stands on, where they are there as when they signed in, and the session is that they brought.
-    ///
-    /// # Errors
-    /// Those of the storage.
+    /// Returns whether a user of a database is unchanged since sign-in, and whether its session is still valid.
     pub(crate) async fn user_now(&self, rests_on: &RestsOn, fresh: Fresh) -> Result<Option<UserNow>> {
         let RestsOn::Principal { database, incarnation, name, generation, session } = rests_on else { return Ok(None) };
         let found = match self.user_of(database, name, fresh).await {
@@ -106,9 +102,9 @@ impl Accounts {
     }
 }
 
-/// A user of a database who is there as when they signed in.
+/// A user of a database that is unchanged since sign-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UserNow {
-    /// When the session ends that they brought, in milliseconds of Unix time, unless it is prolonged. `None`: they brought none.
+    /// The end of the session, in milliseconds of Unix time, unless it is prolonged. `None`: there is no session.
     pub session_ends_at_ms: Option<u64>,
 }

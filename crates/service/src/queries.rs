@@ -1,4 +1,4 @@
-//! Queries of Mango: requests read within bounds, and plans carried out page by page.
+//! Mango queries: bounded parsing, and plans that are executed page by page.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,49 +14,52 @@ use crate::json_out;
 use crate::selecting::{SelectorError, Selectors};
 use crate::turns::Origin;
 
-/// A selector above this weight, such as any with a regular expression, is matched in turns, apart from the runtime's threads.
+/// The selector weight, such as that of any regular expression, above which a selector is matched in turns on
+/// blocking threads.
 const HEAVY: usize = 16;
 
-/// The largest product of the number of indexes and the selector's weight that is planned without a turn: some milliseconds.
+/// The largest product of the number of indexes and the selector's weight that is planned without a turn: some
+/// milliseconds.
 const SHORT_PLAN: usize = if cfg!(test) { 100 } else { 100_000 };
 
-/// And if its selector weighs no more than this: lists of values are gone through for each other's conditions.
+/// The largest selector weight that is planned without a turn, since planning compares each list of values with every
+/// condition.
 const SHORT_PLAN_WEIGHT: usize = if cfg!(test) { 50 } else { 1_000 };
 
-/// How often a query is planned anew because the database has other indexes by now.
+/// The most plans of one query, which is planned again when the database's indexes change.
 const PLANS_MAX: usize = 10;
 
-/// Why a query, or a change of an index, was not carried out.
+/// The reason why a query, or a change of an index, fails.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// It cannot be, in CouchDB's words.
+    /// A refusal in CouchDB's words.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// Its selector is beyond its bounds.
+    /// The selector exceeds its bounds.
     #[error(transparent)]
     Selector(#[from] SelectorError),
-    /// What the layer says.
+    /// A failure of the layer.
     #[error(transparent)]
     Layer(#[from] Error),
 }
 
 pub(crate) type Result<T> = std::result::Result<T, QueryError>;
 
-/// What was counted.
+/// The result of a count.
 #[derive(Debug)]
 pub struct Counted {
-    /// What was asked.
+    /// The query.
     pub find: Find,
-    /// The index that was used.
+    /// The used index.
     pub index: Index,
-    /// How many documents are selected.
+    /// The number of selected documents.
     pub count: u64,
-    /// What that cost.
+    /// The cost.
     pub stats: ExecutionStats,
 }
 
 impl Context {
-    /// Parses a request to a database that contains selectors. Slow compilations run apart from the runtime's threads.
+    /// Parses a request to a database that contains selectors. Slow compilations run on blocking threads.
     ///
     /// # Errors
     /// What `read` refuses; [`SelectorError`].
@@ -69,10 +72,7 @@ impl Context {
         Ok(self.selectors().read(&self.origin(database), body, read).await??)
     }
 
-    /// Plans a query of a database that was given to whoever asks. Of its documents none is read.
-    ///
-    /// # Errors
-    /// [`QueryError`]
+    /// Plans a query of a database. Reads no document.
     #[boxed]
     pub async fn query(&self, database: &Reader, find: Find) -> Result<Query> {
         let runtime = self.query_runtime(database);
@@ -81,10 +81,7 @@ impl Context {
         Ok(Query { find, plan, plans: 1, is_begun: false, runtime, began })
     }
 
-    /// Counts the documents that a selector selects.
-    ///
-    /// # Errors
-    /// [`QueryError`]
+    /// Counts the documents that match a selector.
     #[boxed]
     pub async fn count(&self, database: &Reader, find: Find) -> Result<Counted> {
         let (began, runtime) = (database.clock().now(), self.query_runtime(database));
@@ -112,9 +109,6 @@ impl Context {
     }
 
     /// Returns the answer of `_explain` for a query.
-    ///
-    /// # Errors
-    /// [`QueryError`]
     #[boxed]
     pub async fn explain_query(&self, database: &Reader, find: Find) -> Result<Value<'static>> {
         let indexes = database.json_indexes().await?;
@@ -146,7 +140,7 @@ struct QueryRuntime {
 }
 
 impl QueryRuntime {
-    /// Chooses the index of a query. A slow choice runs in a turn, apart from the runtime's threads.
+    /// Chooses the index of a query. A slow choice runs in a turn on a blocking thread.
     async fn choose(&self, indexes: &Arc<JsonIndexes>, find: &Find) -> Result<std::result::Result<Choice, Refused>> {
         if is_short(indexes, find) {
             return Ok(indexes.plan(self.database.name(), find).map(Choice::of));
@@ -157,7 +151,7 @@ impl QueryRuntime {
     }
 }
 
-/// Whether planning a query takes some milliseconds at most.
+/// True if planning a query takes at most some milliseconds.
 fn is_short(indexes: &JsonIndexes, find: &Find) -> bool {
     !is_long(indexes.all().len(), find.selector.weight())
 }
@@ -174,7 +168,7 @@ enum QueryOutput {
     Count,
 }
 
-/// Sets a mark when it is dropped, so that what goes on for it sees that nobody is waiting.
+/// Sets a flag when it is dropped, so that work for a dropped request stops.
 struct Stopped(Arc<AtomicBool>);
 
 impl Drop for Stopped {
@@ -190,7 +184,7 @@ fn stopping() -> (Stopped, Stop) {
     (Stopped(mark.clone()), Arc::new(move || mark.load(Ordering::Relaxed)))
 }
 
-/// Plans with the indexes that are known, without a read, or with those that were read just now.
+/// Plans with the cached indexes, or with indexes that were just read.
 async fn plan_query(
     runtime: &QueryRuntime,
     find: &Find,
@@ -200,7 +194,8 @@ async fn plan_query(
     let known = if read.is_none() { database.json_indexes_known() } else { None };
     if let Some(known) = known {
         let choice = runtime.choose(&known, find).await?;
-        // What nothing is read for is to fail where there is no database; and others may have defined what was missing.
+        // A query that reads nothing must fail if the database is missing; and a missing index may have been defined
+        // since.
         if let Ok(choice) = choice
             && choice.source != Source::Nothing
         {
@@ -215,7 +210,7 @@ async fn plan_query(
     Ok((indexes, choice))
 }
 
-/// A plan that borrows nothing.
+/// A plan without borrowed data.
 struct Choice {
     index: Index,
     source: Source,
@@ -249,26 +244,26 @@ impl Choice {
     }
 }
 
-/// A query under way.
+/// A running query.
 pub struct Query {
     find: Find,
     plan: PlannedQuery,
-    /// How often it was planned.
+    /// The number of plans so far.
     plans: usize,
-    /// Something was read for it.
+    /// True after the first read.
     is_begun: bool,
     runtime: QueryRuntime,
     began: Instant,
 }
 
-/// A query's plan, and how far that is carried out.
+/// A query's plan and its progress.
 struct PlannedQuery {
     index: Index,
     is_nothing: bool,
     is_heavy: bool,
-    /// Taken while a page is read elsewhere, and not given back if that broke off.
+    /// Taken while a page is read elsewhere, and lost if that is cancelled.
     rows: Option<flatbed_layer::Find>,
-    /// What was selected last, and what it has cost, as of the last page.
+    /// The last selected row, as of the last page.
     last: Option<Bookmark>,
     stats: ExecutionStats,
     _stopped: Stopped,
@@ -312,7 +307,7 @@ impl PlannedQuery {
     }
 
     async fn read(&mut self, runtime: &QueryRuntime) -> Result<Option<Vec<FoundRow>>> {
-        // Nothing is matched while an index is being built: no turn is taken for that.
+        // No turn is taken while an index is being built.
         if let Some(rows) = &mut self.rows
             && !rows.wait().await?
         {
@@ -337,22 +332,22 @@ impl PlannedQuery {
 }
 
 impl Query {
-    /// What it was asked for.
+    /// The request.
     pub fn find(&self) -> &Find {
         &self.find
     }
 
-    /// The index that it uses.
+    /// The used index.
     pub fn index(&self) -> &Index {
         &self.plan.index
     }
 
-    /// Whether its selector selects no document by itself: then its answer has documents and nothing else.
+    /// True if the selector can match no document: then the answer has documents and nothing else.
     pub fn is_nothing(&self) -> bool {
         self.plan.is_nothing
     }
 
-    /// The next rows, planned anew where the database has other indexes before there was any.
+    /// Reads the next rows. Plans again if the database's indexes change before the first row.
     async fn read(&mut self) -> Result<Option<Vec<FoundRow>>> {
         loop {
             match self.plan.read(&self.runtime).await {
@@ -372,18 +367,15 @@ impl Query {
         }
     }
 
-    /// The next documents as JSON text, whole or with the fields that were asked for; perhaps none, while it looks on or waits
-    /// for its index. `None` at the end.
-    ///
-    /// # Errors
-    /// [`QueryError`]
+    /// Returns the next documents as JSON text, whole or with the requested fields. The page may be empty while the
+    /// query still searches or waits for its index. `None` at the end.
     #[boxed]
     pub async fn next_page(&mut self) -> Result<Option<Vec<Vec<u8>>>> {
         let Some(page) = self.read().await? else { return Ok(None) };
         let Some(fields) = self.find.fields.clone() else {
             return Ok(Some(page.iter().map(|row| text_of_found(&row.document)).collect()));
         };
-        // The cost of a field is the members that it passes.
+        // The cost of a field is the members that are skipped to reach it.
         let weight = fields.len().max(1);
         let projected = move |value: &Value<'_>| {
             let mut text = Vec::new();
@@ -402,12 +394,12 @@ impl Query {
         Ok(Some(selectors.each(origin, weight, texts, move |value, _| Ok(projected(value))).await?))
     }
 
-    /// The bookmark behind what was read.
+    /// The bookmark after the last row that was read.
     pub fn bookmark(&self) -> String {
         Bookmark::of_answer(self.plan.last.as_ref(), self.find.bookmark.as_deref())
     }
 
-    /// What it has cost so far.
+    /// The cost so far.
     pub fn stats(&self) -> ExecutionStats {
         ExecutionStats { time_ms: since(&self.runtime.database, self.began), ..self.plan.stats }
     }
@@ -428,7 +420,7 @@ fn text_of_found(document: &FoundDocument) -> Vec<u8> {
     }
 }
 
-/// A document as CouchDB writes it.
+/// Returns a document as CouchDB writes it.
 pub(crate) fn text_of(document: &Document) -> Vec<u8> {
     let mut text = Vec::new();
     json_out::document(document, &mut text);
@@ -459,7 +451,7 @@ mod tests {
         assert_eq!(turns(), 1);
         let explained = store.context.explain_query(&database, find(200)).await.unwrap();
         assert_eq!((explained.get("dbname").and_then(Value::as_str), turns()), (Some("db"), 2));
-        // However few indexes there are.
+        // The weight alone can require a turn.
         assert!(!is_long(SHORT_PLAN, 1) && is_long(SHORT_PLAN + 1, 1) && is_long(1, SHORT_PLAN_WEIGHT + 1));
     }
 

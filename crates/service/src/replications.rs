@@ -1,11 +1,13 @@
-//! Documents of `_replicator`: whose they are.
+//! Owners of documents of `_replicator`.
 //!
-//! A replication runs with the rights of its document's owner, so nobody may write a document that is another's, or one that
-//! names another. As in CouchDB the server writes the owner's name into it. There the name opens nothing; here it does, and so:
-//! administrators of the database alone are not let write others' names, a document that replaces one, or deletes it, must
-//! replace its own writer's, and whoever has no account here has none that a replication could run with later. Names are given
-//! again: the server writes beside the name which account of that name it is. And where everyone is an administrator, nobody is
-//! anybody: what is written then names nobody.
+//! A replication runs with the rights of its document's owner, so no user may write another user's document, or one
+//! that names another owner. As in CouchDB, the server writes the owner's name into the document. In CouchDB that
+//! name grants nothing; here it does, which adds four rules. Administrators of the database, but not of the server,
+//! may not write other users' names. An edit or a deletion must come from the owner of the replaced revision. A
+//! client without an account on this server, such as the bearer of a token, may not write at all, since the
+//! replication could not run as that client later. And because names are reused, the server also writes which account
+//! of that name it is. On a server without administrators every client is one, so a document written there has no
+//! owner.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,38 +20,38 @@ use flatbed_layer::{
 use crate::accounts::Accounts;
 use crate::standing::{RestsOn, Standing};
 
-/// The member that names the owner.
+/// The member with the owner's name.
 const OWNER: &str = "owner";
 
-/// The member that says which account of that name is meant.
+/// The member that identifies the account among those that have had the name.
 const OWNER_ACCOUNT: &str = "owner_account";
 
-/// What it says of administrators.
+/// The value of that member for administrators.
 const ADMIN: &str = "admin";
 
-/// Where credentials may stand.
+/// The members that may hold credentials.
 const ENDPOINTS: [&str; 2] = ["source", "target"];
 const PROXIES: [&str; 3] = ["proxy", "source_proxy", "target_proxy"];
 
-/// As CouchDB says it.
+/// The refusals; the first one is CouchDB's.
 const OTHERS: &str = "Can't update replication documents from other users.";
 const NO_ACCOUNT: &str = "Only users with an account here may write replication documents.";
 const NO_HISTORY: &str = "Only administrators may write replication documents with new_edits=false.";
 
-/// Edits that are copied at a time, with their owners in them.
+/// The number of edits that are copied at a time, to add their owners.
 const EDITS_AT_ONCE: usize = 32;
 
-/// Which of the accounts that a name has had, or will have.
+/// An account among those that have had, or will have, a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnerAccount {
-    /// That of an administrator of the configuration.
+    /// The account of a configured administrator.
     Admin,
-    /// That of the user document whose life began with this revision ([`Document::born`](flatbed_layer::Document::born)).
+    /// The user document with this first revision ([`Document::born`](flatbed_layer::Document::born)).
     User(RevId),
 }
 
 impl OwnerAccount {
-    /// The account of whoever makes a request; `None`: they have none here.
+    /// Returns the account of a request's principal; `None`: it has none on this server.
     pub fn of(standing: &Standing) -> Option<OwnerAccount> {
         match standing.rests_on() {
             RestsOn::Admin { .. } if standing.principal().is_admin => Some(OwnerAccount::Admin),
@@ -66,21 +68,21 @@ impl OwnerAccount {
     }
 }
 
-/// What a document of `_replicator` says of its owner.
+/// The owner that a document of `_replicator` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedOwner {
-    /// Nothing: it was written before there were owners, or an administrator replicated it so.
+    /// No owner member: an old document, or one that an administrator replicated.
     Unsaid,
-    /// Nobody: it was written where everyone was an administrator.
+    /// No owner: written on a server without administrators.
     Nobody,
-    /// Whoever has the account of this name; `None`: an administrator has named them, and whichever account it is counts.
+    /// The account of this name; `None`: an administrator has set the name, and any account that has it counts.
     Account(Arc<str>, Option<OwnerAccount>),
-    /// What nobody can be.
+    /// Members that name no possible owner.
     Broken,
 }
 
 impl NamedOwner {
-    /// Of the members of a document.
+    /// Reads the owner from the members of a document.
     pub fn read<'m>(member: impl Fn(&str) -> Option<&'m Value<'m>>) -> NamedOwner {
         let account = match member(OWNER_ACCOUNT) {
             None | Some(Value::Null) => None,
@@ -99,7 +101,7 @@ impl NamedOwner {
         }
     }
 
-    /// Of a body, its members without braces.
+    /// Reads the owner from a body, its members without braces.
     fn of_body(body: &[u8]) -> NamedOwner {
         let text = [b"{", body, b"}"].concat();
         match parse(&text, &json::Limits::default()) {
@@ -108,7 +110,7 @@ impl NamedOwner {
         }
     }
 
-    /// Whether it is this one's, with this account.
+    /// True if this account owns the document.
     fn is(&self, name: Option<&str>, account: Option<&OwnerAccount>) -> bool {
         match self {
             NamedOwner::Account(of, None) => name == Some(of),
@@ -118,25 +120,25 @@ impl NamedOwner {
     }
 }
 
-/// Who writes documents of `_replicator`.
+/// The writer of documents of `_replicator`.
 #[derive(Clone)]
 pub(crate) struct By {
     pub(crate) standing: Standing,
-    /// Who has which name.
+    /// Resolves names to accounts.
     pub(crate) accounts: Arc<Accounts>,
 }
 
-/// An edit as it is written on somebody's behalf.
+/// Returns an edit with its owner set.
 ///
 /// # Errors
-/// [`Refusal::Forbidden`]: it is another's; and those of the layer.
+/// [`Refusal::Forbidden`] for another user's document; the layer's errors.
 pub(crate) async fn before_update<'e>(database: &Database, by: &By, edit: &'e Edit<'e>) -> Result<Cow<'e, Edit<'e>>> {
     if DocumentId::of(&edit.id).kind() != DocumentKind::Ordinary {
         return Ok(Cow::Borrowed(edit));
     }
     let (principal, rests_on) = (by.standing.principal(), by.standing.rests_on());
     if *rests_on == RestsOn::OpenServer && !edit.deleted {
-        // Whoever they name, it is not said that they are that, or anybody later.
+        // The document must not name this client, or any later one, as its owner.
         return Ok(Cow::Owned(owned(edit, None, None)));
     }
     if principal.is_admin {
@@ -158,7 +160,7 @@ pub(crate) async fn before_update<'e>(database: &Database, by: &By, edit: &'e Ed
         match database.get(&edit.id, &options).await {
             Ok(old) if old.deleted || NamedOwner::of_body(&old.body).is(Some(name), account.as_ref()) => {}
             Ok(_) => return Err(forbidden(OTHERS)),
-            // Then it replaces nothing, and is a conflict.
+            // The edit replaces nothing, and becomes a conflict.
             Err(Error::Refused(Refusal::DocumentNotFound(_))) => {}
             Err(error) => return Err(error),
         }
@@ -169,7 +171,7 @@ pub(crate) async fn before_update<'e>(database: &Database, by: &By, edit: &'e Ed
     Ok(Cow::Owned(owned(edit, Some(name), account.as_ref())))
 }
 
-/// The same of an administrator's edit: theirs, unless they say whose it is.
+/// As [`before_update`] for an administrator, who owns the document unless it names another owner.
 async fn by_admin<'e>(by: &By, edit: &'e Edit<'e>) -> Result<Cow<'e, Edit<'e>>> {
     let own = by.standing.principal().name.as_deref();
     let named = match edit.body.get(OWNER) {
@@ -179,12 +181,12 @@ async fn by_admin<'e>(by: &By, edit: &'e Edit<'e>) -> Result<Cow<'e, Edit<'e>>> 
         Some(named) => Some(named),
     };
     let Some(named) = named else {
-        // Of a user's document that they have taken over, too.
+        // Also for a user's document that an administrator takes over.
         return Ok(Cow::Owned(owned(edit, own, own.map(|_| &OwnerAccount::Admin))));
     };
     let is_said = edit.body.get(OWNER_ACCOUNT).is_some_and(|account| *account != Value::Null);
     let Some(name) = named.as_str().filter(|_| !is_said) else { return Ok(Cow::Borrowed(edit)) };
-    // Who has the name now is meant; where nobody has, whoever has it first, and everyone after them.
+    // The current account of the name owns the document; if there is none, the first one and all after it do.
     let account = by.accounts.named(name).await?.as_ref().and_then(OwnerAccount::of);
     Ok(match account {
         Some(account) => Cow::Owned(owned(edit, Some(name), Some(&account))),
@@ -192,10 +194,7 @@ async fn by_admin<'e>(by: &By, edit: &'e Edit<'e>) -> Result<Cow<'e, Edit<'e>>> 
     })
 }
 
-/// As [`Database::bulk_update`], of edits that are each looked at before.
-///
-/// # Errors
-/// As there.
+/// As [`Database::bulk_update`], with owners set.
 pub(crate) async fn bulk_update(database: &Database, by: &By, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::with_capacity(edits.len());
     for edits in edits.chunks(EDITS_AT_ONCE) {
@@ -217,14 +216,14 @@ pub(crate) async fn bulk_update(database: &Database, by: &By, edits: &[Edit<'_>]
     Ok(outcomes)
 }
 
-/// Whoever reads `_replicator` and does not administer it. What others' replications sign in with is not theirs to see.
+/// A reader of `_replicator` who does not administer it, and must not see the credentials of others' replications.
 #[derive(Debug)]
 struct SeenBy {
     name: Option<String>,
     account: Option<OwnerAccount>,
 }
 
-/// What somebody sees of it who does not administer it.
+/// Returns the view of a reader who does not administer `_replicator`.
 pub(crate) fn seen_by(standing: &Standing) -> Arc<dyn Seen> {
     Arc::new(SeenBy { name: standing.principal().name.clone(), account: OwnerAccount::of(standing) })
 }
@@ -244,7 +243,7 @@ impl Seen for SeenBy {
             return Err(Refusal::DocumentNotFound(NotFound::Missing));
         };
         let member = |name: &str| members.iter().find(|(found, _)| found == name).map(|(_, value)| value);
-        // Whose word is a token or a proxy has no account here, whatever they are called.
+        // The bearer of a token or a proxy's user has no account on this server.
         let has_account = self.account.is_some();
         if !has_account || !NamedOwner::read(member).is(self.name.as_deref(), self.account.as_ref()) {
             members.retain(|(name, _)| !PROXIES.contains(&name.as_ref()));
@@ -260,7 +259,7 @@ impl Seen for SeenBy {
     }
 }
 
-/// An endpoint as others see it: where it is. What cannot be read is not shown.
+/// Reduces an endpoint to its address. An unreadable endpoint is hidden.
 fn without_credentials(endpoint: Value<'_>) -> Value<'_> {
     match endpoint {
         Value::String(address) => Value::String(without_userinfo(&address).into()),
@@ -272,15 +271,15 @@ fn without_credentials(endpoint: Value<'_>) -> Value<'_> {
     }
 }
 
-/// An address without all that stands before the last `@` of what may be its authority, however crooked it is.
+/// Removes everything before the last `@` of a possible authority, even from an invalid address.
 fn without_userinfo(address: &str) -> String {
     let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
-    // A password may hold a slash that nobody has encoded.
+    // A password may contain an unescaped slash.
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
     if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
-/// An edit whose document names an owner, or nobody.
+/// Returns a copy of an edit with an owner, or without one.
 fn owned<'e>(edit: &Edit<'e>, name: Option<&str>, account: Option<&OwnerAccount>) -> Edit<'e> {
     let mut edit = edit.clone();
     if let Value::Object(members) = &mut edit.body {
@@ -305,7 +304,7 @@ mod tests {
     use crate::feeds::tests::Store;
     use crate::rights::{Own, Write};
 
-    /// One of those who have been called so.
+    /// The standing of one of several accounts of the same name.
     fn another(name: &str, which: u8) -> Standing {
         let born = RevId::new(1, [which; 16]);
         let rev = RevId::new(2, [which; 16]);
@@ -339,7 +338,7 @@ mod tests {
         }
     }
 
-    /// The end of a document's text.
+    /// Returns the end of a document's text.
     async fn ends(writer: &Writer, id: &str) -> String {
         let body = writer.get(id, &GetOptions::default()).await.unwrap().body;
         let text = String::from_utf8(body).unwrap();
@@ -354,14 +353,14 @@ mod tests {
             String::from_utf8(text).unwrap()
         };
         assert_eq!(seen(&user("anna"), body), body);
-        // A token's word is no account.
+        // A token is no account.
         let token = crate::test_store::token(None).await;
         let token = Standing::new(Principal::user("anna", [], SignedIn::Jwt), token);
         for other in [Standing::anonymous(), user("bob"), token] {
             let shown = seen(&other, body);
             assert_eq!(shown, r#""source":"http://h/db","target":{"url":"https://h/db"},"owner":"anna","n":1e3"#);
         }
-        // Nor are those before and after her who they are.
+        // Earlier and later accounts of the name are other users.
         let hers = format!(r#"{body},"owner_account":"1-{}""#, "07".repeat(16));
         assert_eq!(seen(&user("anna"), &hers), hers);
         for account in [r#""admin""#, r#""1-09090909090909090909090909090909""#, r#""x""#, "5", "{}"] {
@@ -369,7 +368,7 @@ mod tests {
             assert!(!seen(&user("anna"), &others).contains("s3c"), "{account}");
         }
         assert!(!seen(&another("anna", 8), &hers).contains("s3c"));
-        // What is nobody's is not nobody's to see.
+        // A document without an owner shows its credentials to no reader.
         let nobodys = br#""source":"http://a:s3cret@h/db","target":["s3cret"],"owner":null"#;
         let text = seen_by(&Standing::anonymous()).part("id", nobodys).unwrap();
         assert_eq!(text, br#""source":"http://h/db","target":null,"owner":null"#);
@@ -396,11 +395,11 @@ mod tests {
         let root = RestsOn::Admin { name: "root".to_owned(), salt: "s".to_owned(), rev: None };
         let root = server.of(&Standing::new(Principal::admin("root", SignedIn::Password), root));
 
-        // What names nobody names who writes it.
+        // A document without an owner gets its writer as the owner.
         let first = anna.update(&edit("a", r#"{"source":"x"}"#, None)).await.unwrap();
         assert_eq!(owner(&server, "a").await.as_deref(), Some("anna"));
         assert_eq!(told(anna.update(&edit("b", r#"{"owner":"anna"}"#, None)).await), "ok");
-        // It is of her account, whatever she says of it, and whoever has the name later.
+        // It belongs to this account, whatever the document says and whoever has the name later.
         let said = edit("k", r#"{"owner":"anna","owner_account":"admin"}"#, None);
         let kept = anna.update(&said).await.unwrap();
         let hers = format!(r#""anna","owner_account":"1-{}""#, "07".repeat(16));
@@ -411,7 +410,7 @@ mod tests {
         for body in [r#"{"owner":"bob"}"#, r#"{"owner":"root"}"#, r#"{"owner":null}"#, r#"{"owner":["anna"]}"#] {
             assert_eq!(told(anna.update(&edit("c", body, None)).await), OTHERS, "{body}");
         }
-        // What is another's is neither replaced nor deleted, nor replicated over.
+        // Another user's document cannot be replaced, deleted or replicated over.
         let deletion = |parent| Edit { deleted: true, ..edit("a", "{}", Some(parent)) };
         assert_eq!(told(bob.update(&edit("a", "{}", Some(&first))).await), OTHERS);
         assert_eq!(told(bob.update(&deletion(&first)).await), OTHERS);
@@ -419,17 +418,17 @@ mod tests {
             let replicated = Edit { history: Some(history), ..edit("a", r#"{"owner":"bob"}"#, None) };
             assert_eq!(told(bob.update(&replicated).await), NO_HISTORY);
         }
-        // Nor is what the server has of nobody.
+        // Nor can a document without an owner.
         let nobodys = server.update(&edit("n", "{}", None)).await.unwrap();
         assert_eq!(owner(&server, "n").await, None);
         assert_eq!(told(anna.update(&edit("n", "{}", Some(&nobodys))).await), OTHERS);
-        // One's own is, and what is gone is free.
+        // The owner may edit, and a deleted document is free.
         let second = anna.update(&edit("a", r#"{"source":"y"}"#, Some(&first))).await.unwrap();
         assert_eq!(owner(&server, "a").await.as_deref(), Some("anna"));
         let gone = anna.update(&deletion(&second)).await.unwrap();
         assert_eq!(told(bob.update(&edit("a", "{}", Some(&gone))).await), "ok");
         assert_eq!(owner(&server, "a").await.as_deref(), Some("bob"));
-        // Together each stands for itself.
+        // In a batch each edit is judged by itself.
         let edits = [edit("d", "{}", None), edit("e", r#"{"owner":"bob"}"#, None), edit("f", "{}", None)];
         let outcomes = anna.bulk_update(&edits).await.unwrap();
         let outcomes: Vec<bool> = outcomes.iter().map(std::result::Result::is_ok).collect();
@@ -438,7 +437,7 @@ mod tests {
         let done = anna.bulk_update(&many).await.unwrap();
         assert_eq!((done.len(), done.iter().filter(|outcome| outcome.is_ok()).count()), (70, 1));
 
-        // It stays hers where an administrator edits it, and is theirs where they take it over.
+        // An administrator's edit keeps the owner, unless it names the administrator.
         let other = format!(r#"{{"owner":{hers},"x":1}}"#);
         let kept = root.update(&edit("k", &other, Some(&kept))).await.unwrap();
         assert_eq!(ends(&server, "k").await, format!(r#"{hers},"x":1"#));
@@ -455,7 +454,8 @@ mod tests {
         assert_eq!(owner(&server, "s").await.as_deref(), Some("anna"));
         assert_eq!(told(root.update(&edit("t", r#"{"owner":null}"#, None)).await), "ok");
         assert_eq!(owner(&server, "t").await.as_deref(), Some("root"));
-        // Who has the name by then is meant, and those after them are not; where nobody has, it is whoever comes.
+        // The current account of the name is meant and later ones are not; without a current account, any later one
+        // is.
         assert_eq!(ends(&server, "s").await, r#""anna""#);
         store.context.database("_users", Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
         let carl = format!(r#"{{{},"name":"carl","type":"user","roles":[]}}"#, hash_members("p", "s", 1));
@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(told(root.update(&edit("v", r#"{"owner":"carl"}"#, None)).await), "ok");
         assert_eq!(ends(&server, "v").await, format!(r#""carl","owner_account":"{born}""#));
 
-        // Where everyone is an administrator nobody is anybody, whatever they say, replicated or not.
+        // On a server without administrators documents have no owner, whatever they say, replicated or not.
         let open = server.of(&Standing::of_open_server(None));
         for (id, history) in [("w", None), ("x", Some(vec![RevId::new(3, [9; 16])]))] {
             for body in [r#"{"owner":"root","owner_account":"admin"}"#, "{}"] {
@@ -476,7 +476,7 @@ mod tests {
             }
         }
 
-        // A name that a token or a proxy says is no account, whatever it is.
+        // The name in a token or from a proxy is no account.
         for rests_on in [RestsOn::Nothing, RestsOn::Proxy, crate::test_store::token(None).await] {
             let shown = server.of(&Standing::new(Principal::user("root", [], SignedIn::Jwt), rests_on));
             assert_eq!(told(shown.update(&edit("u", "{}", None)).await), NO_ACCOUNT);

@@ -1,7 +1,7 @@
-//! Rights, and who has them.
+//! Rights in databases and in the server.
 //!
-//! What somebody is to a database is said by its `_security`, as of less than a second ago ([`Layer::security`]). The
-//! server's administrators are asked for no database's: nothing is read for them.
+//! A database's `_security` decides a user's access, as of less than a second ago ([`Layer::security`]). For
+//! administrators of the server nothing is read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,49 +22,49 @@ use crate::replications;
 use crate::standing::{RestsOn, Standing};
 use crate::user_documents::{Entering, UserDocuments};
 
-/// The role of those who see the server's figures, and nothing else for that.
+/// The role that may read the server's metrics.
 const METRICS_ROLE: &str = "_metrics";
 
-/// Who was identified longer ago is asked for again before a right is judged: a request's body may take minutes to come.
+/// The age at which a standing is renewed before a right is judged: a request's body may take minutes to arrive.
 const IDENTIFIED_WITHIN: Duration = Duration::from_millis(500);
 
-/// Longer names no database has: they are not looked for.
+/// The longest database name that is looked up.
 const NAME_BYTES_MAX: usize = 300;
 
-/// A name that no database can have.
+/// A name that no database has.
 const NO_DATABASE: &str = "";
 
-/// Somebody has not the right that they need, or it is not known.
+/// The reason why a right is not granted.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Denied {
-    /// They have it not.
+    /// The user lacks the right.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// What the layer says of the database: that it is not there, among others.
+    /// A failure of the layer, such as a missing database.
     #[error(transparent)]
     Layer(#[from] LayerError),
 }
 
-/// What a right asks of somebody.
+/// The requirement of a right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// That they are a member of the database, or, where it has channels, may be a user of it: what they are there is looked at by
-    /// whatever reads or writes.
+    /// Membership in the database. A database with channels admits its users; its reads and writes check their
+    /// channels.
     Member,
-    /// That they see all of the database: in one with channels those do who administer it, elsewhere members.
+    /// Access to all documents: administrators of a database with channels, members of another one.
     Whole,
-    /// That they administer it; a member who does not gets the reason of who writes a design document.
+    /// Administration of the database. Members are refused with the reason for design documents.
     Admin,
-    /// The same, in the words for who would keep it in order.
+    /// The same, refused with the reason for maintenance.
     Maintainer,
-    /// That they administer the server.
+    /// Administration of the server.
     Server,
-    /// The same, or that they see its figures.
+    /// Administration of the server, or the role for metrics.
     Metrics,
 }
 
 impl Needs {
-    /// Whether somebody has what is asked, in the server as a whole.
+    /// Checks the requirement against the server.
     pub(crate) fn in_server(self, principal: &Principal) -> Result<(), Refused> {
         match self {
             Needs::Metrics if principal.has_role(METRICS_ROLE) => Ok(()),
@@ -79,9 +79,9 @@ impl Needs {
         }
     }
 
-    /// Whether somebody who was this to a database has what is asked still, with this `_security`, be they a user of this one database. In
-    /// one with channels it decides what they see: a user with fewer rights than before has lost something, though they may still read. So
-    /// has a reader of an ordinary database that has become a replicator database.
+    /// Checks whether a user who had the given access still meets the requirement under this `_security`. In a
+    /// database with channels less access means that the user lost some, though reads are still allowed. The same
+    /// holds for readers of an ordinary database that has become a replicator database.
     pub(crate) fn in_database_as(
         self,
         (before, was_replicator): (Access, bool),
@@ -103,13 +103,13 @@ impl Needs {
                     false => Ok(()),
                 }
             }
-            // Nobody in other databases, and in their own that alone, whatever its `_security` says.
+            // Users of one database have no access to others, and none at all outside of channels.
             Some(is_here) if !is_here || !security.has_channels() => Err(security::not_a_member(principal)),
             Some(_) => self.are_met(principal, Access::Member, security),
         }
     }
 
-    /// Whether it is enough to be this to the database. While it is closed to its users, only that is enough which lets one administer it.
+    /// Checks whether this access meets the requirement. A closed database admits its administrators only.
     fn are_met(self, principal: &Principal, access: Access, security: &SecurityOf) -> Result<(), Refused> {
         self.suffices(principal, access, security.has_channels())?;
         match access {
@@ -126,42 +126,42 @@ impl Needs {
             (_, Access::Admin) | (Needs::Member, Access::Member) => Ok(()),
             (Needs::Member, Access::Nobody) if has_channels => Ok(()),
             (Needs::Whole, Access::Member) if !has_channels => Ok(()),
-            // Strangers are not told that there is such a database.
+            // Anonymous clients must not learn that the database exists.
             (Needs::Whole, _) if has_channels && (access == Access::Member || principal.name.is_some()) => {
                 Err(Refused::new(Kind::Forbidden, "Only administrators may read this."))
             }
             (_, Access::Nobody) => Err(security::not_a_member(principal)),
             (Needs::Admin, Access::Member) => Err(security::not_its_admin(principal)),
             (Needs::Maintainer, Access::Member) => Err(security::not_an_admin()),
-            // Answered above.
+            // Handled above.
             (Needs::Whole, Access::Member) => Err(security::not_a_member(principal)),
         }
     }
 }
 
-/// What a `_security` says; what cannot be read says that the database is the server administrators' alone.
+/// Parses a `_security`. An invalid one leaves the database to administrators of the server.
 pub(crate) fn parsed(security: Option<&[u8]>) -> Security {
     security.and_then(|text| Security::parse_text(text).ok()).unwrap_or_default()
 }
 
-/// What somebody is to a database with this `_security`.
+/// The access that a `_security` gives to a principal.
 pub(crate) fn access(principal: &Principal, name: &str, security: &Security) -> Access {
     if principal.is_admin {
         Access::Admin
     } else if DatabaseKind::of(name) != DatabaseKind::Ordinary && !matches!(name, USERS | REPLICATOR) {
-        // Their documents have rules of their own, which are not kept yet.
+        // Users of one database have rules of their own, outside of `_security`.
         Access::Nobody
     } else {
         security.access(principal)
     }
 }
 
-/// Whether a database is a replicator database: its documents have owners, and other users see no credentials in them.
+/// True for a replicator database: its documents have owners, and other users see no credentials in them.
 fn is_replicator(name: &str, security: &SecurityOf) -> bool {
     name == REPLICATOR || security.is_replicator()
 }
 
-/// Whether the database of a name is a replicator database, or, if it does not exist, would be one. Reads nothing for most names.
+/// Returns whether a database is a replicator database, or would be created as one. Reads nothing for most names.
 pub(crate) async fn asks_for_replications(layer: &Layer, name: &str) -> Result<bool, LayerError> {
     if !is_replicator_name(name) || name.len() > NAME_BYTES_MAX {
         return Ok(name == REPLICATOR);
@@ -173,12 +173,12 @@ pub(crate) async fn asks_for_replications(layer: &Layer, name: &str) -> Result<b
     }
 }
 
-/// Who asks, with what they may do. Cheap to clone.
+/// A standing and what is needed to judge its rights. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Rights {
     pub(crate) standing: Standing,
     pub(crate) users: UserDocuments,
-    /// When it was found out who asks.
+    /// When the standing was established.
     pub(crate) since: Instant,
 }
 
@@ -188,16 +188,13 @@ impl Rights {
         Rights { standing, users, since }
     }
 
-    /// Whether it was found out too long ago who asks.
+    /// True if the standing must be renewed.
     pub(crate) fn are_old(&self) -> bool {
         !matches!(self.standing.rests_on(), RestsOn::Server)
             && self.users.clock().since(self.since) >= IDENTIFIED_WITHIN
     }
 
-    /// Those of the same one as of now.
-    ///
-    /// # Errors
-    /// [`Denied`]: they are nobody any more, or that is not known.
+    /// Renews the standing.
     pub(crate) async fn anew(&self, accounts: &Accounts, fresh: Fresh) -> Result<Rights, Denied> {
         let since = self.users.clock().now();
         let standing = accounts.stands(&self.standing, fresh).await?;
@@ -209,7 +206,7 @@ impl Rights {
         self.standing.principal()
     }
 
-    /// A right in a database, for who has it.
+    /// Grants a right in a database.
     pub(crate) async fn grant<'g>(
         &'g self,
         needs: Needs,
@@ -221,7 +218,7 @@ impl Rights {
         Ok(Granted { rights: self, layer, accounts, name, access, is_replicator })
     }
 
-    /// The user's access to a database, if it is sufficient, and whether it is a replicator database.
+    /// Returns the user's access to a database, if it is sufficient, and whether it is a replicator database.
     async fn judge(
         &self,
         needs: Needs,
@@ -247,7 +244,7 @@ impl Rights {
             found => found?,
         };
         if let Some(is_here) = self.standing.is_user_of(name, found.incarnation()) {
-            // Nobody in other databases, and in their own that alone, whatever its `_security` says.
+            // Users of one database have no access to others, and none at all outside of channels.
             if !is_here || !found.has_channels() {
                 return Err(self.refuse_outsider(layer).await);
             }
@@ -271,7 +268,8 @@ impl Rights {
         }
     }
 
-    /// Whether the account, or the guest for a principal without a name, is an enabled user of a database with channels.
+    /// Returns whether the account is an enabled user of a database with channels. A principal without a name is its
+    /// guest.
     async fn is_user_in(&self, accounts: &Accounts, database: &str) -> Result<bool, LayerError> {
         let account = self.principal().name.as_deref();
         if account == Some("") {
@@ -304,49 +302,49 @@ impl Rights {
     }
 }
 
-/// A right in a database, with what it is asked for: see [`Context::database`](crate::Context::database).
+/// A right in a database, for [`Context::database`](crate::Context::database).
 pub trait Right: sealed::Sealed {
-    /// A database that can do what the right allows, and no more.
+    /// A database that can do what the right allows and no more.
     type Database;
 
-    /// What it asks.
+    /// The requirement.
     #[doc(hidden)]
     const NEEDS: Needs;
 
-    /// The database, for who has the right.
+    /// Creates the database.
     #[doc(hidden)]
     fn given(granted: Granted<'_>) -> Self::Database;
 }
 
-/// To read what is in it, and its figures.
+/// The right to read documents and statistics.
 #[derive(Debug, Clone, Copy)]
 pub struct Read;
 
-/// To read what is not for those who see a part of it, as in a database with channels.
+/// The right to read data that restricted readers of a database with channels do not see.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadWhole;
 
-/// To write documents, local ones and attachments; design documents, for who administers it.
+/// The right to write documents, local documents and attachments. Administrators also write design documents.
 #[derive(Debug, Clone, Copy)]
 pub struct Write;
 
-/// To set it up.
+/// The right to configure the database.
 #[derive(Debug, Clone, Copy)]
 pub struct Administer;
 
-/// To keep it in order.
+/// The right to maintain the database.
 #[derive(Debug, Clone, Copy)]
 pub struct Maintain;
 
-/// To remove documents without a trace.
+/// The right to purge documents.
 #[derive(Debug, Clone, Copy)]
 pub struct Purge;
 
-/// To create and to delete it.
+/// The right to create and to delete the database.
 #[derive(Debug, Clone, Copy)]
 pub struct Own;
 
-/// That somebody has a right in a database.
+/// A granted right.
 pub struct Granted<'g> {
     pub(crate) rights: &'g Rights,
     pub(crate) layer: &'g Layer,
@@ -357,17 +355,17 @@ pub struct Granted<'g> {
 }
 
 impl Granted<'_> {
-    /// What they are to it.
+    /// The user's access to the database.
     pub(crate) fn access(&self) -> Access {
         self.access
     }
 
-    /// Whether the database is a replicator database, or, if it does not exist, would be one.
+    /// True if the database is a replicator database, or would be created as one.
     pub(crate) fn is_replicator(&self) -> bool {
         self.is_replicator
     }
 
-    /// What they see of it.
+    /// The part of the database that the user can read.
     pub(crate) fn reader(&self) -> Reader {
         let reader = self.layer.reader(self.name).asked_by(self.asker());
         if self.name == USERS && self.access != Access::Admin {
@@ -386,7 +384,7 @@ impl Granted<'_> {
         self.layer.database(self.name, self.actor(needs)).asked_by(self.asker())
     }
 
-    /// On whose behalf it is read and written to. Whether that matters, since it has channels, is looked at by whatever does so.
+    /// The user on whose behalf the layer reads and writes. The layer applies it if the database has channels.
     pub(crate) fn asker(&self) -> Asker {
         if let RestsOn::Principal { name, .. } = self.rights.standing.rests_on() {
             return if name.is_empty() { Asker::Guest } else { Asker::Principal(Arc::clone(name)) };
@@ -398,14 +396,14 @@ impl Granted<'_> {
         }
     }
 
-    /// The same to stage data in, which is nobody's until a document has it: who that is may change meanwhile.
+    /// The database for staged data, which belongs to no document yet: the user may change before one takes it.
     pub(crate) fn staging(&self) -> Database {
         let held = Held { access: Access::Member, ..self.held(Needs::Member) };
         let user = User { fence: None, setting: None, ..self.rights.user() };
         self.layer.database(self.name, user.through(Arc::new(held))).asked_by(self.asker())
     }
 
-    /// Whether design documents may be written.
+    /// The refusal of design documents, if any.
     pub(crate) fn designs(&self) -> Result<(), Refusal> {
         match self.access {
             Access::Admin => Ok(()),
@@ -413,7 +411,7 @@ impl Granted<'_> {
         }
     }
 
-    /// What documents of `_users` go through.
+    /// The rules for documents of `_users`.
     pub(crate) fn entering(&self) -> Option<Entering> {
         let rights = self.rights;
         (self.name == USERS).then(|| rights.users.written_by(rights.principal(), self.access))
@@ -432,15 +430,15 @@ impl Granted<'_> {
     }
 }
 
-/// What was granted, to be judged again by the `_security` of the moment in which something is written.
+/// A grant, judged again by the `_security` at the commit.
 #[derive(Debug)]
 struct Held {
     standing: Standing,
     needs: Needs,
     name: String,
     access: Access,
-    /// Whether a write of documents was prepared for a replicator database, with owners set. A database of the other kind refuses it.
-    /// `None`: the database's kind does not matter.
+    /// Whether the write was prepared for a replicator database, with owners set. A database of the other kind
+    /// refuses it. `None`: either kind will do.
     as_replicator: Option<bool>,
 }
 
@@ -456,12 +454,12 @@ impl Gate for Held {
         }
         let access = match self.standing.is_user_of(&self.name, security.incarnation()) {
             Some(false) => return Err(Refusal::UserChanged),
-            // What they may write is said by the database's function.
+            // The sync function decides what the user may write.
             Some(true) => Access::Nobody,
             None => access(principal, &self.name, &security.parsed(parsed)),
         };
         self.needs.are_met(principal, access, security).map_err(refusal)?;
-        // What was let by as an administrator's, design documents among it, is to be judged anew as a member's.
+        // Edits that were allowed for an administrator, such as design documents, must be judged as a member's.
         if self.access == Access::Admin && access != Access::Admin { Err(Refusal::UserChanged) } else { Ok(()) }
     }
 }
@@ -536,12 +534,12 @@ impl Right for Own {
     }
 }
 
-/// Why somebody may not write design documents.
+/// The refusal of a design document.
 fn no_designs(principal: &Principal) -> Refusal {
     refusal(security::not_its_admin(principal))
 }
 
-/// As the layer has it.
+/// Converts a refusal to the layer's type.
 pub(crate) fn refusal(Refused { kind, reason }: Refused) -> Refusal {
     match kind {
         Kind::NotFound => Refusal::DocumentNotFound(NotFound::Missing),
@@ -552,7 +550,7 @@ pub(crate) fn refusal(Refused { kind, reason }: Refused) -> Refusal {
 }
 
 mod sealed {
-    /// Nobody else makes rights.
+    /// Keeps other crates from implementing `Right`.
     pub trait Sealed {}
 
     impl Sealed for super::Read {}

@@ -1,7 +1,7 @@
-//! Compiles and matches the selectors of feeds and queries. Slow work runs on threads for blocking work, not on the runtime's.
+//! Compiles and matches the selectors of feeds and queries. Slow work runs on blocking threads.
 //!
-//! A few such pieces of work run in parallel, in turns by address and by database. The work owns its turn, not the request: a
-//! dropped request stops its work, and the turn ends with that.
+//! A few such tasks run in parallel, in turns by address and by database. The work owns its turn, not the request: a
+//! dropped request stops its work, and the turn ends then.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,43 +18,43 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::json_out;
 use crate::turns::{Origin, Slice, Turns};
 
-/// Selectors that are compiled at once.
+/// The most selectors that are compiled in parallel.
 const COMPILED_AT_ONCE: usize = 2;
 
 /// The most requests that wait for a turn to compile.
 const COMPILING_WAITING_MAX: usize = 1_024;
 
-/// Pages of documents that are matched at once, of those that take long.
+/// The most pages of documents that are matched in parallel on blocking threads.
 const MATCHED_AT_ONCE: usize = 2;
 
-/// A page takes long beyond so many bytes, times the selector's weight: some milliseconds.
+/// The largest product of a page's bytes and the selector's weight that is matched at once: some milliseconds.
 const SHORT_WORK: usize = 500_000;
 
-/// A document of more bytes is not matched in between: its tree is counted.
+/// The largest document that is matched at once, in bytes; the memory of a larger one's tree is reserved.
 const SHORT_DOCUMENT_BYTES: usize = 64 << 10;
 
-/// What the trees of documents take that are matched apart, all together. The largest document's fits.
+/// The memory for trees of documents that are matched on blocking threads. The largest document's tree fits.
 const TREES_BYTES_MAX: usize = 256 << 20;
 
-/// The unit in which that is given out.
+/// The unit of that memory.
 const PERMIT_BYTES: usize = 1024;
 
-/// Why a selector is not compiled, or not matched.
+/// The reason why a selector is not compiled or not matched.
 #[derive(Debug, thiserror::Error)]
 pub enum SelectorError {
-    /// It is none, or beyond its bounds.
+    /// The selector is invalid or exceeds its bounds.
     #[error("{}", invalid(.0))]
     Invalid(InvalidSelector),
     /// The queue for turns is full.
     #[error("Too many selectors are being compiled or matched")]
     Busy,
-    /// A document is too much for it, or nobody waits for it.
+    /// A document exceeds the selector's bounds, or the request was dropped.
     #[error(transparent)]
     Exhausted(Exhausted),
-    /// The work ended before its end.
+    /// The work panicked or was cancelled.
     #[error("{0}")]
     BrokenOff(String),
-    /// The server ends.
+    /// The server stops.
     #[error("{}", LayerError::ShuttingDown)]
     ShuttingDown,
 }
@@ -68,7 +68,7 @@ fn invalid(error: &InvalidSelector) -> String {
     }
 }
 
-/// How selectors are compiled and matched.
+/// Options of compiling and matching selectors.
 #[derive(Clone)]
 pub struct SelectorOptions {
     /// Called at the beginning of each turn, on its thread. For tests, which block it.
@@ -87,7 +87,7 @@ impl fmt::Debug for SelectorOptions {
     }
 }
 
-/// What selectors are compiled and matched with. Cheap to clone; made once.
+/// Compiles and matches selectors. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Selectors {
     compiling: Arc<Turns>,
@@ -97,16 +97,14 @@ pub(crate) struct Selectors {
 }
 
 impl Selectors {
-    /// None is compiled or matched yet.
     pub(crate) fn new(options: SelectorOptions) -> Selectors {
         let compiling = Turns::new(COMPILED_AT_ONCE, COMPILING_WAITING_MAX);
-        // A change is matched for all its followers at once, and none of these is cut: connections bound them.
+        // One match of a change serves all its followers, so none is refused: connections bound them.
         let matching = Turns::new(MATCHED_AT_ONCE, usize::MAX);
         let trees = Arc::new(Semaphore::new(TREES_BYTES_MAX / PERMIT_BYTES));
         Selectors { compiling, matching, trees, options }
     }
 
-    /// Returns the metrics of both kinds of turns.
     pub(crate) fn families(&self) -> Vec<Family> {
         let mut waiting =
             Family::new("flatbed_selectors_waiting", "Selectors that wait for a turn, by kind of work.", Kind::Gauge);
@@ -120,13 +118,11 @@ impl Selectors {
         vec![waiting, turns]
     }
 
-    /// Whether any page waits for a turn to match.
+    /// True if a page waits for a turn to match.
     pub(crate) fn has_waiting(&self) -> bool {
         self.matching.waiting() > 0
     }
 
-    /// Compiles a selector.
-    ///
     /// # Errors
     /// [`SelectorError`], all but [`SelectorError::Exhausted`].
     pub(crate) async fn compile(&self, origin: Origin, selector: Value<'static>) -> Result<Selecting> {
@@ -135,7 +131,7 @@ impl Selectors {
         Ok(Selecting { selector, selectors: self.clone(), origin })
     }
 
-    /// Reads a request that has selectors in it, which are compiled.
+    /// Parses a request that contains selectors.
     ///
     /// # Errors
     /// [`SelectorError`], all but [`SelectorError::Exhausted`].
@@ -153,8 +149,8 @@ impl Selectors {
         self.apart(&self.compiling, origin, move |stop| read(&request, stop)).await
     }
 
-    /// Carries out work that takes long as it goes through a whole selector again and again, on a thread of its own when it has a
-    /// turn. It is told when to stop.
+    /// Plans on a blocking thread in one turn: planning passes over the whole selector again and again. The work can
+    /// ask whether to stop.
     ///
     /// # Errors
     /// [`SelectorError::Busy`], [`SelectorError::BrokenOff`].
@@ -166,20 +162,20 @@ impl Selectors {
         self.apart(&self.compiling, origin, work).await
     }
 
-    /// How many turns to match have begun.
+    /// The number of turns to match that have begun.
     #[cfg(test)]
     pub(crate) fn match_turns(&self) -> u64 {
         self.matching.begun()
     }
 
-    /// How many turns to compile have begun, plans included.
+    /// The number of turns to compile that have begun, plans included.
     #[cfg(test)]
     pub(crate) fn compile_turns(&self) -> u64 {
         self.compiling.begun()
     }
 
-    /// Works on documents given as JSON text, each with its tree in memory meanwhile; `weight`: about how much is done for a
-    /// byte.
+    /// Runs `work` on documents given as JSON text, each parsed to a tree meanwhile; `weight` is the approximate cost
+    /// per byte.
     ///
     /// # Errors
     /// Those of `work`, [`SelectorError::BrokenOff`].
@@ -286,7 +282,7 @@ fn tree_memory(trees: &Arc<Semaphore>) -> impl Fn(usize) -> Option<OwnedSemaphor
     }
 }
 
-/// Whether work on documents of so many bytes takes some milliseconds at most.
+/// True if work on documents of these sizes takes at most some milliseconds.
 fn is_short(weight: usize, documents: impl Iterator<Item = usize>) -> bool {
     let (mut all, mut largest) = (0_usize, 0);
     for bytes in documents {
@@ -295,7 +291,7 @@ fn is_short(weight: usize, documents: impl Iterator<Item = usize>) -> bool {
     largest <= SHORT_DOCUMENT_BYTES && all.saturating_mul(weight) <= SHORT_WORK
 }
 
-/// The fields of documents that a feed shows. Cheap to clone.
+/// A projection of a feed's documents to fields. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Projection {
     fields: Arc<[Field]>,
@@ -316,7 +312,7 @@ impl Projection {
         let mut text = Vec::new();
         json_out::document(document, &mut text);
         let fields = self.fields.clone();
-        // The cost of a field is the members that it passes.
+        // The cost of a field is the members that are skipped to reach it.
         let weight = fields.len().max(1);
         let projected = self.selectors.each(&self.origin, weight, vec![text], move |value, _| {
             let mut text = Vec::new();
@@ -337,7 +333,7 @@ pub struct Selecting {
 }
 
 impl Selecting {
-    /// The rows whose documents are selected.
+    /// Returns the rows whose documents match.
     ///
     /// # Errors
     /// [`SelectorError::Exhausted`], [`SelectorError::BrokenOff`].
@@ -363,7 +359,7 @@ impl Selecting {
         Ok(passed)
     }
 
-    /// As [`Selecting::pass`], where that is short.
+    /// As [`Selecting::pass`], for short work.
     ///
     /// # Errors
     /// [`SelectorError::Exhausted`].
@@ -374,7 +370,7 @@ impl Selecting {
         Ok(passed)
     }
 
-    /// Whether it takes some milliseconds at most.
+    /// True if the rows take at most some milliseconds.
     pub(crate) fn is_short<R: Row>(&self, rows: &[R]) -> bool {
         let bytes = |document: &Document| {
             let attachments = document.attachments.iter().map(|attachment| attachment.name.len() + 200).sum::<usize>();
@@ -384,12 +380,12 @@ impl Selecting {
     }
 }
 
-/// What a selector lets through, or does not.
+/// A row that a selector judges.
 pub(crate) trait Row: Send + 'static {
-    /// The document that is asked about.
+    /// The document to match.
     fn document(&self) -> Option<&Document>;
 
-    /// Nothing is asked about a document that is lost.
+    /// The row's kind: a row of a lost document passes without a match.
     fn kind(&self) -> RowKind;
 }
 
@@ -416,7 +412,7 @@ impl Row for Arc<TailRow> {
     }
 }
 
-/// A selector that matches rows, and what interrupts it. `acquire` waits for the memory of a document's tree.
+/// A selector that matches rows within a slice. `acquire` waits for the memory of a document's tree.
 struct Matching<'m, A> {
     selector: &'m Selector,
     acquire: A,
@@ -425,8 +421,8 @@ struct Matching<'m, A> {
 }
 
 impl<P, A: Fn(usize) -> P> Matching<'_, A> {
-    /// Moves the rows whose documents are selected from `left` to `passed`, until the slice is over. If that is inside a document, its
-    /// row stays in `left`, and `progress` is where its match resumes.
+    /// Moves the matching rows from `left` to `passed` until the slice is over. If it ends inside a document, the row
+    /// stays in `left`, and `progress` tells where the match resumes.
     fn pass<R: Row>(
         &self,
         left: &mut std::vec::IntoIter<R>,
@@ -449,11 +445,11 @@ impl<P, A: Fn(usize) -> P> Matching<'_, A> {
         Ok(())
     }
 
-    /// Whether a document is selected; `None`: the match has paused. The document is parsed for each slice of its match, so that no tree
-    /// is held meanwhile.
+    /// Returns whether a document matches; `None`: the match has paused. Each slice parses the document again, so
+    /// that no tree is kept between slices.
     fn matches(&self, document: &Document, progress: &mut Progress) -> Result<Option<bool>> {
         let mut text = Vec::new();
-        // Deleted leaves may have been read for others.
+        // Deleted leaves may have been read for other followers.
         match document.deleted_conflicts.is_some() {
             true => json_out::document(&Document { deleted_conflicts: None, ..document.clone() }, &mut text),
             false => json_out::document(document, &mut text),
@@ -491,7 +487,7 @@ mod tests {
         Selectors::new(SelectorOptions::default())
     }
 
-    /// Requests that end before their work does start no further work.
+    /// A dropped request starts no further work.
     #[tokio::test]
     async fn turns_belong_to_the_work() {
         let (selectors, origin) = (selectors(), origin());
@@ -503,7 +499,7 @@ mod tests {
                 begun.fetch_add(1, Ordering::SeqCst);
                 drop(turn.blocking_lock());
             });
-            // Its client hangs up.
+            // The client hangs up.
             assert!(tokio::time::timeout(Duration::from_millis(2), work).await.is_err());
         }
         until("two are at work", async || begun.load(Ordering::SeqCst) >= 2).await;
@@ -548,7 +544,7 @@ mod tests {
         assert_eq!(passed.iter().map(|row| row.kind).collect::<Vec<_>>(), [RowKind::Lost]);
     }
 
-    /// Trees of documents are up to 32 times their texts.
+    /// A document's tree takes up to 32 times the bytes of its text.
     #[tokio::test]
     async fn trees_of_large_documents_wait_for_room() {
         let selectors = selectors();
@@ -563,7 +559,7 @@ mod tests {
         drop(taken);
         assert_eq!(waits.await.unwrap().len(), 1);
         assert_eq!(selectors.trees.available_permits(), TREES_BYTES_MAX / PERMIT_BYTES);
-        // The largest has all of it.
+        // The largest document takes all of it.
         assert_eq!(selecting.pass(rows(4_000_000)).await.unwrap().len(), 1);
     }
 
@@ -581,7 +577,7 @@ mod tests {
         }
     }
 
-    /// Here a slice is one document.
+    /// A slice is one document in tests.
     #[tokio::test]
     async fn a_page_has_a_turn_for_each_slice() {
         let (selectors, origin) = (selectors(), origin());
@@ -600,7 +596,7 @@ mod tests {
         assert_eq!((done.unwrap(), selectors.matching.begun()), (vec![true; 3], 9));
     }
 
-    /// Its slice is one of work: about a million steps. Each of the regular expressions takes 1.6 million on 100 kB.
+    /// A slice is about a million steps. Each of the regular expressions takes 1.6 million steps on 100 kB.
     #[tokio::test]
     async fn a_large_document_gives_its_turn_up() {
         let (mut selectors, origin) = (selectors(), origin());
@@ -622,7 +618,7 @@ mod tests {
         assert_eq!(selectors.matching.begun(), 3);
         drop(turn);
         assert_eq!(soon(large).await.unwrap().unwrap().len(), 1);
-        // Alone it matches to the end in one turn.
+        // Without other work it matches to the end in one turn.
         assert_eq!(selectors.matching.begun(), 4);
     }
 

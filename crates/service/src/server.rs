@@ -1,4 +1,4 @@
-//! The server in the hands of one of its administrators.
+//! The server, as granted to its administrators.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::configuration::{ChangeError, ChangedBy, Configuration};
 use crate::given::AGAIN_MAX;
 use crate::rights::{Denied, Needs, Rights, refusal};
 
-/// What is the server's, for its administrators.
+/// Server-wide state and settings, for administrators.
 #[derive(Clone)]
 pub struct ServerAdministration<'c> {
     pub(crate) layer: &'c Layer,
@@ -24,7 +24,7 @@ pub struct ServerAdministration<'c> {
     pub(crate) rights: Rights,
 }
 
-/// Which databases there are.
+/// The list of databases.
 #[derive(Clone, Copy)]
 pub struct Databases<'c> {
     pub(crate) layer: &'c Layer,
@@ -32,16 +32,13 @@ pub struct Databases<'c> {
 
 impl Databases<'_> {
     /// See [`Layer::all_databases`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn all_databases(&self, range: &NameRange) -> Result<Vec<String>> {
         self.layer.all_databases(range).await
     }
 }
 
-/// Lets by whoever administers the server.
+/// Allows writes to administrators of the server.
 #[derive(Debug)]
 struct OfServer(Principal);
 
@@ -52,15 +49,16 @@ impl Gate for OfServer {
 }
 
 impl<'c> ServerAdministration<'c> {
-    /// The settings that may change while it serves.
+    /// The settings that may change at run time.
     pub fn configuration(&self) -> &'c Configuration {
         self.configuration
     }
 
-    /// Stores a setting, on behalf of who asks: see [`Configuration::set`]. `from`: where they are, for the log.
+    /// Stores a setting on behalf of the principal: see [`Configuration::set`]. `from` is the client's address, for
+    /// the log.
     ///
     /// # Errors
-    /// As there; that they administer the server no longer when it is stored.
+    /// As there; a refusal if the principal no longer administers the server.
     #[boxed]
     pub async fn set(
         &self,
@@ -73,9 +71,6 @@ impl<'c> ServerAdministration<'c> {
     }
 
     /// Removes a stored setting: see [`Configuration::remove`].
-    ///
-    /// # Errors
-    /// As of [`ServerAdministration::set`].
     #[boxed]
     pub async fn remove(
         &self,
@@ -86,7 +81,8 @@ impl<'c> ServerAdministration<'c> {
         self.change(section, key, None, from).await
     }
 
-    /// Changes a setting, without a text removes it; and once more as who they are then where what their right rests on has changed.
+    /// Changes a setting, or removes it if there is no text. Retries once with renewed rights if their basis has
+    /// changed.
     async fn change(
         &self,
         section: &str,
@@ -151,18 +147,12 @@ impl<'c> ServerAdministration<'c> {
     }
 
     /// Returns the names of the current replicator databases beside `_replicator`, sorted. See [`Layer::replicator_databases`].
-    ///
-    /// # Errors
-    /// Those of the storage.
     #[boxed]
     pub async fn replicator_databases(&self) -> Result<Vec<Arc<str>>> {
         self.layer.replicator_databases().names().await
     }
 
     /// See [`Layer::newest_database_update`].
-    ///
-    /// # Errors
-    /// As there.
     #[boxed]
     pub async fn newest_database_update(&self) -> Result<Seq> {
         self.layer.newest_database_update().await

@@ -1,7 +1,7 @@
-//! Who makes a request: by the cookie of a session, a proxy's word, a token, or a name and a password.
+//! Sign-in: by a session cookie, a proxy's assertion, a token, or a name and a password.
 //!
-//! In this order, as in CouchDB; the first that finds somebody decides. Only a password that is not remembered costs more
-//! than a look into memory: it is checked in a line, one at a time.
+//! The methods are tried in this order, as in CouchDB; the first that applies decides. Only a password that is not
+//! remembered costs more than a memory lookup: passwords are checked one at a time, in a queue.
 
 mod audit;
 mod checks;
@@ -30,29 +30,29 @@ use audit::{Audit, Way, Why};
 pub use checks::CheckOptions;
 use checks::{Checks, Outcome};
 
-/// Credentials known to be right.
+/// The most credentials that are remembered as right.
 const KNOWN_MAX: usize = 10_000;
 
-/// Tokens known to be right, and for how many seconds at most.
+/// The most tokens that are remembered as valid, and the longest time, in seconds.
 const TOKENS_MAX: usize = 10_000;
 const TOKENS_LIFETIME_S: u64 = 300;
 
-/// How often a password is checked for one request: once more where the account has changed since it was read.
+/// The most password checks for one request: a second one if the account has changed since it was read.
 const CHECKS_OF_ONE_MAX: usize = 2;
 
-/// Longer names are nobody's: no document can be called so.
+/// The longest name that is looked up, in bytes: no document id is longer.
 const NAME_BYTES_MAX: usize = 2_048;
 
-/// Who has signed in with a session.
+/// A session that has begun.
 #[derive(Debug, Clone)]
 pub struct SessionBegun {
-    /// Who it is.
+    /// The signed-in principal.
     pub principal: Principal,
     /// The value of the answer's `set-cookie` header.
     pub set_cookie: String,
 }
 
-/// Finds out who makes a request.
+/// Identifies principals.
 #[derive(Debug)]
 pub(crate) struct SignIn {
     pub(crate) accounts: Arc<Accounts>,
@@ -65,7 +65,7 @@ pub(crate) struct SignIn {
     audit: Arc<Audit>,
 }
 
-/// A layer, which has no text of its own.
+/// A layer with a `Debug` implementation.
 struct LayerOf(Layer);
 
 impl std::fmt::Debug for LayerOf {
@@ -74,7 +74,7 @@ impl std::fmt::Debug for LayerOf {
     }
 }
 
-/// Failures, counted by these settings.
+/// The lock-out state, with the settings that it counts by.
 #[derive(Debug)]
 struct Counted {
     by: flatbed_auth::lockout::Options,
@@ -106,12 +106,11 @@ impl SignIn {
         self.layer.0.clock()
     }
 
-    /// The present, in seconds since 1970.
+    /// The current time, in seconds since 1970.
     fn now_s(&self) -> u64 {
         self.clock().unix_seconds()
     }
 
-    /// What is measured.
     pub(crate) fn families(&self) -> Vec<Family> {
         let mut families = self.audit.counts.families();
         let waiting = self.checks.waiting() as f64;
@@ -121,7 +120,7 @@ impl SignIn {
         families
     }
 
-    /// Who makes a request. Without administrators everyone is one.
+    /// Identifies the principal of a request. Without administrators every client is one.
     pub(crate) async fn identify(&self, claims: &Claims<'_>) -> Result<Identified, SignInError> {
         if let Some(standing) = self.accounts.open() {
             return Ok(Identified { standing, set_cookie: None });
@@ -151,7 +150,7 @@ impl SignIn {
         Ok(Identified { standing: standing.unwrap_or_else(Standing::anonymous), set_cookie: None })
     }
 
-    /// Begins a session for who has this name and password.
+    /// Begins a session by name and password.
     pub(crate) async fn begin_session(
         &self,
         credentials: &Credentials,
@@ -169,12 +168,12 @@ impl SignIn {
         Ok(SessionBegun { principal, set_cookie })
     }
 
-    /// The value of a `set-cookie` header that takes the cookie away.
+    /// Returns the `set-cookie` value that clears the cookie.
     pub(crate) fn end_session(&self, is_secure: bool) -> String {
         self.attributes(is_secure).set_cookie("", self.now_s())
     }
 
-    /// Which ways there are to sign in, in the order in which they are looked at.
+    /// The enabled sign-in methods, in the order in which they are tried.
     pub(crate) fn handlers(&self) -> Vec<&'static str> {
         let auth = &self.configuration.now().auth;
         let has_proxy = !auth.proxy.peers.is_empty();
@@ -183,8 +182,8 @@ impl SignIn {
         all.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect()
     }
 
-    /// Hashes a new password, in the line in which passwords are checked. It counts as an attempt of the address, as a wrong
-    /// password does, unless an administrator asks: who registers users all the time stands behind who does not.
+    /// Hashes a new password, in the queue of password checks. It counts as an attempt of the address, as a wrong
+    /// password does, unless an administrator asks: an address that registers many users queues behind the others.
     pub(crate) async fn hash(
         &self,
         password: &str,
@@ -193,7 +192,7 @@ impl SignIn {
         is_admin: bool,
     ) -> Result<PasswordHash, SignInError> {
         let (told, made) = tokio::sync::oneshot::channel();
-        // Each is made for itself: equal ones have other salts.
+        // No two hashes share a salt, so each is computed.
         let mut random = [0; SALT_BYTES];
         getrandom::fill(&mut random).map_err(|_| flatbed_layer::Error::NoRandomness)?;
         let key = digest_of("hash", &[&hex(&random)]);
@@ -224,7 +223,7 @@ impl SignIn {
         self.attributes(is_secure).set_cookie(&value, now)
     }
 
-    /// By the cookie of a session; `None`: it is nobody's.
+    /// Signs in by a session cookie; `None`: the session is invalid or has ended.
     async fn by_cookie(&self, value: &str, claims: &Claims<'_>) -> Result<Option<Identified>, SignInError> {
         let Some(session) = Session::parse(value)? else { return Ok(None) };
         if session.name().len() > NAME_BYTES_MAX || session.name().is_empty() {
@@ -248,8 +247,8 @@ impl SignIn {
                 let standing = found.standing(account, SignedIn::Cookie);
                 return Ok(Some(Identified { standing, set_cookie }));
             }
-            // It may be newer than what is remembered: of another password, user or secret. Nothing says so of what could not
-            // have been right anyway.
+            // The session may be newer than the cached account or secrets. A session that has timed out needs no
+            // fresh lookup.
             if !session.is_in_time(now, timeout_s) {
                 return Ok(None);
             }
@@ -258,7 +257,7 @@ impl SignIn {
         Ok(None)
     }
 
-    /// By what a proxy says.
+    /// Signs in by a proxy's assertion.
     async fn by_proxy(&self, claims: &Claims<'_>, auth: &AuthSettings) -> Result<Option<Standing>, SignInError> {
         let Some(claim) = &claims.proxy else { return Ok(None) };
         let is_named = claims.connection.is_some_and(|peer| auth.proxy.peers.contains(Some(peer)));
@@ -274,7 +273,7 @@ impl SignIn {
         }))
     }
 
-    /// By a token, if there are keys for any.
+    /// Signs in by a token, if there are keys.
     async fn by_token(&self, authorization: &str, claims: &Claims<'_>) -> Result<Option<Standing>, SignInError> {
         let Some(token) = jwt::token_in(authorization) else { return Ok(None) };
         let keys = self.accounts.keys().await;
@@ -298,7 +297,7 @@ impl SignIn {
         Ok(Some(Standing::new(verified.principal, rests_on)))
     }
 
-    /// By a name and a password.
+    /// Signs in by a name and a password.
     async fn by_password(
         &self,
         credentials: &Credentials,
@@ -341,7 +340,7 @@ impl SignIn {
             if name.len() > NAME_BYTES_MAX {
                 break;
             }
-            // Perhaps it was changed less than a second ago, at another process.
+            // Another process may have changed the account less than a second ago.
             let now = self.accounts.find(name, Fresh::Since(came)).await?.within(iterations_max);
             let is_same = now.account.as_ref().map(Account::hash) == found.account.as_ref().map(Account::hash);
             found = now;
@@ -357,7 +356,7 @@ impl SignIn {
         Err(Refused::wrong_password().into())
     }
 
-    /// Checks a password when its turn has come. Who is locked out by then is not checked.
+    /// Checks a password when its turn comes, unless the address is locked out by then.
     async fn check(&self, credentials: &Credentials, digest: Digest, hash: &PasswordHash, network: Network) -> Outcome {
         let options = self.configuration.now().auth.lockout;
         let Credentials { name, password } = credentials.clone();
@@ -375,12 +374,12 @@ impl SignIn {
         let key = [digest.as_slice(), hash.salt().as_bytes()].concat();
         let key = digest_of("check", &[&hex(&key), &format!("{network:?}")]);
         let work = move || {
-            // Others may have failed while this one waited.
+            // Other attempts may have failed while this one waited.
             let verdict = lock(&lockout).lockout.judge(&name, hash.salt(), network, checks.now_ms());
             match verdict {
                 Verdict::LockedOut => return Outcome::LockedOut,
                 Verdict::Suspicious => {
-                    tracing::warn!(target: audit::TARGET, ?network, "passwords are tried again and again");
+                    tracing::warn!(target: audit::TARGET, ?network, "too many wrong passwords for a name from this address");
                 }
                 Verdict::Allowed => {}
             }
@@ -394,7 +393,7 @@ impl SignIn {
         self.checks.ask(network, key, work).await
     }
 
-    /// Makes a weaker hash anew once its password has proved right, when nothing else is to be done.
+    /// Replaces a weaker hash after its password was right, when the queue is empty.
     fn rehash(&self, found: &Found, hash: &PasswordHash, password: &str) {
         let Some(rev) = found.rev.clone().filter(|_| !found.is_admin) else { return };
         let Some(account) = &found.account else { return };
@@ -407,14 +406,14 @@ impl SignIn {
             let new = hash.rehash(&password);
             runtime.spawn(async move {
                 if let Err(error) = write_rehashed(&layer, &name, rev, &hash, &new).await {
-                    tracing::debug!(%error, "a hash of a password was not made anew");
+                    tracing::debug!(%error, "a password was not rehashed");
                 }
             });
         });
     }
 }
 
-/// Who proved the password lets the server write what follows from it, whatever `_security` says.
+/// Allows the write of a new hash, whatever `_security` says: the client has proved the password.
 #[derive(Debug)]
 struct Rehash;
 
@@ -424,8 +423,7 @@ impl Gate for Rehash {
     }
 }
 
-/// Writes a hash in the place of a weaker one, in the revision that was read; where that is not the winner any more, it is
-/// left.
+/// Replaces a weaker hash in the revision that was read. Does nothing if that is no longer the winner.
 async fn write_rehashed(
     layer: &Layer,
     name: &str,
@@ -439,7 +437,7 @@ async fn write_rehashed(
     let body = json::parse(&text, &Limits::default());
     let Ok(body @ Value::Object(_)) = body else { return Ok(()) };
     let is_old = PasswordHash::of_document(&body).ok().flatten().as_ref() == Some(old);
-    // Its attachments would go with the edit: there are none in user documents.
+    // The edit would drop attachments, which user documents do not have.
     if document.rev != rev || !is_old || !document.attachments.is_empty() {
         return Ok(());
     }
@@ -462,7 +460,7 @@ fn standing_of(found: &Found, signed_in: SignedIn) -> Option<Standing> {
     Some(found.standing(found.account.as_ref()?, signed_in))
 }
 
-/// Of the secrets those that still count: the one that signs, and those before it until the last session that they have
+/// Returns the secrets that are still valid: the one that signs, and earlier ones until the last session that they
 /// signed has ended.
 fn counting(secrets: &[SigningSecret], timeout_s: u64, now_s: u64) -> Vec<Secret> {
     let now_ms = now_s.saturating_mul(1_000);
@@ -473,12 +471,12 @@ fn counting(secrets: &[SigningSecret], timeout_s: u64, now_s: u64) -> Vec<Secret
     secrets.iter().filter(counts).map(|secret| Secret::new(secret.bytes.clone())).collect()
 }
 
-/// Where a client comes from, for turns and lock-out. Those without an address are one.
+/// Returns a client's network, for turns and lock-out. All clients without an address share one.
 pub(crate) fn network(peer: Option<IpAddr>) -> Network {
     Network::from(peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED)))
 }
 
-/// Of texts, so that no two lists of them have the same one.
+/// Hashes a list of texts without ambiguity.
 fn digest_of(what: &str, texts: &[&str]) -> Digest {
     let mut all = what.to_owned();
     for text in texts {

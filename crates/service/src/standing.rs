@@ -1,4 +1,4 @@
-//! Who makes a request, and what their rights rest on.
+//! The principal of a request, and the basis of its rights.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use flatbed_layer::{RevId, SettingFence, UserFence};
 
 use crate::configuration::ProxySettings;
 
-/// What a request says of who makes it.
+/// The credentials in a request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Claims<'a> {
     /// The header `authorization`.
@@ -19,83 +19,84 @@ pub struct Claims<'a> {
     pub cookie: Option<&'a str>,
     /// The headers of proxy authentication.
     pub proxy: Option<proxy::Claim<'a>>,
-    /// Where the client is: behind a proxy that is named, as that says. `None`: in this process.
+    /// The client's address, or the address asserted by a trusted proxy. `None`: this process.
     pub peer: Option<IpAddr>,
-    /// The other end of the connection, which no header can say.
+    /// The address of the connection, which headers cannot change.
     pub connection: Option<IpAddr>,
-    /// Whether the client's connection is encrypted: whether a cookie is sent on such alone.
+    /// True if the client's connection is encrypted, so that its cookie gets the attribute `Secure`.
     pub is_secure: bool,
 }
 
 impl Claims<'_> {
-    /// The name and password of a request that claims nothing else.
+    /// The name and password of a request without other credentials.
     pub(crate) fn basic_alone(&self) -> Option<Credentials> {
         let is_alone = self.cookie.is_none() && self.proxy.is_none();
         Credentials::of_header(self.authorization.filter(|_| is_alone)?).ok().flatten()
     }
 }
 
-/// What a request's or a feed's rights rest on.
+/// The basis of the rights of a request or of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RestsOn {
-    /// Nobody has claimed to be anybody.
+    /// No credentials: anonymous.
     Nothing,
-    /// There is no administrator by name: everyone is one.
+    /// No administrator exists by name, so every client is one.
     OpenServer,
-    /// The server itself asks.
+    /// The server itself.
     Server,
     /// An administrator of the configuration.
     Admin {
-        /// Their name.
+        /// The administrator's name.
         name: String,
-        /// The salt of their hash: another password has another one.
+        /// The salt of the hash, which changes with the password.
         salt: String,
-        /// The winner of the user document of that name which adds roles.
+        /// The winning revision of the user document of that name, which adds roles.
         rev: Option<RevId>,
     },
     /// A user document.
     Document {
-        /// Their name.
+        /// The account's name.
         name: String,
-        /// The salt of their hash.
+        /// The salt of the hash.
         salt: String,
-        /// The winner as of which it was read.
+        /// The winning revision that was read.
         rev: RevId,
-        /// Where the account began ([`Document::born`](flatbed_layer::Document::born)): names are given again.
+        /// The first revision of the account ([`Document::born`](flatbed_layer::Document::born)), since a name may be
+        /// reused.
         born: RevId,
     },
     /// A JSON Web Token.
     Token {
-        /// When it ends, in seconds since 1970.
+        /// Its end, in seconds since 1970.
         ends: Option<u64>,
-        /// The key that has verified it.
+        /// The key that verified it.
         by: VerifiedBy,
     },
-    /// A proxy's word.
+    /// The assertion of a trusted proxy.
     Proxy,
-    /// A user of one database that has channels, or its guest: nobody anywhere else, whatever they are called.
+    /// A user of one database with channels, or its guest. It has no rights in other databases.
     Principal {
         /// The database's name.
         database: Arc<str>,
-        /// Tells it from others that had its name.
+        /// The database's incarnation, since a name may be reused.
         incarnation: u64,
-        /// The user's; the guest's is empty.
+        /// The user's name; empty for the guest.
         name: Arc<str>,
-        /// The user's, when they signed in: it goes up with another password, and where they are disabled.
+        /// The user's generation at sign-in. It increases with a new password and when the user is disabled.
         generation: u64,
-        /// The session that they signed in with, if they did so with one.
+        /// The session, if the user signed in with one.
         session: Option<SessionHash>,
     },
 }
 
-/// Who makes a request, with what that rests on. Cheap to clone.
+/// A principal and the basis of its rights. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Standing {
     principal: Principal,
     rests_on: Arc<RestsOn>,
-    /// Of a proxy's word, the settings by which it was believed.
+    /// The settings by which a proxy's assertion was trusted.
     proxy: Option<Arc<ProxySettings>>,
-    /// Of a right that rests on what is stored of administrators, what that was.
+    /// The stored setting of administrators that a right rests on.
     setting: Option<Arc<SettingFence>>,
 }
 
@@ -104,22 +105,23 @@ impl Standing {
         Standing { principal, rests_on: Arc::new(rests_on), proxy: None, setting: None }
     }
 
-    /// Whom a proxy has vouched for.
+    /// A user asserted by a trusted proxy.
     pub(crate) fn of_proxy(principal: Principal, settings: &ProxySettings) -> Standing {
         Standing { proxy: Some(Arc::new(settings.clone())), ..Standing::new(principal, RestsOn::Proxy) }
     }
 
-    /// Whether whom a proxy has vouched for would still be believed to be that by these settings.
+    /// True if these settings still trust the proxy's assertion.
     pub(crate) fn is_vouched_for(&self, settings: &ProxySettings) -> bool {
         !settings.peers.is_empty() && self.proxy.as_deref() == Some(settings)
     }
 
-    /// A user of one database. Their name is not that of a principal: it is no account's, and no member's of a `_security`.
+    /// A user of one database. Its name is not a principal's name, so it is neither an account nor a member in a
+    /// `_security`.
     pub(crate) fn of_user(rests_on: RestsOn, signed_in: SignedIn) -> Standing {
         Standing::new(Principal { signed_in, ..Principal::anonymous() }, rests_on)
     }
 
-    /// Nobody in particular.
+    /// An anonymous client.
     pub fn anonymous() -> Standing {
         Standing::new(Principal::anonymous(), RestsOn::Nothing)
     }
@@ -129,29 +131,29 @@ impl Standing {
         Standing::new(Principal::nameless_admin(), RestsOn::Server)
     }
 
-    /// Where there is no administrator, as the settings say.
+    /// An administrator of a server without administrators.
     pub(crate) fn of_open_server(setting: Option<Arc<SettingFence>>) -> Standing {
         Standing::new(Principal::nameless_admin(), RestsOn::OpenServer).judged_by(setting)
     }
 
-    /// The same, of who is an administrator by a stored setting.
+    /// Sets the stored setting of administrators that the rights rest on.
     pub(crate) fn judged_by(self, setting: Option<Arc<SettingFence>>) -> Standing {
         Standing { setting, ..self }
     }
 
-    /// What is stored of the administrator that this is, or that there are none, which must be so when a write on behalf of who it is is
-    /// committed. `None`: their rights rest on nothing that is stored with the settings.
+    /// The stored entry of this administrator, or its absence on a server without any. It must be unchanged when a
+    /// write commits. `None`: the rights rest on no stored setting.
     pub fn setting(&self) -> Option<Arc<SettingFence>> {
         self.setting.clone()
     }
 
-    /// Who it is.
+    /// The principal.
     pub fn principal(&self) -> &Principal {
         &self.principal
     }
 
-    /// What must be so when a write on behalf of who it is is committed. The rights of an administrator of the configuration do not
-    /// rest on a user document; where one adds roles, functions of databases were asked with these.
+    /// The user document that must be unchanged when a write commits. An administrator's rights do not rest on one,
+    /// but functions of databases have seen the roles that it adds.
     pub fn fence(&self) -> Option<UserFence> {
         let (name, rev) = match self.rests_on() {
             RestsOn::Admin { name, rev: Some(rev), .. } | RestsOn::Document { name, rev, .. } => (name, rev),
@@ -160,7 +162,7 @@ impl Standing {
         Some(UserFence { name: name.clone(), rev: Some(rev.clone()) })
     }
 
-    /// Of a user of one database: whether it is this one. `None`: they are no such user.
+    /// Returns whether a user of one database is a user of this one. `None`: the rights rest on something else.
     pub(crate) fn is_user_of(&self, name: &str, found: u64) -> Option<bool> {
         match self.rests_on() {
             RestsOn::Principal { database, incarnation, .. } => Some(&**database == name && *incarnation == found),
@@ -168,7 +170,7 @@ impl Standing {
         }
     }
 
-    /// What they are refused with once they are nobody any more.
+    /// The refusal after the standing is lost.
     pub(crate) fn lost(&self) -> Refused {
         match self.rests_on() {
             RestsOn::Nothing => Refused::new(Kind::Unauthorized, "Authentication required."),
@@ -176,31 +178,31 @@ impl Standing {
         }
     }
 
-    /// What that rests on.
+    /// The basis of the rights.
     pub fn rests_on(&self) -> &RestsOn {
         &self.rests_on
     }
 }
 
-/// Who a request was found to come from.
+/// An identified request.
 #[derive(Debug, Clone)]
 pub struct Identified {
-    /// Who it is.
+    /// The principal and the basis of its rights.
     pub standing: Standing,
-    /// The value of a `set-cookie` header for the answer, whatever that is: a session goes on.
+    /// The `set-cookie` value that renews the session, for any answer.
     pub set_cookie: Option<String>,
 }
 
-/// Why it is not known who makes a request.
+/// The reason why a request is not identified.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum SignInError {
-    /// What they claim is wrong, or no claim at all.
+    /// The credentials are wrong or missing.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// There is no room for another check of a password: later, perhaps.
+    /// The queue of password checks is full; a retry may succeed.
     #[error("Too many passwords are being checked")]
     TooMany,
-    /// The storage does not say who they are.
+    /// The storage failed.
     #[error(transparent)]
     Layer(#[from] flatbed_layer::Error),
 }

@@ -1,4 +1,4 @@
-//! Layers on the storage of a test, and settings.
+//! Test layers and settings.
 
 use flatbed_auth::PasswordHash;
 use flatbed_clock::Clock;
@@ -20,19 +20,19 @@ impl Store {
         Store::timed(Clock::system()).await
     }
 
-    /// All processes on it take the time from this clock.
+    /// All processes on it use this clock.
     pub(crate) async fn timed(clock: Clock) -> Store {
         let storage = Storage::new();
         let (layer, _) = open(&storage, &clock).await;
         Store { layer, storage, clock }
     }
 
-    /// What another process has on the same storage.
+    /// Opens another process on the same storage.
     pub(crate) async fn again(&self) -> Layer {
         self.again_with_authority().await.0
     }
 
-    /// The same, with what writes as the server are made with.
+    /// The same, with the authority for writes of the server.
     pub(crate) async fn again_with_authority(&self) -> (Layer, Authority) {
         open(&self.storage, &self.clock).await
     }
@@ -43,7 +43,7 @@ async fn open(storage: &Storage, clock: &Clock) -> (Layer, Authority) {
     Layer::open(storage.fdb.clone(), options, None).await.unwrap()
 }
 
-/// How a layer is opened on the storage of a test.
+/// The options of a test layer.
 pub(crate) fn options(storage: &Storage) -> LayerOptions {
     LayerOptions { root: storage.root.clone(), ..LayerOptions::default() }
 }
@@ -55,7 +55,7 @@ pub(crate) fn with_admin(name: &str, hash: &PasswordHash) -> Configuration {
     Configuration::new(values)
 }
 
-/// A token of anna's without an end, of [`with_key`]'s key.
+/// A token of anna without an end, signed with [`with_key`]'s key.
 pub(crate) const TOKEN: &str =
     "eyJhbGciOiJIUzI1NiIsImtpZCI6ImsifQ.eyJzdWIiOiJhbm5hIn0.WPQFWf1yao70E3ueYSRvKI8F2XDlEwEVBuH4_7V51XU";
 
@@ -70,7 +70,7 @@ pub(crate) fn with_key(further: &[(&str, &str, &str)]) -> Configuration {
     Configuration::new(values)
 }
 
-/// What [`TOKEN`] rests on under [`with_key`], if it ended then.
+/// The basis of [`TOKEN`]'s rights under [`with_key`], with this end.
 pub(crate) async fn token(ends: Option<u64>) -> RestsOn {
     let keys = Keys::new(&flatbed_clock::Clock::system()).now(&with_key(&[]).now()).await.0;
     RestsOn::Token { ends, by: keys.verify(TOKEN, 0).unwrap().by }

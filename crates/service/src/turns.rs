@@ -1,4 +1,5 @@
-//! Turns for CPU-bound work: a few run in parallel, the others wait in a queue that is fair by address and by database.
+//! Turns for CPU-bound work: a few run in parallel, the others wait in a queue that is fair by address and by
+//! database.
 //!
 //! A turn is one slice of work. A request with more work queues again for each slice.
 
@@ -22,7 +23,7 @@ pub(crate) struct Origin {
     pub(crate) database: Arc<str>,
 }
 
-/// A number of a client's network, by which the client's calls of functions have their turn.
+/// Hashes a client's network to the number that decides the client's turn in calls of functions.
 pub(crate) fn client_number(address: Network) -> u64 {
     let mut hasher = DefaultHasher::new();
     address.hash(&mut hasher);
@@ -117,7 +118,7 @@ struct State {
 pub(crate) struct Turn(Option<Arc<Turns>>);
 
 impl Turns {
-    /// `at_once`: how many turns run in parallel. `waiting_max`: how many tickets wait.
+    /// `at_once` turns run in parallel; `waiting_max` tickets wait.
     pub(crate) fn new(at_once: usize, waiting_max: usize) -> Arc<Turns> {
         Arc::new(Turns(Mutex::new(State { free: at_once, queue: TurnQueue::new(waiting_max), begun: 0 })))
     }
@@ -145,12 +146,12 @@ impl Turns {
         turn.await.map_err(|_| Full)
     }
 
-    /// How many tickets wait.
+    /// The number of waiting tickets.
     pub(crate) fn waiting(&self) -> usize {
         self.state().queue.waiting.len()
     }
 
-    /// How many turns have begun.
+    /// The number of turns that have begun.
     pub(crate) fn begun(&self) -> u64 {
         self.state().begun
     }
@@ -247,7 +248,7 @@ mod tests {
             queue.push(&origin(1, "noisy"), ticket).unwrap();
         }
         assert_eq!(queue.push(&origin(1, "noisy"), 4), Err(Full));
-        // First of the database with the most tickets, then of the address with the most.
+        // It is first the database with the most tickets, then the address with the most.
         queue.push(&origin(2, "quiet"), 5).unwrap();
         queue.push(&origin(3, "noisy"), 6).unwrap();
         queue.push(&origin(2, "quiet"), 7).unwrap();
@@ -265,7 +266,7 @@ mod tests {
     async fn turns_are_not_lost() {
         let (turns, of) = (Turns::new(2, 3), origin(1, "db"));
         let (one, two) = (turns.wait(&of).await.unwrap(), turns.wait(&of).await.unwrap());
-        // A request that is dropped while it waits.
+        // A waiting request is dropped.
         let mut gone = Box::pin(turns.wait(&of));
         assert!((&mut gone).now_or_never().is_none());
         assert_eq!(turns.waiting(), 1);
@@ -275,7 +276,7 @@ mod tests {
         assert!((&mut there).now_or_never().is_none());
         drop(one);
         let three = soon(there).await.unwrap();
-        // A request that is dropped after it was sent its turn.
+        // A request is dropped after its turn was sent.
         let mut given = Box::pin(turns.wait(&of));
         assert!((&mut given).now_or_never().is_none());
         drop(two);

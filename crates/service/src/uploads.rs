@@ -1,4 +1,4 @@
-//! Data of attachments that is uploaded before the documents that it is for are written.
+//! Attachment data that is uploaded before its documents are written.
 
 use async_recursion::async_recursion as boxed;
 use flatbed_layer::{Result, Unstaged, Upload, Uploaded};
@@ -6,23 +6,24 @@ use tokio::time::Instant;
 
 use crate::database::Writer;
 
-/// What is small is kept for others to come, up to so many bytes: then it is staged.
+/// The bytes of small attachments that are collected before they are staged together.
 const KEPT_BYTES_MAX: usize = 400_000;
 
-/// Data that is uploaded for edits; [`Uploads::stage`] comes before these. When this is dropped, what no document has taken is removed.
+/// Data that is uploaded for edits; [`Uploads::stage`] precedes them. Dropping it removes data that no document has
+/// taken.
 pub struct Uploads {
     database: Writer,
     staged: Vec<Uploaded>,
-    /// What is complete and not staged yet, and what it takes.
+    /// Complete data that is not staged yet.
     kept: Vec<Unstaged>,
     kept_data: Vec<Uploaded>,
     kept_bytes: usize,
-    /// When what is staged was last renewed, or began to come.
+    /// When the staged data was last renewed, or the upload began.
     renewed_at: Instant,
 }
 
 impl Uploads {
-    /// None yet.
+    /// Creates an empty set of uploads.
     pub fn new(database: &Writer) -> Uploads {
         Uploads {
             database: database.clone(),
@@ -34,11 +35,8 @@ impl Uploads {
         }
     }
 
-    /// More of the request has come: what came before is kept for as long as it goes on. A body that does not go on ends
-    /// after `BODY_IDLE_MAX`, and what was uploaded is removed with it.
-    ///
-    /// # Errors
-    /// Those of the layer.
+    /// Renews the staged data as long as the request's body arrives. A stalled body ends after `BODY_IDLE_MAX`, which
+    /// removes its uploads.
     #[boxed]
     pub async fn renew(&mut self) -> Result<()> {
         if self.database.clock().since(self.renewed_at) > self.database.renew_uploads_every() {
@@ -49,18 +47,12 @@ impl Uploads {
     }
 
     /// Begins an upload; [`Uploads::finish`] follows.
-    ///
-    /// # Errors
-    /// Those of the layer.
     #[boxed]
     pub async fn begin(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
         self.database.upload(content_type, is_gzip).await
     }
 
-    /// The data of an upload is complete.
-    ///
-    /// # Errors
-    /// Those of the layer.
+    /// Completes an upload.
     #[boxed]
     pub async fn finish(&mut self, upload: Upload) -> Result<Uploaded> {
         let (data, unstaged) = upload.complete().await?;
@@ -79,14 +71,11 @@ impl Uploads {
         Ok(data)
     }
 
-    /// Stages what is left to be staged, all together: before the edits that it is for are written, which would not find it.
-    ///
-    /// # Errors
-    /// Those of the layer.
+    /// Stages the remaining data together. Must precede the edits that use it, which would not find it.
     #[boxed]
     pub async fn stage(&mut self) -> Result<()> {
         if !self.kept.is_empty() {
-            // Known as staged from now on, also where the outcome is not known.
+            // Counts as staged even if the commit's outcome is unknown.
             self.staged.append(&mut self.kept_data);
             self.database.stage(&self.kept).await?;
             self.kept = Vec::new();
@@ -95,7 +84,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// All of it is known to be in documents: there is nothing to look after.
+    /// Marks all data as taken by documents, so that nothing is removed.
     pub fn taken(mut self) {
         self.staged.clear();
     }

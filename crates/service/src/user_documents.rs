@@ -1,8 +1,8 @@
-//! The documents of `_users`: what is done to one before it is written, what judges it, and who sees what of it.
+//! The documents of `_users`: changes before a write, validation, and visibility.
 //!
-//! The rules are those of `flatbed_auth::users`. Here is where they are asked: passwords are hashed before anything is written,
-//! in the line in which others are checked; the rule judges as functions of design documents do; and who does not administer
-//! `_users` reads through [`Seen`], by which no other way leads to a body.
+//! The rules are in `flatbed_auth::users`. This module applies them: it hashes passwords before a write, in the queue
+//! of password checks; the rule judges as functions of design documents do; and a reader who does not administer
+//! `_users` reads bodies only through [`Seen`].
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -23,15 +23,15 @@ use crate::sign_in::SignIn;
 use crate::standing::SignInError;
 use crate::turns::client_number;
 
-/// Passwords in a request of who is no administrator.
+/// The most passwords in a request of a user who is no administrator.
 const PASSWORDS_MAX: usize = 20;
 
-/// What `_users` needs beside its documents. Cheap to clone.
+/// The rules of `_users` with the state that they need. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct UserDocuments {
     configuration: Configuration,
     sign_in: Arc<SignIn>,
-    /// Where who writes them is: whose turn it is to have a password hashed goes by that.
+    /// The writer's address, which decides its turn to have a password hashed.
     peer: Option<IpAddr>,
 }
 
@@ -44,34 +44,34 @@ impl UserDocuments {
         self.sign_in.clock()
     }
 
-    /// Whether every user may list the names of databases (`admin_only_all_dbs` is `false`).
+    /// True if every user may list the names of databases (`admin_only_all_dbs` is `false`).
     pub(crate) fn shows_database_names(&self) -> bool {
         !self.configuration.now().auth.admin_only_all_dbs
     }
 
-    /// The same for who comes from somewhere.
+    /// The same for a client at this address.
     pub(crate) fn from(&self, peer: Option<IpAddr>) -> UserDocuments {
         UserDocuments { peer, ..self.clone() }
     }
 
-    /// A number of the client, by which its calls of functions have their turn.
+    /// The client's number, which decides its turn in calls of functions.
     pub(crate) fn client(&self) -> Option<u64> {
         self.peer.map(|peer| client_number(peer.into()))
     }
 
-    /// What somebody sees who does not administer `_users`.
+    /// Returns the view of a reader who does not administer `_users`.
     pub(crate) fn seen_by(&self, principal: &Principal) -> Arc<dyn Seen> {
         Arc::new(SeenBy { name: principal.name.clone(), configuration: self.configuration.clone() })
     }
 
-    /// What somebody's documents go through before they are written.
+    /// Returns the rules for documents that the principal writes.
     pub(crate) fn written_by(&self, principal: &Principal, access: Access) -> Entering {
         let is_server_admin = principal.is_admin || principal.has_role(ADMIN_ROLE);
         let is_admin = is_server_admin || access == Access::Admin;
         Entering { name: principal.name.clone(), is_server_admin, is_admin, of: self.clone() }
     }
 
-    /// Hashes a password, in the line in which those of who signs in are checked.
+    /// Hashes a password, in the queue of password checks.
     async fn hash(&self, unhashed: Unhashed<'_>, is_admin: bool) -> Result<Value<'static>> {
         let (password, salt) = unhashed.to_hash();
         let hash = self.sign_in.hash(password, salt, self.peer, is_admin).await.map_err(|error| match error {
@@ -83,7 +83,7 @@ impl UserDocuments {
 }
 
 impl UserDocuments {
-    /// Hashes a password of a user of one database, in the same line.
+    /// Hashes a password of a database's user, in the same queue.
     pub(crate) async fn hash_of(&self, password: &str, is_admin: bool) -> std::result::Result<Vec<u8>, SignInError> {
         let mut random = [0; SALT_BYTES];
         getrandom::fill(&mut random).map_err(|_| flatbed_layer::Error::NoRandomness)?;
@@ -93,7 +93,7 @@ impl UserDocuments {
     }
 }
 
-/// Who writes documents of `_users`.
+/// A writer of documents of `_users`.
 #[derive(Debug, Clone)]
 pub(crate) struct Entering {
     name: Option<String>,
@@ -107,14 +107,14 @@ impl Entering {
         users::Actor { name: self.name.as_deref(), is_server_admin: self.is_server_admin, is_admin: self.is_admin }
     }
 
-    /// What is to be written in the place of edits: the first that may not be made refuses all of them, as in CouchDB.
+    /// Returns the edits to write. The first forbidden edit refuses all of them, as in CouchDB.
     pub(crate) async fn before_update<'e>(&self, edits: &[Edit<'e>]) -> Result<Vec<Edit<'e>>> {
         let mut prepared = Vec::with_capacity(edits.len());
         let mut passwords = 0;
-        // All are looked at before the first password is hashed.
+        // All edits are checked before the first password is hashed.
         for edit in edits {
             if edit.history.is_some() && !self.is_admin {
-                // It could make a conflict of somebody else's document, which nobody signs in with then.
+                // It could make a conflict in another user's document, which then allows no sign-in.
                 let reason = "Only administrators may write revisions of other replicas into the users database.";
                 return Err(Refusal::Forbidden(reason.to_owned()).into());
             }
@@ -155,7 +155,7 @@ impl Entering {
         if is_admins { Err(Refusal::Conflict) } else { Ok(()) }
     }
 
-    /// Whether they may write a document of this id at all.
+    /// Checks whether the writer may write a document of this id at all.
     pub(crate) fn enters(&self, id: &str) -> std::result::Result<(), Refusal> {
         if DocumentId::of(id).is_local() {
             return self.local();
@@ -163,13 +163,13 @@ impl Entering {
         users::before_update(id, Value::Null, &self.actor(), &[0; SALT_BYTES]).map(drop).map_err(refusal)
     }
 
-    /// Whether local documents may be written and read: they are administrators' here.
+    /// Checks access to local documents, which only administrators have here.
     pub(crate) fn local(&self) -> std::result::Result<(), Refusal> {
         if self.is_admin { Ok(()) } else { Err(refusal(Refused::not_found())) }
     }
 }
 
-/// Whoever reads `_users` and does not administer it.
+/// A reader of `_users` who does not administer it.
 #[derive(Debug)]
 struct SeenBy {
     name: Option<String>,
@@ -212,7 +212,7 @@ impl Seen for SeenBy {
     }
 }
 
-/// What CouchDB's `_design/_auth` says of each document of `_users`.
+/// The validation of `_users`, as CouchDB's `_design/_auth` does it.
 #[derive(Debug)]
 pub(crate) struct OfUsers;
 
@@ -238,7 +238,7 @@ fn validate(write: &Writing<'_>) -> std::result::Result<(), Refusal> {
     users::validate(&write, &users::Actor::new(&principal, &security)).map_err(refusal)
 }
 
-/// Edits as they are to be written: as they came, where the database is another one.
+/// Returns the edits to write: unchanged in other databases than `_users`.
 pub(crate) async fn prepared<'s, 'e>(
     entering: Option<&Entering>,
     edits: &'s [Edit<'e>],

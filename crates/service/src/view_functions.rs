@@ -1,4 +1,4 @@
-//! Functions of views, as the layer asks them: run by the crate `javascript`.
+//! Functions of views for the layer, run by the crate `javascript`.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use flatbed_layer::{
 use crate::functions::Functions;
 use FunctionFailure::TooMuch;
 
-/// An answer of functions, under way.
+/// A call of functions that is under way.
 type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, FunctionFailure>> + Send + 'a>>;
 
 impl ViewFunctions for Functions {
@@ -25,7 +25,7 @@ impl ViewFunctions for Functions {
         }
         let (maps, reduces) = (pairs(&source.maps), pairs(&source.reduces));
         let sources = Sources { lib: source.lib.as_deref(), maps: &maps, reduces: &reduces };
-        // A character is a byte at least.
+        // A character takes at least one byte.
         let limits = RowLimits { rows: bounds.rows, characters: usize::try_from(bounds.bytes).unwrap_or(usize::MAX) };
         let group = Group::new(database, &sources, limits);
         Arc::new(Loaded { runner: self.runner.clone(), group })
@@ -82,7 +82,7 @@ impl GroupFunctions for Loaded {
     }
 }
 
-/// Whether a map emitted more than [`RowLimits`] allow.
+/// True if a map emitted more than [`RowLimits`] allow.
 fn is_too_much(error: &Error) -> bool {
     matches!(error, Error::Thrown { name, .. } if name == "too_many_rows" || name == "too_large_rows")
 }
@@ -92,7 +92,7 @@ fn failure(error: Error) -> FunctionFailure {
     match error {
         Error::Compilation(reason) => FunctionFailure::Compilation(reason),
         Error::Missing => FunctionFailure::Compilation(text),
-        // A function may throw this by name.
+        // Functions can throw an error of this name, too.
         Error::Language(reason) => FunctionFailure::Thrown { name: "unknown_query_language".to_owned(), reason },
         Error::Thrown { name, reason } => FunctionFailure::Thrown { name, reason },
         Error::Forbidden(reason) => FunctionFailure::Thrown { name: "forbidden".to_owned(), reason },

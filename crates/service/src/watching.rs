@@ -1,9 +1,9 @@
-//! Rights that are lost: whoever goes on for long is judged anew.
+//! Watches for lost rights of long-lived requests.
 //!
-//! What a right rests on changes seldom, and many wait for it: tens of thousands of followers of few databases. One look of the
-//! process finds whether anything has changed ([`Accounts::records`], [`Accounts::changes`]). Where a record has, one task
-//! looks at `_security` of all databases that somebody follows, and wakes who follows one that is another. Who is woken judges
-//! for itself, from memory.
+//! Rights change seldom, and tens of thousands of followers may wait for a change in few databases. One poll per
+//! process finds changes ([`Accounts::records`], [`Accounts::changes`]). After a change of a record one task reads
+//! `_security` of all followed databases and wakes the followers of changed ones. A woken follower judges its rights
+//! from memory.
 
 mod users;
 
@@ -30,51 +30,51 @@ use crate::rights::Needs;
 use crate::standing::{RestsOn, Standing};
 use users::FollowedUsers;
 
-/// How soon after a look those databases are looked at that somebody began to follow since.
+/// The delay from a poll to the poll of databases that were followed since.
 const NEW_EACH: Duration = Duration::from_millis(300);
 
-/// How often databases are looked at that were not there, and how often it is seen whether anything is followed still.
+/// The interval of polls for missing databases, and of checks for databases without followers.
 const LOOK_EACH: Duration = Duration::from_millis(600);
 
-/// After a failure of the storage, before it is asked again.
+/// The pause after a failure of the storage.
 const FAILED_PAUSE: Duration = Duration::from_millis(300);
 
-/// What ends sooner was judged not long ago, and follows nothing.
+/// A request that ends sooner follows nothing, since its rights were judged recently.
 const YOUNG: Duration = Duration::from_millis(300);
 
-/// A look that takes longer is given up: the storage does not answer.
+/// The time limit of a poll; a longer one counts as a failure of the storage.
 const LOOK_MAX: Duration = Duration::from_secs(4);
 
-/// The end of a token is looked for again after so long at most: clocks are set.
+/// The longest wait for the end of a token, since clocks may be adjusted.
 const TOKEN_LOOK_MAX: Duration = Duration::from_secs(60);
 
-/// It is waited for so long at least before the end of something that has come is looked at again.
+/// The shortest wait before an end that has passed is checked again.
 const LEAST_WAIT: Duration = Duration::from_millis(10);
 
-/// Databases that are looked at in one transaction.
+/// The most databases that one transaction reads.
 const LOOKED_AT_ONCE: usize = 200;
 
-/// What is known of a followed database.
+/// The known state of a followed database.
 #[derive(Debug, Clone)]
 enum Known {
-    /// Nothing yet.
+    /// Not read yet.
     Nothing,
-    /// It was not there: who reads it finds out. It may have been created since.
+    /// Missing when it was read; it may have been created since.
     Gone,
-    /// This is its `_security`.
+    /// Its `_security`.
     Is(Arc<SecurityOf>),
 }
 
-/// What all that goes on for long shares.
+/// The state that all watches share.
 pub(crate) struct Watching {
     layer: Layer,
     accounts: Arc<Accounts>,
     followed: Mutex<Followed>,
-    /// Somebody follows a database that is not known.
+    /// Notified when a database without a known state gets a follower.
     came: Arc<Notify>,
-    /// Held by the one that looks: when the last look began, and what it found.
+    /// Locked by the running poll: when the last poll began, and its result.
     looking: tokio::sync::Mutex<Option<(Instant, Result<RecordState, LayerError>)>>,
-    /// Users of databases who follow.
+    /// Followed users of databases.
     users: Arc<FollowedUsers>,
 }
 
@@ -91,7 +91,8 @@ impl Watching {
         Watching { layer, accounts, followed, came, looking, users }
     }
 
-    /// Whether all that rights rest on was known less than a second ago, of a user of one database that they are there.
+    /// True if the basis of all rights is known as of less than a second ago; for a user of one database, also the
+    /// user's existence.
     fn is_confirmed(&self, is_user: bool) -> bool {
         self.accounts.is_confirmed() && (!is_user || self.users.is_confirmed())
     }
@@ -113,7 +114,7 @@ impl Watching {
         self.followed().is_looking
     }
 
-    /// A database's `_security`, before it is looked at: as of now, or of less than a second ago.
+    /// Reads a database's `_security` before the first poll: as of now, or of less than a second ago.
     async fn unknown(&self, name: &Arc<str>, is_now: bool) -> Option<Arc<SecurityOf>> {
         if !is_now {
             return self.layer.security(name).await.ok();
@@ -138,8 +139,8 @@ impl Watching {
         receiver
     }
 
-    /// Databases that are followed; those that nobody follows any more are forgotten. `None`: there are none, and the task
-    /// that looks ends.
+    /// Returns the followed databases and drops those without followers. `None`: no database is followed, and the
+    /// polling task ends.
     fn names(&self) -> Option<Vec<Arc<str>>> {
         let mut followed = self.followed();
         followed.databases.retain(|_, sender| sender.receiver_count() > 0);
@@ -151,16 +152,16 @@ impl Watching {
         Some(followed.databases.keys().cloned().collect())
     }
 
-    /// Whether any of these databases is not known. One that is created changes no record that was there: one that is gone may
-    /// be there again at any time.
+    /// True if the state of any of these databases is unknown. A created database changes no existing record, and a
+    /// missing one may be created at any time.
     fn is_any_unknown(&self, names: &[Arc<str>]) -> bool {
         let followed = self.followed();
         let is_known = |sender: &watch::Sender<Known>| matches!(*sender.borrow(), Known::Is(_));
         names.iter().any(|name| followed.databases.get(name).is_some_and(|sender| !is_known(sender)))
     }
 
-    /// Looks at all databases that are followed, unless a look began after this was called while it waited: one look for all who ask.
-    /// One that has failed is not tried again for whoever came before it began.
+    /// Polls all followed databases, unless a poll began after this call while it waited. A failed poll also counts
+    /// for callers that came before it began.
     async fn look_now(&self) -> Result<RecordState, LayerError> {
         let came = self.clock().now();
         let mut looking = self.looking.lock().await;
@@ -176,11 +177,11 @@ impl Watching {
         found
     }
 
-    /// Looks at databases, and wakes who follows one that is another. The state of all records that they were as of.
+    /// Reads databases and wakes the followers of changed ones. Returns the state of all records at that time.
     async fn look_at(&self, names: &[Arc<str>]) -> Result<RecordState, LayerError> {
         let mut oldest = None;
         for some in names.chunks(LOOKED_AT_ONCE) {
-            // What changes between two transactions is found the next time: the state of the first is kept.
+            // The next poll finds changes between two transactions, since the state of the first is kept.
             let (state, found) = self.layer.securities(some).await?;
             oldest.get_or_insert(state);
             let followed = self.followed();
@@ -203,7 +204,7 @@ impl Watching {
     }
 }
 
-/// Looks at what is followed for as long as something is: when a record has changed, and when something new is followed.
+/// Polls while anything is followed: after a change of a record, and when a new database is followed.
 async fn look(weak: Weak<Watching>, clock: Clock) {
     let Some(mut records) = weak.upgrade().map(|watching| watching.accounts.records()) else { return };
     let mut state = None;
@@ -218,9 +219,9 @@ async fn look(weak: Weak<Watching>, clock: Clock) {
                     watching.accounts.note_databases(Databases::AsOf(found.clone()));
                     state = Some(found);
                 }
-                // Nothing else is answered meanwhile, either.
+                // Other reads fail meanwhile, too.
                 Err(error) => {
-                    tracing::debug!(%error, "rights of followers were not looked at");
+                    tracing::debug!(%error, "polling the rights of followers failed");
                     clock.sleep(FAILED_PAUSE).await;
                     continue;
                 }
@@ -229,7 +230,7 @@ async fn look(weak: Weak<Watching>, clock: Clock) {
         let came = Arc::clone(&watching.came);
         drop(watching);
         let came = async {
-            // However many come, they are looked at together.
+            // One poll serves all followers that come within this time.
             clock.sleep(NEW_EACH).await;
             came.notified().await;
         };
@@ -241,26 +242,27 @@ async fn look(weak: Weak<Watching>, clock: Clock) {
     }
 }
 
-/// A right that a request was found to have.
+/// A right that was granted to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
-    /// In the server, if it has none.
+    /// `None`: a right in the server.
     database: Option<Arc<str>>,
     needs: Needs,
-    /// The user's access to the database, which decides what they see in one with channels, and whether it was a replicator database.
+    /// The user's access to the database, which decides what is visible in one with channels; and whether it was a
+    /// replicator database.
     access: (Access, bool),
 }
 
-/// What a request was found to have a right to.
+/// The rights that were granted to a request.
 #[derive(Debug, Default)]
 pub(crate) struct Judged {
     rights: Mutex<Vec<Found>>,
-    /// Databases with channels that it was let read a part of.
+    /// Databases with channels of which the request reads a part.
     seen: Mutex<Vec<Arc<SeenPart>>>,
 }
 
 impl Judged {
-    /// Notes a right to a database; to the server, if it has no name.
+    /// Records a granted right in a database, or in the server if `name` is `None`.
     pub(crate) fn note(&self, name: Option<&str>, needs: Needs, access: (Access, bool)) {
         let mut rights = self.rights.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known =
@@ -270,7 +272,7 @@ impl Judged {
         }
     }
 
-    /// Notes that a part of a database was given to be read, before anything is.
+    /// Records, before anything is read, that the request reads a part of a database.
     pub(crate) fn note_part(&self, reader: Reader) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if !seen.iter().any(|known| known.reader.name() == reader.name() && known.reader.asker() == reader.asker()) {
@@ -288,10 +290,10 @@ impl Judged {
     }
 }
 
-/// A database that somebody sees a part of.
+/// A database with channels, as a restricted reader sees it.
 struct SeenPart {
     reader: Reader,
-    /// When they were let read.
+    /// When the reader was granted access.
     since: Instant,
 }
 
@@ -302,16 +304,17 @@ impl fmt::Debug for SeenPart {
 }
 
 impl SeenPart {
-    /// Whether they have lost nothing since, or nothing of what this says. Nobody knows where the storage does not say it.
+    /// Returns whether the reader has lost nothing since then, or nothing that this state covers. False if the
+    /// storage fails.
     async fn is_whole(&self, judged_by: Option<&HeldAt>) -> bool {
         matches!(self.reader.has_lost(self.since, judged_by).await, Ok(false))
     }
 }
 
-/// By what something was judged, as who hands it on need not know it.
+/// The access state by which rows were judged, opaque to surfaces.
 pub type Basis = Arc<dyn Any + Send + Sync>;
 
-/// Tells whether somebody who sees parts of databases sees all of these still.
+/// Checks whether a restricted reader still sees everything that it was shown.
 #[derive(Debug, Clone)]
 pub struct PartsWatch {
     parts: Vec<Arc<SeenPart>>,
@@ -319,19 +322,19 @@ pub struct PartsWatch {
 }
 
 impl PartsWatch {
-    /// Since when it can tell: what was shown to them is of later.
+    /// The earliest time that this watch covers; what the reader is shown must be newer.
     pub fn since(&self) -> Instant {
         self.since
     }
 
-    /// Whether nothing has been taken from them since then, or nothing by which something was judged, as of now or of a moment ago; not
-    /// where the storage does not say. What they were given counts for nothing.
+    /// Returns whether the reader has lost nothing since then, or nothing of the state by which rows were judged, as
+    /// of a moment ago. Gained access counts for nothing. False if the storage fails.
     pub fn is_whole(&self, judged_by: Option<Basis>) -> impl Future<Output = bool> + Send + use<> {
         let parts = self.parts.clone();
         let judged_by = judged_by.and_then(|by| by.downcast::<HeldAt>().ok());
         async move {
             for part in &parts {
-                // Who reads several does not say of which something is.
+                // With several databases the caller does not say which one the state is of.
                 let judged_by = judged_by.as_deref().filter(|_| parts.len() == 1);
                 if !part.is_whole(judged_by).await {
                     return false;
@@ -342,13 +345,13 @@ impl PartsWatch {
     }
 }
 
-/// Tells of somebody's rights when one of them is lost. It begins to look when it has been there for a moment.
+/// A watch that resolves when a right of a request is lost. It starts polling after 300 ms.
 pub struct RightsWatch {
     watching: Arc<Watching>,
     standing: Standing,
     judged: Arc<Judged>,
     began: Instant,
-    /// Whether a feed's: what its request was judged by may be as old as an answer may be.
+    /// True for a feed: its request may have been judged with rights as old as an answer may be.
     is_feeds: bool,
     following: Option<Following>,
 }
@@ -361,7 +364,7 @@ impl fmt::Debug for RightsWatch {
 
 type Wait<'w> = Pin<Box<dyn Future<Output = ()> + Send + 'w>>;
 
-/// A database that somebody follows.
+/// A followed database.
 struct FollowedDatabase {
     name: Arc<str>,
     known: watch::Receiver<Known>,
@@ -369,15 +372,15 @@ struct FollowedDatabase {
 
 struct Following {
     accounts: watch::Receiver<u64>,
-    /// Of a user of one database: that they have changed.
+    /// The change counter of a user of one database.
     user: Option<watch::Receiver<u64>>,
-    /// What that number was when they were looked at last.
+    /// The value of that counter when the user was last read.
     user_known_at: Option<u64>,
-    /// When the session ends that they brought, in milliseconds of Unix time, as far as is known.
+    /// The known end of the user's session, in milliseconds of Unix time.
     session_ends_at_ms: Option<u64>,
-    /// Each in a database, or in the server, with what they were there.
+    /// Each right, with its database (`None`: the server) and the access at the grant.
     rights: Vec<(Option<FollowedDatabase>, Needs, (Access, bool))>,
-    /// Nothing has changed since it was judged.
+    /// True if nothing has changed since the rights were judged.
     is_judged: bool,
 }
 
@@ -387,13 +390,14 @@ impl RightsWatch {
         RightsWatch { watching, standing, judged, began, is_feeds: false, following: None }
     }
 
-    /// Of a feed, which goes on for long: it is judged from its beginning on.
+    /// Makes the watch a feed's, which is judged from its beginning on.
     pub(crate) fn at_once(self) -> RightsWatch {
         RightsWatch { is_feeds: true, ..self }
     }
 
-    /// Resolves once all that rights rest on was known less than a second ago: mostly at once. What goes on for long gives nothing before, be
-    /// it that the storage does not say what it is like now. Who follows nothing yet was judged not long ago.
+    /// Resolves once the basis of all rights is known as of less than a second ago, mostly at once. A long-lived
+    /// request sends nothing before, even if the storage fails. A request that follows nothing yet was judged
+    /// recently.
     pub(crate) fn confirmed(&self) -> impl Future<Output = ()> + Send + use<> {
         let watching = (!self.is_confirmed()).then(|| Arc::clone(&self.watching));
         let is_user = self.is_user();
@@ -416,20 +420,20 @@ impl RightsWatch {
         matches!(self.standing.rests_on(), RestsOn::Principal { .. })
     }
 
-    /// Whether it is so.
+    /// True if [`RightsWatch::confirmed`] resolves at once.
     pub(crate) fn is_confirmed(&self) -> bool {
         self.following.is_none() || self.watching.is_confirmed(self.is_user())
     }
 
-    /// What tells whether they still see what they were shown, of databases of which they see a part; `None`: there are none.
+    /// Returns a watch for the databases that the reader sees a part of; `None`: there are none.
     pub fn parts(&self) -> Option<PartsWatch> {
         let parts = self.judged.parts();
         let since = parts.iter().map(|part| part.since).min()?;
         Some(PartsWatch { parts, since })
     }
 
-    /// Resolves within a second of the loss of a right that was there when this began to look, and says what a request would
-    /// be refused with. It may be dropped and called again at any time.
+    /// Resolves within a second of the loss of a right, with the refusal that a request would get. The watch covers
+    /// rights that were held when it started. It may be dropped and called again at any time.
     #[boxed]
     pub async fn lost(&mut self) -> Refused {
         if self.watching.accounts.is_fixed(&self.standing) {
@@ -443,7 +447,7 @@ impl RightsWatch {
         loop {
             if following.is_judged {
                 following.changed(self.watching.clock(), &self.standing).await;
-                // Until it is judged, whoever drops this now loses no change.
+                // A change is not lost if this is dropped before it is judged.
                 following.is_judged = false;
             }
             if let Some(refused) = following.judge(&self.watching, &self.standing, self.is_feeds).await {
@@ -454,7 +458,7 @@ impl RightsWatch {
     }
 }
 
-/// How long to wait for this second since 1970, or before it is asked for once more.
+/// Returns the wait until this second since 1970, within [`LEAST_WAIT`] and [`TOKEN_LOOK_MAX`].
 fn until(clock: &Clock, second: u64) -> Duration {
     Duration::from_secs(second).saturating_sub(clock.unix()).clamp(LEAST_WAIT, TOKEN_LOOK_MAX)
 }
@@ -477,7 +481,7 @@ impl Following {
         Following { accounts, user, user_known_at: None, session_ends_at_ms: None, rights, is_judged: false }
     }
 
-    /// Waits until something that the rights rest on may have changed. What nobody sends to any more says nothing.
+    /// Waits until the basis of the rights may have changed. A closed channel never reports a change.
     async fn changed(&mut self, clock: &Clock, standing: &Standing) {
         async fn of<T>(receiver: &mut watch::Receiver<T>) {
             if receiver.changed().await.is_err() {
@@ -497,7 +501,7 @@ impl Following {
         if let Some(ends_at_ms) = self.session_ends_at_ms {
             waits.push(Box::pin(clock.sleep(until(clock, ends_at_ms.div_ceil(1_000)))));
         }
-        // All are asked, so that each wakes this.
+        // All receivers are polled, so that each can wake this task.
         poll_fn(|context| {
             let mut is_ready = false;
             for wait in &mut waits {
@@ -508,7 +512,7 @@ impl Following {
         .await;
     }
 
-    /// Judges anew; `None`: all is there. What is not known because the storage does not answer is asked for until it does.
+    /// Judges the rights again; `None`: all are still held. Retries while the storage fails.
     async fn judge(&mut self, watching: &Watching, standing: &Standing, is_feeds: bool) -> Option<Refused> {
         self.accounts.mark_unchanged();
         let clock = watching.clock();
@@ -519,12 +523,12 @@ impl Following {
         let principal = loop {
             let found = match standing.rests_on() {
                 rests_on @ RestsOn::Principal { .. } => {
-                    // Whoever waits for the number has seen it.
+                    // The counter is read before the user.
                     let said = self.user.as_ref().map(|user| *user.borrow());
                     if said.is_some() && said == self.user_known_at {
                         break standing.principal().clone();
                     }
-                    // As of now: nobody hears of what changed before it was followed.
+                    // As of now: the watch does not report changes from before it began.
                     let now = watching.accounts.user_now(rests_on, Fresh::Since(clock.now())).await;
                     now.map(|now| {
                         (self.user_known_at, self.session_ends_at_ms) =
@@ -536,7 +540,7 @@ impl Following {
             };
             match found {
                 Ok(Some(principal)) => break principal,
-                // What is for everyone is that without a name, too, and rests on no right.
+                // Public resources stay readable without a name and need no right.
                 Ok(None) if *standing.rests_on() == RestsOn::Nothing && self.rights.is_empty() => return None,
                 Ok(None) => return Some(standing.lost()),
                 Err(_) => clock.sleep(FAILED_PAUSE).await,
@@ -549,7 +553,7 @@ impl Following {
                 }
                 continue;
             };
-            // Before it is read what is known: that is as of then, or of later.
+            // Read before the state, which is as of then or later.
             let (is_known_now, mut is_looked_at) = (watching.accounts.is_confirmed(), false);
             loop {
                 let found = known.borrow_and_update().clone();
@@ -558,12 +562,12 @@ impl Following {
                     Known::Is(security) => security,
                     Known::Nothing | Known::Gone => match watching.unknown(name, is_feeds).await {
                         Some(security) => security,
-                        // What looks at it will say.
+                        // The poll will report it.
                         None => break,
                     },
                 };
-                // By that of the next database of this name, too: a feed ends by itself with the one that it began with. What is
-                // known of it here may be of before.
+                // The next database of this name counts, too: a feed ends with the database that it began with. The
+                // state known here may be older.
                 let judged = |before| {
                     let before = (before, *was_replicator);
                     needs.in_database_as(before, standing, &principal, name, &security)
@@ -571,10 +575,9 @@ impl Following {
                 match judged(*access) {
                     Ok(()) => break,
                     Err(refused) if is_looked_at || !is_known => return Some(refused),
-                    // Who is less than they were may have been made more since.
+                    // A user with less access than before may have gained it again since.
                     Err(refused) if is_known_now && judged(Access::Nobody).is_err() => return Some(refused),
-                    // A look is late, and what was known when the last one began may be of before the right was given, by
-                    // which a request was let in since.
+                    // A poll may be late, and its state may be older than the grant of the right.
                     Err(_) => match watching.look_now().await {
                         Ok(_) => is_looked_at = true,
                         Err(_) => clock.sleep(FAILED_PAUSE).await,

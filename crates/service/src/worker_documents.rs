@@ -1,18 +1,18 @@
-//! What judges documents of `_worker`: what they have to be is known to the worker alone.
+//! The validation of documents of `_worker`, whose form only the worker knows.
 
 use std::pin::Pin;
 
 use flatbed_layer::json;
 use flatbed_layer::{DocumentId, Judgement, Refusal, Rule, Verdict, Writing};
 
-/// Whether a document of `_worker` may be written, by its id and its text, a JSON object without members that begin with an
+/// Checks a document of `_worker` by its id and its text, a JSON object without members that begin with an
 /// underscore.
 ///
 /// # Errors
-/// Why not, for who writes it: it says nothing of what stands where a secret belongs.
+/// The reason, for the writer. It must not quote a value that may be a secret.
 pub type DocumentCheck = fn(&str, &[u8]) -> Result<(), String>;
 
-/// The rule of `_worker`. Without a check nothing is written there but deletions.
+/// The rule of `_worker`. Without a check it allows only deletions.
 pub(crate) struct OfWorker(pub(crate) Option<DocumentCheck>);
 
 impl Rule for OfWorker {

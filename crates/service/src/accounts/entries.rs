@@ -1,4 +1,4 @@
-//! Accounts that were read, by name: the newest ones, within a number and a number of bytes.
+//! Cached accounts by name: the newest ones, within a number and a number of bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -7,24 +7,24 @@ use flatbed_auth::Refused;
 use flatbed_auth::users::Account;
 use flatbed_layer::RevId;
 
-/// What the user document of a name says.
+/// The content of a user document.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// `None`: there is no such user. An error: nobody signs in with the document, for that reason.
+    /// `None`: the user does not exist. An error: the reason why the document does not allow a sign-in.
     pub account: Result<Option<Account>, Refused>,
-    /// The winner; `None`: it is missing or deleted.
+    /// The winning revision; `None`: the document is missing or deleted.
     pub rev: Option<RevId>,
-    /// Where the account began, which tells it from others that had the name.
+    /// The first revision of the account, since a name may be reused.
     pub born: Option<RevId>,
 }
 
 impl Entry {
-    /// Nobody.
+    /// The entry of a missing user.
     pub(crate) fn nobody() -> Entry {
         Entry { account: Ok(None), rev: None, born: None }
     }
 
-    /// Bytes in memory, about.
+    /// The approximate size in memory, in bytes.
     fn bytes(&self, name: &str) -> usize {
         let account = self.account.as_ref().ok().and_then(Option::as_ref);
         let roles = account.map_or(0, |account| account.roles().iter().map(|role| role.len() + 24).sum());
@@ -32,14 +32,14 @@ impl Entry {
     }
 }
 
-/// Entries by name. Those that came first go where there are too many.
+/// Entries by name. The oldest are dropped beyond the bounds.
 #[derive(Debug)]
 pub(crate) struct Entries {
     most: usize,
     bytes_most: usize,
     bytes: usize,
     found: HashMap<Arc<str>, (u64, Arc<Entry>)>,
-    /// Oldest first, each with its number; what has another number now was taken out.
+    /// Oldest first, each with its number; an entry with another number was removed or replaced.
     order: VecDeque<(u64, Arc<str>)>,
     next: u64,
 }
@@ -60,7 +60,7 @@ impl Entries {
     pub(crate) fn insert(&mut self, name: &str, entry: Arc<Entry>) {
         self.remove(name);
         let bytes = entry.bytes(name);
-        // What takes an eighth of all is read each time.
+        // An entry of more than an eighth of the bound is not cached.
         if bytes > self.bytes_most / 8 {
             return;
         }
@@ -104,7 +104,7 @@ mod tests {
         for name in ["a", "b", "c", "a", "d"] {
             entries.insert(name, Arc::new(Entry::nobody()));
         }
-        // `a` came anew, so `b` was the oldest.
+        // `a` was inserted again, so `b` was the oldest.
         let there = |entries: &Entries| ["a", "b", "c", "d"].map(|name| entries.get(name).is_some());
         assert_eq!((there(&entries), entries.len()), ([true, false, true, true], 3));
         for _ in 0..100 {

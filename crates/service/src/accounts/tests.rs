@@ -6,7 +6,7 @@ use flatbed_testkit::{soon, until};
 use super::*;
 use crate::test_store::Store;
 
-/// How old an answer may be.
+/// The largest age of an answer.
 const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ impl Gate for Open {
     }
 }
 
-/// Writes a user document at some process; its revision.
+/// Writes a user document by some process and returns its revision.
 pub(crate) async fn write_user(layer: &Layer, name: &str, rest: &str, parent: Option<RevId>) -> RevId {
     let text = format!(r#"{{"name":"{name}","type":"user",{rest}}}"#);
     let body = json::parse(text.as_bytes(), &Limits::default()).unwrap();
@@ -39,7 +39,7 @@ pub(crate) fn users(layer: &Layer) -> flatbed_layer::Database {
     layer.database(USERS, user.through(Arc::new(Open)))
 }
 
-/// What `password` is hashed to, quickly.
+/// The members of a user document with a quick hash of `password`.
 pub(crate) fn hash_members(password: &str, salt: &str, iterations: u32) -> String {
     let hash = PasswordHash::salted(password, salt, iterations);
     let mut out = Vec::new();
@@ -61,7 +61,7 @@ async fn roles(accounts: &Arc<Accounts>, name: &str) -> Option<String> {
     found.account.map(|account| account.roles().join(","))
 }
 
-/// Without a look: no time passes.
+/// No poll: no time passes.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_this_process_writes_counts_at_once() {
     let manual = ManualClock::new();
@@ -94,13 +94,13 @@ async fn what_another_process_writes_is_seen_within_a_second() {
         let role = format!("r{round}");
         changes.mark_unchanged();
         rev = write_user(&other, "anna", &user("a", &role), Some(rev)).await;
-        // An answer that begins later than a second after it is never the old one.
+        // An answer that begins more than a second later is never the old one.
         manual.advance(SECOND);
         assert_eq!(roles(&accounts, "anna").await.as_deref(), Some(&*role));
         soon(changes.changed()).await.unwrap();
     }
     drop(changes);
-    // Without the poll and the watch: nobody asked for long enough that these ended.
+    // Without the poll and the watch, which end after a time without requests.
     store.layer.shutdown();
     until("the poll ends", async || {
         manual.advance(POLL_LEAST);
@@ -113,7 +113,7 @@ async fn what_another_process_writes_is_seen_within_a_second() {
         rev = write_user(&other, "anna", &user("a", &role), Some(rev)).await;
         manual.advance(SECOND);
         assert_eq!(roles(&accounts, "anna").await.as_deref(), Some(&*role));
-        // Who wants to know it as of now sees it at once.
+        // A caller that needs the state as of now sees it at once.
         let next = format!("n{round}");
         rev = write_user(&other, "anna", &user("a", &next), Some(rev)).await;
         let found = accounts.find("anna", Fresh::Since(accounts.clock().now())).await.unwrap();
@@ -122,7 +122,7 @@ async fn what_another_process_writes_is_seen_within_a_second() {
     users(&other).delete().await.unwrap();
     manual.advance(SECOND);
     assert_eq!(roles(&accounts, "anna").await, None);
-    // Another database of the name is another one.
+    // A new database of the same name has new accounts.
     users(&other).create(&CreateOptions::default()).await.unwrap();
     write_user(&other, "anna", &user("b", "new"), None).await;
     manual.advance(SECOND);
@@ -169,7 +169,7 @@ async fn standings_hold_as_long_as_the_password_and_follow_roles() {
     assert!(accounts.now(&Standing::anonymous()).await.unwrap().is_some());
 }
 
-/// Names that nobody has are remembered too, but not for ever and not without bound; and conflicts sign nobody in.
+/// Missing names are cached for a limited time and within a bound; a document with conflicts allows no sign-in.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_without_an_account() {
     let manual = ManualClock::new();
@@ -214,7 +214,7 @@ async fn however_often_users_are_written_few_are_woken() {
         woken() >= 4
     })
     .await;
-    // Each of those that woke them came so long after the one before.
+    // Successive wakes keep the shortest interval.
     assert!(written >= 10 * (woken() - 1), "{} of {written}", woken());
 }
 
@@ -227,16 +227,16 @@ async fn who_comes_while_the_poll_ends_is_not_left_without_it() {
     accounts.is_polled.store(true, Ordering::SeqCst);
     let mut polling = Polling(Weak::clone(&accounts.this));
     assert!(accounts.is_idle());
-    // Between that and the next they come, and find that it is polled.
+    // A follower comes between these two steps and finds the flag set.
     let changes = accounts.generation.subscribe();
     assert!(polling.goes_on(&accounts) && is_polled());
     drop(changes);
     assert!(!polling.goes_on(&accounts) && !is_polled());
-    // It has ended, and says nothing of the next one.
+    // The ended task does not change the flag of the next one.
     accounts.is_polled.store(true, Ordering::SeqCst);
     drop(polling);
     assert!(is_polled());
-    // One that fails does.
+    // A failed task does.
     drop(Polling(Weak::clone(&accounts.this)));
     assert!(!is_polled());
 }

@@ -1,15 +1,15 @@
-//! Accounts that this process itself has written.
+//! Accounts that this process has written.
 
 use flatbed_auth::users::name_in;
 
 use crate::accounts::Accounts;
 
 impl Accounts {
-    /// This process has written these documents of `_users`, or may have: what it keeps of their names is of before. Others
-    /// find that when they look.
+    /// Drops cached accounts after this process has written these documents of `_users`, or may have. Other processes
+    /// find the change by polling.
     pub(crate) fn forget<'i>(&self, ids: impl Iterator<Item = &'i str>) {
         let mut cache = self.cache();
-        // Nor does who reads one of them now keep it.
+        // A read that is under way must not be cached.
         cache.taken_out += 1;
         for name in ids.filter_map(name_in) {
             cache.accounts.remove(name);

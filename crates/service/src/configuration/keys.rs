@@ -1,4 +1,4 @@
-//! The names of settings, as CouchDB has them, and how their texts are read.
+//! The names of settings, which are CouchDB's, and their parsers.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -13,16 +13,16 @@ use flatbed_network::Blocks;
 use super::settings::{JwtSettings, Settings};
 use crate::sign_in::keys::keys_of;
 
-/// Why a setting cannot be set.
+/// The reason why a setting cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// This program has none of that name.
+    /// There is no setting of that name.
     #[error("unknown_config_value")]
     Unknown,
-    /// It is for who starts the server.
+    /// The setting belongs to the start of the server.
     #[error("it can be set where the server is started, and not here")]
     OnlyAtStart,
-    /// The text is not what it must be.
+    /// The value is invalid.
     #[error("it must be {0}")]
     Wrong(&'static str),
 }
@@ -33,12 +33,12 @@ type Applied = Result<(), SettingError>;
 pub(crate) struct Key {
     pub section: &'static str,
     pub key: &'static str,
-    /// What is shown where it was not set.
+    /// The value that is shown for an unset setting.
     pub default: &'static str,
     apply: fn(&mut Settings, &str) -> Applied,
 }
 
-/// Settings with a section and a key of their own. What has names that are chosen: [`apply`].
+/// Settings with a fixed section and key. [`apply`] handles the others.
 pub(crate) const KEYS: &[Key] = &[
     Key {
         section: "chttpd",
@@ -97,7 +97,7 @@ pub(crate) const KEYS: &[Key] = &[
         key: "max_iterations",
         default: "2000000",
         apply: |settings, text| {
-            // With fewer, who has a hash of this server's own could not sign in, administrators among them.
+            // A lower bound would lock out users with hashes of this server, administrators among them.
             let most =
                 number(text, ITERATIONS..=ITERATIONS_MAX, "a number from 600000, which new hashes have, to 2000000");
             set(&mut settings.auth.max_iterations, most)
@@ -231,7 +231,7 @@ pub(crate) const KEYS: &[Key] = &[
         key: "peers",
         default: "",
         apply: |settings, text| {
-            // What has no address is not known to be a proxy.
+            // A client without an address is no known proxy.
             let peers = text.parse::<Blocks>().ok().filter(|peers| !peers.contains(None));
             let wrong = SettingError::Wrong("addresses such as 10.0.0.1 or 10.0.0.0/8");
             set(&mut settings.auth.proxy.peers, peers.ok_or(wrong))
@@ -287,7 +287,7 @@ const JWT_KEYS: &[JwtKey] = &[
 /// The section of limits for clients.
 const LIMITS: &str = "limits";
 
-/// Names of these, and what they may be: as whoever keeps to them has them, which a test of the surface compares.
+/// The names and ranges of these limits. A test of the surface that applies them compares the two.
 pub(crate) const LIMIT_NAMES: &[(&str, RangeInclusive<u32>)] = &[
     ("connections_by_address", 0..=1_000_000),
     ("unfinished_connections", 16..=100_000),
@@ -308,8 +308,8 @@ pub(crate) const LIMIT_NAMES: &[(&str, RangeInclusive<u32>)] = &[
     ("body_seconds", 1..=86_400),
 ];
 
-/// Sections of CouchDB's own: of these there are the keys that this program has, and no others, so that nobody believes
-/// that a setting counts which does not.
+/// CouchDB's own sections. Only the keys of this program are accepted in them, so that no setting is stored without
+/// an effect.
 const SECTIONS: &[&str] = &[
     "admins",
     "attachments",
@@ -368,39 +368,39 @@ const SECTIONS: &[&str] = &[
     "x_frame_options",
 ];
 
-/// What cannot be set: facts that CouchDB's own tools look for.
+/// Values that cannot be set, for CouchDB's own tools.
 const FACTS: &[(&str, &str, &str)] = &[("couchdb", "single_node", "true")];
 
-/// What a setting is that was not set.
+/// Returns the default of a setting.
 pub(crate) fn default(section: &str, key: &str) -> Option<&'static str> {
     defaults().find(|(of, name, _)| (*of, *name) == (section, key)).map(|(_, _, text)| text)
 }
 
-/// Section, key and text of all that are there without being set.
+/// Returns section, key and text of all settings that exist without being set.
 pub(crate) fn defaults() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     FACTS.iter().copied().chain(KEYS.iter().map(|key| (key.section, key.key, key.default)))
 }
 
-/// Stands where a secret would.
+/// Replaces a secret.
 const HIDDEN: &str = "***";
 
-/// A value as its administrators are shown it. CouchDB shows hashes of administrators' passwords, and so does this.
+/// Returns a value as administrators see it. Like CouchDB, this shows the hashes of administrators' passwords.
 pub(crate) fn shown<'t>(section: &str, key: &str, text: &'t str) -> &'t str {
     let is_secret = named(section, "jwt_keys").is_some() && key.starts_with("hmac:");
     if is_secret { HIDDEN } else { text }
 }
 
-/// Whether a value may be logged: not what is secret, nor what is not known.
+/// True if a value may be logged: it is neither secret nor unknown.
 pub(crate) fn is_loggable(section: &str, key: &str) -> bool {
     KEYS.iter().any(|found| (found.section, found.key) == (section, key)) || named(section, "jwt_auth").is_some()
 }
 
-/// Whether a setting can be stored at all.
+/// Checks whether a setting can be stored at all.
 ///
 /// # Errors
-/// [`SettingError::OnlyAtStart`]; [`SettingError::Wrong`] where names are no names.
+/// [`SettingError::OnlyAtStart`]; [`SettingError::Wrong`] for an empty section or key.
 pub(crate) fn check_storable(section: &str, key: &str) -> Applied {
-    // Which files a server reads is for who can log in there.
+    // Only users who can log in to the machine choose the files that a server reads.
     let is_of_files = named(section, "jwt_auth").is_some() && key == "jwks_file";
     let is_fact = FACTS.iter().any(|(of, name, _)| (*of, *name) == (section, key));
     match (is_of_files || is_fact, section.is_empty() || key.is_empty()) {
@@ -410,16 +410,13 @@ pub(crate) fn check_storable(section: &str, key: &str) -> Applied {
     }
 }
 
-/// Whether an administrator can have a name.
-///
-/// # Errors
-/// [`SettingError::Wrong`].
+/// Checks the name of an administrator.
 pub(crate) fn check_admin_name(name: &str) -> Applied {
     let fits = !name.is_empty() && !name.contains(':') && !name.chars().any(char::is_control);
     if fits { Ok(()) } else { Err(SettingError::Wrong("of a name without colons and control characters")) }
 }
 
-/// Names that CouchDB has had, and others that mean the same.
+/// Resolves earlier names of CouchDB and other aliases.
 pub(crate) fn canonical<'n>(section: &'n str, key: &'n str) -> (&'n str, &'n str) {
     match (section, key) {
         ("httpd", "enable_cors" | "secure_rewrites") => ("chttpd", key),
@@ -431,29 +428,30 @@ pub(crate) fn canonical<'n>(section: &'n str, key: &'n str) -> (&'n str, &'n str
     }
 }
 
-/// The name behind a section's colon, of one that may have several: `""` without.
+/// Returns the name after the section's colon, `""` without one; `None` for another section.
 fn named<'s>(section: &'s str, kind: &str) -> Option<&'s str> {
     let rest = section.strip_prefix(kind)?;
     if rest.is_empty() { Some("") } else { rest.strip_prefix(':').filter(|name| !name.is_empty()) }
 }
 
-/// Whether there are settings in a section.
+/// True if the section contains settings.
 pub(crate) fn is_known(section: &str) -> bool {
     KEYS.iter().any(|key| key.section == section)
         || named(section, "jwt_auth").is_some()
         || named(section, "jwt_keys").is_some()
 }
 
-/// Whether this section has such keys as are chosen by whoever sets them, and mean nothing here.
+/// True for a section with keys of the user's choice, which have no effect here.
 fn is_free(section: &str) -> bool {
     let kind = section.split_once(':').map_or(section, |(kind, _)| kind);
     !SECTIONS.contains(&kind)
 }
 
-/// Puts a value into the settings.
+/// Sets a value in the settings.
 ///
 /// # Errors
-/// [`SettingError`]: they are then as they were, but that an administrator is there who cannot sign in.
+/// [`SettingError`]: the settings stay unchanged, except that an administrator with an invalid hash exists without a
+/// sign-in.
 pub(crate) fn apply(settings: &mut Settings, section: &str, key: &str, text: &str) -> Applied {
     if let Some(found) = KEYS.iter().find(|found| (found.section, found.key) == (section, key)) {
         return (found.apply)(settings, text);
@@ -491,10 +489,7 @@ pub(crate) fn apply(settings: &mut Settings, section: &str, key: &str, text: &st
     if is_free(section) { Ok(()) } else { Err(SettingError::Unknown) }
 }
 
-/// Whether a value fits.
-///
-/// # Errors
-/// [`SettingError`].
+/// Checks a value.
 pub(crate) fn check(section: &str, key: &str, text: &str) -> Applied {
     apply(&mut Settings::default(), section, key, text)
 }
@@ -520,7 +515,7 @@ fn number<N: FromStr + PartialOrd>(
     text.parse().ok().filter(|number| range.contains(number)).ok_or(SettingError::Wrong(what))
 }
 
-/// Levels of the log, with targets or without; CouchDB's words for levels are those that come next to them.
+/// Parses log levels, with or without targets; a level of CouchDB's becomes the nearest one.
 fn levels(text: &str) -> Result<String, SettingError> {
     let level = |text: &str| {
         Some(match text {
@@ -547,14 +542,14 @@ fn levels(text: &str) -> Result<String, SettingError> {
     parts.filter(|_| text.len() <= 1_000).map(|parts| parts.join(",")).ok_or(wrong)
 }
 
-/// A header's name, in lower case.
+/// Parses the name of a header to lower case.
 fn header(text: &str) -> Result<String, SettingError> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let fits = (1..=100).contains(&text.len()) && text.bytes().all(is_token);
     if fits { Ok(text.to_ascii_lowercase()) } else { Err(SettingError::Wrong("the name of a header")) }
 }
 
-/// Texts with commas between them.
+/// Splits texts at commas.
 fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }

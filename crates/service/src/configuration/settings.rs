@@ -1,4 +1,4 @@
-//! What the settings are, typed. The texts that they are read from: `keys.rs`.
+//! The settings, typed. Their texts are parsed in `keys.rs`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,62 +14,62 @@ use flatbed_network::Blocks;
 use super::keys;
 use super::values::{Source, Value, Values};
 
-/// All settings that may change while a server runs. What is secret of them is in no debug output.
+/// All settings that may change at run time. Debug output omits secrets.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Settings {
-    /// Those who may do everything, by name, with what their passwords are checked against: `[admins]`. Without any: everyone
-    /// is one. A text that is no hash is a name that nobody signs in with.
+    /// The administrators of the server by name, with their password hashes: `[admins]`. Without any, every client is
+    /// one. A value that is not a hash reserves a name without a sign-in.
     pub admins: BTreeMap<String, Option<PasswordHash>>,
-    /// Who somebody is.
+    /// Authentication.
     pub auth: AuthSettings,
-    /// Pages of other origins.
+    /// Requests of pages of other origins.
     pub cors: CorsSettings,
-    /// How much somebody may ask for.
+    /// The limits for clients.
     pub limits: LimitSettings,
-    /// What is logged.
+    /// The log.
     pub log: LogSettings,
-    /// Whether rules of `rewrites` may lead out of their database, with any method: `[chttpd] secure_rewrites = false`.
+    /// True if rules of `rewrites` may leave their database, with any method: `[chttpd] secure_rewrites = false`.
     pub insecure_rewrites: bool,
     values: Values,
 }
 
-/// Who somebody is, and how they show it: `[chttpd_auth]` and its like. The defaults are CouchDB's but for `same_site` and
+/// Authentication: `[chttpd_auth]` and related sections. The defaults are CouchDB's except for `same_site` and
 /// `max_iterations`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthSettings {
-    /// Seconds that a session lasts.
+    /// The lifetime of a session, in seconds.
     pub timeout_s: u64,
-    /// Whether a session's cookie says when it ends, so that browsers keep it.
+    /// True if a session's cookie has an expiry, so that browsers keep it.
     pub allow_persistent_cookies: bool,
-    /// Whether the anonymous are refused, whatever they ask for.
+    /// True if all anonymous requests are refused.
     pub require_valid_user: bool,
-    /// The same, but for `/_up`.
+    /// True if all anonymous requests but `/_up` are refused.
     pub require_valid_user_except_for_up: bool,
-    /// Whether the names of all databases are for administrators alone.
+    /// True if only administrators may list the names of databases.
     pub admin_only_all_dbs: bool,
-    /// Whether `_security` of `_users` may be changed.
+    /// True if `_security` of `_users` may be changed.
     pub users_db_security_editable: bool,
-    /// What everyone sees of user documents.
+    /// The fields of user documents that everyone sees.
     pub public_fields: PublicFields,
-    /// What is done about wrong passwords.
+    /// The lock-out after wrong passwords.
     pub lockout: lockout::Options,
-    /// Whether a hash that is weaker than new ones is made anew once its password was right.
+    /// True if a weak hash is replaced after its password was right.
     pub rehash: bool,
-    /// Hashes with more are refused unverified.
+    /// The most iterations of a hash; a hash with more is refused unverified.
     pub max_iterations: u32,
-    /// `SameSite` of a session's cookie.
+    /// The attribute `SameSite` of a session's cookie.
     pub same_site: Option<SameSite>,
-    /// `Domain` of a session's cookie.
+    /// The attribute `Domain` of a session's cookie.
     pub cookie_domain: Option<String>,
-    /// Proxies that say who somebody is.
+    /// Trusted proxies.
     pub proxy: ProxySettings,
-    /// Tokens, by the name of whoever issues them; `""` is the one without a name, `[jwt_auth]` and `[jwt_keys]`. Others are
+    /// Token settings by the name of the issuer; `""` is the unnamed one, `[jwt_auth]` and `[jwt_keys]`. Others are
     /// `[jwt_auth:NAME]` and `[jwt_keys:NAME]`.
     pub jwt: BTreeMap<String, JwtSettings>,
 }
 
 impl AuthSettings {
-    /// Whether the anonymous are refused, but for what is for everyone all the same.
+    /// True if anonymous requests are refused, except to public resources.
     pub(crate) fn wants_names(&self) -> bool {
         self.require_valid_user || self.require_valid_user_except_for_up
     }
@@ -96,18 +96,18 @@ impl Default for AuthSettings {
     }
 }
 
-/// Proxies that say who somebody is: `[proxy_auth]`. The headers' names are CouchDB's, in lower case.
+/// Proxies that assert users: `[proxy_auth]`. The headers' names are CouchDB's, in lower case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProxySettings {
-    /// Who is believed; nobody, if it is empty.
+    /// The addresses of trusted proxies; empty: none.
     pub peers: Blocks,
-    /// Whether they may give roles that begin with `_`.
+    /// True if they may assert roles that begin with `_`.
     pub trusts_system_roles: bool,
-    /// Where the name stands.
+    /// The header with the name.
     pub user_header: String,
-    /// Where roles stand.
+    /// The header with the roles.
     pub roles_header: String,
-    /// Where the token stands.
+    /// The header with the token.
     pub token_header: String,
 }
 
@@ -123,19 +123,19 @@ impl Default for ProxySettings {
     }
 }
 
-/// Who issues tokens, and what they are like. Without a key and a file none are taken.
+/// JWT issuer and claim settings. Without a key and a file no token is accepted.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct JwtSettings {
     /// As in CouchDB's `[jwt_keys]`: `hmac:KID` with base64, `rsa:KID`, `ec:KID`, `eddsa:KID` with PEM (`\n` for line ends);
     /// `_default` for tokens without an id of a key.
     pub keys: BTreeMap<String, String>,
-    /// A JWK set, which is read again when it changes.
+    /// The path of a JWK set, which is read again after a change.
     pub jwks_file: Option<PathBuf>,
-    /// What the tokens must claim.
+    /// The required claims.
     pub binding: Binding,
-    /// Which algorithms are taken; all, where it is empty.
+    /// The accepted algorithms; empty: all.
     pub algorithms: Vec<Algorithm>,
-    /// Seconds that clocks may differ by.
+    /// The tolerated clock skew, in seconds.
     pub skew_s: u64,
 }
 
@@ -146,27 +146,27 @@ impl fmt::Debug for JwtSettings {
     }
 }
 
-/// Pages of other origins: `[cors]`, and whether it counts at all.
+/// Requests of pages of other origins: `[cors]`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CorsSettings {
-    /// Whether they may call at all.
+    /// True if CORS is enabled.
     pub is_enabled: bool,
-    /// Which may; `*`: all.
+    /// The allowed origins; `*`: all.
     pub origins: Vec<String>,
-    /// Whether credentials may be sent along.
+    /// True if credentials may be sent.
     pub credentials: bool,
-    /// Further header names that requests may have.
+    /// Further allowed request headers.
     pub headers: Vec<String>,
-    /// Seconds that a browser may keep the answer to a preflight request.
+    /// How long a browser may cache the answer to a preflight request, in seconds.
     pub max_age_s: u32,
 }
 
-/// How much somebody may ask for.
+/// The limits for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitSettings {
-    /// Databases that `_dbs_info` is asked about at once.
+    /// The most databases in one `_dbs_info`.
     pub dbs_info: usize,
-    /// Those that a server keeps to with its clients, by their names, as `[limits]` has them: numbers.
+    /// The limits of `[limits]` by name, as numbers. The server's shell applies them.
     pub of_clients: BTreeMap<String, String>,
 }
 
@@ -176,11 +176,11 @@ impl Default for LimitSettings {
     }
 }
 
-/// What is logged.
+/// The log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
-    /// A level, or targets with levels: `info`, `info,flatbed_layer=debug`. Levels of CouchDB's that there are not are the
-    /// nearest.
+    /// A level, or targets with levels: `info`, `info,flatbed_layer=debug`. CouchDB's other levels become the nearest
+    /// one.
     pub level: String,
 }
 
@@ -191,19 +191,20 @@ impl Default for LogSettings {
 }
 
 impl Settings {
-    /// What `values` say, and defaults for the rest.
+    /// Parses `values`, with defaults for the rest.
     pub(crate) fn of(values: Values) -> Settings {
         let mut settings = Settings::default();
         for (section, key, value) in values.iter() {
             if let Err(error) = keys::apply(&mut settings, section, key, &value.text) {
-                tracing::error!(section, key, %error, source = value.source.words(), "a setting does not fit: its default counts");
+                tracing::error!(section, key, %error, source = value.source.words(), "invalid setting: using its default");
             }
         }
         settings.values = values;
         settings
     }
 
-    /// The value of a setting, as it is set or by default; `None`: there is no such setting, or none of that name was set.
+    /// Returns the value of a setting, set or by default; `None`: the setting does not exist, or a freely named one
+    /// is not set.
     pub fn value(&self, section: &str, key: &str) -> Option<Value> {
         let (section, key) = keys::canonical(section, key);
         let default =
@@ -211,7 +212,8 @@ impl Settings {
         self.values.get(section, key).cloned().or_else(default)
     }
 
-    /// All sections with what is in them, as it is shown: set or by default, and no secrets but administrators' hashes.
+    /// Returns all sections with their values, set or by default, as administrators see them: without secrets except
+    /// for administrators' hashes.
     pub fn shown(&self) -> BTreeMap<String, BTreeMap<String, String>> {
         let mut shown: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
         for (section, key, text) in keys::defaults() {
@@ -224,7 +226,7 @@ impl Settings {
         shown
     }
 
-    /// The value of a setting, as it is shown: see [`Settings::shown`].
+    /// Returns one value of [`Settings::shown`].
     pub fn shown_value(&self, section: &str, key: &str) -> Option<String> {
         let (section, key) = keys::canonical(section, key);
         let set = self.values.get(section, key).map(|value| keys::shown(section, key, &value.text));

@@ -1,4 +1,4 @@
-//! Settings that are stored for all processes: found out about, followed, changed.
+//! Settings that are stored for all processes: reading, following, changing.
 
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -14,66 +14,66 @@ use super::keys::{self, SettingError};
 use super::values::{Source, Value};
 use super::{Configuration, Inner};
 
-/// After a failure of the storage, before it is asked again whether the settings have changed.
+/// The pause after a failure of the storage, while following.
 const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a request waits for that, and how long the look that it waits for may take.
+/// How long a request waits for current settings, and the shorter time limit of the read that it waits for.
 const CONFIRM_MAX: Duration = Duration::from_secs(2);
 const LOOK_MAX: Duration = Duration::from_millis(1_900);
 
-/// The target of what is logged of who changed what.
+/// The log target of changed settings.
 const AUDIT: &str = "audit";
 
 /// The section of administrators.
 pub const ADMINS: &str = "admins";
 
-/// Where settings are stored.
+/// The store of settings.
 pub(super) struct Store {
     layer: Layer,
-    /// Nothing that is stored counts in this process.
+    /// True if stored values do not apply in this process.
     pub is_ignored: bool,
-    /// The state that the settings of this process are of.
+    /// The state of the store that this process's settings are of.
     found: RwLock<Option<SettingsState>>,
-    /// Held by the one that looks: when a look began that failed, and how.
+    /// Locked by the running read: when a failed read began, and its error.
     looking: Mutex<Option<(Instant, Error)>>,
-    /// Passwords of administrators are hashed one at a time.
+    /// Limits the hashing of administrators' passwords to one at a time.
     hashing: Semaphore,
 }
 
-/// On whose behalf a setting is changed.
+/// The author of a change of a setting.
 #[derive(Debug, Clone, Copy)]
 pub struct ChangedBy<'a> {
-    /// Who must still be allowed to when it is stored.
+    /// The actor, whose right must still exist at the commit.
     pub actor: &'a Actor,
-    /// Their name; `None`: nobody has one yet.
+    /// The author's name; `None` on a server without administrators.
     pub name: Option<&'a str>,
-    /// Where they are.
+    /// The author's address.
     pub from: Option<IpAddr>,
 }
 
-/// Why a stored setting is not changed.
+/// The reason why a stored setting is not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// There is no such setting, or its value is not what it must be.
+    /// The setting does not exist, or the value is invalid.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// What this process was started with beats what is stored.
+    /// A value from the start of this process takes precedence.
     #[error("{section}/{key} is set by {}, which beats what is stored: change it there", .source_of_it.words())]
     Fixed {
-        /// Its section.
+        /// The section.
         section: String,
-        /// Its key.
+        /// The key.
         key: String,
-        /// Where it is set.
+        /// The source of the value.
         source_of_it: Source,
     },
-    /// Nobody would be an administrator any more.
+    /// The change would remove the last administrator.
     #[error("this is the last administrator: add another one first")]
     LastAdmin,
-    /// This process has nowhere to store settings.
+    /// This process has no store of settings.
     #[error("settings cannot be changed while this server runs")]
     NotStored,
-    /// The storage did not do it, or has no room.
+    /// The storage failed or is full.
     #[error(transparent)]
     Layer(#[from] Error),
 }
@@ -88,7 +88,7 @@ impl Store {
         self.found.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the settings are known to be those of less than a second ago.
+    /// True if the settings are known to be as of less than a second ago.
     fn is_known(&self) -> bool {
         let found = self.found.read().unwrap_or_else(PoisonError::into_inner);
         found.as_ref().is_some_and(|state| self.layer.are_settings_known(state))
@@ -96,7 +96,7 @@ impl Store {
 }
 
 impl Inner {
-    /// Looks at what is stored, and takes what has changed. `_looking`: one at a time, so that what is older never comes last.
+    /// Reads the store and applies changes. `_looking` is the lock that keeps an older read from being applied last.
     async fn look(&self, store: &Store, _looking: &mut Option<(Instant, Error)>) -> Result<()> {
         let before = store.found();
         let (state, settings) = store.layer.stored_settings(before.as_ref()).await?;
@@ -107,7 +107,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Looks now, whatever is known.
+    /// Reads the store now.
     pub(super) async fn look_now(&self, store: &Store) -> Result<()> {
         let mut looking = store.looking.lock().await;
         self.look(store, &mut looking).await
@@ -115,12 +115,10 @@ impl Inner {
 }
 
 impl Configuration {
-    /// Returns once the settings of this process are those of less than a second ago: at once where some transaction of this
-    /// process has found so, else after a look at what is stored, which one of all who ask carries out. Whoever judges somebody
-    /// asks for this first. It takes two seconds at most.
+    /// Returns when the settings are as of less than a second ago: at once if a transaction of this process has found
+    /// so, otherwise after a read of the store, which serves all callers. Precedes each judgement of rights. It takes
+    /// at most two seconds.
     ///
-    /// # Errors
-    /// Those of the storage, which then does not say it.
     #[boxed]
     pub async fn confirm(&self) -> Result<()> {
         match &self.inner.store {
@@ -132,16 +130,13 @@ impl Configuration {
         }
     }
 
-    /// As [`Configuration::confirm`], for a standing or a claim that rests on an administrator of this name alone. What this
-    /// process was started with beats what is stored: its administrators are known while the storage does not answer.
+    /// As [`Configuration::confirm`], for rights or credentials that rest only on the administrator `admin`. Values
+    /// from the start of this process take precedence, so its administrators are known while the storage fails.
     pub(crate) async fn confirm_for(&self, admin: Option<&str>) -> Result<()> {
         if admin.is_some_and(|name| self.is_fixed_admin(name)) { Ok(()) } else { self.confirm().await }
     }
 
     /// As [`Configuration::confirm_for`], as of now.
-    ///
-    /// # Errors
-    /// Those of the storage.
     pub(crate) async fn confirm_now(&self, admin: Option<&str>) -> Result<()> {
         match self.inner.store.as_ref().filter(|store| !store.is_ignored) {
             Some(store) if !admin.is_some_and(|name| self.is_fixed_admin(name)) => {
@@ -152,13 +147,13 @@ impl Configuration {
         }
     }
 
-    /// The settings' state, to be asked for before the settings: what these say then is of this state, or of a later one. `None`: nothing
-    /// that is stored counts.
+    /// The state of the settings. Must be read before them, so that they are of this state or a later one. `None`:
+    /// stored values do not apply.
     fn state(&self) -> Option<Option<SettingsState>> {
         self.inner.store.as_ref().filter(|store| !store.is_ignored).map(Store::found)
     }
 
-    /// What an administrator's password is checked against, `None` if that is no hash, and what is stored of it.
+    /// Returns an administrator's password hash, `None` if the value is invalid, and its stored entry.
     pub(crate) fn admin(&self, name: &str) -> Option<(Option<PasswordHash>, Option<Arc<SettingFence>>)> {
         let (state, settings) = (self.state(), self.now());
         let hash = settings.admins.get(name)?.clone();
@@ -167,14 +162,14 @@ impl Configuration {
         Some((hash, stored.map(fence)))
     }
 
-    /// That there is no administrator, and everyone is one: what is stored of that.
+    /// Returns the stored evidence that the server has no administrator, if it has none.
     pub(crate) fn open_to_all(&self) -> Option<Option<Arc<SettingFence>>> {
         let (state, settings) = (self.state(), self.now());
         let is_open = settings.admins.is_empty();
         is_open.then(|| state.map(|state| Arc::new(SettingFence::new(state, ADMINS, None))))
     }
 
-    /// Whether this process was started with an administrator of this name, who is one for as long as it runs.
+    /// True if this process was started with an administrator of this name.
     pub(crate) fn is_fixed_admin(&self, name: &str) -> bool {
         self.inner.fixed.get(ADMINS, name).is_some()
     }
@@ -186,7 +181,7 @@ impl Configuration {
         if store.is_known() {
             return Ok(());
         }
-        // Who came before a look began that failed does not try as long once more, one behind the other.
+        // Callers from before a failed read began take its error, so that they do not time out one after the other.
         if let Some((began, error)) = &*looking
             && came <= *began
         {
@@ -199,8 +194,8 @@ impl Configuration {
         looked
     }
 
-    /// Takes changes on a watch, as long as the configuration is there: for a process of which nobody asks anything. Who asks,
-    /// or follows something, does not rely on it: see [`Configuration::confirm`] and [`Configuration::confirm_at`].
+    /// Applies changes on a watch until the configuration is dropped, for a process without requests. Requests and
+    /// followers do not rely on it: see [`Configuration::confirm`] and [`Configuration::confirm_at`].
     pub(super) async fn follow(weak: Weak<Inner>) {
         loop {
             let Some(inner) = weak.upgrade() else { return };
@@ -221,17 +216,13 @@ impl Configuration {
             };
             drop(inner);
             if let Err(error) = looked {
-                tracing::debug!(%error, "stored settings are not known");
+                tracing::debug!(%error, "stored settings cannot be read");
                 clock.sleep(FAILED_PAUSE).await;
             }
         }
     }
 
-    /// Sees to it that the settings of this process are those as of a state of all records that was found just now: looks at
-    /// what is stored where that has moved since.
-    ///
-    /// # Errors
-    /// Those of the storage.
+    /// Brings the settings to the state of all records that was just found: reads the store if the state has changed.
     pub(crate) async fn confirm_at(&self, records: &RecordState) -> Result<()> {
         match self.inner.store.as_ref().filter(|store| !store.is_ignored) {
             Some(store) if !store.found().is_some_and(|found| found.is_as_of(records)) => {
@@ -242,10 +233,7 @@ impl Configuration {
         }
     }
 
-    /// Whether administrators are stored, counting or not.
-    ///
-    /// # Errors
-    /// Those of the storage.
+    /// Returns whether administrators are stored, even if stored values do not apply.
     #[boxed]
     pub async fn has_stored_admins(&self) -> Result<bool> {
         let Some(store) = &self.inner.store else { return Ok(false) };
@@ -253,10 +241,7 @@ impl Configuration {
         Ok(settings.is_some_and(|settings| settings.keys().any(|(section, _)| section == ADMINS)))
     }
 
-    /// Looks at what is stored now.
-    ///
-    /// # Errors
-    /// Those of the storage.
+    /// Reads the store now.
     #[boxed]
     pub async fn reload(&self) -> Result<()> {
         match &self.inner.store {
@@ -265,11 +250,9 @@ impl Configuration {
         }
     }
 
-    /// Stores a value, for all processes; this one has it when this returns, others within a second. An administrator's is a
-    /// password, or the hash of one; of a password its hash is stored. Gives the value of before, as it is shown.
-    ///
-    /// # Errors
-    /// [`ChangeError`].
+    /// Stores a value for all processes. It applies in this process on return, in others within a second. The value
+    /// of an administrator is a password, which is stored as its hash, or a hash. Returns the previous value as
+    /// administrators see it.
     pub async fn set(
         &self,
         section: &str,
@@ -293,7 +276,7 @@ impl Configuration {
         ))
     }
 
-    /// Removes a stored value; gives it, as it is shown.
+    /// Removes a stored value and returns it as administrators see it.
     ///
     /// # Errors
     /// [`ChangeError`]; [`SettingError::Unknown`] where none is stored.
@@ -319,7 +302,7 @@ impl Configuration {
         Ok(keys::shown(section, key, &old).to_owned())
     }
 
-    /// A setting that is not fixed.
+    /// Returns the store and the canonical name of a setting that has no fixed value.
     fn changeable<'s>(
         &'s self,
         section: &'s str,
@@ -337,13 +320,13 @@ impl Configuration {
     }
 }
 
-/// What is stored of an administrator's password: its hash, unless it is one already.
+/// Returns the stored form of an administrator's password: its hash, or the given hash.
 async fn hashed(store: &Store, name: &str, text: &str) -> std::result::Result<String, ChangeError> {
     keys::check_admin_name(name)?;
     if PasswordHash::parse(text).is_ok() {
         return Ok(text.to_owned());
     }
-    // A hash that was cut off must not become a password.
+    // A truncated hash must not become a password.
     if text.is_empty() || text.starts_with("-pbkdf2") || text.starts_with("-hashed-") {
         return Err(SettingError::Wrong("a password, or the whole of a hash").into());
     }

@@ -1,4 +1,4 @@
-//! What is stored, found by others, and what beats it.
+//! Stored settings, seen by other servers, and values that take precedence.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl Store {
         Store { storage: Storage::new(), manual: ManualClock::new() }
     }
 
-    /// The configuration of a server of its own.
+    /// The configuration of another server.
     async fn open(&self, values: Values, is_ignored: bool) -> Configuration {
         let options = LayerOptions { clock: self.manual.clock(), ..options(&self.storage) };
         let (layer, authority) = Layer::open(self.storage.fdb.clone(), options, None).await.unwrap();
@@ -47,7 +47,7 @@ async fn others_know_within_a_second_whether_they_ask_or_not() {
     assert_eq!(other.now().auth.timeout_s, 60);
 
     assert_eq!(one.set("chttpd_auth", "timeout", "61", by()).await.unwrap(), "60");
-    // A second later whoever asks knows it, though nothing else were done.
+    // A second later any caller knows it, without further work.
     store.manual.advance(Duration::from_secs(1));
     other.confirm().await.unwrap();
     assert_eq!(
@@ -100,13 +100,13 @@ async fn administrators() {
     assert!(other.now().admins["anna"].as_ref().unwrap().verify("secret"));
     assert!(!one.now().shown_value("admins", "anna").unwrap().contains("secret"));
     assert!(matches!(other.remove("admins", "anna", by()).await, Err(ChangeError::LastAdmin)));
-    // A hash is taken as it is.
+    // A hash is stored as it is.
     let hash = one.now().shown_value("admins", "anna").unwrap();
     one.set("admins", "bea", &hash, by()).await.unwrap();
     assert_eq!(one.now().admins["bea"], one.now().admins["anna"]);
     assert_eq!(one.remove("admins", "anna", by()).await.unwrap(), hash);
 
-    // Started without what is stored it can be mended.
+    // A server that ignores stored values can repair them.
     let mending = store.open(Values::default(), true).await;
     assert!(mending.now().admins.is_empty() && mending.has_stored_admins().await.unwrap());
     mending.set("admins", "carl", "secret", by()).await.unwrap();
@@ -119,7 +119,7 @@ async fn administrators() {
     assert_eq!(guarded.now().admins.len(), 3);
     guarded.remove("admins", "bea", by()).await.unwrap();
     guarded.remove("admins", "carl", by()).await.unwrap();
-    // Whoever had administrators does not open while it runs.
+    // A server that had administrators does not open while it runs.
     other.reload().await.unwrap();
     assert_eq!(other.now().admins.keys().collect::<Vec<_>>(), [""]);
     assert!(store.open(Values::default(), false).await.now().admins.is_empty());

@@ -1,32 +1,32 @@
-//! Values as texts, by section and key, each with where it came from.
+//! Values as texts, by section and key, with their sources.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::keys::{self, SettingError};
 
-/// Where a value came from, the most binding last.
+/// The source of a value; later variants take precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// It was set nowhere.
+    /// Not set.
     Default,
-    /// It is kept in the storage for all processes: what `_config` and `flatbed admin` change.
+    /// Stored for all processes, by `_config` or `flatbed admin`.
     Stored,
-    /// The configuration file of this process.
+    /// This process's configuration file.
     File,
-    /// A variable of its environment.
+    /// This process's environment.
     Environment,
-    /// Its command line.
+    /// This process's command line.
     CommandLine,
 }
 
 impl Source {
-    /// Whether no stored value counts beside it.
+    /// True if the source takes precedence over stored values.
     pub fn is_fixed(self) -> bool {
         self > Source::Stored
     }
 
-    /// For messages.
+    /// The source's name in messages.
     pub fn words(self) -> &'static str {
         match self {
             Source::Default => "the default",
@@ -38,12 +38,12 @@ impl Source {
     }
 }
 
-/// A value and where it came from. Debug output is without the text, which may be secret.
+/// A value and its source. Debug output omits the text, which may be secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Value {
-    /// As CouchDB writes it.
+    /// The text as CouchDB writes it.
     pub text: String,
-    /// Where it came from.
+    /// Where it is set.
     pub source: Source,
 }
 
@@ -53,15 +53,15 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Values that are set, by section and key; defaults are not among them.
+/// The values that are set, by section and key.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Values(BTreeMap<String, BTreeMap<String, Value>>);
 
 impl Values {
-    /// Sets a value, if none is set whose source is more binding.
+    /// Sets a value, unless one from a source of higher precedence is set.
     ///
     /// # Errors
-    /// [`SettingError`]: there is no such setting, or the text does not fit it.
+    /// [`SettingError`]: the setting does not exist, or the text is invalid.
     pub fn insert(&mut self, section: &str, key: &str, text: &str, source: Source) -> Result<(), SettingError> {
         let (section, key) = keys::canonical(section, key);
         keys::check(section, key, text)?;
@@ -76,22 +76,22 @@ impl Values {
         }
     }
 
-    /// Whether settings can be in a section of this name that mean something.
+    /// True if a section of this name can contain settings.
     pub fn is_section(section: &str) -> bool {
         keys::is_known(section)
     }
 
-    /// A value that is set.
+    /// A set value.
     pub fn get(&self, section: &str, key: &str) -> Option<&Value> {
         self.0.get(section)?.get(key)
     }
 
-    /// The values of a section that are set, by key.
+    /// The set values of a section, by key.
     pub fn section(&self, section: &str) -> impl Iterator<Item = (&str, &Value)> {
         self.0.get(section).into_iter().flatten().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// All values that are set: section, key, value.
+    /// All set values: section, key, value.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str, &Value)> {
         self.0
             .iter()

@@ -1,4 +1,4 @@
-//! Functions of design documents that filter feeds. They run on threads of their own, a page of documents at a time.
+//! Filter functions of design documents. They run on threads of their own, a page of documents at a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,35 +15,35 @@ use crate::json_out;
 use crate::rights::Rights;
 use crate::turns::{Origin, client_number};
 
-/// Documents that a function is given at once, and bytes of them (one document may pass it).
+/// The most documents per call, and the most bytes of them (one document may exceed it).
 const DOCUMENTS_AT_ONCE: usize = 100;
 const BYTES_AT_ONCE: usize = 1_000_000;
 
-/// Which function of which design document filters a feed.
+/// A filter function of a design document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterFunction {
     /// The design document's name, without `_design/`.
     pub design: String,
-    /// The function's name.
+    /// The name of the function.
     pub name: String,
-    /// What the function is.
+    /// The type of the function.
     pub kind: FilterKind,
 }
 
-/// What a function that filters is, and with that what it is asked.
+/// The type of a filter function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilterKind {
-    /// `filters.NAME`: whether it says yes to a document and a request. The request, as the text of a JSON object that has
-    /// members: `userCtx` and `secObj` are added.
+    /// `filters.NAME`: accepts or rejects a document, given a request. The request is the text of a JSON object that
+    /// has members; `userCtx` and `secObj` are added.
     Filter {
         /// The text, with its braces.
         request: Vec<u8>,
     },
-    /// `views.NAME.map`: whether it emits anything for a document.
+    /// `views.NAME.map`: accepts a document if it emits a row.
     View,
 }
 
-/// What functions are found with.
+/// Resolves filter functions.
 #[derive(Debug)]
 pub(super) struct Filters {
     runner: Runner,
@@ -65,7 +65,7 @@ impl Filters {
         self.designs.reading()
     }
 
-    /// The function that is named. Its design document is read now: the feed keeps it as it is.
+    /// Returns a filter function. Its design document is read now, and the feed keeps it.
     pub(super) async fn find(
         &self,
         asked: FilterFunction,
@@ -99,31 +99,28 @@ impl Filters {
     }
 }
 
-/// A function that filters. Cheap to clone.
+/// A filter function. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Function {
     runner: Runner,
     held: Arc<Held>,
-    /// The feed: a request.
+    /// The feed, as the caller of functions.
     caller: Caller,
     name: String,
     kind: Kind,
     database: Reader,
-    /// Whether it is asked about all leaves of a document, or about the winner alone.
+    /// True if it judges all leaves of a document, not the winner alone.
     pub(super) all_leaves: bool,
 }
 
 #[derive(Clone)]
 enum Kind {
-    /// With the request as JSON text.
-    Filter {
-        request: Arc<str>,
-    },
+    Filter { request: Arc<str> },
     View,
 }
 
 impl Function {
-    /// The rows that pass, with those of their leaves that do.
+    /// Returns the rows that pass, with those of their leaves that pass.
     pub(super) async fn pass(&self, rows: Vec<ChangeRow>) -> Result<Vec<ChangeRow>> {
         // Thousands of feeds may wait for one database's functions.
         let largest = rows.iter().map(|row| bytes(row.doc.as_ref()) * row.leaves.len().max(1)).max().unwrap_or(0);
@@ -136,7 +133,7 @@ impl Function {
             let begin = texts.len();
             match row.kind {
                 RowKind::Changed => self.documents(&row, &mut texts).await?,
-                // It has none, and passes.
+                // The row has no document, and passes.
                 RowKind::Lost | RowKind::Revoked | RowKind::User => {}
             }
             bytes += texts.iter().skip(begin).map(Vec::len).sum::<usize>();
@@ -150,8 +147,8 @@ impl Function {
         Ok(passed)
     }
 
-    /// The texts of a row's documents, one for each leaf that it shows. Leaves that are gone meanwhile pass nothing: their
-    /// document comes again.
+    /// Appends the texts of a row's documents, one for each leaf that it shows. Leaves that are gone meanwhile do not
+    /// pass, since their document will come again.
     async fn documents(&self, row: &ChangeRow, texts: &mut Vec<Vec<u8>>) -> Result<()> {
         if row.leaves.len() == 1 {
             let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! When somebody who waits is to hear that the feed goes on.
+//! Heartbeats of waiting feeds.
 
 use std::time::Duration;
 
@@ -6,32 +6,32 @@ use async_recursion::async_recursion as boxed;
 use flatbed_clock::Clock;
 use tokio::time::Instant;
 
-/// How often whoever follows a feed is to hear of it, whatever the feed is at: waiting, reading, filtering.
+/// The interval of heartbeats, which applies while a feed waits, reads or filters.
 #[derive(Debug)]
 pub struct Heartbeats {
     clock: Clock,
     every: Option<Duration>,
-    /// When there was one last, or its reader had all that there was.
+    /// When the last heartbeat was sent, or the reader had received all current rows.
     last: Instant,
 }
 
 impl Heartbeats {
-    /// The first is due after `every`; `None`: none ever is.
+    /// The first one is due after `every`; `None`: never.
     pub fn new(every: Option<Duration>, clock: &Clock) -> Heartbeats {
         Heartbeats { clock: clock.clone(), every, last: clock.now() }
     }
 
-    /// Whether there are any: a feed with heartbeats waits for as long as its reader is there.
+    /// True if there are heartbeats: such a feed waits until its reader leaves.
     pub fn are_wanted(&self) -> bool {
         self.every.is_some()
     }
 
-    /// One was sent, or all that there was.
+    /// Restarts the interval, after a heartbeat or after all current rows.
     pub fn sent(&mut self) {
         self.last = self.clock.now();
     }
 
-    /// Waits until one is due.
+    /// Waits until a heartbeat is due.
     #[boxed]
     pub async fn due(&self) {
         match self.every {

@@ -1,4 +1,4 @@
-//! Feeds as a surface takes them, without any surface.
+//! Feeds without any surface.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -58,10 +58,10 @@ impl Store {
         self.context.feed(&self.context.database("db", Read).await.unwrap(), query).await
     }
 
-    /// Waits for a look, begun after this was called, at all that rights of those who follow rest on.
+    /// Waits for a poll, begun after this call, of the basis of all followers' rights.
     async fn looked(&self) {
         let mut confirmed = self.service.accounts().confirmed();
-        // The one that ends next may have begun before.
+        // The poll that ends next may have begun before.
         for _ in 0..2 {
             let before = *confirmed.borrow_and_update();
             soon(confirmed.wait_for(|began| *began != before)).await.unwrap();
@@ -95,7 +95,7 @@ fn ids(rows: &[ChangeRow]) -> Vec<&str> {
     rows.iter().map(|row| row.id.as_str()).collect()
 }
 
-/// All pages up to the end as one. The storage may cut a page short.
+/// Returns all pages up to the end as one. The storage may cut a page short.
 async fn page(feed: &mut Feed) -> ChangesPage {
     let mut page = feed.next_page().await.unwrap();
     while !page.at_end {
@@ -106,7 +106,7 @@ async fn page(feed: &mut Feed) -> ChangesPage {
     page
 }
 
-/// The rows that come next.
+/// Returns the next rows.
 async fn next(feed: &mut Feed, heartbeats: &mut Heartbeats) -> Vec<String> {
     loop {
         let rows = match feed.wait(heartbeats).await.unwrap() {
@@ -132,7 +132,7 @@ async fn feeds_wait_as_long_as_they_are_to() {
     assert!(!once.goes_on());
     let since = Since::after(once.last_seq().unwrap());
 
-    // What is there ends a feed that waits for something.
+    // An existing row ends a feed that waits for the first one.
     let mut first = store.feed(query(Follow::UntilFirst)).await.unwrap();
     first.next_page().await.unwrap();
     assert!(!first.goes_on());
@@ -140,7 +140,7 @@ async fn feeds_wait_as_long_as_they_are_to() {
     assert!(page(&mut first).await.rows.is_empty() && first.goes_on());
     assert!(matches!(first.wait(&mut none).await.unwrap(), Waited::Over));
 
-    // Who has heartbeats waits on.
+    // With heartbeats there is no timeout.
     let mut follower = store.feed(FeedQuery { since, limit: Some(2), ..query(Follow::On) }).await.unwrap();
     assert!(page(&mut follower).await.at_end);
     let manual = ManualClock::new();
@@ -193,7 +193,7 @@ async fn filters_pass_rows_up_to_the_limit() {
     let rows = page(&mut limited).await.rows;
     assert_eq!((ids(&rows), limited.goes_on()), (vec!["d0", "d2"], false));
     assert_eq!(limited.last_seq(), Some(rows[1].place()));
-    // Missing ones are named as CouchDB names them.
+    // Missing members have CouchDB's names.
     for (name, missing) in [("odd", "odd"), ("even", "")] {
         let found = store.feed(FeedQuery { filter: function(name), ..query(Follow::No) }).await;
         assert_eq!(found.err().map(|error| error.to_string()).unwrap_or_default().rsplit(' ').next(), Some(missing));
@@ -205,7 +205,7 @@ async fn filters_pass_rows_up_to_the_limit() {
     assert!(matches!(&refused, FeedError::MissingMember(name) if name == "views"), "{refused}");
 }
 
-/// A design document of 1 MB, once in memory for all feeds that filter by it.
+/// A design document of 1 MB is in memory once for all feeds that filter by it.
 #[tokio::test]
 async fn feeds_share_what_they_filter_by() {
     let store = Store::new().await;
@@ -245,11 +245,11 @@ async fn design_documents_are_read_in_turns() {
     };
     let (begun, ()) = soon(async { tokio::join!(quiet, end) }).await;
     assert!(begun.is_ok());
-    // Two turns before it, and the one that it gave back.
+    // Two turns preceded it, and it gave its own back.
     assert_eq!(turns.waiting(), 17);
 }
 
-/// A function is asked while the feed waits; the time may be up before it answers.
+/// A function runs while the feed waits; the timeout may pass before the function answers.
 #[tokio::test]
 async fn what_is_being_filtered_when_the_time_is_up_comes_with_the_next_feed() {
     let store = Store::new().await;
@@ -259,7 +259,7 @@ async fn what_is_being_filtered_when_the_time_is_up_comes_with_the_next_feed() {
     let follower = FeedQuery { since: Since::after(since), filter: function("slow"), ..query(Follow::On) };
     let mut feed = store.feed(follower).await.unwrap();
     assert!(page(&mut feed).await.at_end);
-    // Now it follows what is shared.
+    // Now it follows shared rows.
     assert!(matches!(feed.wait(&mut Heartbeats::new(None, store.context.clock())).await.unwrap(), Waited::Over));
     let mut count = 0;
     let last = until_some("the time is up before the function answers", async || {
@@ -268,7 +268,7 @@ async fn what_is_being_filtered_when_the_time_is_up_comes_with_the_next_feed() {
         store.put(&id, r#"{"n":1}"#).await;
         match feed.wait(&mut Heartbeats::new(None, store.context.clock())).await.unwrap() {
             Waited::Over => Some(id),
-            // The machine was at something else until the function had answered.
+            // On a slow machine the function may have answered before the timeout.
             _ => None,
         }
     });
@@ -278,7 +278,7 @@ async fn what_is_being_filtered_when_the_time_is_up_comes_with_the_next_feed() {
     assert_eq!(ids(&page(&mut store.feed(next).await.unwrap()).await.rows), [&*last]);
 }
 
-/// Who reads a feed and loses the right to it sees its end within a second; others follow on.
+/// The feed of a reader who loses the right ends within a second; other feeds continue.
 #[tokio::test]
 async fn a_feed_ends_with_its_readers_right() {
     let store = Store::new().await;
@@ -301,12 +301,12 @@ async fn a_feed_ends_with_its_readers_right() {
         waited
     };
     let changes = async {
-        // Another change of the record, and one of the members that leaves the reader what they are.
+        // Another change of the record, and a change of the members that keeps the reader's right.
         store.looked().await;
         administration.set_revs_limit(10).await.unwrap();
         administration.set_security(br#"{"members":{"roles":["r","s"]}}"#).await.unwrap();
         store.looked().await;
-        assert!(!is_over.get(), "they have their right still");
+        assert!(!is_over.get(), "the reader still has the right");
         administration.set_security(br#"{"members":{"roles":["s"]}}"#).await.unwrap();
     };
     let (waited, ()) = tokio::join!(waits, changes);
@@ -318,12 +318,12 @@ async fn a_feed_ends_with_its_readers_right() {
     assert_eq!(lost(reading.next_page().await.unwrap_err()), 403);
     store.put("b", "{}").await;
     assert!(matches!(soon(of_admin.wait(&mut heartbeats)).await.unwrap(), Waited::Shared(_) | Waited::ReadOn));
-    // The task that looks has ended when nobody follows any more.
+    // The polling task ends without followers.
     drop((waiting, reading, of_admin));
-    until("nobody looks any more", async || !store.service.is_watching()).await;
+    until("the poll ends", async || !store.service.is_watching()).await;
 }
 
-/// While it is not known whether its reader's right is still there, a feed gives nothing.
+/// A feed sends nothing while its reader's rights are unconfirmed.
 #[tokio::test]
 async fn a_feed_waits_until_its_readers_right_is_known() {
     let store = Store::new().await;
@@ -353,11 +353,11 @@ async fn a_feed_waits_until_its_readers_right_is_known() {
     assert_eq!(soon(next(&mut feed, &mut heartbeats)).await, ["a"]);
     let mut of_admin = store.feed(query(Follow::On)).await.unwrap();
     assert_eq!(ids(&page(&mut of_admin).await.rows), ["a"]);
-    // Nobody finds out any more what rights rest on.
+    // Blocks the polls that confirm rights.
     let stopped = store.service.accounts().stop_looking().await;
-    until("what was found is old", async || !store.service.accounts().is_confirmed()).await;
+    until("the last poll is too old", async || !store.service.accounts().is_confirmed()).await;
     store.put("b", "{}").await;
-    assert_eq!(soon(next(&mut of_admin, &mut heartbeats)).await, ["b"], "their right cannot be lost");
+    assert_eq!(soon(next(&mut of_admin, &mut heartbeats)).await, ["b"], "a fixed administrator's right cannot be lost");
     let mut beats = 0;
     while beats < 4 {
         match soon(feed.wait(&mut heartbeats)).await {
@@ -372,7 +372,7 @@ async fn a_feed_waits_until_its_readers_right_is_known() {
     assert_eq!(soon(next(&mut feed, &mut heartbeats)).await, ["b"]);
 }
 
-/// A database of the same name is another one: who was let read the one before is not let read it.
+/// The right to a feed is for one database, not for a later one of the same name.
 #[tokio::test]
 async fn a_feed_ends_with_its_database() {
     let store = Store::new().await;
@@ -395,13 +395,13 @@ async fn a_feed_ends_with_its_database() {
     };
     goes_on().await;
     owner.delete().await.unwrap();
-    // It is found gone by now.
+    // This finds the database deleted.
     goes_on().await;
     owner.create(&CreateOptions::default()).await.unwrap();
     store.put("secret", "{}").await;
     assert!(matches!(reading.next_page().await, Err(FeedError::Layer(LayerError::DatabaseNotFound))));
     assert!(waiting.next_page().await.is_err());
-    // What is cut, rather than told why, is cut too.
+    // A connection that is cut without a reason is cut, too.
     let lost = soon(watch.lost()).await;
     assert!(matches!(lost.kind.status(), 403 | 404), "{lost}");
 }

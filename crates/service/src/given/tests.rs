@@ -49,7 +49,7 @@ impl Given {
         write_user(&self.store.layer, "anna", &rest, parent).await
     }
 
-    /// The context of a request of anna's, as she is now.
+    /// The context of a request of anna with her current account.
     async fn anna(&self) -> Context {
         let found = self.service.accounts().find("anna", Fresh::Since(self.service.clock().now())).await.unwrap();
         self.service.context(found.standing(found.account.as_ref().unwrap(), SignedIn::Password))
@@ -71,7 +71,7 @@ async fn who_has_the_right_still_writes_under_another_revision() {
     let mut rev = given.write("s", "r", None).await;
     let anna = given.anna().await;
     let writer = anna.database("db", Write).await.unwrap();
-    // Each time it is another one than she came with.
+    // Each time the account has another revision than at the grant.
     rev = given.write("s", "r1", Some(rev)).await;
     writer.update(&edit("a")).await.unwrap();
     rev = given.write("s", "r2", Some(rev)).await;
@@ -79,7 +79,7 @@ async fn who_has_the_right_still_writes_under_another_revision() {
     assert!(outcomes[0].is_ok() && outcomes[2].is_ok(), "{outcomes:?}");
     assert!(matches!(outcomes[1], Err(Refusal::Forbidden(_))), "{outcomes:?}");
     assert!(!writer.delete_local("l").await.unwrap());
-    // With another password she is nobody, and no row says so.
+    // With another password her standing is lost, and no row hides that.
     given.write("t", "r2", Some(rev)).await;
     assert!(is_unauthorized(writer.bulk_update(&[edit("d"), edit("e")]).await));
     assert!(is_unauthorized(writer.update(&edit("f")).await));
@@ -109,25 +109,25 @@ async fn a_request_that_takes_long_is_its_users_of_then() {
     given.server.database("db", Read).await.unwrap().exists().await.unwrap();
     let (anna, late) = (given.anna().await, given.anna().await);
     let writer = anna.database("db", Write).await.unwrap();
-    // A token that ends meanwhile: nothing is read of it when something is written.
+    // A token that expires meanwhile is checked without a read.
     let token = token(Some(given.service.clock().unix_seconds() + 6)).await;
     let brief = given.service.context(Standing::new(Principal::nameless_admin(), token));
     let ended = brief.database("db", Administer).await.unwrap();
     given.write("s", "other", Some(rev)).await;
-    // What was found of the others is old by then.
+    // The other standings are old by then.
     manual.advance(Duration::from_secs(7));
     assert!(is_unauthorized(ended.set_security(b"{}").await));
     assert!(matches!(brief.database("db", Own).await, Err(Denied::Refused(_))));
     assert!(matches!(writer.update(&edit("a")).await, Err(Error::Refused(Refusal::Forbidden(_)))));
     assert!(matches!(late.database("db", Read).await, Err(Denied::Refused(_))));
-    // Who has a right, and what with, is known as of now.
+    // The right and its basis are known as of now.
     given.secure(r#"{"members":{"roles":["other"]}}"#).await;
     given.server.database("db", Read).await.unwrap().exists().await.unwrap();
     late.database("db", Write).await.unwrap().update(&edit("b")).await.unwrap();
     assert_eq!(late.user().roles, ["other"]);
 }
 
-/// Administrators who are stored, and whom another process changes: what they write is judged by what is stored when it is.
+/// Writes of stored administrators, whom another process changes, are judged by the store at the commit.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_was_an_administrator_a_moment_ago_writes_nothing() {
     let store = Store::new().await;
@@ -144,7 +144,7 @@ async fn who_was_an_administrator_a_moment_ago_writes_nothing() {
     everyone.database("db", Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
     let writer = everyone.database("db", Write).await.unwrap();
     writer.update(&edit("open")).await.unwrap();
-    // Some other setting is changed: they may do all that they could.
+    // A change of another setting takes nothing from them.
     elsewhere.set("log", "level", "debug", by).await.unwrap();
     writer.update(&edit("still open")).await.unwrap();
     everyone.server().await.unwrap().set("log", "level", "info", None).await.unwrap();

@@ -1,4 +1,4 @@
-//! Who may do what, without any surface.
+//! Rights of principals, without any surface.
 
 use flatbed_auth::SignedIn;
 
@@ -18,7 +18,7 @@ fn rights(store: &Store, principal: Principal) -> Rights {
     Rights::new(Standing::new(principal, RestsOn::Nothing), store.service.users().clone())
 }
 
-/// The status that somebody is refused with, for each of what rights ask; 0: they are not.
+/// The statuses of the refusals for each requirement; 0: granted.
 fn refused(principal: &Principal, access: Access) -> [u16; 4] {
     refused_of(false, [Needs::Member, Needs::Admin, Needs::Maintainer, Needs::Server], principal, access)
 }
@@ -39,7 +39,7 @@ fn in_a_database_with_channels_administrators_alone_see_all() {
     assert_eq!(whole(&anna, Access::Member), [[0, 0], [0, 403]]);
     assert_eq!(whole(&anna, Access::Nobody), [[403, 403], [0, 403]]);
     assert_eq!(whole(&nobody, Access::Member), [[0, 0], [0, 403]]);
-    // Who is a stranger is not told more of it than of one that is not there.
+    // An outsider learns no more than about a missing database.
     assert_eq!(whole(&nobody, Access::Nobody), [[401, 401], [0, 401]]);
     let refused = Needs::Whole.suffices(&anna, Access::Nobody, true).unwrap_err();
     assert_eq!(refused.reason, "Only administrators may read this.");
@@ -76,7 +76,7 @@ fn databases_of_the_system_are_the_servers() {
     assert_eq!(access(&user(&[]), "users", &open), Access::Admin);
 }
 
-/// What a transaction finds under another `_security` than the one that was judged before it.
+/// A transaction may find another `_security` than the one that was judged before it.
 #[test]
 fn what_was_granted_is_judged_again() {
     let closed: &[u8] = br#"{"members":{"names":["bob"]}}"#;
@@ -94,7 +94,7 @@ fn what_was_granted_is_judged_again() {
     let nobody = held(Principal::anonymous(), Needs::Member, Access::Member);
     assert_eq!(judged(&nobody, b"{}"), Ok(()));
     assert!(matches!(judged(&nobody, closed), Err(Refusal::Unauthorized(_))));
-    // Who administered it and is a member still, is judged anew as one.
+    // A former administrator who is still a member is judged as a member.
     let admin = held(user(&[]), Needs::Member, Access::Admin);
     assert_eq!(judged(&admin, br#"{"admins":{"names":["anna"]}}"#), Ok(()));
     assert_eq!(judged(&admin, b"{}"), Err(Refusal::UserChanged));
@@ -107,7 +107,7 @@ fn what_was_granted_is_judged_again() {
     assert!(judged(&was_server, b"{}").is_err());
 }
 
-/// A database that was deleted and created again may be of another kind.
+/// A database that was deleted and recreated may be of another kind.
 #[test]
 fn what_was_granted_in_one_kind_of_database_is_not_in_another() {
     for principal in [user(&[]), user(&["_admin"]), Principal::nameless_admin()] {
@@ -150,7 +150,7 @@ async fn documents_of_further_databases_have_owners_where_they_were_made_so() {
         let document = writer.get("d", &Default::default()).await?;
         Ok::<_, LayerError>(String::from_utf8(document.body).unwrap())
     };
-    // A database that does not exist is not written to.
+    // A missing database refuses writes.
     assert!(matches!(owner().await, Err(LayerError::DatabaseNotFound)));
     own.create(&Default::default()).await.unwrap();
     let written = owner().await.unwrap();
@@ -161,11 +161,11 @@ async fn documents_of_further_databases_have_owners_where_they_were_made_so() {
     // A request to this process finds the change.
     store.context.database("a/_replicator", Read).await.unwrap().exists().await.unwrap();
     let reader = anna.database("a/_replicator", Read).await.unwrap();
-    // Members read single documents, and no list of them.
+    // Members read single documents, but no lists.
     assert!(reader.get("d", &Default::default()).await.is_ok());
     let listed = reader.all_docs(Default::default()).next_page().await;
     assert!(matches!(listed, Err(LayerError::Refused(Refusal::Forbidden(_)))));
-    // No user document has this name: it is no account of this server.
+    // No user document has this name, so it is no account of this server.
     let refused = anna.database("a/_replicator", Write).await.unwrap().update(&edit("e")).await;
     assert!(matches!(refused, Err(LayerError::Refused(Refusal::Forbidden(_)))), "{refused:?}");
 }
@@ -189,11 +189,11 @@ async fn the_servers_own_is_its_administrators() {
             "{rights:?}"
         );
     }
-    // What judges writes sees it, however that is known.
+    // Functions that judge writes see the role, however it is known.
     assert_eq!(rights(&store, flagged).user().roles, ["_admin", "r"]);
     assert_eq!(rights(&store, user(&["r", "_admin"])).user().roles, ["r", "_admin"]);
     assert!(rights(&store, Principal::anonymous()).user().roles.is_empty());
-    // And of which client it is: clients take turns at functions.
+    // And the client's network, which decides its turn in calls of functions.
     let of = |address: [u8; 4]| {
         let mut rights = rights(&store, Principal::anonymous());
         rights.users = rights.users.from(Some(address.into()));
@@ -204,7 +204,7 @@ async fn the_servers_own_is_its_administrators() {
     assert_ne!(of([10, 0, 0, 1]), of([10, 0, 0, 2]));
 }
 
-/// The status of what was refused; 0: it was not.
+/// The status of a refusal; 0: none.
 fn status<T>(given: Result<T, Denied>) -> u16 {
     match given {
         Ok(_) => 0,
@@ -243,10 +243,10 @@ async fn a_database_says_who_its_members_and_administrators_are() {
     let (nobody, anna) = (context(Principal::anonymous()), context(user(&["r"])));
     let set = async |security: &str| {
         store.context.database("db", Administer).await.unwrap().set_security(security.as_bytes()).await.unwrap();
-        // A request of this process that finds the change: others need not wait for the second to be over.
+        // A request to this process finds the change, so that others need not wait for a second.
         store.context.database("db", Read).await.unwrap().exists().await.unwrap();
     };
-    // A new one is closed.
+    // A new database is closed.
     assert_eq!(all(&store.context, "db").await, NOTHING);
     assert_eq!((all(&anna, "db").await, all(&nobody, "db").await), (OUTSIDER, STRANGER));
     for (security, of_anna, of_nobody) in [
@@ -259,7 +259,7 @@ async fn a_database_says_who_its_members_and_administrators_are() {
         assert_eq!((all(&anna, "db").await, all(&nobody, "db").await), (of_anna, of_nobody), "{security}");
         assert_eq!(all(&store.context, "db").await, NOTHING);
     }
-    // Neither strangers nor users with a name learn which there are.
+    // Refusals reveal to no outsider which databases exist.
     let long = "a".repeat(20_000);
     for name in ["none", "Bad", long.as_str()] {
         assert_eq!(all(&nobody, name).await, STRANGER);

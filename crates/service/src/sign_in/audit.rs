@@ -1,5 +1,5 @@
-//! What is logged and counted of signing in: the target `audit`. Never a secret, and never once for each request of somebody who
-//! is remembered.
+//! The log and the counters of sign-in: the target `audit`. It contains no secrets, and no line per request of a
+//! remembered client.
 
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -12,14 +12,14 @@ use tokio::time::Instant;
 /// The target of the audit log.
 pub(crate) const TARGET: &str = "audit";
 
-/// Lines of refusals a second: what is beyond is counted in the next second's.
+/// The most lines of refusals per second; the next line has the number of omitted ones.
 const REFUSALS_MAX: u32 = 20;
 
-/// Characters of a name that are logged.
+/// The most logged characters of a name.
 const NAME_SHOWN_MAX: usize = 200;
 
 flatbed_metrics::labels! {
-    /// How somebody signs in.
+    /// A sign-in method.
     pub(crate) enum Way: "way" {
         Basic = "basic",
         Session = "session",
@@ -30,7 +30,7 @@ flatbed_metrics::labels! {
 }
 
 flatbed_metrics::labels! {
-    /// Why somebody is refused.
+    /// The reason of a refused sign-in.
     pub(crate) enum Why: "reason" {
         Wrong = "wrong",
         LockedOut = "locked_out",
@@ -41,16 +41,16 @@ flatbed_metrics::labels! {
 }
 
 flatbed_metrics::metrics! {
-    /// What is counted of signing in.
+    /// The counters of sign-in.
     pub(crate) struct SignIns {
-        sign_ins: Labelled<Way, Counter> = "Sign-ins, by how: passwords that proved right, sessions begun and renewed, tokens verified; not requests of those who are remembered.",
-        sign_ins_refused: Labelled<Why, Counter> = "Sign-ins refused, by why.",
+        sign_ins: Labelled<Way, Counter> = "Sign-ins by method: right passwords, sessions begun and renewed, verified tokens; without requests of remembered clients.",
+        sign_ins_refused: Labelled<Why, Counter> = "Refused sign-ins by reason.",
         password_checks: Counter = "Passwords checked.",
         passwords_hashed: Counter = "New passwords of user documents hashed.",
     }
 }
 
-/// Lines of refusals within a second.
+/// The lines of refusals in the current second.
 #[derive(Debug)]
 struct Window {
     since: Instant,
@@ -72,17 +72,17 @@ impl Audit {
         Audit { clock: clock.clone(), window: Mutex::new(window), counts: SignIns::default() }
     }
 
-    /// Somebody has shown who they are.
+    /// Logs and counts a successful sign-in.
     pub(crate) fn signed_in(&self, way: Way, name: &str, peer: Option<IpAddr>) {
         use flatbed_metrics::Label;
         self.counts.sign_ins.of(way).add(1);
-        // A proxy's word comes with each request.
+        // A proxy's assertion comes with each request.
         if way != Way::Proxy && way != Way::Cookie {
             tracing::info!(target: TARGET, name = shown(name), peer = peer.map(tracing::field::display), way = way.value(), "signed in");
         }
     }
 
-    /// Somebody has not.
+    /// Logs and counts a refused sign-in.
     pub(crate) fn refused(&self, why: Why, name: &str, peer: Option<IpAddr>) {
         use flatbed_metrics::Label;
         self.counts.sign_ins_refused.of(why).add(1);
@@ -90,7 +90,7 @@ impl Audit {
         tracing::warn!(target: TARGET, name = shown(name), peer = peer.map(tracing::field::display), reason = why.value(), left_out, "sign-in refused");
     }
 
-    /// Whether there is room for a line, and how many were left out before it.
+    /// Returns the number of omitted lines before this one, if it may be written.
     fn line(&self) -> Option<u64> {
         let mut window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
         if self.clock.since(window.since) >= Duration::from_secs(1) {
@@ -105,7 +105,7 @@ impl Audit {
     }
 }
 
-/// The beginning of a name, in which nothing is a line's end.
+/// Returns the beginning of a name, with control characters escaped.
 fn shown(name: &str) -> String {
     name.chars().take(NAME_SHOWN_MAX).flat_map(char::escape_debug).collect()
 }

@@ -1,5 +1,5 @@
-//! Checks of passwords, which cost their time on purpose: one runs at once, few wait, equal ones are made once, and what
-//! nobody waits for any more is not made.
+//! Password checks, which are slow by design. One runs at a time and few wait. Equal checks run once, and a check
+//! whose clients have left does not run.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,14 @@ use tokio::time::Instant;
 
 use super::line::{Line, OF_ALL_MAX};
 
-/// How passwords are checked in line.
+/// Options of the queue of password checks.
 #[derive(Clone)]
 pub struct CheckOptions {
-    /// How many wait.
+    /// The most waiting checks.
     pub waiting_max: usize,
-    /// Whoever has waited so long for a turn waits no more.
+    /// The longest wait for a turn.
     pub wait_max: Duration,
-    /// What the thread that checks does before each check, such as to wait: nothing.
+    /// Called before each check, on its thread. For tests, which block it.
     pub before_each: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -38,29 +38,29 @@ impl std::fmt::Debug for CheckOptions {
     }
 }
 
-/// What is done where nobody waits for a check: hashes that are made anew.
+/// The most rehashes that wait for an empty queue.
 const LATER_MAX: usize = 8;
 
-/// What came of a check.
+/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// The password is right.
     Right,
-    /// It is not.
+    /// The password is wrong.
     Wrong,
-    /// It was not checked: too many were wrong.
+    /// Not checked: too many passwords were wrong.
     LockedOut,
-    /// It was not checked: there is no room, or there was none in time.
+    /// Not checked: the queue was full, or the turn did not come in time.
     NoRoom,
 }
 
-/// Who learns what came of a check.
+/// Sends the outcome of a check to its waiters.
 type Told = Arc<watch::Sender<Option<Outcome>>>;
 
-/// What takes its time.
+/// The computation of a check.
 type Work = Box<dyn FnOnce() -> Outcome + Send>;
 
-/// Cheap to clone.
+/// The queue of password checks. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Checks {
     state: Arc<Mutex<State>>,
@@ -72,7 +72,7 @@ pub(super) struct Checks {
 struct State {
     line: Line<u64>,
     waiting: HashMap<u64, Waiting>,
-    /// Of those that wait or run, by what is checked.
+    /// The waiting and running checks, by what is checked.
     same: HashMap<Digest, (u64, Told)>,
     later: VecDeque<Box<dyn FnOnce() + Send>>,
     next: u64,
@@ -110,17 +110,18 @@ impl Checks {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many wait.
+    /// The number of waiting checks.
     pub(super) fn waiting(&self) -> usize {
         self.state().line.len()
     }
 
-    /// Milliseconds of a clock that does not go back.
+    /// Milliseconds of a monotonic clock.
     pub(super) fn now_ms(&self) -> u64 {
         u64::try_from(self.clock.since(self.began).as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// What `work` says once its turn has come; work with the same `key` that waits or runs answers for both.
+    /// Runs `work` in its turn and returns its outcome. If work with the same `key` waits or runs, its outcome is
+    /// returned.
     pub(super) async fn ask(
         &self,
         who: Network,
@@ -131,7 +132,7 @@ impl Checks {
         let outcome = self.clock.timeout(self.options.wait_max, asking.outcome()).await;
         match outcome {
             Ok(outcome) => outcome,
-            // Its turn has come. Where all have waited for nearly as long as they may, each check would else be made for nobody.
+            // The turn has come. Under load the clients would otherwise time out just before their check ends.
             Err(_) if !asking.is_waiting() => asking.outcome().await,
             Err(_) => Outcome::NoRoom,
         }
@@ -158,7 +159,7 @@ impl Checks {
         Some(Asking { checks: self.clone(), id, told: receiver })
     }
 
-    /// Does something when no check waits; whether there is room for it.
+    /// Runs `work` when no check waits; returns false without room for it.
     pub(super) fn later(&self, work: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.state();
         if state.later.len() >= LATER_MAX {
@@ -199,7 +200,7 @@ impl Checks {
                     },
                 }
             };
-            // A check that panicked says nothing good of a password.
+            // A panic must not count as a right password.
             let ended = |error: JoinError| if error.is_cancelled() { Outcome::NoRoom } else { Outcome::Wrong };
             let before_each = Arc::clone(&self.options.before_each);
             let work = move || {
@@ -219,7 +220,7 @@ impl Checks {
     }
 }
 
-/// Somebody who waits. Dropped, it takes what nobody else waits for out of the line.
+/// A waiter for a check. Dropping the last one removes the check from the queue.
 struct Asking {
     checks: Checks,
     id: u64,
@@ -230,12 +231,12 @@ impl Asking {
     async fn outcome(&mut self) -> Outcome {
         match self.told.wait_for(Option::is_some).await {
             Ok(outcome) => (*outcome).unwrap_or(Outcome::Wrong),
-            // The server ends.
+            // The server stops.
             Err(_) => Outcome::NoRoom,
         }
     }
 
-    /// Whether its turn has not come.
+    /// True if the turn has not come.
     fn is_waiting(&self) -> bool {
         self.checks.state().waiting.contains_key(&self.id)
     }
@@ -244,7 +245,7 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         let mut state = self.checks.state();
-        // Who else waits for it came under this lock.
+        // Other waiters for the check joined under this lock.
         let is_alone = state.waiting.get(&self.id).is_some_and(|waiting| waiting.told.receiver_count() <= 1);
         if is_alone && let Some(waiting) = state.waiting.remove(&self.id) {
             state.same.remove(&waiting.key);
@@ -270,12 +271,12 @@ mod tests {
         key
     }
 
-    /// Checks by a clock that stands still, so that nobody has waited for too long.
+    /// Checks with a stopped clock, so that no wait times out.
     fn checks(options: CheckOptions) -> Checks {
         Checks::new(options, &ManualClock::new().clock())
     }
 
-    /// How many checks were made, how many run, and how many ran at once.
+    /// The number of checks that ran, that run, and that ran in parallel.
     #[derive(Debug, Default)]
     struct Ran {
         all: AtomicUsize,
@@ -320,7 +321,7 @@ mod tests {
             let asked = few.ask(Network::V6(1), key(at), slow(&ran, Outcome::Wrong));
             assert!(tokio::time::timeout(Duration::from_millis(1), asked).await.is_err());
         }
-        // The first of them is being checked, and for nobody.
+        // The first check runs, without a waiter.
         assert_eq!(few.waiting(), 0);
         drop(held);
         until("all is done", async || !few.state().is_working).await;

@@ -1,4 +1,4 @@
-//! The keys that tokens are verified with: of the settings, and of files, which are read again when they change.
+//! The keys that verify tokens: from the settings, and from files, which are read again after a change.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,29 +14,28 @@ use tokio::time::Instant;
 
 use crate::configuration::{JwtSettings, Settings};
 
-/// How often it is looked whether a file has changed.
+/// The interval of checks for a changed file.
 const LOOK_EACH: Duration = Duration::from_secs(3);
 
-/// Issuers, each of which may cost a token its signatures.
+/// The most issuers; a token may be verified against each.
 const ISSUERS_MAX: usize = 16;
 
-/// Keys of one id and one algorithm.
+/// The most keys of one id and one algorithm.
 const SAME_MAX: usize = 4;
 
-/// What tells that a file is another one: when it was changed, and how long it is.
+/// The modification time and length of a file, which change with it.
 type Stamp = Option<(SystemTime, u64)>;
 
-/// The keys of an issuer.
 struct Issuer {
     name: String,
     keys: KeySet,
     skew_s: u64,
-    /// What was in the file when it could be read last.
+    /// The keys of the file's last readable version.
     of_file: Vec<Key>,
     stamp: Stamp,
 }
 
-/// All keys, as they were read.
+/// A snapshot of all keys.
 pub(crate) struct KeysNow {
     generation: u64,
     settings: Option<Arc<Settings>>,
@@ -44,11 +43,11 @@ pub(crate) struct KeysNow {
     issuers: Arc<Vec<Issuer>>,
 }
 
-/// The keys.
+/// The current keys.
 pub(crate) struct Keys {
     clock: Clock,
     now: RwLock<Arc<KeysNow>>,
-    /// Held by the one that reads.
+    /// Locked by the reader of files.
     reading: tokio::sync::Mutex<()>,
 }
 
@@ -68,7 +67,7 @@ impl Keys {
         Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The keys of these settings, with files as they were a few seconds ago; and whether they are others than before.
+    /// Returns the keys of these settings, with files as of a few seconds ago, and whether they have changed.
     pub(crate) async fn now(&self, settings: &Arc<Settings>) -> (Arc<KeysNow>, bool) {
         let last = self.last();
         if last.is_of(settings, &self.clock) {
@@ -103,23 +102,23 @@ impl KeysNow {
             || settings.auth.jwt.values().all(|issuer| issuer.jwks_file.is_none()))
     }
 
-    /// Another number with each change.
+    /// A number that changes with the keys.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Whether there is no key: then tokens are not looked at.
+    /// True if there are no keys: then tokens are ignored.
     pub(crate) fn is_empty(&self) -> bool {
         self.issuers.iter().all(|issuer| issuer.keys.is_empty())
     }
 
-    /// Whether the key that has verified a token is still there, with the same settings: see [`KeySet::has`]. What has them all
-    /// by another name of an issuer is the same.
+    /// True if the key that verified a token still exists with the same settings: see [`KeySet::has`]. The name of
+    /// the issuer does not matter.
     pub(crate) fn has(&self, by: &VerifiedBy) -> bool {
         self.issuers.iter().any(|issuer| issuer.keys.has(by, issuer.skew_s))
     }
 
-    /// Verifies a token, by the keys of one issuer after the other.
+    /// Verifies a token with the keys of each issuer in turn.
     pub(crate) fn verify(&self, token: &str, now_s: u64) -> Result<Verified, Refused> {
         let mut refused = Refused::new(Kind::BadRequest, "Unknown kid");
         for issuer in self.issuers.iter().filter(|issuer| !issuer.keys.is_empty()) {
@@ -133,7 +132,7 @@ impl KeysNow {
     }
 }
 
-/// Reads all keys; whether they are others than before.
+/// Reads all keys; returns whether they have changed.
 fn read(settings: &Settings, before: &KeysNow) -> (Arc<Vec<Issuer>>, bool) {
     let of_before: HashMap<&str, &Issuer> = before.issuers.iter().map(|issuer| (&*issuer.name, issuer)).collect();
     let mut is_changed = false;
@@ -145,7 +144,7 @@ fn read(settings: &Settings, before: &KeysNow) -> (Arc<Vec<Issuer>>, bool) {
         issuers.push(issuer);
     }
     if settings.auth.jwt.len() > ISSUERS_MAX {
-        tracing::error!("more than {ISSUERS_MAX} issuers of tokens: the others are left out");
+        tracing::error!("more than {ISSUERS_MAX} issuers of tokens: the others are ignored");
     }
     is_changed |= issuers.len() != before.issuers.len();
     (Arc::new(issuers), is_changed)
@@ -157,19 +156,19 @@ fn read_issuer(name: &str, settings: &JwtSettings, was: Option<&Issuer>) -> Issu
     match &settings.jwks_file {
         None => (of_file, stamp) = Default::default(),
         Some(path) => {
-            // Of another binding too, keys are read anew: they have it in themselves.
+            // Keys contain their binding, so a changed binding needs new ones.
             let now = stamp_of(path);
             match read_file(path) {
                 Ok(text) => match parse_jwks(&text, &binding) {
                     Ok(keys) => (of_file, stamp) = (keys, now),
                     Err(error) if stamp != now => {
-                        tracing::error!(issuer = name, path = %path.display(), %error, "no JWK set: the keys of before count");
+                        tracing::error!(issuer = name, path = %path.display(), %error, "invalid JWK set: keeping the previous keys");
                         stamp = now;
                     }
                     Err(_) => {}
                 },
                 Err(error) if stamp != now || was.is_none() => {
-                    tracing::error!(issuer = name, path = %path.display(), %error, "a JWK set cannot be read: the keys of before count");
+                    tracing::error!(issuer = name, path = %path.display(), %error, "a JWK set cannot be read: keeping the previous keys");
                     stamp = now;
                 }
                 Err(_) => {}
@@ -179,7 +178,7 @@ fn read_issuer(name: &str, settings: &JwtSettings, was: Option<&Issuer>) -> Issu
     let of_settings = settings.keys.iter().flat_map(|(id, text)| {
         let keys = keys_of(id, text, &binding);
         if keys.is_empty() {
-            tracing::error!(issuer = name, id, "a key for tokens is none, or too short: it is left out");
+            tracing::error!(issuer = name, id, "a key for tokens is invalid or too short: ignored");
         }
         keys
     });
@@ -209,12 +208,12 @@ fn stamp_of(path: &Path) -> Stamp {
 fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read;
     let mut text = Vec::new();
-    // One byte more than a set may have, so that what is longer is refused.
+    // One byte more than the limit, so that a longer set is refused.
     std::fs::File::open(path)?.take(JWKS_BYTES_MAX as u64 + 1).read_to_end(&mut text)?;
     Ok(text)
 }
 
-/// The keys of a setting, `KIND:KID`: one for each algorithm that it is good for.
+/// Returns the keys of a setting, `KIND:KID`: one for each algorithm that it supports.
 pub(crate) fn keys_of(id: &str, text: &str, binding: &Arc<flatbed_auth::jwt::Binding>) -> Vec<Key> {
     let (kind, kid) = id.split_once(':').unwrap_or(("", id));
     let material = if kind == "hmac" { Material::secret(text) } else { Material::pem(text) };
@@ -263,11 +262,11 @@ mod tests {
         let one = settings(&[("jwt_keys", "hmac:_default", &standard)]);
         let (now, is_changed) = keys.now(&one).await;
         assert!(is_changed && !now.is_empty());
-        // Signed by this key, and about nobody.
+        // The signature is valid, but the token has no subject.
         assert_eq!(now.verify(TOKEN, 1_300_819_379).unwrap_err().reason, "Token missing sub claim.");
         assert_eq!(now.verify(TOKEN, 1_300_819_381).unwrap_err().reason, "exp not in future");
         assert!(!keys.now(&one).await.1);
-        // Another snapshot with the same keys is no change.
+        // A new snapshot with equal keys is no change.
         let again = settings(&[("jwt_keys", "hmac:_default", &standard)]);
         assert_eq!((keys.now(&again).await.1, keys.now(&again).await.0.generation()), (false, now.generation()));
         let directory = tempfile::tempdir().unwrap();
@@ -282,7 +281,7 @@ mod tests {
         let (read, is_changed) = keys.now(&file).await;
         assert!(is_changed && read.generation() > now.generation());
         assert_eq!(read.verify(TOKEN, 1_300_819_379).unwrap_err().reason, "Token missing sub claim.");
-        // What cannot be read leaves the keys of before.
+        // An unreadable file leaves the earlier keys.
         std::fs::remove_file(&path).unwrap();
         manual.advance(LOOK_EACH);
         let (kept, is_changed) = keys.now(&file).await;
@@ -318,7 +317,7 @@ mod tests {
         assert!(!keys.now(&settings(&[])).await.0.has(&by));
     }
 
-    /// The key of a file, beside others that come and go; the key goes.
+    /// The key of a file among other keys that come and go; then the key is removed.
     #[tokio::test]
     async fn a_token_rests_on_its_own_key_of_a_file() {
         let jwk = |kid: &str, k: &str| format!(r#"{{"kty":"oct","kid":"{kid}","k":"{k}","alg":"HS256"}}"#);

@@ -1,49 +1,50 @@
-//! Whose password is checked next: who asked least of late, then in turns by address.
+//! The queue of password checks: by the recent attempts of an address, then in turns by address.
 //!
-//! Turns by address alone do not help against a thousand addresses that ask once a second each: whoever comes waits for one of
-//! each. So there are lanes. An address that asks for the first time stands in the first one, and the oftener it has asked
-//! without having been right, the further behind, with all that it waits for: else the first tickets of the thousand
-//! would fill the first lane for as long as their checks take, and who comes for the first time found no room there. Every fourth turn is of
-//! the last lane in which somebody waits, so that nobody there waits for ever.
+//! Turns by address alone do not help against a thousand addresses with one attempt per second each: a new client
+//! would wait for one check of each. So there are lanes. The first attempt of an address goes to the first lane. The
+//! more attempts of an address were not right, the further back its lane, and all its tickets move with it. Otherwise
+//! the first tickets of the thousand would fill the first lane until they are checked, without room for a new client.
+//! Every fourth turn goes to the last lane with tickets, so that none waits forever.
 
 use std::collections::{HashMap, VecDeque};
 
 use flatbed_auth::Network;
 use flatbed_auth::fair_queue::{Bounds, FairQueue, Full};
 
-/// Lanes: none, one, up to three, up to seven, ... attempts.
+/// The number of lanes: for none, one, up to three, up to seven, ... attempts.
 const LANES: usize = 8;
 
-/// Of one address.
+/// The most tickets of one address.
 pub(super) const OF_ONE_MAX: usize = 16;
 
-/// Of all, unless it is said otherwise: more than the addresses of a flood that is to be withstood, all of which ask for the first time when it begins.
+/// The default bound on all tickets: more than the addresses of a flood that must be withstood, all of which are new
+/// when it begins.
 pub(super) const OF_ALL_MAX: usize = 1_024;
 
-/// Addresses whose attempts are remembered.
+/// The most addresses whose attempts are counted; the oldest are dropped.
 const REMEMBERED_MAX: usize = 20_000;
 
-/// After so long, attempts count half.
+/// The time after which attempts count half.
 const HALF_LIFE_MS: u64 = 60_000;
 
-/// One turn of so many is the last lane's.
+/// The last lane gets one of this many turns.
 const LAST_LANE_EACH: u64 = 4;
 
-/// Tickets that wait.
+/// The waiting tickets.
 #[derive(Debug)]
 pub(super) struct Line<T> {
     of_all_max: usize,
-    /// All tickets of an address are in that of its last attempt.
+    /// All tickets of an address are in the lane of its last attempt.
     lanes: [FairQueue<Network, T>; LANES],
-    /// Attempts, and as of when.
+    /// The attempts of each address, and the time as of which they count.
     attempts: HashMap<Network, (u32, u64)>,
-    /// Those that came first are forgotten first.
+    /// Oldest first.
     order: VecDeque<Network>,
     turns: u64,
 }
 
 impl<T: Ord> Line<T> {
-    /// Nobody waits; of all, `of_all_max` may.
+    /// An empty queue for at most `of_all_max` tickets.
     pub(super) fn new(of_all_max: usize) -> Line<T> {
         let lanes = std::array::from_fn(|_| FairQueue::new(Bounds { of_one: OF_ONE_MAX, of_all: of_all_max }));
         Line { of_all_max, lanes, attempts: HashMap::new(), order: VecDeque::new(), turns: 0 }
@@ -53,8 +54,8 @@ impl<T: Ord> Line<T> {
         self.lanes.iter().map(FairQueue::len).sum()
     }
 
-    /// Has a ticket wait, at `now_ms` of a clock that does not go back. What it answers is a ticket that gave way to it: one
-    /// of a later lane, or of an address that has several in the same. The address's other tickets go with it into its lane.
+    /// Adds a ticket at `now_ms` of a monotonic clock. Returns the ticket that it displaced: one of a later lane, or
+    /// of an address with several in the same lane. The address's other tickets move to its new lane.
     pub(super) fn push(&mut self, who: Network, ticket: T, now_ms: u64) -> Result<Option<T>, Full> {
         let at = self.ask(who, now_ms);
         self.move_into(at, who)?;
@@ -74,17 +75,16 @@ impl<T: Ord> Line<T> {
         Ok(gave_way.or(pushed.map(|(_, ticket)| ticket)))
     }
 
-    /// Has an address's tickets wait in this lane.
     fn move_into(&mut self, at: usize, who: Network) -> Result<(), Full> {
         let before = self.lanes.iter().position(|lane| lane.len_of(who) > 0);
         let Some(before) = before.filter(|before| *before != at) else { return Ok(()) };
         let tickets = self.lanes.get_mut(before).ok_or(Full)?.take(who);
         let lane = self.lanes.get_mut(at).ok_or(Full)?;
-        // They leave as much room as they need: none gives way.
+        // The tickets leave as much room as they need, so none is displaced.
         tickets.into_iter().try_for_each(|ticket| lane.push(who, ticket).map(drop))
     }
 
-    /// The ticket whose turn it is.
+    /// Removes the next ticket.
     pub(super) fn pop(&mut self) -> Option<(Network, T)> {
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(LAST_LANE_EACH) {
@@ -94,19 +94,19 @@ impl<T: Ord> Line<T> {
         }
     }
 
-    /// Takes out a ticket that nobody waits for any more.
+    /// Removes a ticket without waiters.
     pub(super) fn cancel(&mut self, who: Network, ticket: &T) -> bool {
         self.lanes.iter_mut().any(|lane| lane.cancel(who, ticket))
     }
 
-    /// An attempt of this address was right: it does not count.
+    /// Forgives an attempt of this address, which was right.
     pub(super) fn was_right(&mut self, who: Network) {
         if let Some((attempts, _)) = self.attempts.get_mut(&who) {
             *attempts = attempts.saturating_sub(1);
         }
     }
 
-    /// Counts an attempt, and says which lane it stands in.
+    /// Counts an attempt and returns its lane.
     fn ask(&mut self, who: Network, now_ms: u64) -> usize {
         if !self.attempts.contains_key(&who) {
             if self.attempts.len() >= REMEMBERED_MAX
@@ -134,7 +134,7 @@ mod tests {
         Network::V6(at)
     }
 
-    /// A thousand addresses ask once a second each; seven checks a second are made.
+    /// A thousand addresses with one attempt per second each; seven checks run per second.
     fn flooded(seconds: u64) -> Line<u64> {
         let mut line = Line::new(OF_ALL_MAX);
         for second in 0..seconds {
@@ -158,7 +158,7 @@ mod tests {
         assert!(turn <= 2, "{turn}");
         line.was_right(of(5_000));
         assert_eq!(line.attempts.get(&of(5_000)).unwrap().0, 0);
-        // Those behind are not forgotten: every fourth turn is theirs.
+        // The last lane gets every fourth turn.
         for at in 0..30 {
             let _ = line.push(of(6_000 + at), 1_000_000 + at, 60_001);
         }
@@ -166,8 +166,8 @@ mod tests {
         assert_eq!(turns.iter().filter(|is_behind| **is_behind).count(), 5, "{turns:?}");
     }
 
-    /// When a flood begins, all of its addresses ask for the first time, too: there is room for them and others, and once they
-    /// ask again they stand behind, with what they have asked before.
+    /// When a flood begins, all of its addresses are new. There is room for them and for others, and their second
+    /// attempts move all their tickets back.
     #[test]
     fn who_comes_soon_after_a_flood_has_begun_is_before_it() {
         for ms in [0, 1, 500, 999, 1_000, 2_000, 8_000] {
@@ -194,7 +194,7 @@ mod tests {
             assert!(line.push(of(100 + at), 10_000 + at, 0).is_ok());
         }
         assert_eq!(line.len(), OF_ALL_MAX);
-        // All that is left of the first is what nobody needed.
+        // The first address keeps at most the room that the others left.
         let left = std::iter::from_fn(|| line.pop()).filter(|(who, _)| *who == of(1)).count();
         assert!(left <= 1, "{left}");
         assert_eq!(line.len(), 0);
@@ -208,7 +208,7 @@ mod tests {
         }
         let turns: Vec<u64> = std::iter::from_fn(|| line.pop()).map(|(_, ticket)| ticket).collect();
         assert_eq!(turns, [2, 5, 1, 3, 4]);
-        // Forward, too, once its attempts are forgotten.
+        // Tickets also move forward once the attempts are forgotten.
         for ticket in 0..8 {
             line.push(of(1), ticket, 0).unwrap();
         }

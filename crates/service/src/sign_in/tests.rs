@@ -13,7 +13,7 @@ use super::*;
 use crate::accounts::tests::{hash_members, users, write_user};
 use crate::test_store::{Store, with_admin};
 
-/// How old an answer may be.
+/// The largest age of an answer.
 const SECOND: Duration = Duration::from_secs(1);
 
 const WRONG: &str = "unauthorized: Name or password is incorrect.";
@@ -26,7 +26,7 @@ fn with(store: &Store, hash: PasswordHash) -> SignIn {
     SignIn::new(store.layer.clone(), with_admin("admin", &hash), CheckOptions::default())
 }
 
-/// Whose check takes next to no time.
+/// With a hash that is checked quickly.
 fn quick(store: &Store) -> SignIn {
     with(store, PasswordHash::with_iterations("pass:word", &[1; 16], 600_000))
 }
@@ -50,7 +50,7 @@ fn credentials(name: &str, password: &str) -> Credentials {
     Credentials { name: name.to_owned(), password: password.to_owned() }
 }
 
-/// `AuthSession=VALUE` of a `set-cookie` header.
+/// The `AuthSession=VALUE` of a `set-cookie` header.
 fn cookie_of(set_cookie: &str) -> String {
     set_cookie.split(';').next().unwrap().to_owned()
 }
@@ -95,7 +95,7 @@ async fn users_sign_in_and_an_administrator_has_the_roles_of_a_user() {
     let found = ask(&sign_in, Some(&encode("admin:pass:word"))).await.unwrap();
     assert_eq!((found.is_admin, found.roles.join(",")), (true, "_admin,r".to_owned()));
     assert_eq!(ask(&sign_in, Some(&encode("admin:pw"))).await.unwrap_err(), WRONG);
-    // A password that was changed counts from the next request on, though the account is remembered.
+    // A changed password counts from the next request on, though the account is cached.
     let other = store.again().await;
     let anna = format!(r#"{},"roles":["r"]"#, hash_members("new", "other", 600_000));
     write_user(&other, "anna", &anna, Some(rev)).await;
@@ -119,20 +119,20 @@ async fn sessions_begin_go_on_and_end_with_the_password() {
     assert_eq!((found.standing.principal(), found.set_cookie), (&begun.principal, None));
     assert!(matches!(found.standing.rests_on(), RestsOn::Document { rev: of, .. } if *of == rev));
     assert_eq!(found.standing.principal().signed_in, SignedIn::Cookie);
-    // At another server too, and at once.
+    // The session is also valid at another server at once.
     let elsewhere = Store::timed(manual.clock()).await;
     let again = quick(&elsewhere);
     assert!(by_cookie(&again, &cookie).await.unwrap().standing.principal().name.is_none(), "another root");
     let other = SignIn::new(store.again().await, sign_in_admins(), CheckOptions::default());
     assert!(by_cookie(&other, &cookie).await.unwrap().standing.principal().name.is_some());
-    // After a rotation it goes on, and gets a new cookie, which the old secret has not signed.
+    // After a rotation the session continues with a new cookie, which the old secret has not signed.
     store.layer.rotate_secret().await.unwrap();
     manual.advance(SECOND);
     let renewed = by_cookie(&sign_in, &cookie).await.unwrap();
     let new = cookie_of(&renewed.set_cookie.expect("a new cookie"));
     assert!(new != cookie && renewed.standing.principal().name.is_some());
     assert!(by_cookie(&other, &new).await.unwrap().set_cookie.is_none());
-    // What no secret has signed is nobody's.
+    // A cookie that no secret has signed is invalid.
     let forged = issue("anna", "salt", &Secret::new(vec![1; 32]), sign_in.now_s());
     assert!(by_cookie(&sign_in, &format!("AuthSession={forged}")).await.unwrap().standing.principal().name.is_none());
     assert!(by_cookie(&sign_in, "AuthSession=nonsense").await.is_err());
@@ -143,7 +143,7 @@ async fn sessions_begin_go_on_and_end_with_the_password() {
     }
     let refused = sign_in.begin_session(&credentials("anna", "pw"), &claims).await.unwrap_err();
     assert_eq!(refused.to_string(), WRONG);
-    // With the new password, though what is remembered may be older.
+    // The new password is right, though the cached account may be older.
     assert!(other.begin_session(&credentials("anna", "new"), &claims).await.is_ok());
 }
 
@@ -160,7 +160,7 @@ async fn without_a_salt_there_is_no_session() {
     assert!(ask(&sign_in, Some(&encode("anna:pw"))).await.is_ok());
     let refused = sign_in.begin_session(&credentials("anna", "pw"), &Claims::default()).await.unwrap_err();
     assert!(matches!(refused, SignInError::Refused(refused) if refused.kind == Kind::Forbidden));
-    // What a proxy would say of a name is no session.
+    // The token of a proxy for the same name is no session.
     let secrets = sign_in.accounts.secrets(Fresh::Second).await.unwrap();
     let forged = issue("anna", "", &Secret::new(secrets[0].bytes.clone()), sign_in.now_s());
     assert!(by_cookie(&sign_in, &format!("AuthSession={forged}")).await.unwrap().standing.principal().name.is_none());
@@ -172,7 +172,7 @@ async fn wrong_passwords_lock_out_their_address_alone() {
     let sign_in = quick(&store);
     let right = encode("admin:pass:word");
     assert!(ask_from(&sign_in, &right, 1).await.is_ok());
-    // More at once than may fail: those that wait are judged when their turn comes.
+    // More parallel attempts than may fail: the waiting ones are judged in their turn.
     let wrong: Vec<String> = (0..4).map(|at| encode(&format!("admin:{at}"))).collect();
     for _ in 0..2 {
         let asked = wrong.iter().map(|wrong| ask_from(&sign_in, wrong, 1));
@@ -181,7 +181,7 @@ async fn wrong_passwords_lock_out_their_address_alone() {
     assert_eq!(sign_in.audit.counts.password_checks.get(), 6);
     let locked = ask_from(&sign_in, &encode("admin:other"), 1).await.unwrap_err();
     assert_eq!(locked.to_string(), locked_out().to_string());
-    // Who is remembered goes on, and who comes from elsewhere is checked.
+    // A remembered client and a client from elsewhere are not locked out.
     assert!(ask_from(&sign_in, &right, 1).await.is_ok());
     assert_eq!(ask_from(&sign_in, &encode("admin:other"), 2).await.unwrap_err().to_string(), WRONG);
 }
@@ -210,7 +210,7 @@ async fn beyond_the_line_it_is_too_many_and_who_is_remembered_does_not_wait() {
         () = until("one is being checked", async || came.load(Ordering::SeqCst) == 2) => {}
     }
     asked.extend((1..30).map(|at| ask_from(&sign_in, &wrong[at], at as u8)));
-    // One is checked, three wait.
+    // One check runs, three wait.
     for _ in 0..26 {
         let found = asked.next().await.unwrap();
         assert!(matches!(found, Err(SignInError::TooMany)), "{found:?}");
@@ -247,13 +247,13 @@ async fn a_weaker_hash_is_made_anew_with_its_salt() {
         found.rev == Some(document.rev.clone())
     })
     .await;
-    // The session lives on, and the password is still right.
+    // The session is still valid, and the password still right.
     let found = by_cookie(&sign_in, &cookie_of(&begun.set_cookie)).await.unwrap();
     assert_eq!(found.standing.principal().name.as_deref(), Some("anna"));
     assert!(ask(&sign_in, Some(&encode("anna:pw"))).await.is_ok());
 }
 
-/// Nobody else's word counts, nor one without its proof.
+/// Assertions of other peers, or without a valid token, are ignored.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxys_word_counts_from_named_peers_alone() {
     let store = Store::new().await;
@@ -265,14 +265,14 @@ async fn a_proxys_word_counts_from_named_peers_alone() {
     let sign_in = SignIn::new(store.layer.clone(), Configuration::new(values), CheckOptions::default());
     assert_eq!(sign_in.handlers(), ["cookie", "proxy", "default"]);
     let secrets = sign_in.accounts.secrets(Fresh::Second).await.unwrap();
-    // Python's hmac would do as well: the cookie of a session has the same HMAC-SHA256 behind its text.
+    // Equals the output of Python's `hmac`: a session's cookie has the same HMAC-SHA256 after its text.
     let value = issue("anna", "", &Secret::new(secrets[0].bytes.clone()), 0x5F00_0000);
     let decoded = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(value).unwrap();
     let of_session = hex(&decoded[decoded.len() - 32..]);
     for (name, token, from) in [
         ("anna", None, [10, 0, 0, 1]),
         ("anna", Some("00"), [10, 0, 0, 1]),
-        // It is an HMAC of this very text under the secret.
+        // The cookie's HMAC of this text with this secret.
         ("anna:5F000000", Some(&*of_session), [10, 0, 0, 1]),
         ("anna:5F000000", Some(&*of_session), [10, 0, 0, 2]),
     ] {
@@ -283,7 +283,7 @@ async fn a_proxys_word_counts_from_named_peers_alone() {
     }
 }
 
-/// `[chttpd_auth] max_iterations`, for users and administrators alike.
+/// The setting `[chttpd_auth] max_iterations`, for users and administrators alike.
 #[tokio::test(flavor = "multi_thread")]
 async fn hashes_of_more_iterations_than_the_settings_let_sign_nobody_in() {
     let store = Store::new().await;
@@ -313,6 +313,6 @@ async fn hashes_of_more_iterations_than_the_settings_let_sign_nobody_in() {
         }
     }
     assert!(few.begin_session(&credentials("bob", "pw"), &Claims::default()).await.is_err());
-    // A session is signed, and nothing is hashed for it.
+    // A session is signed and needs no password hash.
     assert_eq!(by_cookie(&few, &bob).await.unwrap().standing.principal().name.as_deref(), Some("bob"));
 }

@@ -1,5 +1,5 @@
-//! Who asks for something of a database that has channels, where users sign in to a database: by a name and a password of the database
-//! itself, as an account of the server, by a session that was made in the database, or as its guest.
+//! Sign-in to databases with channels and users of their own: by a name and a password of the database, as an account
+//! of the server, by a session of the database, or as its guest.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,42 +16,42 @@ use super::{CHECKS_OF_ONE_MAX, SignIn, digest_of, hex, lock, network, standing_o
 use crate::accounts::Fresh;
 use crate::standing::{Claims, RestsOn, SignInError, Standing};
 
-/// How long a session may last.
+/// The longest session.
 const LASTS_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
-/// Ids of sessions are no longer: they are hexadecimal digits.
+/// The length of a session's id, in hexadecimal digits.
 const ID_BYTES: usize = 40;
 
-/// What a request says of who makes it, to a database that users sign in to.
+/// The credentials in a request to a database with users of its own.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct UserClaims<'a> {
     /// The header `authorization`.
     pub authorization: Option<&'a str>,
     /// The id of a session.
     pub session: Option<&'a str>,
-    /// Where the client is.
+    /// The client's address.
     pub peer: Option<IpAddr>,
 }
 
-/// Who a request to a database was found to come from.
+/// An identified request to a database.
 #[derive(Debug, Clone)]
 pub struct UserIdentified {
-    /// Who it is.
+    /// The principal and the basis of its rights.
     pub standing: Standing,
-    /// The session that was used has been prolonged: until then, in milliseconds of Unix time.
+    /// The new end of a session that this request has prolonged, in milliseconds of Unix time.
     pub prolonged_until_ms: Option<u64>,
 }
 
-/// Why it is not known who asks for something of a database.
+/// The reason why a request to a database is not identified.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum UserSignInError {
-    /// Nobody is claimed to be anybody, and the guest is not let in.
+    /// No credentials, and the guest is not admitted.
     #[error("Login required")]
     LoginRequired,
-    /// There is no such session, or it has ended.
+    /// The session does not exist or has ended.
     #[error("Session Invalid")]
     SessionInvalid,
-    /// What else they claim is wrong, or that is not known.
+    /// Other wrong credentials, or a failure.
     #[error(transparent)]
     Other(#[from] SignInError),
 }
@@ -62,26 +62,26 @@ impl From<flatbed_layer::Error> for UserSignInError {
     }
 }
 
-/// A session that has been made.
+/// A session that has been created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserSession {
-    /// What whoever brings it is known by: 40 hexadecimal digits, drawn by lot. It is a secret, and stands nowhere.
+    /// The session's id: 40 random hexadecimal digits. It is a secret, and only its hash is stored.
     pub id: String,
-    /// When it ends, in milliseconds of Unix time.
+    /// Its end, in milliseconds of Unix time.
     pub ends_at_ms: u64,
 }
 
-/// What a session's id is found to be.
+/// The result of a session lookup.
 enum SessionFound {
-    /// One that counts, and whose it is.
+    /// A valid session and its user.
     Counts(PrincipalSession, Arc<PrincipalAt>),
-    /// One of a user who is gone or disabled.
+    /// A session of a user who is deleted or disabled.
     OfNobody,
-    /// None, one that has ended, or one of before the user's password.
+    /// No session, an ended one, or one from before the user's new password.
     Not,
 }
 
-/// Who proved the password, or brings the session, lets the server write what follows from it.
+/// Allows writes that follow from a proof of identity: a password or a session.
 #[derive(Debug)]
 struct Proved;
 
@@ -97,7 +97,7 @@ fn session_hash(id: &str) -> SessionHash {
     hash
 }
 
-/// The standing of a user of a database.
+/// Builds the standing of a user of a database.
 fn standing(database: &str, user: &PrincipalAt, session: Option<SessionHash>) -> Standing {
     let signed_in = match (session, user.principal.name.is_empty()) {
         (Some(_), _) => SignedIn::Cookie,
@@ -117,12 +117,12 @@ fn standing(database: &str, user: &PrincipalAt, session: Option<SessionHash>) ->
 }
 
 impl SignIn {
-    /// The present, in milliseconds since 1970, of a whole second.
+    /// The current time, in milliseconds since 1970, in whole seconds.
     fn now_ms(&self) -> u64 {
         self.now_s().saturating_mul(1_000)
     }
 
-    /// Who asks for something of a database. Whoever administers the server does not do so by this.
+    /// Identifies the principal of a request to a database.
     pub(crate) async fn identify_in(
         &self,
         database: &str,
@@ -137,13 +137,13 @@ impl SignIn {
             match Credentials::of_header(authorization) {
                 Ok(Some(credentials)) => return found(self.by_name(database, &credentials, &others).await?),
                 Ok(None) => {}
-                // What is no name and password at all claims nothing.
+                // A header without a name and a password counts as no credentials.
                 Err(refused) if refused.kind == flatbed_auth::Kind::BadRequest => {}
                 Err(refused) => return Err(SignInError::from(refused).into()),
             }
         }
         if let Some(id) = claims.session {
-            // Of somebody who is gone or disabled: nobody is meant by it.
+            // A session of a deleted or disabled user counts as no credentials.
             if let Some(identified) = self.by_session(database, id).await? {
                 return Ok(identified);
             }
@@ -154,7 +154,8 @@ impl SignIn {
         }
     }
 
-    /// By a name and a password: of the database's own user, if there is one who has a password here, else of an account.
+    /// Signs in by a name and a password: as a user of the database who has a password there, otherwise as an
+    /// account.
     async fn by_name(
         &self,
         database: &str,
@@ -164,7 +165,7 @@ impl SignIn {
         let name = &credentials.name;
         let is_named = |user: &Arc<PrincipalAt>| matches!(user.principal.signs_in, SignsIn::Password(_));
         let find = |fresh| async move {
-            // The guest has no name that anybody could give.
+            // The guest's name is empty, and the guest has no password.
             if name.is_empty() {
                 return Err(SignInError::from(Refused::wrong_password()));
             }
@@ -175,7 +176,7 @@ impl SignIn {
             let found = self.by_password(credentials, claims, Way::Basic).await?;
             return standing_of(&found, SignedIn::Password).ok_or_else(|| Refused::wrong_password().into());
         };
-        // Another person than an account of that name, or a user of another database.
+        // The user is not the account of that name, nor a user of another database.
         let whose = format!("{database}\0{name}");
         let shown = format!("{database}/{name}");
         let password = &credentials.password;
@@ -202,7 +203,7 @@ impl SignIn {
                     return Err(SignInError::TooMany);
                 }
             }
-            // Perhaps it was changed less than a second ago, at another process.
+            // Another process may have changed the user less than a second ago.
             let Some(now) = find(Fresh::Since(came)).await?.filter(is_named) else { break };
             let is_same = now.principal.generation == user.principal.generation;
             user = now;
@@ -214,7 +215,8 @@ impl SignIn {
         Err(Refused::wrong_password().into())
     }
 
-    /// The hash of a user's password; one of nothing, where it cannot be read, or takes too long.
+    /// Returns the hash of a user's password. An unreadable hash, or one with too many iterations, matches no
+    /// password.
     fn hash_of(&self, user: &PrincipalAt) -> PasswordHash {
         let iterations_max = self.configuration.now().auth.max_iterations;
         let hash = match &user.principal.signs_in {
@@ -225,7 +227,8 @@ impl SignIn {
         hash.unwrap_or_else(PasswordHash::of_nothing)
     }
 
-    /// By a session of the database. Where a tenth of its time has passed, it begins anew. `None`: its user is gone or disabled.
+    /// Signs in by a session of the database, and prolongs it after a tenth of its time. `None`: its user is deleted
+    /// or disabled.
     async fn by_session(&self, database: &str, id: &str) -> Result<Option<UserIdentified>, UserSignInError> {
         let (session, user) = match self.find_session(database, id).await? {
             SessionFound::Counts(session, user) => (session, user),
@@ -247,7 +250,7 @@ impl SignIn {
         Ok(Some(UserIdentified { standing, prolonged_until_ms }))
     }
 
-    /// A session of a database that still counts, and its user.
+    /// Returns a valid session of a database and its user.
     pub(crate) async fn session_in(
         &self,
         database: &str,
@@ -269,7 +272,7 @@ impl SignIn {
         };
         let mut user = self.accounts.user_of(database, &session.name, Fresh::Second).await?;
         if user.as_ref().is_none_or(|user| user.principal.generation < session.generation) {
-            // It may have been made a moment ago.
+            // The user may have been created a moment ago.
             user = self.accounts.user_of(database, &session.name, Fresh::Since(self.clock().now())).await?;
         }
         Ok(match user.filter(|user| !user.principal.is_disabled) {
@@ -281,8 +284,8 @@ impl SignIn {
         })
     }
 
-    /// Makes a session of a user of a database, for whoever may; `None`: there is none of the name, or they are disabled. It goes on
-    /// for so long from when it is used.
+    /// Creates a session of a user of a database; the caller has checked the right to. Each use prolongs it by
+    /// `lasts`. `None`: the user does not exist or is disabled.
     pub(crate) async fn begin_session_in(
         &self,
         database: &str,
@@ -307,7 +310,7 @@ impl SignIn {
         Ok(begun.then_some(UserSession { id, ends_at_ms }))
     }
 
-    /// Ends the session of an id.
+    /// Ends a session by its id.
     pub(crate) async fn end_session_in(&self, database: &str, id: &str) -> flatbed_layer::Result<()> {
         if id.len() != ID_BYTES {
             return Ok(());

@@ -98,7 +98,7 @@ async fn a_password_is_hashed_and_the_document_shown_to_whose_it_is() {
         let reason = "Only administrators can view design docs in the users database.";
         assert_eq!(refused(get(context, "_design/x").await), forbidden(reason));
     }
-    // What the owner may change, and what not.
+    // The owner may change some members, but not others.
     let roles = r#"{"name":"anna","roles":["admin"],"type":"user"}"#;
     assert_eq!(refused(write(&anna, &edit(ANNA, Some(&rev), roles)).await), forbidden("Only _admin may edit roles"));
     let new = edit(ANNA, Some(&rev), r#"{"name":"anna","password":"other","roles":[],"type":"user","nick":"A"}"#);
@@ -106,7 +106,7 @@ async fn a_password_is_hashed_and_the_document_shown_to_whose_it_is() {
     assert_eq!(refused(write(&nobody, &new).await), forbidden("You may only update your own user document."));
     let rev = write(&anna, &new).await.unwrap();
     assert!(get(&anna, ANNA).await.unwrap().contains(r#""nick":"A""#));
-    // Administrators of the server are held to the form, too.
+    // The form also binds administrators of the server.
     assert_eq!(refused(write(&store.context, &edit("x", None, "{}")).await), forbidden("doc.type must be user"));
     write(&store.context, &edit("_design/x", None, "{}")).await.unwrap();
     let deletion = Edit { deleted: true, ..edit(ANNA, Some(&rev), "{}") };
@@ -142,7 +142,7 @@ async fn nobody_else_has_another_way_to_it() {
     let anna = as_user(&store, "anna").database(USERS, Write).await.unwrap();
     let eve = "org.couchdb.user:eve";
     let both = [edit(ANNA, None, OF_ANNA), edit(eve, None, r#"{"name":"eve","roles":[],"type":"user"}"#)];
-    // The whole request, and before anything of it is written.
+    // The whole request fails, before any of its writes.
     assert_eq!(refused(anna.bulk_update(&both).await), missing());
     assert_eq!(anna.enter([ANNA, eve]), Err(missing()));
     assert_eq!((anna.enter([ANNA]), anna.enter(["_local/x"])), (Ok(()), Err(missing())));
@@ -168,7 +168,8 @@ fn what_is_public_is_shown() {
     assert_eq!(closed.part(BOB, br#""email":"b@x""#), Err(missing()));
 }
 
-/// Registrations and edits of others move no figure, and revisions of their documents are missing.
+/// Registrations and edits of other users change no statistics, and the revisions of their documents count as
+/// missing.
 #[tokio::test]
 async fn figures_count_no_documents_of_others() {
     let store = open().await;

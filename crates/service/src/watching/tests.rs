@@ -6,7 +6,7 @@ use super::*;
 use crate::configuration::Configuration;
 use crate::test_store::Store;
 
-/// Of somebody with this role who has begun to read `db`.
+/// The watch of a user with this role who has begun to read `db`.
 fn watch(watching: &Arc<Watching>, role: &str) -> RightsWatch {
     let principal = Principal::user(role, [role.to_owned()], SignedIn::Password);
     let judged = Arc::new(Judged::default());
@@ -14,9 +14,9 @@ fn watch(watching: &Arc<Watching>, role: &str) -> RightsWatch {
     RightsWatch::new(Arc::clone(watching), Standing::new(principal, RestsOn::Nothing), judged).at_once()
 }
 
-/// What is said of them first: the status of a refusal, or that nothing is lost.
+/// The first judgement: the status of a refusal, or `Ok` if all rights are still held.
 async fn judged(watch: &mut RightsWatch) -> Result<(), u16> {
-    until_some("they are judged", async || {
+    until_some("the rights are judged", async || {
         if watch.following.as_ref().is_some_and(|following| following.is_judged) {
             return Some(Ok(()));
         }
@@ -26,7 +26,7 @@ async fn judged(watch: &mut RightsWatch) -> Result<(), u16> {
     .await
 }
 
-/// Who was let in by what has changed since the last look is not refused by what that found.
+/// A user admitted by a change since the last poll is not refused by that poll's result.
 #[tokio::test]
 async fn a_look_that_is_late_refuses_nobody() {
     let store = Store::new().await;
@@ -42,21 +42,21 @@ async fn a_look_that_is_late_refuses_nobody() {
     let mut known = watching.follow(&"db".into());
     let is_known = |known: &Known| matches!(known, Known::Is(_));
     soon(known.wait_for(is_known)).await.unwrap();
-    // Nobody looks any more, and what was found becomes old.
+    // Blocks the polls, so that the result of the last one becomes old.
     let stopped = accounts.stop_looking().await;
-    until("what was found is old", async || !accounts.is_confirmed()).await;
+    until("the last poll is too old", async || !accounts.is_confirmed()).await;
     db.set_security(members("b").as_bytes()).await.unwrap();
     assert_eq!(judged(&mut watch(&watching, "c")).await, Err(403));
     db.set_security(members("d").as_bytes()).await.unwrap();
     let mut dora = watch(&watching, "d");
     assert_eq!(judged(&mut dora).await, Ok(()));
-    // What was found for them is known to all who follow.
+    // The result of a poll counts for all followers.
     let lost = soon(anna.lost()).await;
     assert_eq!(lost.kind.status(), 403);
     db.set_security(members("a").as_bytes()).await.unwrap();
     let asked = (0..20).map(|_| async { judged(&mut watch(&watching, "a")).await });
     assert!(futures_util::future::join_all(asked).await.into_iter().all(|found| found == Ok(())));
-    // Whoever is refused after a look that began since then is refused.
+    // A refusal after a poll that began since then counts.
     assert_eq!(judged(&mut watch(&watching, "d")).await, Err(403));
     drop(stopped);
     let lost = soon(dora.lost()).await;

@@ -1,7 +1,7 @@
-//! Users of databases who follow: one look of the process for all of them finds which have changed, or had a session ended.
+//! Followed users of databases: one poll per process finds the users that have changed or lost a session.
 //!
-//! Whoever is named looks at themselves; who is not rests on that nothing was said of them. So whoever follows looks at themselves once
-//! behind the moment in which they began, and each look goes on where the one before it ended.
+//! A reported user reads its own state; the others are unchanged. So a follower reads its own state once after it
+//! began to follow, and each poll resumes at the end of the one before.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -13,26 +13,25 @@ use flatbed_layer::{Error, Layer};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How often it is looked, from one beginning to the next. Feeds end within a second of the loss.
+/// The interval of polls, from begin to begin. Feeds end within a second of the loss.
 const LOOK_EACH: Duration = Duration::from_millis(600);
 
-/// After a failure of the storage, before it is asked again.
+/// The pause after a failure of the storage.
 const FAILED_PAUSE: Duration = Duration::from_millis(300);
 
-/// A look that takes longer is given up: the storage does not answer.
+/// The time limit of a poll; a longer one counts as a failure of the storage.
 const LOOK_MAX: Duration = Duration::from_secs(4);
 
-/// Databases that are looked at in one transaction.
+/// The most databases that one transaction reads.
 const LOOKED_AT_ONCE: usize = 20;
 
-/// A feed gives nothing while it was longer ago that its reader was known to be there.
+/// The age at which a feed stops sending until its reader's existence is confirmed.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
 
-/// See the module.
 pub(super) struct FollowedUsers {
     layer: Layer,
     followed: Mutex<Followed>,
-    /// When the last look at all of them began.
+    /// When the last poll of all users began.
     confirmed: watch::Sender<Option<Instant>>,
 }
 
@@ -44,9 +43,9 @@ struct Followed {
 
 #[derive(Default)]
 struct OfDatabase {
-    /// `None`: it was not looked at yet, or was not there.
+    /// `None`: not polled yet, or missing.
     place: Option<UsersPlace>,
-    /// By name.
+    /// The change counter of each user, by name.
     users: HashMap<Arc<str>, watch::Sender<u64>>,
 }
 
@@ -59,32 +58,33 @@ impl FollowedUsers {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When all users who follow were known last.
+    /// When all followed users were last known.
     pub(super) fn confirmed(&self) -> watch::Receiver<Option<Instant>> {
         self.confirmed.subscribe()
     }
 
-    /// Whether that was less than a second ago.
+    /// True if that was less than a second ago.
     pub(super) fn is_confirmed(&self) -> bool {
         self.confirmed.borrow().is_some_and(|began| self.layer.clock().since(began) < FOLLOWED_WITHIN)
     }
 
-    /// A number that moves whenever a user of a database may be another one. What was changed before this is called may be said or not.
+    /// Returns a counter that increases when a user of a database may have changed. It may or may not report changes
+    /// from before this call.
     pub(super) fn follow(self: &Arc<Self>, database: &Arc<str>, name: &Arc<str>) -> watch::Receiver<u64> {
         let mut followed = self.followed();
         let of = followed.databases.entry(Arc::clone(database)).or_default();
         let receiver = of.users.entry(Arc::clone(name)).or_insert_with(|| watch::Sender::new(0)).subscribe();
         if !followed.is_looking {
             followed.is_looking = true;
-            // Whoever is the first looks at themselves behind this moment.
+            // The first follower reads its own state after this moment.
             self.confirmed.send_replace(Some(self.layer.clock().now()));
             tokio::spawn(look(Arc::downgrade(self), self.layer.clock().clone()));
         }
         receiver
     }
 
-    /// Databases that have users who follow, and up to where each was looked at; those of nobody any more are forgotten. `None`: there are
-    /// none, and the task that looks ends.
+    /// Returns the databases with followed users and the position of each one's last poll; drops databases without
+    /// followers. `None`: no user is followed, and the polling task ends.
     fn asked(&self) -> Option<Vec<(Arc<str>, Option<UsersPlace>)>> {
         let mut followed = self.followed();
         for of in followed.databases.values_mut() {
@@ -113,7 +113,7 @@ impl FollowedUsers {
 }
 
 impl OfDatabase {
-    /// Wakes those of whom something was found.
+    /// Wakes the followers of changed users.
     fn tell(&mut self, found: Option<UsersChanged>) {
         let (place, names) = found.map_or((None, None), |found| (Some(found.place), found.names));
         self.place = place;
@@ -125,7 +125,7 @@ impl OfDatabase {
     }
 }
 
-/// Looks for as long as anybody follows.
+/// Polls while any user is followed.
 async fn look(weak: Weak<FollowedUsers>, clock: Clock) {
     loop {
         let Some(users) = weak.upgrade() else { return };
@@ -135,14 +135,14 @@ async fn look(weak: Weak<FollowedUsers>, clock: Clock) {
             Ok(Ok(())) => {
                 users.confirmed.send_replace(Some(began));
             }
-            // Nothing else is answered meanwhile, either.
+            // Other reads fail meanwhile, too.
             Ok(Err(error)) => {
-                tracing::debug!(%error, "users of databases who follow were not looked at");
+                tracing::debug!(%error, "polling followed users failed");
                 drop(users);
                 clock.sleep(FAILED_PAUSE).await;
                 continue;
             }
-            Err(_) => tracing::debug!("users of databases who follow were not looked at in time"),
+            Err(_) => tracing::debug!("polling followed users timed out"),
         }
         drop(users);
         clock.sleep_until(began + LOOK_EACH).await;

@@ -12,7 +12,7 @@ use crate::accounts::tests::{hash_members, users, write_user};
 use crate::test_store::{Store, with_admin};
 use crate::{Administer, Own, Read, Service, Write};
 
-/// How old an answer may be.
+/// The largest age of an answer.
 const SECOND: Duration = Duration::from_secs(1);
 
 fn basic(text: &str) -> String {
@@ -78,7 +78,7 @@ fn password(password: &str, salt: u8) -> Option<SignsIn> {
     Some(SignsIn::Password(hash(password, salt).to_string().into_bytes()))
 }
 
-/// Whose it is, where it is a user of a database.
+/// Returns database, name and generation of a user of a database.
 fn user_of(standing: &Standing) -> (&str, &str, u64) {
     match standing.rests_on() {
         RestsOn::Principal { database, name, generation, .. } => (database, name, *generation),
@@ -99,7 +99,7 @@ async fn users_sign_in_to_one_database() {
     users(&server.layer).create(&CreateOptions::default()).await.unwrap();
     let account = format!(r#"{},"roles":[]"#, hash_members("of-account", "salt", 1_000));
     write_user(&server.layer, "anna", &account, None).await;
-    // Whoever has an account signs in with it, as long as nobody of the name has a password here.
+    // An account of the server signs in, unless a user of its name has a password in the database.
     let found = server.ask("one", "anna:of-account").await.unwrap();
     assert!(matches!(found.rests_on(), RestsOn::Document { name, .. } if name == "anna"));
     server.put("one", "anna", Some(SignsIn::Account), false).await;
@@ -115,11 +115,11 @@ async fn users_sign_in_to_one_database() {
         assert_eq!(server.ask("one", wrong).await.unwrap_err(), WRONG, "{wrong}");
     }
     assert_eq!(server.ask("two", "anna:of-one").await.unwrap_err(), WRONG);
-    // Of the same password it is somebody else there.
+    // A user of another database is another user, even with the same password.
     server.put("two", "anna", password("of-one", 1), false).await;
     manual.advance(SECOND);
     assert_eq!(user_of(&server.ask("two", "anna:of-one").await.unwrap()), ("two", "anna", 1));
-    // Another password holds at once, at another server too; of the one before nothing is left after a second.
+    // A new password counts at once, at another server too; the old one is invalid after a second.
     let other = Server::new(&store).await;
     other.put("one", "anna", password("new", 2), false).await;
     assert_eq!(user_of(&server.ask("one", "anna:new").await.unwrap()).2, 3);
@@ -132,7 +132,7 @@ async fn users_sign_in_to_one_database() {
     other.put("one", "anna", None, true).await;
     assert!(accounts.stands(&now, Fresh::Since(server.layer.clock().now())).await.unwrap().is_none());
     assert_eq!(server.ask("one", "anna:new").await.unwrap_err(), WRONG);
-    // A database without channels has no users; one that is not there is said to be none.
+    // A database without channels has no users, and a missing database is refused as missing.
     server.database("plain").create(&CreateOptions::default()).await.unwrap();
     assert_eq!(server.ask("plain", "bert:x").await.unwrap_err(), WRONG);
     assert!(
@@ -193,7 +193,7 @@ async fn sessions_count_in_their_database_alone_until_something_ends_them() {
         }
     }
     assert_eq!(server.bring("two", &begun.id).await.unwrap_err(), "Session Invalid");
-    // Nobody makes one for somebody else but who administers the database.
+    // Only the user and administrators of the database create a session.
     for (database, name) in [("two", "anna"), ("one", "bert"), ("one", ""), ("none", "anna")] {
         assert!(anna.begin_user_session(database, name, day).await.is_err(), "{database} {name}");
     }
@@ -203,7 +203,7 @@ async fn sessions_count_in_their_database_alone_until_something_ends_them() {
     assert_eq!(admin.user_session("one", &by_admin.id).await.unwrap(), Some(("anna".into(), by_admin.ends_at_ms)));
     assert_eq!(admin.user_session("two", &by_admin.id).await.unwrap(), None);
     assert!(anna.user_session("one", &by_admin.id).await.is_err());
-    // One ends, the other goes on; all end.
+    // One session ends, the other continues; then all end.
     server.service.end_user_session("one", &begun.id).await.unwrap();
     assert_eq!(other.bring("one", &begun.id).await.unwrap_err(), "Session Invalid");
     assert!(other.bring("one", &by_admin.id).await.is_ok());
@@ -211,13 +211,13 @@ async fn sessions_count_in_their_database_alone_until_something_ends_them() {
     assert!(administration.end_principal_sessions("anna").await.unwrap());
     manual.advance(SECOND);
     assert_eq!(other.bring("one", &by_admin.id).await.unwrap_err(), "Session Invalid");
-    // A user who is deleted, and made again.
+    // A deleted and recreated user.
     let again = admin.begin_user_session("one", "anna", day).await.unwrap().unwrap();
     server.database("one").delete_principal(Kind::User, "anna").await.unwrap();
     server.put("one", "anna", password("pw", 1), false).await;
     manual.advance(SECOND);
     assert_eq!(server.bring("one", &again.id).await.unwrap_err(), "Session Invalid");
-    // They end by themselves, and go on where they are used behind a tenth of their time.
+    // Sessions expire, and use after a tenth of their time prolongs them.
     let short = admin.begin_user_session("one", "anna", 4 * SECOND).await.unwrap().unwrap();
     manual.advance(2 * SECOND);
     let prolonged = other.bring("one", &short.id).await.unwrap().prolonged_until_ms;
@@ -235,7 +235,7 @@ async fn a_user_of_one_database_is_nobody_in_others() {
     let server = Server::new(&store).await;
     for name in ["one", "two"] {
         server.create(name).await;
-        // Members and administrators by this name are others.
+        // Members and administrators of this name are other users.
         let security = br#"{"admins":{"names":["anna"],"roles":[]},"members":{"names":["anna"],"roles":[]}}"#;
         server.database(name).set_security(security).await.unwrap();
     }
@@ -251,7 +251,7 @@ async fn a_user_of_one_database_is_nobody_in_others() {
         assert!(anna.database(elsewhere, Write).await.is_err(), "{elsewhere}");
     }
     assert!(anna.server().await.is_err());
-    // Nor in one that has the name later.
+    // Nor in a later database of the same name.
     server.database("one").delete().await.unwrap();
     server.create("one").await;
     server.put("one", "anna", password("pw", 1), false).await;
@@ -259,17 +259,18 @@ async fn a_user_of_one_database_is_nobody_in_others() {
     assert!(anna.database("one", Read).await.is_err());
 }
 
-/// Waits for a look, begun after this was called, at all that rights of those who follow rest on.
+/// Waits for a poll, begun after this call, of the basis of all followers' rights.
 async fn looked(server: &Server) {
     let mut confirmed = server.service.accounts().confirmed();
-    // The one that ends next may have begun before.
+    // The poll that ends next may have begun before.
     for _ in 0..2 {
         let before = *confirmed.borrow_and_update();
         soon(confirmed.wait_for(|began| *began != before)).await.unwrap();
     }
 }
 
-/// What goes on for long goes on whatever else changes, and ends within a second of what its reader signed in with.
+/// A long-lived request continues through unrelated changes, and ends within a second of a change of its reader's
+/// credentials.
 #[tokio::test]
 async fn a_feed_ends_with_its_users_password() {
     let store = Store::new().await;
@@ -292,7 +293,7 @@ async fn a_feed_ends_with_its_users_password() {
     assert_eq!(soon(watch.lost()).await.kind.status(), 401);
 }
 
-/// One look finds of all users of a process who go on for long which of them have changed.
+/// One poll finds the changes of all followed users of a process.
 #[tokio::test]
 async fn a_feed_ends_with_its_session_and_what_is_read_for_many_is_read_once() {
     let store = Store::new().await;
@@ -322,7 +323,7 @@ async fn a_feed_ends_with_its_session_and_what_is_read_for_many_is_read_once() {
             })
             .sum::<u64>()
     };
-    // Each look of the process is two: at all that rights rest on, and at users. Each of the followers would look as often.
+    // Each poll of the process is two reads: of the basis of rights, and of users. Each follower would read as often.
     until("one look is for all of them", async || {
         let before = transactions();
         looked(&server).await;
@@ -365,7 +366,7 @@ async fn a_feed_ends_when_its_session_does() {
     assert!(now_ms() >= session.ends_at_ms);
 }
 
-/// Users of a database that is offline, and what they follow, are kept out; administrators are not.
+/// An offline database refuses its users, also while they follow it, but not its administrators.
 #[tokio::test]
 async fn users_are_kept_out_of_what_is_offline() {
     let store = Store::new().await;
