@@ -1,4 +1,4 @@
-//! What an `authorization` header claims.
+//! The credentials in an `authorization` header.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -6,10 +6,10 @@ use sha2::Sha256;
 
 use crate::refused::Refused;
 
-/// Identifies credentials without being them.
+/// A digest that identifies credentials.
 pub type Digest = [u8; 32];
 
-/// The digest of an `authorization` header as it was sent.
+/// Returns the digest of an `authorization` header as it was sent.
 pub fn digest(authorization: &str) -> Digest {
     sha2::Digest::finalize(<Sha256 as sha2::Digest>::new_with_prefix(authorization.as_bytes())).into()
 }
@@ -19,7 +19,7 @@ pub fn digest(authorization: &str) -> Digest {
 pub struct Credentials {
     /// The user's name; may be empty.
     pub name: String,
-    /// As it was typed.
+    /// The password as it was typed.
     pub password: String,
 }
 
@@ -30,12 +30,12 @@ impl std::fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// Reads a header as CouchDB does: what does not begin with `Basic `, in these very letters, is nobody; so are what
-    /// has no colon and the name `_` with the password `_`, which makes a browser forget a password.
+    /// Reads a header as CouchDB does. A header without the exact prefix `Basic `, or without a colon, is anonymous;
+    /// so is the name `_` with the password `_`, which makes a browser forget a password.
     ///
     /// # Errors
-    /// 400 for what is no base64, which may have white space in it; 401 for what is no UTF-8 or has control characters in
-    /// it, as for any wrong password.
+    /// 400 for invalid base64, which may contain white space; 401 for invalid UTF-8 and control characters, as for
+    /// any wrong password.
     pub fn of_header(authorization: &str) -> Result<Option<Credentials>, Refused> {
         let Some(encoded) = authorization.strip_prefix("Basic ") else { return Ok(None) };
         let encoded: String = encoded.split_ascii_whitespace().collect();
@@ -45,7 +45,7 @@ impl Credentials {
             return Ok(None);
         }
         let text = String::from_utf8(decoded).map_err(|_| Refused::wrong_password())?;
-        // RFC 7617 has none in either. HMAC takes a key with NULs behind it for the key without.
+        // RFC 7617 allows none in either. HMAC treats a key with trailing NULs as the key without them.
         if text.contains(|character: char| character.is_ascii_control()) {
             return Err(Refused::wrong_password());
         }
@@ -73,7 +73,7 @@ mod tests {
             let found = Credentials::of_header(&encode(text)).unwrap().unwrap();
             assert_eq!((found.name.as_str(), found.password.as_str()), (name, password));
         }
-        // RFC 7617's own.
+        // The example of RFC 7617.
         let found = Credentials::of_header("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==").unwrap().unwrap();
         assert_eq!((found.name.as_str(), found.password.as_str()), ("Aladdin", "open sesame"));
     }
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn digests_are_sha_256_of_the_header() {
-        // FIPS 180-2's example.
+        // The example of FIPS 180-2.
         let hex: String = digest("abc").iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     }
@@ -127,7 +127,7 @@ mod tests {
         fn what_was_encoded_is_found(name in "[^:\\x00-\\x1f\\x7f]{0,20}", password in "[^\\x00-\\x1f\\x7f]{0,20}") {
             let header = encode(format!("{name}:{password}"));
             let found = Credentials::of_header(&header).unwrap();
-            // What makes a browser forget a password.
+            // This pair makes a browser forget a password.
             let expected = (name != "_" || password != "_").then_some(Credentials { name, password });
             prop_assert_eq!(found, expected);
         }

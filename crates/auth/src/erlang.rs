@@ -1,11 +1,11 @@
-//! Values as CouchDB puts them into its reasons: as Erlang terms.
+//! Values in CouchDB's reasons, printed as Erlang terms.
 
 use flatbed_flatten::json::Value;
 
-/// Characters of a string that a reason quotes.
+/// The most characters of a string in a reason.
 const QUOTED_MAX: usize = 100;
 
-/// A scalar as `~p` prints it. What is in arrays and objects is left out, and long strings are cut: a reason has a bound.
+/// Prints a scalar like `~p`. Arrays and objects are omitted and long strings are cut, so that a reason has a bound.
 pub(crate) fn term(value: &Value<'_>) -> String {
     match value {
         Value::Null => "null".to_owned(),
@@ -19,7 +19,7 @@ pub(crate) fn term(value: &Value<'_>) -> String {
     }
 }
 
-/// The first characters of a text.
+/// Returns the first characters of a text.
 pub(crate) fn cut(text: &str) -> String {
     match text.char_indices().nth(QUOTED_MAX) {
         Some((at, _)) => text.get(..at).map(|start| format!("{start}...")).unwrap_or_default(),

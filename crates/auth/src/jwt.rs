@@ -1,7 +1,7 @@
-//! JSON Web Tokens: verified, never made.
+//! JSON Web Tokens: verification only.
 //!
-//! A token is believed where a key of the [`KeySet`] has signed it, with the one algorithm that this key has, and its
-//! claims are what the key is bound to ([`Binding`]). Nothing of the claims is looked at before the signature is right.
+//! A token is valid if a key of the [`KeySet`] has signed it with the key's only algorithm, and if its claims match
+//! the key's [`Binding`]. Claims are not read before the signature is verified.
 
 mod algorithm;
 mod claims;
@@ -26,35 +26,36 @@ use self::claims::Judged;
 use crate::principal::Principal;
 use crate::refused::Refused;
 
-/// Longer tokens are malformed.
+/// The longest token, in bytes; longer ones are malformed.
 pub const TOKEN_BYTES_MAX: usize = 8_192;
 
-/// Deepest nesting of a header or of claims.
+/// The deepest nesting of a header or of claims.
 const DEPTH_MAX: usize = 16;
 
-/// A token that is right.
+/// A valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verified {
-    /// Whose it is.
+    /// The user.
     pub principal: Principal,
-    /// When it stops to be right, in seconds since 1970, with the skew; none where it says nothing of it.
+    /// The end of its validity, in seconds since 1970, with the skew; `None` without an end.
     pub ends: Option<u64>,
-    /// The key that has verified it: as long as that is there ([`KeySet::has`]), the token is right until it ends.
+    /// The key that verified it: the token is valid until it ends or the key is gone ([`KeySet::has`]).
     pub by: VerifiedBy,
 }
 
-/// The token of an `authorization` header: what follows `Bearer `, in either case. `None` for another scheme.
+/// Returns the token of an `authorization` header: the text after `Bearer `, in either case. `None` for another
+/// scheme.
 pub fn token_in(authorization: &str) -> Option<&str> {
     let (scheme, token) = authorization.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Verifies a token at `now`, in seconds since 1970, where clocks may differ by `skew` seconds. Costs at most four
-/// signatures, and time in proportion to the token otherwise.
+/// Verifies a token at `now`, in seconds since 1970, with clocks that may differ by `skew` seconds. Costs at most
+/// four signatures, and otherwise time in proportion to the token.
 ///
 /// # Errors
-/// 400 for what is malformed, signed by no key here, or bound to another issuer or audience; 401 for what is too old or too
-/// new, or has no user. The reasons are CouchDB's where it has one.
+/// 400 for a malformed token, an unknown key, or another issuer or audience; 401 for a token that is too old, too new
+/// or without a user. The reasons are CouchDB's where it has one.
 pub fn verify(token: &str, keys: &KeySet, now: u64, skew: u64) -> Result<Verified, Refused> {
     let token = Compact::read(token)?;
     let mut refused = token.not_signed();
@@ -72,11 +73,11 @@ pub fn verify(token: &str, keys: &KeySet, now: u64, skew: u64) -> Result<Verifie
     Err(refused)
 }
 
-/// The claims of a token of this type, in just these letters but for their case, that a key of the set has signed: an object of
-/// JSON, of which nothing is judged. For tokens that are not those of CouchDB's users. Costs at most four signatures.
+/// Returns the unverified claims of a signed token of this type (compared without case), as the text of a JSON
+/// object. For tokens of other users than CouchDB's. Costs at most four signatures.
 ///
 /// # Errors
-/// 400 for what is malformed, of another type, or signed by no key here.
+/// 400 for a malformed token, another type or an unknown key.
 pub fn signed_claims(token: &str, keys: &KeySet, typ: &str) -> Result<Vec<u8>, Refused> {
     let token = Compact::read(token)?;
     if !token.typ.as_deref().is_some_and(|found| found.eq_ignore_ascii_case(typ)) {
@@ -90,7 +91,7 @@ pub fn signed_claims(token: &str, keys: &KeySet, typ: &str) -> Result<Vec<u8>, R
     Ok(claims)
 }
 
-/// A token taken apart (RFC 7515, 7.1), believed in nothing.
+/// The parts of a token (RFC 7515, 7.1), unverified.
 struct Compact<'t> {
     signed: &'t str,
     payload: &'t str,
@@ -115,7 +116,7 @@ impl<'t> Compact<'t> {
         Ok(Compact { signed, payload, signature, algorithm, kid, typ })
     }
 
-    /// The keys that may have signed it.
+    /// Returns the keys that may have signed it.
     fn candidates<'k>(&self, keys: &'k KeySet) -> Result<&'k [Arc<Key>], Refused> {
         let candidates = keys.find(self.kid.as_deref(), self.algorithm);
         if candidates.is_empty() { Err(Refused::bad_request("Unknown kid")) } else { Ok(candidates) }
@@ -146,7 +147,7 @@ fn object(text: &[u8]) -> Result<Value<'_>, Refused> {
     }
 }
 
-/// The algorithm and the key's id.
+/// Returns the algorithm and the key's id.
 fn read_header(header: &Value<'_>) -> Result<(Algorithm, Option<String>), Refused> {
     let refuse = |reason: &'static str| Err(Refused::bad_request(reason));
     match header.get("typ") {

@@ -1,12 +1,12 @@
-//! Credentials that were right before, so that a password is not checked anew with every request.
+//! A cache of right credentials, so that a password is not checked on every request.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::credentials::Digest;
 use crate::password::PasswordHash;
 
-/// Digests of credentials that were right, with their names and the hashes that they were right for: the newest ones, up
-/// to a number. They are not forgotten otherwise: whoever may change passwords compares the hash that they have now.
+/// The newest right credentials by digest, with their names and the hashes that they matched, up to a number. Nothing
+/// else drops them: the caller compares the user's current hash, which changes with the password.
 #[derive(Debug)]
 pub struct Known {
     max: usize,
@@ -16,18 +16,18 @@ pub struct Known {
 }
 
 impl Known {
-    /// Knows nobody yet, and at most `max` later.
+    /// Creates an empty cache of at most `max` credentials.
     pub fn new(max: usize) -> Known {
         Known { max, found: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// Whether these credentials were right for this name with this hash: no other name, and no other hash, be it of the
-    /// same password.
+    /// True if these credentials were right for this name and this very hash. Another hash of the same password does
+    /// not count.
     pub fn is_right(&self, digest: &Digest, name: &str, hash: &PasswordHash) -> bool {
         self.found.get(digest).is_some_and(|(known, was)| known == name && was == hash)
     }
 
-    /// Remembers credentials that were right for a hash; those that came first are forgotten where there are too many.
+    /// Adds right credentials, and drops the oldest beyond the bound.
     pub fn insert(&mut self, digest: Digest, name: String, hash: PasswordHash) {
         if self.found.insert(digest, (name, hash)).is_none() {
             self.order.push_back(digest);

@@ -1,11 +1,11 @@
-//! Who makes a request, as far as that can be said without asking anybody.
+//! Authentication without I/O.
 //!
-//! Password hashes in CouchDB's forms, the credentials of an `authorization` header, cookies of sessions, tokens, what a
-//! trusted proxy says; the rules of user documents and of security objects; who is not asked for a password any more, and
-//! whose turn it is. How each form looks, and where it is CouchDB's: `design/auth.md`.
+//! Password hashes in CouchDB's forms, `authorization` headers, session cookies, tokens, and assertions of trusted
+//! proxies; the rules of user documents and of security objects; caches of right credentials, and lock-out.
+//! `design/auth.md` describes each form and where it differs from CouchDB's.
 //!
-//! Nothing here does I/O, waits, or knows the time or randomness: salts are passed in, and so is the clock. How many
-//! passwords are checked at once is for the caller to bound.
+//! The crate knows neither time nor randomness: callers pass salts and the clock. They also bound how many passwords
+//! are checked in parallel.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 

@@ -1,7 +1,8 @@
-//! Lock-out: who gave wrong passwords for a name is not asked for a while.
+//! Lock-out: after too many wrong passwords for a name, further attempts are refused for a while.
 //!
-//! As in CouchDB: counted by name, by the salt of its password, and by address, so that nobody locks another out who comes
-//! from elsewhere, and a new password begins anew. The time begins with the first failure and nothing lengthens it.
+//! As in CouchDB, failures count by name, by the salt of the password, and by address. So an attacker does not lock
+//! out a user at another address, and a new password starts at zero. The time begins with the first failure and is
+//! not extended.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,12 +11,12 @@ use sha2::{Digest, Sha256};
 
 use crate::refused::Refused;
 
-/// What is done when there were too many failures: the setting `mode`.
+/// The action after too many failures: the setting `mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// Nothing; they are not counted.
+    /// None; failures are not counted.
     Off,
-    /// It is logged.
+    /// A log line.
     Warn,
     /// Further attempts are refused.
     #[default]
@@ -23,7 +24,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Reads the setting; `None` for another word, which CouchDB takes for `off`.
+    /// Parses the setting; `None` for another word, which CouchDB takes for `off`.
     pub fn named(text: &str) -> Option<Mode> {
         match text {
             "off" => Some(Mode::Off),
@@ -34,69 +35,69 @@ impl Mode {
     }
 }
 
-/// CouchDB's `[chttpd_auth_lockout]`.
+/// The settings of CouchDB's `[chttpd_auth_lockout]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// What is done.
+    /// The action.
     pub mode: Mode,
-    /// Failures from which on it is done.
+    /// The number of failures that triggers the action.
     pub threshold: u32,
-    /// Pairs of names and addresses that are counted; those that came first are forgotten where there are more.
+    /// The most pairs of names and addresses that are counted; the oldest are dropped.
     pub max_objects: usize,
-    /// Milliseconds from the first failure on.
+    /// The duration, in milliseconds from the first failure.
     pub max_lifetime: u64,
 }
 
-/// CouchDB's.
+/// CouchDB's defaults.
 impl Default for Options {
     fn default() -> Options {
         Options { mode: Mode::Enforce, threshold: 5, max_objects: 10_000, max_lifetime: 300_000 }
     }
 }
 
-/// What is to be done with an attempt.
+/// The decision about an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// It is checked.
+    /// Checked.
     Allowed,
-    /// It is checked, and logged: too many have failed.
+    /// Checked and logged: too many attempts have failed.
     Suspicious,
-    /// It is refused unchecked, with [`locked_out`].
+    /// Refused unchecked, with [`locked_out`].
     LockedOut,
 }
 
-/// The answer to who is locked out: 403, as CouchDB's.
+/// The refusal of a locked-out attempt: CouchDB's 403.
 pub fn locked_out() -> Refused {
     Refused::forbidden("Account is temporarily locked due to multiple authentication failures")
 }
 
-/// A name, its salt and an address, in a size that no name makes larger.
+/// A digest of name, salt and address, whose size does not depend on the name.
 type Key = [u8; 32];
 
 #[derive(Debug)]
 struct Failures {
     count: u32,
-    /// Of the first, in milliseconds.
+    /// The time of the first failure, in milliseconds.
     since: u64,
 }
 
-/// Failures, by name and address. At most [`Options::max_objects`] times some 150 bytes.
+/// Failures by name and address: at most [`Options::max_objects`] times about 150 bytes.
 #[derive(Debug)]
 pub struct Lockout {
     options: Options,
     failures: HashMap<Key, Failures>,
-    /// In the order of their first failures, which is that in which they end. May hold what is gone.
+    /// In the order of their first failures, which is the order in which they end. May hold removed keys.
     order: VecDeque<(Key, u64)>,
 }
 
 impl Lockout {
-    /// Knows of no failures yet.
+    /// Creates an empty count.
     pub fn new(options: Options) -> Lockout {
         Lockout { options, failures: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// Whether an attempt is checked, at `now` in milliseconds of a clock that does not go back. `salt` is that of the
-    /// password's hash, empty for a name that there is not: such names are locked out like others.
+    /// Decides about an attempt at `now`, in milliseconds of a monotonic clock. `salt` is that of the password's
+    /// hash, empty for a missing name: missing names are locked out like others.
     pub fn judge(&self, name: &str, salt: &str, network: Network, now: u64) -> Verdict {
         let found = self.failures.get(&key(name, salt, network)).filter(|found| !self.is_over(found.since, now));
         let is_over_threshold = found.is_some_and(|found| found.count >= self.options.threshold);
@@ -107,7 +108,7 @@ impl Lockout {
         }
     }
 
-    /// Counts an attempt that failed; one that succeeds takes nothing back, as in CouchDB.
+    /// Counts a failed attempt. As in CouchDB, a successful one resets nothing.
     pub fn fail(&mut self, name: &str, salt: &str, network: Network, now: u64) {
         if self.options.mode == Mode::Off || self.options.max_objects == 0 {
             return;
@@ -171,7 +172,7 @@ mod tests {
         assert_eq!(lockout.judge("anna", "salt", HERE, 1_000), Verdict::Allowed);
         failed(&mut lockout, "anna", HERE, 1, 200_000);
         assert_eq!(lockout.judge("anna", "salt", HERE, 200_000), Verdict::LockedOut);
-        // From the first on; those while it is locked do not lengthen it.
+        // The time runs from the first failure; later ones do not extend it.
         failed(&mut lockout, "anna", HERE, 10, 300_999);
         assert_eq!(lockout.judge("anna", "salt", HERE, 300_999), Verdict::LockedOut);
         assert_eq!(lockout.judge("anna", "salt", HERE, 301_000), Verdict::Allowed);
@@ -231,7 +232,7 @@ mod tests {
         assert_eq!(locked(&lockout, 2), [true, true, true, false]);
         failed(&mut lockout, "d", HERE, 1, 3);
         assert_eq!(locked(&lockout, 3), [false, true, true, true]);
-        // What is over makes room before anything else does.
+        // Ended counts are dropped first.
         failed(&mut lockout, "a", HERE, 1, 300_002);
         assert_eq!((lockout.failures.len(), lockout.order.len()), (2, 2));
         assert_eq!(locked(&lockout, 300_002), [true, false, false, true]);
@@ -241,7 +242,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of failures that is never cleaned up.
+        /// Compared with a list of failures that is never cleaned up.
         #[test]
         fn as_a_model_has_it(attempts in prop::collection::vec((0..3_usize, 0..2_usize, 0..60u64, any::<bool>()), 0..60)) {
             let options = Options { threshold: 3, max_lifetime: 100, ..Options::default() };

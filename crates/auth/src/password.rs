@@ -1,7 +1,7 @@
-//! Hashes of passwords, in all of CouchDB's forms.
+//! Password hashes in all of CouchDB's forms.
 //!
-//! A hash is kept as CouchDB keeps it: hexadecimal digits that are compared as text, and a salt that is any text. It is
-//! read from a configuration's `[admins]` ([`PasswordHash::parse`]) or from a user document
+//! A hash is stored as in CouchDB: hexadecimal digits that are compared as text, and any text as the salt. It comes
+//! from the configuration's `[admins]` ([`PasswordHash::parse`]) or from a user document
 //! ([`PasswordHash::of_document`]).
 
 mod config;
@@ -15,34 +15,34 @@ use subtle::ConstantTimeEq;
 
 use crate::hex::hex;
 
-/// Iterations of new hashes, as in CouchDB 3.5.
+/// The iterations of new hashes, as in CouchDB 3.5.
 pub const ITERATIONS: u32 = 600_000;
 
-/// Hashes with more are refused unverified: an attempt would cost too much.
+/// The most iterations; a hash with more is refused unverified, since an attempt would cost too much.
 pub const ITERATIONS_MAX: u32 = 2_000_000;
 
 /// The function of new hashes.
 const NEW_PRF: Prf = Prf::Sha256;
 
-/// Bytes of a document's salt: it is kept with sessions and with credentials that were right. CouchDB's have 32.
+/// The longest salt of a document, in bytes: it is stored in sessions and in cached credentials. CouchDB's have 32.
 const SALT_BYTES_MAX: usize = 1_024;
 
-/// Random bytes that make the salt of a new hash.
+/// The random bytes in the salt of a new hash.
 pub const SALT_BYTES: usize = 16;
 
-/// How a password becomes a hash.
+/// The derivation of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scheme {
     /// `simple`: SHA-1 of the password and the salt.
     Simple,
     /// `pbkdf2`
     Pbkdf2(Prf, u32),
-    /// `simple+pbkdf2`: PBKDF2 of the digits of a `simple` hash, which an operator can make without the password.
+    /// `simple+pbkdf2`: PBKDF2 of the digits of a `simple` hash, which an operator can compute without the password.
     SimplePbkdf2(Prf, u32),
 }
 
 impl Scheme {
-    /// Hexadecimal digits of its hashes.
+    /// The number of hexadecimal digits of a hash.
     fn digits(self) -> usize {
         match self {
             Scheme::Simple => Prf::Sha1.bytes() * 2,
@@ -50,7 +50,7 @@ impl Scheme {
         }
     }
 
-    /// Iterations that a new hash has more.
+    /// The iterations that a new hash has in addition.
     fn iterations_left(self) -> u32 {
         match self {
             Scheme::Simple => ITERATIONS,
@@ -60,7 +60,7 @@ impl Scheme {
         }
     }
 
-    /// The digits of a password's hash: takes a time in proportion to the iterations.
+    /// Derives the digits of a password's hash, in time proportional to the iterations.
     fn hash(self, password: &str, salt: &str) -> String {
         match self {
             Scheme::Simple => hex(&prf::sha1(password.as_bytes(), salt.as_bytes())),
@@ -73,11 +73,11 @@ impl Scheme {
     }
 }
 
-/// A password's hash.
+/// The hash of a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash {
     scheme: Scheme,
-    /// As many as the scheme makes.
+    /// As many as the scheme derives.
     digits: String,
     salt: String,
 }
@@ -89,39 +89,37 @@ impl std::fmt::Debug for PasswordHash {
 }
 
 impl PasswordHash {
-    /// Hashes a password with PBKDF2-SHA256 and [`ITERATIONS`]. `random` makes the salt, and must be new for each hash.
-    /// Takes as long as a check: some tenths of a second.
+    /// Hashes a password with PBKDF2-SHA256 and [`ITERATIONS`]. `random` becomes the salt and must be new for each
+    /// hash. Takes as long as a check: some tenths of a second.
     pub fn new(password: &str, random: &[u8; SALT_BYTES]) -> PasswordHash {
         PasswordHash::salted(password, &hex(random), ITERATIONS)
     }
 
-    /// As [`PasswordHash::new`] with another number of iterations, from 1 to [`ITERATIONS_MAX`]: what is beyond counts as
-    /// the nearest of them.
+    /// As [`PasswordHash::new`] with another number of iterations, clamped to 1 to [`ITERATIONS_MAX`].
     pub fn with_iterations(password: &str, random: &[u8; SALT_BYTES], iterations: u32) -> PasswordHash {
         PasswordHash::salted(password, &hex(random), iterations)
     }
 
-    /// As [`PasswordHash::with_iterations`] with a salt that is there already, be it any text.
+    /// As [`PasswordHash::with_iterations`] with an existing salt, which may be any text.
     pub fn salted(password: &str, salt: &str, iterations: u32) -> PasswordHash {
         let scheme = Scheme::Pbkdf2(NEW_PRF, iterations.clamp(1, ITERATIONS_MAX));
         PasswordHash { scheme, digits: scheme.hash(password, salt), salt: salt.to_owned() }
     }
 
-    /// A hash of no password: a check against it takes as long as one of a new hash, and fails. What a name that there is
-    /// not is checked against.
+    /// A hash that matches no password, for missing names. A check against it takes as long as one of a new hash.
     pub fn of_nothing() -> PasswordHash {
         let scheme = Scheme::Pbkdf2(NEW_PRF, ITERATIONS);
         PasswordHash { scheme, digits: "-".repeat(scheme.digits()), salt: String::new() }
     }
 
-    /// Whether this is the password; takes as long as it takes to derive the key, however much of it is right.
+    /// Returns whether this is the password. The time does not depend on how much of it is right.
     pub fn verify(&self, password: &str) -> bool {
         let digits = self.scheme.hash(password, &self.salt);
         digits.as_bytes().ct_eq(self.digits.as_bytes()).into()
     }
 
-    /// As [`PasswordHash::verify`], and never faster than a check of a new hash: what a weaker one leaves out is derived
-    /// besides, for nothing. So its time does not tell a name with an old hash from a name that there is not.
+    /// As [`PasswordHash::verify`], and never faster than a check of a new hash: it adds the iterations that a weaker
+    /// hash lacks. So the time does not distinguish a name with an old hash from a missing name.
     pub fn verify_evenly(&self, password: &str) -> bool {
         let is_right = self.verify(password);
         let left = self.scheme.iterations_left();
@@ -131,12 +129,12 @@ impl PasswordHash {
         is_right
     }
 
-    /// The salt: it is part of what signs a session's cookie.
+    /// The salt, which is part of the key that signs a session's cookie.
     pub fn salt(&self) -> &str {
         &self.salt
     }
 
-    /// How often a hash function is applied to check it; 1 of `simple`, which has no number.
+    /// The iterations of a check; 1 for `simple`.
     pub fn iterations(&self) -> u32 {
         match self.scheme {
             Scheme::Simple => 1,
@@ -144,8 +142,8 @@ impl PasswordHash {
         }
     }
 
-    /// Whether it is weaker than a new one: not PBKDF2 alone, with SHA-1 or SHA-224, or with fewer iterations. A stronger
-    /// one is left as it is.
+    /// True if the hash is weaker than a new one: `simple` or `simple+pbkdf2`, SHA-1 or SHA-224, or fewer iterations.
+    /// A stronger hash is kept.
     pub fn needs_rehash(&self) -> bool {
         match self.scheme {
             Scheme::Pbkdf2(prf, iterations) => prf < NEW_PRF || iterations < ITERATIONS,
@@ -153,8 +151,8 @@ impl PasswordHash {
         }
     }
 
-    /// The hash that takes this one's place once the password has proved right: a new one **with the same salt**. So two
-    /// servers make the same, and sessions live on. Takes as long as a check.
+    /// Returns the replacement of a weaker hash after its password was right: a new hash **with the same salt**. So
+    /// two servers compute the same hash, and sessions stay valid. Takes as long as a check.
     pub fn rehash(&self, password: &str) -> PasswordHash {
         PasswordHash::salted(password, &self.salt, ITERATIONS)
     }
@@ -176,7 +174,7 @@ mod tests {
         assert!(!new.needs_rehash());
         assert_eq!((new.iterations(), hash(Scheme::Simple, "x", "s").iterations()), (600_000, 1));
         assert_eq!(hash(Scheme::SimplePbkdf2(Prf::Sha1, 7), "x", "s").iterations(), 7);
-        // Of Python's `hashlib.pbkdf2_hmac`.
+        // The output of Python's `hashlib.pbkdf2_hmac`.
         assert_eq!(new.digits, "d3c24918d3ea9228b2c4fcaba1449969414578632bd65595ba51531fc33635d2");
     }
 
@@ -199,7 +197,7 @@ mod tests {
             let upper = PasswordHash { digits: right.digits.to_uppercase(), ..right.clone() };
             assert!(!upper.verify("secret"), "{scheme:?}");
         }
-        // As CouchDB's own test has it.
+        // The value in CouchDB's own test.
         let simple = Scheme::Simple.hash("0123456789", "salt");
         assert_eq!(
             Scheme::SimplePbkdf2(Prf::Sha256, 5).hash("0123456789", "salt"),
@@ -262,7 +260,7 @@ mod tests {
         let nothing = PasswordHash::of_nothing();
         assert_eq!(nothing.scheme, Scheme::Pbkdf2(Prf::Sha256, 600_000));
         assert_eq!(nothing.digits.len(), 64);
-        // Its digits are none that a check could come to.
+        // No check derives these digits.
         assert!(nothing.digits.bytes().all(|byte| byte == b'-'));
     }
 

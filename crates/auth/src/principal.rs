@@ -1,14 +1,14 @@
-//! Who makes a request.
+//! Principals.
 
 use std::sync::Arc;
 
-/// The role of those who may do everything.
+/// The role that may do everything.
 pub const ADMIN_ROLE: &str = "_admin";
 
-/// How somebody has shown who they are.
+/// The sign-in method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SignedIn {
-    /// Not at all: a name and a role that nobody had to prove, or none.
+    /// None: a principal without a proof, or anonymous.
     #[default]
     Not,
     /// A name and a password in an `authorization` header.
@@ -17,12 +17,12 @@ pub enum SignedIn {
     Cookie,
     /// A JSON Web Token.
     Jwt,
-    /// A proxy that is trusted has said so.
+    /// The assertion of a trusted proxy.
     Proxy,
 }
 
 impl SignedIn {
-    /// What CouchDB calls it in `info.authenticated` of `/_session`.
+    /// CouchDB's name in `info.authenticated` of `/_session`.
     pub fn handler(self) -> Option<&'static str> {
         match self {
             SignedIn::Not => None,
@@ -34,43 +34,43 @@ impl SignedIn {
     }
 }
 
-/// Who makes a request. Cheap to clone.
+/// The user who makes a request. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
-    /// The user's name; none for an anonymous one.
+    /// The user's name; `None` for an anonymous user.
     pub name: Option<String>,
-    /// Whether all is allowed: whether `_admin` is among the roles.
+    /// True if `_admin` is among the roles, which allows everything.
     pub is_admin: bool,
-    /// The user's roles, as their user document or their token has them.
+    /// The roles from the user document or the token.
     pub roles: Arc<[String]>,
-    /// How they have shown who they are.
+    /// The sign-in method.
     pub signed_in: SignedIn,
 }
 
 impl Principal {
-    /// Nobody in particular, without any role.
+    /// An anonymous user without roles.
     pub fn anonymous() -> Principal {
         Principal { name: None, is_admin: false, roles: Arc::default(), signed_in: SignedIn::Not }
     }
 
-    /// Who may do everything and has no name: everyone where no administrator is set, and the server itself.
+    /// An administrator without a name: any client of a server without administrators, and the server itself.
     pub fn nameless_admin() -> Principal {
         Principal { is_admin: true, roles: [ADMIN_ROLE.to_owned()].into(), ..Principal::anonymous() }
     }
 
-    /// One of the server's administrators, without further roles.
+    /// An administrator of the server, without further roles.
     pub fn admin(name: impl Into<String>, signed_in: SignedIn) -> Principal {
         Principal::user(name, [ADMIN_ROLE.to_owned()], signed_in)
     }
 
-    /// A user with these roles; with `_admin` among them, an administrator.
+    /// A user with these roles; an administrator, if `_admin` is one of them.
     pub fn user(name: impl Into<String>, roles: impl Into<Arc<[String]>>, signed_in: SignedIn) -> Principal {
         let roles = roles.into();
         let is_admin = roles.iter().any(|role| role == ADMIN_ROLE);
         Principal { name: Some(name.into()), is_admin, roles, signed_in }
     }
 
-    /// Whether they have this role.
+    /// True if the principal has this role.
     pub fn has_role(&self, role: &str) -> bool {
         self.roles.iter().any(|found| found == role)
     }

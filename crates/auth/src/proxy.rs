@@ -1,8 +1,8 @@
-//! Proxy authentication: a proxy says who somebody is.
+//! Proxy authentication: a trusted proxy asserts the user.
 //!
-//! Two things must hold: the peer that speaks is one that the settings name, which the caller has looked at, and it knows
-//! the server's secret, since it sends an HMAC of the name under it. CouchDB wants neither by default; here both are wanted
-//! always.
+//! Two conditions must hold. The connection's peer must be one of the settings, which the caller checks. And the
+//! proxy must know the server's secret, with which it sends an HMAC of the name. CouchDB requires neither by default;
+//! here both are always required.
 
 use subtle::ConstantTimeEq;
 
@@ -11,29 +11,30 @@ use crate::principal::{Principal, SignedIn};
 use crate::roles::{kept_roles, split_roles};
 use crate::session::{Algorithm, Secret};
 
-/// The header that names the user, where the settings name no other.
+/// The default header with the user's name.
 pub const USER_HEADER: &str = "x-auth-couchdb-username";
 
-/// The header that names their roles.
+/// The default header with the user's roles.
 pub const ROLES_HEADER: &str = "x-auth-couchdb-roles";
 
-/// The header that proves it.
+/// The default header with the token.
 pub const TOKEN_HEADER: &str = "x-auth-couchdb-token";
 
-/// Bytes of a name.
+/// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 512;
 
-/// Roles of a request.
+/// The most roles of a request.
 const ROLES_MAX: usize = 100;
 
-/// What the headers of a request say.
+/// The assertion in the headers of a request.
 #[derive(Clone, Copy)]
 pub struct Claim<'a> {
-    /// [`USER_HEADER`]
+    /// The value of [`USER_HEADER`].
     pub name: &'a str,
-    /// [`ROLES_HEADER`]: roles with commas between them.
+    /// The value of [`ROLES_HEADER`]: roles separated by commas.
     pub roles: Option<&'a str>,
-    /// [`TOKEN_HEADER`]: HMAC-SHA256 (or, of older proxies, HMAC-SHA1) of the name, in hexadecimal digits of lower case.
+    /// The value of [`TOKEN_HEADER`]: HMAC-SHA256 (from older proxies HMAC-SHA1) of the name, in hexadecimal digits
+    /// of lower case.
     pub token: Option<&'a str>,
 }
 
@@ -43,11 +44,11 @@ impl std::fmt::Debug for Claim<'_> {
     }
 }
 
-/// Who somebody is, by what a proxy says; `None` for nobody, which is no error, as in CouchDB.
+/// Returns the asserted user. `None` is anonymous and no error, as in CouchDB.
 ///
-/// `is_named_peer` is whether the connection's own address, which no header can say, is among those of the settings. Roles
-/// that begin with `_` are dropped unless `trusts_system_roles`. A name is from 1 to 512 bytes long, without control
-/// characters and colons, and does not begin with `_`; of more than 100 roles nobody has any.
+/// `is_named_peer`: the connection's own address, which no header can change, is in the settings. Roles that begin
+/// with `_` are dropped unless `trusts_system_roles`. A name has 1 to 512 bytes, no control characters or colons, and
+/// does not begin with `_`; of more than 100 roles none counts.
 pub fn authenticate(
     claim: &Claim<'_>,
     is_named_peer: bool,
@@ -58,7 +59,8 @@ pub fn authenticate(
     if !is_named_peer || name.is_empty() || name.len() > NAME_BYTES_MAX || name.contains(char::is_control) {
         return None;
     }
-    // A session is signed with the same secret: `NAME:TIME`, and a salt behind the secret. None is a proxy's word.
+    // Session cookies are signed with the same secret: `NAME:TIME`, with a salt after the secret. They must not pass
+    // as assertions.
     if name.contains(':') || name.starts_with('_') {
         return None;
     }
@@ -85,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// Of Python's `hmac`, of "anna" under "the secret".
+    /// The output of Python's `hmac` for "anna" with "the secret".
     const SHA256: &str = "d8b3fc8da9f2f7fae00c2c3f5b60eb8cecddc267cb38192d9926e0c694da5a03";
     const SHA1: &str = "fbac35b32cec995f83c8c54edfd7c19a7ea4568e";
 
@@ -97,7 +99,7 @@ mod tests {
         authenticate(&Claim { name, roles, token }, true, &[secret()], false)
     }
 
-    /// A session's cookie is signed with the same secret: none is a proxy's word, and no word is a session.
+    /// A session's cookie is signed with the same secret, but neither passes as the other.
     #[test]
     fn a_word_is_no_session() {
         for name in ["anna:5F000000", "_replicator"] {

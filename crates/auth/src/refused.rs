@@ -1,8 +1,8 @@
-//! Why something is refused, in CouchDB's words.
+//! Refusals in CouchDB's words.
 
 use std::borrow::Cow;
 
-/// What kind of refusal it is: a status and CouchDB's name of the error.
+/// The type of a refusal: a status and CouchDB's name of the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// 400 `bad_request`
@@ -41,18 +41,18 @@ impl Kind {
     }
 }
 
-/// Something is refused. Never holds a secret; a reason that quotes input is bounded.
+/// A refusal. It never contains a secret, and quoted input is bounded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {reason}", kind.error())]
 pub struct Refused {
-    /// What kind of refusal.
+    /// The type.
     pub kind: Kind,
     /// The answer's member `reason`.
     pub reason: Cow<'static, str>,
 }
 
 impl Refused {
-    /// A refusal.
+    /// Creates a refusal.
     pub fn new(kind: Kind, reason: impl Into<Cow<'static, str>>) -> Refused {
         Refused { kind, reason: reason.into() }
     }
@@ -69,12 +69,12 @@ impl Refused {
         Refused::new(Kind::Forbidden, reason)
     }
 
-    /// 404, as for a document that there is not.
+    /// 404, as for a missing document.
     pub fn not_found() -> Refused {
         Refused::new(Kind::NotFound, "missing")
     }
 
-    /// A name or a password is wrong; which of them is not said.
+    /// A wrong name or password, without saying which.
     pub fn wrong_password() -> Refused {
         Refused::unauthorized("Name or password is incorrect.")
     }

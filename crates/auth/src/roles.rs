@@ -1,11 +1,11 @@
-//! Roles that somebody outside of this server gives.
+//! Roles that tokens and proxies assert.
 
-/// Roles with commas between them, and white space around these or not.
+/// Splits roles at commas and trims white space.
 pub(crate) fn split_roles(text: &str) -> Vec<&str> {
     text.split(',').map(str::trim).filter(|role| !role.is_empty()).collect()
 }
 
-/// The roles that somebody outside of this server may give.
+/// Returns the asserted roles that are accepted.
 pub(crate) fn kept_roles(roles: &[&str], trusts_system_roles: bool) -> Vec<String> {
     let kept = roles.iter().filter(|role| trusts_system_roles || !role.starts_with('_'));
     kept.map(|role| (*role).to_owned()).collect()

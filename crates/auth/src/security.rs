@@ -1,4 +1,4 @@
-//! Security objects of databases: who are their members and administrators.
+//! Security objects of databases: their members and administrators.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -8,17 +8,17 @@ use flatbed_flatten::json::{Limits, Value, parse};
 use crate::principal::{ADMIN_ROLE, Principal};
 use crate::refused::{Kind, Refused};
 
-/// The security object of a database that was given none: it is the server administrators' alone.
+/// The security object of a database where none was set: access for administrators of the server only.
 pub const DEFAULT: &str = r#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
 
-/// What somebody is to a database.
+/// A principal's access to a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
-    /// Nothing.
+    /// None.
     Nobody,
-    /// A member: they read, and write what is no design document.
+    /// Membership: reads all documents and writes all but design documents.
     Member,
-    /// An administrator, of the server or of this database.
+    /// Administration of the server or of this database.
     Admin,
 }
 
@@ -62,15 +62,14 @@ fn strings(value: Option<&Value<'_>>, reason: &'static str) -> Result<HashSet<St
     }
 }
 
-/// What a security object says of members and administrators. Whatever else is in it is kept with the object and means
-/// nothing here.
+/// The members and administrators in a security object. Other content is stored with the object and has no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Security {
     admins: Group,
     members: Group,
 }
 
-/// That of [`DEFAULT`].
+/// The security of [`DEFAULT`].
 impl Default for Security {
     fn default() -> Security {
         let group = || Group { names: HashSet::new(), roles: [ADMIN_ROLE.to_owned()].into() };
@@ -79,11 +78,11 @@ impl Default for Security {
 }
 
 impl Security {
-    /// Reads a security object. Members are called `readers` where there are no `members`, as long ago. In time and memory
-    /// in proportion to the object.
+    /// Parses a security object. Without `members`, `readers` is read, the name that CouchDB used earlier. Takes time
+    /// and memory in proportion to the object.
     ///
     /// # Errors
-    /// 400 for what is no object, and for `admins`, `members` or their `names` and `roles` that are not what they must be;
+    /// 400 for anything but an object, and for `admins`, `members` or their `names` and `roles` of a wrong type;
     /// CouchDB answers 500 `no_majority`.
     pub fn parse(object: &Value<'_>) -> Result<Security, Refused> {
         if !matches!(object, Value::Object(_)) {
@@ -93,17 +92,17 @@ impl Security {
         Ok(Security { admins: Group::parse(object.get("admins"))?, members: Group::parse(members)? })
     }
 
-    /// Reads the text of a security object.
+    /// Parses the text of a security object.
     ///
     /// # Errors
-    /// As [`Security::parse`]; 400 for what is no JSON.
+    /// As [`Security::parse`]; 400 for invalid JSON.
     pub fn parse_text(text: &[u8]) -> Result<Security, Refused> {
         let object = parse(text, &Limits::default()).map_err(|_| Refused::bad_request("invalid UTF-8 JSON"))?;
         Security::parse(&object)
     }
 
-    /// What somebody is to the database: the server's administrators are its own; everyone is a member where the members
-    /// have neither names nor roles.
+    /// Returns a principal's access to the database. Administrators of the server administer it, and if the members
+    /// have neither names nor roles, everyone is a member.
     pub fn access(&self, principal: &Principal) -> Access {
         if principal.is_admin || principal.has_role(ADMIN_ROLE) || self.admins.has(principal) {
             Access::Admin
@@ -119,7 +118,7 @@ fn for_whom(principal: &Principal) -> Kind {
     if principal.name.is_none() { Kind::Unauthorized } else { Kind::Forbidden }
 }
 
-/// Why somebody who is no member may not reach a database: 401 without a name, 403 with one.
+/// The refusal of a non-member: 401 without a name, 403 with one.
 pub fn not_a_member(principal: &Principal) -> Refused {
     let reason: Cow<'static, str> = match principal.name {
         None => "You are not authorized to access this db.".into(),
@@ -128,18 +127,17 @@ pub fn not_a_member(principal: &Principal) -> Refused {
     Refused::new(for_whom(principal), reason)
 }
 
-/// Why somebody who is no administrator of a database may not write its design documents: 401 without a name, 403 with
-/// one.
+/// The refusal to write a design document: 401 without a name, 403 with one.
 pub fn not_its_admin(principal: &Principal) -> Refused {
     Refused::new(for_whom(principal), "You are not a db or server admin.")
 }
 
-/// Why somebody may not set a database in order (`_compact`, `_view_cleanup`): 401 for all.
+/// The refusal of maintenance (`_compact`, `_view_cleanup`): 401.
 pub fn not_an_admin() -> Refused {
     Refused::unauthorized("You are not a server or db admin.")
 }
 
-/// Why somebody may not do what is the server administrators' alone: 401 for all.
+/// The refusal of server administration: 401.
 pub fn not_a_server_admin() -> Refused {
     Refused::unauthorized("You are not a server admin.")
 }
@@ -175,7 +173,7 @@ mod tests {
         assert_eq!(access("{}", &unflagged), Access::Admin);
     }
 
-    /// As recorded, of an outsider, a member and an administrator.
+    /// As recorded for an outsider, a member and an administrator.
     #[test]
     fn names_and_roles_decide() {
         let object = r#"{"admins":{"names":[],"roles":["boss"]},"members":{"names":["named"],"roles":["team"]}}"#;
@@ -184,7 +182,7 @@ mod tests {
         assert_eq!(access(object, &user("named", &[])), Access::Member);
         assert_eq!(access(object, &user("mem", &["x", "team"])), Access::Member);
         assert_eq!(access(object, &user("adm", &["boss"])), Access::Admin);
-        // Names are no roles, and roles no names.
+        // Names do not match roles, nor roles names.
         assert_eq!(access(object, &user("boss", &["named"])), Access::Nobody);
         assert_eq!(
             access(r#"{"admins":{"names":["anna"]},"members":{"names":["x"]}}"#, &user("anna", &[])),
@@ -237,7 +235,7 @@ mod tests {
             let refused = Security::parse_text(object.as_bytes()).unwrap_err();
             assert_eq!((refused.kind, &*refused.reason), (Kind::BadRequest, reason), "{object}");
         }
-        // What is not looked at may be anything.
+        // Ignored members may have any value.
         assert!(Security::parse_text(r#"{"members":{"names":["é"],"other":1},"readers":5}"#.as_bytes()).is_ok());
     }
 

@@ -1,7 +1,7 @@
 //! Sessions: the cookie `AuthSession`, in CouchDB's form.
 //!
-//! A cookie holds no more than a name, when it was made, and an HMAC of both under the server's secret and the salt of the
-//! user's password: whoever has the secret can check it, and a new password ends all sessions of before.
+//! A cookie holds a name, the time of its creation, and an HMAC of both with the server's secret and the salt of the
+//! user's password. A server with the secret can check it, and a new password ends all earlier sessions.
 
 mod cookie;
 mod form;
@@ -18,13 +18,13 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use crate::refused::Refused;
 pub(crate) use signing::Algorithm;
 
-/// Seconds that a session lasts by default.
+/// The default lifetime of a session, in seconds.
 pub const TIMEOUT_DEFAULT: u64 = 600;
 
-/// Longer cookies are malformed.
+/// The longest cookie, in bytes; longer ones are malformed.
 const BYTES_MAX: usize = 4_096;
 
-/// Without padding. Bits behind the last byte are ignored, as CouchDB does.
+/// Without padding. Like CouchDB it ignores bits after the last byte.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &URL_SAFE,
     GeneralPurposeConfig::new()
@@ -33,10 +33,10 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// The value of a cookie for a session that begins now: base64url of `NAME:TIME:HMAC`.
+/// Returns the cookie's value for a session that begins now: base64url of `NAME:TIME:HMAC`.
 ///
-/// `salt` is that of the user's password hash, `now` is in seconds since 1970. A name with a colon comes back as another
-/// one, or none: its sessions never verify.
+/// `salt` is that of the user's password hash, `now` is in seconds since 1970. A name with a colon is parsed as
+/// another name or as none, so its sessions never verify.
 pub fn issue(name: &str, salt: &str, secret: &Secret, now: u64) -> String {
     let mut text = format!("{name}:{now:X}").into_bytes();
     let mac = secret.sign(Algorithm::NEW, salt, &text);
@@ -45,13 +45,13 @@ pub fn issue(name: &str, salt: &str, secret: &Secret, now: u64) -> String {
     BASE64.encode(text)
 }
 
-/// What a cookie claims.
+/// The claims of a cookie.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Session {
     name: String,
-    /// What is signed: `NAME:TIME`.
+    /// The signed text: `NAME:TIME`.
     signed: Vec<u8>,
-    /// When it was made, in seconds since 1970; none where that is no number.
+    /// When it was created, in seconds since 1970; `None` for an invalid number.
     made: Option<u64>,
     mac: Vec<u8>,
 }
@@ -62,21 +62,21 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// A session that is right.
+/// A valid session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verified {
-    /// When it ends, in seconds since 1970.
+    /// Its end, in seconds since 1970.
     pub ends: u64,
-    /// Whether it is to be answered with a new cookie: more than a tenth of its time has passed, or an older secret has
-    /// signed it.
+    /// True if the answer must renew the cookie: more than a tenth of its time has passed, or an older secret signed
+    /// it.
     pub renew: bool,
 }
 
 impl Session {
-    /// Reads a cookie's value. `None` is nobody: an empty value, and a name that no user can have.
+    /// Parses a cookie's value. `None` is anonymous: an empty value, or a name that no user can have.
     ///
     /// # Errors
-    /// 400 for what is no base64url or has not three parts, or is longer than 4,096 bytes.
+    /// 400 for invalid base64url, other than three parts, or more than 4,096 bytes.
     pub fn parse(value: &str) -> Result<Option<Session>, Refused> {
         if value.is_empty() {
             return Ok(None);
@@ -97,19 +97,19 @@ impl Session {
         Ok(Some(Session { name: name.to_owned(), signed, made, mac: mac.to_vec() }))
     }
 
-    /// Whose it claims to be.
+    /// The claimed name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether its time alone says that it could be right at `now`: if not, no salt and no secret make it so.
+    /// True if the session can be valid at `now` by its time. Otherwise no salt or secret makes it valid.
     pub fn is_in_time(&self, now: u64, timeout: u64) -> bool {
         self.made.is_some_and(|made| made.checked_add(timeout).is_some_and(|ends| now < ends))
     }
 
-    /// Whether it is right at `now`, in seconds since 1970, for a session that lasts `timeout` seconds. `salt` is that of
-    /// the hash that the user has now; `secrets` are the one that signs, and those before it that still count. What is not
-    /// right is nobody's, and no error.
+    /// Verifies the session at `now`, in seconds since 1970, with a lifetime of `timeout` seconds. `salt` is that of
+    /// the user's current hash; `secrets` are the current one and earlier ones that are still valid. An invalid
+    /// session is anonymous, not an error.
     pub fn verify(&self, salt: &str, secrets: &[Secret], now: u64, timeout: u64) -> Option<Verified> {
         let ends = self.made?.checked_add(timeout)?;
         if now >= ends {
@@ -141,7 +141,7 @@ mod tests {
         Session::parse(value).unwrap().unwrap()
     }
 
-    /// Made with Python's `hmac` and `base64`, of the secret "the secret" and the salt "a salt".
+    /// Made with Python's `hmac` and `base64`, with the secret "the secret" and the salt "a salt".
     const SHA256: &str = "YW5uYTo1RjAwMDAwMDpbTWr00OIBPhzqmpGS5Lu6yqAT2FGE4r81qJ-720sEzQ";
     const SHA1: &str = "YW5uYTo1RjAwMDAwMDpAzkQhBdJURBlIuuQLs7M-l4wvEA";
 
@@ -213,7 +213,7 @@ mod tests {
             assert_eq!(refused.reason, "Malformed AuthSession cookie. Please clear your cookies.");
         }
         assert_eq!(Session::parse(""), Ok(None));
-        // "admin:5F:", and what is right with a character more.
+        // "admin:5F:", and a valid cookie with one more character.
         let short = parsed("YWRtaW46NUY6");
         assert_eq!((short.name(), short.made, short.mac.len()), ("admin", Some(0x5f), 0));
         assert_eq!(Session::parse(&BASE64.encode(b"\xff:5F:x")), Ok(None));
@@ -221,7 +221,7 @@ mod tests {
             let session = parsed(&BASE64.encode(format!("a:{time}:mac")));
             assert_eq!((session.made, session.verify("", &[secret("k")], NOW, 600)), (None, None), "{time}");
         }
-        // A MAC may have colons in it.
+        // A MAC may contain colons.
         assert_eq!(parsed(&BASE64.encode("a:5F:m:a:c")).mac, b"m:a:c");
         let long = BASE64.encode(format!("a:5F:{}", "x".repeat(3_067)));
         assert_eq!(long.len(), 4_096);

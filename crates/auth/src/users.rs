@@ -1,8 +1,7 @@
-//! The rules of user documents: those of the database `_users`.
+//! The rules of user documents, the documents of `_users`.
 //!
-//! CouchDB has them in three places, and so are they here: what is done to a document before it is written
-//! ([`before_update`]), what its validation function says ([`validate()`]), and who is shown what of it ([`read()`]). The order
-//! of a write is that too: first the password, then the validation.
+//! As in CouchDB there are three: the change of a document before it is written ([`before_update`]), its validation
+//! ([`validate()`]), and its visibility ([`read()`]). A write hashes the password first and validates then.
 
 mod account;
 mod read;
@@ -18,32 +17,32 @@ use crate::principal::{ADMIN_ROLE, Principal};
 use crate::refused::Refused;
 use crate::security::{Access, Security};
 
-/// What a user document's id begins with; the name follows.
+/// The prefix of a user document's id; the name follows.
 pub const ID_PREFIX: &str = "org.couchdb.user:";
 
-/// The id of a user's document.
+/// Returns the id of a user's document.
 pub fn id_of(name: &str) -> String {
     format!("{ID_PREFIX}{name}")
 }
 
-/// The name in the id of a user document; `None` for the id of anything else.
+/// Returns the name in the id of a user document; `None` for other ids.
 pub fn name_in(id: &str) -> Option<&str> {
     id.strip_prefix(ID_PREFIX)
 }
 
-/// Who reads or writes a document of `_users`.
+/// A reader or writer of documents of `_users`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Actor<'a> {
-    /// Their name; none for an anonymous one.
+    /// The name; `None` for an anonymous actor.
     pub name: Option<&'a str>,
-    /// Whether they are one of the server's administrators.
+    /// True for an administrator of the server.
     pub is_server_admin: bool,
-    /// Whether they are one of the server's or of the database's administrators.
+    /// True for an administrator of the server or of the database.
     pub is_admin: bool,
 }
 
 impl<'a> Actor<'a> {
-    /// Of a principal, under the `_security` of `_users`.
+    /// The actor of a principal, under the `_security` of `_users`.
     pub fn new(principal: &'a Principal, security: &Security) -> Actor<'a> {
         let is_server_admin = principal.is_admin || principal.has_role(ADMIN_ROLE);
         Actor {
@@ -53,17 +52,17 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// Whether the document is their own, by its id.
+    /// True if the document is the actor's own, by its id.
     fn owns(&self, id: &str) -> bool {
         self.name.is_some() && self.name == name_in(id)
     }
 }
 
-/// Whether the `_security` of `_users` may be set: only where the setting `users_db_security_editable` says so, also by
-/// administrators. Asked before the new object is looked at.
+/// Checks whether the `_security` of `_users` may be set, before the new object is parsed. It may only with the
+/// setting `users_db_security_editable`, even by administrators.
 ///
 /// # Errors
-/// 403, as CouchDB's.
+/// CouchDB's 403.
 pub fn security_editable(is_editable: bool) -> Result<(), Refused> {
     if is_editable {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What signs tokens.
+//! Signature algorithms of tokens.
 
 use hmac::{Hmac, Mac};
 use ring::signature::{
@@ -7,7 +7,7 @@ use ring::signature::{
 };
 use sha2::{Sha256, Sha384, Sha512};
 
-/// An algorithm of RFC 7518 or RFC 8037. There is no `none`, and no ES512, which `ring` does not have.
+/// An algorithm of RFC 7518 or RFC 8037. `none` is missing on purpose, and ES512 because `ring` lacks it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
     /// HMAC with SHA-256.
@@ -31,7 +31,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All.
+    /// All algorithms.
     pub const ALL: [Algorithm; 9] = [
         Algorithm::Hs256,
         Algorithm::Hs384,
@@ -44,7 +44,7 @@ impl Algorithm {
         Algorithm::EdDsa,
     ];
 
-    /// Its name in a token's `alg`.
+    /// The name in a token's `alg`.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::Hs256 => "HS256",
@@ -59,17 +59,17 @@ impl Algorithm {
         }
     }
 
-    /// The one of this name, in just these letters.
+    /// Returns the algorithm of this exact name.
     pub fn named(name: &str) -> Option<Algorithm> {
         Algorithm::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
-    /// Whether who verifies could sign as well.
+    /// True if the key that verifies can also sign.
     pub fn is_hmac(self) -> bool {
         self.hmac_bytes().is_some()
     }
 
-    /// Bytes of an HMAC, which a secret must have at least.
+    /// The bytes of the HMAC, which are the shortest secret.
     pub(super) fn hmac_bytes(self) -> Option<usize> {
         match self {
             Algorithm::Hs256 => Some(32),
@@ -79,7 +79,7 @@ impl Algorithm {
         }
     }
 
-    /// What verifies with a key of RSA.
+    /// The verification with an RSA key.
     pub(super) fn rsa(self) -> Option<&'static RsaParameters> {
         match self {
             Algorithm::Rs256 => Some(&RSA_PKCS1_2048_8192_SHA256),
@@ -89,7 +89,7 @@ impl Algorithm {
         }
     }
 
-    /// What verifies with the bytes of a public key that is a point.
+    /// The verification with the bytes of a public key that is a point.
     pub(super) fn of_point(self) -> Option<&'static dyn VerificationAlgorithm> {
         match self {
             Algorithm::Es256 => Some(&ECDSA_P256_SHA256_FIXED),
@@ -99,7 +99,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether `tag` is the HMAC of a text; false for what is no HMAC.
+    /// Returns whether `tag` is the HMAC of a text; false for other algorithms.
     pub(super) fn has_hmac(self, secret: &[u8], text: &[u8], tag: &[u8]) -> bool {
         match self {
             Algorithm::Hs256 => is_hmac_of::<Hmac<Sha256>>(secret, text, tag),

@@ -1,4 +1,4 @@
-//! What a token claims, and what it must.
+//! The claims of a token, and the requirements of a key.
 
 use flatbed_flatten::json::Value;
 
@@ -6,34 +6,33 @@ use crate::principal::{Principal, SignedIn};
 use crate::refused::Refused;
 use crate::roles::{kept_roles, split_roles};
 
-/// Roles of a token.
+/// The most roles of a token.
 const ROLES_MAX: usize = 100;
 
-/// Bytes of a role.
+/// The longest role, in bytes.
 const ROLE_BYTES_MAX: usize = 256;
 
-/// Bytes of a name, with its prefix.
+/// The longest name, in bytes, with its prefix.
 const NAME_BYTES_MAX: usize = 512;
 
-/// What the claims of a token say.
+/// The validated claims of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Judged {
-    /// Whose it is.
     pub(super) principal: Principal,
-    /// When it stops to be right, in seconds since 1970, with the skew.
+    /// The end of its validity, in seconds since 1970, with the skew.
     pub(super) ends: Option<u64>,
 }
 
-/// Where a token's roles stand. They are a list of texts, or one text with commas between them.
+/// The claim with the roles, as a list of texts or one text with commas.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RolesClaim {
-    /// In the claim of this name.
+    /// The claim of this name.
     Named(String),
-    /// In a claim within claims.
+    /// A claim inside other claims.
     Path(Vec<String>),
 }
 
-/// CouchDB's: `_couchdb.roles`, which is one name.
+/// CouchDB's default, the single name `_couchdb.roles`.
 impl Default for RolesClaim {
     fn default() -> RolesClaim {
         RolesClaim::Named("_couchdb.roles".to_owned())
@@ -41,7 +40,7 @@ impl Default for RolesClaim {
 }
 
 impl RolesClaim {
-    /// Reads CouchDB's setting `roles_claim_path`: names with a dot between them; `\.` is a dot of a name.
+    /// Parses CouchDB's setting `roles_claim_path`: names separated by dots; `\.` is a dot in a name.
     pub fn path(text: &str) -> RolesClaim {
         let mut names = vec![String::new()];
         let mut rest = text.chars().peekable();
@@ -64,27 +63,28 @@ impl RolesClaim {
     }
 }
 
-/// What tokens must claim that a key has signed, and what they may.
+/// The requirements on the claims of a key's tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binding {
-    /// What `iss` must be. Without, it is not looked at: then the key must sign for one issuer alone.
+    /// The required `iss`. `None`: any; the key must then sign for one issuer only.
     pub issuer: Option<String>,
-    /// What `aud` must be, or have in its list. Without, a token that has an audience is refused: it is for another.
+    /// The required `aud`, or a member of its list. `None`: a token with an audience is refused, since it is for
+    /// another server.
     pub audience: Option<String>,
-    /// Claims that must be there; CouchDB wants `exp`.
+    /// The required claims; `exp` by default, as in CouchDB.
     pub required: Vec<String>,
-    /// What `iss` must be besides, where `required_claims` says so in CouchDB's form.
+    /// The further required `iss` from the setting `required_claims`, in CouchDB's form.
     pub required_issuer: Option<String>,
-    /// What stands before the names of this issuer's users, so that they are no others'.
+    /// The prefix of the issuer's user names, which separates them from those of other issuers.
     pub name_prefix: String,
-    /// Where roles stand.
+    /// The claim with the roles.
     pub roles: RolesClaim,
-    /// Whether the issuer may give roles that begin with `_`, `_admin` among them. Else they are dropped.
+    /// True if the issuer may assert roles that begin with `_`, such as `_admin`. Otherwise they are dropped.
     pub trusts_system_roles: bool,
 }
 
-/// The setting `required_claims`, with commas between: names of claims, and CouchDB's `{iss, "ISSUER"}`. `None`: it is
-/// something else. CouchDB knows a value of no other claim.
+/// Parses the setting `required_claims`, separated by commas: names of claims, and CouchDB's `{iss, "ISSUER"}`.
+/// `None`: invalid. CouchDB allows a value for no other claim.
 pub fn required_claims(text: &str) -> Option<(Vec<String>, Option<String>)> {
     let (mut names, mut issuer) = (Vec::new(), None);
     let mut rest = text.trim_start();
@@ -93,7 +93,7 @@ pub fn required_claims(text: &str) -> Option<(Vec<String>, Option<String>)> {
             Some(pair) => {
                 let value = pair.trim_start().strip_prefix("iss")?.trim_start().strip_prefix(',')?;
                 let (value, behind) = value.trim_start().strip_prefix('"')?.split_once('"')?;
-                // No issuer is like two at once.
+                // Two different issuers cannot both match, and an empty one never does.
                 if value.is_empty() || issuer.as_deref().is_some_and(|other| other != value) {
                     return None;
                 }
@@ -136,7 +136,7 @@ impl Default for Binding {
 }
 
 impl Binding {
-    /// Who the claims of a token are about, whose signature is right.
+    /// Validates the claims of a token with a verified signature.
     pub(super) fn judge(&self, claims: &Value<'_>, now: u64, skew: u64) -> Result<Judged, Refused> {
         if let Some(missing) = self.required.iter().find(|name| claims.get(name).is_none()) {
             return Err(Refused::bad_request(format!("Missing {missing} claim")));
@@ -175,7 +175,7 @@ impl Binding {
             .ok_or_else(|| Refused::bad_request("Invalid sub claim"))
     }
 
-    /// The roles that count.
+    /// Returns the roles that the binding accepts.
     fn roles(&self, claims: &Value<'_>) -> Result<Vec<String>, Refused> {
         let malformed = || Refused::bad_request("Malformed token");
         let roles: Vec<&str> = match self.roles.find(claims) {
@@ -193,7 +193,7 @@ impl Binding {
     }
 }
 
-/// Judges `exp`, `nbf` and `iat`, each where it is there; when the token ends, with the skew.
+/// Validates the claims `exp`, `nbf` and `iat` that are present; returns the end, with the skew.
 fn judge_times(claims: &Value<'_>, now: u64, skew: u64) -> Result<Option<u64>, Refused> {
     let exp = time(claims, "exp")?;
     if exp.is_some_and(|exp| exp.saturating_add(skew) <= now) {
@@ -207,13 +207,13 @@ fn judge_times(claims: &Value<'_>, now: u64, skew: u64) -> Result<Option<u64>, R
     Ok(exp.map(|exp| exp.saturating_add(skew)))
 }
 
-/// A `NumericDate`, in whole seconds; one before 1970 is 1970.
+/// Returns a `NumericDate` in whole seconds; a date before 1970 is 1970.
 fn time(claims: &Value<'_>, name: &str) -> Result<Option<u64>, Refused> {
     match claims.get(name) {
         None => Ok(None),
         Some(Value::Number(text)) => {
             let seconds: f64 = text.parse().map_err(|_| Refused::bad_request("Malformed token"))?;
-            // What is out of range becomes the nearest number that is in it.
+            // The cast saturates.
             Ok(Some(seconds as u64))
         }
         Some(_) => Err(Refused::bad_request(format!("Invalid {name} claim"))),
@@ -241,7 +241,7 @@ mod tests {
         })
     }
 
-    /// Wants no claim but a name.
+    /// Requires no claim but a name.
     fn lax() -> Binding {
         Binding { required: Vec::new(), ..Binding::default() }
     }

@@ -1,22 +1,22 @@
-//! Public keys in PEM: as much of ASN.1 as they need.
+//! Public keys in PEM, with the part of ASN.1 that they use.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// Longer texts are no keys: one of RSA with 8192 bits has 1,500 bytes.
+/// The longest PEM, in bytes: an RSA key of 8192 bits has 1,500.
 const PEM_BYTES_MAX: usize = 8_192;
 
 const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
 const SEQUENCE: u8 = 0x30;
 
-/// The identifiers of a key's algorithm, with their parameters.
+/// The identifiers of key algorithms, with their parameters.
 const RSA: &[u8] = b"\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01\x05\x00";
 const P256: &[u8] = b"\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07";
 const P384: &[u8] = b"\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x05\x2b\x81\x04\x00\x22";
 const ED25519: &[u8] = b"\x06\x03\x2b\x65\x70";
 
-/// What a PEM holds.
+/// The key in a PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PublicKey {
     /// Modulus and exponent, big-endian without leading zeros.
@@ -25,12 +25,12 @@ pub(super) enum PublicKey {
     P256(Vec<u8>),
     /// A point on P-384.
     P384(Vec<u8>),
-    /// Of Ed25519.
+    /// A key of Ed25519.
     Ed25519(Vec<u8>),
 }
 
-/// Reads `PUBLIC KEY` or `RSA PUBLIC KEY`. Line ends may be written `\n`, as in a configuration of one line. `None` for
-/// anything else: a private key too.
+/// Parses `PUBLIC KEY` or `RSA PUBLIC KEY`. Line ends may be written `\n`, as in a configuration on one line. `None`
+/// for anything else, such as a private key.
 pub(super) fn public_key(pem: &str) -> Option<PublicKey> {
     if pem.len() > PEM_BYTES_MAX {
         return None;
@@ -49,10 +49,10 @@ pub(super) fn public_key(pem: &str) -> Option<PublicKey> {
     None
 }
 
-/// A `SubjectPublicKeyInfo`.
+/// Parses a `SubjectPublicKeyInfo`.
 fn subject(der: &[u8]) -> Option<PublicKey> {
     let (algorithm, rest) = take(whole(der, SEQUENCE)?, SEQUENCE)?;
-    // Bits that are left over in the last byte: none.
+    // The number of unused bits in the last byte must be 0.
     let key = whole(rest, BIT_STRING)?.strip_prefix(&[0])?;
     match algorithm {
         RSA => rsa(key),
@@ -63,13 +63,13 @@ fn subject(der: &[u8]) -> Option<PublicKey> {
     }
 }
 
-/// An `RSAPublicKey`.
+/// Parses an `RSAPublicKey`.
 fn rsa(der: &[u8]) -> Option<PublicKey> {
     let (modulus, rest) = take(whole(der, SEQUENCE)?, INTEGER)?;
     let exponent = whole(rest, INTEGER)?;
     let positive = |bytes: &[u8]| {
         let first = bytes.iter().position(|byte| *byte != 0)?;
-        // A first bit that is set would make it negative.
+        // A set first bit would make the number negative.
         bytes
             .get(first..)
             .filter(|bytes| first > 0 || bytes.first().is_some_and(|byte| *byte < 0x80))
@@ -78,12 +78,12 @@ fn rsa(der: &[u8]) -> Option<PublicKey> {
     Some(PublicKey::Rsa(positive(modulus)?, positive(exponent)?))
 }
 
-/// The contents of the one element that `input` is.
+/// Returns the contents of the only element of `input`.
 fn whole(input: &[u8], tag: u8) -> Option<&[u8]> {
     take(input, tag).filter(|(_, rest)| rest.is_empty()).map(|(contents, _)| contents)
 }
 
-/// The contents of an element with this tag, and what follows it. Lengths have at most two bytes.
+/// Returns the contents of an element with this tag, and the rest of `input`. Lengths have at most two bytes.
 fn take(input: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let (length, rest) = match input {
         [found, ..] if *found != tag => return None,
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(with("-----BEGIN PRIVATE KEY-----\n", "\n-----END PRIVATE KEY-----"), None);
         assert_eq!(with("-----BEGIN RSA PUBLIC KEY-----\n", "\n-----END RSA PUBLIC KEY-----"), None);
         assert_eq!(with(&format!("{begin}AAAA"), end), None);
-        // As long as may be, and a byte longer.
+        // The longest text, and one byte more.
         let padded =
             |bytes: usize| with(&format!("{begin}{}", " ".repeat(bytes - begin.len() - body.len() - end.len())), end);
         assert_eq!([8_192, 8_193].map(|bytes| padded(bytes).is_some()), [true, false]);

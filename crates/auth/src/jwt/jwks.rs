@@ -10,15 +10,15 @@ use super::algorithm::Algorithm;
 use super::claims::Binding;
 use super::key::{InvalidKey, KEYS_MAX, Key, Material};
 
-/// Longer texts are no sets.
+/// The longest JWK set, in bytes.
 pub const JWKS_BYTES_MAX: usize = 262_144;
 
-/// Reads a JWK set, all of whose keys are bound alike. Keys that are not for signatures, of a kind or an algorithm that is
-/// not known here, too short, or not whole, are left out, as RFC 7517 has it. A key without `alg` has the algorithm of its curve, or RS256, or
-/// HS256.
+/// Parses a JWK set with one binding for all its keys. As RFC 7517 says, it ignores keys that are not for signatures,
+/// of an unknown type or algorithm, too short, or incomplete. The algorithm of a key without `alg` follows from its
+/// curve, or is RS256 or HS256.
 ///
 /// # Errors
-/// [`InvalidKey::Text`] for what is no set; [`InvalidKey::TooMany`].
+/// [`InvalidKey::Text`] for anything but a set; [`InvalidKey::TooMany`].
 pub fn parse_jwks(text: &[u8], binding: &Arc<Binding>) -> Result<Vec<Key>, InvalidKey> {
     if text.len() > JWKS_BYTES_MAX {
         return Err(InvalidKey::Text);
@@ -30,7 +30,7 @@ pub fn parse_jwks(text: &[u8], binding: &Arc<Binding>) -> Result<Vec<Key>, Inval
     }
     let mut found = Vec::new();
     for jwk in keys {
-        // One that an issuer adds for others must not shut everyone out.
+        // An unusable key, which an issuer may add for others, must not invalidate the set.
         found.extend(key(jwk, binding).unwrap_or_default());
     }
     Ok(found)

@@ -1,4 +1,4 @@
-//! Keys, each for one algorithm, and sets of them.
+//! Keys, each for one algorithm, and sets of keys.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,25 +11,25 @@ use super::algorithm::Algorithm;
 use super::claims::Binding;
 use super::der::{self, PublicKey};
 
-/// Keys of a set.
+/// The most keys of a set.
 pub const KEYS_MAX: usize = 100;
 
-/// Keys of one id and one algorithm: signatures that a token may cost.
+/// The most keys of one id and one algorithm, and so the most signatures that one token costs.
 pub(super) const TRIES_MAX: usize = 4;
 
-/// Bits of a modulus.
+/// The length of an RSA modulus, in bits.
 const MODULUS_BITS: std::ops::RangeInclusive<usize> = 2_048..=8_192;
 
-/// Why something is no key, or no set of keys.
+/// The reason why a key or a set of keys is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKey {
-    /// The text is no key in a form known here.
+    /// The text has no known form.
     #[error("not a public key in PEM, a secret in base64 or a JWK set")]
     Text,
-    /// The key is not of the kind that the algorithm signs with: a public key with HS256, for one.
+    /// The key does not fit the algorithm, such as a public key with HS256.
     #[error("the key is not one for its algorithm")]
     Algorithm,
-    /// A secret that is shorter than the HMAC, a modulus below 2048 or above 8192 bits, a point of another length.
+    /// A secret that is shorter than the HMAC, a modulus below 2048 or above 8192 bits, or a point of another length.
     #[error("the key is too short or too long")]
     Size,
     /// More than [`KEYS_MAX`] keys.
@@ -40,10 +40,11 @@ pub enum InvalidKey {
     SameId,
 }
 
-/// What a signature is verified with. No public key is of a variant that an HMAC takes, whatever its text.
+/// The material of a key. Public keys and secrets are different variants, so a public key never serves as an HMAC
+/// secret.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Material {
-    /// What an HMAC is made with, too.
+    /// A secret, which also signs.
     Secret(Vec<u8>),
     /// Modulus and exponent of RSA, big-endian without leading zeros.
     Rsa(Vec<u8>, Vec<u8>),
@@ -68,7 +69,7 @@ impl std::fmt::Debug for Material {
 }
 
 impl Material {
-    /// A secret in base64, as CouchDB's settings `hmac:KID` have it.
+    /// Parses a secret in base64, the form of CouchDB's settings `hmac:KID`.
     ///
     /// # Errors
     /// [`InvalidKey::Text`].
@@ -76,7 +77,7 @@ impl Material {
         STANDARD.decode(base64.trim()).map(Material::Secret).map_err(|_| InvalidKey::Text)
     }
 
-    /// A public key in PEM, as CouchDB's settings `rsa:KID` and `ec:KID` have it, with `\n` for line ends or not.
+    /// Parses a public key in PEM, the form of CouchDB's settings `rsa:KID` and `ec:KID`, with line ends or `\n`.
     ///
     /// # Errors
     /// [`InvalidKey::Text`].
@@ -89,7 +90,7 @@ impl Material {
         })
     }
 
-    /// The algorithm that is meant where none is named.
+    /// The algorithm of a key that names none.
     pub fn default_algorithm(&self) -> Algorithm {
         match self {
             Material::Secret(_) => Algorithm::Hs256,
@@ -101,7 +102,7 @@ impl Material {
     }
 }
 
-/// A key: for tokens of one id, one algorithm, one issuer.
+/// A key for tokens of one id, one algorithm and one issuer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
     kid: Option<String>,
@@ -111,7 +112,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key for tokens that name `kid`, or name none.
+    /// Creates a key for tokens with the id `kid`, or without an id.
     ///
     /// # Errors
     /// [`InvalidKey::Algorithm`], [`InvalidKey::Size`].
@@ -138,12 +139,12 @@ impl Key {
         Ok(Key { kid, algorithm, material, binding })
     }
 
-    /// The id that tokens name.
+    /// The id.
     pub fn kid(&self) -> Option<&str> {
         self.kid.as_deref()
     }
 
-    /// The one algorithm.
+    /// The algorithm.
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
@@ -167,14 +168,14 @@ impl Key {
     }
 }
 
-/// Of a number that is big-endian and has no leading zeros.
+/// Returns the bits of a big-endian number without leading zeros.
 fn bits(number: &[u8]) -> usize {
     let Some(first) = number.first() else { return 0 };
     number.len() * 8 - first.leading_zeros() as usize
 }
 
-/// A key that has verified a token, with all else that its verdict depends on, but for the time. It is compared as a whole:
-/// whatever comes to belong to a key, or to its [`Binding`], is compared, too. Cheap to clone.
+/// The key that verified a token, with all other input of the verification but the time. It is compared as a whole,
+/// so that further members of a key or of its [`Binding`] count as well. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedBy {
     key: Arc<Key>,
@@ -187,7 +188,7 @@ impl VerifiedBy {
     }
 }
 
-/// Keys, by what tokens name.
+/// Keys by id and algorithm.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeySet {
     keys: HashMap<(Option<String>, Algorithm), Vec<Arc<Key>>>,
@@ -195,7 +196,7 @@ pub struct KeySet {
 }
 
 impl KeySet {
-    /// These keys. `generation` is another number than that of every other set that a [`super::Memory`] has seen.
+    /// Creates a set. `generation` must differ from that of every other set that a [`super::Memory`] has seen.
     ///
     /// # Errors
     /// [`InvalidKey::TooMany`], [`InvalidKey::SameId`].
@@ -214,24 +215,25 @@ impl KeySet {
         Ok(KeySet { keys: by_id, generation })
     }
 
-    /// Whether there is none: then tokens are not looked at, as in CouchDB without its handler for them.
+    /// True if there is no key: then tokens are ignored, as in CouchDB without its handler for them.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// The number that the set was made with.
+    /// The number that the set was created with.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Whether the very key that has verified a token is here, bound as it was then, where clocks may differ by `skew`
-    /// seconds: what other keys there are means nothing.
+    /// True if the set has the key that verified a token, with the same binding and with the same `skew` in seconds.
+    /// Other keys do not matter.
     pub fn has(&self, by: &VerifiedBy, skew: u64) -> bool {
         let same = self.keys.get(&(by.key.kid.clone(), by.key.algorithm));
         by.skew == skew && same.is_some_and(|same| same.contains(&by.key))
     }
 
-    /// At most [`TRIES_MAX`]. A token without an id is one for keys without, and those with CouchDB's `_default`.
+    /// Returns at most [`TRIES_MAX`] keys. A token without an id matches keys without one and those with CouchDB's
+    /// `_default`.
     pub(super) fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> &[Arc<Key>] {
         let named = |kid: Option<&str>| self.keys.get(&(kid.map(str::to_owned), algorithm));
         let found = named(kid).or_else(|| if kid.is_none() { named(Some("_default")) } else { None });

@@ -1,13 +1,13 @@
-//! Tokens that were right before.
+//! A cache of valid tokens.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::Verified;
 use crate::credentials::Digest;
 
-/// Tokens that were right, by their digests: the newest, up to a number, each as long as it lasts and at most for a time,
-/// and all of them as long as all keys are the same. That is more than the key that has verified one: with another key a token
-/// may be another one's before it comes to that key, and to verify it once more costs little.
+/// The newest valid tokens by digest, up to a number. Each is cached until it ends and at most for a time, and all of
+/// them while all keys stay the same. Comparing only the key that verified a token would not suffice: an added key
+/// could come first and give the token another result. A second verification costs little.
 #[derive(Debug)]
 pub struct Memory {
     max: usize,
@@ -21,18 +21,18 @@ pub struct Memory {
 #[derive(Debug)]
 struct Entry {
     verified: Verified,
-    /// From then on it is not remembered, in seconds since 1970.
+    /// The end of the entry, in seconds since 1970.
     until: u64,
 }
 
 impl Memory {
-    /// Knows none yet, at most `max` later, none for longer than `lifetime` seconds.
+    /// Creates a cache of at most `max` tokens for at most `lifetime` seconds each.
     pub fn new(max: usize, lifetime: u64) -> Memory {
         Memory { max, lifetime, generation: 0, found: HashMap::new(), order: VecDeque::new() }
     }
 
-    /// What a token of this digest (of [`crate::digest`]) was at a verification with the keys of this generation, if it
-    /// still is at `now`, in seconds since 1970.
+    /// Returns the result of a verification by keys of this generation, if it is still valid at `now`, in seconds
+    /// since 1970. `digest` is from [`crate::digest`].
     pub fn get(&mut self, digest: &Digest, generation: u64, now: u64) -> Option<&Verified> {
         if !self.follow(generation) {
             return None;
@@ -41,7 +41,7 @@ impl Memory {
         Some(&entry.verified)
     }
 
-    /// Remembers a token that was verified at `now` with the keys of this generation.
+    /// Caches a token that keys of this generation verified at `now`.
     pub fn insert(&mut self, digest: Digest, verified: Verified, generation: u64, now: u64) {
         if !self.follow(generation) {
             return;
@@ -57,7 +57,8 @@ impl Memory {
         }
     }
 
-    /// Forgets what the keys of before have verified; whether these are not those of before: then nothing is known of them.
+    /// Drops results of earlier keys; returns false if `generation` itself is an earlier one, of which nothing is
+    /// cached.
     fn follow(&mut self, generation: u64) -> bool {
         if self.generation < generation {
             self.generation = generation;
@@ -110,7 +111,7 @@ mod tests {
         memory.insert([2; 32], verified("b", None), 2, 0);
         memory.insert([3; 32], verified("c", None), 3, 0);
         assert_eq!((memory.found.len(), memory.order.len()), (1, 1));
-        // One that began with the keys of before takes nothing away, and adds nothing.
+        // A verification that began with earlier keys neither drops nor adds results.
         memory.insert([4; 32], verified("d", None), 2, 0);
         assert_eq!((name(&mut memory, 4, 2, 0), name(&mut memory, 4, 3, 0)), (None, None));
         assert_eq!(name(&mut memory, 3, 3, 0).as_deref(), Some("c"));

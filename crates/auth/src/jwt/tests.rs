@@ -4,12 +4,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::refused::Kind;
 
-/// Tokens and public keys, made with OpenSSL and Python's `cryptography`; the private keys are gone.
+/// Tokens and public keys, made with OpenSSL and Python's `cryptography`. The private keys were deleted.
 const VECTORS: &str = include_str!("vectors.json");
 
 const NOW: u64 = 1_900_000_000;
 
-/// The vectors' secret.
 fn secret() -> Vec<u8> {
     (0..64).collect()
 }
@@ -65,7 +64,7 @@ fn refusal(token: &str, keys: &KeySet) -> String {
     refused.reason.into_owned()
 }
 
-/// A token of these header and claims, signed with the vectors' secret.
+/// Signs a token of this header and claims with the vectors' secret.
 fn hs256(header: &str, claims: &str) -> String {
     let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &secret());
@@ -73,7 +72,7 @@ fn hs256(header: &str, claims: &str) -> String {
     format!("{signed}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()))
 }
 
-/// Keys of the secret for HS256, that want no claims.
+/// Keys of the secret for HS256 that require no claims.
 fn lax(kids: &[Option<&str>]) -> KeySet {
     let binding = Arc::new(Binding { required: Vec::new(), ..Binding::default() });
     let keys = kids.iter().map(|kid| {
@@ -92,7 +91,7 @@ fn each_algorithm_is_verified() {
         assert_eq!((&*verified.principal.roles, verified.principal.is_admin), (&["r1".to_owned()][..], false));
         assert_eq!(verified.ends, Some(2_000_000_005));
         assert_eq!(verify(&token, &keys, 2_000_000_000, 0).unwrap_err().reason, "exp not in future");
-        // Any other bit is another signature.
+        // A change of any bit makes the signature wrong.
         let (signed, signature) = token.rsplit_once('.').unwrap();
         let mut other = URL_SAFE_NO_PAD.decode(signature).unwrap();
         let reason = if algorithm.is_hmac() { "Bad HMAC" } else { "Bad signature" };
@@ -138,7 +137,7 @@ fn claims_are_signed() {
     assert_eq!(refusal(&format!("{}.{other}.{}", parts[0], parts[2]), &all_keys()), "Bad signature");
 }
 
-/// A public key's text is no secret, and a token's header does not choose how a key is used.
+/// A public key is not usable as a secret, and a token's header does not choose how a key is used.
 #[test]
 fn algorithms_are_the_keys() {
     for (pem, right) in [("rsa", "RS256"), ("p256", "ES256"), ("p384", "ES384"), ("ed", "EdDSA")] {
@@ -149,13 +148,13 @@ fn algorithms_are_the_keys() {
             let found = key(None, algorithm, material.clone()).map(|_| ());
             assert_eq!(found, if is_right { Ok(()) } else { Err(InvalidKey::Algorithm) }, "{pem} {algorithm:?}");
         }
-        // The text of a public key is no base64.
+        // A PEM is not valid base64.
         assert_eq!(Material::secret(&vector("pem", pem)), Err(InvalidKey::Text));
     }
     for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| !algorithm.is_hmac()) {
         assert_eq!(key(None, algorithm, Material::Secret(secret())), Err(InvalidKey::Algorithm));
     }
-    // One key, one algorithm: RS384 of the same key is unknown.
+    // A key for RS256 does not verify RS384.
     let keys = set(vec![key(Some("rs"), Algorithm::Rs256, material(Algorithm::Rs256)).unwrap()]);
     assert!(verify(&vector("tokens", "RS256"), &keys, NOW, 0).is_ok());
     assert_eq!(refusal(&vector("tokens", "RS384"), &keys), "Unknown kid");
@@ -207,7 +206,7 @@ fn keys_are_found_by_their_id() {
     let is_right = |kids: &[Option<&str>], kid: &str| verify(&token(kid), &lax(kids), NOW, 0).is_ok();
     assert!(is_right(&[Some("k")], r#","kid":"k""#) && is_right(&[None], "") && is_right(&[Some("_default")], ""));
     assert!(!is_right(&[Some("k")], "") && !is_right(&[None], r#","kid":"k""#) && !is_right(&[], ""));
-    // Of the keys with one id the one counts that has signed and is bound to the issuer.
+    // The key that signed decides among those of one id, and its issuer must match.
     let with = |issuer: &str, secret: Vec<u8>| {
         let binding = Binding { issuer: Some(issuer.into()), required: Vec::new(), ..Binding::default() };
         Key::new(None, Algorithm::Hs256, Material::Secret(secret), Arc::new(binding)).unwrap()
@@ -276,14 +275,14 @@ fn a_token_rests_on_the_very_key_that_verified_it() {
     let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(tag.as_ref()));
     let by = |keys: Vec<Key>, skew| verify(&token, &set(keys), NOW, skew).unwrap().by;
     let first = by(vec![own()], 5);
-    // Others come, go, and stand before it; the same is read once more.
+    // Keys are added, removed and put before it; the same key is read again.
     let all = || [others().to_vec(), vec![own()]].concat();
     assert!(set(all()).has(&first, 5) && set(vec![own()]).has(&by(all(), 5), 5));
     assert!(KeySet::new(vec![own()], 99).unwrap().has(&first, 5));
-    // It goes, whatever else there is, or another skew holds.
+    // The key is removed, or the skew changes.
     assert!(!set(others().to_vec()).has(&first, 5) && !set(Vec::new()).has(&first, 5));
     assert!(!set(all()).has(&first, 4) && !set(all()).has(&by(all(), 0), 5));
-    // It is bound otherwise.
+    // The binding changes.
     for binding in [
         Binding { issuer: Some("i".into()), ..lax() },
         Binding { audience: Some("a".into()), ..lax() },
@@ -353,7 +352,7 @@ fn jwk_sets() {
     for wrong in ["", "[]", "{}", r#"{"keys":{}}"#] {
         assert_eq!(parsed(wrong), Err(InvalidKey::Text), "{wrong}");
     }
-    // A broken one leaves the others.
+    // A broken key leaves the others.
     for wrong in [
         "1",
         "{}",

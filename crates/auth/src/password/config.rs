@@ -1,19 +1,19 @@
-//! Hashes in a configuration's `[admins]`.
+//! Hashes in the configuration's `[admins]`.
 
 use super::{PasswordHash, Prf, Scheme};
 
-/// The text is no hash in a form known here.
+/// The text is not a hash in a known form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a password hash: -pbkdf2:PRF-HASH,SALT,ITERATIONS, -pbkdf2-HASH,SALT,ITERATIONS or -hashed-HASH,SALT")]
 pub struct InvalidHash;
 
 impl PasswordHash {
-    /// Reads a hash from a configuration, in one of CouchDB's forms: `-pbkdf2:PRF-HASH,SALT,ITERATIONS` with PRF one of
-    /// `sha`, `sha224`, `sha256`, `sha384` and `sha512`; `-pbkdf2-HASH,SALT,ITERATIONS` (SHA-1); `-hashed-HASH,SALT`
-    /// (`simple`). The hash is as long as the function makes it, in digits of either case; a salt has no comma.
+    /// Parses a hash of a configuration in one of CouchDB's forms: `-pbkdf2:PRF-HASH,SALT,ITERATIONS` with the PRF
+    /// `sha`, `sha224`, `sha256`, `sha384` or `sha512`; `-pbkdf2-HASH,SALT,ITERATIONS` (SHA-1); `-hashed-HASH,SALT`
+    /// (`simple`). The hash has the length of the function's output, in digits of either case; a salt has no comma.
     ///
     /// # Errors
-    /// [`InvalidHash`]: then it is a plain password.
+    /// [`InvalidHash`]: the text is a plain password.
     pub fn parse(text: &str) -> Result<PasswordHash, InvalidHash> {
         let (scheme, rest) = if let Some(rest) = text.strip_prefix("-hashed-") {
             (Scheme::Simple, rest)
@@ -32,7 +32,7 @@ impl PasswordHash {
     }
 }
 
-/// The scheme of a text that ends with a number of iterations, and what stands before the number.
+/// Splits off the trailing number of iterations; returns the scheme and the rest.
 fn iterated(prf: Prf, text: &str) -> Result<(Scheme, &str), InvalidHash> {
     let (rest, iterations) = text.rsplit_once(',').ok_or(InvalidHash)?;
     if !iterations.bytes().all(|digit| digit.is_ascii_digit()) {
@@ -45,7 +45,7 @@ fn iterated(prf: Prf, text: &str) -> Result<(Scheme, &str), InvalidHash> {
     Ok((Scheme::Pbkdf2(prf, iterations), rest))
 }
 
-/// The form of a configuration. CouchDB has none there for `simple+pbkdf2`, which configurations cannot bring either.
+/// The form in a configuration. CouchDB has none for `simple+pbkdf2`, which no configuration can contain either.
 impl std::fmt::Display for PasswordHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (digits, salt) = (&self.digits, &self.salt);

@@ -7,20 +7,20 @@ use flatbed_flatten::json::Value;
 use super::{PasswordHash, Prf, SALT_BYTES_MAX, Scheme};
 use crate::refused::Refused;
 
-/// Iterations of a document that does not say how many.
+/// The iterations of a document that does not name them.
 const ITERATIONS_DEFAULT: u32 = 10_000;
 
-/// The members that belong to a password, in whatever scheme: those that go when it is set anew.
+/// The members that belong to a password in any scheme, and are replaced with it.
 pub(crate) const PASSWORD_MEMBERS: [&str; 8] =
     ["derived_key", "iterations", "password", "password_scheme", "password_sha", "preserve_salt", "pbkdf2_prf", "salt"];
 
 impl PasswordHash {
-    /// The hash of a user document's body, by CouchDB's rules: `password_scheme` is `simple` where there is none,
-    /// `pbkdf2_prf` is `sha`, `iterations` are 10,000, `salt` is empty. `None`: nobody can sign in with it, since there is
-    /// no hash, or none that any password could have, or its salt is longer than 1,024 bytes.
+    /// Reads the hash of a user document's body by CouchDB's rules: the defaults are `simple` for `password_scheme`,
+    /// `sha` for `pbkdf2_prf`, 10,000 for `iterations`, and an empty `salt`. `None`: no password is right, since
+    /// there is no hash, or one that no password derives, or its salt is longer than 1,024 bytes.
     ///
     /// # Errors
-    /// As CouchDB's for iterations that are too few or, beyond [`Prf::iterations_max`], too many, and for another PRF.
+    /// CouchDB's, for too few iterations, for more than [`Prf::iterations_max`], and for an unknown PRF.
     pub fn of_document(body: &Value<'_>) -> Result<Option<PasswordHash>, Refused> {
         let text = |name: &str, default: &'static str| body.get(name).map_or(Some(default), Value::as_str);
         let (Some(scheme), Some(salt)) = (text("password_scheme", "simple"), text("salt", "")) else {
@@ -46,7 +46,7 @@ impl PasswordHash {
         Ok(digits.map(|digits| PasswordHash { scheme, digits: digits.to_owned(), salt: salt.to_owned() }))
     }
 
-    /// The members that say so in a user document, in CouchDB's order, which is part of a document's revision.
+    /// The hash as members of a user document, in CouchDB's order, on which the document's revision depends.
     pub fn members(&self) -> Vec<(&'static str, Value<'static>)> {
         let text = |text: &str| Value::String(Cow::Owned(text.to_owned()));
         let simple = |scheme: &str| ("password_scheme", text(scheme));
@@ -67,15 +67,15 @@ impl PasswordHash {
         }
     }
 
-    /// A user document's body with this hash in the place of the one that it has: its members first, then the others as
-    /// they were. So CouchDB writes it, and so one password and one salt make one revision at all servers.
+    /// Replaces the hash in a user document's body. As in CouchDB its members come first and the others keep their
+    /// order, so that one password and one salt make one revision at all servers.
     pub fn put_into<'a>(&self, body: Vec<(Cow<'a, str>, Value<'a>)>) -> Vec<(Cow<'a, str>, Value<'a>)> {
         let members = self.members().into_iter().map(|(name, value)| (Cow::Borrowed(name), value));
         members.chain(body.into_iter().filter(|(name, _)| !PASSWORD_MEMBERS.contains(&&**name))).collect()
     }
 }
 
-/// A document's iterations; `None` for what is no whole number.
+/// Reads a document's iterations; `None` if they are no whole number.
 fn iterations(value: Option<&Value<'_>>, most: u32) -> Result<Option<u32>, Refused> {
     let text = match value {
         None => return Ok(Some(ITERATIONS_DEFAULT)),
@@ -89,7 +89,7 @@ fn iterations(value: Option<&Value<'_>>, most: u32) -> Result<Option<u32>, Refus
     if digits.len() < text.len() || text == "0" {
         return Err(Refused::forbidden("Iteration count is too low for this server"));
     }
-    // What is too large for the type is too large for the server.
+    // A number beyond the type is also beyond the limit.
     match text.parse() {
         Ok(iterations) if iterations <= most => Ok(Some(iterations)),
         _ => Err(Refused::forbidden("Iteration count is too high for this server")),
@@ -112,7 +112,7 @@ mod tests {
         of(text).unwrap().map(|hash| hash.scheme)
     }
 
-    /// The documents that were recorded with a CouchDB, all with the password "test".
+    /// Documents recorded with a CouchDB, all with the password "test".
     #[test]
     fn recorded_documents() {
         for text in [

@@ -1,4 +1,4 @@
-//! What PBKDF2 is built on.
+//! The pseudorandom functions of PBKDF2.
 
 use hmac::Hmac;
 use sha1::Sha1;
@@ -7,11 +7,11 @@ use sha2::{Digest, Sha224, Sha256, Sha384, Sha512};
 /// The hash function inside PBKDF2's HMAC, weakest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Prf {
-    /// SHA-1, which CouchDB before 3.4 used for all.
+    /// SHA-1, the only one of CouchDB before 3.4.
     Sha1,
     /// SHA-224
     Sha224,
-    /// SHA-256, of new hashes.
+    /// SHA-256, for new hashes.
     Sha256,
     /// SHA-384
     Sha384,
@@ -22,7 +22,7 @@ pub enum Prf {
 impl Prf {
     pub(super) const ALL: [Prf; 5] = [Prf::Sha1, Prf::Sha224, Prf::Sha256, Prf::Sha384, Prf::Sha512];
 
-    /// What CouchDB calls it.
+    /// CouchDB's name.
     pub fn name(self) -> &'static str {
         match self {
             Prf::Sha1 => "sha",
@@ -33,12 +33,12 @@ impl Prf {
         }
     }
 
-    /// The one that CouchDB calls so.
+    /// Returns the function with this name of CouchDB's.
     pub fn named(name: &str) -> Option<Prf> {
         Prf::ALL.into_iter().find(|prf| prf.name() == name)
     }
 
-    /// Iterations beyond which a hash is refused unverified: what a check may cost. Those with words of 64 bits take twice as long.
+    /// The most iterations, which bound the cost of a check. Functions with words of 64 bits take twice as long.
     pub fn iterations_max(self) -> u32 {
         match self {
             Prf::Sha1 | Prf::Sha224 | Prf::Sha256 => super::ITERATIONS_MAX,
@@ -46,7 +46,7 @@ impl Prf {
         }
     }
 
-    /// Bytes of its keys.
+    /// The length of derived keys, in bytes.
     pub fn bytes(self) -> usize {
         match self {
             Prf::Sha1 => 20,
@@ -57,7 +57,7 @@ impl Prf {
         }
     }
 
-    /// PBKDF2's key of a password, of [`Prf::bytes`].
+    /// Derives the PBKDF2 key of a password.
     pub(super) fn derive(self, password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
         let mut key = vec![0; self.bytes()];
         // HMAC takes a key of any length, so none of these can fail.
@@ -72,7 +72,7 @@ impl Prf {
     }
 }
 
-/// SHA-1 of two texts, one behind the other.
+/// SHA-1 of two concatenated texts.
 pub(super) fn sha1(first: &[u8], second: &[u8]) -> Vec<u8> {
     Sha1::new().chain_update(first).chain_update(second).finalize().to_vec()
 }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
     use crate::hex::hex;
 
-    /// Of Python's `hashlib.pbkdf2_hmac`; the first is RFC 6070's.
+    /// The output of Python's `hashlib.pbkdf2_hmac`; the first value is RFC 6070's.
     #[test]
     fn keys_are_those_of_pbkdf2() {
         let keys = [
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn simple_is_sha1_of_password_and_salt() {
-        // FIPS 180-2's example, in two parts.
+        // The example of FIPS 180-2, in two parts.
         assert_eq!(hex(&sha1(b"a", b"bc")), "a9993e364706816aba3e25717850c26c9cd0d89d");
     }
 }

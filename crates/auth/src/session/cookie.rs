@@ -5,10 +5,10 @@ use std::fmt::Write;
 /// The cookie's name.
 const NAME: &str = "AuthSession";
 
-/// When a browser sends the cookie with requests that other sites began.
+/// When a browser sends the cookie with requests from other sites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SameSite {
-    /// Always; browsers want `Secure` with it.
+    /// Always; browsers require `Secure` with it.
     None,
     /// When a link is followed.
     Lax,
@@ -17,7 +17,7 @@ pub enum SameSite {
 }
 
 impl SameSite {
-    /// Reads the setting `same_site`, in either case; `None` for another word.
+    /// Parses the setting `same_site`, in either case; `None` for another word.
     pub fn named(text: &str) -> Option<SameSite> {
         let all = [SameSite::None, SameSite::Lax, SameSite::Strict];
         all.into_iter().find(|found| found.name().eq_ignore_ascii_case(text))
@@ -32,22 +32,22 @@ impl SameSite {
     }
 }
 
-/// What a cookie is sent with.
+/// The attributes of a cookie.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Attributes {
-    /// Seconds that a browser keeps it; without, until it is closed (`allow_persistent_cookies`).
+    /// How long a browser keeps it, in seconds; `None`: until the browser is closed (`allow_persistent_cookies`).
     pub max_age: Option<u64>,
-    /// Whether it is sent on encrypted connections alone: that the request came on one.
+    /// True if it is sent on encrypted connections only: the request came on one.
     pub is_secure: bool,
     /// The setting `cookie_domain`.
     pub domain: Option<String>,
-    /// CouchDB has none by default.
+    /// The attribute `SameSite`, which CouchDB does not set by default.
     pub same_site: Option<SameSite>,
 }
 
 impl Attributes {
-    /// The value of a `set-cookie` header at `now`, in seconds since 1970. With an empty `value` it ends the session in
-    /// the browser, and has the same attributes as CouchDB gives it.
+    /// Returns the value of a `set-cookie` header at `now`, in seconds since 1970. An empty `value` ends the session
+    /// in the browser, with the same attributes as in CouchDB.
     pub fn set_cookie(&self, value: &str, now: u64) -> String {
         let mut out = format!("{NAME}={value}; Version=1");
         // Writing to a String does not fail.
@@ -68,7 +68,7 @@ impl Attributes {
     }
 }
 
-/// The first `AuthSession` of a `cookie` header, without quotation marks around it.
+/// Returns the first `AuthSession` of a `cookie` header, without quotation marks.
 pub fn cookie_in(header: &str) -> Option<&str> {
     let value = header.split(';').find_map(|pair| {
         let (name, value) = pair.split_once('=')?;
@@ -80,8 +80,8 @@ pub fn cookie_in(header: &str) -> Option<&str> {
 /// The last second of the year 9999, which has four digits.
 const SECONDS_MAX: u64 = 253_402_300_799;
 
-/// A time in seconds since 1970 as `Thu, 01-Jan-1970 00:00:00 GMT`, RFC 2109's form; what is later than the year 9999 is
-/// its last second.
+/// Formats a time in seconds since 1970 as `Thu, 01-Jan-1970 00:00:00 GMT`, RFC 2109's form, up to the end of the
+/// year 9999.
 fn date(seconds: u64) -> String {
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Of Python's `time.gmtime`.
+    /// The output of Python's `time.gmtime`.
     #[test]
     fn dates() {
         for (seconds, expected) in [

@@ -1,15 +1,16 @@
-//! What is sent to `/_session` to sign in.
+//! The credentials sent to `/_session`.
 
 use flatbed_flatten::json::Value;
 
 use crate::credentials::Credentials;
 use crate::refused::Refused;
 
-/// The credentials of a JSON object. Without a password it is an empty one. As in CouchDB `username` may stand for `name`.
+/// Reads the credentials of a JSON object. The default password is empty. As in CouchDB, `username` may replace
+/// `name`.
 ///
 /// # Errors
-/// 400 without a name, or with two that differ; where CouchDB answers 500, for what is no object and for names and
-/// passwords that are no texts.
+/// 400 without a name, or with two different ones. Also where CouchDB answers 500: for anything but an object, and
+/// for names and passwords that are no texts.
 pub fn of_json(body: &Value<'_>) -> Result<Credentials, Refused> {
     if !matches!(body, Value::Object(_)) {
         return Err(Refused::bad_request("Request body must be a JSON object"));
@@ -22,10 +23,10 @@ pub fn of_json(body: &Value<'_>) -> Result<Credentials, Refused> {
     credentials(text("name")?, text("username")?, text("password")?)
 }
 
-/// The credentials of a form's fields, decoded; of fields with one name the first counts.
+/// Reads the credentials of a form's decoded fields; the first of several fields with one name counts.
 ///
 /// # Errors
-/// 400 without a name, or with two that differ.
+/// 400 without a name, or with two different ones.
 pub fn of_form<'a>(fields: &[(&'a str, &'a str)]) -> Result<Credentials, Refused> {
     let text = |name: &str| fields.iter().find(|(found, _)| *found == name).map(|(_, value)| *value);
     credentials(text("name"), text("username"), text("password"))

@@ -1,27 +1,26 @@
-//! HMAC under the server's secret.
+//! HMACs with the server's secret.
 
 use hmac::{Hmac, Mac};
 use sha1::Sha1;
 use sha2::Sha256;
 
-/// What signs: CouchDB's setting `hash_algorithms`, as it comes.
+/// A signature algorithm: CouchDB's setting `hash_algorithms` with its default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Algorithm {
     /// HMAC-SHA256
     Sha256,
-    /// HMAC-SHA1, of servers before 3.4.
+    /// HMAC-SHA1, from servers before 3.4.
     Sha1,
 }
 
 impl Algorithm {
-    /// Of new signatures.
+    /// For new signatures.
     pub(crate) const NEW: Algorithm = Algorithm::Sha256;
 
-    /// All that are accepted.
     pub(crate) const ACCEPTED: [Algorithm; 2] = [Algorithm::Sha256, Algorithm::Sha1];
 }
 
-/// What the server signs with. It is not shown.
+/// The server's secret. Debug output hides it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
@@ -32,18 +31,18 @@ impl std::fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// A secret of at least 16 random bytes, or the text of CouchDB's setting `secret`. An empty one signs like any other:
-    /// whoever makes it sees to its length.
+    /// A secret of at least 16 random bytes, or the text of CouchDB's setting `secret`. An empty secret also signs:
+    /// the caller checks the length.
     pub fn new(bytes: Vec<u8>) -> Secret {
         Secret(bytes)
     }
 
-    /// The secret itself, to be stored.
+    /// The secret's bytes, for storage.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// An HMAC of a text; the key is the secret and the salt behind it.
+    /// Signs a text; the key is the secret followed by the salt.
     pub(crate) fn sign(&self, algorithm: Algorithm, salt: &str, text: &[u8]) -> Vec<u8> {
         let key = [self.0.as_slice(), salt.as_bytes()].concat();
         match algorithm {
@@ -53,7 +52,7 @@ impl Secret {
         .unwrap_or_default()
     }
 
-    /// Whether this is the HMAC of the text; as fast for a wrong one as for the right one.
+    /// Returns whether this is the HMAC of the text, in constant time.
     pub(crate) fn verify(&self, algorithm: Algorithm, salt: &str, text: &[u8], tag: &[u8]) -> bool {
         let key = [self.0.as_slice(), salt.as_bytes()].concat();
         match algorithm {
@@ -63,7 +62,7 @@ impl Secret {
     }
 }
 
-/// HMAC takes a key of any length, so there always is one.
+/// HMAC takes a key of any length, so the result is never `None`.
 fn mac<M: Mac + hmac::digest::KeyInit>(key: &[u8], text: &[u8]) -> Option<M> {
     let mut mac = <M as Mac>::new_from_slice(key).ok()?;
     mac.update(text);
@@ -77,7 +76,7 @@ mod tests {
 
     #[test]
     fn signatures_are_hmacs_of_secret_and_salt() {
-        // RFC 2202's and RFC 4231's second cases, with the key in two parts.
+        // The second cases of RFC 2202 and RFC 4231, with the key in two parts.
         let (secret, text) = (Secret::new(b"Je".to_vec()), b"what do ya want for nothing?");
         assert_eq!(hex(&secret.sign(Algorithm::Sha1, "fe", text)), "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79");
         let sha256 = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";

@@ -1,4 +1,4 @@
-//! What somebody signs in with: a user document, an administrator's hash of the configuration, or both.
+//! Accounts: a user document, a configured administrator, or both.
 
 use std::sync::Arc;
 
@@ -9,22 +9,23 @@ use crate::password::PasswordHash;
 use crate::principal::{ADMIN_ROLE, Principal, SignedIn};
 use crate::refused::Refused;
 
-/// A name that somebody can sign in with. Cheap to clone, but for the hash.
+/// An account with which a user can sign in. Cheap to clone, but for the hash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
     name: String,
     roles: Arc<[String]>,
     hash: Option<PasswordHash>,
-    /// Whether a password alone is not enough.
+    /// True if the password alone does not suffice.
     has_totp: bool,
 }
 
 impl Account {
-    /// The account of a user document, by its body without special members. Roles that begin with `_` count for nothing,
-    /// but `_metrics`: no document may have them, and one that was put there by other means makes no administrator.
+    /// Reads the account of a user document from its body without special members. Roles that begin with `_` are
+    /// ignored, except for `_metrics`: no document may have them, and one that got there by other means makes no
+    /// administrator.
     ///
     /// # Errors
-    /// 401 where the document has conflicts, as CouchDB's; 403 as [`PasswordHash::of_document`].
+    /// CouchDB's 401 if the document has conflicts; 403 as [`PasswordHash::of_document`].
     pub fn of_document(name: &str, body: &Value<'_>, has_conflicts: bool) -> Result<Account, Refused> {
         if has_conflicts {
             return Err(Refused::unauthorized(
@@ -44,8 +45,8 @@ impl Account {
         })
     }
 
-    /// The account of an administrator of the configuration. A user document of the same name, if there is one that can be
-    /// read, adds its roles; the password is the configuration's, and so is the salt of sessions.
+    /// The account of a configured administrator. A readable user document of the same name adds its roles; the
+    /// password and the salt of sessions are the configuration's.
     pub fn of_admin(name: &str, hash: PasswordHash, document: Option<&Account>) -> Account {
         let further = document.into_iter().flat_map(|account| account.roles.iter().cloned());
         Account {
@@ -66,29 +67,31 @@ impl Account {
         &self.roles
     }
 
-    /// Whether there is a password that could be right.
+    /// True if some password could be right.
     pub fn may_sign_in(&self) -> bool {
         !self.has_totp && self.hash.is_some()
     }
 
-    /// Whether a session of this name can go on, or begin: whether there is a hash that a password could be right for, with
-    /// a salt. Without a salt a session is signed with the secret alone, as a proxy's word is.
+    /// True if a session of this name can begin or continue: some password could be right, and there is a salt.
+    /// Without a salt a session would be signed with the secret alone, as a proxy's assertion is.
     pub fn may_have_sessions(&self) -> bool {
         self.may_sign_in() && !self.salt().is_empty()
     }
 
-    /// What a password is checked against. Where no password can be right (there is none, or a document wants a code
-    /// besides, which is not built: `totp`), it is the hash of nothing, which costs as much and fails.
+    /// The hash that a password is checked against. If no password can be right (there is none, or the document
+    /// requires a second factor, `totp`, which is not supported), it is the hash of nothing, which costs as much and
+    /// fails.
     pub fn hash(&self) -> PasswordHash {
         self.hash.clone().filter(|_| !self.has_totp).unwrap_or_else(PasswordHash::of_nothing)
     }
 
-    /// The salt that signs sessions; empty without a hash: whoever verifies one asks [`Account::may_have_sessions`] first.
+    /// The salt that signs sessions; empty without a hash. Callers that verify a session check
+    /// [`Account::may_have_sessions`] first.
     pub fn salt(&self) -> &str {
         self.hash.as_ref().map_or("", PasswordHash::salt)
     }
 
-    /// Who it is that has signed in.
+    /// The principal after a sign-in.
     pub fn principal(&self, signed_in: SignedIn) -> Principal {
         Principal::user(self.name.clone(), self.roles.clone(), signed_in)
     }

@@ -1,4 +1,4 @@
-//! Who is shown what of the documents of `_users`.
+//! The visibility of documents of `_users`.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -13,26 +13,26 @@ use crate::refused::Refused;
 pub struct PublicFields(HashSet<String>);
 
 impl PublicFields {
-    /// Reads names with commas between them, and white space around these or not.
+    /// Parses names separated by commas, and trims white space.
     pub fn parse(text: &str) -> PublicFields {
         PublicFields(text.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
     }
 }
 
-/// What somebody is shown of a document.
+/// The visible part of a document.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Seen<'a> {
-    /// All of it.
+    /// The whole document.
     Whole(Value<'a>),
-    /// These members of its body; id and revision besides.
+    /// These members of the body, with id and revision.
     Public(Value<'a>),
 }
 
-/// What somebody is shown of a document of `_users`, whose body stands here without special members: the server's and the
-/// database's administrators and whose document it is see all of it, others what is public.
+/// Returns the part of a document of `_users` that a reader may see. `body` has no special members. Administrators of
+/// the server and of the database and the document's owner see all of it, others the public members.
 ///
 /// # Errors
-/// 404 where nothing of it is public, as for a document that there is not; 403 for a design document.
+/// 404 without any public member, as for a missing document; 403 for a design document.
 pub fn read<'a>(id: &str, body: Value<'a>, reader: &Actor<'_>, public: &PublicFields) -> Result<Seen<'a>, Refused> {
     if id.starts_with("_design/") {
         may_see_designs(reader)?;
@@ -51,10 +51,10 @@ pub fn read<'a>(id: &str, body: Value<'a>, reader: &Actor<'_>, public: &PublicFi
     Ok(Seen::Public(Value::Object(members)))
 }
 
-/// Whether somebody may see the design documents of `_users`.
+/// Checks whether a reader may see the design documents of `_users`.
 ///
 /// # Errors
-/// 403, as CouchDB's, also for an anonymous one.
+/// CouchDB's 403, also for an anonymous reader.
 pub fn may_see_designs(reader: &Actor<'_>) -> Result<(), Refused> {
     if reader.is_admin {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What is done to a user document before it is written: a password becomes a hash.
+//! Changes of a user document before it is written: the password becomes a hash.
 
 use std::borrow::Cow;
 
@@ -12,12 +12,12 @@ use crate::refused::Refused;
 
 type Members<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
 
-/// What is to be written in the place of what was sent.
+/// The document to write.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prepared<'a> {
-    /// What was sent: it has no password.
+    /// The document as it was sent, without a password.
     AsIs(Value<'a>),
-    /// Its password must be hashed first, which takes some tenths of a second.
+    /// A document whose password must be hashed first, which takes some tenths of a second.
     Hash(Unhashed<'a>),
 }
 
@@ -36,12 +36,12 @@ impl std::fmt::Debug for Unhashed<'_> {
 }
 
 impl<'a> Unhashed<'a> {
-    /// The password and the salt, for who hashes elsewhere and calls [`Unhashed::with`].
+    /// The password and the salt, for a caller that hashes them itself and calls [`Unhashed::with`].
     pub fn to_hash(&self) -> (&str, &str) {
         (&self.password, &self.salt)
     }
 
-    /// Hashes the password: the body to be written. Takes as long as a check.
+    /// Hashes the password and returns the body to write. Takes as long as a check.
     pub fn hash(self) -> Value<'a> {
         self.hash_with(ITERATIONS)
     }
@@ -51,19 +51,18 @@ impl<'a> Unhashed<'a> {
         self.with(&hash)
     }
 
-    /// The body to be written, with the hash that was made of [`Unhashed::to_hash`].
+    /// Returns the body to write, with the hash of [`Unhashed::to_hash`].
     pub fn with(self, hash: &PasswordHash) -> Value<'a> {
         Value::Object(hash.put_into(self.members))
     }
 }
 
-/// What is to be written for a document of `_users`, `body` without special members. `random` makes the salt of a new
-/// password, unless the document says `"preserve_salt": true` and has one, as what hashes anew does, and
-/// an administrator writes it.
+/// Prepares a document of `_users` for a write; `body` has no special members. `random` becomes the salt of a new
+/// password, unless an administrator writes a document with `"preserve_salt": true` and a salt, as a rehash does.
 ///
 /// # Errors
-/// 404 where somebody writes what is not theirs: neither their own document nor as an anonymous one, who may write any
-/// here and is held by [`super::validate()`]. 403 for a password or a salt that is no text.
+/// 404 for another user's document; an anonymous actor may write any document here, and [`super::validate()`] judges
+/// it. 403 for a password or a salt that is no text.
 pub fn before_update<'a>(
     id: &str,
     body: Value<'a>,
@@ -78,7 +77,7 @@ pub fn before_update<'a>(
         Some(Value::String(password)) => password.clone().into_owned(),
         Some(other) => return Err(Refused::forbidden(format!("Password value of '{}' is invalid.", term(other)))),
     };
-    // Who keeps the salt keeps the sessions: for users a new password ends them.
+    // Sessions stay valid with the salt. A user's new password must end them.
     let keeps = actor.is_admin && body.get("preserve_salt") == Some(&Value::Bool(true));
     let kept = body.get("salt").filter(|_| keeps);
     let salt = match kept {
@@ -144,7 +143,7 @@ mod tests {
         };
         assert_eq!(salt(r#"{"password":"p","salt":"s","preserve_salt":true}"#), "s");
         assert_eq!(salt(r#"{"password":"p","preserve_salt":true}"#), "ab".repeat(16));
-        // Who writes their own document ends their sessions.
+        // Users who write their own documents end their sessions.
         let anna = Actor { name: Some("anna"), is_server_admin: false, is_admin: false };
         let own = prepare(r#"{"password":"p","salt":"s","preserve_salt":true}"#, &anna, ID).unwrap();
         let Prepared::Hash(unhashed) = own else { panic!() };

@@ -1,7 +1,7 @@
-//! What the validation function of `_users` says of a write.
+//! The validation of `_users`.
 //!
-//! CouchDB runs it as JavaScript; what it says of any document is the same here, but for documents at which it breaks off
-//! with an error of the language and the answer is a 500: these are refused as well, with the reason nearest to it.
+//! CouchDB runs a JavaScript function. The results here are the same, except for documents at which that function
+//! throws an error of the language and CouchDB answers 500: these are refused too, with the nearest reason.
 
 use flatbed_flatten::json::Value;
 
@@ -9,26 +9,26 @@ use super::{Actor, ID_PREFIX};
 use crate::erlang::cut;
 use crate::refused::Refused;
 
-/// The one role with an underscore that a user document may have: who has it reads metrics.
+/// The only role with an underscore that a user document may have: it may read metrics.
 pub(super) const METRICS_ROLE: &str = "_metrics";
 
-/// What is to be written.
+/// The write to validate.
 #[derive(Debug, Clone, Copy)]
 pub struct Write<'a> {
     /// The document's id.
     pub id: &'a str,
-    /// Whether it is deleted by this.
+    /// True for a deletion.
     pub is_deleted: bool,
-    /// Its body without special members, as [`super::before_update`] left it.
+    /// The body without special members, from [`super::before_update`].
     pub body: &'a Value<'a>,
-    /// The body of the revision that it replaces, if it names one, also of a deletion: what a validation function is given.
+    /// The body of the replaced revision, if the write names one; also for a deletion.
     pub old: Option<&'a Value<'a>>,
 }
 
-/// Judges a write of a document of `_users` that is no design document and no local one.
+/// Validates a write of a document of `_users` that is neither a design document nor a local one.
 ///
 /// # Errors
-/// 403 with the validation function's reason, the first of them.
+/// 403 with the first reason of the validation function.
 pub fn validate(write: &Write<'_>, actor: &Actor<'_>) -> Result<(), Refused> {
     if write.is_deleted {
         return deletion(write, actor);
@@ -63,7 +63,7 @@ pub fn validate(write: &Write<'_>, actor: &Actor<'_>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Administrators delete, and whose document it is.
+/// Allows deletions to administrators and to the document's owner.
 fn deletion(write: &Write<'_>, actor: &Actor<'_>) -> Result<(), Refused> {
     let owner = write.old.and_then(|old| text(old, "name"));
     if actor.is_server_admin || (owner.is_some() && owner == actor.name) {
@@ -84,11 +84,11 @@ fn roles<'a>(body: &'a Value<'_>) -> Result<Vec<&'a str>, Refused> {
     strings.ok_or_else(|| Refused::forbidden("doc.roles can only contain strings"))
 }
 
-/// What a hash that the client has made must have.
+/// Checks the members of a hash that the client has made.
 fn password(body: &Value<'_>) -> Result<(), Refused> {
     let refuse = |reason: &'static str| Err(Refused::forbidden(reason));
     if is_true(body.get("password_sha")) && !is_true(body.get("salt")) {
-        // The two sentences have no space between them at CouchDB either.
+        // CouchDB also lacks the space between the two sentences.
         return refuse("Users with password_sha must have a salt.See /_utils/script/couch.js for example code.");
     }
     let scheme = body.get("password_scheme").filter(|scheme| is_true(Some(scheme)));
@@ -107,7 +107,7 @@ fn password(body: &Value<'_>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// What those who are no administrators may write: their own document, with the roles that it has.
+/// Checks the writes of other users than administrators: their own document, with its current roles.
 fn authority(old: Option<&Value<'_>>, name: &str, roles: &[&str], actor: &Actor<'_>) -> Result<(), Refused> {
     let Some(old) = old else {
         return if roles.is_empty() { Ok(()) } else { Err(Refused::forbidden("Only _admin may set roles")) };
@@ -135,7 +135,7 @@ fn text<'a>(body: &'a Value<'_>, name: &str) -> Option<&'a str> {
     body.get(name).and_then(Value::as_str)
 }
 
-/// What JavaScript takes for true.
+/// Returns the truth value in JavaScript.
 fn is_true(value: Option<&Value<'_>>) -> bool {
     match value {
         None | Some(Value::Null | Value::Bool(false)) => false,
@@ -145,7 +145,7 @@ fn is_true(value: Option<&Value<'_>>) -> bool {
     }
 }
 
-/// What JavaScript makes of a value that is put into a text; what is in an array is left out, and long texts are cut.
+/// Converts a value to text as JavaScript does. Elements of arrays are omitted, and long texts are cut.
 fn script_text(value: &Value<'_>) -> String {
     match value {
         Value::Null => "null".to_owned(),

@@ -22,7 +22,7 @@ fn by_root(id: &str, body: &str) -> Result<(), String> {
     judge(&format!("org.couchdb.user:{id}"), false, body, None, &ROOT)
 }
 
-/// The documents that were recorded as refused by a CouchDB, and others that its function refuses.
+/// Documents that a CouchDB refused when recorded, and others that its function refuses.
 #[test]
 fn documents_that_are_refused() {
     for (id, body, reason) in [
@@ -36,7 +36,7 @@ fn documents_that_are_refused() {
         ("0", r#"{"name":0,"roles":[],"type":"user"}"#, "doc.name is required"),
         ("a", r#"{"name":"b","roles":[],"type":"user"}"#, "Doc ID must be of the form org.couchdb.user:name"),
         ("a", r#"{"name":5,"roles":[],"type":"user"}"#, "Doc ID must be of the form org.couchdb.user:name"),
-        // CouchDB's function breaks off.
+        // CouchDB's function throws.
         ("5", r#"{"name":5,"roles":[],"type":"user"}"#, "Doc ID must be of the form org.couchdb.user:name"),
         ("a", r#"{"name":"a","roles":"x","type":"user"}"#, "doc.roles must be an array"),
         ("a", r#"{"name":"a","roles":{},"type":"user"}"#, "doc.roles must be an array"),
@@ -120,7 +120,7 @@ fn documents_that_are_taken() {
     }
 }
 
-/// Recorded: what anonymous ones and users may do where `_users` is open to them.
+/// As recorded for anonymous clients and users, where `_users` is open to them.
 #[test]
 fn those_who_are_no_administrators() {
     let id = "org.couchdb.user:anna";
@@ -158,7 +158,7 @@ fn who_deletes() {
     assert_eq!(delete(Some(anna), &ROOT), Ok(()));
     assert_eq!(delete(None, &ROOT), Ok(()));
     assert_eq!(delete(Some(anna), &ANNA), Ok(()));
-    // The database's administrators may not, as CouchDB's function has it.
+    // Administrators of the database may not, as in CouchDB's function.
     let bob = Actor { name: Some("bob"), ..ANNA };
     for (old, actor) in [(Some(anna), &CHIEF), (Some(anna), &bob), (Some("{}"), &NOBODY), (None, &NOBODY)] {
         assert_eq!(delete(old, actor), Err("Only admins may delete other user docs.".to_owned()), "{actor:?}");
