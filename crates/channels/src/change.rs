@@ -1,60 +1,62 @@
-//! What a change of its winner does to a document's channels.
+//! The effect of a change of a document's winner on its channels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::held::Periods;
 use crate::position::Stamp;
 
-/// What channels know of a document.
+/// A document's channels over time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentState {
-    /// Of its newest change.
+    /// The sequence of its newest change.
     pub seq: Stamp,
-    /// Its winner.
+    /// The winning revision.
     pub rev: String,
-    /// Whether that is a tombstone.
+    /// True if the winner is a tombstone.
     pub deleted: bool,
     /// The channels of the winner.
     pub channels: BTreeSet<String>,
-    /// Since which change it is in each of them without a break, where that is known.
+    /// The change with which it entered each of these channels without leaving since, if known.
     pub since: BTreeMap<String, Stamp>,
-    /// Those that it was in before.
+    /// The channels that it has left.
     pub left: BTreeMap<String, Left>,
-    /// When it was in channels before that, of those that it is in and of those that it has left: what is remembered of it.
+    /// The remembered earlier periods in the channels that it is in or has left.
     pub earlier: BTreeMap<String, Periods>,
-    /// Since which change there is the document, where that is known: what is in no channel is seen by who has all.
+    /// The change that created the document, if known. Users with all channels also see documents without channels.
     pub born: Option<Stamp>,
 }
 
-/// That a document has left a channel. Later edits leave it as it is, until the document enters the channel again.
+/// A document's departure from a channel. Later edits do not change it, until the document enters the channel again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
-    /// Of the change with which it did.
+    /// The sequence of the departure.
     pub seq: Stamp,
-    /// The winner since then.
+    /// The winning revision at the departure.
     pub rev: String,
-    /// Whether that is a tombstone.
+    /// True if that is a tombstone.
     pub deleted: bool,
-    /// Since which change the document had been in the channel, where that is known.
+    /// The change with which the document had entered the channel, if known.
     pub since: Option<Stamp>,
 }
 
-/// What a change does to entries of channels: each of a channel and a sequence. What is entered has the change's sequence.
+/// The effect of a change on the entries of channels, each of a channel and a sequence. New entries have the change's
+/// sequence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Moves {
-    /// Entries that go: of the channels that the document was in, and of those that it left and is in again.
+    /// Removed entries: of channels that the document was in, and of channels that it had left and enters again.
     pub cleared: Vec<(String, Stamp)>,
-    /// Channels that it is in.
+    /// The channels of the document after the change.
     pub entered: Vec<String>,
-    /// Channels that it leaves: an entry that says so, and the one in the document's own map.
+    /// Channels that it leaves: each gets a removal entry in its index and one in the document's own map.
     pub left: Vec<String>,
-    /// Channels that it had left: their entries in the document's own map go.
+    /// Channels that it had left and enters again: their entries in the document's own map are removed.
     pub returned: Vec<String>,
 }
 
-/// The channels that a document is in, before and behind a change, and those that it had left, each with the sequence of that.
+/// Compares the channels of a document before and after a change. `left` are the channels that it had left, with the
+/// sequences.
 ///
-/// A tombstone is in the channels that were said of it, as any revision.
+/// A tombstone is in its own channels, like any revision.
 pub fn moves<'a>(
     before: Option<(&BTreeSet<String>, Stamp)>,
     left: impl IntoIterator<Item = (&'a str, Stamp)>,
@@ -75,7 +77,7 @@ pub fn moves<'a>(
 }
 
 impl DocumentState {
-    /// A document's state behind a change, and what the change does.
+    /// Returns a document's state after a change, and the effect of the change.
     pub fn changed(
         before: Option<&DocumentState>,
         seq: Stamp,
@@ -101,7 +103,7 @@ impl DocumentState {
         let was_since = |channel: &str| before.and_then(|before| before.since.get(channel)).copied();
         let gone = |channel: &String| Left { seq, rev: rev.clone(), deleted, since: was_since(channel) };
         left.extend(moves.left.iter().map(|channel| (channel.clone(), gone(channel))));
-        // Of one that it was in and of which nobody knows since when, nobody does.
+        // If the entry into a channel is unknown, it stays unknown.
         let is_new = |channel: &String| before.is_none_or(|before| !before.channels.contains(channel));
         let since = channels
             .iter()
@@ -141,7 +143,7 @@ mod tests {
         assert_eq!(since(&second), [("B".to_owned(), Stamp::of(1))]);
         let gone = Left { seq: Stamp::of(2), rev: "2-b".into(), deleted: false, since: Some(Stamp::of(1)) };
         assert_eq!(second.left, [("A".to_owned(), gone.clone())].into());
-        // What was left stays as it is.
+        // A departure stays as it is.
         let (third, _) = DocumentState::changed(Some(&second), Stamp::of(3), "3-c", true, set(&[]));
         let deleted = Left { seq: Stamp::of(3), rev: "3-c".into(), deleted: true, since: Some(Stamp::of(1)) };
         assert_eq!(third.left, [("A".to_owned(), gone), ("B".to_owned(), deleted)].into());
@@ -159,7 +161,7 @@ mod tests {
         assert_eq!(since(&fourth), [("A".to_owned(), Stamp::of(4))], "it was away");
         let earlier = Periods::default().and_from(Stamp::of(1), Stamp::of(2));
         assert_eq!((&fourth.earlier, fourth.born), (&[("A".to_owned(), earlier)].into(), Some(Stamp::of(1))));
-        // What is not known stays so.
+        // An unknown entry stays unknown.
         let (old, _) = DocumentState::changed(None, Stamp::of(1), "1-a", false, set(&["A", "B"]));
         let old = DocumentState { since: BTreeMap::new(), born: None, ..old };
         let (next, _) = DocumentState::changed(Some(&old), Stamp::of(2), "2-b", false, set(&["A", "C"]));
@@ -169,7 +171,7 @@ mod tests {
     }
 
     proptest! {
-        /// Entries that were moved along are those that the state says.
+        /// The entries after all effects are those of the state.
         #[test]
         fn entries_follow_the_state(changes in prop::collection::vec((prop::collection::btree_set("[A-E]", 0..5), any::<bool>()), 1..20)) {
             let mut state: Option<DocumentState> = None;

@@ -1,14 +1,14 @@
-//! Values of keys, byte by byte. They are compact, since each document has one for each of its channels.
+//! Values of keys, byte by byte. They are compact, since each document has a value for each of its channels.
 //!
-//! A text is its length, as a varint, and its bytes. A varint has seven bits a byte, the least first, and the eighth set in all but
-//! the last. A revision is its generation as a varint; then `00` and 16 bytes, where its hash is 32 hexadecimal digits in lower
-//! case, else `01` and the hash as a text.
+//! A text is its length, as a varint, and its bytes. A varint has seven bits per byte, the lowest first, with the
+//! eighth bit set in all bytes but the last. A revision is its generation as a varint; then `00` and 16 bytes if its
+//! hash is 32 hexadecimal digits in lower case, otherwise `01` and the hash as a text.
 //!
 //! | value | bytes |
 //! |---|---|
-//! | [`Entry`] | `10` and flags (1 deleted, 2 removed, 4 channels stand here, 8 it ends); the document's id as a text; the revision; where the flag is set, how many channels, a varint, and each as a text; where the flag is set, when it ends, a varint |
-//! | [`Left`] | the stamp, 12 bytes; `10` and flags (1 deleted, 2 it is known since when it was there); the revision; where the flag is set, that, 12 bytes |
-//! | [`Periods`] | the newest stamp, 12 bytes: the beginning of the newest period, or its end; `10` and the flag 1, it has not ended; where it has, its beginning, 12 bytes; older ones, the newest first, each 12 bytes of its beginning and 12 of its end |
+//! | [`Entry`] | `10` and flags (1 deleted, 2 removed, 4 has channels, 8 has an expiry); the document's id as a text; the revision; with flag 4 the number of channels, a varint, and each as a text; with flag 8 the expiry, a varint |
+//! | [`Left`] | the stamp, 12 bytes; `10` and flags (1 deleted, 2 has the stamp of entry); the revision; with flag 2 the stamp of entry, 12 bytes |
+//! | [`Periods`] | the newest stamp, 12 bytes: the end of the newest period, or its beginning if it is open; `10` and the flag 1, open; the beginning of an ended newest period, 12 bytes; older periods, the newest first, each as beginning and end, 12 bytes each |
 //!
 //! Stamps come first, so that SET_VERSIONSTAMPED_VALUE can write them.
 
@@ -16,50 +16,51 @@ use crate::change::Left;
 use crate::held::{PERIODS_MAX, Period, Periods};
 use crate::position::Stamp;
 
-/// What flags are in the first byte of an entry beside its format, 1.
+/// The format of values, 1, in the upper half of a byte with flags.
 const FORMAT: u8 = 0x10;
 const DELETED: u8 = 1;
 const REMOVED: u8 = 2;
 const WITH_CHANNELS: u8 = 4;
 const WITH_END: u8 = 8;
 
-/// Of [`Left`]: it is known since when the document was there.
+/// The flag of [`Left`] for a known entry into the channel.
 const WITH_SINCE: u8 = 2;
 
-/// Of periods: the newest has not ended.
+/// The flag of periods for an open newest one.
 const OPEN: u8 = 1;
 
 const MD5: u8 = 0;
 const TEXT: u8 = 1;
 
-/// Channels that an entry names at most, and their bytes together.
+/// The most channels that an entry names, and the most bytes of their names.
 const NAMED_MAX: usize = 16;
 const NAMED_BYTES_MAX: usize = 200;
 
-/// A document in a channel, at a sequence that stands in the key.
+/// A document in a channel, at the sequence in the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The document's id.
     pub doc: String,
-    /// Its winner, then.
+    /// The winning revision at that time.
     pub rev: String,
-    /// Whether that is a tombstone.
+    /// True if that is a tombstone.
     pub deleted: bool,
-    /// Whether the document has left the channel with it.
+    /// True if the document left the channel with this change.
     pub removed: bool,
-    /// All channels of the document then; `None`: more than an entry names, they stand with the revision.
+    /// All channels of the document at that time. `None`: more than an entry names; they are stored with the
+    /// revision.
     pub channels: Option<Vec<String>>,
-    /// When the document ends, in milliseconds of Unix time, where it does.
+    /// The document's expiry, in milliseconds of Unix time.
     pub ends_at_ms: Option<u64>,
 }
 
-/// What is stored cannot be read.
+/// A stored value is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a value of channels cannot be read")]
 pub struct BadValue;
 
 impl Entry {
-    /// An entry that names the document's channels if they are few.
+    /// Creates an entry, which names the document's channels if they are few.
     pub fn new<'a>(
         doc: impl Into<String>,
         rev: impl Into<String>,
@@ -72,7 +73,7 @@ impl Entry {
         Entry { doc: doc.into(), rev: rev.into(), deleted, removed, channels, ends_at_ms: None }
     }
 
-    /// Its bytes.
+    /// Encodes the entry.
     pub fn encode(&self) -> Vec<u8> {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         let flags = flag(self.deleted, DELETED)
@@ -92,10 +93,7 @@ impl Entry {
         out
     }
 
-    /// Reads what [`Entry::encode`] has written.
-    ///
-    /// # Errors
-    /// [`BadValue`]
+    /// Decodes the result of [`Entry::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Entry, BadValue> {
         let mut rest = bytes;
         let flags = take_flags(&mut rest, DELETED | REMOVED | WITH_CHANNELS | WITH_END)?;
@@ -116,7 +114,7 @@ impl Entry {
 }
 
 impl Left {
-    /// Its bytes.
+    /// Encodes the departure.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = self.seq.0.to_vec();
         out.push(FORMAT | u8::from(self.deleted) | if self.since.is_some() { WITH_SINCE } else { 0 });
@@ -127,10 +125,7 @@ impl Left {
         out
     }
 
-    /// Reads what [`Left::encode`] has written.
-    ///
-    /// # Errors
-    /// [`BadValue`]
+    /// Decodes the result of [`Left::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Left, BadValue> {
         let mut rest = bytes;
         let seq = take_stamp(&mut rest)?;
@@ -143,7 +138,7 @@ impl Left {
 }
 
 impl Periods {
-    /// Their bytes; of no period there are none.
+    /// Encodes the periods; without periods there are no bytes.
     pub fn encode(&self) -> Vec<u8> {
         let Some((newest, older)) = self.all().split_last() else { return Vec::new() };
         let mut out = newest.until.unwrap_or(newest.from).0.to_vec();
@@ -161,10 +156,7 @@ impl Periods {
         out
     }
 
-    /// Reads what [`Periods::encode`] has written.
-    ///
-    /// # Errors
-    /// [`BadValue`]
+    /// Decodes the result of [`Periods::encode`].
     pub fn decode(bytes: &[u8]) -> Result<Periods, BadValue> {
         if bytes.is_empty() {
             return Ok(Periods::default());
@@ -196,7 +188,7 @@ fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// A revision without a generation is not one of a document; it is kept as it is, with the generation 0.
+/// Encodes a revision. A text without a generation is kept as it is, with generation 0.
 fn put_rev(out: &mut Vec<u8>, rev: &str) {
     let parts = rev.split_once('-').and_then(|(generation, hash)| {
         let number: u64 = generation.parse().ok()?;
@@ -241,7 +233,7 @@ fn take_byte(rest: &mut &[u8]) -> Result<u8, BadValue> {
     take(rest, 1)?.first().copied().ok_or(BadValue)
 }
 
-/// Flags of the format; others are of a newer program.
+/// Decodes flags. Unknown ones belong to a newer program.
 fn take_flags(rest: &mut &[u8], known: u8) -> Result<u8, BadValue> {
     let flags = take_byte(rest)?.checked_sub(FORMAT).ok_or(BadValue)?;
     if flags & !known == 0 { Ok(flags) } else { Err(BadValue) }
@@ -343,7 +335,7 @@ mod tests {
         assert_eq!((Periods::decode(&[]), Periods::decode(&[0; 11])), (Ok(Periods::default()), Err(BadValue)));
         let many = |count: usize| Periods::decode(&[&[9; 12][..], &[0x11], &[0; 24].repeat(count)].concat());
         assert!(many(PERIODS_MAX - 1).is_ok() && many(PERIODS_MAX) == Err(BadValue));
-        // More than 64 bits, and more channels than there may be.
+        // More than 64 bits, and more channels than an entry can hold.
         assert_eq!(take_varint(&mut &[0xff; 11][..]), Err(BadValue));
         let most = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
         assert_eq!(take_varint(&mut &most[..]), Ok(u64::MAX));

@@ -1,43 +1,43 @@
-//! When a document goes: `_exp` in its body, and `expiry()` of a sync function.
+//! The expiry of documents: `_exp` in a body, and `expiry()` of a sync function.
 
 use flatbed_flatten::json::Value;
 
-/// Up to so many seconds a number means from now on; beyond it is Unix time. 30 days.
+/// The largest number that is relative to now, in seconds: 30 days. Larger ones are Unix time.
 const RELATIVE_MAX_S: u64 = 30 * DAY_S;
 
-/// The last second that there is: 2106-02-07T06:28:15Z, of 32 bits, as in Sync Gateway.
+/// The last second: 2106-02-07T06:28:15Z, the largest of 32 bits, as in Sync Gateway.
 const LAST_S: u64 = u32::MAX as u64;
 
 const DAY_S: u64 = 86_400;
 
-/// The longest text that is looked at, in bytes.
+/// The longest text that is parsed, in bytes.
 const TEXT_MAX: usize = 100;
 
-/// When a document goes.
+/// The expiry of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
-    /// Never: nothing was said, null or 0.
+    /// Never: absent, null or 0.
     Never,
-    /// From this second of Unix time on nobody finds it. It may be past.
+    /// The document is hidden from this second of Unix time on, which may be in the past.
     At(u64),
 }
 
-/// What was said is no time.
+/// The value is not an expiry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidExpiry {
-    /// It is neither a number nor a date.
+    /// Neither a number nor a date.
     #[error("Invalid expiry: Unable to parse expiry {0} as either numeric or date expiry")]
     Form(String),
-    /// It is before 1970, or later than 32 bits of seconds can say.
+    /// Before 1970, or beyond 32 bits of seconds.
     #[error("Invalid expiry: Expiry value is not within valid range: {0}")]
     Range(String),
 }
 
 impl Expiry {
-    /// Reads a number, a number as text, or a date of RFC 3339. `now_s` is the present in Unix time.
+    /// Parses a number, a number as text, or a date of RFC 3339. `now_s` is the current Unix time.
     ///
     /// # Errors
-    /// [`InvalidExpiry`]: 400 of `_exp`; of `expiry()` it is as if nothing was said.
+    /// [`InvalidExpiry`]: a 400 for `_exp`; in `expiry()` such a value is ignored.
     pub fn parse(value: &Value<'_>, now_s: u64) -> Result<Expiry, InvalidExpiry> {
         match value {
             Value::Null => Ok(Expiry::Never),
@@ -52,9 +52,9 @@ impl Expiry {
         }
     }
 
-    /// `None`: the text is no number. A fraction is cut off.
+    /// Parses a number and truncates its fraction. `None`: the text is no number.
     fn of_number(text: &str, now_s: u64) -> Option<Result<Expiry, InvalidExpiry>> {
-        // What the parser of floating point takes besides, `inf` and `nan` among it, is no number here.
+        // Other texts that the parser of floating point accepts, such as `inf` and `nan`, are no numbers.
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte)) {
             return None;
         }
@@ -68,7 +68,7 @@ impl Expiry {
         })
     }
 
-    /// As a document shows it: a date of RFC 3339, in UTC.
+    /// Formats the expiry as a date of RFC 3339, in UTC.
     pub fn shown(self) -> Option<String> {
         let Expiry::At(seconds) = self else { return None };
         let (year, month, day) = date_of_day(seconds / DAY_S);
@@ -89,7 +89,7 @@ fn within(seconds: i64, text: &str) -> Result<Expiry, InvalidExpiry> {
     }
 }
 
-/// `2099-01-01T00:00:00.000+01:00`: seconds of Unix time, the fraction cut off.
+/// Parses `2099-01-01T00:00:00.000+01:00` to seconds of Unix time, without the fraction.
 fn seconds_of_date(text: &str) -> Option<i64> {
     let bytes = text.as_bytes();
     let mut rest = bytes;
@@ -144,7 +144,8 @@ fn days_of(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days since 1970-01-01, of the Gregorian calendar: years begin with March, so that the leap day is the last.
+/// Returns the days since 1970-01-01 in the Gregorian calendar. Years begin with March, so that the leap day is the
+/// last.
 fn day_of_date(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -163,7 +164,7 @@ fn date_of_day(day: u64) -> (u64, u64, u64) {
     (era * 400 + year_of_era + next, month, day)
 }
 
-/// What is stored, in seconds of Unix time.
+/// The stored value, in seconds of Unix time.
 impl From<Expiry> for Option<u64> {
     fn from(expiry: Expiry) -> Option<u64> {
         match expiry {

@@ -1,10 +1,11 @@
-//! The feed of a user: which row each document is in it ([`Held::row_of`]), and how the rows come out of the indexes of channels
+//! A user's feed: the row of a document in it ([`Held::row_of`]), and the merge of rows from the indexes of channels
 //! ([`Merge`]).
 //!
-//! A document is one row. Of a document that the user sees it is at the least place that one of its channels gives it: its own
-//! sequence, if the user had one of these channels before, else under the grant's. Of one that the user sees no more it is where
-//! the last of their channels lost it. Whoever has read up to a place has therefore seen what was before it: a row moves only
-//! to places behind all that has been committed.
+//! A document is one row. The row of a visible document is at the lowest position that one of its channels gives it:
+//! its own sequence if the user had that channel before, otherwise under the sequence of the grant. The row of a
+//! document that is no longer visible is at the sequence where the last of the user's channels lost it. A client that
+//! has read up to a position has therefore seen everything before it: a row only moves to positions after all commits
+//! so far.
 
 mod merge;
 
@@ -15,14 +16,15 @@ use crate::held::{Held, Periods};
 use crate::name::ALL;
 use crate::position::{Position, Stamp};
 
-/// Why there is a row.
+/// The reason for a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowKind {
-    /// A document that the user sees has changed, or came with a channel.
+    /// A visible document has changed, or became visible with a channel.
     Changed,
-    /// It has left the last of the user's channels.
+    /// The document has left the last of the user's channels.
     Removed,
-    /// The user has lost the last channel that it was in; or had, and it was gone when they were given that again.
+    /// The user has lost the document's last channel. Or the user had lost it and got it again, and the document was
+    /// gone by then.
     Revoked,
     /// The user's own record has changed.
     User,
@@ -31,64 +33,63 @@ pub enum RowKind {
 /// A row of a user's feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeedRow {
-    /// Where it stands; no two are at one place.
+    /// Its position, which is unique.
     pub position: Position,
-    /// Why it is there.
+    /// The reason for it.
     pub kind: RowKind,
-    /// The document's id; empty: the user's own record.
+    /// The document's id; empty for the user's own record.
     pub doc: String,
-    /// The winner, or of [`RowKind::Removed`] the one with which the document left.
+    /// The winning revision; for [`RowKind::Removed`] the one with which the document left.
     pub rev: String,
-    /// Whether that is a tombstone.
+    /// True if that is a tombstone.
     pub deleted: bool,
     /// The user's channels that the document left with this change, sorted.
     pub removed: Vec<String>,
 }
 
-/// A channel that a user had and has no more, or has again.
+/// A channel that a user has lost, and may have again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// Which.
+    /// Its name.
     pub channel: String,
-    /// When it was had, each time that is remembered and has ended.
+    /// The remembered periods that have ended.
     pub had: Periods,
-    /// With which change it was lost, the last time.
+    /// The change with which it was last lost.
     pub at: Stamp,
 }
 
-/// What a feed is asked for.
+/// The parameters of a feed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FeedScope {
-    /// What the user has, as far as the feed is about it.
+    /// The user's channels, as far as the feed covers them.
     pub held: Held,
-    /// Whether they want to hear of what they have lost ([`Held::lost`]).
+    /// True if the feed has rows of lost documents ([`Held::lost`]).
     pub revocations: bool,
-    /// The change of the user's own record, where that is a row.
+    /// The change of the user's own record, if it is a row.
     pub user: Option<Stamp>,
-    /// Without deletions, and without documents that are seen no more.
+    /// Without deletions and removed documents.
     pub active_only: bool,
 }
 
 impl FeedScope {
-    /// What the user has lost, where they want to hear of it.
+    /// The lost channels, if the feed has rows of them.
     pub fn lost(&self) -> &[Lost] {
         if self.revocations { self.held.lost() } else { &[] }
     }
 
-    /// The same of one channel.
     fn lost_channel(&self, channel: &str) -> Option<&Lost> {
         self.held.lost_channel(channel).filter(|_| self.revocations)
     }
 
-    /// Whether a row is left out.
+    /// True if the row belongs to the feed.
     fn passes(&self, row: &FeedRow) -> bool {
         !self.active_only || !matches!(row.kind, RowKind::Changed | RowKind::Removed) || is_active(row)
     }
 
-    /// The row that a document is.
+    /// Returns the row of a document.
     pub fn row_of(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
         let row = self.held.row_of(doc, state).or_else(|| self.revoked(doc, state, Of::Known))?;
-        // Of what is seen no more, the last that happened.
+        // Of several rows of a document that is not visible the last one counts.
         let row = match row.kind {
             RowKind::Removed => {
                 let revoked = self.revoked(doc, state, Of::Known);
@@ -99,64 +100,65 @@ impl FeedScope {
         self.passes(&row).then_some(row)
     }
 
-    /// The row of a document that is not seen, also where it tells of what it came to behind the loss of its channel, and it is not
-    /// known that it was there before.
+    /// Returns the row of a document that is not visible, even if it is not known to have been in the channel before
+    /// the loss, so that the row tells of a later change.
     fn lost_row_of(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
         let row = self.revoked(doc, state, Of::Any).filter(|_| self.held.row_of(doc, state).is_none())?;
         self.passes(&row).then_some(row)
     }
 
-    /// Since when the user has a channel again that was lost.
+    /// The change with which the user got a lost channel again.
     fn given_again(&self, channel: &str) -> Option<Stamp> {
         let lost = self.lost_channel(channel)?;
         self.held.since(channel).filter(|since| *since > lost.at)
     }
 
-    /// The row of a document that is not seen, because of a channel that was lost.
+    /// Returns the row of a document that is not visible because of a lost channel.
     fn revoked(&self, doc: &str, state: &DocumentState, rows: Of) -> Option<FeedRow> {
-        // Somebody may have lost thousands, and a document is in few.
+        // A user may have lost thousands of channels, while a document is in few.
         let names = state.channels.iter().chain(state.left.keys()).map(String::as_str).chain([ALL]);
         let places = names.filter_map(|name| self.lost_channel(name)).filter_map(|lost| {
             let is_in = lost.channel == ALL || state.channels.contains(&lost.channel);
             let left = if is_in { None } else { Some(state.left.get(&lost.channel)?) };
             let of = left.map_or(state.seq, |left| left.seq);
             let at = match self.given_again(&lost.channel) {
-                // What has gone since it was lost does not come with it.
+                // A document that left the channel after the loss does not return with it.
                 Some(again) => Some(again).filter(|again| of <= *again)?,
                 None if self.held.since(&lost.channel).is_some() => return None,
                 None => lost.at,
             };
-            // Who had the channel while the document was in it may have the document. How far they have read says nothing: perhaps
-            // they had not read of what happened to it when they lost the channel, and have read on since.
+            // A user who had the channel while the document was in it may have a copy. The position of the reader
+            // proves nothing: the user may not have read the document's last change at the loss, and have read on
+            // since.
             let may_have = lost.may_have(state) || rows == Of::Any && (is_in || lost.is_before(of));
             may_have.then(|| Position::within(at, of))
         });
         let position = places.max()?;
         let (doc, rev) = (doc.to_owned(), state.rev.clone());
-        // What has become of it behind the loss is not for them.
+        // The user must not learn of a deletion after the loss.
         let deleted = state.deleted && position.of.is_none_or(|of| of <= position.at);
         Some(FeedRow { position, kind: RowKind::Revoked, doc, rev, deleted, removed: Vec::new() })
     }
 }
 
-/// Which documents of a lost channel the feed still speaks of.
+/// The documents of a lost channel that the feed covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Of {
-    /// Those of which it is known that they were there when the channel was lost. Of others they may not know: so they keep what they
-    /// have of them.
+    /// Documents that are known to have been in the channel at the loss. The client may not have the others, so they
+    /// get no row and a client that has a copy keeps it.
     Known,
-    /// All that are or were in it.
+    /// All documents that are or were in the channel.
     Any,
 }
 
 impl Lost {
-    /// Whether the document was in the channel while that was had.
+    /// Returns whether the document was in the channel during a period of it.
     fn may_have(&self, state: &DocumentState) -> bool {
         if self.channel == ALL {
             return self.had.overlap(state.known_since(), None);
         }
         let now = match state.left.get(&self.channel) {
-            // Of one of which nobody knows since when it was there, it was just before it left.
+            // If the entry is unknown, the document was there at least just before it left.
             Some(left) => self.had.overlap(left.since.unwrap_or(left.seq.before()), Some(left.seq)),
             None => self.had.overlap(state.since.get(&self.channel).copied().unwrap_or(state.seq), None),
         };
@@ -164,14 +166,14 @@ impl Lost {
         now || before().any(|stay| self.had.overlap(stay.from, stay.until))
     }
 
-    /// Whether the channel was given before that, the first time that is remembered.
+    /// Returns whether the first remembered grant of the channel was before `stamp`.
     fn is_before(&self, stamp: Stamp) -> bool {
         self.had.all().first().is_some_and(|first| first.from < stamp)
     }
 }
 
 impl DocumentState {
-    /// Since when at the latest there is the document.
+    /// The latest time at which the document can have been created.
     fn known_since(&self) -> Stamp {
         let since = self.since.values().copied().chain(self.left.values().filter_map(|left| left.since));
         let earlier = self.earlier.values().filter_map(|stays| stays.all().first()).map(|stay| stay.from);
@@ -184,17 +186,17 @@ fn is_active(row: &FeedRow) -> bool {
 }
 
 impl Held {
-    /// Where a document with these channels stands, if it is seen: at the least place that one of them gives it.
+    /// The position of a visible document with these channels: the lowest that one of them gives it.
     pub(crate) fn place<'a>(&self, channels: impl IntoIterator<Item = &'a str>, seq: Stamp) -> Option<Position> {
         let channels = channels.into_iter().chain([ALL]);
         channels.filter_map(|channel| Some(Position::held_since(self.since(channel)?, seq))).min()
     }
 
-    /// The row that a document is in a feed of these channels.
+    /// Returns the row of a document in a feed of these channels.
     pub fn row_of(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
         let doc = doc.to_owned();
         let seen = self.place(state.channels.iter().map(String::as_str), state.seq);
-        // What came with a channel has no tombstones.
+        // Tombstones do not come with a grant.
         let seen = seen.filter(|position| !state.deleted || position.of.is_none());
         if let Some(position) = seen {
             let removed = if position.of.is_none() { self.left_at(state, state.seq) } else { Vec::new() };
@@ -216,7 +218,7 @@ impl Held {
         self.left_since(state).filter(|(_, left)| left.seq == seq).map(|(channel, _)| channel.to_owned()).collect()
     }
 
-    /// What a document has left since that was given, by name: nothing leaves all documents.
+    /// The channels that the document has left since they were granted, by name. No document leaves `*`.
     fn left_since<'a>(&self, state: &'a DocumentState) -> impl Iterator<Item = (&'a str, &'a Left)> {
         let left = state.left.iter().map(|(channel, left)| (&**channel, left)).filter(|(channel, _)| *channel != ALL);
         left.filter(|(channel, left)| self.since(channel).is_some_and(|since| left.seq > since))

@@ -1,4 +1,4 @@
-//! The channels that a user has.
+//! The channels of a user.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,55 +7,55 @@ use crate::name::{ALL, EVERYONE};
 use crate::position::Stamp;
 use crate::routing::Given;
 
-/// Channels that a user has at most, and roles a tenth of them: those that were given first count, and no others.
+/// The most channels of a user, and ten times the most roles; the earliest grants count.
 pub const HELD_MAX: usize = 10_000;
 
-/// Periods of one thing that are kept: older ones are forgotten, and what was had then as if it had not been.
+/// The most periods of one grant that are kept. Older ones are forgotten, as if they had not existed.
 pub const PERIODS_MAX: usize = 8;
 
-/// Periods in which a channel was had, in whatever ways, that are kept of one that was lost: the newest.
+/// The most ended periods, over all grants, that are kept of a lost channel: the newest.
 const ENDED_MAX: usize = 4 * PERIODS_MAX;
 
-/// For how long somebody had something.
+/// A period in which a grant was held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Period {
-    /// With which change it was given.
+    /// The change that granted it.
     pub from: Stamp,
-    /// With which it was taken; `None`: they have it.
+    /// The change that revoked it; `None`: it is held.
     pub until: Option<Stamp>,
 }
 
-/// Something that a user or role was given itself, by an administrator or a document, and when.
+/// A direct grant to a user or role, by an administrator or a document, with its periods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnRow {
-    /// What.
+    /// The granted channel or role.
     pub what: Given,
-    /// When.
+    /// Its periods.
     pub periods: Periods,
 }
 
-/// When somebody had something, the oldest period first: each begins behind the end of the one before it.
+/// The periods of a grant, the oldest first. Each begins after the end of the one before.
 ///
-/// Of several grants of one thing the period is that of all of them: from the first to the end of the last.
+/// Overlapping grants of one thing make one period, from the first grant to the last revocation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Periods(Vec<Period>);
 
-/// What a role gives.
+/// The grants of a role.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RoleRows {
-    /// When there was the role.
+    /// The periods in which the role existed.
     pub exists: Periods,
-    /// The channels that it was given.
+    /// The channels of the role.
     pub channels: Vec<(String, Periods)>,
 }
 
 impl Periods {
-    /// Since this change, and still.
+    /// One open period since this change.
     pub fn since(from: Stamp) -> Periods {
         Periods(vec![Period { from, until: None }])
     }
 
-    /// From what is stored: the newest [`PERIODS_MAX`] of what may be in any order, periods that meet as one.
+    /// Creates periods from stored ones in any order: merges those that meet, and keeps the newest [`PERIODS_MAX`].
     pub fn new(mut periods: Vec<Period>) -> Periods {
         periods.retain(|period| period.until.is_none_or(|until| until > period.from));
         periods.sort_by_key(|period| period.from);
@@ -71,22 +71,22 @@ impl Periods {
         Periods(merged)
     }
 
-    /// One by one.
+    /// The periods, the oldest first.
     pub fn all(&self) -> &[Period] {
         &self.0
     }
 
-    /// Since when they have it, if they do.
+    /// The beginning of the open period, if any.
     pub fn open(&self) -> Option<Stamp> {
         self.0.last().filter(|period| period.until.is_none()).map(|period| period.from)
     }
 
-    /// When they lost it the last time, whether they have it again or not.
+    /// The last revocation, even if there is an open period now.
     pub fn lost(&self) -> Option<Stamp> {
         self.0.iter().rev().find_map(|period| period.until)
     }
 
-    /// They are given it, if they have it not.
+    /// Opens a period at `at`, unless one is open.
     #[must_use]
     pub fn given(mut self, at: Stamp) -> Periods {
         if self.open().is_none() {
@@ -96,7 +96,7 @@ impl Periods {
         self
     }
 
-    /// With a period behind all others, which has ended.
+    /// Adds an ended period after all others.
     #[must_use]
     pub fn and_from(mut self, from: Stamp, until: Stamp) -> Periods {
         self.0.push(Period { from, until: Some(until) });
@@ -104,21 +104,21 @@ impl Periods {
         self
     }
 
-    /// Those that have ended, [`ENDED_MAX`] of them at most.
+    /// The ended periods, at most [`ENDED_MAX`] of them.
     fn ended(&self) -> Periods {
         let ended = self.0.iter().filter(|period| period.until.is_some());
         let many = ended.clone().count().saturating_sub(ENDED_MAX);
         Periods(ended.skip(many).copied().collect())
     }
 
-    /// Whether it was had at any time from one change until another; `None`: until now. What is given with a change is had with it,
-    /// and what is taken with a change is not.
+    /// Returns whether any period overlaps the range from one change up to another (`None`: up to now). A period
+    /// includes the change that grants and excludes the change that revokes.
     pub fn overlap(&self, from: Stamp, until: Option<Stamp>) -> bool {
         let is_before = |from: Stamp, until: Option<Stamp>| until.is_none_or(|until| from < until);
         self.0.iter().any(|period| is_before(period.from, until) && is_before(from, period.until))
     }
 
-    /// It is taken from them, if they have it.
+    /// Ends the open period, if any, at `at`.
     #[must_use]
     pub fn taken(mut self, at: Stamp) -> Periods {
         if let Some(last @ Period { until: None, .. }) = self.0.last_mut() {
@@ -132,7 +132,7 @@ impl Periods {
         self.0.drain(..many);
     }
 
-    /// When both were had.
+    /// The intersection.
     fn and(&self, other: &Periods) -> Periods {
         let mut both = Vec::new();
         for one in &self.0 {
@@ -144,48 +144,49 @@ impl Periods {
         Periods::new(both)
     }
 
-    /// When either was had.
+    /// The union.
     fn or(self, other: Periods) -> Periods {
         Periods::new(self.0.into_iter().chain(other.0).collect())
     }
 }
 
-/// The channels that somebody has, each with the sequence since which they do, and their roles.
+/// The channels of a user, each with the sequence since which it is held, and the roles.
 ///
-/// A channel may be had in several ways, given by an administrator, by documents, through roles; through a role it is had while there
-/// is the role, the user is in it and it has the channel. What counts is since when it is had without a break, in whatever ways: so
-/// no sequence ever becomes another one but by a loss, and whoever has read the feed up to a sequence has seen what their channels
-/// had then. (Sync Gateway takes the earliest grant that is left, and replays the channel when the first of two goes. What was
-/// deleted between the two is then never told.)
+/// A channel may be held in several ways: granted by an administrator, by documents, or through roles. It is held
+/// through a role while the role exists, has the channel, and contains the user. The relevant sequence is the one
+/// since which the channel is held without a break in any way. So that sequence changes only by a loss, and a client
+/// that has read the feed up to a sequence has seen the content of its channels at that time. (Sync Gateway takes the
+/// earliest remaining grant and replays the channel when the first of two is revoked. It never reports documents that
+/// were deleted between the two grants.)
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
     channels: BTreeMap<String, Stamp>,
     own: BTreeMap<String, Stamp>,
     roles: BTreeMap<String, Stamp>,
-    /// By name, each once.
+    /// Sorted by name, without duplicates.
     lost: Vec<Lost>,
     cut: usize,
 }
 
 impl Held {
-    /// Nothing, not even what is everybody's: of a user who is disabled.
+    /// No channels, not even the public one: for a disabled user.
     pub fn nothing() -> Held {
         Held::default()
     }
 
-    /// What everybody has.
+    /// The public channel only.
     pub fn everybody() -> Held {
         Held::since_ever([EVERYONE])
     }
 
-    /// These channels, since ever: of a feed that an administrator asks for by channels.
+    /// These channels since the beginning: for an administrator's feed of channels.
     pub fn since_ever<'a>(channels: impl IntoIterator<Item = &'a str>) -> Held {
         let channels: BTreeMap<_, _> = channels.into_iter().map(|name| (name.to_owned(), Stamp::ZERO)).collect();
         Held { own: channels.clone(), channels, ..Held::default() }
     }
 
-    /// What a user has by these rows, each thing once, and by those of roles. `role`: what a role gives; `None`: there is none of the
-    /// name, nor was there.
+    /// Computes the channels of a user from direct grants, without duplicates, and from roles. `role` returns the
+    /// grants of a role; `None`: the role does not exist and never did.
     pub fn of(rows: impl IntoIterator<Item = OwnRow>, role: impl Fn(&str) -> Option<RoleRows>) -> Held {
         let mut own = BTreeMap::from([(EVERYONE.to_owned(), Periods::since(Stamp::ZERO))]);
         let mut roles = BTreeMap::new();
@@ -215,48 +216,47 @@ impl Held {
         Held { channels: open(channels), own: open(own), roles: open(roles), lost, cut }
     }
 
-    /// All channels by name, those of roles among them.
+    /// All channels by name, with those of roles.
     pub fn channels(&self) -> impl Iterator<Item = (&str, Stamp)> {
         self.channels.iter().map(|(name, since)| (&**name, *since))
     }
 
-    /// Those that are the user's own: what a session shows.
+    /// The directly granted channels, which a session shows.
     pub fn own(&self) -> impl Iterator<Item = (&str, Stamp)> {
         self.own.iter().map(|(name, since)| (&**name, *since))
     }
 
-    /// Roles by name, whether they exist or not.
+    /// The roles by name, existing or not.
     pub fn roles(&self) -> impl Iterator<Item = (&str, Stamp)> {
         self.roles.iter().map(|(name, since)| (&**name, *since))
     }
 
-    /// Channels that were lost, as far as that is remembered, by name and each once; some of them may be had again.
+    /// The remembered lost channels by name, without duplicates. Some of them may be held again.
     pub fn lost(&self) -> &[Lost] {
         &self.lost
     }
 
-    /// The same of one channel.
     pub(crate) fn lost_channel(&self, channel: &str) -> Option<&Lost> {
-        // They are in the order of their names.
+        // They are sorted by name.
         self.lost.binary_search_by(|lost| (*lost.channel).cmp(channel)).ok().and_then(|at| self.lost.get(at))
     }
 
-    /// Since when a channel of this name is held; not that all documents are seen.
+    /// The sequence since which a channel of this name is held. Ignores `*`.
     pub fn since(&self, channel: &str) -> Option<Stamp> {
         self.channels.get(channel).copied()
     }
 
-    /// Whether all documents are seen.
+    /// True if all documents are visible.
     pub fn has_all(&self) -> bool {
         self.channels.contains_key(ALL)
     }
 
-    /// How many channels and roles are more than count.
+    /// The number of channels and roles beyond the limits.
     pub fn cut(&self) -> usize {
         self.cut
     }
 
-    /// What is left of these for who asks for some channels by name: `*` means all that they have.
+    /// Restricts the channels to these names, for a feed of channels; `*` means all that are held.
     #[must_use]
     pub fn only<'a>(&self, channels: impl IntoIterator<Item = &'a str>) -> Held {
         let (mut found, mut lost) = (BTreeMap::new(), Vec::new());
@@ -266,7 +266,7 @@ impl Held {
         }
         let of_all = self.periods(ALL);
         for name in asked {
-            // Who has all has each: so it is had without a break where either begins before the other has ended.
+            // `*` includes each channel, so a channel is held without a break while either period continues.
             let periods = self.periods(name).or(of_all.clone());
             found.extend(periods.open().map(|since| (name.to_owned(), since)));
             let was_lost = |at| Lost { channel: name.to_owned(), had: periods.ended(), at };
@@ -275,7 +275,7 @@ impl Held {
         Held { channels: found.clone(), own: found, lost, ..self.clone() }
     }
 
-    /// When a channel of this name was had, and since when it is, as far as that is remembered.
+    /// The remembered periods of a channel of this name.
     fn periods(&self, channel: &str) -> Periods {
         let ended = self.lost_channel(channel).map(|lost| lost.had.clone()).unwrap_or_default();
         ended.or(self.since(channel).map(Periods::since).unwrap_or_default())
@@ -287,12 +287,12 @@ fn also(among: &mut BTreeMap<String, Periods>, name: String, periods: Periods) {
     *known = std::mem::take(known).or(periods);
 }
 
-/// Takes away what is more than counts, what was given last first, and says how much that was.
+/// Removes entries beyond the limit, the latest grants first, and returns their number.
 fn keep_first(among: &mut BTreeMap<String, Periods>, max: usize) -> usize {
     let cut = among.len().saturating_sub(max);
     if cut > 0 {
         let mut all: Vec<_> = std::mem::take(among).into_iter().collect();
-        // What is no more counts less than all that is.
+        // Ended grants are removed before open ones.
         let first = |periods: &Periods| periods.open().map_or((1, Stamp::ZERO), |from| (0, from));
         all.sort_by(|(a, a_periods), (b, b_periods)| (first(a_periods), a).cmp(&(first(b_periods), b)));
         all.truncate(max);

@@ -1,13 +1,13 @@
-//! Channels: which documents of a database a user sees, and in which order a feed tells of them. Pure: no keys, no I/O, no
-//! clock. What lies where, who reads and writes it: design/channels.md.
+//! Channels: the documents of a database that a user sees, and the order of their rows in a feed. Pure: no keys, no
+//! I/O, no clock. design/channels.md describes storage.
 //!
-//! - [`Routing`]: what a sync function says of a revision; [`moves`] is what the change from one to another does to a
-//!   channel's index and to what is kept of the document.
+//! - [`Routing`]: the output of a sync function for a revision; [`moves`]: the effect of a change on the indexes of
+//!   channels and on the state that is kept of the document.
 //! - [`User`] and [`Role`] bodies as Sync Gateway's REST API has them: [`PrincipalUpdate`], [`PrincipalShown`].
-//! - [`Held`]: the channels that a user has, each since when, and what follows from them: what is seen of a revision
-//!   ([`Sight`]), which row of a feed a document is ([`Held::row_of`]).
-//! - [`Merge`]: the feed of a user, put together from the indexes of channels.
-//! - [`Expiry`], [`require`]: what `_exp` and the requirements of a sync function mean.
+//! - [`Held`]: the channels of a user with their sequences, and what follows from them: the visible part of a
+//!   revision ([`Sight`]) and a document's row in a feed ([`Held::row_of`]).
+//! - [`Merge`]: the merge of a user's feed from the indexes of channels.
+//! - [`Expiry`], [`require`]: the meaning of `_exp` and of a sync function's requirements.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 

@@ -1,37 +1,34 @@
 //! Names of channels, users and roles.
 //!
-//! Which names Sync Gateway takes: `tests/sync-gateway/` has the recorded answers.
+//! The allowed names are Sync Gateway's, as recorded in `tests/sync-gateway/`.
 
-/// The channel whose documents everybody sees who reads in the database at all.
+/// The public channel: every user of the database sees its documents.
 pub const EVERYONE: &str = "!";
 
-/// Of a user: all documents. Of a document it is a channel like others, which only those see who have all.
+/// For a user: all documents. For a document: a channel that only users with all channels see.
 pub const ALL: &str = "*";
 
-/// What is put before the name of a role where it could be a user's.
+/// The prefix of a role's name where a user's name could stand.
 pub const ROLE_PREFIX: &str = "role:";
 
-/// What administrators call the user who gives no name; within, the name is empty.
+/// The name of the guest for administrators; internally the guest's name is empty.
 pub const GUEST: &str = "GUEST";
 
-/// The longest name of a channel, in bytes of UTF-8: it stands in keys, beside a document's id of 2,048 bytes.
+/// The longest name of a channel, in bytes of UTF-8: it is part of keys, beside a document's id of up to 2,048 bytes.
 pub const CHANNEL_BYTES_MAX: usize = 1_000;
 
-/// The longest name of a user or role, in bytes. Sync Gateway's, whose keys have 250.
+/// The longest name of a user or role, in bytes. It is Sync Gateway's, whose keys have 250.
 pub const PRINCIPAL_BYTES_MAX: usize = 239;
 
-/// How much of a name that is refused is said, in characters.
+/// The longest part of a refused name in an error, in characters.
 const SAID_MAX: usize = 100;
 
-/// A channel cannot be called so.
+/// The name is not allowed for a channel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Illegal channel name {}", quoted(.0))]
 pub struct IllegalChannel(pub String);
 
-/// Whether a channel may be called so: not empty, without a comma, not too long. Everything else may be in it.
-///
-/// # Errors
-/// [`IllegalChannel`]
+/// Checks a channel's name: it must not be empty, contain a comma, or be too long.
 pub fn check_channel(name: &str) -> Result<(), IllegalChannel> {
     if name.is_empty() || name.contains(',') || name.len() > CHANNEL_BYTES_MAX {
         return Err(IllegalChannel(cut(name)));
@@ -39,19 +36,19 @@ pub fn check_channel(name: &str) -> Result<(), IllegalChannel> {
     Ok(())
 }
 
-/// Whether a user or role may be called so: letters and digits of ASCII, `_`, `-`, `+`, `.`, `@` and `%`. The empty name is the
-/// guest's.
+/// True for an allowed name of a user or role: ASCII letters and digits, `_`, `-`, `+`, `.`, `@` and `%`. The empty
+/// name is the guest's.
 pub fn is_principal(name: &str) -> bool {
     name.len() <= PRINCIPAL_BYTES_MAX
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-+.@%".contains(&byte))
 }
 
-/// The beginning of a text that a stranger has chosen.
+/// Returns the beginning of a text from a client.
 pub(crate) fn cut(text: &str) -> String {
     text.chars().take(SAID_MAX).collect()
 }
 
-/// In quotation marks, on one line.
+/// Quotes a text on one line.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

@@ -1,25 +1,25 @@
-//! Where a feed stands.
+//! Positions in feeds.
 
 use std::cmp::Ordering;
 use std::fmt;
 
-/// Which commit, within an incarnation of a database: a versionstamp and a user version, which sort as they were committed.
+/// A commit in an incarnation of a database: a versionstamp and a user version, which sort in the order of commits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Stamp(pub [u8; 12]);
 
 impl Stamp {
-    /// Before the first.
+    /// Before the first commit.
     pub const ZERO: Stamp = Stamp([0; 12]);
 
-    /// Behind the last.
+    /// After the last commit.
     pub const MAX: Stamp = Stamp([0xff; 12]);
 
-    /// The last that may stand before this one.
+    /// The stamp just before this one.
     pub(crate) fn before(self) -> Stamp {
         Stamp::of_u128(self.u128().saturating_sub(1))
     }
 
-    /// The first that may stand behind this one.
+    /// The stamp just after this one.
     pub(crate) fn behind(self) -> Stamp {
         Stamp::of_u128(self.u128().saturating_add(1))
     }
@@ -33,7 +33,7 @@ impl Stamp {
         Stamp(bytes)
     }
 
-    /// A number as one: for tests, and for what has no versionstamps.
+    /// A stamp from a number, for tests and for stores without versionstamps.
     pub const fn of(number: u64) -> Stamp {
         let [a, b, c, d, e, f, g, h] = number.to_be_bytes();
         Stamp([a, b, c, d, e, f, g, h, 0, 0, 0, 0])
@@ -46,15 +46,15 @@ impl fmt::Debug for Stamp {
     }
 }
 
-/// A place in a user's feed. Rows come in this order.
+/// A position in a user's feed. Rows are sorted by it.
 ///
-/// Most are a sequence alone. What a channel had when the user was given it comes under the sequence of the grant, in the order
-/// in which it was committed, before what has that sequence itself: `G:n` before `G`.
+/// Most positions are a sequence alone. The documents that a channel has when it is granted come under the sequence
+/// of the grant, in the order of their commits, before the rows of that sequence itself: `G:n` before `G`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Position {
-    /// The sequence, or that of the grant or loss because of which the row comes.
+    /// The sequence, or that of the grant or loss that caused the row.
     pub at: Stamp,
-    /// The row's own.
+    /// The row's own sequence, inside a grant or loss.
     pub of: Option<Stamp>,
 }
 
@@ -62,23 +62,23 @@ impl Position {
     /// Before the first row.
     pub const BEGIN: Position = Position { at: Stamp::ZERO, of: None };
 
-    /// At a sequence.
+    /// The position of a sequence.
     pub const fn at(at: Stamp) -> Position {
         Position { at, of: None }
     }
 
-    /// Within what comes because of a grant or a loss.
+    /// A position inside the rows of a grant or loss.
     pub const fn within(at: Stamp, of: Stamp) -> Position {
         Position { at, of: Some(of) }
     }
 
-    /// Where a row of a channel stands for who has the channel since then. The document that gives the channel, and is in it,
-    /// stands at its own sequence.
+    /// The position of a channel's row for a user who holds the channel since `since`. A document that grants the
+    /// channel and is in it has its own sequence as its position.
     pub fn held_since(since: Stamp, row: Stamp) -> Position {
         if row >= since { Position::at(row) } else { Position::within(since, row) }
     }
 
-    /// Its text, each sequence as `show` writes it.
+    /// Formats the position, with `show` for each sequence.
     pub fn text(&self, show: impl Fn(Stamp) -> String) -> String {
         match self.of {
             None => show(self.at),
@@ -86,8 +86,8 @@ impl Position {
         }
     }
 
-    /// Reads what [`Position::text`] has written. Sync Gateway's forms with three parts, which say that one of its caches was
-    /// behind, mean nothing here.
+    /// Parses the result of [`Position::text`]. Sync Gateway's forms with three parts, which describe a lag of its
+    /// caches, are not supported.
     pub fn parse(text: &str, read: impl Fn(&str) -> Option<Stamp>) -> Option<Position> {
         match text.split_once(':') {
             None => Some(Position::at(read(text)?)),

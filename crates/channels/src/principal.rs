@@ -1,7 +1,6 @@
-//! Users and roles of a database, as Sync Gateway's REST API for administrators has them: JSON in, JSON out, and what is refused in
-//! which words.
+//! Users and roles of a database in Sync Gateway's REST API for administrators: JSON input and output, and refusals.
 //!
-//! The rules are those that `tests/sync-gateway/` has recorded. Checks come in the order in which Sync Gateway makes them.
+//! The rules are those recorded in `tests/sync-gateway/`, checked in Sync Gateway's order.
 
 use std::collections::BTreeSet;
 
@@ -10,22 +9,22 @@ use flatbed_flatten::json::{Limits, Object, Value, parse};
 use crate::held::Held;
 use crate::name::{GUEST, IllegalChannel, check_channel, cut, is_principal, quoted};
 
-/// Channels that an administrator may give a user or a role.
+/// The most channels that an administrator may grant to a user or a role.
 pub const ADMIN_CHANNELS_MAX: usize = 1_000;
 
-/// Roles that an administrator may put a user in.
+/// The most roles that an administrator may grant to a user.
 pub const ADMIN_ROLES_MAX: usize = 100;
 
 /// The shortest password, in characters.
 const PASSWORD_MIN: usize = 3;
 
-/// The longest, in bytes.
+/// The longest password, in bytes.
 const PASSWORD_BYTES_MAX: usize = 1_000;
 
-/// The longest address, in bytes.
+/// The longest email address, in bytes.
 const EMAIL_BYTES_MAX: usize = 254;
 
-/// What is changed.
+/// The type of a principal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A user.
@@ -34,16 +33,16 @@ pub enum Kind {
     Role,
 }
 
-/// How it is asked for.
+/// The type of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request<'a> {
     /// `PUT` of this name.
     Put(&'a str),
-    /// `POST`: the name stands in the body, and there must be nobody of it.
+    /// `POST`: the name is in the body and must be new.
     Post,
 }
 
-/// A body as it was sent. Members that mean nothing are passed over.
+/// The body of a request. Unknown members are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PrincipalUpdate {
     name: Option<String>,
@@ -54,76 +53,76 @@ pub struct PrincipalUpdate {
     admin_roles: BTreeSet<String>,
 }
 
-/// A user, as an administrator wants them to be. It replaces all that an administrator has said of them before but the password.
+/// A user as an administrator defines it. It replaces all earlier settings of administrators except for the password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// The guest's is empty.
+    /// The name; empty for the guest.
     pub name: String,
-    /// Another password than before; what there is stays where there is none.
+    /// The new password; `None` keeps the current one.
     pub password: Option<String>,
-    /// An address; empty: none.
+    /// The email address, or empty.
     pub email: String,
-    /// Whether they are kept out.
+    /// True if the user is locked out.
     pub disabled: bool,
-    /// Channels.
+    /// The granted channels.
     pub admin_channels: BTreeSet<String>,
-    /// Roles, whether they exist or not.
+    /// The granted roles, existing or not.
     pub admin_roles: BTreeSet<String>,
 }
 
-/// A role, as an administrator wants it to be.
+/// A role as an administrator defines it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {
-    /// Without a prefix.
+    /// The name without a prefix.
     pub name: String,
-    /// Channels.
+    /// The granted channels.
     pub admin_channels: BTreeSet<String>,
 }
 
-/// Why a body is refused.
+/// The reason why a body is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPrincipal {
-    /// It is no JSON, or a member is of another kind.
+    /// Invalid JSON, or a member of a wrong type.
     #[error("Invalid JSON: {0}")]
     Json(String),
     /// `POST` without a name.
     #[error("Missing name property")]
     MissingName,
-    /// The name in the body is another one than that of the path.
+    /// The name in the body differs from that in the path.
     #[error("Name mismatch (can't change name)")]
     OtherName,
-    /// `POST` of somebody that there is.
+    /// `POST` of an existing name.
     #[error("Already exists")]
     Exists,
-    /// A new user without a password, or an empty one.
+    /// A new user without a password, or with an empty one.
     #[error("Empty passwords are not allowed ")]
     EmptyPassword,
     /// A password of one or two characters.
     #[error("Passwords must be at least three 3 characters")]
     ShortPassword,
-    /// Nobody can be called so.
+    /// An invalid name of a user or role.
     #[error("Invalid name {}", quoted(.0))]
     Name(String),
-    /// A channel cannot.
+    /// An invalid name of a channel.
     #[error(transparent)]
     Channel(#[from] IllegalChannel),
-    /// Nor a role.
+    /// An invalid name of a granted role.
     #[error("Invalid role name {}", quoted(.0))]
     Role(String),
-    /// More than may be kept, or looked at.
+    /// More than the limits allow.
     #[error("Too many or too long: {0}")]
     TooMuch(&'static str),
 }
 
 impl InvalidPrincipal {
-    /// The status that it is answered with.
+    /// The status of the answer.
     pub fn status(&self) -> u16 {
         if *self == InvalidPrincipal::Exists { 409 } else { 400 }
     }
 }
 
 impl PrincipalUpdate {
-    /// Reads a body.
+    /// Parses a body.
     ///
     /// # Errors
     /// [`InvalidPrincipal::Json`], [`InvalidPrincipal::TooMuch`]
@@ -163,7 +162,7 @@ impl PrincipalUpdate {
         })
     }
 
-    /// Whom it is about, as they are called within: to look whether there is somebody of the name. There always is a guest.
+    /// Returns the internal name of the principal, for a lookup of an existing one. The guest always exists.
     ///
     /// # Errors
     /// [`InvalidPrincipal::MissingName`], [`InvalidPrincipal::OtherName`]
@@ -177,11 +176,9 @@ impl PrincipalUpdate {
         Ok(if kind == Kind::User && name == GUEST { String::new() } else { name.to_owned() })
     }
 
-    /// The user that it makes. `exists`: there is one of the name; of the guest always. `wants_password`: without one nobody is made, as
-    /// opposed to an account of the server that is only given channels here.
-    ///
-    /// # Errors
-    /// [`InvalidPrincipal`]
+    /// Returns the user that the request defines. `exists`: a user of the name exists; true for the guest.
+    /// `wants_password`: a new user needs a password; false for an account of the server that only gets channels
+    /// here.
     pub fn user(self, request: Request<'_>, exists: bool, wants_password: bool) -> Result<User, InvalidPrincipal> {
         let name = self.name(request, Kind::User)?;
         let exists = exists || name.is_empty();
@@ -200,19 +197,16 @@ impl PrincipalUpdate {
         if let Some(role) = self.admin_roles.iter().find(|role| !is_principal(role)) {
             return Err(InvalidPrincipal::Role(cut(role)));
         }
-        // As recorded: what is no address is passed over, and so is an empty role.
+        // As recorded: an invalid address and an empty role are ignored.
         let email = if is_email(&self.email) { self.email } else { String::new() };
         let admin_roles = self.admin_roles.into_iter().filter(|role| !role.is_empty()).collect();
         let PrincipalUpdate { password, disabled, admin_channels, .. } = self;
-        // The guest signs in with nothing.
+        // The guest has no password.
         let password = password.filter(|_| !name.is_empty());
         Ok(User { name, password, email, disabled, admin_channels, admin_roles })
     }
 
-    /// The role that it makes.
-    ///
-    /// # Errors
-    /// [`InvalidPrincipal`]
+    /// Returns the role that the request defines.
     pub fn role(self, request: Request<'_>, exists: bool) -> Result<Role, InvalidPrincipal> {
         let name = self.name(request, Kind::Role)?;
         if exists && request == Request::Post {
@@ -231,7 +225,7 @@ fn check_name(name: &str) -> Result<(), InvalidPrincipal> {
     if is_principal(name) { Ok(()) } else { Err(InvalidPrincipal::Name(cut(name))) }
 }
 
-/// Something of an address's form: `name@host`.
+/// Returns whether a text has roughly the form of an address: `name@host`.
 fn is_email(text: &str) -> bool {
     let is_of = |text: &str, also: &[u8]| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || also.contains(&byte));
     let Some((name, host)) = text.split_once('@') else { return false };
@@ -243,32 +237,32 @@ fn is_email(text: &str) -> bool {
         && !host.starts_with(['-', '.'])
 }
 
-/// A user or a role as it is shown.
+/// The output for a user or a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrincipalShown<'a> {
     /// The name; the guest's is empty.
     pub name: &'a str,
-    /// What an administrator has given.
+    /// The channels that an administrator has granted.
     pub admin_channels: &'a BTreeSet<String>,
-    /// What it has, of a user with channels of roles.
+    /// The channels held; for a user with those of roles.
     pub held: &'a Held,
-    /// Of a user.
+    /// For a user.
     pub user: Option<UserShown<'a>>,
 }
 
-/// What users have and roles have not.
+/// The further output for a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UserShown<'a> {
-    /// An address; empty: none.
+    /// The email address, or empty.
     pub email: &'a str,
-    /// Whether they are kept out.
+    /// True if the user is locked out.
     pub disabled: bool,
-    /// What an administrator has put them in.
+    /// The roles that an administrator has granted.
     pub admin_roles: &'a BTreeSet<String>,
 }
 
 impl PrincipalShown<'_> {
-    /// The JSON text.
+    /// Writes the JSON text.
     pub fn text(&self) -> Vec<u8> {
         Object::text(|object| {
             object.string("name", if self.name.is_empty() { GUEST } else { self.name });

@@ -1,32 +1,32 @@
-//! What the requirements of a sync function mean: any of the names that are asked for is enough, and none of no names. An
-//! administrator meets all of them, and is not asked.
+//! The requirements of a sync function. Any of the given names suffices, and an empty list refuses. Administrators
+//! are not checked.
 
 use std::collections::BTreeSet;
 
 use crate::held::Held;
 
-/// Why `requireUser` refuses.
+/// The reason of `requireUser`.
 pub const WRONG_USER: &str = "sg wrong user";
 
-/// Why `requireRole` refuses.
+/// The reason of `requireRole`.
 pub const MISSING_ROLE: &str = "sg missing role";
 
-/// Why `requireAccess` refuses.
+/// The reason of `requireAccess`.
 pub const MISSING_ACCESS: &str = "sg missing channel access";
 
-/// Why `requireAdmin` refuses everybody else.
+/// The reason of `requireAdmin`, for all other writers.
 pub const NO_ADMINISTRATOR: &str = "sg admin required";
 
-/// Who writes, to a sync function. An administrator is not described.
+/// The writer of a document, for a sync function. An administrator has none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Writer {
-    /// The name; the guest's is empty.
+    /// The name; empty for the guest.
     pub name: String,
-    /// By what it is noted that they wrote, which functions do not see; empty: by nothing.
+    /// A mark that records the writer and is hidden from functions; empty: none.
     pub mark: String,
-    /// Channels, those of roles among them.
+    /// The channels, with those of roles.
     pub channels: BTreeSet<String>,
-    /// Roles, whether they exist or not.
+    /// The roles, existing or not.
     pub roles: BTreeSet<String>,
 }
 
@@ -43,25 +43,16 @@ impl Writer {
     }
 
     /// `requireUser`
-    ///
-    /// # Errors
-    /// [`WRONG_USER`]
     pub fn is_one_of(&self, names: &[&str]) -> Result<(), &'static str> {
         if names.contains(&&*self.name) { Ok(()) } else { Err(WRONG_USER) }
     }
 
     /// `requireRole`
-    ///
-    /// # Errors
-    /// [`MISSING_ROLE`]
     pub fn has_role_of(&self, names: &[&str]) -> Result<(), &'static str> {
         if names.iter().any(|name| self.roles.contains(*name)) { Ok(()) } else { Err(MISSING_ROLE) }
     }
 
-    /// `requireAccess`. Who has all channels by `*` has `*` and not each of them: as recorded.
-    ///
-    /// # Errors
-    /// [`MISSING_ACCESS`]
+    /// `requireAccess`. As recorded, a writer with `*` has the channel `*`, not each channel.
     pub fn has_access_to_one_of(&self, names: &[&str]) -> Result<(), &'static str> {
         if names.iter().any(|name| self.channels.contains(*name)) { Ok(()) } else { Err(MISSING_ACCESS) }
     }

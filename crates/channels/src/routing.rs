@@ -1,4 +1,4 @@
-//! What a sync function says of a revision.
+//! The output of a sync function for a revision.
 
 use std::collections::BTreeSet;
 
@@ -6,71 +6,71 @@ use flatbed_flatten::json::Value;
 
 use crate::name::{IllegalChannel, check_channel};
 
-/// Channels, and grants, of a revision: each is a row or several.
+/// The most channels, and the most grants, of a revision. Each takes at least one row.
 pub const ROUTING_ENTRIES_MAX: usize = 1_000;
 
-/// What the rows of a revision's channels and grants take at most, in bytes of keys and values.
+/// The most bytes of keys and values for a revision's channels and grants.
 pub const ROUTING_ROWS_BYTES_MAX: usize = 100_000;
 
-/// What a row takes beside the names in it: the prefix of its key, a sequence, a revision, flags.
+/// The bytes of a row beside the names in it: the prefix of its key, a sequence, a revision, flags.
 const ROW_BYTES: usize = 80;
 
-/// Rows of a channel: its entry in the order of commits, and the one by the document's id.
+/// The rows of a channel: its entry in the order of commits, and the one by the document's id.
 const ROWS_OF_CHANNEL: usize = 2;
 
-/// Rows of a grant: the one by whom it is for, the one by the document, and what the first of several adds.
+/// The rows of a grant: by grantee, by document, and the further row of the first of several.
 const ROWS_OF_GRANT: usize = 3;
 
-/// What a revision means to channels: where its document is, and whom it lets in where, while the revision is the winner.
+/// The channels of a document and the grants that it makes while this revision wins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Routing {
-    /// The channels that the revision is in.
+    /// The channels of the document.
     pub channels: BTreeSet<String>,
-    /// Whom it gives what.
+    /// The grants.
     pub grants: BTreeSet<Grant>,
-    /// When the document goes, in seconds of Unix time.
+    /// The document's expiry, in seconds of Unix time.
     pub expires_at: Option<u64>,
 }
 
-/// Something that a document gives somebody.
+/// A grant that a document makes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Grant {
-    /// To whom.
+    /// The grantee.
     pub to: Grantee,
-    /// What.
+    /// The granted channel or role.
     pub what: Given,
 }
 
-/// Whom something is given. They need not exist.
+/// The grantee, which need not exist.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Grantee {
-    /// A user by name; the empty one is the guest.
+    /// A user by name; the guest's is empty.
     User(String),
     /// A role, without its prefix.
     Role(String),
 }
 
-/// What somebody is given.
+/// A granted channel or role.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Given {
     /// A channel.
     Channel(String),
-    /// A role, without its prefix. Of users only.
+    /// A role, without its prefix. Only users get roles.
     Role(String),
 }
 
-/// A revision has more than may be kept of it.
+/// The revision exceeds the limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the revision has {channels} channels and {grants} grants, {rows_bytes} bytes of rows; {ROUTING_ENTRIES_MAX} of \
      {ROUTING_ROWS_BYTES_MAX} bytes are allowed"
 )]
 pub struct TooMuch {
-    /// How many channels it is in.
+    /// The number of its channels.
     pub channels: usize,
-    /// How many channels and roles it gives.
+    /// The number of its grants.
     pub grants: usize,
-    /// What their rows would take.
+    /// The bytes of their rows.
     pub rows_bytes: usize,
 }
 
@@ -89,11 +89,11 @@ impl Given {
 }
 
 impl Routing {
-    /// What is said of a document where the database has no function: its member `channels`, a string or an array of strings
-    /// and other things, which are passed over. `*` stays beside others.
+    /// Returns the routing of a document in a database without a function: its member `channels`, a string or an
+    /// array. Other items than strings are ignored. `*` is kept beside others.
     ///
     /// # Errors
-    /// [`IllegalChannel`], which is the client's mistake here.
+    /// [`IllegalChannel`], an error of the client here.
     pub fn without_function(body: &Value<'_>) -> Result<Routing, IllegalChannel> {
         let mut routing = Routing::default();
         match body.get("channels") {
@@ -112,7 +112,7 @@ impl Routing {
         Ok(())
     }
 
-    /// What the rows take, in bytes of keys and values, of a document with an id of so many bytes.
+    /// Returns the bytes of keys and values of the rows, for a document with an id of this length.
     pub fn rows_bytes(&self, id_bytes: usize) -> usize {
         let of_channel = |name: &String| ROWS_OF_CHANNEL * (name.len() + id_bytes + ROW_BYTES);
         let of_grant =
@@ -120,7 +120,7 @@ impl Routing {
         self.channels.iter().map(of_channel).sum::<usize>() + self.grants.iter().map(of_grant).sum::<usize>()
     }
 
-    /// Whether it may be kept.
+    /// Checks the limits.
     ///
     /// # Errors
     /// [`TooMuch`], with the counts.

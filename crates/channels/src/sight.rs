@@ -1,29 +1,30 @@
-//! What a user sees of a revision.
+//! The visibility of revisions.
 
 use std::collections::BTreeSet;
 
 use crate::change::DocumentState;
 use crate::held::Held;
 
-/// What a user sees of a revision. A losing leaf, an old revision and its attachments are judged by their own channels, never by
-/// the winner's.
+/// The visible part of a revision. A losing leaf, an old revision and its attachments are judged by their own
+/// channels, never by the winner's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sight {
-    /// All of it.
+    /// The whole revision.
     Whole,
-    /// That it is the one with which the document left what the user sees, as an empty body with `_removed`: the feed has said so.
+    /// Only the fact that the document left the user's channels with this revision, as an empty body with `_removed`,
+    /// since the feed has reported it.
     Removed,
-    /// Nothing: it is answered as one that there never was.
+    /// Nothing: the answer is that of a missing revision.
     Hidden,
 }
 
 impl Held {
-    /// Whether a revision in these channels is seen.
+    /// True if a revision with these channels is visible.
     pub fn sees<'a>(&self, channels: impl IntoIterator<Item = &'a str>) -> bool {
         self.has_all() || channels.into_iter().any(|channel| self.since(channel).is_some())
     }
 
-    /// What is seen of a revision that is in these channels.
+    /// Returns the visible part of a revision with these channels.
     pub fn sight(&self, rev: &str, channels: &BTreeSet<String>, document: &DocumentState) -> Sight {
         if self.sees(channels.iter().map(String::as_str)) {
             return Sight::Whole;
@@ -57,7 +58,7 @@ mod tests {
         let (early, late, other) = (with("A", 4), with("A", 5), with("C", 0));
         assert_eq!(sight(&early, "1-a", &["A"]), Sight::Whole);
         assert_eq!(sight(&early, "2-b", &["B"]), Sight::Removed);
-        // The feed says nothing of it any more.
+        // The feed no longer reports it.
         assert_eq!(sight(&early, "3-c", &["B"]), Sight::Hidden);
         assert_eq!(sight(&late, "2-b", &["B"]), Sight::Hidden);
         assert_eq!(sight(&other, "2-b", &["B"]), Sight::Hidden);

@@ -1,4 +1,4 @@
-//! A feed, put together from the indexes of channels.
+//! The merge of a feed from the indexes of channels.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -9,76 +9,77 @@ use crate::feed::{FeedRow, FeedScope, RowKind};
 use crate::name::ALL;
 use crate::position::{Position, Stamp};
 
-/// The rows of a feed between a place and a sequence, as a machine without I/O: it says what it wants to have read ([`Merge::wants`]),
-/// is given that ([`Merge::give`]) and says what comes next ([`Merge::step`]).
+/// Merges the rows of a feed between a position and a sequence, without I/O: the caller reads what [`Merge::wants`]
+/// names, passes it to [`Merge::give`], and gets the next step from [`Merge::step`].
 ///
-/// Whoever reads takes `until`, the newest sequence of the database, in the transaction that reads first, and reads in further ones as
-/// they come: what changes meanwhile lies behind `until`, and is in the next merge. The merge is of what the user had then; who finds
-/// that they have something else begins a new one where this one stands.
+/// The caller reads `until`, the newest sequence of the database, in the transaction of the first read; later reads
+/// may use further transactions. Later changes have sequences after `until` and belong to the next merge. The merge
+/// uses the channels that the user had at the beginning; if they change, the caller starts a new merge at this one's
+/// position.
 #[derive(Debug)]
 pub struct Merge {
     scope: FeedScope,
     until: Stamp,
     streams: Vec<Stream>,
-    /// Streams by their places, or by earlier ones of theirs: each that goes on once.
+    /// Each unfinished stream once, by its position or an earlier one.
     queue: BinaryHeap<Reverse<(Position, usize)>>,
-    /// Entries at one place, while they are looked at.
+    /// The entries at the current position.
     found: Vec<(usize, Stamp, Entry)>,
     stands: Position,
 }
 
-/// What a stream reads.
+/// The source of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// The index of a channel.
     Channel(String),
-    /// All documents of the database, each with the channels that it is in.
+    /// All documents of the database, each with its channels.
     All,
 }
 
-/// What is to be read.
+/// A range to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Want<'m> {
     /// For [`Merge::give`].
     pub stream: usize,
-    /// What of.
+    /// The source.
     pub source: &'m Source,
-    /// Behind this one.
+    /// The exclusive lower bound.
     pub after: Stamp,
-    /// Up to this one, and it too.
+    /// The inclusive upper bound.
     pub until: Stamp,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// A row.
     Row(FeedRow),
-    /// It rests on what the document is now: [`Merge::answer`].
+    /// The row depends on the document's current state: call [`Merge::answer`].
     Ask(Asked),
-    /// Something is to be read first: at least the first that [`Merge::wants`] has.
+    /// At least the first range of [`Merge::wants`] must be read.
     Read,
-    /// There is nothing more up to where it was asked for; the feed stands at [`Merge::stands`].
+    /// No more rows; the feed is at [`Merge::stands`].
     End,
 }
 
-/// Which document is asked about, and for which place.
+/// A question about a document, for a position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
     /// The document's id.
     pub doc: String,
     position: Position,
-    /// Whether it was in a channel just before that was lost there.
+    /// True if it was in a channel there just before the loss.
     was_there: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// What has happened while the channel was held, since this sequence.
+    /// The changes while the channel was held, since this sequence.
     Usual(Stamp),
-    /// What it had when it was given, at this sequence.
+    /// The documents of the channel when it was granted at this sequence.
     Given(Stamp),
-    /// What it had when it was lost, at this sequence.
+    /// The documents of the channel when it was lost at this sequence.
     Lost(Stamp),
 }
 
@@ -86,9 +87,9 @@ enum Phase {
 struct Stream {
     source: Source,
     phase: Phase,
-    /// The channel is held again, and what has gone since it was lost has rows, too.
+    /// True if the channel is held again: documents that left it since the loss get rows, too.
     is_again: bool,
-    /// Read up to here.
+    /// Everything up to here is read.
     after: Stamp,
     until: Stamp,
     is_read: bool,
@@ -96,7 +97,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// The place of its next row, or of what may come.
+    /// The position of the next row, or the lowest one that an unread row can have.
     fn place(&self) -> Option<Position> {
         let of = |stamp| match self.phase {
             Phase::Usual(_) => Position::at(stamp),
@@ -118,10 +119,10 @@ impl Stream {
 }
 
 impl Merge {
-    /// What comes behind `since`, up to `until`.
+    /// Starts a merge of the rows after `since`, up to `until`.
     pub fn new(scope: FeedScope, since: Position, until: Stamp) -> Merge {
         let mut streams = Vec::new();
-        // Within what came with a grant, what has the grant's sequence itself is still to come.
+        // Inside the rows of a grant, those at the sequence of the grant itself are still to come.
         let usual_after = if since.of.is_some() { since.at.before() } else { since.at };
         let mut add = |source: &Source, (phase, is_again), after: Stamp, until: Stamp| {
             if after < until {
@@ -133,7 +134,7 @@ impl Merge {
             let source = if channel == ALL { Source::All } else { Source::Channel(channel.to_owned()) };
             add(&source, (Phase::Usual(held_since), false), usual_after.max(held_since.before()), until);
             if let Some(after) = within(since, held_since).filter(|_| held_since <= until) {
-                // What leaves a channel with the change that gives it again has gone since it was lost, too.
+                // A document that leaves a channel with the change that grants it again has also left since the loss.
                 let again = scope.given_again(channel);
                 let last = again.unwrap_or_else(|| held_since.before());
                 add(&source, (Phase::Given(held_since), again.is_some()), after, last);
@@ -143,7 +144,7 @@ impl Merge {
         for lost in gone {
             let source = if lost.channel == ALL { Source::All } else { Source::Channel(lost.channel.clone()) };
             if let Some(after) = within(since, lost.at).filter(|_| lost.at <= until) {
-                // What changes while it is read moves ahead of it, and no other stream tells of it.
+                // Documents that change during the merge move ahead of it, and no other stream reports them.
                 add(&source, (Phase::Lost(lost.at), false), after, Stamp::MAX);
             }
         }
@@ -152,18 +153,18 @@ impl Merge {
         Merge { scope, until, streams, queue, found: Vec::new(), stands: since }
     }
 
-    /// What it is asked for.
+    /// The parameters.
     pub fn scope(&self) -> &FeedScope {
         &self.scope
     }
 
-    /// Where the feed stands: behind all rows that have come. It goes on from here, be it in a merge of its own.
+    /// The position after all rows so far. A new merge can resume here.
     pub fn stands(&self) -> Position {
         self.stands
     }
 
-    /// What may be read now: of the streams that hold at most so many entries, by their numbers, those that hold none first,
-    /// and of these what is needed first. As much of it as one reads at once.
+    /// Returns ranges to read, the most urgent first: of streams that hold no entries, then of those that hold at
+    /// most `low` for their number. The caller may read any prefix of them.
     pub fn wants(&self, low: impl Fn(usize) -> usize) -> Vec<Want<'_>> {
         let is_low = |number: usize, stream: &Stream| stream.rows.is_empty() || stream.rows.len() <= low(number);
         let lacking = self.streams.iter().enumerate().filter(|(number, of)| !of.is_read && is_low(*number, of));
@@ -176,7 +177,7 @@ impl Merge {
             .collect()
     }
 
-    /// What was read, in the order of sequences; `at_end`: that is all that was wanted.
+    /// Takes entries that were read, in the order of sequences; `at_end`: the whole range was read.
     pub fn give(&mut self, stream: usize, rows: impl IntoIterator<Item = (Stamp, Entry)>, at_end: bool) {
         let Some(stream) = self.streams.get_mut(stream) else { return };
         for (stamp, entry) in rows {
@@ -185,11 +186,11 @@ impl Merge {
             }
             stream.after = stamp;
             let is_told = match stream.phase {
-                // What leaves with the change that gives the channel, the user had not.
+                // The user did not have the channel before, so a departure with the change that grants it is no row.
                 Phase::Usual(since) => !entry.removed || stamp > since,
-                // What is there with the change that gives the channel comes as usual.
+                // Documents that enter with the change that grants the channel come as usual.
                 Phase::Given(since) if stamp == since => entry.removed,
-                // What was there when the channel was given: neither tombstones nor what was gone then.
+                // Of the documents at the grant, tombstones and departed ones are no rows.
                 Phase::Given(_) => stream.is_again || !(entry.deleted || entry.removed),
                 Phase::Lost(_) => true,
             };
@@ -200,18 +201,18 @@ impl Merge {
         stream.is_read = stream.is_read || at_end || stream.after >= stream.until;
     }
 
-    /// How many entries it holds that were given and have not come yet.
+    /// The number of entries that are held for later rows.
     pub fn held_entries(&self) -> usize {
         self.streams.iter().map(|stream| stream.rows.len()).sum()
     }
 
-    /// How many streams it reads, those among them that have been read to their ends.
+    /// The number of streams, finished ones included.
     pub fn streams(&self) -> usize {
         self.streams.len()
     }
 
-    /// Holds so many entries at most, of each stream the first; the others are wanted again. For who keeps it while nothing of it is
-    /// asked for.
+    /// Drops entries beyond `most` in total, the last of each stream, which will be wanted again. For a caller that
+    /// keeps an idle merge.
     pub fn forget_beyond(&mut self, most: usize) {
         let holding = self.streams.iter().filter(|stream| !stream.rows.is_empty()).count();
         let each = most / holding.max(1);
@@ -225,7 +226,7 @@ impl Merge {
         }
     }
 
-    /// What comes next.
+    /// Advances to the next step.
     pub fn step(&mut self) -> Step {
         loop {
             let place = self.first();
@@ -256,7 +257,7 @@ impl Merge {
         }
     }
 
-    /// The least place that a stream has, or may have once it has been read.
+    /// The lowest position of any stream, or that any unread stream can have.
     fn first(&mut self) -> Option<Position> {
         while let Some(Reverse((known, number))) = self.queue.peek().copied() {
             let place = self.streams.get(number).and_then(Stream::place);
@@ -269,7 +270,7 @@ impl Merge {
         None
     }
 
-    /// Takes all entries at the least place there is; not if one of those is still to be read.
+    /// Takes all entries at `place`. Returns false if one of them must be read first.
     fn take(&mut self, place: Position) -> bool {
         self.found.clear();
         let mut taken = Vec::new();
@@ -289,10 +290,10 @@ impl Merge {
         is_read
     }
 
-    /// What the entries at a place come to: all are of one document, as no two have one sequence.
+    /// Judges the entries at a position. They are all of one document, since sequences are unique.
     fn judge(&mut self, position: Position) -> Option<Step> {
         let phase = |number: usize| self.streams.get(number).map(|stream| stream.phase);
-        // What is in a channel with the change that loses it may have come with that change.
+        // A document in a channel at the change that loses the channel may have entered with that change.
         let was_there = |(stream, stamp, entry): &(usize, Stamp, Entry)| match phase(*stream) {
             Some(Phase::Lost(at)) => *stamp < at || *stamp == at && entry.removed,
             _ => false,
@@ -308,7 +309,7 @@ impl Merge {
         let place = |channels: &[String], seq| self.scope.held.place(channels.iter().map(String::as_str), seq);
         let current = self.found.iter().position(is_current);
         let Some(at) = current else {
-            // Of what is lost, some is seen through another channel.
+            // A document of a lost channel may be visible through another channel.
             let seen_elsewhere = |(stream, seq, entry): &(usize, Stamp, Entry)| {
                 let channels = entry.channels.as_deref().filter(|_| is_lost(*stream) && !entry.removed);
                 let place = channels.and_then(|channels| place(channels, *seq));
@@ -319,7 +320,7 @@ impl Merge {
         };
         let mut removed = Vec::new();
         if position.of.is_some() {
-            // It may be in another channel that was held before.
+            // The document may be in another channel that was held before.
             let (_, seq, entry) = self.found.get(at)?;
             let Some(channels) = entry.channels.as_deref() else { return asked(&entry.doc) };
             if place(channels, *seq) != Some(position) {
@@ -336,16 +337,16 @@ impl Merge {
         self.scope.passes(&row).then_some(Step::Row(row))
     }
 
-    /// The row at the place that was asked about, by what the document is now: none if it stands elsewhere, or is gone. One that has
-    /// changed since `until` comes later.
+    /// Returns the row at the position that was asked about, from the document's current state; `None` if its row is
+    /// elsewhere or the document is gone. A document that changed after `until` comes later.
     pub fn answer(&self, asked: &Asked, state: Option<&DocumentState>) -> Option<FeedRow> {
         let (state, known) = (state?, asked.position);
         let told = self.scope.row_of(&asked.doc, state);
         if told.as_ref().is_some_and(|row| row.position == known) {
             return told;
         }
-        // It has moved ahead since, perhaps behind what was read already, and nothing else tells of it. Where it stood there before,
-        // another channel that was lost with this one does.
+        // The document has moved ahead, perhaps past entries that were read, and no other stream reports it. If it
+        // had a row here before, another channel that was lost at the same change reports it.
         let has_moved = |row: &FeedRow| {
             let place = row.position;
             place.at == known.at && known.of.is_some() && place > known && place.of.is_some_and(|of| of > self.until)
@@ -356,7 +357,7 @@ impl Merge {
     }
 }
 
-/// From where on what came, or went, with a change is still to come.
+/// The exclusive lower bound of the rows of a grant or loss that are still to come.
 fn within(since: Position, at: Stamp) -> Option<Stamp> {
     if at > since.at { Some(Stamp::ZERO) } else { since.of.filter(|_| at == since.at) }
 }

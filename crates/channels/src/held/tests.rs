@@ -85,13 +85,13 @@ fn periods_are_kept_up_to_a_number() {
         (again.open(), again.lost(), again.all().len()),
         (Some(Stamp::of(99)), Some(Stamp::of(95)), PERIODS_MAX)
     );
-    // What ended before a change begins, or begins with what ended it, was not had together.
+    // A period that ends before a change begins, or with the change that begins the range, does not overlap.
     let had = periods(&[(3, 5), (8, 0)]);
     let overlaps = [(1, 3), (1, 4), (4, 5), (5, 8), (5, 9)]
         .map(|(from, until)| had.overlap(Stamp::of(from), Some(Stamp::of(until))));
     assert_eq!(overlaps, [false, true, true, false, true]);
     assert!(had.overlap(Stamp::of(90), None) && !periods(&[(3, 5)]).overlap(Stamp::of(5), None));
-    // A period that ends where it begins does not count.
+    // An empty period is ignored.
     assert_eq!(periods(&[(3, 3), (5, 7), (6, 9)]), periods(&[(5, 9)]));
 }
 
@@ -109,7 +109,7 @@ fn a_feed_may_be_of_some_channels() {
         at: Stamp::of(had.last().expect("one").1),
     };
     assert_eq!(some.lost(), [lost("B", &[(1, 2)]), lost("C", &[(1, 2)])]);
-    // Who has lost all has lost each, whatever they had by its name before.
+    // A loss of `*` is a loss of each channel, whatever was held by name before.
     let all = OwnRow { what: Given::Channel("*".into()), periods: periods(&[(3, 5)]) };
     let gone = OwnRow { what: Given::Channel("C".into()), periods: periods(&[(1, 2)]) };
     let lost_all = Held::of([all, gone], |_| None);
@@ -119,7 +119,7 @@ fn a_feed_may_be_of_some_channels() {
     let all = Held::of([channel("A", 1), channel("*", 2)], |_| None);
     assert!(all.has_all() && !all.only(["A", "X"]).has_all());
     assert_eq!(shown(all.only(["A", "X"]).channels()), [("A", 1), ("X", 2)]);
-    // Who is given one by name of which they had all has it no later for that.
+    // A grant by name does not begin later than that of `*`.
     let all_first = Held::of([channel("A", 2), channel("*", 1)], |_| None);
     assert_eq!(shown(all_first.only(["A", "X"]).channels()), [("A", 1), ("X", 1)]);
     assert_eq!(shown(Held::since_ever(["B", "A"]).channels()), [("A", 0), ("B", 0)]);
@@ -129,7 +129,7 @@ fn a_feed_may_be_of_some_channels() {
 fn what_came_first_counts() {
     let many = (0..=HELD_MAX as u64).map(|at| channel(&format!("c{at}"), HELD_MAX as u64 * 2 - at));
     let held = Held::of(many, |_| None);
-    // Two more than count, with what is everybody's.
+    // Two grants beyond the limit, with the public channel.
     assert_eq!((held.channels().count(), held.own().count(), held.cut()), (HELD_MAX, HELD_MAX, 2));
     assert!(held.since("!").is_some() && held.since("c10000").is_some());
     assert_eq!((held.since("c0"), held.since("c1")), (None, None));
@@ -143,7 +143,7 @@ fn some_periods() -> impl Strategy<Value = Vec<(u64, u64)>> {
 }
 
 proptest! {
-    /// It is had by name, and as one of all, since the last moment at which it was had in neither way.
+    /// A channel is held by name or through `*` since the last moment at which it was held in neither way.
     #[test]
     fn a_feed_of_a_channel_begins_where_it_was_had_in_any_way(one in some_periods(), two in some_periods()) {
         let row = |name: &str, of: &[(u64, u64)]| OwnRow { what: Given::Channel(name.into()), periods: periods(of) };
@@ -160,7 +160,7 @@ proptest! {
         }
     }
 
-    /// At each moment it is had that either, or both, were had.
+    /// Union and intersection agree with sets of moments.
     #[test]
     fn periods_are_sets_of_moments(one in some_periods(), two in some_periods()) {
         let has = |of: &Periods, at: u64| {

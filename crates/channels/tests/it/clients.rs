@@ -1,5 +1,4 @@
-//! A client that reads its feed from time to time, in pages of any length, while everything changes, has in the end what the user
-//! sees.
+//! A client that reads its feed in pages of any length, while everything changes, ends up with what the user sees.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::model::{Database, Event, event, read};
 
-/// What happens, and from time to time a page of so many rows, in the middle of which the next things happen.
+/// An event, or a page of this many rows with events between its reads.
 #[derive(Debug, Clone)]
 enum Moment {
     Happens(Event),
@@ -30,12 +29,12 @@ struct Client {
 }
 
 impl Client {
-    /// Whether there was less than asked for.
+    /// Reads a page; returns whether it had fewer rows than asked for.
     fn page(&mut self, database: &mut Database, limit: usize, flags: [bool; 2], mut meanwhile: Vec<Event>) -> bool {
         let [few, with_lost] = flags;
         meanwhile.reverse();
         let happens = |database: &mut Database| {
-            // What changes what the user has ends the merge: here nothing does before the page is through.
+            // A change of the user's channels ends the merge, so none happens during the page.
             while let Some(event) = meanwhile.pop() {
                 if database.changes_documents_alone(&event) {
                     database.happens(&event);
@@ -85,7 +84,7 @@ proptest! {
         }
         while !client.page(&mut database, 3, flags, Vec::new()) {}
         let seen = database.seen();
-        // Of what is purged no feed tells, and of channels that were lost only to whom asks for that.
+        // No feed reports purged documents, and only a feed with revocations reports lost channels.
         let [_, with_lost] = flags;
         let is_told = |doc: &String| seen.contains_key(doc) || !purged.contains(doc) && (with_lost || !has_lost);
         client.docs.retain(|doc, _| is_told(doc));

@@ -1,4 +1,4 @@
-//! Feeds as a Sync Gateway answered them, its sequences renamed to those of here.
+//! Feeds as recorded with a Sync Gateway, with its sequences renamed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use flatbed_channels::{
 };
 use flatbed_flatten::json::{Limits, Value, parse};
 
-/// Who: a user or a role by name.
+/// A principal: whether it is a role, and the name.
 type Who = (bool, String);
 
 #[derive(Default)]
 struct Database {
     seq: u64,
     docs: BTreeMap<String, DocumentState>,
-    /// What is given whom, by an administrator (an empty id) or documents.
+    /// The sources of each grant: an administrator (an empty id) or documents.
     ways: BTreeMap<(Who, Given), BTreeSet<String>>,
     periods: BTreeMap<(Who, Given), Periods>,
     roles: BTreeMap<String, Periods>,
@@ -33,7 +33,7 @@ impl Database {
         Stamp::of(self.seq)
     }
 
-    /// All that comes from one source, as of now.
+    /// Sets all grants of one source, as of now.
     fn gives(&mut self, source: &str, is_of: impl Fn(&Who) -> bool, gives: &[(Who, Given)]) {
         let known: Vec<_> = self.ways.keys().cloned().chain(gives.iter().cloned()).collect();
         for key in known.into_iter().filter(|(who, _)| is_of(who)) {
@@ -106,7 +106,7 @@ impl Database {
         })
     }
 
-    /// The rows of a feed, and where it then stands: the last of them.
+    /// The rows of a feed; the last one is its new position.
     fn feed(&self, asked: &Value<'_>, since: Position) -> Vec<FeedRow> {
         let name = asked.get("feed").and_then(Value::as_str).unwrap();
         let channels = asked.get("channels").map(texts).filter(|channels| !channels.is_empty());
@@ -140,7 +140,7 @@ impl Database {
     }
 }
 
-/// What the recording calls sequences.
+/// The recorded names of sequences.
 #[derive(Default)]
 struct Names(BTreeMap<String, Stamp>);
 
@@ -149,7 +149,7 @@ impl Names {
         Position::parse(text, |name| if name == "0" { Some(Stamp::ZERO) } else { self.0.get(name).copied() })
     }
 
-    /// Whether a sequence may be called so, as all others are called.
+    /// Records the name of a sequence; returns false if it contradicts an earlier one.
     fn learn(&mut self, text: &str, position: Position) -> bool {
         let names: Vec<&str> = text.split(':').collect();
         let stamps: Vec<Stamp> = [position.at].into_iter().chain(position.of).collect();
@@ -175,7 +175,7 @@ impl Names {
     }
 }
 
-/// Whether both are of the same revision.
+/// True if both rows are of the same revision.
 fn is_of(row: &FeedRow, recorded: &Value<'_>) -> bool {
     let text = |member: &str| recorded.get(member).and_then(Value::as_str);
     text("id") == Some(&row.doc) && text("changes").unwrap_or_default() == row.rev
@@ -189,10 +189,10 @@ fn is_as_recorded(row: &FeedRow, recorded: &Value<'_>, names: &mut Names) -> boo
         && names.learn(text("seq").unwrap_or_default(), row.position)
 }
 
-/// What is given in the place of the recorded rows, on purpose: the scenario, which of its feeds, the rows. The reasons are in
-/// design/channels.md.
+/// Rows that differ from the recorded ones on purpose: the scenario, the number of the feed, the rows.
+/// design/channels.md has the reasons.
 const DIFFERENT: &[(&str, usize, &[&str])] = &[
-    // A document that is in `*`, for who has `*`: once.
+    // A document in `*`, for a user with `*`: once.
     (
         "default sync function: which channel names are valid",
         1,
@@ -200,14 +200,14 @@ const DIFFERENT: &[(&str, usize, &[&str])] = &[
     ),
     ("a user with the * channel sees everything", 1, &["s1 _user/all", "s2 a", "s3 none", "s4 star"]),
     ("a user with the * channel sees everything", 3, &["s1 _user/all", "s2 a", "s3 none", "s4 star"]),
-    // One that has left a channel and has changed since: once.
+    // A document that has left a channel and has changed since: once.
     ("a document that leaves a channel", 9, &["s4 _user/both", "s5 d"]),
     ("the same document visible through a user's channel and through a role's", 3, &["s4 d -B"]),
     ("the same document visible through a user's channel and through a role's", 4, &["s1 _user/alice", "s4 d -B"]),
-    // One that was seen before its other channel was given: not again.
+    // A document that was visible before its other channel was granted: not again.
     ("backfill: a channel given later", 2, &["s4:s5 b1", "s4:s6 b2", "s4 _user/alice"]),
     ("backfill: a channel given later", 4, &["s2 a1", "s3 b3", "s4:s5 b1", "s4:s6 b2", "s4 _user/alice"]),
-    // The first of two grants goes: nothing is replayed.
+    // The first of two grants is revoked: nothing is replayed.
     ("the same channel from two documents", 2, &[]),
     ("the same channel from two documents", 3, &["s1 _user/alice", "s2:s3 x"]),
     ("a channel given twice: by the administrator", 2, &["s4 _user/alice"]),
@@ -240,7 +240,7 @@ fn feeds_are_as_recorded() {
                 continue;
             }
             names.0 = before;
-            // What is the same tells the names.
+            // Equal rows teach the names.
             for row in &rows {
                 let same = recorded.iter().find(|recorded| is_of(row, recorded));
                 if let Some(seq) = same.and_then(|recorded| recorded.get("seq")).and_then(Value::as_str) {

@@ -1,4 +1,4 @@
-//! The crate's tests, one program.
+//! The crate's tests, in one program.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod clients;

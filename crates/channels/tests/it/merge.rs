@@ -1,4 +1,4 @@
-//! The merge gives the rows that documents are one by one.
+//! The merge returns the same rows as an evaluation of each document.
 
 use std::collections::BTreeSet;
 
@@ -36,7 +36,7 @@ proptest! {
         let (rows, stands) = read(&mut database, scope.clone(), since, usize::MAX, few, |_| {});
         prop_assert_eq!(&rows, &expected);
         prop_assert!(stands >= since && (stands == Position::at(database.last_seq()) || stands == since));
-        // In pages, each read from where the one before stands.
+        // In pages, each from the position of the one before.
         let mut paged = Vec::new();
         let mut place = since;
         loop {
@@ -137,7 +137,7 @@ fn documents_that_leave() {
     assert_eq!(of(since_ever(&["nosuch"])), own(&[]));
 }
 
-/// Of what changes while a lost channel is told of, nothing else tells.
+/// Nothing else reports documents that change while a lost channel is read.
 #[test]
 fn what_moves_ahead_of_a_loss_is_told() {
     let mut database = Database::default();
@@ -146,7 +146,7 @@ fn what_moves_ahead_of_a_loss_is_told() {
         database.happens(&event);
     }
     let scope = database.scope(true);
-    // It leaves the channel behind the page that was read.
+    // The document leaves the channel after the page that was read.
     let mut moved = false;
     let (rows, stands) = read(&mut database, scope, Position::at(Stamp::of(2)), 99, true, |database| {
         if !std::mem::replace(&mut moved, true) {
@@ -155,14 +155,14 @@ fn what_moves_ahead_of_a_loss_is_told() {
     });
     assert_eq!(shown(&rows), [row("3:2", "1", "")]);
     assert_eq!((rows[0].kind, stands), (RowKind::Revoked, Position::at(Stamp::of(3))));
-    // Where it is seen again in another channel nothing is told, be it as it was or a tombstone.
+    // Nothing is reported if it is visible in another channel, unchanged or as a tombstone.
     database.happens(&written(2, &["B", "!"]));
     let scope = database.scope(true);
     let (rows, _) = read(&mut database, scope, Position::at(Stamp::of(3)), 99, true, |_| {});
     assert_eq!(shown(&rows), [row("5", "2", "")]);
 }
 
-/// A document of two channels that were lost at once is told of once.
+/// A document of two channels that were lost at once has one row.
 #[test]
 fn channels_that_were_lost_at_once() {
     let mut database = Database::default();
@@ -185,7 +185,8 @@ fn channels_that_were_lost_at_once() {
     assert_eq!(shown(&rows), [row("8:7", "1", "")]);
 }
 
-/// Who has lost a channel hears of what was in it then, wherever that has come to since; not of what came into it behind the loss.
+/// A user who has lost a channel gets rows of its documents at that time, regardless of their later channels, and
+/// none of documents that entered after the loss.
 #[test]
 fn what_comes_behind_a_loss_is_not_told() {
     let mut database = Database::default();
@@ -209,21 +210,21 @@ fn what_comes_behind_a_loss_is_not_told() {
         let (rows, _) = read(&mut database, scope, at, 99, true, |_| {});
         assert_eq!(shown(&rows), [row("5:2", "1", ""), row("5:6", "2", ""), row("5:8", "3", "")]);
     }
-    // What became of them is not for who has lost them.
+    // The user does not learn of later deletions.
     database.happens(&Event::Write { doc: 3, channels: ["C".to_owned()].into(), deleted: true, gives: None });
     database.happens(&Event::Write { doc: 2, channels: ["B".to_owned()].into(), deleted: true, gives: None });
     let scope = database.scope(true);
     let (rows, _) = read(&mut database, scope, Position::BEGIN, 99, true, |_| {});
     assert_eq!(shown(&rows), [row("5:2", "1", ""), row("5:8", "3", ""), row("5:12", "2", "")]);
     assert!(rows.iter().all(|row| row.kind == RowKind::Revoked && !row.deleted));
-    // It does not matter that one has left since, and come back; and who came later was never theirs.
+    // A departure and return since the loss changes nothing, and a later document was never the user's.
     for event in [written(1, &[]), written(1, &["B"]), written(5, &[]), written(5, &["B"])] {
         database.happens(&event);
     }
     let scope = database.scope(true);
     let (rows, _) = read(&mut database, scope, Position::BEGIN, 99, true, |_| {});
     assert_eq!(shown(&rows), [row("5:8", "3", ""), row("5:12", "2", ""), row("5:14", "1", "")]);
-    // Nor what comes and goes before they are given it again.
+    // Nor does a document that enters and leaves before the next grant get a row.
     for event in [written(6, &["B"]), written(6, &[]), give("B")] {
         database.happens(&event);
     }
@@ -233,7 +234,7 @@ fn what_comes_behind_a_loss_is_not_told() {
     assert_eq!(rows.collect::<Vec<_>>(), ["3", "2"]);
 }
 
-/// A document that leaves a channel with the very change that gives it again to who had lost it.
+/// A document that leaves a channel with the very change that grants it again.
 #[test]
 fn what_leaves_with_the_change_that_gives_again_is_told() {
     let mut database = Database::default();
@@ -256,8 +257,8 @@ fn what_leaves_with_the_change_that_gives_again_is_told() {
     }
 }
 
-/// A document that comes into a channel with the very change that takes it from the user, and leaves it while the feed is read: they
-/// have never seen it.
+/// A document that enters a channel with the very change that revokes it, and leaves while the feed is read: the user
+/// has never seen it.
 #[test]
 fn what_comes_with_the_change_that_loses_is_not_told() {
     let mut database = Database::default();
@@ -270,7 +271,7 @@ fn what_comes_with_the_change_that_loses_is_not_told() {
     assert_eq!(rows, []);
 }
 
-/// The user's own record is told up to where the feed is read, and not beyond.
+/// The user's own record is a row up to the end of the range, and not beyond.
 #[test]
 fn the_users_record_is_a_row_of_its_time() {
     let mut database = Database::default();
@@ -282,7 +283,8 @@ fn the_users_record_is_a_row_of_its_time() {
     }
 }
 
-/// A tombstone that lies in a channel which was given behind it is not seen there: who had it otherwise is told that it is gone.
+/// A tombstone that is older than the grant of its channel is not visible there: a user who had the document in
+/// another way gets a row of the deletion.
 #[test]
 fn a_tombstone_that_came_before_its_channel() {
     let mut database = Database::default();
@@ -300,8 +302,8 @@ fn a_tombstone_that_came_before_its_channel() {
     assert!(rows[0].kind == RowKind::Revoked && rows[0].deleted);
 }
 
-/// Somebody may have lost very many channels, and have them again: a merge begins, and a document is judged, without looking at each of
-/// them for each of them.
+/// With very many lost channels that are held again, the start of a merge and the judgement of a document do not
+/// compare each channel with each other one.
 #[test]
 fn very_many_channels_that_were_lost() {
     let periods = Periods::since(Stamp::of(1)).taken(Stamp::of(2)).given(Stamp::of(4));
@@ -316,6 +318,6 @@ fn very_many_channels_that_were_lost() {
         let row = scope.row_of("doc", &state).unwrap();
         assert_eq!((row.kind, row.position), (RowKind::Revoked, Position::within(Stamp::of(4), Stamp::of(3))));
     }
-    // What each had when it was given again, what has come since, and that for everybody.
+    // The documents at the second grant, the changes since, and the public channel.
     assert_eq!(Merge::new(scope, Position::BEGIN, Stamp::of(9)).streams(), 2 * (HELD_MAX - 1) + 1);
 }

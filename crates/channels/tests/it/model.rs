@@ -1,4 +1,4 @@
-//! A database in memory: documents, their channels, and a user who is given channels and loses them.
+//! A model of a database in memory: documents, their channels, and a user whose channels change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,24 +8,23 @@ use flatbed_channels::{
 };
 use proptest::prelude::*;
 
-/// Something that happens.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// A document changes, and gives the user a channel; without channels it is nobody's.
+    /// A document changes, and grants the user a channel; without channels only users with all channels see it.
     Write { doc: usize, channels: BTreeSet<String>, deleted: bool, gives: Option<String> },
-    /// The document's channels are judged anew, or it is edited as it is.
+    /// The document's channels are computed again, or an edit repeats it.
     Again { doc: usize },
-    /// It is gone without a trace.
+    /// The document is purged.
     Purge { doc: usize },
-    /// The user is given a channel by one of several who may.
+    /// One of several granters grants the user a channel.
     Give { channel: String, by: usize },
-    /// And it is taken away.
+    /// The granter revokes it.
     Take { channel: String, by: usize },
-    /// The user's role is given a channel, or loses it.
+    /// The user's role gets a channel, or loses it.
     Role { channel: String, has: bool },
-    /// The user is put into the role, or out of it.
+    /// The user is added to the role, or removed.
     Member { is: bool },
-    /// The role is made, or deleted.
+    /// The role is created, or deleted.
     Exists { does: bool },
 }
 
@@ -44,20 +43,20 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Those who give channels are numbered: administrators, and behind these documents.
+/// The granters are numbered: administrators first, documents from here on.
 const BY_DOCUMENTS: usize = 10;
 
 #[derive(Debug, Default)]
 pub(crate) struct Database {
     pub(crate) docs: BTreeMap<usize, DocumentState>,
-    /// By which of several.
+    /// Each channel with its granter.
     given: BTreeSet<(String, usize)>,
     own: BTreeMap<String, Periods>,
     role: BTreeMap<String, Periods>,
     role_exists: Periods,
     member: Periods,
     pub(crate) seq: u64,
-    /// The documents that the user has seen at any time, and the tombstones.
+    /// All documents that the user has ever seen, and the tombstones.
     pub(crate) ever_seen: BTreeSet<String>,
 }
 
@@ -79,7 +78,7 @@ impl Database {
         FeedScope { held: self.held(), revocations: with_lost, user: None, active_only: false }
     }
 
-    /// What the user sees, deletions apart: documents by their revisions.
+    /// The visible documents without tombstones, by revision.
     pub(crate) fn seen(&self) -> BTreeMap<String, String> {
         let held = self.held();
         let seen = self
@@ -89,7 +88,7 @@ impl Database {
         seen.map(|(doc, state)| (doc.to_string(), state.rev.clone())).collect()
     }
 
-    /// Whether the user has the same behind it.
+    /// True if the event does not change the user's channels.
     pub(crate) fn changes_documents_alone(&self, event: &Event) -> bool {
         match event {
             Event::Again { .. } => true,
@@ -151,7 +150,7 @@ impl Database {
         self.docs.insert(doc, state);
     }
 
-    /// The index of a channel, or all documents.
+    /// The entries of a channel's index, or of all documents.
     fn entries(&self, source: &Source, few: bool) -> Vec<(Stamp, Entry)> {
         let mut entries = Vec::new();
         for (doc, state) in &self.docs {
@@ -180,7 +179,7 @@ impl Database {
     }
 }
 
-/// Reads a feed to its end, at most `limit` rows, in small pages of storage; what happens meanwhile, happens between them.
+/// Reads at most `limit` rows of a feed in small pages of storage, with the events of `meanwhile` between them.
 pub(crate) fn read(
     database: &mut Database,
     scope: FeedScope,
@@ -195,7 +194,7 @@ pub(crate) fn read(
         match merge.step() {
             Step::Row(row) => {
                 rows.push(row);
-                // As who lets a merge lie for a while.
+                // As a caller that keeps an idle merge does.
                 merge.forget_beyond(rows.len() % 4);
                 assert!(merge.held_entries() <= rows.len() % 4);
             }
@@ -204,7 +203,7 @@ pub(crate) fn read(
                 rows.extend(merge.answer(&asked, state));
             }
             Step::Read => {
-                // Two rows of the first two that want any; at times as those do that hold one still.
+                // Two rows of the first two streams that want any; at times also of streams that hold an entry.
                 let low = rows.len() % 3;
                 let wants: Vec<_> = merge
                     .wants(|_| low)

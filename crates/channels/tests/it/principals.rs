@@ -1,4 +1,4 @@
-//! Users and roles as a Sync Gateway answered about them.
+//! Users and roles as recorded with a Sync Gateway.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use flatbed_channels::{
 };
 use flatbed_flatten::json::{Limits, Value, parse};
 
-/// What is stored of somebody.
+/// The stored state of a principal.
 #[derive(Default, Clone)]
 struct Stored {
     admin_channels: BTreeSet<String>,
@@ -96,7 +96,7 @@ fn users_and_roles_are_as_recorded() {
             count += 1;
             match &**method {
                 "GET" if inside.is_empty() => {
-                    // Here the guest has from the beginning what is everybody's, as soon as there is one.
+                    // Here the guest has the public channel from the beginning, once it exists.
                     assert_eq!(&**status, "200", "{said}");
                 }
                 "GET" => match principals.text(kind, inside) {
@@ -121,7 +121,7 @@ fn users_and_roles_are_as_recorded() {
                         Err(refused) => {
                             assert_eq!(**status, refused.status().to_string(), "{said}: {refused}");
                             let reason = answer.get("reason").and_then(Value::as_str).unwrap();
-                            // What follows are the words of the parser.
+                            // The rest is the parser's message.
                             let reason = reason.trim_end_matches('~');
                             assert!(refused.to_string().starts_with(reason), "{said}: {refused}");
                             assert!(
@@ -137,5 +137,5 @@ fn users_and_roles_are_as_recorded() {
     assert_eq!(count, COUNT);
 }
 
-/// How many requests there are.
+/// The number of requests.
 const COUNT: usize = 80;

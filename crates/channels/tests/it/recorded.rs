@@ -1,4 +1,4 @@
-//! What a Sync Gateway without a function made of documents.
+//! The channels of documents as recorded with a Sync Gateway without a function.
 
 use flatbed_channels::Routing;
 use flatbed_flatten::json::{Limits, Value, parse};
