@@ -78,7 +78,6 @@ mod tests {
         assert_eq!((found.name.as_str(), found.password.as_str()), ("Aladdin", "open sesame"));
     }
 
-    /// As recorded.
     #[test]
     fn headers_as_couchdb_reads_them() {
         let found = |header: &str| match Credentials::of_header(header) {

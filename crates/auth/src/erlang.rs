@@ -19,7 +19,6 @@ pub(crate) fn term(value: &Value<'_>) -> String {
     }
 }
 
-/// Returns the first characters of a text.
 pub(crate) fn cut(text: &str) -> String {
     match text.char_indices().nth(QUOTED_MAX) {
         Some((at, _)) => text.get(..at).map(|start| format!("{start}...")).unwrap_or_default(),

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-/// Encodes bytes in lower case.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
         // Writing to a String does not fail.

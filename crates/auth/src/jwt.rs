@@ -29,7 +29,6 @@ use crate::refused::Refused;
 /// The longest token, in bytes; longer ones are malformed.
 pub const TOKEN_BYTES_MAX: usize = 8_192;
 
-/// The deepest nesting of a header or of claims.
 const DEPTH_MAX: usize = 16;
 
 /// A valid token.
@@ -116,7 +115,6 @@ impl<'t> Compact<'t> {
         Ok(Compact { signed, payload, signature, algorithm, kid, typ })
     }
 
-    /// Returns the keys that may have signed it.
     fn candidates<'k>(&self, keys: &'k KeySet) -> Result<&'k [Arc<Key>], Refused> {
         let candidates = keys.find(self.kid.as_deref(), self.algorithm);
         if candidates.is_empty() { Err(Refused::bad_request("Unknown kid")) } else { Ok(candidates) }
@@ -147,7 +145,6 @@ fn object(text: &[u8]) -> Result<Value<'_>, Refused> {
     }
 }
 
-/// Returns the algorithm and the key's id.
 fn read_header(header: &Value<'_>) -> Result<(Algorithm, Option<String>), Refused> {
     let refuse = |reason: &'static str| Err(Refused::bad_request(reason));
     match header.get("typ") {

@@ -21,7 +21,6 @@ pub const ITERATIONS: u32 = 600_000;
 /// The most iterations; a hash with more is refused unverified, since an attempt would cost too much.
 pub const ITERATIONS_MAX: u32 = 2_000_000;
 
-/// The function of new hashes.
 const NEW_PRF: Prf = Prf::Sha256;
 
 /// The longest salt of a document, in bytes: it is stored in sessions and in cached credentials. CouchDB's have 32.
@@ -30,19 +29,16 @@ const SALT_BYTES_MAX: usize = 1_024;
 /// The random bytes in the salt of a new hash.
 pub const SALT_BYTES: usize = 16;
 
-/// The derivation of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scheme {
     /// `simple`: SHA-1 of the password and the salt.
     Simple,
-    /// `pbkdf2`
     Pbkdf2(Prf, u32),
     /// `simple+pbkdf2`: PBKDF2 of the digits of a `simple` hash, which an operator can compute without the password.
     SimplePbkdf2(Prf, u32),
 }
 
 impl Scheme {
-    /// The number of hexadecimal digits of a hash.
     fn digits(self) -> usize {
         match self {
             Scheme::Simple => Prf::Sha1.bytes() * 2,

@@ -23,7 +23,6 @@ pub const TOKEN_HEADER: &str = "x-auth-couchdb-token";
 /// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 512;
 
-/// The most roles of a request.
 const ROLES_MAX: usize = 100;
 
 /// The assertion in the headers of a request.

@@ -1,6 +1,5 @@
 //! Roles that tokens and proxies assert.
 
-/// Splits roles at commas and trims white space.
 pub(crate) fn split_roles(text: &str) -> Vec<&str> {
     text.split(',').map(str::trim).filter(|role| !role.is_empty()).collect()
 }

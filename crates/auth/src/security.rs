@@ -22,7 +22,6 @@ pub enum Access {
     Admin,
 }
 
-/// Names and roles.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Group {
     names: HashSet<String>,

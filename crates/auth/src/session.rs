@@ -204,7 +204,6 @@ mod tests {
         assert_eq!(session.verify("s", &[new], NOW, 600), None);
     }
 
-    /// As recorded.
     #[test]
     fn malformed_cookies() {
         for cookie in ["nonsense", "!!!", "YWRtaW46NUY6=", "YWRtaW4", "YTpi", "a", "YWRtaW46NUY", "YTpi\u{e9}", " "] {

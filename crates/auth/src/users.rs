@@ -52,7 +52,6 @@ impl<'a> Actor<'a> {
         }
     }
 
-    /// True if the document is the actor's own, by its id.
     fn owns(&self, id: &str) -> bool {
         self.name.is_some() && self.name == name_in(id)
     }

@@ -132,7 +132,6 @@ impl Periods {
         self.0.drain(..many);
     }
 
-    /// The intersection.
     fn and(&self, other: &Periods) -> Periods {
         let mut both = Vec::new();
         for one in &self.0 {
@@ -144,7 +143,6 @@ impl Periods {
         Periods::new(both)
     }
 
-    /// The union.
     fn or(self, other: Periods) -> Periods {
         Periods::new(self.0.into_iter().chain(other.0).collect())
     }
@@ -275,7 +273,6 @@ impl Held {
         Held { channels: found.clone(), own: found, lost, ..self.clone() }
     }
 
-    /// The remembered periods of a channel of this name.
     fn periods(&self, channel: &str) -> Periods {
         let ended = self.lost_channel(channel).map(|lost| lost.had.clone()).unwrap_or_default();
         ended.or(self.since(channel).map(Periods::since).unwrap_or_default())

@@ -43,12 +43,10 @@ pub fn is_principal(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-+.@%".contains(&byte))
 }
 
-/// Returns the beginning of a text from a client.
 pub(crate) fn cut(text: &str) -> String {
     text.chars().take(SAID_MAX).collect()
 }
 
-/// Quotes a text on one line.
 pub(crate) fn quoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     out.push('"');

@@ -14,12 +14,10 @@ impl Stamp {
     /// After the last commit.
     pub const MAX: Stamp = Stamp([0xff; 12]);
 
-    /// The stamp just before this one.
     pub(crate) fn before(self) -> Stamp {
         Stamp::of_u128(self.u128().saturating_sub(1))
     }
 
-    /// The stamp just after this one.
     pub(crate) fn behind(self) -> Stamp {
         Stamp::of_u128(self.u128().saturating_add(1))
     }

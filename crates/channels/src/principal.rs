@@ -15,7 +15,6 @@ pub const ADMIN_CHANNELS_MAX: usize = 1_000;
 /// The most roles that an administrator may grant to a user.
 pub const ADMIN_ROLES_MAX: usize = 100;
 
-/// The shortest password, in characters.
 const PASSWORD_MIN: usize = 3;
 
 /// The longest password, in bytes.

@@ -72,11 +72,8 @@ const READS_AT_ONCE: usize = 32;
 /// How current the known state of followed databases is.
 #[derive(Debug, Clone)]
 pub(crate) enum Databases {
-    /// No database is followed.
     Unfollowed,
-    /// Not read yet.
     Unknown,
-    /// As of this state of all records.
     AsOf(RecordState),
 }
 
@@ -87,7 +84,6 @@ struct LookedAt {
     records: RecordState,
 }
 
-/// The required age of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Fresh {
     /// As of less than a second ago.
@@ -139,7 +135,6 @@ struct Cache {
     asked: Instant,
 }
 
-/// The result of an account lookup.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     /// `None`: no user has this name.
@@ -174,7 +169,6 @@ impl Found {
         }
     }
 
-    /// The basis of this account's rights.
     pub(crate) fn rests_on(&self) -> RestsOn {
         match &self.account {
             None => RestsOn::Nothing,
@@ -370,12 +364,10 @@ impl Accounts {
         keys
     }
 
-    /// Reports a change of the basis of standings.
     pub(crate) fn note_change(&self) {
         self.generation.send_modify(|generation| *generation = generation.wrapping_add(1));
     }
 
-    /// The number of cached accounts, for metrics.
     pub(crate) fn kept(&self) -> usize {
         let cache = self.cache();
         cache.accounts.len() + cache.missing.len()
@@ -406,7 +398,6 @@ impl Accounts {
         Ok(Found { account, refused: None, rev, born: None, is_admin: true, setting })
     }
 
-    /// The secrets of sessions, newest first.
     pub(crate) async fn secrets(&self, fresh: Fresh) -> Result<Vec<SigningSecret>> {
         if let Some(state) = self.state(fresh) {
             return Ok(state.secrets.clone());
@@ -450,7 +441,6 @@ impl Accounts {
         Ok(entry)
     }
 
-    /// The cached entry.
     fn kept_entry(&self, name: &str, fresh: Fresh) -> Option<Arc<Entry>> {
         let mut cache = self.cache();
         cache.asked = self.clock().now();
@@ -614,7 +604,6 @@ impl Accounts {
         Ok(())
     }
 
-    /// True if `_users` existed at the last poll.
     fn has_users(&self) -> bool {
         self.cache().state.as_ref().is_some_and(|(state, _)| state.users.is_some())
     }

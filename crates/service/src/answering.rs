@@ -63,7 +63,6 @@ impl Answering {
         Answering { runner, designs, parsing: Arc::new(Semaphore::new(PARSED_AT_ONCE)) }
     }
 
-    /// Reads a design document for a request.
     pub(crate) async fn begin(&self, origin: &Origin, database: &Reader, design: &str) -> Result<DesignFunctions> {
         let held = self.designs.read(origin, database, &design_id(design)).await?;
         let caller = Caller { client: Some(client_number(origin.address)), ..self.runner.caller() };

@@ -231,7 +231,6 @@ impl Once {
         if DocumentId::of(&edit.id).is_design() { self.designs.clone() } else { Ok(()) }
     }
 
-    /// Returns the database, if local documents may be written.
     fn locals(&self) -> std::result::Result<&Database, Refusal> {
         self.entering.as_ref().map_or(Ok(()), Entering::local)?;
         self.locals.clone()?;

@@ -30,7 +30,6 @@ pub(crate) struct Full;
 /// A design document: its database with incarnation, its id, its revision.
 type Key = (String, String, RevId);
 
-/// The reason why a design document is not read or not held.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DesignError {
     #[error(transparent)]

@@ -153,7 +153,6 @@ impl Feeds {
         self.filters.reading()
     }
 
-    /// Begins a feed. Reads no row.
     pub(crate) async fn begin(
         &self,
         rights: &Rights,
@@ -227,7 +226,6 @@ enum Passing {
     Function(Function),
 }
 
-/// The result of filtering shared rows.
 enum Passed {
     Rows(Vec<ChangeRow>),
     Shared(Vec<Arc<TailRow>>),
@@ -352,7 +350,6 @@ struct Rows {
     timeout: Duration,
     /// The end of the wait for the first row.
     deadline: Option<Instant>,
-    /// True until the first row.
     is_empty: bool,
 }
 

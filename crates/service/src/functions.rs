@@ -121,7 +121,6 @@ impl Judge for Functions {
     }
 }
 
-/// A database's sync function.
 struct Router {
     runner: Runner,
     function: SyncFunction,
@@ -142,7 +141,6 @@ impl Rule for Router {
 }
 
 impl Router {
-    /// Returns the input of the sync function for a write.
     fn asked(&self, write: &Writing<'_>) -> SyncWrite {
         SyncWrite {
             document: self.routed(write.edit),
@@ -175,7 +173,6 @@ impl Router {
     }
 }
 
-/// Converts the result of a sync function to a judgement.
 fn judged(said: flatbed_javascript::Result<Routed>) -> Judgement {
     let refused = |refusal: SyncRefusal| Refusal::Rejected { status: refusal.status(), reason: refusal.to_string() };
     said.map_err(failed)?.map(Verdict::from).map_err(refused)

@@ -19,7 +19,6 @@ pub(crate) const AGAIN_MAX: usize = 3;
 /// A granted right to write, with its renewal. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Given<D> {
-    /// The first grant.
     pub(crate) first: D,
     /// `None`: the server's own right, which is never renewed.
     again: Option<Arc<Again<D>>>,
@@ -27,7 +26,6 @@ pub(crate) struct Given<D> {
     users: Option<(Arc<Accounts>, Arc<str>)>,
 }
 
-/// The input of a renewal.
 struct Again<D> {
     layer: Layer,
     accounts: Arc<Accounts>,
@@ -52,7 +50,6 @@ impl<D: Clone> Given<D> {
         Given { first: make(granted), again: (!is_servers).then(|| Arc::new(again())), users }
     }
 
-    /// A grant without renewal.
     #[cfg(test)]
     pub(crate) fn fixed(first: D) -> Given<D> {
         Given { first, again: None, users: None }

@@ -101,7 +101,6 @@ fn refused(reason: &str) -> Refused {
     Refused { status: 400, error: "invalid_index", reason: reason.to_owned() }
 }
 
-/// The change of a document.
 enum Change {
     Nothing,
     Write(Value<'static>),

@@ -12,16 +12,13 @@ use tokio::time::Instant;
 use crate::accounts::{Accounts, Fresh};
 use crate::standing::RestsOn;
 
-/// The largest age of an answer.
 const WITHIN: Duration = Duration::from_millis(950);
 
 /// The most names that are cached, missing ones included.
 const NAMES_MAX: usize = 10_000;
 
-/// A database's name and a user's name.
 type Of = (Box<str>, Box<str>);
 
-/// A lookup of a user, and when it began.
 type Found = (Instant, Option<Arc<PrincipalAt>>);
 
 pub(crate) struct Principals {
@@ -34,7 +31,6 @@ impl Principals {
         Principals { layer, found: Mutex::default() }
     }
 
-    /// Drops the cached state of a user after a change.
     pub(crate) fn forget(&self, database: &str, name: &str) {
         let of = (Box::from(database), Box::from(name));
         self.found.lock().unwrap_or_else(PoisonError::into_inner).remove(&of);

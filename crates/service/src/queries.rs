@@ -132,7 +132,6 @@ impl Context {
     }
 }
 
-/// The database, selector queues and origin of a query.
 struct QueryRuntime {
     database: Reader,
     selectors: Selectors,
@@ -160,11 +159,9 @@ fn is_long(indexes: usize, weight: usize) -> bool {
     weight > SHORT_PLAN_WEIGHT || indexes.saturating_mul(weight) > SHORT_PLAN
 }
 
-/// The output of a query.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum QueryOutput {
     Documents,
-    /// The number of documents.
     Count,
 }
 
@@ -248,15 +245,12 @@ impl Choice {
 pub struct Query {
     find: Find,
     plan: PlannedQuery,
-    /// The number of plans so far.
     plans: usize,
-    /// True after the first read.
     is_begun: bool,
     runtime: QueryRuntime,
     began: Instant,
 }
 
-/// A query's plan and its progress.
 struct PlannedQuery {
     index: Index,
     is_nothing: bool,

@@ -124,7 +124,6 @@ impl NamedOwner {
 #[derive(Clone)]
 pub(crate) struct By {
     pub(crate) standing: Standing,
-    /// Resolves names to accounts.
     pub(crate) accounts: Arc<Accounts>,
 }
 
@@ -279,7 +278,6 @@ fn without_userinfo(address: &str) -> String {
     if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
-/// Returns a copy of an edit with an owner, or without one.
 fn owned<'e>(edit: &Edit<'e>, name: Option<&str>, account: Option<&OwnerAccount>) -> Edit<'e> {
     let mut edit = edit.clone();
     if let Value::Object(members) = &mut edit.body {
@@ -338,7 +336,6 @@ mod tests {
         }
     }
 
-    /// Returns the end of a document's text.
     async fn ends(writer: &Writer, id: &str) -> String {
         let body = writer.get(id, &GetOptions::default()).await.unwrap().body;
         let text = String::from_utf8(body).unwrap();

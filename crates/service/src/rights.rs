@@ -31,7 +31,6 @@ const IDENTIFIED_WITHIN: Duration = Duration::from_millis(500);
 /// The longest database name that is looked up.
 const NAME_BYTES_MAX: usize = 300;
 
-/// A name that no database has.
 const NO_DATABASE: &str = "";
 
 /// The reason why a right is not granted.
@@ -178,7 +177,6 @@ pub(crate) async fn asks_for_replications(layer: &Layer, name: &str) -> Result<b
 pub(crate) struct Rights {
     pub(crate) standing: Standing,
     pub(crate) users: UserDocuments,
-    /// When the standing was established.
     pub(crate) since: Instant,
 }
 
@@ -188,13 +186,11 @@ impl Rights {
         Rights { standing, users, since }
     }
 
-    /// True if the standing must be renewed.
     pub(crate) fn are_old(&self) -> bool {
         !matches!(self.standing.rests_on(), RestsOn::Server)
             && self.users.clock().since(self.since) >= IDENTIFIED_WITHIN
     }
 
-    /// Renews the standing.
     pub(crate) async fn anew(&self, accounts: &Accounts, fresh: Fresh) -> Result<Rights, Denied> {
         let since = self.users.clock().now();
         let standing = accounts.stands(&self.standing, fresh).await?;
@@ -206,7 +202,6 @@ impl Rights {
         self.standing.principal()
     }
 
-    /// Grants a right in a database.
     pub(crate) async fn grant<'g>(
         &'g self,
         needs: Needs,
@@ -355,7 +350,6 @@ pub struct Granted<'g> {
 }
 
 impl Granted<'_> {
-    /// The user's access to the database.
     pub(crate) fn access(&self) -> Access {
         self.access
     }
@@ -403,7 +397,6 @@ impl Granted<'_> {
         self.layer.database(self.name, user.through(Arc::new(held))).asked_by(self.asker())
     }
 
-    /// The refusal of design documents, if any.
     pub(crate) fn designs(&self) -> Result<(), Refusal> {
         match self.access {
             Access::Admin => Ok(()),
@@ -411,7 +404,6 @@ impl Granted<'_> {
         }
     }
 
-    /// The rules for documents of `_users`.
     pub(crate) fn entering(&self) -> Option<Entering> {
         let rights = self.rights;
         (self.name == USERS).then(|| rights.users.written_by(rights.principal(), self.access))
@@ -534,12 +526,10 @@ impl Right for Own {
     }
 }
 
-/// The refusal of a design document.
 fn no_designs(principal: &Principal) -> Refusal {
     refusal(security::not_its_admin(principal))
 }
 
-/// Converts a refusal to the layer's type.
 pub(crate) fn refusal(Refused { kind, reason }: Refused) -> Refusal {
     match kind {
         Kind::NotFound => Refusal::DocumentNotFound(NotFound::Missing),

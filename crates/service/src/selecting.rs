@@ -118,7 +118,6 @@ impl Selectors {
         vec![waiting, turns]
     }
 
-    /// True if a page waits for a turn to match.
     pub(crate) fn has_waiting(&self) -> bool {
         self.matching.waiting() > 0
     }
@@ -162,7 +161,6 @@ impl Selectors {
         self.apart(&self.compiling, origin, work).await
     }
 
-    /// The number of turns to match that have begun.
     #[cfg(test)]
     pub(crate) fn match_turns(&self) -> u64 {
         self.matching.begun()
@@ -382,7 +380,6 @@ impl Selecting {
 
 /// A row that a selector judges.
 pub(crate) trait Row: Send + 'static {
-    /// The document to match.
     fn document(&self) -> Option<&Document>;
 
     /// The row's kind: a row of a lost document passes without a match.

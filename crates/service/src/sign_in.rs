@@ -52,7 +52,6 @@ pub struct SessionBegun {
     pub set_cookie: String,
 }
 
-/// Identifies principals.
 #[derive(Debug)]
 pub(crate) struct SignIn {
     pub(crate) accounts: Arc<Accounts>,
@@ -150,7 +149,6 @@ impl SignIn {
         Ok(Identified { standing: standing.unwrap_or_else(Standing::anonymous), set_cookie: None })
     }
 
-    /// Begins a session by name and password.
     pub(crate) async fn begin_session(
         &self,
         credentials: &Credentials,
@@ -168,7 +166,6 @@ impl SignIn {
         Ok(SessionBegun { principal, set_cookie })
     }
 
-    /// Returns the `set-cookie` value that clears the cookie.
     pub(crate) fn end_session(&self, is_secure: bool) -> String {
         self.attributes(is_secure).set_cookie("", self.now_s())
     }
@@ -257,7 +254,6 @@ impl SignIn {
         Ok(None)
     }
 
-    /// Signs in by a proxy's assertion.
     async fn by_proxy(&self, claims: &Claims<'_>, auth: &AuthSettings) -> Result<Option<Standing>, SignInError> {
         let Some(claim) = &claims.proxy else { return Ok(None) };
         let is_named = claims.connection.is_some_and(|peer| auth.proxy.peers.contains(Some(peer)));
@@ -297,7 +293,6 @@ impl SignIn {
         Ok(Some(Standing::new(verified.principal, rests_on)))
     }
 
-    /// Signs in by a name and a password.
     async fn by_password(
         &self,
         credentials: &Credentials,

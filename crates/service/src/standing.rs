@@ -170,7 +170,6 @@ impl Standing {
         }
     }
 
-    /// The refusal after the standing is lost.
     pub(crate) fn lost(&self) -> Refused {
         match self.rests_on() {
             RestsOn::Nothing => Refused::new(Kind::Unauthorized, "Authentication required."),

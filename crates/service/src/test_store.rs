@@ -27,7 +27,6 @@ impl Store {
         Store { layer, storage, clock }
     }
 
-    /// Opens another process on the same storage.
     pub(crate) async fn again(&self) -> Layer {
         self.again_with_authority().await.0
     }
@@ -43,12 +42,10 @@ async fn open(storage: &Storage, clock: &Clock) -> (Layer, Authority) {
     Layer::open(storage.fdb.clone(), options, None).await.unwrap()
 }
 
-/// The options of a test layer.
 pub(crate) fn options(storage: &Storage) -> LayerOptions {
     LayerOptions { root: storage.root.clone(), ..LayerOptions::default() }
 }
 
-/// Settings with an administrator.
 pub(crate) fn with_admin(name: &str, hash: &PasswordHash) -> Configuration {
     let mut values = Values::default();
     values.insert("admins", name, &hash.to_string(), Source::File).unwrap();

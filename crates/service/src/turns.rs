@@ -83,7 +83,6 @@ impl<T> TurnQueue<T> {
         self.remove(id)
     }
 
-    /// Removes the next ticket.
     fn pop(&mut self) -> Option<T> {
         self.is_by_database = !self.is_by_database;
         let id = match self.is_by_database {
@@ -102,7 +101,6 @@ impl<T> TurnQueue<T> {
     }
 }
 
-/// The turns of one kind of work.
 #[derive(Debug)]
 pub(crate) struct Turns(Mutex<State>);
 
@@ -146,12 +144,10 @@ impl Turns {
         turn.await.map_err(|_| Full)
     }
 
-    /// The number of waiting tickets.
     pub(crate) fn waiting(&self) -> usize {
         self.state().queue.waiting.len()
     }
 
-    /// The number of turns that have begun.
     pub(crate) fn begun(&self) -> u64 {
         self.state().begun
     }

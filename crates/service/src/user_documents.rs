@@ -93,7 +93,6 @@ impl UserDocuments {
     }
 }
 
-/// A writer of documents of `_users`.
 #[derive(Debug, Clone)]
 pub(crate) struct Entering {
     name: Option<String>,

@@ -15,7 +15,6 @@ use flatbed_layer::{
 use crate::functions::Functions;
 use FunctionFailure::TooMuch;
 
-/// A call of functions that is under way.
 type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, FunctionFailure>> + Send + 'a>>;
 
 impl ViewFunctions for Functions {

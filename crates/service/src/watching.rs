@@ -36,7 +36,6 @@ const NEW_EACH: Duration = Duration::from_millis(300);
 /// The interval of polls for missing databases, and of checks for databases without followers.
 const LOOK_EACH: Duration = Duration::from_millis(600);
 
-/// The pause after a failure of the storage.
 const FAILED_PAUSE: Duration = Duration::from_millis(300);
 
 /// A request that ends sooner follows nothing, since its rights were judged recently.
@@ -54,14 +53,11 @@ const LEAST_WAIT: Duration = Duration::from_millis(10);
 /// The most databases that one transaction reads.
 const LOOKED_AT_ONCE: usize = 200;
 
-/// The known state of a followed database.
 #[derive(Debug, Clone)]
 enum Known {
-    /// Not read yet.
     Nothing,
     /// Missing when it was read; it may have been created since.
     Gone,
-    /// Its `_security`.
     Is(Arc<SecurityOf>),
 }
 
@@ -74,7 +70,6 @@ pub(crate) struct Watching {
     came: Arc<Notify>,
     /// Locked by the running poll: when the last poll began, and its result.
     looking: tokio::sync::Mutex<Option<(Instant, Result<RecordState, LayerError>)>>,
-    /// Followed users of databases.
     users: Arc<FollowedUsers>,
 }
 
@@ -123,7 +118,6 @@ impl Watching {
         found.pop()?
     }
 
-    /// Follows a database's `_security`.
     fn follow(self: &Arc<Self>, name: &Arc<str>) -> watch::Receiver<Known> {
         let mut followed = self.followed();
         let found = followed.databases.entry(name.clone()).or_insert_with(|| watch::Sender::new(Known::Nothing));
@@ -242,7 +236,6 @@ async fn look(weak: Weak<Watching>, clock: Clock) {
     }
 }
 
-/// A right that was granted to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Found {
     /// `None`: a right in the server.
@@ -293,7 +286,6 @@ impl Judged {
 /// A database with channels, as a restricted reader sees it.
 struct SeenPart {
     reader: Reader,
-    /// When the reader was granted access.
     since: Instant,
 }
 
@@ -364,7 +356,6 @@ impl fmt::Debug for RightsWatch {
 
 type Wait<'w> = Pin<Box<dyn Future<Output = ()> + Send + 'w>>;
 
-/// A followed database.
 struct FollowedDatabase {
     name: Arc<str>,
     known: watch::Receiver<Known>,

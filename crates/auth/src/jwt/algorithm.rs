@@ -79,7 +79,6 @@ impl Algorithm {
         }
     }
 
-    /// The verification with an RSA key.
     pub(super) fn rsa(self) -> Option<&'static RsaParameters> {
         match self {
             Algorithm::Rs256 => Some(&RSA_PKCS1_2048_8192_SHA256),

@@ -6,7 +6,6 @@ use crate::principal::{Principal, SignedIn};
 use crate::refused::Refused;
 use crate::roles::{kept_roles, split_roles};
 
-/// The most roles of a token.
 const ROLES_MAX: usize = 100;
 
 /// The longest role, in bytes.
@@ -15,7 +14,6 @@ const ROLE_BYTES_MAX: usize = 256;
 /// The longest name, in bytes, with its prefix.
 const NAME_BYTES_MAX: usize = 512;
 
-/// The validated claims of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Judged {
     pub(super) principal: Principal,
@@ -175,7 +173,6 @@ impl Binding {
             .ok_or_else(|| Refused::bad_request("Invalid sub claim"))
     }
 
-    /// Returns the roles that the binding accepts.
     fn roles(&self, claims: &Value<'_>) -> Result<Vec<String>, Refused> {
         let malformed = || Refused::bad_request("Malformed token");
         let roles: Vec<&str> = match self.roles.find(claims) {
@@ -241,7 +238,6 @@ mod tests {
         })
     }
 
-    /// Requires no claim but a name.
     fn lax() -> Binding {
         Binding { required: Vec::new(), ..Binding::default() }
     }

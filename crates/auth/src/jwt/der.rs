@@ -16,16 +16,12 @@ const P256: &[u8] = b"\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\x
 const P384: &[u8] = b"\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x05\x2b\x81\x04\x00\x22";
 const ED25519: &[u8] = b"\x06\x03\x2b\x65\x70";
 
-/// The key in a PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PublicKey {
     /// Modulus and exponent, big-endian without leading zeros.
     Rsa(Vec<u8>, Vec<u8>),
-    /// A point on P-256.
     P256(Vec<u8>),
-    /// A point on P-384.
     P384(Vec<u8>),
-    /// A key of Ed25519.
     Ed25519(Vec<u8>),
 }
 
@@ -49,7 +45,6 @@ pub(super) fn public_key(pem: &str) -> Option<PublicKey> {
     None
 }
 
-/// Parses a `SubjectPublicKeyInfo`.
 fn subject(der: &[u8]) -> Option<PublicKey> {
     let (algorithm, rest) = take(whole(der, SEQUENCE)?, SEQUENCE)?;
     // The number of unused bits in the last byte must be 0.
@@ -63,7 +58,6 @@ fn subject(der: &[u8]) -> Option<PublicKey> {
     }
 }
 
-/// Parses an `RSAPublicKey`.
 fn rsa(der: &[u8]) -> Option<PublicKey> {
     let (modulus, rest) = take(whole(der, SEQUENCE)?, INTEGER)?;
     let exponent = whole(rest, INTEGER)?;

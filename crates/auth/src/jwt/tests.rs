@@ -64,7 +64,6 @@ fn refusal(token: &str, keys: &KeySet) -> String {
     refused.reason.into_owned()
 }
 
-/// Signs a token of this header and claims with the vectors' secret.
 fn hs256(header: &str, claims: &str) -> String {
     let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &secret());

@@ -7,7 +7,6 @@ use flatbed_flatten::json::Value;
 use super::{PasswordHash, Prf, SALT_BYTES_MAX, Scheme};
 use crate::refused::Refused;
 
-/// The iterations of a document that does not name them.
 const ITERATIONS_DEFAULT: u32 = 10_000;
 
 /// The members that belong to a password in any scheme, and are replaced with it.

@@ -57,7 +57,6 @@ impl Prf {
         }
     }
 
-    /// Derives the PBKDF2 key of a password.
     pub(super) fn derive(self, password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
         let mut key = vec![0; self.bytes()];
         // HMAC takes a key of any length, so none of these can fail.
@@ -72,7 +71,6 @@ impl Prf {
     }
 }
 
-/// SHA-1 of two concatenated texts.
 pub(super) fn sha1(first: &[u8], second: &[u8]) -> Vec<u8> {
     Sha1::new().chain_update(first).chain_update(second).finalize().to_vec()
 }

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-/// The cookie's name.
 const NAME: &str = "AuthSession";
 
 /// When a browser sends the cookie with requests from other sites.

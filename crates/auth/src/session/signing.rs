@@ -7,14 +7,12 @@ use sha2::Sha256;
 /// A signature algorithm: CouchDB's setting `hash_algorithms` with its default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Algorithm {
-    /// HMAC-SHA256
     Sha256,
     /// HMAC-SHA1, from servers before 3.4.
     Sha1,
 }
 
 impl Algorithm {
-    /// For new signatures.
     pub(crate) const NEW: Algorithm = Algorithm::Sha256;
 
     pub(crate) const ACCEPTED: [Algorithm; 2] = [Algorithm::Sha256, Algorithm::Sha1];

@@ -23,7 +23,6 @@ pub struct Merge {
     streams: Vec<Stream>,
     /// Each unfinished stream once, by its position or an earlier one.
     queue: BinaryHeap<Reverse<(Position, usize)>>,
-    /// The entries at the current position.
     found: Vec<(usize, Stamp, Entry)>,
     stands: Position,
 }

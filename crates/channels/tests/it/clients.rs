@@ -29,7 +29,6 @@ struct Client {
 }
 
 impl Client {
-    /// Reads a page; returns whether it had fewer rows than asked for.
     fn page(&mut self, database: &mut Database, limit: usize, flags: [bool; 2], mut meanwhile: Vec<Event>) -> bool {
         let [few, with_lost] = flags;
         meanwhile.reverse();

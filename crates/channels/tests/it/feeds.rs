@@ -140,7 +140,6 @@ impl Database {
     }
 }
 
-/// The recorded names of sequences.
 #[derive(Default)]
 struct Names(BTreeMap<String, Stamp>);
 

@@ -8,7 +8,6 @@ use flatbed_channels::{
 };
 use flatbed_flatten::json::{Limits, Value, parse};
 
-/// The stored state of a principal.
 #[derive(Default, Clone)]
 struct Stored {
     admin_channels: BTreeSet<String>,
@@ -137,5 +136,4 @@ fn users_and_roles_are_as_recorded() {
     assert_eq!(count, COUNT);
 }
 
-/// The number of requests.
 const COUNT: usize = 80;

@@ -7,7 +7,6 @@ use flatbed_auth::Refused;
 use flatbed_auth::users::Account;
 use flatbed_layer::RevId;
 
-/// The content of a user document.
 #[derive(Debug)]
 pub(crate) struct Entry {
     /// `None`: the user does not exist. An error: the reason why the document does not allow a sign-in.
@@ -19,7 +18,6 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The entry of a missing user.
     pub(crate) fn nobody() -> Entry {
         Entry { account: Ok(None), rev: None, born: None }
     }

@@ -6,7 +6,6 @@ use flatbed_testkit::{soon, until};
 use super::*;
 use crate::test_store::Store;
 
-/// The largest age of an answer.
 const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]

@@ -29,7 +29,6 @@ pub enum SettingError {
 
 type Applied = Result<(), SettingError>;
 
-/// A setting.
 pub(crate) struct Key {
     pub section: &'static str,
     pub key: &'static str,
@@ -284,7 +283,6 @@ const JWT_KEYS: &[JwtKey] = &[
     JwtKey { key: "trusts_system_roles", apply: |jwt, text| set(&mut jwt.binding.trusts_system_roles, flag(text)) },
 ];
 
-/// The section of limits for clients.
 const LIMITS: &str = "limits";
 
 /// The names and ranges of these limits. A test of the surface that applies them compares the two.
@@ -371,7 +369,6 @@ const SECTIONS: &[&str] = &[
 /// Values that cannot be set, for CouchDB's own tools.
 const FACTS: &[(&str, &str, &str)] = &[("couchdb", "single_node", "true")];
 
-/// Returns the default of a setting.
 pub(crate) fn default(section: &str, key: &str) -> Option<&'static str> {
     defaults().find(|(of, name, _)| (*of, *name) == (section, key)).map(|(_, _, text)| text)
 }
@@ -410,7 +407,6 @@ pub(crate) fn check_storable(section: &str, key: &str) -> Applied {
     }
 }
 
-/// Checks the name of an administrator.
 pub(crate) fn check_admin_name(name: &str) -> Applied {
     let fits = !name.is_empty() && !name.contains(':') && !name.chars().any(char::is_control);
     if fits { Ok(()) } else { Err(SettingError::Wrong("of a name without colons and control characters")) }
@@ -434,7 +430,6 @@ fn named<'s>(section: &'s str, kind: &str) -> Option<&'s str> {
     if rest.is_empty() { Some("") } else { rest.strip_prefix(':').filter(|name| !name.is_empty()) }
 }
 
-/// True if the section contains settings.
 pub(crate) fn is_known(section: &str) -> bool {
     KEYS.iter().any(|key| key.section == section)
         || named(section, "jwt_auth").is_some()
@@ -489,7 +484,6 @@ pub(crate) fn apply(settings: &mut Settings, section: &str, key: &str, text: &st
     if is_free(section) { Ok(()) } else { Err(SettingError::Unknown) }
 }
 
-/// Checks a value.
 pub(crate) fn check(section: &str, key: &str, text: &str) -> Applied {
     apply(&mut Settings::default(), section, key, text)
 }
@@ -549,7 +543,6 @@ fn header(text: &str) -> Result<String, SettingError> {
     if fits { Ok(text.to_ascii_lowercase()) } else { Err(SettingError::Wrong("the name of a header")) }
 }
 
-/// Splits texts at commas.
 fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }

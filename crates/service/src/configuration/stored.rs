@@ -21,13 +21,11 @@ const FAILED_PAUSE: Duration = Duration::from_secs(1);
 const CONFIRM_MAX: Duration = Duration::from_secs(2);
 const LOOK_MAX: Duration = Duration::from_millis(1_900);
 
-/// The log target of changed settings.
 const AUDIT: &str = "audit";
 
 /// The section of administrators.
 pub const ADMINS: &str = "admins";
 
-/// The store of settings.
 pub(super) struct Store {
     layer: Layer,
     /// True if stored values do not apply in this process.

@@ -43,7 +43,6 @@ pub enum FilterKind {
     View,
 }
 
-/// Resolves filter functions.
 #[derive(Debug)]
 pub(super) struct Filters {
     runner: Runner,

@@ -106,7 +106,6 @@ async fn page(feed: &mut Feed) -> ChangesPage {
     page
 }
 
-/// Returns the next rows.
 async fn next(feed: &mut Feed, heartbeats: &mut Heartbeats) -> Vec<String> {
     loop {
         let rows = match feed.wait(heartbeats).await.unwrap() {

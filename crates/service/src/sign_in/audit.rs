@@ -9,7 +9,6 @@ use flatbed_clock::Clock;
 use flatbed_metrics::{Counter, Labelled};
 use tokio::time::Instant;
 
-/// The target of the audit log.
 pub(crate) const TARGET: &str = "audit";
 
 /// The most lines of refusals per second; the next line has the number of omitted ones.
@@ -19,7 +18,6 @@ const REFUSALS_MAX: u32 = 20;
 const NAME_SHOWN_MAX: usize = 200;
 
 flatbed_metrics::labels! {
-    /// A sign-in method.
     pub(crate) enum Way: "way" {
         Basic = "basic",
         Session = "session",
@@ -41,7 +39,6 @@ flatbed_metrics::labels! {
 }
 
 flatbed_metrics::metrics! {
-    /// The counters of sign-in.
     pub(crate) struct SignIns {
         sign_ins: Labelled<Way, Counter> = "Sign-ins by method: right passwords, sessions begun and renewed, verified tokens; without requests of remembered clients.",
         sign_ins_refused: Labelled<Why, Counter> = "Refused sign-ins by reason.",
@@ -58,7 +55,6 @@ struct Window {
     left_out: u64,
 }
 
-/// Writes the audit log.
 #[derive(Debug)]
 pub(crate) struct Audit {
     clock: Clock,
@@ -72,7 +68,6 @@ impl Audit {
         Audit { clock: clock.clone(), window: Mutex::new(window), counts: SignIns::default() }
     }
 
-    /// Logs and counts a successful sign-in.
     pub(crate) fn signed_in(&self, way: Way, name: &str, peer: Option<IpAddr>) {
         use flatbed_metrics::Label;
         self.counts.sign_ins.of(way).add(1);
@@ -82,7 +77,6 @@ impl Audit {
         }
     }
 
-    /// Logs and counts a refused sign-in.
     pub(crate) fn refused(&self, why: Why, name: &str, peer: Option<IpAddr>) {
         use flatbed_metrics::Label;
         self.counts.sign_ins_refused.of(why).add(1);

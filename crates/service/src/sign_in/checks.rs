@@ -41,12 +41,9 @@ impl std::fmt::Debug for CheckOptions {
 /// The most rehashes that wait for an empty queue.
 const LATER_MAX: usize = 8;
 
-/// The outcome of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The password is right.
     Right,
-    /// The password is wrong.
     Wrong,
     /// Not checked: too many passwords were wrong.
     LockedOut,
@@ -57,7 +54,6 @@ pub(super) enum Outcome {
 /// Sends the outcome of a check to its waiters.
 type Told = Arc<watch::Sender<Option<Outcome>>>;
 
-/// The computation of a check.
 type Work = Box<dyn FnOnce() -> Outcome + Send>;
 
 /// The queue of password checks. Cheap to clone.
@@ -110,7 +106,6 @@ impl Checks {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of waiting checks.
     pub(super) fn waiting(&self) -> usize {
         self.state().line.len()
     }

@@ -35,7 +35,6 @@ struct Issuer {
     stamp: Stamp,
 }
 
-/// A snapshot of all keys.
 pub(crate) struct KeysNow {
     generation: u64,
     settings: Option<Arc<Settings>>,
@@ -43,7 +42,6 @@ pub(crate) struct KeysNow {
     issuers: Arc<Vec<Issuer>>,
 }
 
-/// The current keys.
 pub(crate) struct Keys {
     clock: Clock,
     now: RwLock<Arc<KeysNow>>,

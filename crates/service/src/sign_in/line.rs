@@ -30,7 +30,6 @@ const HALF_LIFE_MS: u64 = 60_000;
 /// The last lane gets one of this many turns.
 const LAST_LANE_EACH: u64 = 4;
 
-/// The waiting tickets.
 #[derive(Debug)]
 pub(super) struct Line<T> {
     of_all_max: usize,
@@ -84,7 +83,6 @@ impl<T: Ord> Line<T> {
         tickets.into_iter().try_for_each(|ticket| lane.push(who, ticket).map(drop))
     }
 
-    /// Removes the next ticket.
     pub(super) fn pop(&mut self) -> Option<(Network, T)> {
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(LAST_LANE_EACH) {

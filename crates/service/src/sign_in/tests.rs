@@ -13,7 +13,6 @@ use super::*;
 use crate::accounts::tests::{hash_members, users, write_user};
 use crate::test_store::{Store, with_admin};
 
-/// The largest age of an answer.
 const SECOND: Duration = Duration::from_secs(1);
 
 const WRONG: &str = "unauthorized: Name or password is incorrect.";

@@ -71,7 +71,6 @@ pub struct UserSession {
     pub ends_at_ms: u64,
 }
 
-/// The result of a session lookup.
 enum SessionFound {
     /// A valid session and its user.
     Counts(PrincipalSession, Arc<PrincipalAt>),
@@ -97,7 +96,6 @@ fn session_hash(id: &str) -> SessionHash {
     hash
 }
 
-/// Builds the standing of a user of a database.
 fn standing(database: &str, user: &PrincipalAt, session: Option<SessionHash>) -> Standing {
     let signed_in = match (session, user.principal.name.is_empty()) {
         (Some(_), _) => SignedIn::Cookie,
@@ -122,7 +120,6 @@ impl SignIn {
         self.now_s().saturating_mul(1_000)
     }
 
-    /// Identifies the principal of a request to a database.
     pub(crate) async fn identify_in(
         &self,
         database: &str,
@@ -250,7 +247,6 @@ impl SignIn {
         Ok(Some(UserIdentified { standing, prolonged_until_ms }))
     }
 
-    /// Returns a valid session of a database and its user.
     pub(crate) async fn session_in(
         &self,
         database: &str,
@@ -310,7 +306,6 @@ impl SignIn {
         Ok(begun.then_some(UserSession { id, ends_at_ms }))
     }
 
-    /// Ends a session by its id.
     pub(crate) async fn end_session_in(&self, database: &str, id: &str) -> flatbed_layer::Result<()> {
         if id.len() != ID_BYTES {
             return Ok(());

@@ -16,7 +16,6 @@ use tokio::time::Instant;
 /// The interval of polls, from begin to begin. Feeds end within a second of the loss.
 const LOOK_EACH: Duration = Duration::from_millis(600);
 
-/// The pause after a failure of the storage.
 const FAILED_PAUSE: Duration = Duration::from_millis(300);
 
 /// The time limit of a poll; a longer one counts as a failure of the storage.
@@ -31,7 +30,6 @@ const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
 pub(super) struct FollowedUsers {
     layer: Layer,
     followed: Mutex<Followed>,
-    /// When the last poll of all users began.
     confirmed: watch::Sender<Option<Instant>>,
 }
 
@@ -113,7 +111,6 @@ impl FollowedUsers {
 }
 
 impl OfDatabase {
-    /// Wakes the followers of changed users.
     fn tell(&mut self, found: Option<UsersChanged>) {
         let (place, names) = found.map_or((None, None), |found| (Some(found.place), found.names));
         self.place = place;
@@ -125,7 +122,6 @@ impl OfDatabase {
     }
 }
 
-/// Polls while any user is followed.
 async fn look(weak: Weak<FollowedUsers>, clock: Clock) {
     loop {
         let Some(users) = weak.upgrade() else { return };

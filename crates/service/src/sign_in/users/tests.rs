@@ -12,7 +12,6 @@ use crate::accounts::tests::{hash_members, users, write_user};
 use crate::test_store::{Store, with_admin};
 use crate::{Administer, Own, Read, Service, Write};
 
-/// The largest age of an answer.
 const SECOND: Duration = Duration::from_secs(1);
 
 fn basic(text: &str) -> String {
