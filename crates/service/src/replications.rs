@@ -396,7 +396,7 @@ mod tests {
         let first = anna.update(&edit("a", r#"{"source":"x"}"#, None)).await.unwrap();
         assert_eq!(owner(&server, "a").await.as_deref(), Some("anna"));
         assert_eq!(told(anna.update(&edit("b", r#"{"owner":"anna"}"#, None)).await), "ok");
-        // It belongs to this account, whatever the document says and whoever has the name later.
+        // It belongs to this account, regardless of the document's members and of later accounts of the name.
         let said = edit("k", r#"{"owner":"anna","owner_account":"admin"}"#, None);
         let kept = anna.update(&said).await.unwrap();
         let hers = format!(r#""anna","owner_account":"1-{}""#, "07".repeat(16));

@@ -250,7 +250,7 @@ struct Found {
 #[derive(Debug, Default)]
 pub(crate) struct Judged {
     rights: Mutex<Vec<Found>>,
-    /// Databases with channels of which the request reads a part.
+    /// The databases with channels that the request may read in part.
     seen: Mutex<Vec<Arc<SeenPart>>>,
 }
 

@@ -68,7 +68,7 @@ pub(super) struct Checks {
 struct State {
     line: Line<u64>,
     waiting: HashMap<u64, Waiting>,
-    /// The waiting and running checks, by what is checked.
+    /// The waiting and running checks, by the digest of the input.
     same: HashMap<Digest, (u64, Told)>,
     later: VecDeque<Box<dyn FnOnce() + Send>>,
     next: u64,
