@@ -10,9 +10,9 @@ use flatbed_layer::{
     Result, ResyncAction, RevId, Unstaged, Updated, Upload, Uploaded, Verdict,
 };
 
-use crate::given::{AGAIN_MAX, Given};
+use crate::given::{RENEWALS_MAX, RenewableGrant};
 use crate::replications::{self, By};
-use crate::rights::{Granted, Needs};
+use crate::rights::{Grant, Needs};
 use crate::user_documents::{Entering, prepared};
 
 /// A database to write documents to, and to read. Cheap to clone.
@@ -20,11 +20,11 @@ use crate::user_documents::{Entering, prepared};
 /// Each write needs the right as of less than a second ago. If the layer finds that the right's basis has changed,
 /// the writer renews the right and retries.
 #[derive(Clone)]
-pub struct Writer(pub(crate) Given<Once>);
+pub struct Writer(pub(crate) RenewableGrant<WriterGrant>);
 
 /// A right to write as of one grant.
 #[derive(Clone)]
-pub(crate) struct Once {
+pub(crate) struct WriterGrant {
     database: Database,
     /// The same database for staged attachment data, which has no owner yet.
     staging: Database,
@@ -43,19 +43,19 @@ pub(crate) struct Once {
 
 /// A database to configure. Cheap to clone.
 #[derive(Clone)]
-pub struct Administration(pub(crate) Given<Database>);
+pub struct Administration(pub(crate) RenewableGrant<Database>);
 
 /// A database to maintain. Cheap to clone.
 #[derive(Clone)]
-pub struct Maintenance(pub(crate) Given<Database>);
+pub struct Maintenance(pub(crate) RenewableGrant<Database>);
 
 /// A database to purge documents from. Cheap to clone.
 #[derive(Clone)]
-pub struct Purging(pub(crate) Given<Database>);
+pub struct Purging(pub(crate) RenewableGrant<Database>);
 
 /// A database to create and to delete. Cheap to clone.
 #[derive(Clone)]
-pub struct Ownership(pub(crate) Given<Database>);
+pub struct Ownership(pub(crate) RenewableGrant<Database>);
 
 impl Deref for Writer {
     type Target = Reader;
@@ -94,13 +94,13 @@ impl Writer {
     #[cfg(test)]
     pub(crate) fn of(&self, standing: &crate::standing::Standing) -> Writer {
         let by = self.0.first.owner.clone().map(|by| By { standing: standing.clone(), ..by });
-        Writer(Given::fixed(Once { owner: by, ..self.0.first.clone() }))
+        Writer(RenewableGrant::fixed(WriterGrant { owner: by, ..self.0.first.clone() }))
     }
 
     /// Checks whether a request may write these documents. In `_users`, one forbidden document refuses the whole
     /// request; so does a local document in a replicator database.
     pub fn enter(&self, ids: impl IntoIterator<Item = impl AsRef<str>>) -> std::result::Result<(), Refusal> {
-        let Once { entering, locals, .. } = &self.0.first;
+        let WriterGrant { entering, locals, .. } = &self.0.first;
         if entering.is_none() && locals.is_ok() {
             return Ok(());
         }
@@ -135,7 +135,7 @@ impl Writer {
 
     async fn bulk_update_now(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
         let mut outcomes = self.0.now().await?.bulk_update(edits).await?;
-        for _ in 0..AGAIN_MAX {
+        for _ in 0..RENEWALS_MAX {
             if !outcomes.iter().any(is_changed) {
                 break;
             }
@@ -198,15 +198,15 @@ fn is_changed(outcome: &Outcome) -> bool {
     matches!(outcome, Err(Refusal::UserChanged))
 }
 
-impl Once {
-    pub(crate) fn of(granted: &Granted<'_>) -> Once {
+impl WriterGrant {
+    pub(crate) fn of(granted: &Grant<'_>) -> WriterGrant {
         let (database, staging) = (granted.database(Needs::Member), granted.staging());
         let by = || By { standing: granted.rights.standing.clone(), accounts: granted.accounts.clone() };
         let owner = granted.is_replicator().then(by);
         let (reader, entering) = (granted.reader(), granted.entering());
         let designs = granted.designs();
         let locals = if owner.is_some() { designs.clone() } else { Ok(()) };
-        Once { database, staging, reader, entering, designs, locals, owner }
+        WriterGrant { database, staging, reader, entering, designs, locals, owner }
     }
 
     /// Retries the edits that were refused because the user changed.

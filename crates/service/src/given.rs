@@ -10,34 +10,34 @@ use std::sync::Arc;
 use flatbed_layer::{Error, Layer, Refusal, Result, USERS, is_replicator_name};
 
 use crate::accounts::{Accounts, Fresh};
-use crate::rights::{Denied, Granted, Needs, Rights, refusal};
+use crate::rights::{Denied, Grant, Needs, Rights, refusal};
 use crate::standing::RestsOn;
 
 /// The most renewals for one write; a user who keeps changing gets the refusal.
-pub(crate) const AGAIN_MAX: usize = 3;
+pub(crate) const RENEWALS_MAX: usize = 3;
 
 /// A granted right to write, with its renewal. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Given<D> {
+pub(crate) struct RenewableGrant<D> {
     pub(crate) first: D,
     /// `None`: the server's own right, which is never renewed.
-    again: Option<Arc<Again<D>>>,
+    again: Option<Arc<Renewal<D>>>,
     /// The cache of the database's users, and the database's name.
     users: Option<(Arc<Accounts>, Arc<str>)>,
 }
 
-struct Again<D> {
+struct Renewal<D> {
     layer: Layer,
     accounts: Arc<Accounts>,
     rights: Rights,
     name: Arc<str>,
     needs: Needs,
-    make: fn(&Granted<'_>) -> D,
+    make: fn(&Grant<'_>) -> D,
 }
 
-impl<D: Clone> Given<D> {
-    pub(crate) fn new(granted: &Granted<'_>, needs: Needs, make: fn(&Granted<'_>) -> D) -> Given<D> {
-        let again = || Again {
+impl<D: Clone> RenewableGrant<D> {
+    pub(crate) fn new(granted: &Grant<'_>, needs: Needs, make: fn(&Grant<'_>) -> D) -> RenewableGrant<D> {
+        let again = || Renewal {
             layer: granted.layer.clone(),
             accounts: granted.accounts.clone(),
             rights: granted.rights.clone(),
@@ -47,12 +47,12 @@ impl<D: Clone> Given<D> {
         };
         let is_servers = matches!(granted.rights.standing.rests_on(), RestsOn::Server);
         let users = Some((Arc::clone(granted.accounts), granted.name.into()));
-        Given { first: make(granted), again: (!is_servers).then(|| Arc::new(again())), users }
+        RenewableGrant { first: make(granted), again: (!is_servers).then(|| Arc::new(again())), users }
     }
 
     #[cfg(test)]
-    pub(crate) fn fixed(first: D) -> Given<D> {
-        Given { first, again: None, users: None }
+    pub(crate) fn fixed(first: D) -> RenewableGrant<D> {
+        RenewableGrant { first, again: None, users: None }
     }
 
     /// Returns the grant, renewed if it is old.
@@ -91,10 +91,10 @@ impl<D: Clone> Given<D> {
     /// Writes, and retries with a renewed grant if the basis has changed.
     ///
     /// # Errors
-    /// [`Refusal::UserChanged`] after [`AGAIN_MAX`] renewals; the errors of [`Given::now`] and of `write`.
+    /// [`Refusal::UserChanged`] after [`RENEWALS_MAX`] renewals; the errors of [`RenewableGrant::now`] and of `write`.
     pub(crate) async fn write<T, W: Future<Output = Result<T>>>(&self, mut write: impl FnMut(D) -> W) -> Result<T> {
         let mut done = write(self.now().await?).await;
-        for _ in 0..AGAIN_MAX {
+        for _ in 0..RENEWALS_MAX {
             if !matches!(done, Err(Error::Refused(Refusal::UserChanged))) {
                 break;
             }
@@ -104,7 +104,7 @@ impl<D: Clone> Given<D> {
     }
 }
 
-impl<D> Again<D> {
+impl<D> Renewal<D> {
     async fn ask(&self, fresh: Fresh) -> Result<D> {
         self.given(fresh).await.map_err(|denied| match denied {
             Denied::Refused(refused) => Error::Refused(refusal(refused)),

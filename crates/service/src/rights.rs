@@ -16,8 +16,8 @@ use flatbed_layer::{
 use tokio::time::Instant;
 
 use crate::accounts::{Accounts, Fresh};
-use crate::database::{Administration, Maintenance, Once, Ownership, Purging, Writer};
-use crate::given::Given;
+use crate::database::{Administration, Maintenance, Ownership, Purging, Writer, WriterGrant};
+use crate::given::RenewableGrant;
 use crate::replications;
 use crate::standing::{RestsOn, Standing};
 use crate::user_documents::{Entering, UserDocuments};
@@ -208,9 +208,9 @@ impl Rights {
         layer: &'g Layer,
         accounts: &'g Arc<Accounts>,
         name: &'g str,
-    ) -> Result<Granted<'g>, Denied> {
+    ) -> Result<Grant<'g>, Denied> {
         let (access, is_replicator) = self.judge(needs, layer, accounts, name).await?;
-        Ok(Granted { rights: self, layer, accounts, name, access, is_replicator })
+        Ok(Grant { rights: self, layer, accounts, name, access, is_replicator })
     }
 
     /// Returns the user's access to a database, if it is sufficient, and whether it is a replicator database.
@@ -308,7 +308,7 @@ pub trait Right: sealed::Sealed {
 
     /// Creates the database.
     #[doc(hidden)]
-    fn given(granted: Granted<'_>) -> Self::Database;
+    fn given(granted: Grant<'_>) -> Self::Database;
 }
 
 /// The right to read documents and statistics.
@@ -340,7 +340,7 @@ pub struct Purge;
 pub struct Own;
 
 /// A granted right.
-pub struct Granted<'g> {
+pub struct Grant<'g> {
     pub(crate) rights: &'g Rights,
     pub(crate) layer: &'g Layer,
     pub(crate) accounts: &'g Arc<Accounts>,
@@ -349,7 +349,7 @@ pub struct Granted<'g> {
     is_replicator: bool,
 }
 
-impl Granted<'_> {
+impl Grant<'_> {
     pub(crate) fn access(&self) -> Access {
         self.access
     }
@@ -392,7 +392,7 @@ impl Granted<'_> {
 
     /// The database for staged data, which belongs to no document yet: the user may change before one takes it.
     pub(crate) fn staging(&self) -> Database {
-        let held = Held { access: Access::Member, ..self.held(Needs::Member) };
+        let held = CommitGate { access: Access::Member, ..self.held(Needs::Member) };
         let user = User { fence: None, setting: None, ..self.rights.user() };
         self.layer.database(self.name, user.through(Arc::new(held))).asked_by(self.asker())
     }
@@ -409,11 +409,11 @@ impl Granted<'_> {
         (self.name == USERS).then(|| rights.users.written_by(rights.principal(), self.access))
     }
 
-    fn held(&self, needs: Needs) -> Held {
+    fn held(&self, needs: Needs) -> CommitGate {
         let standing = self.rights.standing.clone();
         let writes_documents = needs == Needs::Member && is_replicator_name(self.name);
         let as_replicator = writes_documents.then_some(self.is_replicator);
-        Held { standing, needs, name: self.name.to_owned(), access: self.access, as_replicator }
+        CommitGate { standing, needs, name: self.name.to_owned(), access: self.access, as_replicator }
     }
 
     fn actor(&self, needs: Needs) -> Actor {
@@ -424,7 +424,7 @@ impl Granted<'_> {
 
 /// A grant, judged again by the `_security` at the commit.
 #[derive(Debug)]
-struct Held {
+struct CommitGate {
     standing: Standing,
     needs: Needs,
     name: String,
@@ -434,7 +434,7 @@ struct Held {
     as_replicator: Option<bool>,
 }
 
-impl Gate for Held {
+impl Gate for CommitGate {
     fn judge(&self, security: &SecurityOf) -> Result<(), Refusal> {
         let principal = self.standing.principal();
         // Even for an administrator: the server would run a document without an owner with its own rights.
@@ -461,7 +461,7 @@ impl Right for Read {
 
     const NEEDS: Needs = Needs::Member;
 
-    fn given(granted: Granted<'_>) -> Reader {
+    fn given(granted: Grant<'_>) -> Reader {
         granted.reader()
     }
 }
@@ -471,7 +471,7 @@ impl Right for ReadWhole {
 
     const NEEDS: Needs = Needs::Whole;
 
-    fn given(granted: Granted<'_>) -> Reader {
+    fn given(granted: Grant<'_>) -> Reader {
         granted.reader()
     }
 }
@@ -481,8 +481,8 @@ impl Right for Write {
 
     const NEEDS: Needs = Needs::Member;
 
-    fn given(granted: Granted<'_>) -> Writer {
-        Writer(Given::new(&granted, Self::NEEDS, Once::of))
+    fn given(granted: Grant<'_>) -> Writer {
+        Writer(RenewableGrant::new(&granted, Self::NEEDS, WriterGrant::of))
     }
 }
 
@@ -491,8 +491,8 @@ impl Right for Administer {
 
     const NEEDS: Needs = Needs::Admin;
 
-    fn given(granted: Granted<'_>) -> Administration {
-        Administration(Given::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
+    fn given(granted: Grant<'_>) -> Administration {
+        Administration(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
     }
 }
 
@@ -501,8 +501,8 @@ impl Right for Maintain {
 
     const NEEDS: Needs = Needs::Maintainer;
 
-    fn given(granted: Granted<'_>) -> Maintenance {
-        Maintenance(Given::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
+    fn given(granted: Grant<'_>) -> Maintenance {
+        Maintenance(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
     }
 }
 
@@ -511,8 +511,8 @@ impl Right for Purge {
 
     const NEEDS: Needs = Needs::Server;
 
-    fn given(granted: Granted<'_>) -> Purging {
-        Purging(Given::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
+    fn given(granted: Grant<'_>) -> Purging {
+        Purging(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
     }
 }
 
@@ -521,8 +521,8 @@ impl Right for Own {
 
     const NEEDS: Needs = Needs::Server;
 
-    fn given(granted: Granted<'_>) -> Ownership {
-        Ownership(Given::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
+    fn given(granted: Grant<'_>) -> Ownership {
+        Ownership(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
     }
 }
 

@@ -12,7 +12,7 @@ use flatbed_layer::{
 
 use crate::accounts::{Accounts, Fresh};
 use crate::configuration::{ChangeError, ChangedBy, Configuration};
-use crate::given::AGAIN_MAX;
+use crate::given::RENEWALS_MAX;
 use crate::rights::{Denied, Needs, Rights, refusal};
 
 /// Server-wide state and settings, for administrators.
@@ -40,9 +40,9 @@ impl Databases<'_> {
 
 /// Allows writes to administrators of the server.
 #[derive(Debug)]
-struct OfServer(Principal);
+struct ServerAdminGate(Principal);
 
-impl Gate for OfServer {
+impl Gate for ServerAdminGate {
     fn judge(&self, _: &SecurityOf) -> std::result::Result<(), Refusal> {
         Needs::Server.in_server(&self.0).map_err(refusal)
     }
@@ -91,8 +91,8 @@ impl<'c> ServerAdministration<'c> {
         from: Option<IpAddr>,
     ) -> std::result::Result<String, ChangeError> {
         let mut rights = self.rights.clone();
-        for _ in 0..=AGAIN_MAX {
-            let actor = rights.user().through(Arc::new(OfServer(rights.principal().clone())));
+        for _ in 0..=RENEWALS_MAX {
+            let actor = rights.user().through(Arc::new(ServerAdminGate(rights.principal().clone())));
             let by = ChangedBy { actor: &actor, name: rights.principal().name.as_deref(), from };
             let done = match text {
                 Some(text) => self.configuration.set(section, key, text, by).await,

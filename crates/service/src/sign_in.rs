@@ -410,9 +410,9 @@ impl SignIn {
 
 /// Allows the write of a new hash, whatever `_security` says: the client has proved the password.
 #[derive(Debug)]
-struct Rehash;
+struct RehashGate;
 
-impl Gate for Rehash {
+impl Gate for RehashGate {
     fn judge(&self, _: &SecurityOf) -> Result<(), Refusal> {
         Ok(())
     }
@@ -448,7 +448,7 @@ async fn write_rehashed(
         body,
     };
     let user = User { name: None, roles: vec![flatbed_auth::ADMIN_ROLE.to_owned()], ..User::default() };
-    layer.database(USERS, user.through(Arc::new(Rehash))).update(&edit).await.map(drop)
+    layer.database(USERS, user.through(Arc::new(RehashGate))).update(&edit).await.map(drop)
 }
 
 fn standing_of(found: &Found, signed_in: SignedIn) -> Option<Standing> {

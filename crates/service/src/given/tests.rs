@@ -16,18 +16,18 @@ use crate::rights::{Administer, Denied, Own, Read, Write};
 use crate::standing::{Claims, RestsOn, Standing};
 use crate::test_store::{Store, token, with_key};
 
-struct Given {
+struct Fixture {
     store: Store,
     service: Service,
     server: Context,
 }
 
-impl Given {
-    async fn new() -> Given {
-        Given::timed(Clock::system()).await
+impl Fixture {
+    async fn new() -> Fixture {
+        Fixture::timed(Clock::system()).await
     }
 
-    async fn timed(clock: Clock) -> Given {
+    async fn timed(clock: Clock) -> Fixture {
         let store = Store::timed(clock).await;
         let functions = Runner::new(RunnerOptions { threads: 1, ..RunnerOptions::default() }).unwrap();
         let service = Service::new(store.layer.clone(), functions, with_key(&[]));
@@ -35,7 +35,7 @@ impl Given {
         for name in ["db", USERS] {
             server.database(name, Own).await.unwrap().create(&CreateOptions::default()).await.unwrap();
         }
-        let given = Given { store, service, server };
+        let given = Fixture { store, service, server };
         given.secure("{}").await;
         given
     }
@@ -67,7 +67,7 @@ fn is_unauthorized<T>(done: flatbed_layer::Result<T>) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_the_right_still_writes_under_another_revision() {
-    let given = Given::new().await;
+    let given = Fixture::new().await;
     let mut rev = given.write("s", "r", None).await;
     let anna = given.anna().await;
     let writer = anna.database("db", Write).await.unwrap();
@@ -87,7 +87,7 @@ async fn who_has_the_right_still_writes_under_another_revision() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_administered_a_database_writes_as_its_member() {
-    let given = Given::new().await;
+    let given = Fixture::new().await;
     given.write("s", "r", None).await;
     given.secure(r#"{"admins":{"names":["anna"]}}"#).await;
     given.server.database("db", Read).await.unwrap().exists().await.unwrap();
@@ -103,7 +103,7 @@ async fn who_administered_a_database_writes_as_its_member() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_takes_long_is_its_users_of_then() {
     let manual = ManualClock::new();
-    let given = Given::timed(manual.clock()).await;
+    let given = Fixture::timed(manual.clock()).await;
     let rev = given.write("s", "r", None).await;
     given.secure(r#"{"members":{"roles":["r"]}}"#).await;
     given.server.database("db", Read).await.unwrap().exists().await.unwrap();

@@ -80,14 +80,14 @@ fn databases_of_the_system_are_the_servers() {
 #[test]
 fn what_was_granted_is_judged_again() {
     let closed: &[u8] = br#"{"members":{"names":["bob"]}}"#;
-    let held = |principal: Principal, needs, access| Held {
+    let held = |principal: Principal, needs, access| CommitGate {
         standing: Standing::new(principal, RestsOn::Nothing),
         needs,
         name: "db".to_owned(),
         access,
         as_replicator: None,
     };
-    let judged = |held: &Held, security: &[u8]| held.judge(&SecurityOf::new(security, 1));
+    let judged = |held: &CommitGate, security: &[u8]| held.judge(&SecurityOf::new(security, 1));
     let member = held(user(&[]), Needs::Member, Access::Member);
     assert_eq!(judged(&member, b"{}"), Ok(()));
     assert!(matches!(judged(&member, closed), Err(Refusal::Forbidden(_))));
@@ -121,7 +121,7 @@ fn what_was_granted_in_one_kind_of_database_is_not_in_another() {
         ] {
             let standing = Standing::new(principal.clone(), RestsOn::Nothing);
             let (needs, name, access) = (Needs::Member, "a/_replicator".to_owned(), Access::Member);
-            let held = Held { standing, needs, name, access, as_replicator };
+            let held = CommitGate { standing, needs, name, access, as_replicator };
             let judged = held.judge(&SecurityOf::new(b"{}", 1).of_replicator(is_replicator));
             let expected = if is_let { Ok(()) } else { Err(Refusal::UserChanged) };
             assert_eq!(judged, expected, "{as_replicator:?} {is_replicator}");

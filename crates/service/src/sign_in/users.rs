@@ -82,9 +82,9 @@ enum SessionFound {
 
 /// Allows writes that follow from a proof of identity: a password or a session.
 #[derive(Debug)]
-struct Proved;
+struct ProvedGate;
 
-impl Gate for Proved {
+impl Gate for ProvedGate {
     fn judge(&self, _: &SecurityOf) -> Result<(), Refusal> {
         Ok(())
     }
@@ -237,7 +237,7 @@ impl SignIn {
         let mut prolonged_until_ms = None;
         if left < u128::from(session.lasts_ms) * 9 {
             let ends_at_ms = now.saturating_add(session.lasts_ms);
-            let proved = User::default().through(Arc::new(Proved));
+            let proved = User::default().through(Arc::new(ProvedGate));
             let prolonged = self.layer.0.database(database, proved);
             if prolonged.prolong_principal_session(&session_hash(id), ends_at_ms).await? {
                 prolonged_until_ms = Some(ends_at_ms);
@@ -300,7 +300,7 @@ impl SignIn {
         let ends_at_ms = self.now_ms().saturating_add(lasts_ms);
         let generation = user.principal.generation;
         let session = PrincipalSession { name: name.to_owned(), generation, ends_at_ms, lasts_ms };
-        let proved = User::default().through(Arc::new(Proved));
+        let proved = User::default().through(Arc::new(ProvedGate));
         let begun =
             self.layer.0.database(database, proved).begin_principal_session(&session_hash(&id), &session).await?;
         Ok(begun.then_some(UserSession { id, ends_at_ms }))
@@ -310,7 +310,7 @@ impl SignIn {
         if id.len() != ID_BYTES {
             return Ok(());
         }
-        let proved = User::default().through(Arc::new(Proved));
+        let proved = User::default().through(Arc::new(ProvedGate));
         self.layer.0.database(database, proved).end_principal_session(&session_hash(id)).await
     }
 }
