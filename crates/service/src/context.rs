@@ -30,7 +30,7 @@ use crate::sign_in::{CheckOptions, SessionBegun, SignIn, network};
 use crate::standing::{Claims, Identified, RestsOn, SignInError, Standing};
 use crate::turns::Origin;
 use crate::user_documents::UserDocuments;
-use crate::watching::{Judged, RightsWatch, Watching};
+use crate::watching::{GrantedRights, RightsWatch, Watching};
 
 /// Options of a service.
 #[derive(Debug, Clone, Default)]
@@ -251,7 +251,7 @@ pub struct Context {
     configuration: Configuration,
     sign_in: Arc<SignIn>,
     /// The rights granted so far.
-    judged: Arc<Judged>,
+    judged: Arc<GrantedRights>,
     address: Network,
 }
 

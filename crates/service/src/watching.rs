@@ -54,7 +54,7 @@ const LEAST_WAIT: Duration = Duration::from_millis(10);
 const LOOKED_AT_ONCE: usize = 200;
 
 #[derive(Debug, Clone)]
-enum Known {
+enum KnownSecurity {
     Nothing,
     /// Missing when it was read; it may have been created since.
     Gone,
@@ -65,7 +65,7 @@ enum Known {
 pub(crate) struct Watching {
     layer: Layer,
     accounts: Arc<Accounts>,
-    followed: Mutex<Followed>,
+    followed: Mutex<FollowedDatabases>,
     /// Notified when a database without a known state gets a follower.
     came: Arc<Notify>,
     /// Locked by the running poll: when the last poll began, and its result.
@@ -74,8 +74,8 @@ pub(crate) struct Watching {
 }
 
 #[derive(Default)]
-struct Followed {
-    databases: HashMap<Arc<str>, watch::Sender<Known>>,
+struct FollowedDatabases {
+    databases: HashMap<Arc<str>, watch::Sender<KnownSecurity>>,
     is_looking: bool,
 }
 
@@ -100,7 +100,7 @@ impl Watching {
         &self.accounts
     }
 
-    fn followed(&self) -> MutexGuard<'_, Followed> {
+    fn followed(&self) -> MutexGuard<'_, FollowedDatabases> {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -118,11 +118,12 @@ impl Watching {
         found.pop()?
     }
 
-    fn follow(self: &Arc<Self>, name: &Arc<str>) -> watch::Receiver<Known> {
+    fn follow(self: &Arc<Self>, name: &Arc<str>) -> watch::Receiver<KnownSecurity> {
         let mut followed = self.followed();
-        let found = followed.databases.entry(name.clone()).or_insert_with(|| watch::Sender::new(Known::Nothing));
+        let found =
+            followed.databases.entry(name.clone()).or_insert_with(|| watch::Sender::new(KnownSecurity::Nothing));
         let receiver = found.subscribe();
-        if matches!(*receiver.borrow(), Known::Nothing) {
+        if matches!(*receiver.borrow(), KnownSecurity::Nothing) {
             self.came.notify_one();
         }
         if !followed.is_looking {
@@ -150,7 +151,7 @@ impl Watching {
     /// missing one may be created at any time.
     fn is_any_unknown(&self, names: &[Arc<str>]) -> bool {
         let followed = self.followed();
-        let is_known = |sender: &watch::Sender<Known>| matches!(*sender.borrow(), Known::Is(_));
+        let is_known = |sender: &watch::Sender<KnownSecurity>| matches!(*sender.borrow(), KnownSecurity::Is(_));
         names.iter().any(|name| followed.databases.get(name).is_some_and(|sender| !is_known(sender)))
     }
 
@@ -183,12 +184,12 @@ impl Watching {
                 let Some(sender) = followed.databases.get(name) else { continue };
                 sender.send_if_modified(|known| {
                     let is_same = match (&*known, &security) {
-                        (Known::Is(known), Some(security)) => Arc::ptr_eq(known, security),
-                        (Known::Gone, None) => true,
+                        (KnownSecurity::Is(known), Some(security)) => Arc::ptr_eq(known, security),
+                        (KnownSecurity::Gone, None) => true,
                         _ => false,
                     };
                     if !is_same {
-                        *known = security.map_or(Known::Gone, Known::Is);
+                        *known = security.map_or(KnownSecurity::Gone, KnownSecurity::Is);
                     }
                     !is_same
                 });
@@ -237,7 +238,7 @@ async fn look(weak: Weak<Watching>, clock: Clock) {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Found {
+struct GrantedRight {
     /// `None`: a right in the server.
     database: Option<Arc<str>>,
     needs: Needs,
@@ -248,20 +249,20 @@ struct Found {
 
 /// The rights that were granted to a request.
 #[derive(Debug, Default)]
-pub(crate) struct Judged {
-    rights: Mutex<Vec<Found>>,
+pub(crate) struct GrantedRights {
+    rights: Mutex<Vec<GrantedRight>>,
     /// The databases with channels that the request may read in part.
-    seen: Mutex<Vec<Arc<SeenPart>>>,
+    seen: Mutex<Vec<Arc<PartialAccess>>>,
 }
 
-impl Judged {
+impl GrantedRights {
     /// Records a granted right in a database, or in the server if `name` is `None`.
     pub(crate) fn note(&self, name: Option<&str>, needs: Needs, access: (Access, bool)) {
         let mut rights = self.rights.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known =
-            |known: &Found| known.database.as_deref() == name && known.needs == needs && known.access == access;
+            |known: &GrantedRight| known.database.as_deref() == name && known.needs == needs && known.access == access;
         if !rights.iter().any(is_known) {
-            rights.push(Found { database: name.map(Arc::from), needs, access });
+            rights.push(GrantedRight { database: name.map(Arc::from), needs, access });
         }
     }
 
@@ -270,32 +271,32 @@ impl Judged {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if !seen.iter().any(|known| known.reader.name() == reader.name() && known.reader.asker() == reader.asker()) {
             let since = reader.clock().now();
-            seen.push(Arc::new(SeenPart { reader, since }));
+            seen.push(Arc::new(PartialAccess { reader, since }));
         }
     }
 
-    fn all(&self) -> Vec<Found> {
+    fn all(&self) -> Vec<GrantedRight> {
         self.rights.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn parts(&self) -> Vec<Arc<SeenPart>> {
+    fn parts(&self) -> Vec<Arc<PartialAccess>> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 /// A database with channels, as a restricted reader sees it.
-struct SeenPart {
+struct PartialAccess {
     reader: Reader,
     since: Instant,
 }
 
-impl fmt::Debug for SeenPart {
+impl fmt::Debug for PartialAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("SeenPart").field(&self.reader.name()).field(self.reader.asker()).finish()
     }
 }
 
-impl SeenPart {
+impl PartialAccess {
     /// Returns whether the reader has lost nothing since then, or nothing that this state covers. False if the
     /// storage fails.
     async fn is_whole(&self, judged_by: Option<&HeldAt>) -> bool {
@@ -309,7 +310,7 @@ pub type Basis = Arc<dyn Any + Send + Sync>;
 /// Checks whether a restricted reader still sees everything that it was shown.
 #[derive(Debug, Clone)]
 pub struct PartsWatch {
-    parts: Vec<Arc<SeenPart>>,
+    parts: Vec<Arc<PartialAccess>>,
     since: Instant,
 }
 
@@ -341,11 +342,11 @@ impl PartsWatch {
 pub struct RightsWatch {
     watching: Arc<Watching>,
     standing: Standing,
-    judged: Arc<Judged>,
+    judged: Arc<GrantedRights>,
     began: Instant,
     /// True for a feed: its request may have been judged with rights as old as an answer may be.
     is_feeds: bool,
-    following: Option<Following>,
+    following: Option<RightsState>,
 }
 
 impl fmt::Debug for RightsWatch {
@@ -358,10 +359,10 @@ type Wait<'w> = Pin<Box<dyn Future<Output = ()> + Send + 'w>>;
 
 struct FollowedDatabase {
     name: Arc<str>,
-    known: watch::Receiver<Known>,
+    known: watch::Receiver<KnownSecurity>,
 }
 
-struct Following {
+struct RightsState {
     accounts: watch::Receiver<u64>,
     /// The change counter of a user of one database.
     user: Option<watch::Receiver<u64>>,
@@ -376,7 +377,7 @@ struct Following {
 }
 
 impl RightsWatch {
-    pub(crate) fn new(watching: Arc<Watching>, standing: Standing, judged: Arc<Judged>) -> RightsWatch {
+    pub(crate) fn new(watching: Arc<Watching>, standing: Standing, judged: Arc<GrantedRights>) -> RightsWatch {
         let began = watching.clock().now();
         RightsWatch { watching, standing, judged, began, is_feeds: false, following: None }
     }
@@ -434,7 +435,7 @@ impl RightsWatch {
             self.watching.clock().sleep_until(self.began + YOUNG).await;
         }
         let following =
-            self.following.get_or_insert_with(|| Following::new(&self.watching, &self.standing, &self.judged));
+            self.following.get_or_insert_with(|| RightsState::new(&self.watching, &self.standing, &self.judged));
         loop {
             if following.is_judged {
                 following.changed(self.watching.clock(), &self.standing).await;
@@ -454,9 +455,9 @@ fn until(clock: &Clock, second: u64) -> Duration {
     Duration::from_secs(second).saturating_sub(clock.unix()).clamp(LEAST_WAIT, TOKEN_LOOK_MAX)
 }
 
-impl Following {
-    fn new(watching: &Arc<Watching>, standing: &Standing, judged: &Judged) -> Following {
-        let follow = |Found { database, needs, access }: Found| {
+impl RightsState {
+    fn new(watching: &Arc<Watching>, standing: &Standing, judged: &GrantedRights) -> RightsState {
+        let follow = |GrantedRight { database, needs, access }: GrantedRight| {
             let database = database.map(|name| {
                 let known = watching.follow(&name);
                 FollowedDatabase { name, known }
@@ -469,7 +470,7 @@ impl Following {
             _ => None,
         };
         let rights = judged.all().into_iter().map(follow).collect();
-        Following { accounts, user, user_known_at: None, session_ends_at_ms: None, rights, is_judged: false }
+        RightsState { accounts, user, user_known_at: None, session_ends_at_ms: None, rights, is_judged: false }
     }
 
     /// Waits until the basis of the rights may have changed. A closed channel never reports a change.
@@ -548,10 +549,10 @@ impl Following {
             let (is_known_now, mut is_looked_at) = (watching.accounts.is_confirmed(), false);
             loop {
                 let found = known.borrow_and_update().clone();
-                let is_known = matches!(found, Known::Is(_));
+                let is_known = matches!(found, KnownSecurity::Is(_));
                 let security = match found {
-                    Known::Is(security) => security,
-                    Known::Nothing | Known::Gone => match watching.unknown(name, is_feeds).await {
+                    KnownSecurity::Is(security) => security,
+                    KnownSecurity::Nothing | KnownSecurity::Gone => match watching.unknown(name, is_feeds).await {
                         Some(security) => security,
                         // The poll will report it.
                         None => break,

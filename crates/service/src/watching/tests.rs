@@ -9,7 +9,7 @@ use crate::test_store::Store;
 /// The watch of a user with this role who has begun to read `db`.
 fn watch(watching: &Arc<Watching>, role: &str) -> RightsWatch {
     let principal = Principal::user(role, [role.to_owned()], SignedIn::Password);
-    let judged = Arc::new(Judged::default());
+    let judged = Arc::new(GrantedRights::default());
     judged.note(Some("db"), Needs::Member, (flatbed_auth::security::Access::Member, false));
     RightsWatch::new(Arc::clone(watching), Standing::new(principal, RestsOn::Nothing), judged).at_once()
 }
@@ -40,7 +40,7 @@ async fn a_look_that_is_late_refuses_nobody() {
     let mut anna = watch(&watching, "a");
     assert_eq!(judged(&mut anna).await, Ok(()));
     let mut known = watching.follow(&"db".into());
-    let is_known = |known: &Known| matches!(known, Known::Is(_));
+    let is_known = |known: &KnownSecurity| matches!(known, KnownSecurity::Is(_));
     soon(known.wait_for(is_known)).await.unwrap();
     // Blocks the polls, so that the result of the last one becomes old.
     let stopped = accounts.stop_looking().await;

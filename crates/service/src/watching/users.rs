@@ -29,18 +29,18 @@ const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
 
 pub(super) struct FollowedUsers {
     layer: Layer,
-    followed: Mutex<Followed>,
+    followed: Mutex<UserFollowers>,
     confirmed: watch::Sender<Option<Instant>>,
 }
 
 #[derive(Default)]
-struct Followed {
-    databases: HashMap<Arc<str>, OfDatabase>,
+struct UserFollowers {
+    databases: HashMap<Arc<str>, DatabaseFollowers>,
     is_looking: bool,
 }
 
 #[derive(Default)]
-struct OfDatabase {
+struct DatabaseFollowers {
     /// `None`: not polled yet, or missing.
     place: Option<UsersPlace>,
     /// The change counter of each user, by name.
@@ -52,7 +52,7 @@ impl FollowedUsers {
         FollowedUsers { layer, followed: Mutex::default(), confirmed: watch::Sender::new(None) }
     }
 
-    fn followed(&self) -> MutexGuard<'_, Followed> {
+    fn followed(&self) -> MutexGuard<'_, UserFollowers> {
         self.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -110,7 +110,7 @@ impl FollowedUsers {
     }
 }
 
-impl OfDatabase {
+impl DatabaseFollowers {
     fn tell(&mut self, found: Option<UsersChanged>) {
         let (place, names) = found.map_or((None, None), |found| (Some(found.place), found.names));
         self.place = place;
