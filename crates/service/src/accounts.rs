@@ -33,7 +33,7 @@ use crate::configuration::Configuration;
 use crate::principals::Principals;
 use crate::sign_in::keys::{Keys, KeysNow};
 use crate::standing::{RestsOn, Standing};
-use entries::{Entries, Entry};
+use entries::{AccountEntries, AccountEntry};
 use polling::Polling;
 
 /// The largest age of an answer.
@@ -71,7 +71,7 @@ const READS_AT_ONCE: usize = 32;
 
 /// How current the known state of followed databases is.
 #[derive(Debug, Clone)]
-pub(crate) enum Databases {
+pub(crate) enum DatabasesState {
     Unfollowed,
     Unknown,
     AsOf(RecordState),
@@ -79,7 +79,7 @@ pub(crate) enum Databases {
 
 /// The last poll of everything else.
 #[derive(Debug)]
-struct LookedAt {
+struct AccountsPoll {
     began: Instant,
     records: RecordState,
 }
@@ -105,8 +105,8 @@ pub struct Accounts {
     /// When the last poll began after which the basis of all followers' rights was known; `None`: there was none.
     confirmed: watch::Sender<Option<Instant>>,
     /// The known state of everything else, and of databases.
-    looked: Mutex<(Option<LookedAt>, Databases)>,
-    cache: Mutex<Cache>,
+    looked: Mutex<(Option<AccountsPoll>, DatabasesState)>,
+    cache: Mutex<AccountCache>,
     /// Locked by the reader of the state: when a failed read began, and its error.
     confirming: tokio::sync::Mutex<Option<(Instant, Error)>>,
     /// Locked by readers of documents, by the name's hash: one reader per name.
@@ -124,10 +124,10 @@ impl std::fmt::Debug for Accounts {
 }
 
 #[derive(Debug)]
-struct Cache {
-    accounts: Entries,
+struct AccountCache {
+    accounts: AccountEntries,
     /// Missing names, with a bound of their own, since strangers invent them.
-    missing: Entries,
+    missing: AccountEntries,
     /// The last state, and when its read began: all entries are of this state or a later one.
     state: Option<(Arc<SignInState>, Instant)>,
     /// Increases when entries are removed: a read that began before adds nothing.
@@ -136,7 +136,7 @@ struct Cache {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct AccountLookup {
     /// `None`: no user has this name.
     pub account: Option<Account>,
     /// The reason why the user document does not allow a sign-in.
@@ -151,19 +151,19 @@ pub(crate) struct Found {
     pub setting: Option<Arc<SettingFence>>,
 }
 
-impl Found {
+impl AccountLookup {
     /// The standing of a user who has signed in with this account.
     pub(crate) fn standing(&self, account: &Account, signed_in: SignedIn) -> Standing {
         Standing::new(account.principal(signed_in), self.rests_on()).judged_by(self.setting.clone())
     }
 
     /// Drops the account if its hash takes more iterations than the settings allow. Sessions continue, as in CouchDB.
-    pub(crate) fn within(self, iterations_max: u32) -> Found {
+    pub(crate) fn within(self, iterations_max: u32) -> AccountLookup {
         match &self.account {
             Some(account) if account.may_sign_in() && account.hash().iterations() > iterations_max => {
                 let refused =
                     Refused::new(flatbed_auth::Kind::Forbidden, "Iteration count is too high for this server");
-                Found { account: None, refused: Some(refused), ..self }
+                AccountLookup { account: None, refused: Some(refused), ..self }
             }
             _ => self,
         }
@@ -190,9 +190,9 @@ impl Found {
 
 impl Accounts {
     pub(crate) fn new(layer: Layer, configuration: Configuration) -> Arc<Accounts> {
-        let cache = Cache {
-            accounts: Entries::new(ACCOUNTS_MAX, BYTES_MAX),
-            missing: Entries::new(MISSING_MAX, BYTES_MAX),
+        let cache = AccountCache {
+            accounts: AccountEntries::new(ACCOUNTS_MAX, BYTES_MAX),
+            missing: AccountEntries::new(MISSING_MAX, BYTES_MAX),
             state: None,
             taken_out: 0,
             asked: layer.clock().now(),
@@ -206,7 +206,7 @@ impl Accounts {
             generation: watch::Sender::new(0),
             records: watch::Sender::new(None),
             confirmed: watch::Sender::new(None),
-            looked: Mutex::new((None, Databases::Unfollowed)),
+            looked: Mutex::new((None, DatabasesState::Unfollowed)),
             cache: Mutex::new(cache),
             confirming: tokio::sync::Mutex::default(),
             reading: (0..READS_AT_ONCE).map(|_| tokio::sync::Mutex::default()).collect(),
@@ -224,7 +224,7 @@ impl Accounts {
         accounts
     }
 
-    fn cache(&self) -> MutexGuard<'_, Cache> {
+    fn cache(&self) -> MutexGuard<'_, AccountCache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -324,22 +324,22 @@ impl Accounts {
     }
 
     /// Records how current followed databases are, after the followers of changed ones were woken.
-    pub(crate) fn note_databases(&self, databases: Databases) {
+    pub(crate) fn note_databases(&self, databases: DatabasesState) {
         self.looked().1 = databases;
         self.note_confirmed();
     }
 
-    fn looked(&self) -> MutexGuard<'_, (Option<LookedAt>, Databases)> {
+    fn looked(&self) -> MutexGuard<'_, (Option<AccountsPoll>, DatabasesState)> {
         self.looked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note_confirmed(&self) {
         let looked = self.looked();
-        let (Some(LookedAt { began, records }), databases) = &*looked else { return };
+        let (Some(AccountsPoll { began, records }), databases) = &*looked else { return };
         let are_known = match databases {
-            Databases::Unfollowed => true,
-            Databases::Unknown => false,
-            Databases::AsOf(state) => state.is_since(records),
+            DatabasesState::Unfollowed => true,
+            DatabasesState::Unknown => false,
+            DatabasesState::AsOf(state) => state.is_since(records),
         };
         if are_known {
             self.confirmed.send_replace(Some(*began));
@@ -379,7 +379,7 @@ impl Accounts {
     }
 
     /// Looks an account up, by settings that the caller has confirmed.
-    pub(crate) async fn find(&self, name: &str, fresh: Fresh) -> Result<Found> {
+    pub(crate) async fn find(&self, name: &str, fresh: Fresh) -> Result<AccountLookup> {
         let Some((hash, setting)) = self.admin(name) else {
             let entry = self.entry(name, fresh).await?;
             let (account, refused) = match &entry.account {
@@ -387,7 +387,7 @@ impl Accounts {
                 Err(refused) => (None, Some(refused.clone())),
             };
             let (rev, born) = (entry.rev.clone(), entry.born.clone());
-            return Ok(Found { account, refused, rev, born, is_admin: false, setting: None });
+            return Ok(AccountLookup { account, refused, rev, born, is_admin: false, setting: None });
         };
         // An administrator must be able to sign in while the storage fails, without further roles.
         let entry = self.clock().timeout(FURTHER_MAX, self.entry(name, fresh)).await;
@@ -395,7 +395,7 @@ impl Accounts {
         let document = entry.as_ref().and_then(|entry| entry.account.as_ref().ok()?.as_ref());
         let account = Some(Account::of_admin(name, hash, document));
         let rev = entry.and_then(|entry| entry.rev.clone());
-        Ok(Found { account, refused: None, rev, born: None, is_admin: true, setting })
+        Ok(AccountLookup { account, refused: None, rev, born: None, is_admin: true, setting })
     }
 
     pub(crate) async fn secrets(&self, fresh: Fresh) -> Result<Vec<SigningSecret>> {
@@ -414,7 +414,7 @@ impl Accounts {
         self.is_fresh(*began, fresh).then(|| Arc::clone(state))
     }
 
-    async fn entry(&self, name: &str, fresh: Fresh) -> Result<Arc<Entry>> {
+    async fn entry(&self, name: &str, fresh: Fresh) -> Result<Arc<AccountEntry>> {
         if let Some(entry) = self.kept_entry(name, fresh) {
             return Ok(entry);
         }
@@ -441,14 +441,14 @@ impl Accounts {
         Ok(entry)
     }
 
-    fn kept_entry(&self, name: &str, fresh: Fresh) -> Option<Arc<Entry>> {
+    fn kept_entry(&self, name: &str, fresh: Fresh) -> Option<Arc<AccountEntry>> {
         let mut cache = self.cache();
         cache.asked = self.clock().now();
         let (_, began) = cache.state.as_ref()?;
         if self.is_fresh(*began, fresh) { cache.get(name) } else { None }
     }
 
-    async fn read(&self, name: &str) -> Result<Entry> {
+    async fn read(&self, name: &str) -> Result<AccountEntry> {
         let options = GetOptions { conflicts: true, born: true, ..GetOptions::default() };
         let id = id_of(name);
         let users = self.layer.reader(USERS);
@@ -456,7 +456,7 @@ impl Accounts {
         let document = match found {
             Ok(document) => document,
             // `_users` is missing, or the name is no valid document id.
-            Err(Error::DatabaseNotFound | Error::Refused(_)) => return Ok(Entry::nobody()),
+            Err(Error::DatabaseNotFound | Error::Refused(_)) => return Ok(AccountEntry::nobody()),
             Err(error) => return Err(error),
         };
         let text = [b"{".as_slice(), &document.body, b"}"].concat();
@@ -465,7 +465,7 @@ impl Accounts {
             Ok(body) => Account::of_document(name, &body, has_conflicts).map(Some),
             Err(_) => Ok(None),
         };
-        Ok(Entry { account, rev: Some(document.rev), born: document.born })
+        Ok(AccountEntry { account, rev: Some(document.rev), born: document.born })
     }
 
     /// Reads the state if it is not fresh, once for all callers that wait.
@@ -599,7 +599,7 @@ impl Accounts {
         self.confirm(Fresh::Since(began)).await?;
         let Some(records) = self.records.borrow().clone() else { return Ok(()) };
         self.configuration.confirm_at(&records).await?;
-        self.looked().0 = Some(LookedAt { began, records });
+        self.looked().0 = Some(AccountsPoll { began, records });
         self.note_confirmed();
         Ok(())
     }
@@ -631,8 +631,8 @@ impl Accounts {
     }
 }
 
-impl Cache {
-    fn get(&self, name: &str) -> Option<Arc<Entry>> {
+impl AccountCache {
+    fn get(&self, name: &str) -> Option<Arc<AccountEntry>> {
         self.accounts.get(name).or_else(|| self.missing.get(name)).cloned()
     }
 }

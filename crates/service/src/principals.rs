@@ -17,13 +17,13 @@ const WITHIN: Duration = Duration::from_millis(950);
 /// The most names that are cached, missing ones included.
 const NAMES_MAX: usize = 10_000;
 
-type Of = (Box<str>, Box<str>);
+type UserKey = (Box<str>, Box<str>);
 
-type Found = (Instant, Option<Arc<PrincipalAt>>);
+type CachedUser = (Instant, Option<Arc<PrincipalAt>>);
 
 pub(crate) struct Principals {
     layer: Layer,
-    found: Mutex<HashMap<Of, Found>>,
+    found: Mutex<HashMap<UserKey, CachedUser>>,
 }
 
 impl Principals {
@@ -74,7 +74,7 @@ impl Accounts {
     }
 
     /// Returns whether a user of a database is unchanged since sign-in, and whether its session is still valid.
-    pub(crate) async fn user_now(&self, rests_on: &RestsOn, fresh: Fresh) -> Result<Option<UserNow>> {
+    pub(crate) async fn user_now(&self, rests_on: &RestsOn, fresh: Fresh) -> Result<Option<CurrentUser>> {
         let RestsOn::Principal { database, incarnation, name, generation, session } = rests_on else { return Ok(None) };
         let found = match self.user_of(database, name, fresh).await {
             Err(Error::DatabaseNotFound) => None,
@@ -86,7 +86,7 @@ impl Accounts {
         if !found.is_some_and(|user| is_same(&user)) {
             return Ok(None);
         }
-        let Some(hash) = session else { return Ok(Some(UserNow { session_ends_at_ms: None })) };
+        let Some(hash) = session else { return Ok(Some(CurrentUser { session_ends_at_ms: None })) };
         let found = match self.principals.layer.reader(database).principal_session(hash).await {
             Err(Error::DatabaseNotFound) => None,
             found => found?,
@@ -94,13 +94,13 @@ impl Accounts {
         let is_theirs = |of: &PrincipalSession| of.name == **name && of.generation == *generation;
         let now_ms = self.principals.layer.clock().unix_ms();
         let counts = found.filter(|of| is_theirs(of) && now_ms < of.ends_at_ms);
-        Ok(counts.map(|session| UserNow { session_ends_at_ms: Some(session.ends_at_ms) }))
+        Ok(counts.map(|session| CurrentUser { session_ends_at_ms: Some(session.ends_at_ms) }))
     }
 }
 
 /// A user of a database that is unchanged since sign-in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct UserNow {
+pub(crate) struct CurrentUser {
     /// The end of the session, in milliseconds of Unix time, unless it is prolonged. `None`: there is no session.
     pub session_ends_at_ms: Option<u64>,
 }

@@ -23,7 +23,7 @@ use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{Edit, Gate, GetOptions, Layer, Refusal, RevId, SecurityOf, SigningSecret, USERS, User};
 use flatbed_metrics::Family;
 
-use crate::accounts::{Accounts, Found, Fresh};
+use crate::accounts::{AccountLookup, Accounts, Fresh};
 use crate::configuration::{AuthSettings, Configuration};
 use crate::standing::{Claims, Identified, RestsOn, SignInError, Standing};
 use audit::{Audit, Way, Why};
@@ -298,12 +298,12 @@ impl SignIn {
         credentials: &Credentials,
         claims: &Claims<'_>,
         way: Way,
-    ) -> Result<Found, SignInError> {
+    ) -> Result<AccountLookup, SignInError> {
         let Credentials { name, password } = credentials;
         let (came, digest) = (self.clock().now(), digest_of("password", &[name, password]));
         let iterations_max = self.configuration.now().auth.max_iterations;
         let mut found = if name.len() > NAME_BYTES_MAX {
-            Found { account: None, refused: None, rev: None, born: None, is_admin: false, setting: None }
+            AccountLookup { account: None, refused: None, rev: None, born: None, is_admin: false, setting: None }
         } else {
             self.accounts.find(name, Fresh::Second).await?.within(iterations_max)
         };
@@ -389,7 +389,7 @@ impl SignIn {
     }
 
     /// Replaces a weaker hash after its password was right, when the queue is empty.
-    fn rehash(&self, found: &Found, hash: &PasswordHash, password: &str) {
+    fn rehash(&self, found: &AccountLookup, hash: &PasswordHash, password: &str) {
         let Some(rev) = found.rev.clone().filter(|_| !found.is_admin) else { return };
         let Some(account) = &found.account else { return };
         if !hash.needs_rehash() || !self.configuration.now().auth.rehash {
@@ -451,7 +451,7 @@ async fn write_rehashed(
     layer.database(USERS, user.through(Arc::new(RehashGate))).update(&edit).await.map(drop)
 }
 
-fn standing_of(found: &Found, signed_in: SignedIn) -> Option<Standing> {
+fn standing_of(found: &AccountLookup, signed_in: SignedIn) -> Option<Standing> {
     Some(found.standing(found.account.as_ref()?, signed_in))
 }
 

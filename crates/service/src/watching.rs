@@ -25,7 +25,7 @@ use flatbed_layer::{Error as LayerError, Layer, Reader, RecordState, SecurityOf}
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::accounts::{Accounts, Databases, Fresh};
+use crate::accounts::{Accounts, DatabasesState, Fresh};
 use crate::rights::Needs;
 use crate::standing::{RestsOn, Standing};
 use users::FollowedUsers;
@@ -128,7 +128,7 @@ impl Watching {
         }
         if !followed.is_looking {
             followed.is_looking = true;
-            self.accounts.note_databases(Databases::Unknown);
+            self.accounts.note_databases(DatabasesState::Unknown);
             tokio::spawn(look(Arc::downgrade(self), self.clock().clone()));
         }
         receiver
@@ -141,7 +141,7 @@ impl Watching {
         followed.databases.retain(|_, sender| sender.receiver_count() > 0);
         if followed.databases.is_empty() {
             followed.is_looking = false;
-            self.accounts.note_databases(Databases::Unfollowed);
+            self.accounts.note_databases(DatabasesState::Unfollowed);
             return None;
         }
         Some(followed.databases.keys().cloned().collect())
@@ -211,7 +211,7 @@ async fn look(weak: Weak<Watching>, clock: Clock) {
         if has_changed || watching.is_any_unknown(&names) {
             match watching.look_now().await {
                 Ok(found) => {
-                    watching.accounts.note_databases(Databases::AsOf(found.clone()));
+                    watching.accounts.note_databases(DatabasesState::AsOf(found.clone()));
                     state = Some(found);
                 }
                 // Other reads fail meanwhile, too.

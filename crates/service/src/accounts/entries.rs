@@ -8,7 +8,7 @@ use flatbed_auth::users::Account;
 use flatbed_layer::RevId;
 
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct AccountEntry {
     /// `None`: the user does not exist. An error: the reason why the document does not allow a sign-in.
     pub account: Result<Option<Account>, Refused>,
     /// The winning revision; `None`: the document is missing or deleted.
@@ -17,9 +17,9 @@ pub(crate) struct Entry {
     pub born: Option<RevId>,
 }
 
-impl Entry {
-    pub(crate) fn nobody() -> Entry {
-        Entry { account: Ok(None), rev: None, born: None }
+impl AccountEntry {
+    pub(crate) fn nobody() -> AccountEntry {
+        AccountEntry { account: Ok(None), rev: None, born: None }
     }
 
     /// The approximate size in memory, in bytes.
@@ -32,30 +32,30 @@ impl Entry {
 
 /// Entries by name. The oldest are dropped beyond the bounds.
 #[derive(Debug)]
-pub(crate) struct Entries {
+pub(crate) struct AccountEntries {
     most: usize,
     bytes_most: usize,
     bytes: usize,
-    found: HashMap<Arc<str>, (u64, Arc<Entry>)>,
+    found: HashMap<Arc<str>, (u64, Arc<AccountEntry>)>,
     /// Oldest first, each with its number; an entry with another number was removed or replaced.
     order: VecDeque<(u64, Arc<str>)>,
     next: u64,
 }
 
-impl Entries {
-    pub(crate) fn new(most: usize, bytes_most: usize) -> Entries {
-        Entries { most, bytes_most, bytes: 0, found: HashMap::new(), order: VecDeque::new(), next: 0 }
+impl AccountEntries {
+    pub(crate) fn new(most: usize, bytes_most: usize) -> AccountEntries {
+        AccountEntries { most, bytes_most, bytes: 0, found: HashMap::new(), order: VecDeque::new(), next: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.found.len()
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&Arc<Entry>> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<AccountEntry>> {
         self.found.get(name).map(|(_, entry)| entry)
     }
 
-    pub(crate) fn insert(&mut self, name: &str, entry: Arc<Entry>) {
+    pub(crate) fn insert(&mut self, name: &str, entry: Arc<AccountEntry>) {
         self.remove(name);
         let bytes = entry.bytes(name);
         // An entry of more than an eighth of the bound is not cached.
@@ -98,28 +98,28 @@ mod tests {
 
     #[test]
     fn they_are_bounded_by_number_and_bytes() {
-        let mut entries = Entries::new(3, 100_000);
+        let mut entries = AccountEntries::new(3, 100_000);
         for name in ["a", "b", "c", "a", "d"] {
-            entries.insert(name, Arc::new(Entry::nobody()));
+            entries.insert(name, Arc::new(AccountEntry::nobody()));
         }
         // `a` was inserted again, so `b` was the oldest.
-        let there = |entries: &Entries| ["a", "b", "c", "d"].map(|name| entries.get(name).is_some());
+        let there = |entries: &AccountEntries| ["a", "b", "c", "d"].map(|name| entries.get(name).is_some());
         assert_eq!((there(&entries), entries.len()), ([true, false, true, true], 3));
         for _ in 0..100 {
-            entries.insert("a", Arc::new(Entry::nobody()));
+            entries.insert("a", Arc::new(AccountEntry::nobody()));
         }
         assert!(entries.order.len() <= 16, "{}", entries.order.len());
         entries.remove("c");
         assert_eq!(there(&entries), [true, false, false, true]);
         let long = "n".repeat(2_000);
-        entries.insert(&long, Arc::new(Entry::nobody()));
+        entries.insert(&long, Arc::new(AccountEntry::nobody()));
         assert!(entries.get(&long).is_some());
         let too_long = "n".repeat(5_000);
-        entries.insert(&too_long, Arc::new(Entry::nobody()));
+        entries.insert(&too_long, Arc::new(AccountEntry::nobody()));
         assert!(entries.get(&too_long).is_none());
-        let mut few_bytes = Entries::new(100, 20_000);
+        let mut few_bytes = AccountEntries::new(100, 20_000);
         for at in 0..100 {
-            few_bytes.insert(&format!("{at}{}", "n".repeat(400)), Arc::new(Entry::nobody()));
+            few_bytes.insert(&format!("{at}{}", "n".repeat(400)), Arc::new(AccountEntry::nobody()));
         }
         assert!(few_bytes.len() < 12 && few_bytes.bytes <= 20_000);
         few_bytes.clear();
