@@ -31,7 +31,7 @@ use tokio::time::Instant;
 
 use crate::configuration::Configuration;
 use crate::principals::Principals;
-use crate::sign_in::keys::{Keys, KeysNow};
+use crate::sign_in::keys::{KeySnapshot, TokenKeys};
 use crate::standing::{RestsOn, Standing};
 use entries::{AccountEntries, AccountEntry};
 use polling::Polling;
@@ -112,7 +112,7 @@ pub struct Accounts {
     /// Locked by readers of documents, by the name's hash: one reader per name.
     reading: Vec<tokio::sync::Mutex<()>>,
     hasher: RandomState,
-    keys: Keys,
+    keys: TokenKeys,
     pub(crate) principals: Principals,
     is_polled: AtomicBool,
 }
@@ -211,7 +211,7 @@ impl Accounts {
             confirming: tokio::sync::Mutex::default(),
             reading: (0..READS_AT_ONCE).map(|_| tokio::sync::Mutex::default()).collect(),
             hasher: RandomState::new(),
-            keys: Keys::new(clock),
+            keys: TokenKeys::new(clock),
             principals,
             is_polled: AtomicBool::new(false),
         });
@@ -356,7 +356,7 @@ impl Accounts {
     }
 
     /// Returns the keys of tokens. A change makes holders of tokens judge their rights again.
-    pub(crate) async fn keys(&self) -> Arc<KeysNow> {
+    pub(crate) async fn keys(&self) -> Arc<KeySnapshot> {
         let (keys, is_changed) = self.keys.now(&self.configuration.now()).await;
         if is_changed {
             self.note_change();

@@ -26,9 +26,9 @@ use flatbed_metrics::Family;
 use crate::accounts::{AccountLookup, Accounts, Fresh};
 use crate::configuration::{AuthSettings, Configuration};
 use crate::standing::{Claims, Identified, RestsOn, SignInError, Standing};
-use audit::{Audit, Way, Why};
+use audit::{Audit, RefusalReason, SignInMethod};
 pub use checks::CheckOptions;
-use checks::{Checks, Outcome};
+use checks::{CheckOutcome, Checks};
 
 /// The most credentials that are remembered as right.
 const KNOWN_MAX: usize = 10_000;
@@ -55,19 +55,19 @@ pub struct SessionBegun {
 #[derive(Debug)]
 pub(crate) struct SignIn {
     pub(crate) accounts: Arc<Accounts>,
-    layer: LayerOf,
+    layer: OpaqueLayer,
     configuration: Configuration,
     known: Mutex<Known>,
-    lockout: Arc<Mutex<Counted>>,
+    lockout: Arc<Mutex<LockoutState>>,
     checks: Checks,
     tokens: Mutex<jwt::Memory>,
     audit: Arc<Audit>,
 }
 
 /// A layer with a `Debug` implementation.
-struct LayerOf(Layer);
+struct OpaqueLayer(Layer);
 
-impl std::fmt::Debug for LayerOf {
+impl std::fmt::Debug for OpaqueLayer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Layer")
     }
@@ -75,7 +75,7 @@ impl std::fmt::Debug for LayerOf {
 
 /// The lock-out state, with the settings that it counts by.
 #[derive(Debug)]
-struct Counted {
+struct LockoutState {
     by: flatbed_auth::lockout::Options,
     lockout: Lockout,
 }
@@ -91,10 +91,10 @@ impl SignIn {
         let (checks, audit) = (Checks::new(checks, layer.clock()), Arc::new(Audit::new(layer.clock())));
         SignIn {
             accounts,
-            layer: LayerOf(layer),
+            layer: OpaqueLayer(layer),
             configuration,
             known: Mutex::new(Known::new(KNOWN_MAX)),
-            lockout: Arc::new(Mutex::new(Counted { by, lockout: Lockout::new(by) })),
+            lockout: Arc::new(Mutex::new(LockoutState { by, lockout: Lockout::new(by) })),
             checks,
             tokens: Mutex::new(jwt::Memory::new(TOKENS_MAX, TOKENS_LIFETIME_S)),
             audit,
@@ -140,7 +140,7 @@ impl SignIn {
             Some(standing) => Some(standing),
             None => match Credentials::of_header(authorization)? {
                 Some(credentials) => {
-                    let found = self.by_password(&credentials, claims, Way::Basic).await?;
+                    let found = self.by_password(&credentials, claims, SignInMethod::Basic).await?;
                     standing_of(&found, SignedIn::Password)
                 }
                 None => None,
@@ -154,7 +154,7 @@ impl SignIn {
         credentials: &Credentials,
         claims: &Claims<'_>,
     ) -> Result<SessionBegun, SignInError> {
-        let found = self.by_password(credentials, claims, Way::Session).await?;
+        let found = self.by_password(credentials, claims, SignInMethod::Session).await?;
         let Some(account) = &found.account else { return Err(Refused::wrong_password().into()) };
         if !account.may_have_sessions() {
             let reason = "This user's password has no salt, without which there are no sessions: set it again.";
@@ -197,7 +197,7 @@ impl SignIn {
         let work = move || {
             audit.counts.passwords_hashed.add(1);
             let _ = told.send(PasswordHash::salted(&password, &salt, flatbed_auth::ITERATIONS));
-            if is_admin { Outcome::Right } else { Outcome::Wrong }
+            if is_admin { CheckOutcome::Right } else { CheckOutcome::Wrong }
         };
         self.checks.ask(network(peer), key, work).await;
         made.await.map_err(|_| SignInError::TooMany)
@@ -238,7 +238,7 @@ impl SignIn {
                 && let Some(verified) = session.verify(account.salt(), &counting, now, timeout_s)
             {
                 let set_cookie = verified.renew.then(|| {
-                    self.audit.signed_in(Way::Cookie, account.name(), claims.peer);
+                    self.audit.signed_in(SignInMethod::Cookie, account.name(), claims.peer);
                     self.cookie(account.name(), account.salt(), &secrets, claims.is_secure)
                 });
                 let standing = found.standing(account, SignedIn::Cookie);
@@ -264,7 +264,7 @@ impl SignIn {
         let counting = counting(&secrets, auth.timeout_s, self.now_s());
         let found = proxy::authenticate(claim, is_named, &counting, auth.proxy.trusts_system_roles);
         Ok(found.map(|principal| {
-            self.audit.signed_in(Way::Proxy, principal.name.as_deref().unwrap_or_default(), claims.peer);
+            self.audit.signed_in(SignInMethod::Proxy, principal.name.as_deref().unwrap_or_default(), claims.peer);
             Standing::of_proxy(principal, &auth.proxy)
         }))
     }
@@ -282,9 +282,13 @@ impl SignIn {
             Some(verified) => verified,
             None => {
                 let verified = keys.verify(token, now).inspect_err(|_| {
-                    self.audit.refused(Why::Token, "", claims.peer);
+                    self.audit.refused(RefusalReason::Token, "", claims.peer);
                 })?;
-                self.audit.signed_in(Way::Jwt, verified.principal.name.as_deref().unwrap_or_default(), claims.peer);
+                self.audit.signed_in(
+                    SignInMethod::Jwt,
+                    verified.principal.name.as_deref().unwrap_or_default(),
+                    claims.peer,
+                );
                 lock(&self.tokens).insert(digest, verified.clone(), generation, now);
                 verified
             }
@@ -297,7 +301,7 @@ impl SignIn {
         &self,
         credentials: &Credentials,
         claims: &Claims<'_>,
-        way: Way,
+        way: SignInMethod,
     ) -> Result<AccountLookup, SignInError> {
         let Credentials { name, password } = credentials;
         let (came, digest) = (self.clock().now(), digest_of("password", &[name, password]));
@@ -310,25 +314,25 @@ impl SignIn {
         for _ in 0..CHECKS_OF_ONE_MAX {
             let hash = found.account.as_ref().map_or_else(PasswordHash::of_nothing, Account::hash);
             if found.account.is_some() && lock(&self.known).is_right(&digest, name, &hash) {
-                if way == Way::Session {
+                if way == SignInMethod::Session {
                     self.audit.signed_in(way, name, claims.peer);
                 }
                 return Ok(found);
             }
             match self.check(credentials, digest, &hash, network(claims.peer)).await {
-                Outcome::Right if found.account.is_some() => {
+                CheckOutcome::Right if found.account.is_some() => {
                     self.audit.signed_in(way, name, claims.peer);
                     self.rehash(&found, &hash, password);
                     lock(&self.known).insert(digest, name.clone(), hash);
                     return Ok(found);
                 }
-                Outcome::Right | Outcome::Wrong => {}
-                Outcome::LockedOut => {
-                    self.audit.refused(Why::LockedOut, name, claims.peer);
+                CheckOutcome::Right | CheckOutcome::Wrong => {}
+                CheckOutcome::LockedOut => {
+                    self.audit.refused(RefusalReason::LockedOut, name, claims.peer);
                     return Err(locked_out().into());
                 }
-                Outcome::NoRoom => {
-                    self.audit.refused(Why::TooMany, name, claims.peer);
+                CheckOutcome::NoRoom => {
+                    self.audit.refused(RefusalReason::TooMany, name, claims.peer);
                     return Err(SignInError::TooMany);
                 }
             }
@@ -344,15 +348,21 @@ impl SignIn {
             }
         }
         if let Some(refused) = found.refused {
-            self.audit.refused(Why::Document, name, claims.peer);
+            self.audit.refused(RefusalReason::Document, name, claims.peer);
             return Err(refused.into());
         }
-        self.audit.refused(Why::Wrong, name, claims.peer);
+        self.audit.refused(RefusalReason::Wrong, name, claims.peer);
         Err(Refused::wrong_password().into())
     }
 
     /// Checks a password when its turn comes, unless the address is locked out by then.
-    async fn check(&self, credentials: &Credentials, digest: Digest, hash: &PasswordHash, network: Network) -> Outcome {
+    async fn check(
+        &self,
+        credentials: &Credentials,
+        digest: Digest,
+        hash: &PasswordHash,
+        network: Network,
+    ) -> CheckOutcome {
         let options = self.configuration.now().auth.lockout;
         let Credentials { name, password } = credentials.clone();
         let (hash, checks, lockout) = (hash.clone(), self.checks.clone(), Arc::clone(&self.lockout));
@@ -360,10 +370,10 @@ impl SignIn {
         {
             let mut counted = lock(&lockout);
             if counted.by != options {
-                *counted = Counted { by: options, lockout: Lockout::new(options) };
+                *counted = LockoutState { by: options, lockout: Lockout::new(options) };
             }
             if counted.lockout.judge(&name, hash.salt(), network, checks.now_ms()) == Verdict::LockedOut {
-                return Outcome::LockedOut;
+                return CheckOutcome::LockedOut;
             }
         }
         let key = [digest.as_slice(), hash.salt().as_bytes()].concat();
@@ -372,7 +382,7 @@ impl SignIn {
             // Other attempts may have failed while this one waited.
             let verdict = lock(&lockout).lockout.judge(&name, hash.salt(), network, checks.now_ms());
             match verdict {
-                Verdict::LockedOut => return Outcome::LockedOut,
+                Verdict::LockedOut => return CheckOutcome::LockedOut,
                 Verdict::Suspicious => {
                     tracing::warn!(target: audit::TARGET, ?network, "too many wrong passwords for a name from this address");
                 }
@@ -380,10 +390,10 @@ impl SignIn {
             }
             audit.counts.password_checks.add(1);
             if hash.verify_evenly(&password) {
-                return Outcome::Right;
+                return CheckOutcome::Right;
             }
             lock(&lockout).lockout.fail(&name, hash.salt(), network, checks.now_ms());
-            Outcome::Wrong
+            CheckOutcome::Wrong
         };
         self.checks.ask(network, key, work).await
     }

@@ -6,7 +6,7 @@ use flatbed_layer::{Authority, Layer, LayerOptions};
 use flatbed_testkit::Storage;
 
 use crate::configuration::{Configuration, Source, Values};
-use crate::sign_in::keys::Keys;
+use crate::sign_in::keys::TokenKeys;
 use crate::standing::RestsOn;
 
 pub(crate) struct Store {
@@ -69,6 +69,6 @@ pub(crate) fn with_key(further: &[(&str, &str, &str)]) -> Configuration {
 
 /// The basis of [`TOKEN`]'s rights under [`with_key`], with this end.
 pub(crate) async fn token(ends: Option<u64>) -> RestsOn {
-    let keys = Keys::new(&flatbed_clock::Clock::system()).now(&with_key(&[]).now()).await.0;
+    let keys = TokenKeys::new(&flatbed_clock::Clock::system()).now(&with_key(&[]).now()).await.0;
     RestsOn::Token { ends, by: keys.verify(TOKEN, 0).unwrap().by }
 }

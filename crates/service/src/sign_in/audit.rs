@@ -18,7 +18,7 @@ const REFUSALS_MAX: u32 = 20;
 const NAME_SHOWN_MAX: usize = 200;
 
 flatbed_metrics::labels! {
-    pub(crate) enum Way: "way" {
+    pub(crate) enum SignInMethod: "way" {
         Basic = "basic",
         Session = "session",
         Cookie = "cookie",
@@ -29,7 +29,7 @@ flatbed_metrics::labels! {
 
 flatbed_metrics::labels! {
     /// The reason of a refused sign-in.
-    pub(crate) enum Why: "reason" {
+    pub(crate) enum RefusalReason: "reason" {
         Wrong = "wrong",
         LockedOut = "locked_out",
         TooMany = "too_many",
@@ -40,8 +40,8 @@ flatbed_metrics::labels! {
 
 flatbed_metrics::metrics! {
     pub(crate) struct SignIns {
-        sign_ins: Labelled<Way, Counter> = "Sign-ins by method: right passwords, sessions begun and renewed, verified tokens; without requests of remembered clients.",
-        sign_ins_refused: Labelled<Why, Counter> = "Refused sign-ins by reason.",
+        sign_ins: Labelled<SignInMethod, Counter> = "Sign-ins by method: right passwords, sessions begun and renewed, verified tokens; without requests of remembered clients.",
+        sign_ins_refused: Labelled<RefusalReason, Counter> = "Refused sign-ins by reason.",
         password_checks: Counter = "Passwords checked.",
         passwords_hashed: Counter = "New passwords of user documents hashed.",
     }
@@ -49,7 +49,7 @@ flatbed_metrics::metrics! {
 
 /// The lines of refusals in the current second.
 #[derive(Debug)]
-struct Window {
+struct RefusalWindow {
     since: Instant,
     lines: u32,
     left_out: u64,
@@ -58,26 +58,26 @@ struct Window {
 #[derive(Debug)]
 pub(crate) struct Audit {
     clock: Clock,
-    window: Mutex<Window>,
+    window: Mutex<RefusalWindow>,
     pub counts: SignIns,
 }
 
 impl Audit {
     pub(crate) fn new(clock: &Clock) -> Audit {
-        let window = Window { since: clock.now(), lines: 0, left_out: 0 };
+        let window = RefusalWindow { since: clock.now(), lines: 0, left_out: 0 };
         Audit { clock: clock.clone(), window: Mutex::new(window), counts: SignIns::default() }
     }
 
-    pub(crate) fn signed_in(&self, way: Way, name: &str, peer: Option<IpAddr>) {
+    pub(crate) fn signed_in(&self, way: SignInMethod, name: &str, peer: Option<IpAddr>) {
         use flatbed_metrics::Label;
         self.counts.sign_ins.of(way).add(1);
         // A proxy's assertion comes with each request.
-        if way != Way::Proxy && way != Way::Cookie {
+        if way != SignInMethod::Proxy && way != SignInMethod::Cookie {
             tracing::info!(target: TARGET, name = shown(name), peer = peer.map(tracing::field::display), way = way.value(), "signed in");
         }
     }
 
-    pub(crate) fn refused(&self, why: Why, name: &str, peer: Option<IpAddr>) {
+    pub(crate) fn refused(&self, why: RefusalReason, name: &str, peer: Option<IpAddr>) {
         use flatbed_metrics::Label;
         self.counts.sign_ins_refused.of(why).add(1);
         let Some(left_out) = self.line() else { return };

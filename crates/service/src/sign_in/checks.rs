@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-use super::line::{Line, OF_ALL_MAX};
+use super::line::{LaneQueue, OF_ALL_MAX};
 
 /// Options of the queue of password checks.
 #[derive(Clone)]
@@ -42,7 +42,7 @@ impl std::fmt::Debug for CheckOptions {
 const LATER_MAX: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum CheckOutcome {
     Right,
     Wrong,
     /// Not checked: too many passwords were wrong.
@@ -52,34 +52,34 @@ pub(super) enum Outcome {
 }
 
 /// Sends the outcome of a check to its waiters.
-type Told = Arc<watch::Sender<Option<Outcome>>>;
+type OutcomeSender = Arc<watch::Sender<Option<CheckOutcome>>>;
 
-type Work = Box<dyn FnOnce() -> Outcome + Send>;
+type CheckWork = Box<dyn FnOnce() -> CheckOutcome + Send>;
 
 /// The queue of password checks. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Checks {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<CheckQueue>>,
     options: CheckOptions,
     clock: Clock,
     began: Instant,
 }
 
-struct State {
-    line: Line<u64>,
-    waiting: HashMap<u64, Waiting>,
+struct CheckQueue {
+    line: LaneQueue<u64>,
+    waiting: HashMap<u64, WaitingCheck>,
     /// The waiting and running checks, by the digest of the input.
-    same: HashMap<Digest, (u64, Told)>,
+    same: HashMap<Digest, (u64, OutcomeSender)>,
     later: VecDeque<Box<dyn FnOnce() + Send>>,
     next: u64,
     is_working: bool,
 }
 
-struct Waiting {
+struct WaitingCheck {
     who: Network,
     key: Digest,
-    work: Work,
-    told: Told,
+    work: CheckWork,
+    told: OutcomeSender,
 }
 
 impl std::fmt::Debug for Checks {
@@ -90,8 +90,8 @@ impl std::fmt::Debug for Checks {
 
 impl Checks {
     pub(super) fn new(options: CheckOptions, clock: &Clock) -> Checks {
-        let state = State {
-            line: Line::new(options.waiting_max),
+        let state = CheckQueue {
+            line: LaneQueue::new(options.waiting_max),
             waiting: HashMap::new(),
             same: HashMap::new(),
             later: VecDeque::new(),
@@ -102,7 +102,7 @@ impl Checks {
         Checks { state, options, clock: clock.clone(), began }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CheckQueue> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -121,37 +121,37 @@ impl Checks {
         &self,
         who: Network,
         key: Digest,
-        work: impl FnOnce() -> Outcome + Send + 'static,
-    ) -> Outcome {
-        let Some(mut asking) = self.enter(who, key, Box::new(work)) else { return Outcome::NoRoom };
+        work: impl FnOnce() -> CheckOutcome + Send + 'static,
+    ) -> CheckOutcome {
+        let Some(mut asking) = self.enter(who, key, Box::new(work)) else { return CheckOutcome::NoRoom };
         let outcome = self.clock.timeout(self.options.wait_max, asking.outcome()).await;
         match outcome {
             Ok(outcome) => outcome,
             // The turn has come. Under load the clients would otherwise time out just before their check ends.
             Err(_) if !asking.is_waiting() => asking.outcome().await,
-            Err(_) => Outcome::NoRoom,
+            Err(_) => CheckOutcome::NoRoom,
         }
     }
 
-    fn enter(&self, who: Network, key: Digest, work: Work) -> Option<Asking> {
+    fn enter(&self, who: Network, key: Digest, work: CheckWork) -> Option<CheckWaiter> {
         let now_ms = self.now_ms();
         let mut state = self.state();
         if let Some((id, told)) = state.same.get(&key) {
-            return Some(Asking { checks: self.clone(), id: *id, told: told.subscribe() });
+            return Some(CheckWaiter { checks: self.clone(), id: *id, told: told.subscribe() });
         }
         let id = state.next;
         let gave_way = state.line.push(who, id, now_ms).ok()?;
         if let Some(other) = gave_way.and_then(|other| state.waiting.remove(&other)) {
             state.same.remove(&other.key);
-            other.told.send_replace(Some(Outcome::NoRoom));
+            other.told.send_replace(Some(CheckOutcome::NoRoom));
         }
         state.next += 1;
         let (told, receiver) = watch::channel(None);
         let told = Arc::new(told);
         state.same.insert(key, (id, Arc::clone(&told)));
-        state.waiting.insert(id, Waiting { who, key, work, told });
+        state.waiting.insert(id, WaitingCheck { who, key, work, told });
         self.begin(&mut state);
-        Some(Asking { checks: self.clone(), id, told: receiver })
+        Some(CheckWaiter { checks: self.clone(), id, told: receiver })
     }
 
     /// Runs `work` when no check waits; returns false without room for it.
@@ -165,7 +165,7 @@ impl Checks {
         true
     }
 
-    fn begin(&self, state: &mut State) {
+    fn begin(&self, state: &mut CheckQueue) {
         if !std::mem::replace(&mut state.is_working, true) {
             tokio::spawn(self.clone().work());
         }
@@ -173,18 +173,18 @@ impl Checks {
 
     async fn work(self) {
         loop {
-            let (work, who, of): (Box<dyn FnOnce() -> Outcome + Send>, _, _) = {
+            let (work, who, of): (Box<dyn FnOnce() -> CheckOutcome + Send>, _, _) = {
                 let mut state = self.state();
                 match state.line.pop() {
                     Some((who, id)) => match state.waiting.remove(&id) {
-                        Some(Waiting { key, work, told, .. }) => (work, Some(who), Some((key, told))),
+                        Some(WaitingCheck { key, work, told, .. }) => (work, Some(who), Some((key, told))),
                         None => continue,
                     },
                     None => match state.later.pop_front() {
                         Some(later) => {
                             let work = move || {
                                 later();
-                                Outcome::Right
+                                CheckOutcome::Right
                             };
                             (Box::new(work), None, None)
                         }
@@ -196,7 +196,8 @@ impl Checks {
                 }
             };
             // A panic must not count as a right password.
-            let ended = |error: JoinError| if error.is_cancelled() { Outcome::NoRoom } else { Outcome::Wrong };
+            let ended =
+                |error: JoinError| if error.is_cancelled() { CheckOutcome::NoRoom } else { CheckOutcome::Wrong };
             let before_each = Arc::clone(&self.options.before_each);
             let work = move || {
                 before_each();
@@ -204,7 +205,7 @@ impl Checks {
             };
             let outcome = tokio::task::spawn_blocking(work).await.unwrap_or_else(ended);
             let mut state = self.state();
-            if let (Some(who), Outcome::Right) = (who, outcome) {
+            if let (Some(who), CheckOutcome::Right) = (who, outcome) {
                 state.line.was_right(who);
             }
             if let Some((key, told)) = of {
@@ -216,18 +217,18 @@ impl Checks {
 }
 
 /// A waiter for a check. Dropping the last one removes the check from the queue.
-struct Asking {
+struct CheckWaiter {
     checks: Checks,
     id: u64,
-    told: watch::Receiver<Option<Outcome>>,
+    told: watch::Receiver<Option<CheckOutcome>>,
 }
 
-impl Asking {
-    async fn outcome(&mut self) -> Outcome {
+impl CheckWaiter {
+    async fn outcome(&mut self) -> CheckOutcome {
         match self.told.wait_for(Option::is_some).await {
-            Ok(outcome) => (*outcome).unwrap_or(Outcome::Wrong),
+            Ok(outcome) => (*outcome).unwrap_or(CheckOutcome::Wrong),
             // The server stops.
-            Err(_) => Outcome::NoRoom,
+            Err(_) => CheckOutcome::NoRoom,
         }
     }
 
@@ -237,7 +238,7 @@ impl Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for CheckWaiter {
     fn drop(&mut self) {
         let mut state = self.checks.state();
         // Other waiters for the check joined under this lock.
@@ -279,7 +280,7 @@ mod tests {
         at_once: AtomicUsize,
     }
 
-    fn slow(ran: &Arc<Ran>, outcome: Outcome) -> impl FnOnce() -> Outcome + Send + 'static {
+    fn slow(ran: &Arc<Ran>, outcome: CheckOutcome) -> impl FnOnce() -> CheckOutcome + Send + 'static {
         let ran = Arc::clone(ran);
         move || {
             ran.all.fetch_add(1, Ordering::Relaxed);
@@ -294,11 +295,11 @@ mod tests {
     async fn equal_ones_share_a_check_and_one_runs_at_once() {
         let (checks, ran) = (checks(CheckOptions::default()), Arc::<Ran>::default());
         let asked = (0..40).map(|at| {
-            let outcome = if at % 4 == 0 { Outcome::Right } else { Outcome::Wrong };
+            let outcome = if at % 4 == 0 { CheckOutcome::Right } else { CheckOutcome::Wrong };
             checks.ask(Network::V6(at as u64), key(at % 4), slow(&ran, outcome))
         });
         let found = futures_util::future::join_all(asked).await;
-        assert!((0..40).all(|at| (found[at] == Outcome::Right) == (at % 4 == 0)), "{found:?}");
+        assert!((0..40).all(|at| (found[at] == CheckOutcome::Right) == (at % 4 == 0)), "{found:?}");
         assert_eq!((ran.all.load(Ordering::Relaxed), ran.at_once.load(Ordering::Relaxed)), (4, 1));
         assert!(checks.state().same.is_empty() && checks.state().waiting.is_empty());
     }
@@ -313,7 +314,7 @@ mod tests {
         let (few, ran) = (checks(CheckOptions { before_each, ..CheckOptions::default() }), Arc::<Ran>::default());
         let held = turn.lock().await;
         for at in 0..200 {
-            let asked = few.ask(Network::V6(1), key(at), slow(&ran, Outcome::Wrong));
+            let asked = few.ask(Network::V6(1), key(at), slow(&ran, CheckOutcome::Wrong));
             assert!(tokio::time::timeout(Duration::from_millis(1), asked).await.is_err());
         }
         // The first check runs, without a waiter.
@@ -323,9 +324,10 @@ mod tests {
         assert_eq!(ran.all.load(Ordering::Relaxed), 1);
         let (checks, ran) =
             (checks(CheckOptions { waiting_max: 10, ..CheckOptions::default() }), Arc::<Ran>::default());
-        let asked = (0..30).map(|at| checks.ask(Network::V6(1_000 + at as u64), key(at), slow(&ran, Outcome::Wrong)));
+        let asked =
+            (0..30).map(|at| checks.ask(Network::V6(1_000 + at as u64), key(at), slow(&ran, CheckOutcome::Wrong)));
         let found = futures_util::future::join_all(asked).await;
-        let refused = found.iter().filter(|outcome| **outcome == Outcome::NoRoom).count();
+        let refused = found.iter().filter(|outcome| **outcome == CheckOutcome::NoRoom).count();
         assert!((30 - 12..=30 - 10).contains(&refused), "{refused}");
     }
 
@@ -333,10 +335,10 @@ mod tests {
     async fn a_panic_is_no_right_password_and_the_rest_goes_on() {
         let checks = checks(CheckOptions::default());
         let broken = checks.ask(Network::V6(1), key(1), || panic!("broken"));
-        assert_eq!(broken.await, Outcome::Wrong);
+        assert_eq!(broken.await, CheckOutcome::Wrong);
         let (told, done) = tokio::sync::oneshot::channel();
         assert!(checks.later(move || told.send(()).unwrap()));
-        assert_eq!(checks.ask(Network::V6(1), key(2), || Outcome::Right).await, Outcome::Right);
+        assert_eq!(checks.ask(Network::V6(1), key(2), || CheckOutcome::Right).await, CheckOutcome::Right);
         soon(done).await.unwrap();
         let taken = (0..100).filter(|_| checks.later(|| ())).count();
         assert_eq!((taken, checks.state().later.len()), (LATER_MAX, LATER_MAX));

@@ -24,7 +24,7 @@ const ISSUERS_MAX: usize = 16;
 const SAME_MAX: usize = 4;
 
 /// The modification time and length of a file, which change with it.
-type Stamp = Option<(SystemTime, u64)>;
+type FileStamp = Option<(SystemTime, u64)>;
 
 struct Issuer {
     name: String,
@@ -32,41 +32,41 @@ struct Issuer {
     skew_s: u64,
     /// The keys of the file's last readable version.
     of_file: Vec<Key>,
-    stamp: Stamp,
+    stamp: FileStamp,
 }
 
-pub(crate) struct KeysNow {
+pub(crate) struct KeySnapshot {
     generation: u64,
     settings: Option<Arc<Settings>>,
     looked: Instant,
     issuers: Arc<Vec<Issuer>>,
 }
 
-pub(crate) struct Keys {
+pub(crate) struct TokenKeys {
     clock: Clock,
-    now: RwLock<Arc<KeysNow>>,
+    now: RwLock<Arc<KeySnapshot>>,
     /// Locked by the reader of files.
     reading: tokio::sync::Mutex<()>,
 }
 
-impl std::fmt::Debug for Keys {
+impl std::fmt::Debug for TokenKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Keys").finish_non_exhaustive()
     }
 }
 
-impl Keys {
-    pub(crate) fn new(clock: &Clock) -> Keys {
-        let none = KeysNow { generation: 0, settings: None, looked: clock.now(), issuers: Arc::default() };
-        Keys { clock: clock.clone(), now: RwLock::new(Arc::new(none)), reading: tokio::sync::Mutex::default() }
+impl TokenKeys {
+    pub(crate) fn new(clock: &Clock) -> TokenKeys {
+        let none = KeySnapshot { generation: 0, settings: None, looked: clock.now(), issuers: Arc::default() };
+        TokenKeys { clock: clock.clone(), now: RwLock::new(Arc::new(none)), reading: tokio::sync::Mutex::default() }
     }
 
-    fn last(&self) -> Arc<KeysNow> {
+    fn last(&self) -> Arc<KeySnapshot> {
         Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the keys of these settings, with files as of a few seconds ago, and whether they have changed.
-    pub(crate) async fn now(&self, settings: &Arc<Settings>) -> (Arc<KeysNow>, bool) {
+    pub(crate) async fn now(&self, settings: &Arc<Settings>) -> (Arc<KeySnapshot>, bool) {
         let last = self.last();
         if last.is_of(settings, &self.clock) {
             return (last, false);
@@ -82,7 +82,7 @@ impl Keys {
         let (of, before) = (Arc::clone(settings), Arc::clone(&last));
         let read = tokio::task::spawn_blocking(move || read(&of, &before)).await;
         let Ok((issuers, is_changed)) = read else { return (last, false) };
-        let now = Arc::new(KeysNow {
+        let now = Arc::new(KeySnapshot {
             generation: last.generation + u64::from(is_changed),
             settings: Some(Arc::clone(settings)),
             looked: self.clock.now(),
@@ -93,7 +93,7 @@ impl Keys {
     }
 }
 
-impl KeysNow {
+impl KeySnapshot {
     fn is_of(&self, settings: &Arc<Settings>, clock: &Clock) -> bool {
         let same = self.settings.as_ref().is_some_and(|of| Arc::ptr_eq(of, settings));
         same && (clock.since(self.looked) < LOOK_EACH
@@ -131,7 +131,7 @@ impl KeysNow {
 }
 
 /// Reads all keys; returns whether they have changed.
-fn read(settings: &Settings, before: &KeysNow) -> (Arc<Vec<Issuer>>, bool) {
+fn read(settings: &Settings, before: &KeySnapshot) -> (Arc<Vec<Issuer>>, bool) {
     let of_before: HashMap<&str, &Issuer> = before.issuers.iter().map(|issuer| (&*issuer.name, issuer)).collect();
     let mut is_changed = false;
     let mut issuers = Vec::new();
@@ -198,7 +198,7 @@ fn read_issuer(name: &str, settings: &JwtSettings, was: Option<&Issuer>) -> Issu
     }
 }
 
-fn stamp_of(path: &Path) -> Stamp {
+fn stamp_of(path: &Path) -> FileStamp {
     let metadata = std::fs::metadata(path).ok()?;
     Some((metadata.modified().ok()?, metadata.len()))
 }
@@ -253,7 +253,7 @@ mod tests {
     #[tokio::test]
     async fn keys_come_from_settings_and_from_files_that_change() {
         let manual = ManualClock::new();
-        let keys = Keys::new(&manual.clock());
+        let keys = TokenKeys::new(&manual.clock());
         let none = settings(&[]);
         assert!(keys.now(&none).await.0.is_empty());
         let standard = STANDARD.encode(URL_SAFE_NO_PAD.decode(KEY).unwrap());
@@ -290,7 +290,7 @@ mod tests {
     async fn a_token_rests_on_its_own_key_and_what_is_set_for_it() {
         const OWN: &str = "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
         const OTHER: &str = "b3RoZXJvdGhlcm90aGVyb3RoZXJvdGhlcm90aGVyb3RoZXI=";
-        let keys = Keys::new(&Clock::system());
+        let keys = TokenKeys::new(&Clock::system());
         let by = keys.now(&with_key(&[]).now()).await.0.verify(OF_ANNA, 0).unwrap().by;
         for (is_there, further) in [
             (true, &[][..]),
@@ -327,7 +327,7 @@ mod tests {
             std::fs::write(&path, format!(r#"{{"keys":[{}]}}"#, of.join(","))).unwrap();
             settings(&values)
         };
-        let keys = Keys::new(&Clock::system());
+        let keys = TokenKeys::new(&Clock::system());
         let by = keys.now(&read(&[&own])).await.0.verify(OF_ANNA, 0).unwrap().by;
         for (is_there, of) in [
             (true, &[&*jwk("other", KEY), &own, &jwk("k", KEY)][..]),

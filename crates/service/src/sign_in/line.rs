@@ -31,7 +31,7 @@ const HALF_LIFE_MS: u64 = 60_000;
 const LAST_LANE_EACH: u64 = 4;
 
 #[derive(Debug)]
-pub(super) struct Line<T> {
+pub(super) struct LaneQueue<T> {
     of_all_max: usize,
     /// All tickets of an address are in the lane of its last attempt.
     lanes: [FairQueue<Network, T>; LANES],
@@ -42,11 +42,11 @@ pub(super) struct Line<T> {
     turns: u64,
 }
 
-impl<T: Ord> Line<T> {
+impl<T: Ord> LaneQueue<T> {
     /// An empty queue for at most `of_all_max` tickets.
-    pub(super) fn new(of_all_max: usize) -> Line<T> {
+    pub(super) fn new(of_all_max: usize) -> LaneQueue<T> {
         let lanes = std::array::from_fn(|_| FairQueue::new(Bounds { of_one: OF_ONE_MAX, of_all: of_all_max }));
-        Line { of_all_max, lanes, attempts: HashMap::new(), order: VecDeque::new(), turns: 0 }
+        LaneQueue { of_all_max, lanes, attempts: HashMap::new(), order: VecDeque::new(), turns: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -133,8 +133,8 @@ mod tests {
     }
 
     /// A thousand addresses with one attempt per second each; seven checks run per second.
-    fn flooded(seconds: u64) -> Line<u64> {
-        let mut line = Line::new(OF_ALL_MAX);
+    fn flooded(seconds: u64) -> LaneQueue<u64> {
+        let mut line = LaneQueue::new(OF_ALL_MAX);
         for second in 0..seconds {
             for at in 0..1_000 {
                 let _ = line.push(of(at), 1_000 * second + at, 1_000 * second + at);
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn who_comes_soon_after_a_flood_has_begun_is_before_it() {
         for ms in [0, 1, 500, 999, 1_000, 2_000, 8_000] {
-            let (mut line, mut turn) = (Line::new(OF_ALL_MAX), None);
+            let (mut line, mut turn) = (LaneQueue::new(OF_ALL_MAX), None);
             for now_ms in 0..ms + 5_000 {
                 if now_ms == ms {
                     assert!(line.push(of(5_000), u64::MAX, now_ms).is_ok(), "{ms}");
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn one_address_has_little_room_and_none_at_the_cost_of_new_ones() {
-        let mut line = Line::new(OF_ALL_MAX);
+        let mut line = LaneQueue::new(OF_ALL_MAX);
         let taken = (0..1_000).filter(|at| line.push(of(1), *at, 0).is_ok()).count();
         assert_eq!(taken, OF_ONE_MAX);
         for at in 0..OF_ALL_MAX as u64 - 1 {
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn what_an_address_waits_for_stands_in_one_lane() {
-        let mut line = Line::new(OF_ALL_MAX);
+        let mut line = LaneQueue::new(OF_ALL_MAX);
         for (at, ticket) in [(1, 1), (2, 2), (1, 3), (1, 4), (3, 5)] {
             line.push(of(at), ticket, 0).unwrap();
         }
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn attempts_are_forgotten() {
-        let mut line: Line<u64> = Line::new(OF_ALL_MAX);
+        let mut line: LaneQueue<u64> = LaneQueue::new(OF_ALL_MAX);
         let lanes: Vec<usize> = (0..9).map(|_| line.ask(of(1), 0)).collect();
         assert_eq!(lanes, [0, 1, 2, 2, 3, 3, 3, 3, 4]);
         assert_eq!(line.ask(of(1), 60_000), 3);

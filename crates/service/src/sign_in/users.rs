@@ -10,8 +10,8 @@ use flatbed_auth::{Credentials, PasswordHash, Refused, SignedIn, digest};
 use flatbed_layer::channels::{PrincipalAt, PrincipalSession, SessionHash, SignsIn};
 use flatbed_layer::{Gate, Refusal, SecurityOf, User};
 
-use super::audit::{Way, Why};
-use super::checks::Outcome;
+use super::audit::{RefusalReason, SignInMethod};
+use super::checks::CheckOutcome;
 use super::{CHECKS_OF_ONE_MAX, SignIn, digest_of, hex, lock, network, standing_of};
 use crate::accounts::Fresh;
 use crate::standing::{Claims, RestsOn, SignInError, Standing};
@@ -71,13 +71,13 @@ pub struct UserSession {
     pub ends_at_ms: u64,
 }
 
-enum SessionFound {
+enum SessionLookup {
     /// A valid session and its user.
-    Counts(PrincipalSession, Arc<PrincipalAt>),
+    Valid(PrincipalSession, Arc<PrincipalAt>),
     /// A session of a user who is deleted or disabled.
-    OfNobody,
+    WithoutUser,
     /// No session, an ended one, or one from before the user's new password.
-    Not,
+    Invalid,
 }
 
 /// Allows writes that follow from a proof of identity: a password or a session.
@@ -170,7 +170,7 @@ impl SignIn {
         };
         let came = self.clock().now();
         let Some(mut user) = find(Fresh::Second).await?.filter(is_named) else {
-            let found = self.by_password(credentials, claims, Way::Basic).await?;
+            let found = self.by_password(credentials, claims, SignInMethod::Basic).await?;
             return standing_of(&found, SignedIn::Password).ok_or_else(|| Refused::wrong_password().into());
         };
         // The user is not the account of that name, nor a user of another database.
@@ -185,18 +185,18 @@ impl SignIn {
                 return Ok(standing(database, &user, None));
             }
             match self.check(&in_line, digest, &hash, network(claims.peer)).await {
-                Outcome::Right if !user.principal.is_disabled => {
-                    self.audit.signed_in(Way::Basic, &shown, claims.peer);
+                CheckOutcome::Right if !user.principal.is_disabled => {
+                    self.audit.signed_in(SignInMethod::Basic, &shown, claims.peer);
                     lock(&self.known).insert(digest, whose, hash);
                     return Ok(standing(database, &user, None));
                 }
-                Outcome::Right | Outcome::Wrong => {}
-                Outcome::LockedOut => {
-                    self.audit.refused(Why::LockedOut, &shown, claims.peer);
+                CheckOutcome::Right | CheckOutcome::Wrong => {}
+                CheckOutcome::LockedOut => {
+                    self.audit.refused(RefusalReason::LockedOut, &shown, claims.peer);
                     return Err(locked_out().into());
                 }
-                Outcome::NoRoom => {
-                    self.audit.refused(Why::TooMany, &shown, claims.peer);
+                CheckOutcome::NoRoom => {
+                    self.audit.refused(RefusalReason::TooMany, &shown, claims.peer);
                     return Err(SignInError::TooMany);
                 }
             }
@@ -208,7 +208,7 @@ impl SignIn {
                 break;
             }
         }
-        self.audit.refused(Why::Wrong, &shown, claims.peer);
+        self.audit.refused(RefusalReason::Wrong, &shown, claims.peer);
         Err(Refused::wrong_password().into())
     }
 
@@ -228,9 +228,9 @@ impl SignIn {
     /// or disabled.
     async fn by_session(&self, database: &str, id: &str) -> Result<Option<UserIdentified>, UserSignInError> {
         let (session, user) = match self.find_session(database, id).await? {
-            SessionFound::Counts(session, user) => (session, user),
-            SessionFound::OfNobody => return Ok(None),
-            SessionFound::Not => return Err(UserSignInError::SessionInvalid),
+            SessionLookup::Valid(session, user) => (session, user),
+            SessionLookup::WithoutUser => return Ok(None),
+            SessionLookup::Invalid => return Err(UserSignInError::SessionInvalid),
         };
         let now = self.now_ms();
         let left = u128::from(session.ends_at_ms.saturating_sub(now)) * 10;
@@ -253,18 +253,18 @@ impl SignIn {
         id: &str,
     ) -> flatbed_layer::Result<Option<(PrincipalSession, Arc<PrincipalAt>)>> {
         Ok(match self.find_session(database, id).await? {
-            SessionFound::Counts(session, user) => Some((session, user)),
-            SessionFound::OfNobody | SessionFound::Not => None,
+            SessionLookup::Valid(session, user) => Some((session, user)),
+            SessionLookup::WithoutUser | SessionLookup::Invalid => None,
         })
     }
 
-    async fn find_session(&self, database: &str, id: &str) -> flatbed_layer::Result<SessionFound> {
+    async fn find_session(&self, database: &str, id: &str) -> flatbed_layer::Result<SessionLookup> {
         if id.len() != ID_BYTES || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return Ok(SessionFound::Not);
+            return Ok(SessionLookup::Invalid);
         }
         let session = self.layer.0.reader(database).principal_session(&session_hash(id)).await?;
         let Some(session) = session.filter(|session| self.now_ms() < session.ends_at_ms) else {
-            return Ok(SessionFound::Not);
+            return Ok(SessionLookup::Invalid);
         };
         let mut user = self.accounts.user_of(database, &session.name, Fresh::Second).await?;
         if user.as_ref().is_none_or(|user| user.principal.generation < session.generation) {
@@ -272,11 +272,11 @@ impl SignIn {
             user = self.accounts.user_of(database, &session.name, Fresh::Since(self.clock().now())).await?;
         }
         Ok(match user.filter(|user| !user.principal.is_disabled) {
-            None => SessionFound::OfNobody,
+            None => SessionLookup::WithoutUser,
             Some(user) if user.principal.generation == session.generation && !session.name.is_empty() => {
-                SessionFound::Counts(session, user)
+                SessionLookup::Valid(session, user)
             }
-            Some(_) => SessionFound::Not,
+            Some(_) => SessionLookup::Invalid,
         })
     }
 
