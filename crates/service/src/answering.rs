@@ -12,7 +12,7 @@ use flatbed_layer::json::{self, Limits, Value};
 use flatbed_layer::{Document, Error as LayerError, Reader, RevId, design_id};
 use tokio::sync::Semaphore;
 
-use crate::designs::{DesignError, Designs, Held};
+use crate::designs::{DesignError, Designs, HeldDesign};
 use crate::json_out;
 use crate::turns::{Origin, client_number};
 
@@ -73,7 +73,7 @@ impl Answering {
 /// A design document's functions for one request, which keeps the revision that it began with.
 pub struct DesignFunctions {
     of: Answering,
-    held: Arc<Held>,
+    held: Arc<HeldDesign>,
     caller: Caller,
 }
 

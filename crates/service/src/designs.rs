@@ -28,7 +28,7 @@ const BYTES_OF_ONE_MAX: usize = BYTES_MAX / 2;
 pub(crate) struct Full;
 
 /// A design document: its database with incarnation, its id, its revision.
-type Key = (String, String, RevId);
+type DesignKey = (String, String, RevId);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DesignError {
@@ -41,7 +41,7 @@ pub(crate) enum DesignError {
 /// The texts that are held. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Designs {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DesignsState>>,
     reading: Arc<Turns>,
 }
 
@@ -52,22 +52,22 @@ impl Default for Designs {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    held: HashMap<Key, Weak<Held>>,
+struct DesignsState {
+    held: HashMap<DesignKey, Weak<HeldDesign>>,
     bytes: usize,
     of_database: HashMap<String, usize>,
 }
 
 /// A design document while a feed uses it.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldDesign {
     pub(crate) design: Design,
-    key: Key,
+    key: DesignKey,
     designs: Designs,
 }
 
 impl Designs {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DesignsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,7 +85,12 @@ impl Designs {
     ///
     /// # Errors
     /// A missing document; [`FunctionError::Busy`] without room.
-    pub(crate) async fn read(&self, origin: &Origin, database: &Reader, id: &str) -> Result<Arc<Held>, DesignError> {
+    pub(crate) async fn read(
+        &self,
+        origin: &Origin,
+        database: &Reader,
+        id: &str,
+    ) -> Result<Arc<HeldDesign>, DesignError> {
         let _turn = self.reading.wait(origin).await.map_err(|_| FunctionError::Busy)?;
         let options = GetOptions { local_seq: true, ..GetOptions::default() };
         let mut document = database.get(id, &options).await?;
@@ -101,7 +106,7 @@ impl Designs {
     /// Returns the design document of this text, shared if it is held already. `database` includes the incarnation.
     /// The text decides, not the revision: revisions of other replicas, and purged ones that were written again, may
     /// have the same name with another text.
-    pub(crate) fn hold(&self, database: &str, id: &str, rev: &RevId, text: String) -> Result<Arc<Held>, Full> {
+    pub(crate) fn hold(&self, database: &str, id: &str, rev: &RevId, text: String) -> Result<Arc<HeldDesign>, Full> {
         let key = (database.to_owned(), id.to_owned(), rev.clone());
         // Dropped after the lock, since the last reference removes its own entry.
         let known = self.lock().held.get(&key).and_then(Weak::upgrade);
@@ -115,19 +120,20 @@ impl Designs {
         }
         state.bytes += text.len();
         state.of_database.insert(database.to_owned(), of_this + text.len());
-        let held = Arc::new(Held { design: Design::new(database, text), key: key.clone(), designs: self.clone() });
+        let held =
+            Arc::new(HeldDesign { design: Design::new(database, text), key: key.clone(), designs: self.clone() });
         state.held.insert(key, Arc::downgrade(&held));
         Ok(held)
     }
 }
 
-impl Held {
+impl HeldDesign {
     pub(crate) fn rev(&self) -> &RevId {
         &self.key.2
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldDesign {
     fn drop(&mut self) {
         let mut state = self.designs.lock();
         let bytes = self.design.text().len();

@@ -171,13 +171,13 @@ impl Feeds {
             read = limit.filter(|limit| *limit == 0);
         }
         let filter = match filter {
-            Filter::None => Passing::All,
-            Filter::Selector(selecting) => Passing::Selector(selecting),
+            Filter::None => RowFilter::All,
+            Filter::Selector(selecting) => RowFilter::Selector(selecting),
             Filter::Function(asked) => {
-                Passing::Function(Box::pin(self.filters.find(asked, rights, origin, database, all_leaves)).await?)
+                RowFilter::Function(Box::pin(self.filters.find(asked, rights, origin, database, all_leaves)).await?)
             }
         };
-        let rows = Rows {
+        let rows = FeedReader {
             changes: database.changes(ChangesQuery {
                 since,
                 descending,
@@ -220,20 +220,20 @@ pub enum Waited {
     Over,
 }
 
-enum Passing {
+enum RowFilter {
     All,
     Selector(Selecting),
     Function(Function),
 }
 
-enum Passed {
+enum FilteredRows {
     Rows(Vec<ChangeRow>),
     Shared(Vec<Arc<TailRow>>),
 }
 
 /// A running feed: pages up to the end, then new rows, until the reader loses the right.
 pub struct Feed {
-    rows: Rows,
+    rows: FeedReader,
     watch: RightsWatch,
     /// The database's incarnation at the first page: the right is for that database.
     incarnation: Option<u64>,
@@ -331,17 +331,17 @@ impl Feed {
 }
 
 /// The reading part of a feed, without its rights.
-struct Rows {
+struct FeedReader {
     changes: Changes,
     clock: Clock,
-    filter: Passing,
+    filter: RowFilter,
     has_documents: bool,
     /// The requested limit, if the feed reports rows beyond it.
     limit: Option<u64>,
     /// The number of rows that may still pass.
     left: u64,
     /// The rows that are being filtered.
-    filtering: Option<JoinHandle<Result<Passed>>>,
+    filtering: Option<JoinHandle<Result<FilteredRows>>>,
     /// The feed's position before those rows.
     before: Option<Place>,
     /// When the last rows were judged, and by which access state.
@@ -353,7 +353,7 @@ struct Rows {
     is_empty: bool,
 }
 
-impl Drop for Rows {
+impl Drop for FeedReader {
     fn drop(&mut self) {
         if let Some(filtering) = &self.filtering {
             filtering.abort();
@@ -361,18 +361,18 @@ impl Drop for Rows {
     }
 }
 
-impl Rows {
+impl FeedReader {
     async fn next_page(&mut self) -> Result<ChangesPage> {
         let began = self.clock.now();
         let mut page = self.changes.next_page().await?;
         self.taken = (began, self.changes.judged_by());
         match &self.filter {
-            Passing::All => self.left = self.left.saturating_sub(page.rows.len() as u64),
-            Passing::Function(function) => {
+            RowFilter::All => self.left = self.left.saturating_sub(page.rows.len() as u64),
+            RowFilter::Function(function) => {
                 page.rows = function.pass(page.rows).await?;
                 page.at_end |= self.cut(&mut page.rows, |row| row.place());
             }
-            Passing::Selector(selecting) => {
+            RowFilter::Selector(selecting) => {
                 page.rows = selecting.pass(page.rows).await?;
                 page.at_end |= self.cut(&mut page.rows, |row| row.place());
             }
@@ -436,13 +436,13 @@ impl Rows {
     }
 
     /// Applies the limit to filtered rows; `None`: no row passed.
-    fn came(&mut self, passed: Passed) -> Option<Waited> {
+    fn came(&mut self, passed: FilteredRows) -> Option<Waited> {
         let came = match passed {
-            Passed::Rows(mut rows) => {
+            FilteredRows::Rows(mut rows) => {
                 self.cut(&mut rows, |row| row.place());
                 (!rows.is_empty()).then_some(Waited::Passed(rows))
             }
-            Passed::Shared(mut rows) => {
+            FilteredRows::Shared(mut rows) => {
                 self.cut(&mut rows, |row| row.row.place());
                 (!rows.is_empty()).then_some(Waited::Shared(rows))
             }
@@ -470,28 +470,30 @@ impl Rows {
             };
             self.taken = (self.clock.now(), self.changes.judged_by());
             match &self.filter {
-                Passing::All => {
+                RowFilter::All => {
                     self.left = self.left.saturating_sub(rows.len() as u64);
                     self.is_empty &= rows.is_empty();
                     return Ok(Waited::Shared(rows));
                 }
-                Passing::Function(function) => {
+                RowFilter::Function(function) => {
                     let mut rows: Vec<ChangeRow> = rows.iter().map(|row| self.changes.shown(row)).collect();
                     if !function.all_leaves {
                         rows.iter_mut().for_each(|row| row.leaves.truncate(1));
                     }
                     let function = function.clone();
-                    self.filtering = Some(tokio::spawn(async move { function.pass(rows).await.map(Passed::Rows) }));
+                    self.filtering =
+                        Some(tokio::spawn(async move { function.pass(rows).await.map(FilteredRows::Rows) }));
                 }
-                Passing::Selector(selecting) if selecting.is_short(&rows) => {
-                    let passed = Passed::Shared(selecting.pass_now(rows)?);
+                RowFilter::Selector(selecting) if selecting.is_short(&rows) => {
+                    let passed = FilteredRows::Shared(selecting.pass_now(rows)?);
                     if let Some(came) = self.came(passed) {
                         return Ok(came);
                     }
                 }
-                Passing::Selector(selecting) => {
+                RowFilter::Selector(selecting) => {
                     let selecting = selecting.clone();
-                    self.filtering = Some(tokio::spawn(async move { Ok(Passed::Shared(selecting.pass(rows).await?)) }));
+                    self.filtering =
+                        Some(tokio::spawn(async move { Ok(FilteredRows::Shared(selecting.pass(rows).await?)) }));
                 }
             }
         }

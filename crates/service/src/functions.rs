@@ -93,11 +93,11 @@ impl Judge for Functions {
         let mut text = Vec::new();
         json_out::document(design, &mut text);
         let design = Design::new(database, String::from_utf8_lossy(&text).into_owned());
-        Arc::new(Loaded { runner: self.runner.clone(), design })
+        Arc::new(DesignRule { runner: self.runner.clone(), design })
     }
 
     fn sync_function(&self, database: &str, source: &str) -> Option<Arc<dyn Rule>> {
-        Some(Arc::new(Router { runner: self.runner.clone(), function: SyncFunction::new(database, source) }))
+        Some(Arc::new(SyncFunctionRule { runner: self.runner.clone(), function: SyncFunction::new(database, source) }))
     }
 
     fn check_sync_function<'a>(
@@ -121,12 +121,12 @@ impl Judge for Functions {
     }
 }
 
-struct Router {
+struct SyncFunctionRule {
     runner: Runner,
     function: SyncFunction,
 }
 
-impl Rule for Router {
+impl Rule for SyncFunctionRule {
     fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
         Box::pin(async move { judged(self.runner.route(&self.function, self.asked(&write)).await) })
     }
@@ -140,7 +140,7 @@ impl Rule for Router {
     }
 }
 
-impl Router {
+impl SyncFunctionRule {
     fn asked(&self, write: &Writing<'_>) -> SyncWrite {
         SyncWrite {
             document: self.routed(write.edit),
@@ -189,12 +189,12 @@ fn replaced(old: &Document) -> String {
     }))
 }
 
-struct Loaded {
+struct DesignRule {
     runner: Runner,
     design: Design,
 }
 
-impl Rule for Loaded {
+impl Rule for DesignRule {
     fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
         Box::pin(async move {
             let document = edited(write.edit, write.old);

@@ -21,7 +21,9 @@ impl Writer {
         check_document_id(request.ddoc()).map_err(Error::from)?;
         let indexes = self.json_indexes().await?;
         let created = self.change(request.ddoc(), |existing| {
-            let Some(body) = request.put_into(existing, indexes.is_partitioned())? else { return Ok(Change::Nothing) };
+            let Some(body) = request.put_into(existing, indexes.is_partitioned())? else {
+                return Ok(DesignChange::Nothing);
+            };
             // The filters of the other indexes are not compiled.
             let made = Index::of_view(request.ddoc(), &body, request.name(), indexes.is_partitioned());
             if let Some(index) = made.filter(|index| !indexes.all().contains(index)) {
@@ -37,7 +39,7 @@ impl Writer {
             if text.len() > DEFINITION_BYTES_MAX {
                 return Err(refused("The index's definition is too long"));
             }
-            Ok(Change::Write(body))
+            Ok(DesignChange::Write(body))
         });
         created.await
     }
@@ -46,7 +48,7 @@ impl Writer {
     /// had any of them.
     pub async fn delete_indexes(&self, ddoc: &str, is_meant: impl Fn(&Index) -> bool) -> Result<bool> {
         let deleted = self.change(ddoc, |existing| {
-            let Some(existing) = existing else { return Ok(Change::Nothing) };
+            let Some(existing) = existing else { return Ok(DesignChange::Nothing) };
             let mut left = Some(existing.clone().into_owned());
             let mut found = false;
             for index in Index::of_design_document(ddoc, existing, false).iter().filter(|index| is_meant(index)) {
@@ -54,9 +56,9 @@ impl Writer {
                 found = true;
             }
             Ok(match (found, left) {
-                (false, _) => Change::Nothing,
-                (true, Some(body)) => Change::Write(body),
-                (true, None) => Change::Delete,
+                (false, _) => DesignChange::Nothing,
+                (true, Some(body)) => DesignChange::Write(body),
+                (true, None) => DesignChange::Delete,
             })
         });
         deleted.await
@@ -66,7 +68,7 @@ impl Writer {
     async fn change(
         &self,
         id: &str,
-        change: impl Fn(Option<&Value<'_>>) -> std::result::Result<Change, Refused>,
+        change: impl Fn(Option<&Value<'_>>) -> std::result::Result<DesignChange, Refused>,
     ) -> Result<bool> {
         let mut attempts = 0;
         loop {
@@ -78,9 +80,9 @@ impl Writer {
             let text = existing.as_ref().map(text_of);
             let value = text.as_ref().and_then(|text| json::parse(text, &Limits::default()).ok());
             let (deleted, body) = match change(value.as_ref()).map_err(QueryError::Refused)? {
-                Change::Nothing => return Ok(false),
-                Change::Write(body) => (false, body),
-                Change::Delete => (true, Value::Object(Vec::new())),
+                DesignChange::Nothing => return Ok(false),
+                DesignChange::Write(body) => (false, body),
+                DesignChange::Delete => (true, Value::Object(Vec::new())),
             };
             let parent = existing.as_ref().map(|document| document.rev.clone());
             let kept = existing.into_iter().filter(|_| !deleted).flat_map(|document| document.attachments);
@@ -101,7 +103,7 @@ fn refused(reason: &str) -> Refused {
     Refused { status: 400, error: "invalid_index", reason: reason.to_owned() }
 }
 
-enum Change {
+enum DesignChange {
     Nothing,
     Write(Value<'static>),
     Delete,

@@ -140,12 +140,16 @@ struct QueryRuntime {
 
 impl QueryRuntime {
     /// Chooses the index of a query. A slow choice runs in a turn on a blocking thread.
-    async fn choose(&self, indexes: &Arc<JsonIndexes>, find: &Find) -> Result<std::result::Result<Choice, Refused>> {
+    async fn choose(
+        &self,
+        indexes: &Arc<JsonIndexes>,
+        find: &Find,
+    ) -> Result<std::result::Result<IndexChoice, Refused>> {
         if is_short(indexes, find) {
-            return Ok(indexes.plan(self.database.name(), find).map(Choice::of));
+            return Ok(indexes.plan(self.database.name(), find).map(IndexChoice::of));
         }
         let (indexes, find, name) = (indexes.clone(), find.clone(), self.database.name().to_owned());
-        let choose = move |stop: &dyn Fn() -> bool| indexes.plan_unless(&name, &find, stop).map(Choice::of);
+        let choose = move |stop: &dyn Fn() -> bool| indexes.plan_unless(&name, &find, stop).map(IndexChoice::of);
         Ok(self.selectors.plan(&self.origin, choose).await?)
     }
 }
@@ -166,9 +170,9 @@ enum QueryOutput {
 }
 
 /// Sets a flag when it is dropped, so that work for a dropped request stops.
-struct Stopped(Arc<AtomicBool>);
+struct StopGuard(Arc<AtomicBool>);
 
-impl Drop for Stopped {
+impl Drop for StopGuard {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -176,9 +180,9 @@ impl Drop for Stopped {
 
 type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
 
-fn stopping() -> (Stopped, Stop) {
+fn stopping() -> (StopGuard, Stop) {
     let mark = Arc::new(AtomicBool::new(false));
-    (Stopped(mark.clone()), Arc::new(move || mark.load(Ordering::Relaxed)))
+    (StopGuard(mark.clone()), Arc::new(move || mark.load(Ordering::Relaxed)))
 }
 
 /// Plans with the cached indexes, or with indexes that were just read.
@@ -186,7 +190,7 @@ async fn plan_query(
     runtime: &QueryRuntime,
     find: &Find,
     read: Option<Arc<JsonIndexes>>,
-) -> Result<(Arc<JsonIndexes>, Choice)> {
+) -> Result<(Arc<JsonIndexes>, IndexChoice)> {
     let database = &runtime.database;
     let known = if read.is_none() { database.json_indexes_known() } else { None };
     if let Some(known) = known {
@@ -208,7 +212,7 @@ async fn plan_query(
 }
 
 /// A plan without borrowed data.
-struct Choice {
+struct IndexChoice {
     index: Index,
     source: Source,
     partition: Option<String>,
@@ -218,10 +222,10 @@ struct Choice {
     after: Option<Bookmark>,
 }
 
-impl Choice {
-    fn of(plan: Plan<'_>) -> Choice {
+impl IndexChoice {
+    fn of(plan: Plan<'_>) -> IndexChoice {
         let Plan { index, source, partition, reverse, covering, residual, after } = plan;
-        Choice { index: index.clone(), source, partition, reverse, covering, residual, after }
+        IndexChoice { index: index.clone(), source, partition, reverse, covering, residual, after }
     }
 
     fn plan(&self) -> Plan<'_> {
@@ -260,7 +264,7 @@ struct PlannedQuery {
     /// The last selected row, as of the last page.
     last: Option<Bookmark>,
     stats: ExecutionStats,
-    _stopped: Stopped,
+    _stopped: StopGuard,
 }
 
 impl PlannedQuery {

@@ -224,15 +224,15 @@ impl Selectors {
         origin: &Origin,
         work: impl FnOnce(&dyn Fn() -> bool) -> T + Send + 'static,
     ) -> Result<T> {
-        struct Abandon(Arc<AtomicBool>);
-        impl Drop for Abandon {
+        struct AbandonGuard(Arc<AtomicBool>);
+        impl Drop for AbandonGuard {
             fn drop(&mut self) {
                 self.0.store(true, Ordering::Relaxed);
             }
         }
         let turn = turns.wait(origin).await.map_err(|_| SelectorError::Busy)?;
         let abandoned = Arc::new(AtomicBool::new(false));
-        let _abandon = Abandon(abandoned.clone());
+        let _abandon = AbandonGuard(abandoned.clone());
         let before_each = self.options.before_each.clone();
         let done = tokio::task::spawn_blocking(move || {
             let _turn = turn;
@@ -335,7 +335,7 @@ impl Selecting {
     ///
     /// # Errors
     /// [`SelectorError::Exhausted`], [`SelectorError::BrokenOff`].
-    pub(crate) async fn pass<R: Row>(&self, rows: Vec<R>) -> Result<Vec<R>> {
+    pub(crate) async fn pass<R: SelectableRow>(&self, rows: Vec<R>) -> Result<Vec<R>> {
         if self.is_short(&rows) {
             return self.pass_now(rows);
         }
@@ -346,7 +346,7 @@ impl Selecting {
             let slice = move |stop: &dyn Fn() -> bool| {
                 let (slice, mut some) = (Slice::begin(), Vec::new());
                 let pause = || selectors.has_waiting();
-                let matching = Matching { selector: &selector, acquire, stop, pause: &pause };
+                let matching = Matcher { selector: &selector, acquire, stop, pause: &pause };
                 matching.pass(&mut left, &mut progress, &mut some, || slice.is_over())?;
                 Ok::<_, SelectorError>((some, left, progress))
             };
@@ -361,32 +361,32 @@ impl Selecting {
     ///
     /// # Errors
     /// [`SelectorError::Exhausted`].
-    pub(crate) fn pass_now<R: Row>(&self, rows: Vec<R>) -> Result<Vec<R>> {
+    pub(crate) fn pass_now<R: SelectableRow>(&self, rows: Vec<R>) -> Result<Vec<R>> {
         let mut passed = Vec::new();
-        let matching = Matching { selector: &self.selector, acquire: |_: usize| (), stop: &|| false, pause: &|| false };
+        let matching = Matcher { selector: &self.selector, acquire: |_: usize| (), stop: &|| false, pause: &|| false };
         matching.pass(&mut rows.into_iter(), &mut Progress::default(), &mut passed, || false)?;
         Ok(passed)
     }
 
     /// True if the rows take at most some milliseconds.
-    pub(crate) fn is_short<R: Row>(&self, rows: &[R]) -> bool {
+    pub(crate) fn is_short<R: SelectableRow>(&self, rows: &[R]) -> bool {
         let bytes = |document: &Document| {
             let attachments = document.attachments.iter().map(|attachment| attachment.name.len() + 200).sum::<usize>();
             document.body.len() + attachments + 100
         };
-        is_short(self.selector.weight(), rows.iter().filter_map(Row::document).map(bytes))
+        is_short(self.selector.weight(), rows.iter().filter_map(SelectableRow::document).map(bytes))
     }
 }
 
 /// A row that a selector judges.
-pub(crate) trait Row: Send + 'static {
+pub(crate) trait SelectableRow: Send + 'static {
     fn document(&self) -> Option<&Document>;
 
     /// The row's kind: a row of a lost document passes without a match.
     fn kind(&self) -> RowKind;
 }
 
-impl Row for ChangeRow {
+impl SelectableRow for ChangeRow {
     fn document(&self) -> Option<&Document> {
         self.doc.as_ref()
     }
@@ -396,7 +396,7 @@ impl Row for ChangeRow {
     }
 }
 
-impl Row for Arc<TailRow> {
+impl SelectableRow for Arc<TailRow> {
     fn document(&self) -> Option<&Document> {
         match &self.document {
             TailDocument::Read { document, .. } => Some(document),
@@ -410,17 +410,17 @@ impl Row for Arc<TailRow> {
 }
 
 /// A selector that matches rows within a slice. `acquire` waits for the memory of a document's tree.
-struct Matching<'m, A> {
+struct Matcher<'m, A> {
     selector: &'m Selector,
     acquire: A,
     stop: &'m dyn Fn() -> bool,
     pause: &'m dyn Fn() -> bool,
 }
 
-impl<P, A: Fn(usize) -> P> Matching<'_, A> {
+impl<P, A: Fn(usize) -> P> Matcher<'_, A> {
     /// Moves the matching rows from `left` to `passed` until the slice is over. If it ends inside a document, the row
     /// stays in `left`, and `progress` tells where the match resumes.
-    fn pass<R: Row>(
+    fn pass<R: SelectableRow>(
         &self,
         left: &mut std::vec::IntoIter<R>,
         progress: &mut Progress,
@@ -536,7 +536,7 @@ mod tests {
         let selector = Selector::new(&json::parse(b"{}", &Limits::default()).unwrap()).unwrap();
         let rows = vec![row.clone(), row.lost(), row];
         let mut passed = Vec::new();
-        let matching = Matching { selector: &selector, acquire: |_: usize| (), stop: &|| false, pause: &|| false };
+        let matching = Matcher { selector: &selector, acquire: |_: usize| (), stop: &|| false, pause: &|| false };
         matching.pass(&mut rows.into_iter(), &mut Progress::default(), &mut passed, || false).unwrap();
         assert_eq!(passed.iter().map(|row| row.kind).collect::<Vec<_>>(), [RowKind::Lost]);
     }

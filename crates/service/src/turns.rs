@@ -102,10 +102,10 @@ impl<T> TurnQueue<T> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Turns(Mutex<State>);
+pub(crate) struct Turns(Mutex<TurnsState>);
 
 #[derive(Debug)]
-struct State {
+struct TurnsState {
     free: usize,
     queue: TurnQueue<oneshot::Sender<Turn>>,
     begun: u64,
@@ -118,10 +118,10 @@ pub(crate) struct Turn(Option<Arc<Turns>>);
 impl Turns {
     /// `at_once` turns run in parallel; `waiting_max` tickets wait.
     pub(crate) fn new(at_once: usize, waiting_max: usize) -> Arc<Turns> {
-        Arc::new(Turns(Mutex::new(State { free: at_once, queue: TurnQueue::new(waiting_max), begun: 0 })))
+        Arc::new(Turns(Mutex::new(TurnsState { free: at_once, queue: TurnQueue::new(waiting_max), begun: 0 })))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, TurnsState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -15,7 +15,7 @@ use flatbed_layer::{
 use crate::functions::Functions;
 use FunctionFailure::TooMuch;
 
-type Asked<'a, T> = Pin<Box<dyn Future<Output = Result<T, FunctionFailure>> + Send + 'a>>;
+type FunctionFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, FunctionFailure>> + Send + 'a>>;
 
 impl ViewFunctions for Functions {
     fn load(&self, database: &str, source: &GroupSource, bounds: ViewBounds) -> Arc<dyn GroupFunctions> {
@@ -27,21 +27,21 @@ impl ViewFunctions for Functions {
         // A character takes at least one byte.
         let limits = RowLimits { rows: bounds.rows, characters: usize::try_from(bounds.bytes).unwrap_or(usize::MAX) };
         let group = Group::new(database, &sources, limits);
-        Arc::new(Loaded { runner: self.runner.clone(), group })
+        Arc::new(ViewGroup { runner: self.runner.clone(), group })
     }
 }
 
-struct Loaded {
+struct ViewGroup {
     runner: Runner,
     group: Group,
 }
 
-impl GroupFunctions for Loaded {
-    fn check(&self) -> Asked<'_, ()> {
+impl GroupFunctions for ViewGroup {
+    fn check(&self) -> FunctionFuture<'_, ()> {
         Box::pin(async { self.runner.check(&self.group).await.map_err(failure) })
     }
 
-    fn map(&self, documents: Vec<Vec<u8>>) -> Asked<'_, Mapped> {
+    fn map(&self, documents: Vec<Vec<u8>>) -> FunctionFuture<'_, Mapped> {
         Box::pin(async {
             let mapped = self.runner.map(&self.group, documents).await.map_err(failure)?;
             let documents = mapped.documents.into_iter().map(|views| {
@@ -60,7 +60,7 @@ impl GroupFunctions for Loaded {
         })
     }
 
-    fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> Asked<'a, Reduced> {
+    fn reduce<'a>(&'a self, reductions: &'a [Reduction<'a>]) -> FunctionFuture<'a, Reduced> {
         Box::pin(async {
             let reductions: Vec<_> = reductions
                 .iter()

@@ -8,7 +8,7 @@ use flatbed_layer::{
     ChangeRow, Document, Error as LayerError, GetOptions, OpenRevs, Reader, Refusal, RowKind, design_id,
 };
 
-use crate::designs::{Designs, Held};
+use crate::designs::{Designs, HeldDesign};
 use crate::feeds::{FeedError, Result};
 use crate::functions::completed;
 use crate::json_out;
@@ -90,9 +90,9 @@ impl Filters {
         }
         let kind = match kind {
             FilterKind::Filter { request } => {
-                Kind::Filter { request: completed(request, rights, database).await?.into() }
+                FunctionKind::Filter { request: completed(request, rights, database).await?.into() }
             }
-            FilterKind::View => Kind::View,
+            FilterKind::View => FunctionKind::View,
         };
         Ok(Function { runner: self.runner.clone(), held, caller, name, kind, database: database.clone(), all_leaves })
     }
@@ -102,18 +102,18 @@ impl Filters {
 #[derive(Clone)]
 pub(super) struct Function {
     runner: Runner,
-    held: Arc<Held>,
+    held: Arc<HeldDesign>,
     /// The feed, as the caller of functions.
     caller: Caller,
     name: String,
-    kind: Kind,
+    kind: FunctionKind,
     database: Reader,
     /// True if it judges all leaves of a document, not the winner alone.
     pub(super) all_leaves: bool,
 }
 
 #[derive(Clone)]
-enum Kind {
+enum FunctionKind {
     Filter { request: Arc<str> },
     View,
 }
@@ -189,8 +189,8 @@ impl Function {
         let design = &self.held.design;
         let found = match &self.kind {
             _ if docs.is_empty() => Vec::new(),
-            Kind::Filter { request } => runner.filter(design, *caller, name, &docs, request).await?,
-            Kind::View => runner.emits(design, *caller, name, &docs).await?,
+            FunctionKind::Filter { request } => runner.filter(design, *caller, name, &docs, request).await?,
+            FunctionKind::View => runner.emits(design, *caller, name, &docs).await?,
         };
         if found.len() != docs.len() {
             return Err(FunctionError::OutOfResources.into());
