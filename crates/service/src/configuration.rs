@@ -19,7 +19,7 @@ use async_recursion::async_recursion as boxed;
 use flatbed_layer::{Layer, Result, StoredSettings};
 use tokio::sync::watch;
 
-use stored::Store;
+use stored::SettingsStore;
 
 pub use keys::SettingError;
 pub use settings::{AuthSettings, CorsSettings, JwtSettings, LimitSettings, LogSettings, ProxySettings, Settings};
@@ -39,7 +39,7 @@ struct Inner {
     /// The values from the start of this process.
     fixed: Values,
     /// The stored values, if there is a store.
-    store: Option<Store>,
+    store: Option<SettingsStore>,
     listeners: Mutex<Vec<Listener>>,
     /// True once there was an administrator.
     was_closed: AtomicBool,
@@ -83,12 +83,12 @@ impl Configuration {
     }
 
     async fn once_with(layer: Layer, values: Values, is_ignored: bool) -> Result<Configuration> {
-        let configuration = Configuration::of(values, Some(Store::new(layer, is_ignored)));
+        let configuration = Configuration::of(values, Some(SettingsStore::new(layer, is_ignored)));
         configuration.reload().await?;
         Ok(configuration)
     }
 
-    fn of(fixed: Values, store: Option<Store>) -> Configuration {
+    fn of(fixed: Values, store: Option<SettingsStore>) -> Configuration {
         let settings = Settings::of(fixed.clone());
         let (was_closed, listeners) = (AtomicBool::new(!settings.admins.is_empty()), Mutex::default());
         let now = watch::Sender::new(Arc::new(settings));

@@ -11,9 +11,9 @@ use flatbed_layer::{
 };
 
 use crate::given::{RENEWALS_MAX, RenewableGrant};
-use crate::replications::{self, By};
+use crate::replications::{self, ReplicationWriter};
 use crate::rights::{Grant, Needs};
-use crate::user_documents::{Entering, prepared};
+use crate::user_documents::{UserDocumentWriter, prepared};
 
 /// A database to write documents to, and to read. Cheap to clone.
 ///
@@ -31,14 +31,14 @@ pub(crate) struct WriterGrant {
     /// The readable part of the database.
     reader: Reader,
     /// The rules for documents of `_users`; `None` in other databases.
-    entering: Option<Entering>,
+    entering: Option<UserDocumentWriter>,
     /// The refusal of design documents, if the user may not write them.
     designs: std::result::Result<(), Refusal>,
     /// The refusal of local documents. Replicator databases allow them to administrators only, as at `_local/{id}`;
     /// for `_users` see `entering`.
     locals: std::result::Result<(), Refusal>,
     /// The writer, in databases whose documents have owners.
-    owner: Option<By>,
+    owner: Option<ReplicationWriter>,
 }
 
 /// A database to configure. Cheap to clone.
@@ -93,7 +93,7 @@ impl Writer {
     /// The same database for another writer, if documents have owners.
     #[cfg(test)]
     pub(crate) fn of(&self, standing: &crate::standing::Standing) -> Writer {
-        let by = self.0.first.owner.clone().map(|by| By { standing: standing.clone(), ..by });
+        let by = self.0.first.owner.clone().map(|by| ReplicationWriter { standing: standing.clone(), ..by });
         Writer(RenewableGrant::fixed(WriterGrant { owner: by, ..self.0.first.clone() }))
     }
 
@@ -201,7 +201,7 @@ fn is_changed(outcome: &Outcome) -> bool {
 impl WriterGrant {
     pub(crate) fn of(granted: &Grant<'_>) -> WriterGrant {
         let (database, staging) = (granted.database(Needs::Member), granted.staging());
-        let by = || By { standing: granted.rights.standing.clone(), accounts: granted.accounts.clone() };
+        let by = || ReplicationWriter { standing: granted.rights.standing.clone(), accounts: granted.accounts.clone() };
         let owner = granted.is_replicator().then(by);
         let (reader, entering) = (granted.reader(), granted.entering());
         let designs = granted.designs();
@@ -232,7 +232,7 @@ impl WriterGrant {
     }
 
     fn locals(&self) -> std::result::Result<&Database, Refusal> {
-        self.entering.as_ref().map_or(Ok(()), Entering::local)?;
+        self.entering.as_ref().map_or(Ok(()), UserDocumentWriter::local)?;
         self.locals.clone()?;
         Ok(&self.database)
     }

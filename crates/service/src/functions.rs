@@ -12,8 +12,8 @@ use flatbed_layer::{
 
 use crate::json_out;
 use crate::rights::Rights;
-use crate::user_documents::OfUsers;
-use crate::worker_documents::{DocumentCheck, OfWorker};
+use crate::user_documents::UsersRule;
+use crate::worker_documents::{DocumentCheck, WorkerRule};
 
 /// The `_security` of a database where none was set: administrators only.
 pub const SECURITY_DEFAULT: &[u8] = br#"{"members":{"roles":["_admin"]},"admins":{"roles":["_admin"]}}"#;
@@ -64,8 +64,8 @@ impl Functions {
 impl Judge for Functions {
     fn of_database(&self, name: &str) -> Option<Arc<dyn Rule>> {
         match name {
-            USERS => Some(Arc::new(OfUsers)),
-            WORKER => Some(Arc::new(OfWorker(self.of_worker))),
+            USERS => Some(Arc::new(UsersRule)),
+            WORKER => Some(Arc::new(WorkerRule(self.of_worker))),
             _ => None,
         }
     }

@@ -122,7 +122,7 @@ impl NamedOwner {
 
 /// The writer of documents of `_replicator`.
 #[derive(Clone)]
-pub(crate) struct By {
+pub(crate) struct ReplicationWriter {
     pub(crate) standing: Standing,
     pub(crate) accounts: Arc<Accounts>,
 }
@@ -131,7 +131,11 @@ pub(crate) struct By {
 ///
 /// # Errors
 /// [`Refusal::Forbidden`] for another user's document; the layer's errors.
-pub(crate) async fn before_update<'e>(database: &Database, by: &By, edit: &'e Edit<'e>) -> Result<Cow<'e, Edit<'e>>> {
+pub(crate) async fn before_update<'e>(
+    database: &Database,
+    by: &ReplicationWriter,
+    edit: &'e Edit<'e>,
+) -> Result<Cow<'e, Edit<'e>>> {
     if DocumentId::of(&edit.id).kind() != DocumentKind::Ordinary {
         return Ok(Cow::Borrowed(edit));
     }
@@ -171,7 +175,7 @@ pub(crate) async fn before_update<'e>(database: &Database, by: &By, edit: &'e Ed
 }
 
 /// As [`before_update`] for an administrator, who owns the document unless it names another owner.
-async fn by_admin<'e>(by: &By, edit: &'e Edit<'e>) -> Result<Cow<'e, Edit<'e>>> {
+async fn by_admin<'e>(by: &ReplicationWriter, edit: &'e Edit<'e>) -> Result<Cow<'e, Edit<'e>>> {
     let own = by.standing.principal().name.as_deref();
     let named = match edit.body.get(OWNER) {
         _ if edit.deleted || edit.history.is_some() => return Ok(Cow::Borrowed(edit)),
@@ -194,7 +198,11 @@ async fn by_admin<'e>(by: &By, edit: &'e Edit<'e>) -> Result<Cow<'e, Edit<'e>>> 
 }
 
 /// As [`Database::bulk_update`], with owners set.
-pub(crate) async fn bulk_update(database: &Database, by: &By, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
+pub(crate) async fn bulk_update(
+    database: &Database,
+    by: &ReplicationWriter,
+    edits: &[Edit<'_>],
+) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::with_capacity(edits.len());
     for edits in edits.chunks(EDITS_AT_ONCE) {
         let mut refused = Vec::with_capacity(edits.len());
@@ -217,17 +225,17 @@ pub(crate) async fn bulk_update(database: &Database, by: &By, edits: &[Edit<'_>]
 
 /// A reader of `_replicator` who does not administer it, and must not see the credentials of others' replications.
 #[derive(Debug)]
-struct SeenBy {
+struct ReplicatorReader {
     name: Option<String>,
     account: Option<OwnerAccount>,
 }
 
 /// Returns the view of a reader who does not administer `_replicator`.
 pub(crate) fn seen_by(standing: &Standing) -> Arc<dyn Seen> {
-    Arc::new(SeenBy { name: standing.principal().name.clone(), account: OwnerAccount::of(standing) })
+    Arc::new(ReplicatorReader { name: standing.principal().name.clone(), account: OwnerAccount::of(standing) })
 }
 
-impl Seen for SeenBy {
+impl Seen for ReplicatorReader {
     fn asks(&self, _: &str) -> std::result::Result<(), Refusal> {
         Ok(())
     }

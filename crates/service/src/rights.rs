@@ -20,7 +20,7 @@ use crate::database::{Administration, Maintenance, Ownership, Purging, Writer, W
 use crate::given::RenewableGrant;
 use crate::replications;
 use crate::standing::{RestsOn, Standing};
-use crate::user_documents::{Entering, UserDocuments};
+use crate::user_documents::{UserDocumentWriter, UserDocuments};
 
 /// The role that may read the server's metrics.
 const METRICS_ROLE: &str = "_metrics";
@@ -404,7 +404,7 @@ impl Grant<'_> {
         }
     }
 
-    pub(crate) fn entering(&self) -> Option<Entering> {
+    pub(crate) fn entering(&self) -> Option<UserDocumentWriter> {
         let rights = self.rights;
         (self.name == USERS).then(|| rights.users.written_by(rights.principal(), self.access))
     }

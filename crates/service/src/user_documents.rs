@@ -61,14 +61,14 @@ impl UserDocuments {
 
     /// Returns the view of a reader who does not administer `_users`.
     pub(crate) fn seen_by(&self, principal: &Principal) -> Arc<dyn Seen> {
-        Arc::new(SeenBy { name: principal.name.clone(), configuration: self.configuration.clone() })
+        Arc::new(UsersReader { name: principal.name.clone(), configuration: self.configuration.clone() })
     }
 
     /// Returns the rules for documents that the principal writes.
-    pub(crate) fn written_by(&self, principal: &Principal, access: Access) -> Entering {
+    pub(crate) fn written_by(&self, principal: &Principal, access: Access) -> UserDocumentWriter {
         let is_server_admin = principal.is_admin || principal.has_role(ADMIN_ROLE);
         let is_admin = is_server_admin || access == Access::Admin;
-        Entering { name: principal.name.clone(), is_server_admin, is_admin, of: self.clone() }
+        UserDocumentWriter { name: principal.name.clone(), is_server_admin, is_admin, of: self.clone() }
     }
 
     /// Hashes a password, in the queue of password checks.
@@ -94,14 +94,14 @@ impl UserDocuments {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Entering {
+pub(crate) struct UserDocumentWriter {
     name: Option<String>,
     is_server_admin: bool,
     is_admin: bool,
     of: UserDocuments,
 }
 
-impl Entering {
+impl UserDocumentWriter {
     fn actor(&self) -> users::Actor<'_> {
         users::Actor { name: self.name.as_deref(), is_server_admin: self.is_server_admin, is_admin: self.is_admin }
     }
@@ -170,12 +170,12 @@ impl Entering {
 
 /// A reader of `_users` who does not administer it.
 #[derive(Debug)]
-struct SeenBy {
+struct UsersReader {
     name: Option<String>,
     configuration: Configuration,
 }
 
-impl SeenBy {
+impl UsersReader {
     fn actor(&self) -> users::Actor<'_> {
         users::Actor { name: self.name.as_deref(), is_server_admin: false, is_admin: false }
     }
@@ -185,7 +185,7 @@ impl SeenBy {
     }
 }
 
-impl Seen for SeenBy {
+impl Seen for UsersReader {
     fn asks(&self, id: &str) -> std::result::Result<(), Refusal> {
         if id.starts_with(DESIGN) { users::may_see_designs(&self.actor()).map_err(refusal) } else { Ok(()) }
     }
@@ -213,9 +213,9 @@ impl Seen for SeenBy {
 
 /// The validation of `_users`, as CouchDB's `_design/_auth` does it.
 #[derive(Debug)]
-pub(crate) struct OfUsers;
+pub(crate) struct UsersRule;
 
-impl Rule for OfUsers {
+impl Rule for UsersRule {
     fn judge<'a>(&'a self, write: Writing<'a>) -> std::pin::Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
         Box::pin(async move { validate(&write).map(|()| Verdict::default()) })
     }
@@ -239,7 +239,7 @@ fn validate(write: &Writing<'_>) -> std::result::Result<(), Refusal> {
 
 /// Returns the edits to write: unchanged in other databases than `_users`.
 pub(crate) async fn prepared<'s, 'e>(
-    entering: Option<&Entering>,
+    entering: Option<&UserDocumentWriter>,
     edits: &'s [Edit<'e>],
 ) -> Result<Cow<'s, [Edit<'e>]>> {
     match entering {

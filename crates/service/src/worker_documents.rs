@@ -13,15 +13,15 @@ use flatbed_layer::{DocumentId, Judgement, Refusal, Rule, Verdict, Writing};
 pub type DocumentCheck = fn(&str, &[u8]) -> Result<(), String>;
 
 /// The rule of `_worker`. Without a check it allows only deletions.
-pub(crate) struct OfWorker(pub(crate) Option<DocumentCheck>);
+pub(crate) struct WorkerRule(pub(crate) Option<DocumentCheck>);
 
-impl Rule for OfWorker {
+impl Rule for WorkerRule {
     fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
         Box::pin(async move { self.check(&write).map(|()| Verdict::default()) })
     }
 }
 
-impl OfWorker {
+impl WorkerRule {
     fn check(&self, write: &Writing<'_>) -> Result<(), Refusal> {
         let edit = write.edit;
         if edit.deleted || DocumentId::of(&edit.id).is_design() {

@@ -27,61 +27,61 @@ pub enum SettingError {
     Wrong(&'static str),
 }
 
-type Applied = Result<(), SettingError>;
+type SettingResult = Result<(), SettingError>;
 
-pub(crate) struct Key {
+pub(crate) struct SettingKey {
     pub section: &'static str,
     pub key: &'static str,
     /// The value that is shown for an unset setting.
     pub default: &'static str,
-    apply: fn(&mut Settings, &str) -> Applied,
+    apply: fn(&mut Settings, &str) -> SettingResult,
 }
 
 /// Settings with a fixed section and key. [`apply`] handles the others.
-pub(crate) const KEYS: &[Key] = &[
-    Key {
+pub(crate) const KEYS: &[SettingKey] = &[
+    SettingKey {
         section: "chttpd",
         key: "admin_only_all_dbs",
         default: "true",
         apply: |settings, text| set(&mut settings.auth.admin_only_all_dbs, flag(text)),
     },
-    Key {
+    SettingKey {
         section: "chttpd",
         key: "enable_cors",
         default: "false",
         apply: |settings, text| set(&mut settings.cors.is_enabled, flag(text)),
     },
-    Key {
+    SettingKey {
         section: "chttpd",
         key: "max_db_number_for_dbs_info_req",
         default: "100",
         apply: |settings, text| set(&mut settings.limits.dbs_info, number(text, 1..=1_000, "a number from 1 to 1000")),
     },
-    Key {
+    SettingKey {
         section: "chttpd",
         key: "require_valid_user",
         default: "false",
         apply: |settings, text| set(&mut settings.auth.require_valid_user, flag(text)),
     },
-    Key {
+    SettingKey {
         section: "chttpd",
         key: "require_valid_user_except_for_up",
         default: "false",
         apply: |settings, text| set(&mut settings.auth.require_valid_user_except_for_up, flag(text)),
     },
-    Key {
+    SettingKey {
         section: "chttpd",
         key: "secure_rewrites",
         default: "true",
         apply: |settings, text| set(&mut settings.insecure_rewrites, flag(text).map(|is_secure| !is_secure)),
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth",
         key: "allow_persistent_cookies",
         default: "true",
         apply: |settings, text| set(&mut settings.auth.allow_persistent_cookies, flag(text)),
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth",
         key: "cookie_domain",
         default: "",
@@ -91,7 +91,7 @@ pub(crate) const KEYS: &[Key] = &[
             set(&mut settings.auth.cookie_domain, domain.ok_or(SettingError::Wrong("a domain, or empty")))
         },
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth",
         key: "max_iterations",
         default: "2000000",
@@ -102,13 +102,13 @@ pub(crate) const KEYS: &[Key] = &[
             set(&mut settings.auth.max_iterations, most)
         },
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth",
         key: "public_fields",
         default: "",
         apply: |settings, text| set(&mut settings.auth.public_fields, Ok(PublicFields::parse(text))),
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth",
         key: "same_site",
         default: "Lax",
@@ -117,7 +117,7 @@ pub(crate) const KEYS: &[Key] = &[
             set(&mut settings.auth.same_site, named.ok_or(SettingError::Wrong("None, Lax, Strict, or empty")))
         },
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth",
         key: "timeout",
         default: "600",
@@ -126,31 +126,31 @@ pub(crate) const KEYS: &[Key] = &[
             set(&mut settings.auth.timeout_s, seconds)
         },
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth",
         key: "upgrade_hash_on_auth",
         default: "true",
         apply: |settings, text| set(&mut settings.auth.rehash, flag(text)),
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth",
         key: "x_auth_roles",
         default: "X-Auth-CouchDB-Roles",
         apply: |settings, text| set(&mut settings.auth.proxy.roles_header, header(text)),
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth",
         key: "x_auth_token",
         default: "X-Auth-CouchDB-Token",
         apply: |settings, text| set(&mut settings.auth.proxy.token_header, header(text)),
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth",
         key: "x_auth_username",
         default: "X-Auth-CouchDB-UserName",
         apply: |settings, text| set(&mut settings.auth.proxy.user_header, header(text)),
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth_lockout",
         key: "max_lifetime",
         default: "300000",
@@ -159,7 +159,7 @@ pub(crate) const KEYS: &[Key] = &[
             set(&mut settings.auth.lockout.max_lifetime, milliseconds)
         },
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth_lockout",
         key: "max_objects",
         default: "10000",
@@ -168,7 +168,7 @@ pub(crate) const KEYS: &[Key] = &[
             set(&mut settings.auth.lockout.max_objects, most)
         },
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth_lockout",
         key: "mode",
         default: "enforce",
@@ -177,7 +177,7 @@ pub(crate) const KEYS: &[Key] = &[
             set(&mut settings.auth.lockout.mode, mode)
         },
     },
-    Key {
+    SettingKey {
         section: "chttpd_auth_lockout",
         key: "threshold",
         default: "5",
@@ -185,13 +185,13 @@ pub(crate) const KEYS: &[Key] = &[
             set(&mut settings.auth.lockout.threshold, number(text, 1..=1_000_000, "a number from 1 to 1000000"))
         },
     },
-    Key {
+    SettingKey {
         section: "cors",
         key: "credentials",
         default: "false",
         apply: |settings, text| set(&mut settings.cors.credentials, flag(text)),
     },
-    Key {
+    SettingKey {
         section: "cors",
         key: "headers",
         default: "",
@@ -199,7 +199,7 @@ pub(crate) const KEYS: &[Key] = &[
             set(&mut settings.cors.headers, list(text).into_iter().map(|name| header(&name)).collect())
         },
     },
-    Key {
+    SettingKey {
         section: "cors",
         key: "max_age",
         default: "0",
@@ -207,25 +207,25 @@ pub(crate) const KEYS: &[Key] = &[
             set(&mut settings.cors.max_age_s, number(text, 0..=86_400, "a number of seconds up to 86400"))
         },
     },
-    Key {
+    SettingKey {
         section: "cors",
         key: "origins",
         default: "",
         apply: |settings, text| set(&mut settings.cors.origins, Ok(list(text))),
     },
-    Key {
+    SettingKey {
         section: "couchdb",
         key: "users_db_security_editable",
         default: "false",
         apply: |settings, text| set(&mut settings.auth.users_db_security_editable, flag(text)),
     },
-    Key {
+    SettingKey {
         section: "log",
         key: "level",
         default: "info",
         apply: |settings, text| set(&mut settings.log.level, levels(text)),
     },
-    Key {
+    SettingKey {
         section: "proxy_auth",
         key: "peers",
         default: "",
@@ -236,7 +236,7 @@ pub(crate) const KEYS: &[Key] = &[
             set(&mut settings.auth.proxy.peers, peers.ok_or(wrong))
         },
     },
-    Key {
+    SettingKey {
         section: "proxy_auth",
         key: "trusts_system_roles",
         default: "false",
@@ -247,7 +247,7 @@ pub(crate) const KEYS: &[Key] = &[
 /// A setting of `[jwt_auth]`, or `[jwt_auth:NAME]`.
 struct JwtKey {
     key: &'static str,
-    apply: fn(&mut JwtSettings, &str) -> Applied,
+    apply: fn(&mut JwtSettings, &str) -> SettingResult,
 }
 
 const JWT_KEYS: &[JwtKey] = &[
@@ -396,7 +396,7 @@ pub(crate) fn is_loggable(section: &str, key: &str) -> bool {
 ///
 /// # Errors
 /// [`SettingError::OnlyAtStart`]; [`SettingError::Wrong`] for an empty section or key.
-pub(crate) fn check_storable(section: &str, key: &str) -> Applied {
+pub(crate) fn check_storable(section: &str, key: &str) -> SettingResult {
     // Only users who can log in to the machine choose the files that a server reads.
     let is_of_files = named(section, "jwt_auth").is_some() && key == "jwks_file";
     let is_fact = FACTS.iter().any(|(of, name, _)| (*of, *name) == (section, key));
@@ -407,7 +407,7 @@ pub(crate) fn check_storable(section: &str, key: &str) -> Applied {
     }
 }
 
-pub(crate) fn check_admin_name(name: &str) -> Applied {
+pub(crate) fn check_admin_name(name: &str) -> SettingResult {
     let fits = !name.is_empty() && !name.contains(':') && !name.chars().any(char::is_control);
     if fits { Ok(()) } else { Err(SettingError::Wrong("of a name without colons and control characters")) }
 }
@@ -447,7 +447,7 @@ fn is_free(section: &str) -> bool {
 /// # Errors
 /// [`SettingError`]: the settings stay unchanged, except that an administrator with an invalid hash exists without a
 /// sign-in.
-pub(crate) fn apply(settings: &mut Settings, section: &str, key: &str, text: &str) -> Applied {
+pub(crate) fn apply(settings: &mut Settings, section: &str, key: &str, text: &str) -> SettingResult {
     if let Some(found) = KEYS.iter().find(|found| (found.section, found.key) == (section, key)) {
         return (found.apply)(settings, text);
     }
@@ -484,11 +484,11 @@ pub(crate) fn apply(settings: &mut Settings, section: &str, key: &str, text: &st
     if is_free(section) { Ok(()) } else { Err(SettingError::Unknown) }
 }
 
-pub(crate) fn check(section: &str, key: &str, text: &str) -> Applied {
+pub(crate) fn check(section: &str, key: &str, text: &str) -> SettingResult {
     apply(&mut Settings::default(), section, key, text)
 }
 
-fn set<T>(place: &mut T, value: Result<T, SettingError>) -> Applied {
+fn set<T>(place: &mut T, value: Result<T, SettingError>) -> SettingResult {
     *place = value?;
     Ok(())
 }

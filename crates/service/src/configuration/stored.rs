@@ -26,7 +26,7 @@ const AUDIT: &str = "audit";
 /// The section of administrators.
 pub const ADMINS: &str = "admins";
 
-pub(super) struct Store {
+pub(super) struct SettingsStore {
     layer: Layer,
     /// True if stored values do not apply in this process.
     pub is_ignored: bool,
@@ -76,10 +76,10 @@ pub enum ChangeError {
     Layer(#[from] Error),
 }
 
-impl Store {
-    pub(super) fn new(layer: Layer, is_ignored: bool) -> Store {
+impl SettingsStore {
+    pub(super) fn new(layer: Layer, is_ignored: bool) -> SettingsStore {
         let (found, looking, hashing) = (RwLock::default(), Mutex::default(), Semaphore::new(1));
-        Store { layer, is_ignored, found, looking, hashing }
+        SettingsStore { layer, is_ignored, found, looking, hashing }
     }
 
     fn found(&self) -> Option<SettingsState> {
@@ -95,7 +95,7 @@ impl Store {
 
 impl Inner {
     /// Reads the store and applies changes. `_looking` is the lock that keeps an older read from being applied last.
-    async fn look(&self, store: &Store, _looking: &mut Option<(Instant, Error)>) -> Result<()> {
+    async fn look(&self, store: &SettingsStore, _looking: &mut Option<(Instant, Error)>) -> Result<()> {
         let before = store.found();
         let (state, settings) = store.layer.stored_settings(before.as_ref()).await?;
         if let Some(settings) = settings.filter(|_| !store.is_ignored) {
@@ -106,7 +106,7 @@ impl Inner {
     }
 
     /// Reads the store now.
-    pub(super) async fn look_now(&self, store: &Store) -> Result<()> {
+    pub(super) async fn look_now(&self, store: &SettingsStore) -> Result<()> {
         let mut looking = store.looking.lock().await;
         self.look(store, &mut looking).await
     }
@@ -148,7 +148,7 @@ impl Configuration {
     /// The state of the settings. Must be read before them, so that they are of this state or a later one. `None`:
     /// stored values do not apply.
     fn state(&self) -> Option<Option<SettingsState>> {
-        self.inner.store.as_ref().filter(|store| !store.is_ignored).map(Store::found)
+        self.inner.store.as_ref().filter(|store| !store.is_ignored).map(SettingsStore::found)
     }
 
     /// Returns an administrator's password hash, `None` if the value is invalid, and its stored entry.
@@ -172,7 +172,7 @@ impl Configuration {
         self.inner.fixed.get(ADMINS, name).is_some()
     }
 
-    async fn confirm_in_line(&self, store: &Store) -> Result<()> {
+    async fn confirm_in_line(&self, store: &SettingsStore) -> Result<()> {
         let clock = store.layer.clock();
         let came = clock.now();
         let mut looking = store.looking.lock().await;
@@ -305,7 +305,7 @@ impl Configuration {
         &'s self,
         section: &'s str,
         key: &'s str,
-    ) -> std::result::Result<(&'s Store, &'s str, &'s str), ChangeError> {
+    ) -> std::result::Result<(&'s SettingsStore, &'s str, &'s str), ChangeError> {
         let (section, key) = keys::canonical(section, key);
         let store = self.inner.store.as_ref().ok_or(ChangeError::NotStored)?;
         keys::check_storable(section, key)?;
@@ -319,7 +319,7 @@ impl Configuration {
 }
 
 /// Returns the stored form of an administrator's password: its hash, or the given hash.
-async fn hashed(store: &Store, name: &str, text: &str) -> std::result::Result<String, ChangeError> {
+async fn hashed(store: &SettingsStore, name: &str, text: &str) -> std::result::Result<String, ChangeError> {
     keys::check_admin_name(name)?;
     if PasswordHash::parse(text).is_ok() {
         return Ok(text.to_owned());

@@ -158,12 +158,12 @@ fn what_is_public_is_shown() {
     let mut values = Values::default();
     let (section, key) = ("chttpd_auth", "public_fields");
     values.insert(section, key, "email, nick", crate::configuration::Source::File).unwrap();
-    let seen = SeenBy { name: Some("anna".into()), configuration: Configuration::new(values) };
+    let seen = UsersReader { name: Some("anna".into()), configuration: Configuration::new(values) };
     assert!(seen.is_whole(ANNA) && !seen.is_whole(BOB) && !seen.is_whole("anna"));
     assert_eq!(seen.part(BOB, br#""name":"bob","email":"b@x""#), Ok(br#""email":"b@x""#.to_vec()));
     assert_eq!(seen.part(BOB, br#""name":"bob""#), Err(missing()));
     assert_eq!(seen.part(BOB, b"broken"), Err(missing()));
-    let closed = SeenBy { name: None, configuration: Configuration::default() };
+    let closed = UsersReader { name: None, configuration: Configuration::default() };
     assert!(!closed.is_whole("org.couchdb.user:"));
     assert_eq!(closed.part(BOB, br#""email":"b@x""#), Err(missing()));
 }
