@@ -10,7 +10,7 @@ use std::sync::Arc;
 use flatbed_layer::{Error, Layer, Refusal, Result, USERS, is_replicator_name};
 
 use crate::accounts::{Accounts, Fresh};
-use crate::rights::{Denied, Grant, Needs, Rights, refusal};
+use crate::rights::{Denied, DatabaseGrant, Needs, Rights, refusal};
 use crate::standing::RestsOn;
 
 /// The most renewals for one write; a user who keeps changing gets the refusal.
@@ -32,11 +32,11 @@ struct Renewal<D> {
     rights: Rights,
     name: Arc<str>,
     needs: Needs,
-    make: fn(&Grant<'_>) -> D,
+    make: fn(&DatabaseGrant<'_>) -> D,
 }
 
 impl<D: Clone> RenewableGrant<D> {
-    pub(crate) fn new(granted: &Grant<'_>, needs: Needs, make: fn(&Grant<'_>) -> D) -> RenewableGrant<D> {
+    pub(crate) fn new(granted: &DatabaseGrant<'_>, needs: Needs, make: fn(&DatabaseGrant<'_>) -> D) -> RenewableGrant<D> {
         let again = || Renewal {
             layer: granted.layer.clone(),
             accounts: granted.accounts.clone(),

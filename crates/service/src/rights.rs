@@ -208,9 +208,9 @@ impl Rights {
         layer: &'g Layer,
         accounts: &'g Arc<Accounts>,
         name: &'g str,
-    ) -> Result<Grant<'g>, Denied> {
+    ) -> Result<DatabaseGrant<'g>, Denied> {
         let (access, is_replicator) = self.judge(needs, layer, accounts, name).await?;
-        Ok(Grant { rights: self, layer, accounts, name, access, is_replicator })
+        Ok(DatabaseGrant { rights: self, layer, accounts, name, access, is_replicator })
     }
 
     /// Returns the user's access to a database, if it is sufficient, and whether it is a replicator database.
@@ -308,7 +308,7 @@ pub trait Right: sealed::Sealed {
 
     /// Creates the database.
     #[doc(hidden)]
-    fn given(granted: Grant<'_>) -> Self::Database;
+    fn given(granted: DatabaseGrant<'_>) -> Self::Database;
 }
 
 /// The right to read documents and statistics.
@@ -340,7 +340,7 @@ pub struct Purge;
 pub struct Own;
 
 /// A granted right.
-pub struct Grant<'g> {
+pub struct DatabaseGrant<'g> {
     pub(crate) rights: &'g Rights,
     pub(crate) layer: &'g Layer,
     pub(crate) accounts: &'g Arc<Accounts>,
@@ -349,7 +349,7 @@ pub struct Grant<'g> {
     is_replicator: bool,
 }
 
-impl Grant<'_> {
+impl DatabaseGrant<'_> {
     pub(crate) fn access(&self) -> Access {
         self.access
     }
@@ -461,7 +461,7 @@ impl Right for Read {
 
     const NEEDS: Needs = Needs::Member;
 
-    fn given(granted: Grant<'_>) -> Reader {
+    fn given(granted: DatabaseGrant<'_>) -> Reader {
         granted.reader()
     }
 }
@@ -471,7 +471,7 @@ impl Right for ReadWhole {
 
     const NEEDS: Needs = Needs::Whole;
 
-    fn given(granted: Grant<'_>) -> Reader {
+    fn given(granted: DatabaseGrant<'_>) -> Reader {
         granted.reader()
     }
 }
@@ -481,7 +481,7 @@ impl Right for Write {
 
     const NEEDS: Needs = Needs::Member;
 
-    fn given(granted: Grant<'_>) -> Writer {
+    fn given(granted: DatabaseGrant<'_>) -> Writer {
         Writer(RenewableGrant::new(&granted, Self::NEEDS, WriterGrant::of))
     }
 }
@@ -491,7 +491,7 @@ impl Right for Administer {
 
     const NEEDS: Needs = Needs::Admin;
 
-    fn given(granted: Grant<'_>) -> Administration {
+    fn given(granted: DatabaseGrant<'_>) -> Administration {
         Administration(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
     }
 }
@@ -501,7 +501,7 @@ impl Right for Maintain {
 
     const NEEDS: Needs = Needs::Maintainer;
 
-    fn given(granted: Grant<'_>) -> Maintenance {
+    fn given(granted: DatabaseGrant<'_>) -> Maintenance {
         Maintenance(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
     }
 }
@@ -511,7 +511,7 @@ impl Right for Purge {
 
     const NEEDS: Needs = Needs::Server;
 
-    fn given(granted: Grant<'_>) -> Purging {
+    fn given(granted: DatabaseGrant<'_>) -> Purging {
         Purging(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
     }
 }
@@ -521,7 +521,7 @@ impl Right for Own {
 
     const NEEDS: Needs = Needs::Server;
 
-    fn given(granted: Grant<'_>) -> Ownership {
+    fn given(granted: DatabaseGrant<'_>) -> Ownership {
         Ownership(RenewableGrant::new(&granted, Self::NEEDS, |granted| granted.database(Self::NEEDS)))
     }
 }

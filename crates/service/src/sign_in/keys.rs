@@ -51,7 +51,7 @@ pub(crate) struct TokenKeys {
 
 impl std::fmt::Debug for TokenKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keys").finish_non_exhaustive()
+        f.debug_struct("TokenKeys").finish_non_exhaustive()
     }
 }
 
