@@ -158,7 +158,7 @@ impl AccountLookup {
     }
 
     /// Drops the account if its hash takes more iterations than the settings allow. Sessions continue, as in CouchDB.
-    pub(crate) fn within(self, iterations_max: u32) -> AccountLookup {
+    pub(crate) fn within_iterations(self, iterations_max: u32) -> AccountLookup {
         match &self.account {
             Some(account) if account.may_sign_in() && account.hash().iterations() > iterations_max => {
                 let refused =
@@ -260,11 +260,11 @@ impl Accounts {
     /// the end of a session does not.
     #[boxed]
     pub async fn now(&self, standing: &Standing) -> Result<Option<Principal>> {
-        Ok(self.stands(standing, Fresh::Second).await?.map(|standing| standing.principal().clone()))
+        Ok(self.current_standing(standing, Fresh::Second).await?.map(|standing| standing.principal().clone()))
     }
 
     /// As [`Accounts::now`], with the current basis of the rights.
-    pub(crate) async fn stands(&self, standing: &Standing, fresh: Fresh) -> Result<Option<Standing>> {
+    pub(crate) async fn current_standing(&self, standing: &Standing, fresh: Fresh) -> Result<Option<Standing>> {
         let admin = match standing.rests_on() {
             RestsOn::Admin { name, .. } => Some(name.as_str()),
             _ => None,
@@ -368,7 +368,7 @@ impl Accounts {
         self.generation.send_modify(|generation| *generation = generation.wrapping_add(1));
     }
 
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn cached_count(&self) -> usize {
         let cache = self.cache();
         cache.accounts.len() + cache.missing.len()
     }
@@ -452,7 +452,7 @@ impl Accounts {
         let options = GetOptions { conflicts: true, born: true, ..GetOptions::default() };
         let id = id_of(name);
         let users = self.layer.reader(USERS);
-        let found = within(self.clock(), READ_MAX, users.get(&id, &options)).await;
+        let found = with_time_limit(self.clock(), READ_MAX, users.get(&id, &options)).await;
         let document = match found {
             Ok(document) => document,
             // `_users` is missing, or the name is no valid document id.
@@ -482,12 +482,12 @@ impl Accounts {
             return Err(error.clone());
         }
         let began = self.clock().now();
-        let confirmed = within(self.clock(), READ_MAX, self.look(began)).await;
+        let confirmed = with_time_limit(self.clock(), READ_MAX, self.poll_users(began)).await;
         *failed = confirmed.as_ref().err().map(|error| (began, error.clone()));
         confirmed
     }
 
-    async fn look(&self, began: Instant) -> Result<()> {
+    async fn poll_users(&self, began: Instant) -> Result<()> {
         let (state, records) = self.layer.sign_in_state().await?;
         self.records.send_if_modified(|known| {
             let is_same = known.as_ref() == Some(&records);
@@ -568,7 +568,7 @@ impl Accounts {
                     return;
                 }
                 let began = clock.now();
-                if let Err(error) = accounts.look_at_all().await {
+                if let Err(error) = accounts.poll_all().await {
                     tracing::debug!(%error, "polling accounts failed");
                 }
                 accounts.keys().await;
@@ -582,7 +582,7 @@ impl Accounts {
                 drop(accounts);
                 tokio::select! {
                     () = clock.sleep_until(began + POLL - POLL_LEAST) => {}
-                    goes_on = written(&clock, users.as_mut()) => {
+                    goes_on = wait_for_write(&clock, users.as_mut()) => {
                         if !goes_on {
                             return;
                         }
@@ -594,7 +594,7 @@ impl Accounts {
     }
 
     /// Polls everything that answers depend on.
-    async fn look_at_all(&self) -> Result<()> {
+    async fn poll_all(&self) -> Result<()> {
         let began = self.clock().now();
         self.confirm(Fresh::Since(began)).await?;
         let Some(records) = self.records.borrow().clone() else { return Ok(()) };
@@ -610,7 +610,7 @@ impl Accounts {
 
     /// Blocks polls until this is dropped.
     #[cfg(test)]
-    pub(crate) async fn stop_looking(&self) -> tokio::sync::MutexGuard<'_, Option<(Instant, Error)>> {
+    pub(crate) async fn stop_polling(&self) -> tokio::sync::MutexGuard<'_, Option<(Instant, Error)>> {
         self.confirming.lock().await
     }
 
@@ -638,7 +638,7 @@ impl AccountCache {
 }
 
 /// Waits for a write. Returns false if the server stops.
-async fn written(clock: &Clock, changes: Option<&mut Changes>) -> bool {
+async fn wait_for_write(clock: &Clock, changes: Option<&mut Changes>) -> bool {
     let Some(changes) = changes else { return std::future::pending().await };
     loop {
         match changes.follow().await {
@@ -656,7 +656,7 @@ async fn written(clock: &Clock, changes: Option<&mut Changes>) -> bool {
 }
 
 /// Limits the time of a read of the storage.
-async fn within<T>(clock: &Clock, most: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+async fn with_time_limit<T>(clock: &Clock, most: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
     clock.timeout(most, work).await.unwrap_or_else(|_| Err(Error::timed_out()))
 }
 

@@ -161,7 +161,7 @@ impl Service {
 
     #[cfg(test)]
     pub(crate) fn is_watching(&self) -> bool {
-        self.watching.is_looking()
+        self.watching.is_polling()
     }
 
     /// True if the server has no administrator by name, so that every client is one.
@@ -319,10 +319,10 @@ impl Context {
     /// Returns the principal's rights as of less than a second ago.
     async fn now(&self) -> std::result::Result<Rights, Denied> {
         let known = self.known();
-        if !known.are_old() {
+        if !known.need_renewal() {
             return Ok(known);
         }
-        let now = Box::pin(known.anew(self.watching.accounts(), Fresh::Second)).await?;
+        let now = Box::pin(known.renew(self.watching.accounts(), Fresh::Second)).await?;
         *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = Some(now.clone());
         Ok(now)
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use flatbed_layer::{Error, Layer, Refusal, Result, USERS, is_replicator_name};
 
 use crate::accounts::{Accounts, Fresh};
-use crate::rights::{Denied, DatabaseGrant, Needs, Rights, refusal};
+use crate::rights::{DatabaseGrant, Denied, Needs, Rights, refusal};
 use crate::standing::RestsOn;
 
 /// The most renewals for one write; a user who keeps changing gets the refusal.
@@ -36,7 +36,11 @@ struct Renewal<D> {
 }
 
 impl<D: Clone> RenewableGrant<D> {
-    pub(crate) fn new(granted: &DatabaseGrant<'_>, needs: Needs, make: fn(&DatabaseGrant<'_>) -> D) -> RenewableGrant<D> {
+    pub(crate) fn new(
+        granted: &DatabaseGrant<'_>,
+        needs: Needs,
+        make: fn(&DatabaseGrant<'_>) -> D,
+    ) -> RenewableGrant<D> {
         let again = || Renewal {
             layer: granted.layer.clone(),
             accounts: granted.accounts.clone(),
@@ -57,7 +61,7 @@ impl<D: Clone> RenewableGrant<D> {
 
     /// Returns the grant, renewed if it is old.
     pub(crate) async fn now(&self) -> Result<D> {
-        match self.again.as_deref().filter(|again| again.rights.are_old()) {
+        match self.again.as_deref().filter(|again| again.rights.need_renewal()) {
             None => Ok(self.first.clone()),
             Some(again) => Box::pin(again.ask(Fresh::Second)).await,
         }
@@ -113,7 +117,7 @@ impl<D> Renewal<D> {
     }
 
     async fn given(&self, fresh: Fresh) -> std::result::Result<D, Denied> {
-        let rights = self.rights.anew(&self.accounts, fresh).await?;
+        let rights = self.rights.renew(&self.accounts, fresh).await?;
         let is_read = !rights.principal().is_admin || is_replicator_name(&self.name);
         if matches!(fresh, Fresh::Since(_)) && is_read {
             // The cached `_security` may be up to a second old.

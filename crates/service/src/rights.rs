@@ -186,14 +186,14 @@ impl Rights {
         Rights { standing, users, since }
     }
 
-    pub(crate) fn are_old(&self) -> bool {
+    pub(crate) fn need_renewal(&self) -> bool {
         !matches!(self.standing.rests_on(), RestsOn::Server)
             && self.users.clock().since(self.since) >= IDENTIFIED_WITHIN
     }
 
-    pub(crate) async fn anew(&self, accounts: &Accounts, fresh: Fresh) -> Result<Rights, Denied> {
+    pub(crate) async fn renew(&self, accounts: &Accounts, fresh: Fresh) -> Result<Rights, Denied> {
         let since = self.users.clock().now();
-        let standing = accounts.stands(&self.standing, fresh).await?;
+        let standing = accounts.current_standing(&self.standing, fresh).await?;
         let standing = standing.ok_or_else(|| self.standing.lost())?;
         Ok(Rights { standing, since, ..self.clone() })
     }
@@ -400,7 +400,7 @@ impl DatabaseGrant<'_> {
     pub(crate) fn designs(&self) -> Result<(), Refusal> {
         match self.access {
             Access::Admin => Ok(()),
-            Access::Member | Access::Nobody => Err(no_designs(self.rights.principal())),
+            Access::Member | Access::Nobody => Err(design_refusal(self.rights.principal())),
         }
     }
 
@@ -526,7 +526,7 @@ impl Right for Own {
     }
 }
 
-fn no_designs(principal: &Principal) -> Refusal {
+fn design_refusal(principal: &Principal) -> Refusal {
     refusal(security::not_its_admin(principal))
 }
 

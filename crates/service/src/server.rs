@@ -102,7 +102,7 @@ impl<'c> ServerAdministration<'c> {
                 Err(ChangeError::Layer(Error::Refused(Refusal::UserChanged))) => {}
                 done => return done,
             }
-            let now = rights.anew(self.accounts, Fresh::Since(self.layer.clock().now())).await;
+            let now = rights.renew(self.accounts, Fresh::Since(self.layer.clock().now())).await;
             rights = now.map_err(|denied| match denied {
                 Denied::Refused(refused) => Error::Refused(refusal(refused)),
                 Denied::Layer(error) => error,

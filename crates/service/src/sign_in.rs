@@ -114,7 +114,7 @@ impl SignIn {
         let mut families = self.audit.counts.families();
         let waiting = self.checks.waiting() as f64;
         families.push(Family::gauge("flatbed_password_checks_waiting", "Passwords that wait to be checked.", waiting));
-        let kept = self.accounts.kept() as f64;
+        let kept = self.accounts.cached_count() as f64;
         families.push(Family::gauge("flatbed_accounts_cached", "Names whose accounts are held in memory.", kept));
         families
     }
@@ -309,7 +309,7 @@ impl SignIn {
         let mut found = if name.len() > NAME_BYTES_MAX {
             AccountLookup { account: None, refused: None, rev: None, born: None, is_admin: false, setting: None }
         } else {
-            self.accounts.find(name, Fresh::Second).await?.within(iterations_max)
+            self.accounts.find(name, Fresh::Second).await?.within_iterations(iterations_max)
         };
         for _ in 0..CHECKS_OF_ONE_MAX {
             let hash = found.account.as_ref().map_or_else(PasswordHash::of_nothing, Account::hash);
@@ -340,7 +340,7 @@ impl SignIn {
                 break;
             }
             // Another process may have changed the account less than a second ago.
-            let now = self.accounts.find(name, Fresh::Since(came)).await?.within(iterations_max);
+            let now = self.accounts.find(name, Fresh::Since(came)).await?.within_iterations(iterations_max);
             let is_same = now.account.as_ref().map(Account::hash) == found.account.as_ref().map(Account::hash);
             found = now;
             if is_same {

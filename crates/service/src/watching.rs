@@ -105,12 +105,12 @@ impl Watching {
     }
 
     #[cfg(test)]
-    pub(crate) fn is_looking(&self) -> bool {
+    pub(crate) fn is_polling(&self) -> bool {
         self.followed().is_looking
     }
 
     /// Reads a database's `_security` before the first poll: as of now, or of less than a second ago.
-    async fn unknown(&self, name: &Arc<str>, is_now: bool) -> Option<Arc<SecurityOf>> {
+    async fn read_security(&self, name: &Arc<str>, is_now: bool) -> Option<Arc<SecurityOf>> {
         if !is_now {
             return self.layer.security(name).await.ok();
         }
@@ -129,7 +129,7 @@ impl Watching {
         if !followed.is_looking {
             followed.is_looking = true;
             self.accounts.note_databases(DatabasesState::Unknown);
-            tokio::spawn(look(Arc::downgrade(self), self.clock().clone()));
+            tokio::spawn(poll(Arc::downgrade(self), self.clock().clone()));
         }
         receiver
     }
@@ -157,7 +157,7 @@ impl Watching {
 
     /// Polls all followed databases, unless a poll began after this call while it waited. A failed poll also counts
     /// for callers that came before it began.
-    async fn look_now(&self) -> Result<RecordState, LayerError> {
+    async fn poll_now(&self) -> Result<RecordState, LayerError> {
         let came = self.clock().now();
         let mut looking = self.looking.lock().await;
         if let Some((began, found)) = &*looking
@@ -166,14 +166,14 @@ impl Watching {
             return found.clone();
         }
         let (began, names) = (self.clock().now(), self.followed().databases.keys().cloned().collect::<Vec<_>>());
-        let found = self.clock().timeout(LOOK_MAX, self.look_at(&names)).await;
+        let found = self.clock().timeout(LOOK_MAX, self.poll_databases(&names)).await;
         let found = found.unwrap_or_else(|_| Err(LayerError::timed_out()));
         *looking = Some((began, found.clone()));
         found
     }
 
     /// Reads databases and wakes the followers of changed ones. Returns the state of all records at that time.
-    async fn look_at(&self, names: &[Arc<str>]) -> Result<RecordState, LayerError> {
+    async fn poll_databases(&self, names: &[Arc<str>]) -> Result<RecordState, LayerError> {
         let mut oldest = None;
         for some in names.chunks(LOOKED_AT_ONCE) {
             // The next poll finds changes between two transactions, since the state of the first is kept.
@@ -200,7 +200,7 @@ impl Watching {
 }
 
 /// Polls while anything is followed: after a change of a record, and when a new database is followed.
-async fn look(weak: Weak<Watching>, clock: Clock) {
+async fn poll(weak: Weak<Watching>, clock: Clock) {
     let Some(mut records) = weak.upgrade().map(|watching| watching.accounts.records()) else { return };
     let mut state = None;
     loop {
@@ -209,7 +209,7 @@ async fn look(weak: Weak<Watching>, clock: Clock) {
         let newest = records.borrow_and_update().clone();
         let has_changed = state.is_none() || (newest.is_some() && newest != state);
         if has_changed || watching.is_any_unknown(&names) {
-            match watching.look_now().await {
+            match watching.poll_now().await {
                 Ok(found) => {
                     watching.accounts.note_databases(DatabasesState::AsOf(found.clone()));
                     state = Some(found);
@@ -552,11 +552,13 @@ impl RightsState {
                 let is_known = matches!(found, KnownSecurity::Is(_));
                 let security = match found {
                     KnownSecurity::Is(security) => security,
-                    KnownSecurity::Nothing | KnownSecurity::Gone => match watching.unknown(name, is_feeds).await {
-                        Some(security) => security,
-                        // The poll will report it.
-                        None => break,
-                    },
+                    KnownSecurity::Nothing | KnownSecurity::Gone => {
+                        match watching.read_security(name, is_feeds).await {
+                            Some(security) => security,
+                            // The poll will report it.
+                            None => break,
+                        }
+                    }
                 };
                 // The next database of this name counts, too: a feed ends with the database that it began with. The
                 // state known here may be older.
@@ -570,7 +572,7 @@ impl RightsState {
                     // A user with less access than before may have gained it again since.
                     Err(refused) if is_known_now && judged(Access::Nobody).is_err() => return Some(refused),
                     // A poll may be late, and its state may be older than the grant of the right.
-                    Err(_) => match watching.look_now().await {
+                    Err(_) => match watching.poll_now().await {
                         Ok(_) => is_looked_at = true,
                         Err(_) => clock.sleep(FAILED_PAUSE).await,
                     },

@@ -178,7 +178,7 @@ async fn names_without_an_account() {
     for at in 0..50 {
         assert_eq!(roles(&accounts, &format!("nobody{at}")).await, None);
     }
-    assert_eq!((accounts.kept(), accounts.cache().accounts.len()), (50, 0));
+    assert_eq!((accounts.cached_count(), accounts.cache().accounts.len()), (50, 0));
     assert_eq!(roles(&accounts, &"n".repeat(5_000)).await, None);
     let rev = write_user(&store.layer, "nobody7", &user("a", "r"), None).await;
     manual.advance(SECOND);

@@ -95,7 +95,7 @@ impl SettingsStore {
 
 impl Inner {
     /// Reads the store and applies changes. `_looking` is the lock that keeps an older read from being applied last.
-    async fn look(&self, store: &SettingsStore, _looking: &mut Option<(Instant, Error)>) -> Result<()> {
+    async fn read_store(&self, store: &SettingsStore, _looking: &mut Option<(Instant, Error)>) -> Result<()> {
         let before = store.found();
         let (state, settings) = store.layer.stored_settings(before.as_ref()).await?;
         if let Some(settings) = settings.filter(|_| !store.is_ignored) {
@@ -106,9 +106,9 @@ impl Inner {
     }
 
     /// Reads the store now.
-    pub(super) async fn look_now(&self, store: &SettingsStore) -> Result<()> {
+    pub(super) async fn read_now(&self, store: &SettingsStore) -> Result<()> {
         let mut looking = store.looking.lock().await;
-        self.look(store, &mut looking).await
+        self.read_store(store, &mut looking).await
     }
 }
 
@@ -138,7 +138,7 @@ impl Configuration {
     pub(crate) async fn confirm_now(&self, admin: Option<&str>) -> Result<()> {
         match self.inner.store.as_ref().filter(|store| !store.is_ignored) {
             Some(store) if !admin.is_some_and(|name| self.is_fixed_admin(name)) => {
-                let looked = store.layer.clock().timeout(LOOK_MAX, self.inner.look_now(store)).await;
+                let looked = store.layer.clock().timeout(LOOK_MAX, self.inner.read_now(store)).await;
                 looked.unwrap_or_else(|_| Err(Error::timed_out()))
             }
             _ => Ok(()),
@@ -186,7 +186,7 @@ impl Configuration {
             return Err(error.clone());
         }
         let began = clock.now();
-        let looked = clock.timeout(LOOK_MAX, self.inner.look(store, &mut looking)).await;
+        let looked = clock.timeout(LOOK_MAX, self.inner.read_store(store, &mut looking)).await;
         let looked = looked.unwrap_or_else(|_| Err(Error::timed_out()));
         *looking = looked.as_ref().err().map(|error| (began, error.clone()));
         looked
@@ -208,7 +208,7 @@ impl Configuration {
             drop(layer);
             let Some(inner) = weak.upgrade() else { return };
             let looked = match (changed, &inner.store) {
-                (Ok(true), Some(store)) => inner.look_now(store).await,
+                (Ok(true), Some(store)) => inner.read_now(store).await,
                 (Ok(_), _) => return,
                 (Err(error), _) => Err(error),
             };
@@ -224,7 +224,7 @@ impl Configuration {
     pub(crate) async fn confirm_at(&self, records: &RecordState) -> Result<()> {
         match self.inner.store.as_ref().filter(|store| !store.is_ignored) {
             Some(store) if !store.found().is_some_and(|found| found.is_as_of(records)) => {
-                let looked = store.layer.clock().timeout(LOOK_MAX, self.inner.look_now(store)).await;
+                let looked = store.layer.clock().timeout(LOOK_MAX, self.inner.read_now(store)).await;
                 looked.unwrap_or_else(|_| Err(Error::timed_out()))
             }
             _ => Ok(()),
@@ -243,7 +243,7 @@ impl Configuration {
     #[boxed]
     pub async fn reload(&self) -> Result<()> {
         match &self.inner.store {
-            Some(store) => self.inner.look_now(store).await,
+            Some(store) => self.inner.read_now(store).await,
             None => Ok(()),
         }
     }

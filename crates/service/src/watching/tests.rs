@@ -43,7 +43,7 @@ async fn a_look_that_is_late_refuses_nobody() {
     let is_known = |known: &KnownSecurity| matches!(known, KnownSecurity::Is(_));
     soon(known.wait_for(is_known)).await.unwrap();
     // Blocks the polls, so that the result of the last one becomes old.
-    let stopped = accounts.stop_looking().await;
+    let stopped = accounts.stop_polling().await;
     until("the last poll is too old", async || !accounts.is_confirmed()).await;
     db.set_security(members("b").as_bytes()).await.unwrap();
     assert_eq!(judged(&mut watch(&watching, "c")).await, Err(403));

@@ -76,14 +76,14 @@ impl FollowedUsers {
             followed.is_looking = true;
             // The first follower reads its own state after this moment.
             self.confirmed.send_replace(Some(self.layer.clock().now()));
-            tokio::spawn(look(Arc::downgrade(self), self.layer.clock().clone()));
+            tokio::spawn(poll(Arc::downgrade(self), self.layer.clock().clone()));
         }
         receiver
     }
 
     /// Returns the databases with followed users and the position of each one's last poll; drops databases without
     /// followers. `None`: no user is followed, and the polling task ends.
-    fn asked(&self) -> Option<Vec<(Arc<str>, Option<UsersPlace>)>> {
+    fn polled_databases(&self) -> Option<Vec<(Arc<str>, Option<UsersPlace>)>> {
         let mut followed = self.followed();
         for of in followed.databases.values_mut() {
             of.users.retain(|_, sender| sender.receiver_count() > 0);
@@ -96,13 +96,13 @@ impl FollowedUsers {
         Some(followed.databases.iter().map(|(name, of)| (Arc::clone(name), of.place)).collect())
     }
 
-    async fn look_at_all(&self, asked: &[(Arc<str>, Option<UsersPlace>)]) -> Result<(), Error> {
+    async fn poll_all(&self, asked: &[(Arc<str>, Option<UsersPlace>)]) -> Result<(), Error> {
         for some in asked.chunks(LOOKED_AT_ONCE) {
             let found = self.layer.users_changed(some).await?;
             let mut followed = self.followed();
             for ((name, _), found) in some.iter().zip(found) {
                 if let Some(of) = followed.databases.get_mut(name) {
-                    of.tell(found);
+                    of.wake(found);
                 }
             }
         }
@@ -111,7 +111,7 @@ impl FollowedUsers {
 }
 
 impl DatabaseFollowers {
-    fn tell(&mut self, found: Option<UsersChanged>) {
+    fn wake(&mut self, found: Option<UsersChanged>) {
         let (place, names) = found.map_or((None, None), |found| (Some(found.place), found.names));
         self.place = place;
         let wake = |sender: &watch::Sender<u64>| sender.send_modify(|number| *number = number.wrapping_add(1));
@@ -122,12 +122,12 @@ impl DatabaseFollowers {
     }
 }
 
-async fn look(weak: Weak<FollowedUsers>, clock: Clock) {
+async fn poll(weak: Weak<FollowedUsers>, clock: Clock) {
     loop {
         let Some(users) = weak.upgrade() else { return };
-        let Some(asked) = users.asked() else { return };
+        let Some(asked) = users.polled_databases() else { return };
         let began = clock.now();
-        match clock.timeout(LOOK_MAX, users.look_at_all(&asked)).await {
+        match clock.timeout(LOOK_MAX, users.poll_all(&asked)).await {
             Ok(Ok(())) => {
                 users.confirmed.send_replace(Some(began));
             }
