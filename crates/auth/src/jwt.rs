@@ -22,7 +22,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use flatbed_flatten::json::{Limits, Value, parse_unique};
 
-use self::claims::Judged;
+use self::claims::ValidClaims;
 use crate::principal::Principal;
 use crate::refused::Refused;
 
@@ -56,14 +56,14 @@ pub fn token_in(authorization: &str) -> Option<&str> {
 /// 400 for a malformed token, an unknown key, or another issuer or audience; 401 for a token that is too old, too new
 /// or without a user. The reasons are CouchDB's where it has one.
 pub fn verify(token: &str, keys: &KeySet, now: u64, skew: u64) -> Result<Verified, Refused> {
-    let token = Compact::read(token)?;
+    let token = CompactToken::read(token)?;
     let mut refused = token.not_signed();
     for key in token.candidates(keys)? {
         if !token.is_signed_with(key) {
             continue;
         }
         match key.binding().judge(&object(&token.claims()?)?, now, skew) {
-            Ok(Judged { principal, ends }) => {
+            Ok(ValidClaims { principal, ends }) => {
                 return Ok(Verified { principal, ends, by: VerifiedBy::new(key, skew) });
             }
             Err(why) => refused = why,
@@ -78,7 +78,7 @@ pub fn verify(token: &str, keys: &KeySet, now: u64, skew: u64) -> Result<Verifie
 /// # Errors
 /// 400 for a malformed token, another type or an unknown key.
 pub fn signed_claims(token: &str, keys: &KeySet, typ: &str) -> Result<Vec<u8>, Refused> {
-    let token = Compact::read(token)?;
+    let token = CompactToken::read(token)?;
     if !token.typ.as_deref().is_some_and(|found| found.eq_ignore_ascii_case(typ)) {
         return Err(Refused::bad_request("Invalid typ header parameter"));
     }
@@ -91,7 +91,7 @@ pub fn signed_claims(token: &str, keys: &KeySet, typ: &str) -> Result<Vec<u8>, R
 }
 
 /// The parts of a token (RFC 7515, 7.1), unverified.
-struct Compact<'t> {
+struct CompactToken<'t> {
     signed: &'t str,
     payload: &'t str,
     signature: Vec<u8>,
@@ -100,8 +100,8 @@ struct Compact<'t> {
     typ: Option<String>,
 }
 
-impl<'t> Compact<'t> {
-    fn read(token: &'t str) -> Result<Compact<'t>, Refused> {
+impl<'t> CompactToken<'t> {
+    fn read(token: &'t str) -> Result<CompactToken<'t>, Refused> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(malformed());
         }
@@ -112,7 +112,7 @@ impl<'t> Compact<'t> {
         let (algorithm, kid) = read_header(&header)?;
         let typ = header.get("typ").and_then(Value::as_str).map(str::to_owned);
         let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| malformed())?;
-        Ok(Compact { signed, payload, signature, algorithm, kid, typ })
+        Ok(CompactToken { signed, payload, signature, algorithm, kid, typ })
     }
 
     fn candidates<'k>(&self, keys: &'k KeySet) -> Result<&'k [Arc<Key>], Refused> {

@@ -72,7 +72,7 @@ pub fn locked_out() -> Refused {
 }
 
 /// A digest of name, salt and address, whose size does not depend on the name.
-type Key = [u8; 32];
+type FailureKey = [u8; 32];
 
 #[derive(Debug)]
 struct Failures {
@@ -85,9 +85,9 @@ struct Failures {
 #[derive(Debug)]
 pub struct Lockout {
     options: Options,
-    failures: HashMap<Key, Failures>,
+    failures: HashMap<FailureKey, Failures>,
     /// In the order of their first failures, which is the order in which they end. May hold removed keys.
-    order: VecDeque<(Key, u64)>,
+    order: VecDeque<(FailureKey, u64)>,
 }
 
 impl Lockout {
@@ -138,7 +138,7 @@ impl Lockout {
     }
 }
 
-fn key(name: &str, salt: &str, network: Network) -> Key {
+fn key(name: &str, salt: &str, network: Network) -> FailureKey {
     let mut hash = Sha256::new();
     match network {
         Network::V4(address) => hash.update([[4].as_slice(), &address.octets()].concat()),

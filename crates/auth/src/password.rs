@@ -30,7 +30,7 @@ const SALT_BYTES_MAX: usize = 1_024;
 pub const SALT_BYTES: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Scheme {
+enum HashScheme {
     /// `simple`: SHA-1 of the password and the salt.
     Simple,
     Pbkdf2(Prf, u32),
@@ -38,19 +38,19 @@ enum Scheme {
     SimplePbkdf2(Prf, u32),
 }
 
-impl Scheme {
+impl HashScheme {
     fn digits(self) -> usize {
         match self {
-            Scheme::Simple => Prf::Sha1.bytes() * 2,
-            Scheme::Pbkdf2(prf, _) | Scheme::SimplePbkdf2(prf, _) => prf.bytes() * 2,
+            HashScheme::Simple => Prf::Sha1.bytes() * 2,
+            HashScheme::Pbkdf2(prf, _) | HashScheme::SimplePbkdf2(prf, _) => prf.bytes() * 2,
         }
     }
 
     /// The iterations that a new hash has in addition.
     fn iterations_left(self) -> u32 {
         match self {
-            Scheme::Simple => ITERATIONS,
-            Scheme::Pbkdf2(_, iterations) | Scheme::SimplePbkdf2(_, iterations) => {
+            HashScheme::Simple => ITERATIONS,
+            HashScheme::Pbkdf2(_, iterations) | HashScheme::SimplePbkdf2(_, iterations) => {
                 ITERATIONS.saturating_sub(iterations)
             }
         }
@@ -59,10 +59,10 @@ impl Scheme {
     /// Derives the digits of a password's hash, in time proportional to the iterations.
     fn hash(self, password: &str, salt: &str) -> String {
         match self {
-            Scheme::Simple => hex(&prf::sha1(password.as_bytes(), salt.as_bytes())),
-            Scheme::Pbkdf2(prf, iterations) => hex(&prf.derive(password.as_bytes(), salt.as_bytes(), iterations)),
-            Scheme::SimplePbkdf2(prf, iterations) => {
-                let simple = Scheme::Simple.hash(password, salt);
+            HashScheme::Simple => hex(&prf::sha1(password.as_bytes(), salt.as_bytes())),
+            HashScheme::Pbkdf2(prf, iterations) => hex(&prf.derive(password.as_bytes(), salt.as_bytes(), iterations)),
+            HashScheme::SimplePbkdf2(prf, iterations) => {
+                let simple = HashScheme::Simple.hash(password, salt);
                 hex(&prf.derive(simple.as_bytes(), salt.as_bytes(), iterations))
             }
         }
@@ -72,7 +72,7 @@ impl Scheme {
 /// The hash of a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash {
-    scheme: Scheme,
+    scheme: HashScheme,
     /// As many as the scheme derives.
     digits: String,
     salt: String,
@@ -98,13 +98,13 @@ impl PasswordHash {
 
     /// As [`PasswordHash::with_iterations`] with an existing salt, which may be any text.
     pub fn salted(password: &str, salt: &str, iterations: u32) -> PasswordHash {
-        let scheme = Scheme::Pbkdf2(NEW_PRF, iterations.clamp(1, ITERATIONS_MAX));
+        let scheme = HashScheme::Pbkdf2(NEW_PRF, iterations.clamp(1, ITERATIONS_MAX));
         PasswordHash { scheme, digits: scheme.hash(password, salt), salt: salt.to_owned() }
     }
 
     /// A hash that matches no password, for missing names. A check against it takes as long as one of a new hash.
     pub fn of_nothing() -> PasswordHash {
-        let scheme = Scheme::Pbkdf2(NEW_PRF, ITERATIONS);
+        let scheme = HashScheme::Pbkdf2(NEW_PRF, ITERATIONS);
         PasswordHash { scheme, digits: "-".repeat(scheme.digits()), salt: String::new() }
     }
 
@@ -133,8 +133,8 @@ impl PasswordHash {
     /// The iterations of a check; 1 for `simple`.
     pub fn iterations(&self) -> u32 {
         match self.scheme {
-            Scheme::Simple => 1,
-            Scheme::Pbkdf2(_, iterations) | Scheme::SimplePbkdf2(_, iterations) => iterations,
+            HashScheme::Simple => 1,
+            HashScheme::Pbkdf2(_, iterations) | HashScheme::SimplePbkdf2(_, iterations) => iterations,
         }
     }
 
@@ -142,8 +142,8 @@ impl PasswordHash {
     /// A stronger hash is kept.
     pub fn needs_rehash(&self) -> bool {
         match self.scheme {
-            Scheme::Pbkdf2(prf, iterations) => prf < NEW_PRF || iterations < ITERATIONS,
-            Scheme::Simple | Scheme::SimplePbkdf2(..) => true,
+            HashScheme::Pbkdf2(prf, iterations) => prf < NEW_PRF || iterations < ITERATIONS,
+            HashScheme::Simple | HashScheme::SimplePbkdf2(..) => true,
         }
     }
 
@@ -158,18 +158,18 @@ impl PasswordHash {
 mod tests {
     use super::*;
 
-    fn hash(scheme: Scheme, password: &str, salt: &str) -> PasswordHash {
+    fn hash(scheme: HashScheme, password: &str, salt: &str) -> PasswordHash {
         PasswordHash { scheme, digits: scheme.hash(password, salt), salt: salt.to_owned() }
     }
 
     #[test]
     fn new_ones_are_of_sha256_with_600000_iterations() {
         let new = PasswordHash::new("secret", &[7; SALT_BYTES]);
-        assert_eq!(new.scheme, Scheme::Pbkdf2(Prf::Sha256, 600_000));
+        assert_eq!(new.scheme, HashScheme::Pbkdf2(Prf::Sha256, 600_000));
         assert_eq!((new.salt(), new.digits.len()), ("07".repeat(16).as_str(), 64));
         assert!(!new.needs_rehash());
-        assert_eq!((new.iterations(), hash(Scheme::Simple, "x", "s").iterations()), (600_000, 1));
-        assert_eq!(hash(Scheme::SimplePbkdf2(Prf::Sha1, 7), "x", "s").iterations(), 7);
+        assert_eq!((new.iterations(), hash(HashScheme::Simple, "x", "s").iterations()), (600_000, 1));
+        assert_eq!(hash(HashScheme::SimplePbkdf2(Prf::Sha1, 7), "x", "s").iterations(), 7);
         // The output of Python's `hashlib.pbkdf2_hmac`.
         assert_eq!(new.digits, "d3c24918d3ea9228b2c4fcaba1449969414578632bd65595ba51531fc33635d2");
     }
@@ -177,14 +177,15 @@ mod tests {
     #[test]
     fn iterations_stay_in_their_range() {
         let scheme = |iterations| PasswordHash::with_iterations("", &[0; SALT_BYTES], iterations).scheme;
-        assert_eq!(scheme(0), Scheme::Pbkdf2(Prf::Sha256, 1));
-        assert_eq!(scheme(2), Scheme::Pbkdf2(Prf::Sha256, 2));
+        assert_eq!(scheme(0), HashScheme::Pbkdf2(Prf::Sha256, 1));
+        assert_eq!(scheme(2), HashScheme::Pbkdf2(Prf::Sha256, 2));
         assert_eq!((ITERATIONS, ITERATIONS_MAX), (600_000, 2_000_000));
     }
 
     #[test]
     fn the_password_alone_is_right() {
-        for scheme in [Scheme::Simple, Scheme::Pbkdf2(Prf::Sha512, 3), Scheme::SimplePbkdf2(Prf::Sha256, 3)] {
+        for scheme in [HashScheme::Simple, HashScheme::Pbkdf2(Prf::Sha512, 3), HashScheme::SimplePbkdf2(Prf::Sha256, 3)]
+        {
             let right = hash(scheme, "secret", "salt");
             assert_eq!(right.digits.len(), scheme.digits(), "{scheme:?}");
             assert!(right.verify("secret"), "{scheme:?}");
@@ -194,21 +195,21 @@ mod tests {
             assert!(!upper.verify("secret"), "{scheme:?}");
         }
         // The value in CouchDB's own test.
-        let simple = Scheme::Simple.hash("0123456789", "salt");
+        let simple = HashScheme::Simple.hash("0123456789", "salt");
         assert_eq!(
-            Scheme::SimplePbkdf2(Prf::Sha256, 5).hash("0123456789", "salt"),
-            Scheme::Pbkdf2(Prf::Sha256, 5).hash(&simple, "salt")
+            HashScheme::SimplePbkdf2(Prf::Sha256, 5).hash("0123456789", "salt"),
+            HashScheme::Pbkdf2(Prf::Sha256, 5).hash(&simple, "salt")
         );
     }
 
     #[test]
     fn weak_hashes_are_not_checked_faster() {
-        let left = |scheme: Scheme| scheme.iterations_left();
-        assert_eq!(left(Scheme::Simple), 600_000);
-        assert_eq!(left(Scheme::Pbkdf2(Prf::Sha1, 10)), 599_990);
-        assert_eq!(left(Scheme::SimplePbkdf2(Prf::Sha256, 599_999)), 1);
-        assert_eq!([600_000, 600_001].map(|iterations| left(Scheme::Pbkdf2(Prf::Sha256, iterations))), [0, 0]);
-        let weak = hash(Scheme::Simple, "p", "s");
+        let left = |scheme: HashScheme| scheme.iterations_left();
+        assert_eq!(left(HashScheme::Simple), 600_000);
+        assert_eq!(left(HashScheme::Pbkdf2(Prf::Sha1, 10)), 599_990);
+        assert_eq!(left(HashScheme::SimplePbkdf2(Prf::Sha256, 599_999)), 1);
+        assert_eq!([600_000, 600_001].map(|iterations| left(HashScheme::Pbkdf2(Prf::Sha256, iterations))), [0, 0]);
+        let weak = hash(HashScheme::Simple, "p", "s");
         let least = std::time::Instant::now() + std::time::Duration::from_millis(20);
         assert!(weak.verify_evenly("p") && !weak.verify_evenly("q"));
         // 1,200,000 iterations take longer than this on any machine; without them it is microseconds.
@@ -217,7 +218,7 @@ mod tests {
 
     #[test]
     fn no_two_wrong_digits_make_a_right_one() {
-        let right = hash(Scheme::Pbkdf2(Prf::Sha1, 2), "password", "salt");
+        let right = hash(HashScheme::Pbkdf2(Prf::Sha1, 2), "password", "salt");
         let with = |places: &[usize]| {
             let mut digits = right.digits.clone().into_bytes();
             for at in places {
@@ -232,9 +233,9 @@ mod tests {
     #[test]
     fn weaker_ones_are_hashed_anew_with_their_salt() {
         let needs = |scheme| hash(scheme, "p", "s").needs_rehash();
-        assert!(needs(Scheme::Simple) && needs(Scheme::SimplePbkdf2(Prf::Sha512, 1)));
+        assert!(needs(HashScheme::Simple) && needs(HashScheme::SimplePbkdf2(Prf::Sha512, 1)));
         let strong = |prf, iterations| PasswordHash {
-            scheme: Scheme::Pbkdf2(prf, iterations),
+            scheme: HashScheme::Pbkdf2(prf, iterations),
             digits: String::new(),
             salt: String::new(),
         };
@@ -246,15 +247,15 @@ mod tests {
             assert!(!strong(prf, 600_000).needs_rehash(), "{prf:?}");
             assert!(!strong(prf, 600_001).needs_rehash(), "{prf:?}");
         }
-        let anew = hash(Scheme::Simple, "p", "any salt").rehash("p");
-        assert_eq!((anew.scheme, anew.salt()), (Scheme::Pbkdf2(Prf::Sha256, 600_000), "any salt"));
+        let anew = hash(HashScheme::Simple, "p", "any salt").rehash("p");
+        assert_eq!((anew.scheme, anew.salt()), (HashScheme::Pbkdf2(Prf::Sha256, 600_000), "any salt"));
         assert_eq!(anew.digits, "a7d76a5e4b0895eca827940ef2f3cf4fc199baf69bf4536660ce3c81adfd522d");
     }
 
     #[test]
     fn no_password_is_that_of_nothing() {
         let nothing = PasswordHash::of_nothing();
-        assert_eq!(nothing.scheme, Scheme::Pbkdf2(Prf::Sha256, 600_000));
+        assert_eq!(nothing.scheme, HashScheme::Pbkdf2(Prf::Sha256, 600_000));
         assert_eq!(nothing.digits.len(), 64);
         // No check derives these digits.
         assert!(nothing.digits.bytes().all(|byte| byte == b'-'));
@@ -262,7 +263,7 @@ mod tests {
 
     #[test]
     fn hashes_are_not_shown() {
-        let shown = format!("{:?}", hash(Scheme::Simple, "p", "grain"));
+        let shown = format!("{:?}", hash(HashScheme::Simple, "p", "grain"));
         assert!(shown.contains("Simple") && !shown.contains("grain"), "{shown}");
     }
 }

@@ -9,7 +9,7 @@ use subtle::ConstantTimeEq;
 use crate::hex::hex;
 use crate::principal::{Principal, SignedIn};
 use crate::roles::{kept_roles, split_roles};
-use crate::session::{Algorithm, Secret};
+use crate::session::{MacAlgorithm, Secret};
 
 /// The default header with the user's name.
 pub const USER_HEADER: &str = "x-auth-couchdb-username";
@@ -65,7 +65,7 @@ pub fn authenticate(
     }
     let token = claim.token?;
     let is_right = |secret: &Secret| {
-        Algorithm::ACCEPTED.into_iter().any(|algorithm| {
+        MacAlgorithm::ACCEPTED.into_iter().any(|algorithm| {
             let digits = hex(&secret.sign(algorithm, "", name.as_bytes()));
             digits.as_bytes().ct_eq(token.as_bytes()).into()
         })
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn a_word_is_no_session() {
         for name in ["anna:5F000000", "_replicator"] {
-            let token = hex(&secret().sign(Algorithm::NEW, "", name.as_bytes()));
+            let token = hex(&secret().sign(MacAlgorithm::NEW, "", name.as_bytes()));
             let claim = Claim { name, roles: None, token: Some(&token) };
             assert_eq!(authenticate(&claim, true, &[secret()], false), None, "{name}");
         }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     fn signed(name: &str) -> Option<Principal> {
-        let token = hex(&secret().sign(Algorithm::Sha256, "", name.as_bytes()));
+        let token = hex(&secret().sign(MacAlgorithm::Sha256, "", name.as_bytes()));
         ask(name, None, Some(&token))
     }
 

@@ -23,16 +23,16 @@ pub enum Access {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Group {
+struct PrincipalList {
     names: HashSet<String>,
     roles: HashSet<String>,
 }
 
-impl Group {
-    fn parse(value: Option<&Value<'_>>) -> Result<Group, Refused> {
+impl PrincipalList {
+    fn parse(value: Option<&Value<'_>>) -> Result<PrincipalList, Refused> {
         match value {
-            None => Ok(Group::default()),
-            Some(value @ Value::Object(_)) => Ok(Group {
+            None => Ok(PrincipalList::default()),
+            Some(value @ Value::Object(_)) => Ok(PrincipalList {
                 names: strings(value.get("names"), "names must be a JSON list of strings")?,
                 roles: strings(value.get("roles"), "roles must be a JSON list of strings")?,
             }),
@@ -64,14 +64,14 @@ fn strings(value: Option<&Value<'_>>, reason: &'static str) -> Result<HashSet<St
 /// The members and administrators in a security object. Other content is stored with the object and has no effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Security {
-    admins: Group,
-    members: Group,
+    admins: PrincipalList,
+    members: PrincipalList,
 }
 
 /// The security of [`DEFAULT`].
 impl Default for Security {
     fn default() -> Security {
-        let group = || Group { names: HashSet::new(), roles: [ADMIN_ROLE.to_owned()].into() };
+        let group = || PrincipalList { names: HashSet::new(), roles: [ADMIN_ROLE.to_owned()].into() };
         Security { admins: group(), members: group() }
     }
 }
@@ -88,7 +88,7 @@ impl Security {
             return Err(Refused::bad_request("the security object must be a JSON object"));
         }
         let members = object.get("members").or_else(|| object.get("readers"));
-        Ok(Security { admins: Group::parse(object.get("admins"))?, members: Group::parse(members)? })
+        Ok(Security { admins: PrincipalList::parse(object.get("admins"))?, members: PrincipalList::parse(members)? })
     }
 
     /// Parses the text of a security object.

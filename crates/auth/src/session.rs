@@ -16,7 +16,7 @@ use base64::alphabet::URL_SAFE;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use crate::refused::Refused;
-pub(crate) use signing::Algorithm;
+pub(crate) use signing::MacAlgorithm;
 
 /// The default lifetime of a session, in seconds.
 pub const TIMEOUT_DEFAULT: u64 = 600;
@@ -39,7 +39,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 /// another name or as none, so its sessions never verify.
 pub fn issue(name: &str, salt: &str, secret: &Secret, now: u64) -> String {
     let mut text = format!("{name}:{now:X}").into_bytes();
-    let mac = secret.sign(Algorithm::NEW, salt, &text);
+    let mac = secret.sign(MacAlgorithm::NEW, salt, &text);
     text.push(b':');
     text.extend_from_slice(&mac);
     BASE64.encode(text)
@@ -116,7 +116,7 @@ impl Session {
             return None;
         }
         let at = secrets.iter().position(|secret| {
-            Algorithm::ACCEPTED.into_iter().any(|algorithm| secret.verify(algorithm, salt, &self.signed, &self.mac))
+            MacAlgorithm::ACCEPTED.into_iter().any(|algorithm| secret.verify(algorithm, salt, &self.signed, &self.mac))
         })?;
         // Tenths, so that nothing is rounded.
         let left = u128::from(ends - now) * 10;

@@ -15,7 +15,7 @@ const ROLE_BYTES_MAX: usize = 256;
 const NAME_BYTES_MAX: usize = 512;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Judged {
+pub(super) struct ValidClaims {
     pub(super) principal: Principal,
     /// The end of its validity, in seconds since 1970, with the skew.
     pub(super) ends: Option<u64>,
@@ -135,14 +135,14 @@ impl Default for Binding {
 
 impl Binding {
     /// Validates the claims of a token with a verified signature.
-    pub(super) fn judge(&self, claims: &Value<'_>, now: u64, skew: u64) -> Result<Judged, Refused> {
+    pub(super) fn judge(&self, claims: &Value<'_>, now: u64, skew: u64) -> Result<ValidClaims, Refused> {
         if let Some(missing) = self.required.iter().find(|name| claims.get(name).is_none()) {
             return Err(Refused::bad_request(format!("Missing {missing} claim")));
         }
         self.judge_origin(claims)?;
         let ends = judge_times(claims, now, skew)?;
         let principal = Principal::user(self.name(claims)?, self.roles(claims)?, SignedIn::Jwt);
-        Ok(Judged { principal, ends })
+        Ok(ValidClaims { principal, ends })
     }
 
     fn judge_origin(&self, claims: &Value<'_>) -> Result<(), Refused> {
@@ -227,7 +227,7 @@ mod tests {
 
     const NOW: u64 = 1_000_000;
 
-    fn judge(binding: &Binding, text: &str, skew: u64) -> Result<Judged, String> {
+    fn judge(binding: &Binding, text: &str, skew: u64) -> Result<ValidClaims, String> {
         let claims = parse(text.as_bytes(), &Limits::default()).unwrap();
         binding.judge(&claims, NOW, skew).map_err(|refused| {
             let unauthorized = ["exp not in future", "nbf not in past", "iat not in past", "Token missing sub claim."];

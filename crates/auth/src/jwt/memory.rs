@@ -13,13 +13,13 @@ pub struct Memory {
     max: usize,
     lifetime: u64,
     generation: u64,
-    found: HashMap<Digest, Entry>,
+    found: HashMap<Digest, CachedToken>,
     /// Oldest first.
     order: VecDeque<Digest>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CachedToken {
     verified: Verified,
     /// The end of the entry, in seconds since 1970.
     until: u64,
@@ -47,7 +47,7 @@ impl Memory {
             return;
         }
         let until = verified.ends.unwrap_or(u64::MAX).min(now.saturating_add(self.lifetime));
-        if self.found.insert(digest, Entry { verified, until }).is_none() {
+        if self.found.insert(digest, CachedToken { verified, until }).is_none() {
             self.order.push_back(digest);
         }
         if self.order.len() > self.max

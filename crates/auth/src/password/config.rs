@@ -1,6 +1,6 @@
 //! Hashes in the configuration's `[admins]`.
 
-use super::{PasswordHash, Prf, Scheme};
+use super::{HashScheme, PasswordHash, Prf};
 
 /// The text is not a hash in a known form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -16,7 +16,7 @@ impl PasswordHash {
     /// [`InvalidHash`]: the text is a plain password.
     pub fn parse(text: &str) -> Result<PasswordHash, InvalidHash> {
         let (scheme, rest) = if let Some(rest) = text.strip_prefix("-hashed-") {
-            (Scheme::Simple, rest)
+            (HashScheme::Simple, rest)
         } else if let Some(rest) = text.strip_prefix("-pbkdf2-") {
             iterated(Prf::Sha1, rest)?
         } else {
@@ -33,7 +33,7 @@ impl PasswordHash {
 }
 
 /// Splits off the trailing number of iterations; returns the scheme and the rest.
-fn iterated(prf: Prf, text: &str) -> Result<(Scheme, &str), InvalidHash> {
+fn iterated(prf: Prf, text: &str) -> Result<(HashScheme, &str), InvalidHash> {
     let (rest, iterations) = text.rsplit_once(',').ok_or(InvalidHash)?;
     if !iterations.bytes().all(|digit| digit.is_ascii_digit()) {
         return Err(InvalidHash);
@@ -42,7 +42,7 @@ fn iterated(prf: Prf, text: &str) -> Result<(Scheme, &str), InvalidHash> {
     if iterations == 0 || iterations > prf.iterations_max() {
         return Err(InvalidHash);
     }
-    Ok((Scheme::Pbkdf2(prf, iterations), rest))
+    Ok((HashScheme::Pbkdf2(prf, iterations), rest))
 }
 
 /// The form in a configuration. CouchDB has none for `simple+pbkdf2`, which no configuration can contain either.
@@ -50,10 +50,10 @@ impl std::fmt::Display for PasswordHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (digits, salt) = (&self.digits, &self.salt);
         match self.scheme {
-            Scheme::Simple => write!(f, "-hashed-{digits},{salt}"),
-            Scheme::Pbkdf2(Prf::Sha1, iterations) => write!(f, "-pbkdf2-{digits},{salt},{iterations}"),
-            Scheme::Pbkdf2(prf, iterations) => write!(f, "-pbkdf2:{}-{digits},{salt},{iterations}", prf.name()),
-            Scheme::SimplePbkdf2(prf, iterations) => {
+            HashScheme::Simple => write!(f, "-hashed-{digits},{salt}"),
+            HashScheme::Pbkdf2(Prf::Sha1, iterations) => write!(f, "-pbkdf2-{digits},{salt},{iterations}"),
+            HashScheme::Pbkdf2(prf, iterations) => write!(f, "-pbkdf2:{}-{digits},{salt},{iterations}", prf.name()),
+            HashScheme::SimplePbkdf2(prf, iterations) => {
                 write!(f, "-simple+pbkdf2:{}-{digits},{salt},{iterations}", prf.name())
             }
         }
@@ -136,7 +136,7 @@ mod tests {
             salt in "[^,]{0,20}",
             iterations in 1..=1_000_000_u32,
         ) {
-            let scheme = if is_simple { Scheme::Simple } else { Scheme::Pbkdf2(prf, iterations) };
+            let scheme = if is_simple { HashScheme::Simple } else { HashScheme::Pbkdf2(prf, iterations) };
             let hash = PasswordHash { scheme, digits: format!("{byte:02x}").repeat(scheme.digits() / 2), salt };
             prop_assert_eq!(PasswordHash::parse(&hash.to_string()), Ok(hash));
         }

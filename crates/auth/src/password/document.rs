@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use flatbed_flatten::json::Value;
 
-use super::{PasswordHash, Prf, SALT_BYTES_MAX, Scheme};
+use super::{HashScheme, PasswordHash, Prf, SALT_BYTES_MAX};
 use crate::refused::Refused;
 
 const ITERATIONS_DEFAULT: u32 = 10_000;
@@ -29,14 +29,14 @@ impl PasswordHash {
             return Ok(None);
         }
         let (scheme, digits) = match scheme {
-            "simple" => (Scheme::Simple, "password_sha"),
+            "simple" => (HashScheme::Simple, "password_sha"),
             "pbkdf2" | "simple+pbkdf2" => {
                 let prf = text("pbkdf2_prf", "sha").and_then(Prf::named);
                 let prf = prf.ok_or_else(|| Refused::forbidden("PRF is invalid"))?;
                 let Some(iterations) = iterations(body.get("iterations"), prf.iterations_max())? else {
                     return Ok(None);
                 };
-                let made = if scheme == "pbkdf2" { Scheme::Pbkdf2 } else { Scheme::SimplePbkdf2 };
+                let made = if scheme == "pbkdf2" { HashScheme::Pbkdf2 } else { HashScheme::SimplePbkdf2 };
                 (made(prf, iterations), "derived_key")
             }
             _ => return Ok(None),
@@ -60,9 +60,9 @@ impl PasswordHash {
             ]
         };
         match self.scheme {
-            Scheme::Simple => vec![simple("simple"), salt.clone(), ("password_sha", text(&self.digits))],
-            Scheme::Pbkdf2(prf, iterations) => iterated("pbkdf2", prf, iterations),
-            Scheme::SimplePbkdf2(prf, iterations) => iterated("simple+pbkdf2", prf, iterations),
+            HashScheme::Simple => vec![simple("simple"), salt.clone(), ("password_sha", text(&self.digits))],
+            HashScheme::Pbkdf2(prf, iterations) => iterated("pbkdf2", prf, iterations),
+            HashScheme::SimplePbkdf2(prf, iterations) => iterated("simple+pbkdf2", prf, iterations),
         }
     }
 
@@ -107,7 +107,7 @@ mod tests {
         PasswordHash::of_document(&parse(text.as_bytes(), &Limits::default()).unwrap())
     }
 
-    fn scheme(text: &str) -> Option<Scheme> {
+    fn scheme(text: &str) -> Option<HashScheme> {
         of(text).unwrap().map(|hash| hash.scheme)
     }
 
@@ -128,11 +128,11 @@ mod tests {
     #[test]
     fn what_is_left_out_has_couchdbs_defaults() {
         let sha = "0".repeat(40);
-        assert_eq!(scheme(&format!(r#"{{"password_sha":"{sha}"}}"#)), Some(Scheme::Simple));
+        assert_eq!(scheme(&format!(r#"{{"password_sha":"{sha}"}}"#)), Some(HashScheme::Simple));
         let found = of(&format!(r#"{{"password_scheme":"pbkdf2","derived_key":"{sha}"}}"#)).unwrap().unwrap();
-        assert_eq!((found.scheme, found.salt()), (Scheme::Pbkdf2(Prf::Sha1, 10_000), ""));
+        assert_eq!((found.scheme, found.salt()), (HashScheme::Pbkdf2(Prf::Sha1, 10_000), ""));
         let both = format!(r#"{{"password_scheme":"simple+pbkdf2","derived_key":"{sha}","iterations":1}}"#);
-        assert_eq!(scheme(&both), Some(Scheme::SimplePbkdf2(Prf::Sha1, 1)));
+        assert_eq!(scheme(&both), Some(HashScheme::SimplePbkdf2(Prf::Sha1, 1)));
     }
 
     #[test]
@@ -169,7 +169,7 @@ mod tests {
         let sha = "0".repeat(40);
         let with = |n: &str| of(&format!(r#"{{"password_scheme":"pbkdf2","derived_key":"{sha}","iterations":{n}}}"#));
         for n in ["1", "600000", "2000000"] {
-            assert_eq!(with(n).unwrap().unwrap().scheme, Scheme::Pbkdf2(Prf::Sha1, n.parse().unwrap()));
+            assert_eq!(with(n).unwrap().unwrap().scheme, HashScheme::Pbkdf2(Prf::Sha1, n.parse().unwrap()));
         }
         for (n, word) in
             [("0", "low"), ("-0", "low"), ("-5", "low"), ("2000001", "high"), ("99999999999999999999", "high")]
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_hash_stands_before_the_other_members() {
         let old = r#"{"name":"n","salt":"old","password":"p","email":"e","iterations":1,"derived_key":"k","preserve_salt":true,"password_sha":"x","pbkdf2_prf":"sha","password_scheme":"simple","roles":[]}"#;
-        let scheme = Scheme::Pbkdf2(Prf::Sha256, 7);
+        let scheme = HashScheme::Pbkdf2(Prf::Sha256, 7);
         let hash = PasswordHash { scheme, digits: "ab".repeat(32), salt: "s".to_owned() };
         let key = "ab".repeat(32);
         assert_eq!(
@@ -210,7 +210,7 @@ mod tests {
                 r#"{{"password_scheme":"pbkdf2","pbkdf2_prf":"sha256","salt":"s","iterations":7,"derived_key":"{key}","name":"n","email":"e","roles":[]}}"#
             )
         );
-        let simple = PasswordHash { scheme: Scheme::Simple, digits: "00".repeat(20), salt: "s".to_owned() };
+        let simple = PasswordHash { scheme: HashScheme::Simple, digits: "00".repeat(20), salt: "s".to_owned() };
         let sha = "00".repeat(20);
         assert_eq!(
             put(&simple, r#"{"a":1}"#),
@@ -228,9 +228,9 @@ mod tests {
             iterations in 1..=1_000_000_u32,
         ) {
             let scheme = match kind {
-                0 => Scheme::Simple,
-                1 => Scheme::Pbkdf2(prf, iterations),
-                _ => Scheme::SimplePbkdf2(prf, iterations),
+                0 => HashScheme::Simple,
+                1 => HashScheme::Pbkdf2(prf, iterations),
+                _ => HashScheme::SimplePbkdf2(prf, iterations),
             };
             let hash = PasswordHash { scheme, digits: format!("{byte:02x}").repeat(scheme.digits() / 2), salt };
             let text = put(&hash, "{}");
