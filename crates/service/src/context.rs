@@ -21,7 +21,7 @@ use crate::answering::{AnswerError, Answering, DesignFunctions};
 use crate::configuration::Configuration;
 use crate::designs::Designs;
 use crate::feeds::{Feed, FeedError, FeedQuery, Feeds};
-use crate::functions::{Functions, completed};
+use crate::functions::{Functions, complete_request};
 use crate::rights::{Administer, Denied, Needs, Right, Rights, asks_for_replications};
 use crate::selecting::{Projection, Selecting, SelectorError, SelectorOptions, Selectors};
 use crate::server::{Databases, ServerAdministration};
@@ -419,7 +419,7 @@ impl Context {
     /// that has members.
     #[boxed]
     pub async fn request_object(&self, request: Vec<u8>, database: &Reader) -> Result<String> {
-        completed(request, &self.known(), database).await
+        complete_request(request, &self.known(), database).await
     }
 
     /// The headers of proxy authentication, in lower case, by the current settings.

@@ -370,11 +370,11 @@ impl FeedReader {
             RowFilter::All => self.left = self.left.saturating_sub(page.rows.len() as u64),
             RowFilter::Function(function) => {
                 page.rows = function.pass(page.rows).await?;
-                page.at_end |= self.cut(&mut page.rows, |row| row.place());
+                page.at_end |= self.apply_limit(&mut page.rows, |row| row.place());
             }
             RowFilter::Selector(selecting) => {
                 page.rows = selecting.pass(page.rows).await?;
-                page.at_end |= self.cut(&mut page.rows, |row| row.place());
+                page.at_end |= self.apply_limit(&mut page.rows, |row| row.place());
             }
         }
         self.is_empty &= page.rows.is_empty();
@@ -409,7 +409,7 @@ impl FeedReader {
             came = self.follow() => came,
             () = heartbeats.due() => Ok(Waited::Heartbeat),
             () = over => {
-                self.give_back();
+                self.rewind();
                 Ok(Waited::Over)
             }
         }
@@ -417,7 +417,7 @@ impl FeedReader {
 
     /// Moves the feed back to the last row that its filter has judged. The next feed reads the rows that are still
     /// being filtered.
-    fn give_back(&mut self) {
+    fn rewind(&mut self) {
         if let (Some(filtering), Some(before)) = (self.filtering.take(), self.before) {
             filtering.abort();
             self.changes.stand_at(before);
@@ -425,7 +425,7 @@ impl FeedReader {
     }
 
     /// Drops rows beyond the limit; returns whether the limit is reached. The feed then stands at the last row.
-    fn cut<R>(&mut self, rows: &mut Vec<R>, place: impl Fn(&R) -> Place) -> bool {
+    fn apply_limit<R>(&mut self, rows: &mut Vec<R>, place: impl Fn(&R) -> Place) -> bool {
         let is_full = rows.len() as u64 >= self.left;
         rows.truncate(usize::try_from(self.left).unwrap_or(usize::MAX));
         self.left -= rows.len() as u64;
@@ -436,14 +436,14 @@ impl FeedReader {
     }
 
     /// Applies the limit to filtered rows; `None`: no row passed.
-    fn came(&mut self, passed: FilteredRows) -> Option<Waited> {
+    fn limit_rows(&mut self, passed: FilteredRows) -> Option<Waited> {
         let came = match passed {
             FilteredRows::Rows(mut rows) => {
-                self.cut(&mut rows, |row| row.place());
+                self.apply_limit(&mut rows, |row| row.place());
                 (!rows.is_empty()).then_some(Waited::Passed(rows))
             }
             FilteredRows::Shared(mut rows) => {
-                self.cut(&mut rows, |row| row.row.place());
+                self.apply_limit(&mut rows, |row| row.row.place());
                 (!rows.is_empty()).then_some(Waited::Shared(rows))
             }
         };
@@ -458,7 +458,7 @@ impl FeedReader {
                 let passed = filtering.await;
                 self.filtering = None;
                 let passed = passed.map_err(|_| FunctionError::OutOfResources)??;
-                if let Some(came) = self.came(passed) {
+                if let Some(came) = self.limit_rows(passed) {
                     return Ok(came);
                 }
             }
@@ -486,7 +486,7 @@ impl FeedReader {
                 }
                 RowFilter::Selector(selecting) if selecting.is_short(&rows) => {
                     let passed = FilteredRows::Shared(selecting.pass_now(rows)?);
-                    if let Some(came) = self.came(passed) {
+                    if let Some(came) = self.limit_rows(passed) {
                         return Ok(came);
                     }
                 }

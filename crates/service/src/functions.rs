@@ -27,7 +27,7 @@ pub fn user_context(user: &User, database: &str) -> String {
 }
 
 /// Adds `userCtx` and `secObj` to a request object, the text of a JSON object that has members.
-pub(crate) async fn completed(
+pub(crate) async fn complete_request(
     mut request: Vec<u8>,
     rights: &Rights,
     database: &Reader,
@@ -84,7 +84,7 @@ impl Judge for Functions {
         bytes: usize,
     ) -> Pin<Box<dyn Future<Output = std::result::Result<Room, Refusal>> + Send + 'a>> {
         Box::pin(async move {
-            let room = self.runner.room(database, bytes, false).await.map_err(failed)?;
+            let room = self.runner.room(database, bytes, false).await.map_err(to_refusal)?;
             Ok(Box::new(room) as Room)
         })
     }
@@ -115,7 +115,7 @@ impl Judge for Functions {
                 | Error::TimedOut(_) => {
                     Refusal::InvalidDesign { what: DesignFault::Compilation, reason: error.to_string() }
                 }
-                error => failed(error),
+                error => to_refusal(error),
             })
         })
     }
@@ -128,23 +128,23 @@ struct SyncFunctionRule {
 
 impl Rule for SyncFunctionRule {
     fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
-        Box::pin(async move { judged(self.runner.route(&self.function, self.asked(&write)).await) })
+        Box::pin(async move { to_judgement(self.runner.route(&self.function, self.sync_input(&write)).await) })
     }
 
     fn judge_all<'a>(&'a self, writes: Vec<Writing<'a>>) -> Pin<Box<dyn Future<Output = Vec<Judgement>> + Send + 'a>> {
         Box::pin(async move {
-            let asked = writes.iter().map(|write| self.asked(write)).collect();
+            let asked = writes.iter().map(|write| self.sync_input(write)).collect();
             let said = self.runner.route_all(&self.function, asked).await;
-            said.into_iter().map(judged).collect()
+            said.into_iter().map(to_judgement).collect()
         })
     }
 }
 
 impl SyncFunctionRule {
-    fn asked(&self, write: &Writing<'_>) -> SyncWrite {
+    fn sync_input(&self, write: &Writing<'_>) -> SyncWrite {
         SyncWrite {
-            document: self.routed(write.edit),
-            old: write.old.filter(|_| self.function.may_read_old()).map(replaced),
+            document: self.routed_text(write.edit),
+            old: write.old.filter(|_| self.function.may_read_old()).map(replaced_text),
             meta: None,
             writer: write.writer.cloned(),
             id_bytes: write.edit.id.len(),
@@ -154,7 +154,7 @@ impl SyncFunctionRule {
 
     /// Returns an edit as the sync function sees it: without attachments, revisions and expiry, and without values
     /// that the function cannot read. `_rev` is as in [`edited`].
-    fn routed(&self, edit: &Edit<'_>) -> String {
+    fn routed_text(&self, edit: &Edit<'_>) -> String {
         text(Object::text(|document| {
             document.string("_id", &edit.id);
             let line: &[RevId] = edit.history.as_deref().unwrap_or(edit.parent.as_slice());
@@ -173,13 +173,13 @@ impl SyncFunctionRule {
     }
 }
 
-fn judged(said: flatbed_javascript::Result<Routed>) -> Judgement {
+fn to_judgement(said: flatbed_javascript::Result<Routed>) -> Judgement {
     let refused = |refusal: SyncRefusal| Refusal::Rejected { status: refusal.status(), reason: refusal.to_string() };
-    said.map_err(failed)?.map(Verdict::from).map_err(refused)
+    said.map_err(to_refusal)?.map(Verdict::from).map_err(refused)
 }
 
 /// Returns the replaced revision as a sync function sees it.
-fn replaced(old: &Document) -> String {
+fn replaced_text(old: &Document) -> String {
     text(Object::text(|document| {
         document.string("_id", &old.id);
         if old.deleted {
@@ -197,7 +197,7 @@ struct DesignRule {
 impl Rule for DesignRule {
     fn judge<'a>(&'a self, write: Writing<'a>) -> Pin<Box<dyn Future<Output = Judgement> + Send + 'a>> {
         Box::pin(async move {
-            let document = edited(write.edit, write.old);
+            let document = edited_text(write.edit, write.old);
             let old = write.old.map_or_else(
                 || "null".to_owned(),
                 |old| {
@@ -210,13 +210,13 @@ impl Rule for DesignRule {
             let caller = Caller { number: write.caller, client: write.user.client };
             let user = user_context(write.user, write.database);
             let write = Validation { document: &document, old: &old, user: &user, security: &security };
-            self.runner.validate(&self.design, caller, &write).await.map_err(failed)?;
+            self.runner.validate(&self.design, caller, &write).await.map_err(to_refusal)?;
             Ok(Verdict::default())
         })
     }
 }
 
-fn failed(error: Error) -> Refusal {
+fn to_refusal(error: Error) -> Refusal {
     let reason = match &error {
         Error::Missing => "validate_doc_update is no function".to_owned(),
         // An error without a name of its own keeps the text that was thrown.
@@ -243,7 +243,7 @@ fn text(out: Vec<u8>) -> String {
 
 /// Returns the document that an edit would make, in JSON text. As in CouchDB, `_rev` is that of the replaced revision
 /// if the new one has no name yet.
-fn edited(edit: &Edit<'_>, old: Option<&Document>) -> String {
+fn edited_text(edit: &Edit<'_>, old: Option<&Document>) -> String {
     let mut out = Vec::new();
     let mut document = Object::new(&mut out);
     document.string("_id", &edit.id);

@@ -180,7 +180,7 @@ impl Drop for StopGuard {
 
 type Stop = Arc<dyn Fn() -> bool + Send + Sync>;
 
-fn stopping() -> (StopGuard, Stop) {
+fn stop_pair() -> (StopGuard, Stop) {
     let mark = Arc::new(AtomicBool::new(false));
     (StopGuard(mark.clone()), Arc::new(move || mark.load(Ordering::Relaxed)))
 }
@@ -276,7 +276,7 @@ impl PlannedQuery {
     ) -> Result<PlannedQuery> {
         let database = &runtime.database;
         let (indexes, choice) = plan_query(runtime, find, indexes).await?;
-        let (stopped, stop) = stopping();
+        let (stopped, stop) = stop_pair();
         let is_heavy = choice.is_heavy();
         let selectors = runtime.selectors.clone();
         let has_waiters: Stop = Arc::new(move || selectors.has_waiting());

@@ -10,7 +10,7 @@ use flatbed_layer::{
 
 use crate::designs::{Designs, HeldDesign};
 use crate::feeds::{FeedError, Result};
-use crate::functions::completed;
+use crate::functions::complete_request;
 use crate::json_out;
 use crate::rights::Rights;
 use crate::turns::{Origin, client_number};
@@ -90,7 +90,7 @@ impl Filters {
         }
         let kind = match kind {
             FilterKind::Filter { request } => {
-                FunctionKind::Filter { request: completed(request, rights, database).await?.into() }
+                FunctionKind::Filter { request: complete_request(request, rights, database).await?.into() }
             }
             FilterKind::View => FunctionKind::View,
         };

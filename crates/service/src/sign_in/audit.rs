@@ -73,7 +73,7 @@ impl Audit {
         self.counts.sign_ins.of(way).add(1);
         // A proxy's assertion comes with each request.
         if way != SignInMethod::Proxy && way != SignInMethod::Cookie {
-            tracing::info!(target: TARGET, name = shown(name), peer = peer.map(tracing::field::display), way = way.value(), "signed in");
+            tracing::info!(target: TARGET, name = escaped_name(name), peer = peer.map(tracing::field::display), way = way.value(), "signed in");
         }
     }
 
@@ -81,7 +81,7 @@ impl Audit {
         use flatbed_metrics::Label;
         self.counts.sign_ins_refused.of(why).add(1);
         let Some(left_out) = self.line() else { return };
-        tracing::warn!(target: TARGET, name = shown(name), peer = peer.map(tracing::field::display), reason = why.value(), left_out, "sign-in refused");
+        tracing::warn!(target: TARGET, name = escaped_name(name), peer = peer.map(tracing::field::display), reason = why.value(), left_out, "sign-in refused");
     }
 
     /// Returns the number of omitted lines before this one, if it may be written.
@@ -100,7 +100,7 @@ impl Audit {
 }
 
 /// Returns the beginning of a name, with control characters escaped.
-fn shown(name: &str) -> String {
+fn escaped_name(name: &str) -> String {
     name.chars().take(NAME_SHOWN_MAX).flat_map(char::escape_debug).collect()
 }
 
@@ -114,7 +114,7 @@ mod tests {
         let lines = (0..1_000).filter(|_| audit.line().is_some()).count();
         assert_eq!(lines, REFUSALS_MAX as usize);
         assert_eq!(audit.window.lock().unwrap().left_out as usize, 1_000 - lines);
-        assert_eq!(shown("a\nb\u{1b}"), "a\\nb\\u{1b}");
-        assert_eq!(shown(&"x".repeat(1_000)).len(), 200);
+        assert_eq!(escaped_name("a\nb\u{1b}"), "a\\nb\\u{1b}");
+        assert_eq!(escaped_name(&"x".repeat(1_000)).len(), 200);
     }
 }

@@ -206,7 +206,7 @@ impl Checks {
             let outcome = tokio::task::spawn_blocking(work).await.unwrap_or_else(ended);
             let mut state = self.state();
             if let (Some(who), CheckOutcome::Right) = (who, outcome) {
-                state.line.was_right(who);
+                state.line.forgive(who);
             }
             if let Some((key, told)) = of {
                 state.same.remove(&key);

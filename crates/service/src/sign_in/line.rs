@@ -56,7 +56,7 @@ impl<T: Ord> LaneQueue<T> {
     /// Adds a ticket at `now_ms` of a monotonic clock. Returns the ticket that it displaced: one of a later lane, or
     /// of an address with several in the same lane. The address's other tickets move to its new lane.
     pub(super) fn push(&mut self, who: Network, ticket: T, now_ms: u64) -> Result<Option<T>, Full> {
-        let at = self.ask(who, now_ms);
+        let at = self.count_attempt(who, now_ms);
         self.move_into(at, who)?;
         let is_full = self.len() >= self.of_all_max;
         let lane = self.lanes.get(at).ok_or(Full)?;
@@ -98,14 +98,14 @@ impl<T: Ord> LaneQueue<T> {
     }
 
     /// Forgives an attempt of this address, which was right.
-    pub(super) fn was_right(&mut self, who: Network) {
+    pub(super) fn forgive(&mut self, who: Network) {
         if let Some((attempts, _)) = self.attempts.get_mut(&who) {
             *attempts = attempts.saturating_sub(1);
         }
     }
 
     /// Counts an attempt and returns its lane.
-    fn ask(&mut self, who: Network, now_ms: u64) -> usize {
+    fn count_attempt(&mut self, who: Network, now_ms: u64) -> usize {
         if !self.attempts.contains_key(&who) {
             if self.attempts.len() >= REMEMBERED_MAX
                 && let Some(oldest) = self.order.pop_front()
@@ -154,7 +154,7 @@ mod tests {
         assert!(matches!(gave_way, Ok(Some(_))), "{gave_way:?}");
         let turn = (1..).find(|_| line.pop().is_some_and(|(who, _)| who == of(5_000))).unwrap();
         assert!(turn <= 2, "{turn}");
-        line.was_right(of(5_000));
+        line.forgive(of(5_000));
         assert_eq!(line.attempts.get(&of(5_000)).unwrap().0, 0);
         // The last lane gets every fourth turn.
         for at in 0..30 {
@@ -218,12 +218,12 @@ mod tests {
     #[test]
     fn attempts_are_forgotten() {
         let mut line: LaneQueue<u64> = LaneQueue::new(OF_ALL_MAX);
-        let lanes: Vec<usize> = (0..9).map(|_| line.ask(of(1), 0)).collect();
+        let lanes: Vec<usize> = (0..9).map(|_| line.count_attempt(of(1), 0)).collect();
         assert_eq!(lanes, [0, 1, 2, 2, 3, 3, 3, 3, 4]);
-        assert_eq!(line.ask(of(1), 60_000), 3);
-        assert_eq!(line.ask(of(1), 10_000_000), 0);
+        assert_eq!(line.count_attempt(of(1), 60_000), 3);
+        assert_eq!(line.count_attempt(of(1), 10_000_000), 0);
         for at in 0..30_000 {
-            line.ask(of(at), 0);
+            line.count_attempt(of(at), 0);
         }
         assert_eq!((line.attempts.len(), line.order.len()), (REMEMBERED_MAX, REMEMBERED_MAX));
         assert!(line.push(of(7), 1, 0).is_ok() && line.cancel(of(7), &1) && !line.cancel(of(7), &1));
