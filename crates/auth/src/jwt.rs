@@ -13,8 +13,8 @@ mod memory;
 pub use algorithm::Algorithm;
 pub use claims::{Binding, RolesClaim, required_claims};
 pub use jwks::{JWKS_BYTES_MAX, parse_jwks};
-pub use key::{InvalidKey, KEYS_MAX, Key, KeySet, Material, VerifiedBy};
-pub use memory::Memory;
+pub use key::{InvalidKey, KEYS_MAX, Key, KeyMaterial, KeySet, VerifiedBy};
+pub use memory::TokenCache;
 
 use std::sync::Arc;
 

@@ -8,17 +8,17 @@ use crate::password::PasswordHash;
 /// The newest right credentials by digest, with their names and the hashes that they matched, up to a number. Nothing
 /// else drops them: the caller compares the user's current hash, which changes with the password.
 #[derive(Debug)]
-pub struct Known {
+pub struct CredentialCache {
     max: usize,
     found: HashMap<Digest, (String, PasswordHash)>,
     /// Oldest first.
     order: VecDeque<Digest>,
 }
 
-impl Known {
+impl CredentialCache {
     /// Creates an empty cache of at most `max` credentials.
-    pub fn new(max: usize) -> Known {
-        Known { max, found: HashMap::new(), order: VecDeque::new() }
+    pub fn new(max: usize) -> CredentialCache {
+        CredentialCache { max, found: HashMap::new(), order: VecDeque::new() }
     }
 
     /// True if these credentials were right for this name and this very hash. Another hash of the same password does
@@ -50,11 +50,11 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten() {
-        let mut known = Known::new(2);
+        let mut known = CredentialCache::new(2);
         for (byte, name) in [(1, "a"), (2, "b"), (1, "a")] {
             known.insert([byte; 32], name.to_owned(), hash(1));
         }
-        let are_known = |known: &Known| {
+        let are_known = |known: &CredentialCache| {
             [(1, "a"), (2, "b"), (3, "c")].map(|(byte, name)| known.is_right(&[byte; 32], name, &hash(1)))
         };
         assert_eq!(are_known(&known), [true, true, false]);
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn another_hash_is_another_password() {
         let (one, other) = (hash(1), hash(2));
-        let mut known = Known::new(2);
+        let mut known = CredentialCache::new(2);
         known.insert([1; 32], "a".to_owned(), one.clone());
         let found = [([1; 32], "a", &one), ([1; 32], "a", &other), ([1; 32], "b", &one), ([2; 32], "a", &one)];
         assert_eq!(found.map(|(digest, name, hash)| known.is_right(&digest, name, hash)), [true, false, false, false]);

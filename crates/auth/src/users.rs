@@ -9,8 +9,8 @@ mod update;
 mod validate;
 
 pub use account::Account;
-pub use read::{PublicFields, Seen, may_see_designs, read};
-pub use update::{Prepared, Unhashed, before_update};
+pub use read::{PublicFields, VisibleDocument, may_see_designs, read};
+pub use update::{PreparedDocument, UnhashedDocument, before_update};
 pub use validate::{Write, validate};
 
 use crate::principal::{ADMIN_ROLE, Principal};

@@ -16,7 +16,8 @@ use flatbed_auth::lockout::{Lockout, Verdict, locked_out};
 use flatbed_auth::session::{Attributes, Secret, Session, cookie_in, issue};
 use flatbed_auth::users::{Account, id_of};
 use flatbed_auth::{
-    Credentials, Digest, Known, Network, PasswordHash, Principal, Refused, SALT_BYTES, SignedIn, digest, jwt, proxy,
+    CredentialCache, Credentials, Digest, Network, PasswordHash, Principal, Refused, SALT_BYTES, SignedIn, digest, jwt,
+    proxy,
 };
 use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits, Value};
@@ -57,10 +58,10 @@ pub(crate) struct SignIn {
     pub(crate) accounts: Arc<Accounts>,
     layer: OpaqueLayer,
     configuration: Configuration,
-    known: Mutex<Known>,
+    known: Mutex<CredentialCache>,
     lockout: Arc<Mutex<LockoutState>>,
     checks: Checks,
-    tokens: Mutex<jwt::Memory>,
+    tokens: Mutex<jwt::TokenCache>,
     audit: Arc<Audit>,
 }
 
@@ -93,10 +94,10 @@ impl SignIn {
             accounts,
             layer: OpaqueLayer(layer),
             configuration,
-            known: Mutex::new(Known::new(KNOWN_MAX)),
+            known: Mutex::new(CredentialCache::new(KNOWN_MAX)),
             lockout: Arc::new(Mutex::new(LockoutState { by, lockout: Lockout::new(by) })),
             checks,
-            tokens: Mutex::new(jwt::Memory::new(TOKENS_MAX, TOKENS_LIFETIME_S)),
+            tokens: Mutex::new(jwt::TokenCache::new(TOKENS_MAX, TOKENS_LIFETIME_S)),
             audit,
         }
     }

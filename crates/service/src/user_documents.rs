@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use flatbed_auth::security::{Access, Security};
-use flatbed_auth::users::{self, Prepared, Unhashed};
+use flatbed_auth::users::{self, PreparedDocument, UnhashedDocument};
 use flatbed_auth::{ADMIN_ROLE, Principal, Refused, SALT_BYTES, SignedIn};
 use flatbed_clock::Clock;
 use flatbed_layer::json::{self, Limits, Value};
@@ -72,7 +72,7 @@ impl UserDocuments {
     }
 
     /// Hashes a password, in the queue of password checks.
-    async fn hash(&self, unhashed: Unhashed<'_>, is_admin: bool) -> Result<Value<'static>> {
+    async fn hash(&self, unhashed: UnhashedDocument<'_>, is_admin: bool) -> Result<Value<'static>> {
         let (password, salt) = unhashed.to_hash();
         let hash = self.sign_in.hash(password, salt, self.peer, is_admin).await.map_err(|error| match error {
             SignInError::Layer(error) => error,
@@ -120,7 +120,7 @@ impl UserDocumentWriter {
             let mut random = [0; SALT_BYTES];
             getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;
             let body = users::before_update(&edit.id, edit.body.clone(), &self.actor(), &random).map_err(refusal)?;
-            passwords += usize::from(matches!(body, Prepared::Hash(_)));
+            passwords += usize::from(matches!(body, PreparedDocument::Hash(_)));
             prepared.push((edit, body));
         }
         if passwords > PASSWORDS_MAX && !self.is_admin {
@@ -130,8 +130,8 @@ impl UserDocumentWriter {
         let mut edits = Vec::with_capacity(prepared.len());
         for (edit, body) in prepared {
             let body = match body {
-                Prepared::AsIs(body) => body,
-                Prepared::Hash(unhashed) => self.of.hash(unhashed, self.is_server_admin).await?,
+                PreparedDocument::AsIs(body) => body,
+                PreparedDocument::Hash(unhashed) => self.of.hash(unhashed, self.is_server_admin).await?,
             };
             let Edit { id, parent, history, deleted, expiry, attachments, .. } = edit.clone();
             edits.push(Edit { id, parent, history, deleted, expiry, attachments, body });
@@ -203,7 +203,7 @@ impl Seen for UsersReader {
         let body = json::parse(&text, &Limits::default()).map_err(|_| refusal(Refused::not_found()))?;
         let public = &self.configuration.now().auth.public_fields;
         let body = match users::read(id, body, &self.actor(), public).map_err(refusal)? {
-            users::Seen::Whole(body) | users::Seen::Public(body) => body,
+            users::VisibleDocument::Whole(body) | users::VisibleDocument::Public(body) => body,
         };
         let mut out = Vec::new();
         json::write(&body, &mut out);

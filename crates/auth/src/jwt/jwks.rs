@@ -8,7 +8,7 @@ use flatbed_flatten::json::{Limits, Value, parse_unique};
 
 use super::algorithm::Algorithm;
 use super::claims::Binding;
-use super::key::{InvalidKey, KEYS_MAX, Key, Material};
+use super::key::{InvalidKey, KEYS_MAX, Key, KeyMaterial};
 
 /// The longest JWK set, in bytes.
 pub const JWKS_BYTES_MAX: usize = 262_144;
@@ -58,11 +58,11 @@ fn key(jwk: &Value<'_>, binding: &Arc<Binding>) -> Result<Option<Key>, InvalidKe
         return Ok(None);
     }
     let material = match (text("kty")?.ok_or(InvalidKey::Text)?, text("crv")?) {
-        ("RSA", _) => Material::Rsa(number("n")?, number("e")?),
-        ("EC", Some("P-256")) => Material::P256(point()?),
-        ("EC", Some("P-384")) => Material::P384(point()?),
-        ("OKP", Some("Ed25519")) => Material::Ed25519(bytes("x")?),
-        ("oct", _) => Material::Secret(bytes("k")?),
+        ("RSA", _) => KeyMaterial::Rsa(number("n")?, number("e")?),
+        ("EC", Some("P-256")) => KeyMaterial::P256(point()?),
+        ("EC", Some("P-384")) => KeyMaterial::P384(point()?),
+        ("OKP", Some("Ed25519")) => KeyMaterial::Ed25519(bytes("x")?),
+        ("oct", _) => KeyMaterial::Secret(bytes("k")?),
         _ => return Ok(None),
     };
     let algorithm = match text("alg")? {

@@ -43,7 +43,7 @@ pub enum InvalidKey {
 /// The material of a key. Public keys and secrets are different variants, so a public key never serves as an HMAC
 /// secret.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Material {
+pub enum KeyMaterial {
     /// A secret, which also signs.
     Secret(Vec<u8>),
     /// Modulus and exponent of RSA, big-endian without leading zeros.
@@ -56,48 +56,48 @@ pub enum Material {
     Ed25519(Vec<u8>),
 }
 
-impl std::fmt::Debug for Material {
+impl std::fmt::Debug for KeyMaterial {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Material::Secret(_) => "Secret(...)",
-            Material::Rsa(..) => "Rsa(...)",
-            Material::P256(_) => "P256(...)",
-            Material::P384(_) => "P384(...)",
-            Material::Ed25519(_) => "Ed25519(...)",
+            KeyMaterial::Secret(_) => "Secret(...)",
+            KeyMaterial::Rsa(..) => "Rsa(...)",
+            KeyMaterial::P256(_) => "P256(...)",
+            KeyMaterial::P384(_) => "P384(...)",
+            KeyMaterial::Ed25519(_) => "Ed25519(...)",
         })
     }
 }
 
-impl Material {
+impl KeyMaterial {
     /// Parses a secret in base64, the form of CouchDB's settings `hmac:KID`.
     ///
     /// # Errors
     /// [`InvalidKey::Text`].
-    pub fn secret(base64: &str) -> Result<Material, InvalidKey> {
-        STANDARD.decode(base64.trim()).map(Material::Secret).map_err(|_| InvalidKey::Text)
+    pub fn secret(base64: &str) -> Result<KeyMaterial, InvalidKey> {
+        STANDARD.decode(base64.trim()).map(KeyMaterial::Secret).map_err(|_| InvalidKey::Text)
     }
 
     /// Parses a public key in PEM, the form of CouchDB's settings `rsa:KID` and `ec:KID`, with line ends or `\n`.
     ///
     /// # Errors
     /// [`InvalidKey::Text`].
-    pub fn pem(text: &str) -> Result<Material, InvalidKey> {
+    pub fn pem(text: &str) -> Result<KeyMaterial, InvalidKey> {
         Ok(match der::public_key(text).ok_or(InvalidKey::Text)? {
-            PublicKey::Rsa(modulus, exponent) => Material::Rsa(modulus, exponent),
-            PublicKey::P256(point) => Material::P256(point),
-            PublicKey::P384(point) => Material::P384(point),
-            PublicKey::Ed25519(key) => Material::Ed25519(key),
+            PublicKey::Rsa(modulus, exponent) => KeyMaterial::Rsa(modulus, exponent),
+            PublicKey::P256(point) => KeyMaterial::P256(point),
+            PublicKey::P384(point) => KeyMaterial::P384(point),
+            PublicKey::Ed25519(key) => KeyMaterial::Ed25519(key),
         })
     }
 
     /// The algorithm of a key that names none.
     pub fn default_algorithm(&self) -> Algorithm {
         match self {
-            Material::Secret(_) => Algorithm::Hs256,
-            Material::Rsa(..) => Algorithm::Rs256,
-            Material::P256(_) => Algorithm::Es256,
-            Material::P384(_) => Algorithm::Es384,
-            Material::Ed25519(_) => Algorithm::EdDsa,
+            KeyMaterial::Secret(_) => Algorithm::Hs256,
+            KeyMaterial::Rsa(..) => Algorithm::Rs256,
+            KeyMaterial::P256(_) => Algorithm::Es256,
+            KeyMaterial::P384(_) => Algorithm::Es384,
+            KeyMaterial::Ed25519(_) => Algorithm::EdDsa,
         }
     }
 }
@@ -107,7 +107,7 @@ impl Material {
 pub struct Key {
     kid: Option<String>,
     algorithm: Algorithm,
-    material: Material,
+    material: KeyMaterial,
     binding: Arc<Binding>,
 }
 
@@ -119,18 +119,18 @@ impl Key {
     pub fn new(
         kid: Option<String>,
         algorithm: Algorithm,
-        material: Material,
+        material: KeyMaterial,
         binding: Arc<Binding>,
     ) -> Result<Key, InvalidKey> {
         let is_point = |point: &[u8], bytes: usize| point.len() == bytes && point.first() == Some(&4);
         let has_size = match (&material, algorithm) {
-            (Material::Secret(secret), _) => secret.len() >= algorithm.hmac_bytes().ok_or(InvalidKey::Algorithm)?,
-            (Material::Rsa(modulus, _), Algorithm::Rs256 | Algorithm::Rs384 | Algorithm::Rs512) => {
+            (KeyMaterial::Secret(secret), _) => secret.len() >= algorithm.hmac_bytes().ok_or(InvalidKey::Algorithm)?,
+            (KeyMaterial::Rsa(modulus, _), Algorithm::Rs256 | Algorithm::Rs384 | Algorithm::Rs512) => {
                 MODULUS_BITS.contains(&bits(modulus))
             }
-            (Material::P256(point), Algorithm::Es256) => is_point(point, 65),
-            (Material::P384(point), Algorithm::Es384) => is_point(point, 97),
-            (Material::Ed25519(key), Algorithm::EdDsa) => key.len() == 32,
+            (KeyMaterial::P256(point), Algorithm::Es256) => is_point(point, 65),
+            (KeyMaterial::P384(point), Algorithm::Es384) => is_point(point, 97),
+            (KeyMaterial::Ed25519(key), Algorithm::EdDsa) => key.len() == 32,
             _ => return Err(InvalidKey::Algorithm),
         };
         if !has_size {
@@ -155,12 +155,12 @@ impl Key {
 
     pub(super) fn has_signed(&self, text: &[u8], signature: &[u8]) -> bool {
         match &self.material {
-            Material::Secret(secret) => self.algorithm.has_hmac(secret, text, signature),
-            Material::Rsa(n, e) => self
+            KeyMaterial::Secret(secret) => self.algorithm.has_hmac(secret, text, signature),
+            KeyMaterial::Rsa(n, e) => self
                 .algorithm
                 .rsa()
                 .is_some_and(|parameters| RsaPublicKeyComponents { n, e }.verify(parameters, text, signature).is_ok()),
-            Material::P256(point) | Material::P384(point) | Material::Ed25519(point) => self
+            KeyMaterial::P256(point) | KeyMaterial::P384(point) | KeyMaterial::Ed25519(point) => self
                 .algorithm
                 .of_point()
                 .is_some_and(|algorithm| UnparsedPublicKey::new(algorithm, point).verify(text, signature).is_ok()),
@@ -196,7 +196,7 @@ pub struct KeySet {
 }
 
 impl KeySet {
-    /// Creates a set. `generation` must differ from that of every other set that a [`super::Memory`] has seen.
+    /// Creates a set. `generation` must differ from that of every other set that a [`super::TokenCache`] has seen.
     ///
     /// # Errors
     /// [`InvalidKey::TooMany`], [`InvalidKey::SameId`].

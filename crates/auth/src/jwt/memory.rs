@@ -9,7 +9,7 @@ use crate::credentials::Digest;
 /// them while all keys stay the same. Comparing only the key that verified a token would not suffice: an added key
 /// could come first and give the token another result. A second verification costs little.
 #[derive(Debug)]
-pub struct Memory {
+pub struct TokenCache {
     max: usize,
     lifetime: u64,
     generation: u64,
@@ -25,10 +25,10 @@ struct CachedToken {
     until: u64,
 }
 
-impl Memory {
+impl TokenCache {
     /// Creates a cache of at most `max` tokens for at most `lifetime` seconds each.
-    pub fn new(max: usize, lifetime: u64) -> Memory {
-        Memory { max, lifetime, generation: 0, found: HashMap::new(), order: VecDeque::new() }
+    pub fn new(max: usize, lifetime: u64) -> TokenCache {
+        TokenCache { max, lifetime, generation: 0, found: HashMap::new(), order: VecDeque::new() }
     }
 
     /// Returns the result of a verification by keys of this generation, if it is still valid at `now`, in seconds
@@ -74,27 +74,27 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::jwt::{Algorithm, Binding, Key, Material, VerifiedBy};
+    use crate::jwt::{Algorithm, Binding, Key, KeyMaterial, VerifiedBy};
     use crate::principal::{Principal, SignedIn};
 
     fn verified(name: &str, ends: Option<u64>) -> Verified {
         let key =
-            Key::new(None, Algorithm::Hs256, Material::Secret(vec![0; 32]), Arc::new(Binding::default())).unwrap();
+            Key::new(None, Algorithm::Hs256, KeyMaterial::Secret(vec![0; 32]), Arc::new(Binding::default())).unwrap();
         let by = VerifiedBy::new(&Arc::new(key), 0);
         Verified { principal: Principal::user(name, [], SignedIn::Jwt), ends, by }
     }
 
-    fn name(memory: &mut Memory, byte: u8, generation: u64, now: u64) -> Option<String> {
+    fn name(memory: &mut TokenCache, byte: u8, generation: u64, now: u64) -> Option<String> {
         memory.get(&[byte; 32], generation, now).and_then(|verified| verified.principal.name.clone())
     }
 
     #[test]
     fn tokens_are_known_as_long_as_they_last() {
-        let mut memory = Memory::new(10, 100);
+        let mut memory = TokenCache::new(10, 100);
         memory.insert([1; 32], verified("a", Some(1_050)), 7, 1_000);
         memory.insert([2; 32], verified("b", None), 7, 1_000);
         memory.insert([3; 32], verified("c", Some(5_000)), 7, 1_000);
-        let all = |memory: &mut Memory, now| [1, 2, 3].map(|byte| name(memory, byte, 7, now).is_some());
+        let all = |memory: &mut TokenCache, now| [1, 2, 3].map(|byte| name(memory, byte, 7, now).is_some());
         assert_eq!(all(&mut memory, 1_049), [true, true, true]);
         assert_eq!(all(&mut memory, 1_050), [false, true, true]);
         assert_eq!(all(&mut memory, 1_099), [false, true, true]);
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn other_keys_know_nothing() {
-        let mut memory = Memory::new(10, 100);
+        let mut memory = TokenCache::new(10, 100);
         memory.insert([1; 32], verified("a", None), 1, 0);
         assert_eq!(name(&mut memory, 1, 1, 0).as_deref(), Some("a"));
         assert_eq!((name(&mut memory, 1, 2, 0), name(&mut memory, 1, 1, 0)), (None, None));
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten() {
-        let mut memory = Memory::new(2, 100);
+        let mut memory = TokenCache::new(2, 100);
         for (byte, name) in [(1, "a"), (2, "b"), (1, "z"), (3, "c")] {
             memory.insert([byte; 32], verified(name, None), 0, 0);
         }

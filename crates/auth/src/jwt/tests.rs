@@ -31,7 +31,7 @@ fn bound() -> Arc<Binding> {
     })
 }
 
-fn key(kid: Option<&str>, algorithm: Algorithm, material: Material) -> Result<Key, InvalidKey> {
+fn key(kid: Option<&str>, algorithm: Algorithm, material: KeyMaterial) -> Result<Key, InvalidKey> {
     Key::new(kid.map(str::to_owned), algorithm, material, bound())
 }
 
@@ -39,15 +39,15 @@ fn set(keys: Vec<Key>) -> KeySet {
     KeySet::new(keys, 1).unwrap()
 }
 
-fn material(algorithm: Algorithm) -> Material {
+fn material(algorithm: Algorithm) -> KeyMaterial {
     let pem = match algorithm.name() {
         "RS256" | "RS384" | "RS512" => "rsa",
         "ES256" => "p256",
         "ES384" => "p384",
         "EdDSA" => "ed",
-        _ => return Material::Secret(secret()),
+        _ => return KeyMaterial::Secret(secret()),
     };
-    Material::pem(&vector("pem", pem)).unwrap()
+    KeyMaterial::pem(&vector("pem", pem)).unwrap()
 }
 
 fn kid(algorithm: Algorithm) -> String {
@@ -75,7 +75,7 @@ fn hs256(header: &str, claims: &str) -> String {
 fn lax(kids: &[Option<&str>]) -> KeySet {
     let binding = Arc::new(Binding { required: Vec::new(), ..Binding::default() });
     let keys = kids.iter().map(|kid| {
-        Key::new(kid.map(str::to_owned), Algorithm::Hs256, Material::Secret(secret()), binding.clone()).unwrap()
+        Key::new(kid.map(str::to_owned), Algorithm::Hs256, KeyMaterial::Secret(secret()), binding.clone()).unwrap()
     });
     set(keys.collect())
 }
@@ -140,7 +140,7 @@ fn claims_are_signed() {
 #[test]
 fn algorithms_are_the_keys() {
     for (pem, right) in [("rsa", "RS256"), ("p256", "ES256"), ("p384", "ES384"), ("ed", "EdDSA")] {
-        let material = Material::pem(&vector("pem", pem)).unwrap();
+        let material = KeyMaterial::pem(&vector("pem", pem)).unwrap();
         assert_eq!(material.default_algorithm().name(), right);
         for algorithm in Algorithm::ALL {
             let is_right = algorithm.name() == right || (pem == "rsa" && algorithm.rsa().is_some());
@@ -148,10 +148,10 @@ fn algorithms_are_the_keys() {
             assert_eq!(found, if is_right { Ok(()) } else { Err(InvalidKey::Algorithm) }, "{pem} {algorithm:?}");
         }
         // A PEM is not valid base64.
-        assert_eq!(Material::secret(&vector("pem", pem)), Err(InvalidKey::Text));
+        assert_eq!(KeyMaterial::secret(&vector("pem", pem)), Err(InvalidKey::Text));
     }
     for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| !algorithm.is_hmac()) {
-        assert_eq!(key(None, algorithm, Material::Secret(secret())), Err(InvalidKey::Algorithm));
+        assert_eq!(key(None, algorithm, KeyMaterial::Secret(secret())), Err(InvalidKey::Algorithm));
     }
     // A key for RS256 does not verify RS384.
     let keys = set(vec![key(Some("rs"), Algorithm::Rs256, material(Algorithm::Rs256)).unwrap()]);
@@ -208,7 +208,7 @@ fn keys_are_found_by_their_id() {
     // The key that signed decides among those of one id, and its issuer must match.
     let with = |issuer: &str, secret: Vec<u8>| {
         let binding = Binding { issuer: Some(issuer.into()), required: Vec::new(), ..Binding::default() };
-        Key::new(None, Algorithm::Hs256, Material::Secret(secret), Arc::new(binding)).unwrap()
+        Key::new(None, Algorithm::Hs256, KeyMaterial::Secret(secret), Arc::new(binding)).unwrap()
     };
     let token = |issuer: &str| hs256(r#"{"alg":"HS256"}"#, &format!(r#"{{"sub":"a","iss":"{issuer}"}}"#));
     let keys = set(vec![with("i", vec![0; 32]), with("j", secret()), with("k", secret())]);
@@ -243,7 +243,7 @@ fn malformed_tokens() {
 #[test]
 fn sets_are_bounded() {
     let key = |kid: Option<String>| {
-        Key::new(kid, Algorithm::Hs256, Material::Secret(secret()), Arc::new(Binding::default())).unwrap()
+        Key::new(kid, Algorithm::Hs256, KeyMaterial::Secret(secret()), Arc::new(Binding::default())).unwrap()
     };
     let many = |count: usize| KeySet::new((0..count).map(|at| key(Some(at.to_string()))).collect(), 9);
     assert_eq!(many(100).map(|set| (set.generation(), set.is_empty())), Ok((9, false)));
@@ -255,7 +255,7 @@ fn sets_are_bounded() {
 
 #[test]
 fn a_token_rests_on_the_very_key_that_verified_it() {
-    let material = |byte: u8| Material::Secret([secret(), vec![byte]].concat());
+    let material = |byte: u8| KeyMaterial::Secret([secret(), vec![byte]].concat());
     let key = |kid: &str, algorithm, byte, binding: Binding| {
         Key::new(Some(kid.to_owned()), algorithm, material(byte), Arc::new(binding)).unwrap()
     };
@@ -299,22 +299,22 @@ fn a_token_rests_on_the_very_key_that_verified_it() {
 #[test]
 fn keys_have_a_size() {
     for (algorithm, bytes) in [(Algorithm::Hs256, 32), (Algorithm::Hs384, 48), (Algorithm::Hs512, 64)] {
-        let with = |bytes| key(None, algorithm, Material::Secret(vec![1; bytes])).map(|key| key.algorithm());
+        let with = |bytes| key(None, algorithm, KeyMaterial::Secret(vec![1; bytes])).map(|key| key.algorithm());
         assert_eq!((with(bytes), with(bytes - 1)), (Ok(algorithm), Err(InvalidKey::Size)));
     }
-    let small = Material::pem(&vector("pem", "rsas")).unwrap();
+    let small = KeyMaterial::pem(&vector("pem", "rsas")).unwrap();
     assert_eq!(key(None, Algorithm::Rs256, small), Err(InvalidKey::Size));
     let modulus = |first: u8, bytes: usize| {
         let modulus = [vec![first], vec![0xff; bytes - 1]].concat();
-        key(None, Algorithm::Rs256, Material::Rsa(modulus, vec![3])).is_ok()
+        key(None, Algorithm::Rs256, KeyMaterial::Rsa(modulus, vec![3])).is_ok()
     };
     assert!(modulus(0x80, 256) && !modulus(0x7f, 256) && modulus(0xff, 1_024) && !modulus(1, 1_025));
     for (made, algorithm) in [
-        (Material::P256(vec![4; 64]), Algorithm::Es256),
-        (Material::P256(vec![3; 65]), Algorithm::Es256),
-        (Material::P384(vec![4; 65]), Algorithm::Es384),
-        (Material::Ed25519(vec![4; 33]), Algorithm::EdDsa),
-        (Material::Rsa(Vec::new(), vec![3]), Algorithm::Rs256),
+        (KeyMaterial::P256(vec![4; 64]), Algorithm::Es256),
+        (KeyMaterial::P256(vec![3; 65]), Algorithm::Es256),
+        (KeyMaterial::P384(vec![4; 65]), Algorithm::Es384),
+        (KeyMaterial::Ed25519(vec![4; 33]), Algorithm::EdDsa),
+        (KeyMaterial::Rsa(Vec::new(), vec![3]), Algorithm::Rs256),
     ] {
         assert_eq!(key(None, algorithm, made), Err(InvalidKey::Size));
     }
@@ -322,13 +322,13 @@ fn keys_have_a_size() {
 
 #[test]
 fn keys_come_from_texts() {
-    assert_eq!(Material::secret(" AAEC\n"), Ok(Material::Secret(vec![0, 1, 2])));
-    assert_eq!(Material::secret("AAE"), Err(InvalidKey::Text));
-    let rsa = Material::pem(&vector("pem", "rsa")).unwrap();
-    assert_eq!(Material::pem(&vector("pem", "rsa1")), Ok(rsa.clone()));
-    assert_eq!(Material::pem(&vector("pem", "rsa").replace('\n', "\\n")), Ok(rsa));
-    assert_eq!(Material::pem(&vector("pem", "p521")), Err(InvalidKey::Text));
-    assert_eq!(format!("{:?}", Material::Secret(vec![1])), "Secret(...)");
+    assert_eq!(KeyMaterial::secret(" AAEC\n"), Ok(KeyMaterial::Secret(vec![0, 1, 2])));
+    assert_eq!(KeyMaterial::secret("AAE"), Err(InvalidKey::Text));
+    let rsa = KeyMaterial::pem(&vector("pem", "rsa")).unwrap();
+    assert_eq!(KeyMaterial::pem(&vector("pem", "rsa1")), Ok(rsa.clone()));
+    assert_eq!(KeyMaterial::pem(&vector("pem", "rsa").replace('\n', "\\n")), Ok(rsa));
+    assert_eq!(KeyMaterial::pem(&vector("pem", "p521")), Err(InvalidKey::Text));
+    assert_eq!(format!("{:?}", KeyMaterial::Secret(vec![1])), "Secret(...)");
 }
 
 #[test]

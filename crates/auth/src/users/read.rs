@@ -21,7 +21,7 @@ impl PublicFields {
 
 /// The visible part of a document.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Seen<'a> {
+pub enum VisibleDocument<'a> {
     /// The whole document.
     Whole(Value<'a>),
     /// These members of the body, with id and revision.
@@ -33,13 +33,18 @@ pub enum Seen<'a> {
 ///
 /// # Errors
 /// 404 without any public member, as for a missing document; 403 for a design document.
-pub fn read<'a>(id: &str, body: Value<'a>, reader: &Actor<'_>, public: &PublicFields) -> Result<Seen<'a>, Refused> {
+pub fn read<'a>(
+    id: &str,
+    body: Value<'a>,
+    reader: &Actor<'_>,
+    public: &PublicFields,
+) -> Result<VisibleDocument<'a>, Refused> {
     if id.starts_with("_design/") {
         may_see_designs(reader)?;
-        return Ok(Seen::Whole(body));
+        return Ok(VisibleDocument::Whole(body));
     }
     if reader.is_admin || reader.owns(id) {
-        return Ok(Seen::Whole(body));
+        return Ok(VisibleDocument::Whole(body));
     }
     let members: Vec<(Cow<'_, str>, Value<'_>)> = match body {
         Value::Object(members) => members.into_iter().filter(|(name, _)| public.0.contains(&**name)).collect(),
@@ -48,7 +53,7 @@ pub fn read<'a>(id: &str, body: Value<'a>, reader: &Actor<'_>, public: &PublicFi
     if members.is_empty() {
         return Err(Refused::not_found());
     }
-    Ok(Seen::Public(Value::Object(members)))
+    Ok(VisibleDocument::Public(Value::Object(members)))
 }
 
 /// Checks whether a reader may see the design documents of `_users`.
@@ -75,8 +80,8 @@ mod tests {
         let reader = Actor { name, is_server_admin: false, is_admin };
         let body = parse(BODY.as_bytes(), &Limits::default()).unwrap();
         let (body, is_whole) = match read(id, body, &reader, &PublicFields::parse(public))? {
-            Seen::Whole(body) => (body, true),
-            Seen::Public(body) => (body, false),
+            VisibleDocument::Whole(body) => (body, true),
+            VisibleDocument::Public(body) => (body, false),
         };
         let mut out = Vec::new();
         write(&body, &mut out);

@@ -14,29 +14,29 @@ type Members<'a> = Vec<(Cow<'a, str>, Value<'a>)>;
 
 /// The document to write.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Prepared<'a> {
+pub enum PreparedDocument<'a> {
     /// The document as it was sent, without a password.
     AsIs(Value<'a>),
     /// A document whose password must be hashed first, which takes some tenths of a second.
-    Hash(Unhashed<'a>),
+    Hash(UnhashedDocument<'a>),
 }
 
 /// A document with its password.
 #[derive(Clone, PartialEq)]
-pub struct Unhashed<'a> {
+pub struct UnhashedDocument<'a> {
     password: String,
     salt: String,
     members: Members<'a>,
 }
 
-impl std::fmt::Debug for Unhashed<'_> {
+impl std::fmt::Debug for UnhashedDocument<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Unhashed").finish_non_exhaustive()
     }
 }
 
-impl<'a> Unhashed<'a> {
-    /// The password and the salt, for a caller that hashes them itself and calls [`Unhashed::with`].
+impl<'a> UnhashedDocument<'a> {
+    /// The password and the salt, for a caller that hashes them itself and calls [`UnhashedDocument::with`].
     pub fn to_hash(&self) -> (&str, &str) {
         (&self.password, &self.salt)
     }
@@ -51,7 +51,7 @@ impl<'a> Unhashed<'a> {
         self.with(&hash)
     }
 
-    /// Returns the body to write, with the hash of [`Unhashed::to_hash`].
+    /// Returns the body to write, with the hash of [`UnhashedDocument::to_hash`].
     pub fn with(self, hash: &PasswordHash) -> Value<'a> {
         Value::Object(hash.put_into(self.members))
     }
@@ -68,12 +68,12 @@ pub fn before_update<'a>(
     body: Value<'a>,
     actor: &Actor<'_>,
     random: &[u8; SALT_BYTES],
-) -> Result<Prepared<'a>, Refused> {
+) -> Result<PreparedDocument<'a>, Refused> {
     if !actor.is_admin && actor.name.is_some() && !actor.owns(id) {
         return Err(Refused::not_found());
     }
     let password = match body.get("password") {
-        None | Some(Value::Null) => return Ok(Prepared::AsIs(body)),
+        None | Some(Value::Null) => return Ok(PreparedDocument::AsIs(body)),
         Some(Value::String(password)) => password.clone().into_owned(),
         Some(other) => return Err(Refused::forbidden(format!("Password value of '{}' is invalid.", term(other)))),
     };
@@ -85,8 +85,8 @@ pub fn before_update<'a>(
         Some(Value::String(salt)) => salt.clone().into_owned(),
         Some(other) => return Err(Refused::forbidden(format!("Salt value of '{}' is invalid.", term(other)))),
     };
-    let Value::Object(members) = body else { return Ok(Prepared::AsIs(body)) };
-    Ok(Prepared::Hash(Unhashed { password, salt, members }))
+    let Value::Object(members) = body else { return Ok(PreparedDocument::AsIs(body)) };
+    Ok(PreparedDocument::Hash(UnhashedDocument { password, salt, members }))
 }
 
 #[cfg(test)]
@@ -98,14 +98,14 @@ mod tests {
     const ADMIN: Actor<'static> = Actor { name: Some("root"), is_server_admin: true, is_admin: true };
     const ID: &str = "org.couchdb.user:anna";
 
-    fn prepare<'a>(text: &'a str, actor: &Actor<'_>, id: &str) -> Result<Prepared<'a>, Refused> {
+    fn prepare<'a>(text: &'a str, actor: &Actor<'_>, id: &str) -> Result<PreparedDocument<'a>, Refused> {
         before_update(id, parse(text.as_bytes(), &Limits::default()).unwrap(), actor, &[0xab; 16])
     }
 
     fn hashed(text: &str) -> Value<'static> {
         match prepare(text, &ADMIN, ID).unwrap() {
-            Prepared::Hash(unhashed) => unhashed.hash_with(3).into_owned(),
-            Prepared::AsIs(body) => panic!("{body:?}"),
+            PreparedDocument::Hash(unhashed) => unhashed.hash_with(3).into_owned(),
+            PreparedDocument::AsIs(body) => panic!("{body:?}"),
         }
     }
 
@@ -121,7 +121,7 @@ mod tests {
         // As recorded.
         let expected = "password_scheme pbkdf2_prf salt iterations derived_key name roles type email";
         assert_eq!(names.join(" "), expected);
-        let Prepared::Hash(unhashed) = prepare(text, &ADMIN, ID).unwrap() else { panic!() };
+        let PreparedDocument::Hash(unhashed) = prepare(text, &ADMIN, ID).unwrap() else { panic!() };
         assert_eq!(unhashed.to_hash(), ("secret", "ab".repeat(16).as_str()));
         assert!(!format!("{unhashed:?}").contains("secret"));
         let new = PasswordHash::new("secret", &[0xab; 16]);
@@ -146,7 +146,7 @@ mod tests {
         // Users who write their own documents end their sessions.
         let anna = Actor { name: Some("anna"), is_server_admin: false, is_admin: false };
         let own = prepare(r#"{"password":"p","salt":"s","preserve_salt":true}"#, &anna, ID).unwrap();
-        let Prepared::Hash(unhashed) = own else { panic!() };
+        let PreparedDocument::Hash(unhashed) = own else { panic!() };
         assert_eq!(unhashed.to_hash().1, "ab".repeat(16));
         for not in ["false", "null", "1", "\"true\""] {
             assert_eq!(salt(&format!(r#"{{"password":"p","salt":"s","preserve_salt":{not}}}"#)), "ab".repeat(16));
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn without_a_password_nothing_changes() {
         for text in [r#"{"a":1,"preserve_salt":true,"salt":5}"#, r#"{"password":null,"derived_key":"x"}"#, "{}"] {
-            let Prepared::AsIs(body) = prepare(text, &ADMIN, ID).unwrap() else { panic!("{text}") };
+            let PreparedDocument::AsIs(body) = prepare(text, &ADMIN, ID).unwrap() else { panic!("{text}") };
             let mut out = Vec::new();
             write(&body, &mut out);
             assert_eq!(String::from_utf8(out).unwrap(), text);

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
 use flatbed_auth::jwt::{
-    Algorithm, JWKS_BYTES_MAX, KEYS_MAX, Key, KeySet, Material, Verified, VerifiedBy, parse_jwks, verify,
+    Algorithm, JWKS_BYTES_MAX, KEYS_MAX, Key, KeyMaterial, KeySet, Verified, VerifiedBy, parse_jwks, verify,
 };
 use flatbed_auth::{Kind, Refused};
 use flatbed_clock::Clock;
@@ -214,14 +214,14 @@ fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
 /// Returns the keys of a setting, `KIND:KID`: one for each algorithm that it supports.
 pub(crate) fn keys_of(id: &str, text: &str, binding: &Arc<flatbed_auth::jwt::Binding>) -> Vec<Key> {
     let (kind, kid) = id.split_once(':').unwrap_or(("", id));
-    let material = if kind == "hmac" { Material::secret(text) } else { Material::pem(text) };
+    let material = if kind == "hmac" { KeyMaterial::secret(text) } else { KeyMaterial::pem(text) };
     let Ok(material) = material else { return Vec::new() };
     let fits = matches!(
         (kind, &material),
-        ("hmac", Material::Secret(_))
-            | ("rsa", Material::Rsa(..))
-            | ("ec", Material::P256(_) | Material::P384(_) | Material::Ed25519(_))
-            | ("eddsa", Material::Ed25519(_))
+        ("hmac", KeyMaterial::Secret(_))
+            | ("rsa", KeyMaterial::Rsa(..))
+            | ("ec", KeyMaterial::P256(_) | KeyMaterial::P384(_) | KeyMaterial::Ed25519(_))
+            | ("eddsa", KeyMaterial::Ed25519(_))
     );
     let algorithms = Algorithm::ALL.into_iter().filter(|_| fits);
     let key = |algorithm| Key::new(Some(kid.to_owned()), algorithm, material.clone(), Arc::clone(binding)).ok();
