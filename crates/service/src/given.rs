@@ -21,7 +21,7 @@ pub(crate) const RENEWALS_MAX: usize = 3;
 pub(crate) struct RenewableGrant<D> {
     pub(crate) first: D,
     /// `None`: the server's own right, which is never renewed.
-    again: Option<Arc<Renewal<D>>>,
+    renewal: Option<Arc<Renewal<D>>>,
     /// The cache of the database's users, and the database's name.
     users: Option<(Arc<Accounts>, Arc<str>)>,
 }
@@ -41,7 +41,7 @@ impl<D: Clone> RenewableGrant<D> {
         needs: Needs,
         make: fn(&DatabaseGrant<'_>) -> D,
     ) -> RenewableGrant<D> {
-        let again = || Renewal {
+        let renewal = || Renewal {
             layer: granted.layer.clone(),
             accounts: granted.accounts.clone(),
             rights: granted.rights.clone(),
@@ -51,27 +51,27 @@ impl<D: Clone> RenewableGrant<D> {
         };
         let is_servers = matches!(granted.rights.standing.rests_on(), RestsOn::Server);
         let users = Some((Arc::clone(granted.accounts), granted.name.into()));
-        RenewableGrant { first: make(granted), again: (!is_servers).then(|| Arc::new(again())), users }
+        RenewableGrant { first: make(granted), renewal: (!is_servers).then(|| Arc::new(renewal())), users }
     }
 
     #[cfg(test)]
     pub(crate) fn fixed(first: D) -> RenewableGrant<D> {
-        RenewableGrant { first, again: None, users: None }
+        RenewableGrant { first, renewal: None, users: None }
     }
 
     /// Returns the grant, renewed if it is old.
     pub(crate) async fn now(&self) -> Result<D> {
-        match self.again.as_deref().filter(|again| again.rights.need_renewal()) {
+        match self.renewal.as_deref().filter(|renewal| renewal.rights.need_renewal()) {
             None => Ok(self.first.clone()),
-            Some(again) => Box::pin(again.ask(Fresh::Second)).await,
+            Some(renewal) => Box::pin(renewal.renew(Fresh::Second)).await,
         }
     }
 
     /// Renews the grant after a change of its basis.
     pub(crate) async fn changed(&self) -> Result<D> {
-        match self.again.as_deref() {
+        match self.renewal.as_deref() {
             None => Err(Refusal::UserChanged.into()),
-            Some(again) => Box::pin(again.ask(Fresh::Since(again.layer.clock().now()))).await,
+            Some(renewal) => Box::pin(renewal.renew(Fresh::Since(renewal.layer.clock().now()))).await,
         }
     }
 
@@ -109,7 +109,7 @@ impl<D: Clone> RenewableGrant<D> {
 }
 
 impl<D> Renewal<D> {
-    async fn ask(&self, fresh: Fresh) -> Result<D> {
+    async fn renew(&self, fresh: Fresh) -> Result<D> {
         self.given(fresh).await.map_err(|denied| match denied {
             Denied::Refused(refused) => Error::Refused(refusal(refused)),
             Denied::Layer(error) => error,

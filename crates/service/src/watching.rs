@@ -292,7 +292,7 @@ struct PartialAccess {
 
 impl fmt::Debug for PartialAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SeenPart").field(&self.reader.name()).field(self.reader.asker()).finish()
+        f.debug_tuple("PartialAccess").field(&self.reader.name()).field(self.reader.asker()).finish()
     }
 }
 

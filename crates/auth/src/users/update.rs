@@ -31,7 +31,7 @@ pub struct UnhashedDocument<'a> {
 
 impl std::fmt::Debug for UnhashedDocument<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Unhashed").finish_non_exhaustive()
+        f.debug_struct("UnhashedDocument").finish_non_exhaustive()
     }
 }
 
