@@ -88,11 +88,11 @@ impl FeedScope {
 
     /// Returns the row of a document.
     pub fn row_of(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
-        let row = self.held.row_of(doc, state).or_else(|| self.revoked(doc, state, Of::Known))?;
+        let row = self.held.row_of(doc, state).or_else(|| self.revoked(doc, state, LostDocuments::Known))?;
         // Of several rows of a document that is not visible the last one counts.
         let row = match row.kind {
             RowKind::Removed => {
-                let revoked = self.revoked(doc, state, Of::Known);
+                let revoked = self.revoked(doc, state, LostDocuments::Known);
                 revoked.filter(|other| other.position > row.position).unwrap_or(row)
             }
             _ => row,
@@ -103,7 +103,7 @@ impl FeedScope {
     /// Returns the row of a document that is not visible, even if it is not known to have been in the channel before
     /// the loss, so that the row tells of a later change.
     fn lost_row_of(&self, doc: &str, state: &DocumentState) -> Option<FeedRow> {
-        let row = self.revoked(doc, state, Of::Any).filter(|_| self.held.row_of(doc, state).is_none())?;
+        let row = self.revoked(doc, state, LostDocuments::Any).filter(|_| self.held.row_of(doc, state).is_none())?;
         self.passes(&row).then_some(row)
     }
 
@@ -114,7 +114,7 @@ impl FeedScope {
     }
 
     /// Returns the row of a document that is not visible because of a lost channel.
-    fn revoked(&self, doc: &str, state: &DocumentState, rows: Of) -> Option<FeedRow> {
+    fn revoked(&self, doc: &str, state: &DocumentState, rows: LostDocuments) -> Option<FeedRow> {
         // A user may have lost thousands of channels, while a document is in few.
         let names = state.channels.iter().chain(state.left.keys()).map(String::as_str).chain([ALL]);
         let places = names.filter_map(|name| self.lost_channel(name)).filter_map(|lost| {
@@ -130,7 +130,7 @@ impl FeedScope {
             // A user who had the channel while the document was in it may have a copy. The position of the reader
             // proves nothing: the user may not have read the document's last change at the loss, and have read on
             // since.
-            let may_have = lost.may_have(state) || rows == Of::Any && (is_in || lost.is_before(of));
+            let may_have = lost.may_have(state) || rows == LostDocuments::Any && (is_in || lost.is_before(of));
             may_have.then(|| Position::within(at, of))
         });
         let position = places.max()?;
@@ -143,7 +143,7 @@ impl FeedScope {
 
 /// The documents of a lost channel that the feed covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum LostDocuments {
     /// Documents that are known to have been in the channel at the loss. The client may not have the others, so they
     /// get no row and a client that has a copy keeps it.
     Known,

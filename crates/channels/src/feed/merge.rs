@@ -20,7 +20,7 @@ use crate::position::{Position, Stamp};
 pub struct Merge {
     scope: FeedScope,
     until: Stamp,
-    streams: Vec<Stream>,
+    streams: Vec<ChannelStream>,
     /// Each unfinished stream once, by its position or an earlier one.
     queue: BinaryHeap<Reverse<(Position, usize)>>,
     found: Vec<(usize, Stamp, Entry)>,
@@ -73,7 +73,7 @@ pub struct Asked {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum StreamPhase {
     /// The changes while the channel was held, since this sequence.
     Usual(Stamp),
     /// The documents of the channel when it was granted at this sequence.
@@ -83,9 +83,9 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct Stream {
+struct ChannelStream {
     source: Source,
-    phase: Phase,
+    phase: StreamPhase,
     /// True if the channel is held again: documents that left it since the loss get rows, too.
     is_again: bool,
     /// Everything up to here is read.
@@ -95,12 +95,12 @@ struct Stream {
     rows: VecDeque<(Stamp, Entry)>,
 }
 
-impl Stream {
+impl ChannelStream {
     /// The position of the next row, or the lowest one that an unread row can have.
     fn place(&self) -> Option<Position> {
         let of = |stamp| match self.phase {
-            Phase::Usual(_) => Position::at(stamp),
-            Phase::Given(at) | Phase::Lost(at) => Position::within(at, stamp),
+            StreamPhase::Usual(_) => Position::at(stamp),
+            StreamPhase::Given(at) | StreamPhase::Lost(at) => Position::within(at, stamp),
         };
         match self.rows.front() {
             Some((stamp, _)) => Some(of(*stamp)),
@@ -126,17 +126,17 @@ impl Merge {
         let mut add = |source: &Source, (phase, is_again), after: Stamp, until: Stamp| {
             if after < until {
                 let (rows, is_read) = (VecDeque::new(), false);
-                streams.push(Stream { source: source.clone(), phase, is_again, after, until, is_read, rows });
+                streams.push(ChannelStream { source: source.clone(), phase, is_again, after, until, is_read, rows });
             }
         };
         for (channel, held_since) in scope.held.channels() {
             let source = if channel == ALL { Source::All } else { Source::Channel(channel.to_owned()) };
-            add(&source, (Phase::Usual(held_since), false), usual_after.max(held_since.before()), until);
+            add(&source, (StreamPhase::Usual(held_since), false), usual_after.max(held_since.before()), until);
             if let Some(after) = within(since, held_since).filter(|_| held_since <= until) {
                 // A document that leaves a channel with the change that grants it again has also left since the loss.
                 let again = scope.given_again(channel);
                 let last = again.unwrap_or_else(|| held_since.before());
-                add(&source, (Phase::Given(held_since), again.is_some()), after, last);
+                add(&source, (StreamPhase::Given(held_since), again.is_some()), after, last);
             }
         }
         let gone = scope.lost().iter().filter(|lost| scope.held.since(&lost.channel).is_none());
@@ -144,7 +144,7 @@ impl Merge {
             let source = if lost.channel == ALL { Source::All } else { Source::Channel(lost.channel.clone()) };
             if let Some(after) = within(since, lost.at).filter(|_| lost.at <= until) {
                 // Documents that change during the merge move ahead of it, and no other stream reports them.
-                add(&source, (Phase::Lost(lost.at), false), after, Stamp::MAX);
+                add(&source, (StreamPhase::Lost(lost.at), false), after, Stamp::MAX);
             }
         }
         let queue = streams.iter().enumerate().filter_map(|(number, stream)| Some(Reverse((stream.place()?, number))));
@@ -165,7 +165,7 @@ impl Merge {
     /// Returns ranges to read, the most urgent first: of streams that hold no entries, then of those that hold at
     /// most `low` for their number. The caller may read any prefix of them.
     pub fn wants(&self, low: impl Fn(usize) -> usize) -> Vec<Want<'_>> {
-        let is_low = |number: usize, stream: &Stream| stream.rows.is_empty() || stream.rows.len() <= low(number);
+        let is_low = |number: usize, stream: &ChannelStream| stream.rows.is_empty() || stream.rows.len() <= low(number);
         let lacking = self.streams.iter().enumerate().filter(|(number, of)| !of.is_read && is_low(*number, of));
         let mut wants: Vec<_> =
             lacking.map(|(number, stream)| ((!stream.rows.is_empty(), stream.place()), number, stream)).collect();
@@ -186,12 +186,12 @@ impl Merge {
             stream.after = stamp;
             let is_told = match stream.phase {
                 // The user did not have the channel before, so a departure with the change that grants it is no row.
-                Phase::Usual(since) => !entry.removed || stamp > since,
+                StreamPhase::Usual(since) => !entry.removed || stamp > since,
                 // Documents that enter with the change that grants the channel come as usual.
-                Phase::Given(since) if stamp == since => entry.removed,
+                StreamPhase::Given(since) if stamp == since => entry.removed,
                 // Of the documents at the grant, tombstones and departed ones are no rows.
-                Phase::Given(_) => stream.is_again || !(entry.deleted || entry.removed),
-                Phase::Lost(_) => true,
+                StreamPhase::Given(_) => stream.is_again || !(entry.deleted || entry.removed),
+                StreamPhase::Lost(_) => true,
             };
             if is_told {
                 stream.rows.push_back((stamp, entry));
@@ -259,7 +259,7 @@ impl Merge {
     /// The lowest position of any stream, or that any unread stream can have.
     fn first(&mut self) -> Option<Position> {
         while let Some(Reverse((known, number))) = self.queue.peek().copied() {
-            let place = self.streams.get(number).and_then(Stream::place);
+            let place = self.streams.get(number).and_then(ChannelStream::place);
             if place == Some(known) {
                 return place;
             }
@@ -294,16 +294,16 @@ impl Merge {
         let phase = |number: usize| self.streams.get(number).map(|stream| stream.phase);
         // A document in a channel at the change that loses the channel may have entered with that change.
         let was_there = |(stream, stamp, entry): &(usize, Stamp, Entry)| match phase(*stream) {
-            Some(Phase::Lost(at)) => *stamp < at || *stamp == at && entry.removed,
+            Some(StreamPhase::Lost(at)) => *stamp < at || *stamp == at && entry.removed,
             _ => false,
         };
         let was_there = self.found.iter().any(was_there);
         let asked = |doc: &str| Some(Step::Ask(Asked { doc: doc.to_owned(), position, was_there }));
-        let is_lost = |number: usize| matches!(phase(number), Some(Phase::Lost(_)));
+        let is_lost = |number: usize| matches!(phase(number), Some(StreamPhase::Lost(_)));
         let is_current = |(stream, _, entry): &(usize, Stamp, Entry)| match phase(*stream) {
-            Some(Phase::Usual(_)) => !entry.removed,
-            Some(Phase::Given(_)) => !entry.removed && !entry.deleted,
-            Some(Phase::Lost(_)) | None => false,
+            Some(StreamPhase::Usual(_)) => !entry.removed,
+            Some(StreamPhase::Given(_)) => !entry.removed && !entry.deleted,
+            Some(StreamPhase::Lost(_)) | None => false,
         };
         let place = |channels: &[String], seq| self.scope.held.place(channels.iter().map(String::as_str), seq);
         let current = self.found.iter().position(is_current);

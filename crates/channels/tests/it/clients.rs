@@ -9,16 +9,16 @@ use crate::model::{Database, Event, event, read};
 
 /// An event, or a page of this many rows with events between its reads.
 #[derive(Debug, Clone)]
-enum Moment {
+enum ClientEvent {
     Happens(Event),
     Page { limit: usize, meanwhile: Vec<Event> },
 }
 
-fn moment() -> impl Strategy<Value = Moment> {
+fn client_event() -> impl Strategy<Value = ClientEvent> {
     let page = (1..5_usize, prop::collection::vec(event(), 0..3));
     prop_oneof![
-        4 => event().prop_map(Moment::Happens),
-        2 => page.prop_map(|(limit, meanwhile)| Moment::Page { limit, meanwhile }),
+        4 => event().prop_map(ClientEvent::Happens),
+        2 => page.prop_map(|(limit, meanwhile)| ClientEvent::Page { limit, meanwhile }),
     ]
 }
 
@@ -63,20 +63,20 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn who_reads_to_the_end_has_what_they_see(moments in prop::collection::vec(moment(), 0..60), flags in any::<[bool; 2]>()) {
+    fn who_reads_to_the_end_has_what_they_see(moments in prop::collection::vec(client_event(), 0..60), flags in any::<[bool; 2]>()) {
         let (mut database, mut client) = (Database::default(), Client::default());
         let mut purged = BTreeSet::new();
         let mut has_lost = false;
         for moment in moments {
             match moment {
-                Moment::Happens(event) => {
+                ClientEvent::Happens(event) => {
                     if let Event::Purge { doc } = &event {
                         purged.insert(doc.to_string());
                     }
                     database.happens(&event);
                     has_lost |= !database.held().lost().is_empty();
                 }
-                Moment::Page { limit, meanwhile } => {
+                ClientEvent::Page { limit, meanwhile } => {
                     client.page(&mut database, limit, flags, meanwhile);
                 }
             }

@@ -8,15 +8,15 @@ use flatbed_channels::{
 use flatbed_flatten::json::{Limits, Value, parse};
 
 /// A principal: whether it is a role, and the name.
-type Who = (bool, String);
+type PrincipalKey = (bool, String);
 
 #[derive(Default)]
 struct Database {
     seq: u64,
     docs: BTreeMap<String, DocumentState>,
     /// The sources of each grant: an administrator (an empty id) or documents.
-    ways: BTreeMap<(Who, Given), BTreeSet<String>>,
-    periods: BTreeMap<(Who, Given), Periods>,
+    ways: BTreeMap<(PrincipalKey, Given), BTreeSet<String>>,
+    periods: BTreeMap<(PrincipalKey, Given), Periods>,
     roles: BTreeMap<String, Periods>,
     users: BTreeMap<String, Stamp>,
 }
@@ -34,7 +34,7 @@ impl Database {
     }
 
     /// Sets all grants of one source, as of now.
-    fn gives(&mut self, source: &str, is_of: impl Fn(&Who) -> bool, gives: &[(Who, Given)]) {
+    fn gives(&mut self, source: &str, is_of: impl Fn(&PrincipalKey) -> bool, gives: &[(PrincipalKey, Given)]) {
         let known: Vec<_> = self.ways.keys().cloned().chain(gives.iter().cloned()).collect();
         for key in known.into_iter().filter(|(who, _)| is_of(who)) {
             let ways = self.ways.entry(key.clone()).or_default();
@@ -92,7 +92,7 @@ impl Database {
     }
 
     fn held(&self, name: &str) -> Held {
-        let of = |who: Who| {
+        let of = |who: PrincipalKey| {
             self.periods.iter().filter(move |((other, _), _)| *other == who).map(|((_, what), periods)| (what, periods))
         };
         let rows =

@@ -9,7 +9,7 @@ use flatbed_channels::{
 use flatbed_flatten::json::{Limits, Value, parse};
 
 #[derive(Default, Clone)]
-struct Stored {
+struct StoredPrincipal {
     admin_channels: BTreeSet<String>,
     admin_roles: BTreeSet<String>,
     email: String,
@@ -18,11 +18,11 @@ struct Stored {
 
 #[derive(Default)]
 struct Principals {
-    users: BTreeMap<String, Stored>,
-    roles: BTreeMap<String, Stored>,
+    users: BTreeMap<String, StoredPrincipal>,
+    roles: BTreeMap<String, StoredPrincipal>,
 }
 
-fn rows<'a>(stored: &'a Stored) -> impl Iterator<Item = OwnRow> + 'a {
+fn rows<'a>(stored: &'a StoredPrincipal) -> impl Iterator<Item = OwnRow> + 'a {
     let row = |what| OwnRow { what, periods: Periods::since(Stamp::of(1)) };
     let channels = stored.admin_channels.iter().cloned().map(Given::Channel);
     channels.chain(stored.admin_roles.iter().cloned().map(Given::Role)).map(row)
@@ -39,9 +39,12 @@ impl Principals {
                 let user = update.user(request, exists, true)?;
                 assert_eq!(user.name, name);
                 let (admin_channels, admin_roles) = (user.admin_channels, user.admin_roles);
-                Stored { admin_channels, admin_roles, email: user.email, disabled: user.disabled }
+                StoredPrincipal { admin_channels, admin_roles, email: user.email, disabled: user.disabled }
             }
-            Kind::Role => Stored { admin_channels: update.role(request, exists)?.admin_channels, ..Stored::default() },
+            Kind::Role => StoredPrincipal {
+                admin_channels: update.role(request, exists)?.admin_channels,
+                ..StoredPrincipal::default()
+            },
         };
         let exists = all.insert(name.clone(), stored).is_some() || name.is_empty();
         Ok(if exists { 200 } else { 201 })
