@@ -231,8 +231,8 @@ impl Rights {
         let found =
             if name.len() > NAME_BYTES_MAX { Err(LayerError::DatabaseNotFound) } else { layer.security(name).await };
         let found = match found {
-            // A missing database is answered like one that the user may not read, so that the answer does not reveal names.
-            // If the names are public, named users get CouchDB's 404.
+            // A missing database is answered like one that the user may not read, so that the answer does not reveal
+            // names. If the names are public, named users get CouchDB's 404.
             Err(LayerError::DatabaseNotFound) if principal.name.is_none() || !self.users.shows_database_names() => {
                 return Err(security::not_a_member(principal).into());
             }
@@ -254,8 +254,8 @@ impl Rights {
         Ok((access, is_replicator(name, &found)))
     }
 
-    /// Returns the refusal of a user without access. The `_security` of an existing database is mostly cached, so this looks up a
-    /// name that no database has: both refusals then read the same from storage.
+    /// Returns the refusal of a user without access. The `_security` of an existing database is mostly cached, so
+    /// this looks up a name that no database has: both refusals then read the same from storage.
     async fn refuse_outsider(&self, layer: &Layer) -> Denied {
         match layer.security(NO_DATABASE).await {
             Ok(_) | Err(LayerError::DatabaseNotFound) => security::not_a_member(self.principal()).into(),

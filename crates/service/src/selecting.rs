@@ -217,7 +217,8 @@ impl Selectors {
         self.apart(&self.matching, origin, move |_| runtime.block_on(work)).await
     }
 
-    /// Runs work on a blocking thread in one turn. The work gets a function that returns whether its request was dropped.
+    /// Runs work on a blocking thread in one turn. The work gets a function that returns whether its request was
+    /// dropped.
     async fn apart<T: Send + 'static>(
         &self,
         turns: &Arc<Turns>,
@@ -246,8 +247,8 @@ impl Selectors {
     }
 }
 
-/// Processes documents in order, at least one, until the slice is over. Appends the results to `done`. `acquire` waits for the memory of a
-/// document's tree.
+/// Processes documents in order, at least one, until the slice is over. Appends the results to `done`. `acquire`
+/// waits for the memory of a document's tree.
 fn each<T, P>(
     left: &mut std::vec::IntoIter<Vec<u8>>,
     done: &mut Vec<T>,

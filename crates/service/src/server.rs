@@ -146,7 +146,8 @@ impl<'c> ServerAdministration<'c> {
         self.layer.database_updates(query)
     }
 
-    /// Returns the names of the current replicator databases beside `_replicator`, sorted. See [`Layer::replicator_databases`].
+    /// Returns the names of the current replicator databases beside `_replicator`, sorted. See
+    /// [`Layer::replicator_databases`].
     #[boxed]
     pub async fn replicator_databases(&self) -> Result<Vec<Arc<str>>> {
         self.layer.replicator_databases().names().await

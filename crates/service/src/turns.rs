@@ -12,8 +12,8 @@ use flatbed_network::Network;
 use flatbed_network::fair_queue::{Bounds, FairQueue, Full};
 use tokio::sync::oneshot;
 
-/// The length of a turn. It ends at the first boundary between two documents after this time, or inside a document after
-/// [`flatbed_mango::slice_steps`].
+/// The length of a turn. It ends at the first boundary between two documents after this time, or inside a document
+/// after [`flatbed_mango::slice_steps`].
 pub(crate) const SLICE: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_millis(20) };
 
 /// The client and the database that cause the work.
@@ -32,9 +32,9 @@ pub(crate) fn client_number(address: Network) -> u64 {
 
 /// The queue of tickets. Each ticket is in two fair queues: one by address, one by database.
 ///
-/// Turns alternate between the two queues. Let N be the number of waiting addresses or of waiting databases, whichever is smaller. The
-/// oldest ticket of an address and of a database waits for at most 2 N others. So neither a client with many databases nor a database
-/// with many clients delays others.
+/// Turns alternate between the two queues. Let N be the number of waiting addresses or of waiting databases,
+/// whichever is smaller. The oldest ticket of an address and of a database waits for at most 2 N others. So neither a
+/// client with many databases nor a database with many clients delays others.
 #[derive(Debug)]
 struct TurnQueue<T> {
     waiting_max: usize,
@@ -58,8 +58,9 @@ impl<T> TurnQueue<T> {
         }
     }
 
-    /// Adds a ticket and returns its number. A full queue first drops the newest ticket of the database with the most tickets, or
-    /// else of the address with the most, if that has at least two more than the database or address of this ticket.
+    /// Adds a ticket and returns its number. A full queue first drops the newest ticket of the database with the most
+    /// tickets, or else of the address with the most, if that has at least two more than the database or address of
+    /// this ticket.
     ///
     /// # Errors
     /// [`Full`]: no ticket can be dropped.

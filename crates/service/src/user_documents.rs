@@ -139,9 +139,10 @@ impl UserDocumentWriter {
         Ok(edits)
     }
 
-    /// Refuses a write or a deletion of the user document of a configured administrator, unless the writer administers the server or
-    /// `_users`. The error is the conflict of an existing name, which precedes the validation, so the answer does not reveal the
-    /// administrators' names. Names are compared byte by byte, as at sign-in.
+    /// Refuses a write or a deletion of the user document of a configured administrator, unless the writer
+    /// administers the server or `_users`. The error is the conflict of an existing name, which precedes the
+    /// validation, so the answer does not reveal the administrators' names. Names are compared byte by byte, as at
+    /// sign-in.
     ///
     /// # Errors
     /// [`Refusal::Conflict`].

@@ -126,8 +126,8 @@ impl Default for ProxySettings {
 /// JWT issuer and claim settings. Without a key and a file no token is accepted.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct JwtSettings {
-    /// As in CouchDB's `[jwt_keys]`: `hmac:KID` with base64, `rsa:KID`, `ec:KID`, `eddsa:KID` with PEM (`\n` for line ends);
-    /// `_default` for tokens without an id of a key.
+    /// As in CouchDB's `[jwt_keys]`: `hmac:KID` with base64, `rsa:KID`, `ec:KID`, `eddsa:KID` with PEM (`\n` for line
+    /// ends); `_default` for tokens without an id of a key.
     pub keys: BTreeMap<String, String>,
     /// The path of a JWK set, which is read again after a change.
     pub jwks_file: Option<PathBuf>,
