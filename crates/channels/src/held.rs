@@ -7,7 +7,7 @@ use crate::name::{ALL, EVERYONE};
 use crate::position::Stamp;
 use crate::routing::Given;
 
-/// The most channels of a user, and ten times the most roles; the earliest grants count.
+/// The most channels of a user; a tenth of it bounds the roles. Of more, the earliest grants count.
 pub const HELD_MAX: usize = 10_000;
 
 /// The most periods of one grant that are kept. Older ones are forgotten, as if they had not existed.
@@ -55,7 +55,7 @@ impl Periods {
         Periods(vec![Period { from, until: None }])
     }
 
-    /// Creates periods from stored ones in any order: merges those that meet, and keeps the newest [`PERIODS_MAX`].
+    /// Creates periods from any order: drops empty ones and merges those that overlap or meet.
     pub fn new(mut periods: Vec<Period>) -> Periods {
         periods.retain(|period| period.until.is_none_or(|until| until > period.from));
         periods.sort_by_key(|period| period.from);

@@ -105,7 +105,7 @@ pub struct Accounts {
     /// When the last poll began after which the basis of all followers' rights was known; `None`: there was none.
     confirmed: watch::Sender<Option<Instant>>,
     /// The known state of everything else, and of databases.
-    looked: Mutex<(Option<AccountsPoll>, DatabasesState)>,
+    polled: Mutex<(Option<AccountsPoll>, DatabasesState)>,
     cache: Mutex<AccountCache>,
     /// Locked by the reader of the state: when a failed read began, and its error.
     confirming: tokio::sync::Mutex<Option<(Instant, Error)>>,
@@ -206,7 +206,7 @@ impl Accounts {
             generation: watch::Sender::new(0),
             records: watch::Sender::new(None),
             confirmed: watch::Sender::new(None),
-            looked: Mutex::new((None, DatabasesState::Unfollowed)),
+            polled: Mutex::new((None, DatabasesState::Unfollowed)),
             cache: Mutex::new(cache),
             confirming: tokio::sync::Mutex::default(),
             reading: (0..READS_AT_ONCE).map(|_| tokio::sync::Mutex::default()).collect(),
@@ -325,17 +325,17 @@ impl Accounts {
 
     /// Records how current followed databases are, after the followers of changed ones were woken.
     pub(crate) fn note_databases(&self, databases: DatabasesState) {
-        self.looked().1 = databases;
+        self.polled().1 = databases;
         self.note_confirmed();
     }
 
-    fn looked(&self) -> MutexGuard<'_, (Option<AccountsPoll>, DatabasesState)> {
-        self.looked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn polled(&self) -> MutexGuard<'_, (Option<AccountsPoll>, DatabasesState)> {
+        self.polled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note_confirmed(&self) {
-        let looked = self.looked();
-        let (Some(AccountsPoll { began, records }), databases) = &*looked else { return };
+        let polled = self.polled();
+        let (Some(AccountsPoll { began, records }), databases) = &*polled else { return };
         let are_known = match databases {
             DatabasesState::Unfollowed => true,
             DatabasesState::Unknown => false,
@@ -599,7 +599,7 @@ impl Accounts {
         self.confirm(Fresh::Since(began)).await?;
         let Some(records) = self.records.borrow().clone() else { return Ok(()) };
         self.configuration.confirm_at(&records).await?;
-        self.looked().0 = Some(AccountsPoll { began, records });
+        self.polled().0 = Some(AccountsPoll { began, records });
         self.note_confirmed();
         Ok(())
     }

@@ -31,34 +31,34 @@ use crate::standing::{RestsOn, Standing};
 use users::FollowedUsers;
 
 /// The delay from a poll to the poll of databases that were followed since.
-const NEW_EACH: Duration = Duration::from_millis(300);
+const NEW_POLL_DELAY: Duration = Duration::from_millis(300);
 
 /// The interval of polls for missing databases, and of checks for databases without followers.
-const LOOK_EACH: Duration = Duration::from_millis(600);
+const POLL_INTERVAL: Duration = Duration::from_millis(600);
 
 const FAILED_PAUSE: Duration = Duration::from_millis(300);
 
 /// A request that ends sooner follows nothing, since its rights were judged recently.
-const YOUNG: Duration = Duration::from_millis(300);
+const YOUNG_MAX: Duration = Duration::from_millis(300);
 
 /// The time limit of a poll; a longer one counts as a failure of the storage.
-const LOOK_MAX: Duration = Duration::from_secs(4);
+const POLL_MAX: Duration = Duration::from_secs(4);
 
 /// The longest wait for the end of a token, since clocks may be adjusted.
-const TOKEN_LOOK_MAX: Duration = Duration::from_secs(60);
+const TOKEN_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// The shortest wait before an end that has passed is checked again.
 const LEAST_WAIT: Duration = Duration::from_millis(10);
 
 /// The most databases that one transaction reads.
-const LOOKED_AT_ONCE: usize = 200;
+const DATABASES_PER_READ: usize = 200;
 
 #[derive(Debug, Clone)]
 enum KnownSecurity {
-    Nothing,
+    Unread,
     /// Missing when it was read; it may have been created since.
-    Gone,
-    Is(Arc<SecurityOf>),
+    Missing,
+    Present(Arc<SecurityOf>),
 }
 
 /// The state that all watches share.
@@ -69,21 +69,21 @@ pub(crate) struct Watching {
     /// Notified when a database without a known state gets a follower.
     came: Arc<Notify>,
     /// Locked by the running poll: when the last poll began, and its result.
-    looking: tokio::sync::Mutex<Option<(Instant, Result<RecordState, LayerError>)>>,
+    polling: tokio::sync::Mutex<Option<(Instant, Result<RecordState, LayerError>)>>,
     users: Arc<FollowedUsers>,
 }
 
 #[derive(Default)]
 struct FollowedDatabases {
     databases: HashMap<Arc<str>, watch::Sender<KnownSecurity>>,
-    is_looking: bool,
+    is_polling: bool,
 }
 
 impl Watching {
     pub(crate) fn new(layer: Layer, accounts: Arc<Accounts>) -> Watching {
         let users = Arc::new(FollowedUsers::new(layer.clone()));
-        let (followed, came, looking) = (Mutex::default(), Arc::default(), tokio::sync::Mutex::default());
-        Watching { layer, accounts, followed, came, looking, users }
+        let (followed, came, polling) = (Mutex::default(), Arc::default(), tokio::sync::Mutex::default());
+        Watching { layer, accounts, followed, came, polling, users }
     }
 
     /// True if the basis of all rights is known as of less than a second ago; for a user of one database, also the
@@ -106,7 +106,7 @@ impl Watching {
 
     #[cfg(test)]
     pub(crate) fn is_polling(&self) -> bool {
-        self.followed().is_looking
+        self.followed().is_polling
     }
 
     /// Reads a database's `_security` before the first poll: as of now, or of less than a second ago.
@@ -120,14 +120,13 @@ impl Watching {
 
     fn follow(self: &Arc<Self>, name: &Arc<str>) -> watch::Receiver<KnownSecurity> {
         let mut followed = self.followed();
-        let found =
-            followed.databases.entry(name.clone()).or_insert_with(|| watch::Sender::new(KnownSecurity::Nothing));
+        let found = followed.databases.entry(name.clone()).or_insert_with(|| watch::Sender::new(KnownSecurity::Unread));
         let receiver = found.subscribe();
-        if matches!(*receiver.borrow(), KnownSecurity::Nothing) {
+        if matches!(*receiver.borrow(), KnownSecurity::Unread) {
             self.came.notify_one();
         }
-        if !followed.is_looking {
-            followed.is_looking = true;
+        if !followed.is_polling {
+            followed.is_polling = true;
             self.accounts.note_databases(DatabasesState::Unknown);
             tokio::spawn(poll(Arc::downgrade(self), self.clock().clone()));
         }
@@ -140,7 +139,7 @@ impl Watching {
         let mut followed = self.followed();
         followed.databases.retain(|_, sender| sender.receiver_count() > 0);
         if followed.databases.is_empty() {
-            followed.is_looking = false;
+            followed.is_polling = false;
             self.accounts.note_databases(DatabasesState::Unfollowed);
             return None;
         }
@@ -151,7 +150,7 @@ impl Watching {
     /// missing one may be created at any time.
     fn is_any_unknown(&self, names: &[Arc<str>]) -> bool {
         let followed = self.followed();
-        let is_known = |sender: &watch::Sender<KnownSecurity>| matches!(*sender.borrow(), KnownSecurity::Is(_));
+        let is_known = |sender: &watch::Sender<KnownSecurity>| matches!(*sender.borrow(), KnownSecurity::Present(_));
         names.iter().any(|name| followed.databases.get(name).is_some_and(|sender| !is_known(sender)))
     }
 
@@ -159,23 +158,23 @@ impl Watching {
     /// for callers that came before it began.
     async fn poll_now(&self) -> Result<RecordState, LayerError> {
         let came = self.clock().now();
-        let mut looking = self.looking.lock().await;
-        if let Some((began, found)) = &*looking
+        let mut polling = self.polling.lock().await;
+        if let Some((began, found)) = &*polling
             && *began >= came
         {
             return found.clone();
         }
         let (began, names) = (self.clock().now(), self.followed().databases.keys().cloned().collect::<Vec<_>>());
-        let found = self.clock().timeout(LOOK_MAX, self.poll_databases(&names)).await;
+        let found = self.clock().timeout(POLL_MAX, self.poll_databases(&names)).await;
         let found = found.unwrap_or_else(|_| Err(LayerError::timed_out()));
-        *looking = Some((began, found.clone()));
+        *polling = Some((began, found.clone()));
         found
     }
 
     /// Reads databases and wakes the followers of changed ones. Returns the state of all records at that time.
     async fn poll_databases(&self, names: &[Arc<str>]) -> Result<RecordState, LayerError> {
         let mut oldest = None;
-        for some in names.chunks(LOOKED_AT_ONCE) {
+        for some in names.chunks(DATABASES_PER_READ) {
             // The next poll finds changes between two transactions, since the state of the first is kept.
             let (state, found) = self.layer.securities(some).await?;
             oldest.get_or_insert(state);
@@ -184,12 +183,12 @@ impl Watching {
                 let Some(sender) = followed.databases.get(name) else { continue };
                 sender.send_if_modified(|known| {
                     let is_same = match (&*known, &security) {
-                        (KnownSecurity::Is(known), Some(security)) => Arc::ptr_eq(known, security),
-                        (KnownSecurity::Gone, None) => true,
+                        (KnownSecurity::Present(known), Some(security)) => Arc::ptr_eq(known, security),
+                        (KnownSecurity::Missing, None) => true,
                         _ => false,
                     };
                     if !is_same {
-                        *known = security.map_or(KnownSecurity::Gone, KnownSecurity::Is);
+                        *known = security.map_or(KnownSecurity::Missing, KnownSecurity::Present);
                     }
                     !is_same
                 });
@@ -226,13 +225,13 @@ async fn poll(weak: Weak<Watching>, clock: Clock) {
         drop(watching);
         let came = async {
             // One poll serves all followers that come within this time.
-            clock.sleep(NEW_EACH).await;
+            clock.sleep(NEW_POLL_DELAY).await;
             came.notified().await;
         };
         tokio::select! {
             _ = records.changed() => {}
             () = came => {}
-            () = clock.sleep(LOOK_EACH) => {}
+            () = clock.sleep(POLL_INTERVAL) => {}
         }
     }
 }
@@ -432,7 +431,7 @@ impl RightsWatch {
             return std::future::pending().await;
         }
         if self.following.is_none() && !self.is_feeds {
-            self.watching.clock().sleep_until(self.began + YOUNG).await;
+            self.watching.clock().sleep_until(self.began + YOUNG_MAX).await;
         }
         let following =
             self.following.get_or_insert_with(|| RightsState::new(&self.watching, &self.standing, &self.judged));
@@ -450,9 +449,9 @@ impl RightsWatch {
     }
 }
 
-/// Returns the wait until this second since 1970, within [`LEAST_WAIT`] and [`TOKEN_LOOK_MAX`].
+/// Returns the wait until this second since 1970, within [`LEAST_WAIT`] and [`TOKEN_WAIT_MAX`].
 fn until(clock: &Clock, second: u64) -> Duration {
-    Duration::from_secs(second).saturating_sub(clock.unix()).clamp(LEAST_WAIT, TOKEN_LOOK_MAX)
+    Duration::from_secs(second).saturating_sub(clock.unix()).clamp(LEAST_WAIT, TOKEN_WAIT_MAX)
 }
 
 impl RightsState {
@@ -549,10 +548,10 @@ impl RightsState {
             let (is_known_now, mut is_looked_at) = (watching.accounts.is_confirmed(), false);
             loop {
                 let found = known.borrow_and_update().clone();
-                let is_known = matches!(found, KnownSecurity::Is(_));
+                let is_known = matches!(found, KnownSecurity::Present(_));
                 let security = match found {
-                    KnownSecurity::Is(security) => security,
-                    KnownSecurity::Nothing | KnownSecurity::Gone => {
+                    KnownSecurity::Present(security) => security,
+                    KnownSecurity::Unread | KnownSecurity::Missing => {
                         match watching.read_security(name, is_feeds).await {
                             Some(security) => security,
                             // The poll will report it.

@@ -19,7 +19,7 @@ const FAILED_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a request waits for current settings, and the shorter time limit of the read that it waits for.
 const CONFIRM_MAX: Duration = Duration::from_secs(2);
-const LOOK_MAX: Duration = Duration::from_millis(1_900);
+const READ_MAX: Duration = Duration::from_millis(1_900);
 
 const AUDIT: &str = "audit";
 
@@ -33,7 +33,7 @@ pub(super) struct SettingsStore {
     /// The state of the store that this process's settings are of.
     found: RwLock<Option<SettingsState>>,
     /// Locked by the running read: when a failed read began, and its error.
-    looking: Mutex<Option<(Instant, Error)>>,
+    reading: Mutex<Option<(Instant, Error)>>,
     /// Limits the hashing of administrators' passwords to one at a time.
     hashing: Semaphore,
 }
@@ -78,8 +78,8 @@ pub enum ChangeError {
 
 impl SettingsStore {
     pub(super) fn new(layer: Layer, is_ignored: bool) -> SettingsStore {
-        let (found, looking, hashing) = (RwLock::default(), Mutex::default(), Semaphore::new(1));
-        SettingsStore { layer, is_ignored, found, looking, hashing }
+        let (found, reading, hashing) = (RwLock::default(), Mutex::default(), Semaphore::new(1));
+        SettingsStore { layer, is_ignored, found, reading, hashing }
     }
 
     fn found(&self) -> Option<SettingsState> {
@@ -94,8 +94,8 @@ impl SettingsStore {
 }
 
 impl Inner {
-    /// Reads the store and applies changes. `_looking` is the lock that keeps an older read from being applied last.
-    async fn read_store(&self, store: &SettingsStore, _looking: &mut Option<(Instant, Error)>) -> Result<()> {
+    /// Reads the store and applies changes. `_reading` is the lock that keeps an older read from being applied last.
+    async fn read_store(&self, store: &SettingsStore, _reading: &mut Option<(Instant, Error)>) -> Result<()> {
         let before = store.found();
         let (state, settings) = store.layer.stored_settings(before.as_ref()).await?;
         if let Some(settings) = settings.filter(|_| !store.is_ignored) {
@@ -107,8 +107,8 @@ impl Inner {
 
     /// Reads the store now.
     pub(super) async fn read_now(&self, store: &SettingsStore) -> Result<()> {
-        let mut looking = store.looking.lock().await;
-        self.read_store(store, &mut looking).await
+        let mut reading = store.reading.lock().await;
+        self.read_store(store, &mut reading).await
     }
 }
 
@@ -138,8 +138,8 @@ impl Configuration {
     pub(crate) async fn confirm_now(&self, admin: Option<&str>) -> Result<()> {
         match self.inner.store.as_ref().filter(|store| !store.is_ignored) {
             Some(store) if !admin.is_some_and(|name| self.is_fixed_admin(name)) => {
-                let looked = store.layer.clock().timeout(LOOK_MAX, self.inner.read_now(store)).await;
-                looked.unwrap_or_else(|_| Err(Error::timed_out()))
+                let outcome = store.layer.clock().timeout(READ_MAX, self.inner.read_now(store)).await;
+                outcome.unwrap_or_else(|_| Err(Error::timed_out()))
             }
             _ => Ok(()),
         }
@@ -175,21 +175,21 @@ impl Configuration {
     async fn confirm_in_line(&self, store: &SettingsStore) -> Result<()> {
         let clock = store.layer.clock();
         let came = clock.now();
-        let mut looking = store.looking.lock().await;
+        let mut reading = store.reading.lock().await;
         if store.is_known() {
             return Ok(());
         }
         // Callers from before a failed read began take its error, so that they do not time out one after the other.
-        if let Some((began, error)) = &*looking
+        if let Some((began, error)) = &*reading
             && came <= *began
         {
             return Err(error.clone());
         }
         let began = clock.now();
-        let looked = clock.timeout(LOOK_MAX, self.inner.read_store(store, &mut looking)).await;
-        let looked = looked.unwrap_or_else(|_| Err(Error::timed_out()));
-        *looking = looked.as_ref().err().map(|error| (began, error.clone()));
-        looked
+        let outcome = clock.timeout(READ_MAX, self.inner.read_store(store, &mut reading)).await;
+        let outcome = outcome.unwrap_or_else(|_| Err(Error::timed_out()));
+        *reading = outcome.as_ref().err().map(|error| (began, error.clone()));
+        outcome
     }
 
     /// Applies changes on a watch until the configuration is dropped, for a process without requests. Requests and
@@ -207,13 +207,13 @@ impl Configuration {
             let clock = layer.clock().clone();
             drop(layer);
             let Some(inner) = weak.upgrade() else { return };
-            let looked = match (changed, &inner.store) {
+            let outcome = match (changed, &inner.store) {
                 (Ok(true), Some(store)) => inner.read_now(store).await,
                 (Ok(_), _) => return,
                 (Err(error), _) => Err(error),
             };
             drop(inner);
-            if let Err(error) = looked {
+            if let Err(error) = outcome {
                 tracing::debug!(%error, "stored settings cannot be read");
                 clock.sleep(FAILED_PAUSE).await;
             }
@@ -224,8 +224,8 @@ impl Configuration {
     pub(crate) async fn confirm_at(&self, records: &RecordState) -> Result<()> {
         match self.inner.store.as_ref().filter(|store| !store.is_ignored) {
             Some(store) if !store.found().is_some_and(|found| found.is_as_of(records)) => {
-                let looked = store.layer.clock().timeout(LOOK_MAX, self.inner.read_now(store)).await;
-                looked.unwrap_or_else(|_| Err(Error::timed_out()))
+                let outcome = store.layer.clock().timeout(READ_MAX, self.inner.read_now(store)).await;
+                outcome.unwrap_or_else(|_| Err(Error::timed_out()))
             }
             _ => Ok(()),
         }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use crate::configuration::{JwtSettings, Settings};
 
 /// The interval of checks for a changed file.
-const LOOK_EACH: Duration = Duration::from_secs(3);
+const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(3);
 
 /// The most issuers; a token may be verified against each.
 const ISSUERS_MAX: usize = 16;
@@ -38,7 +38,7 @@ struct Issuer {
 pub(crate) struct KeySnapshot {
     generation: u64,
     settings: Option<Arc<Settings>>,
-    looked: Instant,
+    checked_at: Instant,
     issuers: Arc<Vec<Issuer>>,
 }
 
@@ -57,7 +57,7 @@ impl std::fmt::Debug for TokenKeys {
 
 impl TokenKeys {
     pub(crate) fn new(clock: &Clock) -> TokenKeys {
-        let none = KeySnapshot { generation: 0, settings: None, looked: clock.now(), issuers: Arc::default() };
+        let none = KeySnapshot { generation: 0, settings: None, checked_at: clock.now(), issuers: Arc::default() };
         TokenKeys { clock: clock.clone(), now: RwLock::new(Arc::new(none)), reading: tokio::sync::Mutex::default() }
     }
 
@@ -85,7 +85,7 @@ impl TokenKeys {
         let now = Arc::new(KeySnapshot {
             generation: last.generation + u64::from(is_changed),
             settings: Some(Arc::clone(settings)),
-            looked: self.clock.now(),
+            checked_at: self.clock.now(),
             issuers,
         });
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&now);
@@ -96,7 +96,7 @@ impl TokenKeys {
 impl KeySnapshot {
     fn is_of(&self, settings: &Arc<Settings>, clock: &Clock) -> bool {
         let same = self.settings.as_ref().is_some_and(|of| Arc::ptr_eq(of, settings));
-        same && (clock.since(self.looked) < LOOK_EACH
+        same && (clock.since(self.checked_at) < FILE_CHECK_INTERVAL
             || settings.auth.jwt.values().all(|issuer| issuer.jwks_file.is_none()))
     }
 
@@ -275,13 +275,13 @@ mod tests {
         assert!(is_changed && now.is_empty());
         let set = format!(r#"{{"keys":[{{"kty":"oct","k":"{KEY}","alg":"HS256"}},{{"kty":"oct"}}]}}"#);
         std::fs::write(&path, set).unwrap();
-        manual.advance(LOOK_EACH);
+        manual.advance(FILE_CHECK_INTERVAL);
         let (read, is_changed) = keys.now(&file).await;
         assert!(is_changed && read.generation() > now.generation());
         assert_eq!(read.verify(TOKEN, 1_300_819_379).unwrap_err().reason, "Token missing sub claim.");
         // An unreadable file leaves the earlier keys.
         std::fs::remove_file(&path).unwrap();
-        manual.advance(LOOK_EACH);
+        manual.advance(FILE_CHECK_INTERVAL);
         let (kept, is_changed) = keys.now(&file).await;
         assert!(!is_changed && !kept.is_empty());
     }

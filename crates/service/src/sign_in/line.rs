@@ -1,4 +1,4 @@
-//! The queue of password checks: by the recent attempts of an address, then in turns by address.
+//! The order of password checks: by the recent attempts of an address, then in turns by address.
 //!
 //! Turns by address alone do not help against a thousand addresses with one attempt per second each: a new client
 //! would wait for one check of each. So there are lanes. The first attempt of an address goes to the first lane. The

@@ -40,7 +40,7 @@ async fn a_look_that_is_late_refuses_nobody() {
     let mut anna = watch(&watching, "a");
     assert_eq!(judged(&mut anna).await, Ok(()));
     let mut known = watching.follow(&"db".into());
-    let is_known = |known: &KnownSecurity| matches!(known, KnownSecurity::Is(_));
+    let is_known = |known: &KnownSecurity| matches!(known, KnownSecurity::Present(_));
     soon(known.wait_for(is_known)).await.unwrap();
     // Blocks the polls, so that the result of the last one becomes old.
     let stopped = accounts.stop_polling().await;

@@ -14,15 +14,15 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// The interval of polls, from begin to begin. Feeds end within a second of the loss.
-const LOOK_EACH: Duration = Duration::from_millis(600);
+const POLL_INTERVAL: Duration = Duration::from_millis(600);
 
 const FAILED_PAUSE: Duration = Duration::from_millis(300);
 
 /// The time limit of a poll; a longer one counts as a failure of the storage.
-const LOOK_MAX: Duration = Duration::from_secs(4);
+const POLL_MAX: Duration = Duration::from_secs(4);
 
 /// The most databases that one transaction reads.
-const LOOKED_AT_ONCE: usize = 20;
+const DATABASES_PER_READ: usize = 20;
 
 /// The age at which a feed stops sending until its reader's existence is confirmed.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ pub(super) struct FollowedUsers {
 #[derive(Default)]
 struct UserFollowers {
     databases: HashMap<Arc<str>, DatabaseFollowers>,
-    is_looking: bool,
+    is_polling: bool,
 }
 
 #[derive(Default)]
@@ -72,8 +72,8 @@ impl FollowedUsers {
         let mut followed = self.followed();
         let of = followed.databases.entry(Arc::clone(database)).or_default();
         let receiver = of.users.entry(Arc::clone(name)).or_insert_with(|| watch::Sender::new(0)).subscribe();
-        if !followed.is_looking {
-            followed.is_looking = true;
+        if !followed.is_polling {
+            followed.is_polling = true;
             // The first follower reads its own state after this moment.
             self.confirmed.send_replace(Some(self.layer.clock().now()));
             tokio::spawn(poll(Arc::downgrade(self), self.layer.clock().clone()));
@@ -90,14 +90,14 @@ impl FollowedUsers {
         }
         followed.databases.retain(|_, of| !of.users.is_empty());
         if followed.databases.is_empty() {
-            followed.is_looking = false;
+            followed.is_polling = false;
             return None;
         }
         Some(followed.databases.iter().map(|(name, of)| (Arc::clone(name), of.place)).collect())
     }
 
     async fn poll_all(&self, asked: &[(Arc<str>, Option<UsersPlace>)]) -> Result<(), Error> {
-        for some in asked.chunks(LOOKED_AT_ONCE) {
+        for some in asked.chunks(DATABASES_PER_READ) {
             let found = self.layer.users_changed(some).await?;
             let mut followed = self.followed();
             for ((name, _), found) in some.iter().zip(found) {
@@ -127,7 +127,7 @@ async fn poll(weak: Weak<FollowedUsers>, clock: Clock) {
         let Some(users) = weak.upgrade() else { return };
         let Some(asked) = users.polled_databases() else { return };
         let began = clock.now();
-        match clock.timeout(LOOK_MAX, users.poll_all(&asked)).await {
+        match clock.timeout(POLL_MAX, users.poll_all(&asked)).await {
             Ok(Ok(())) => {
                 users.confirmed.send_replace(Some(began));
             }
@@ -141,6 +141,6 @@ async fn poll(weak: Weak<FollowedUsers>, clock: Clock) {
             Err(_) => tracing::debug!("polling followed users timed out"),
         }
         drop(users);
-        clock.sleep_until(began + LOOK_EACH).await;
+        clock.sleep_until(began + POLL_INTERVAL).await;
     }
 }
