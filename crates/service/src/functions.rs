@@ -153,7 +153,7 @@ impl SyncFunctionRule {
     }
 
     /// Returns an edit as the sync function sees it: without attachments, revisions and expiry, and without values
-    /// that the function cannot read. `_rev` is as in [`edited`].
+    /// that the function cannot read. `_rev` is as in [`edited_text`].
     fn routed_text(&self, edit: &Edit<'_>) -> String {
         text(Object::text(|document| {
             document.string("_id", &edit.id);

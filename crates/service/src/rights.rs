@@ -148,7 +148,7 @@ pub(crate) fn access(principal: &Principal, name: &str, security: &Security) -> 
     if principal.is_admin {
         Access::Admin
     } else if DatabaseKind::of(name) != DatabaseKind::Ordinary && !matches!(name, USERS | REPLICATOR) {
-        // Users of one database have rules of their own, outside of `_security`.
+        // Documents of other system databases need rules of their own, which do not exist yet.
         Access::Nobody
     } else {
         security.access(principal)

@@ -122,6 +122,8 @@ impl Selectors {
         self.matching.waiting() > 0
     }
 
+    /// Compiles a selector for a feed.
+    ///
     /// # Errors
     /// [`SelectorError`], all but [`SelectorError::Exhausted`].
     pub(crate) async fn compile(&self, origin: Origin, selector: Value<'static>) -> Result<Selecting> {

@@ -190,7 +190,7 @@ impl SignIn {
         is_admin: bool,
     ) -> Result<PasswordHash, SignInError> {
         let (told, made) = tokio::sync::oneshot::channel();
-        // No two hashes share a salt, so each is computed.
+        // A random key: two hashes of one password have different salts and must not share a result.
         let mut random = [0; SALT_BYTES];
         getrandom::fill(&mut random).map_err(|_| flatbed_layer::Error::NoRandomness)?;
         let key = digest_of("hash", &[&hex(&random)]);

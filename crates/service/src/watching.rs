@@ -545,7 +545,7 @@ impl RightsState {
                 continue;
             };
             // Read before the state, which is as of then or later.
-            let (is_known_now, mut is_looked_at) = (watching.accounts.is_confirmed(), false);
+            let (is_known_now, mut is_polled) = (watching.accounts.is_confirmed(), false);
             loop {
                 let found = known.borrow_and_update().clone();
                 let is_known = matches!(found, KnownSecurity::Present(_));
@@ -559,20 +559,20 @@ impl RightsState {
                         }
                     }
                 };
-                // The next database of this name counts, too: a feed ends with the database that it began with. The
-                // state known here may be older.
+                // The `_security` of a later database of this name counts, too: a feed ends by itself with its own
+                // database. The state known here may be older.
                 let judged = |before| {
                     let before = (before, *was_replicator);
                     needs.in_database_as(before, standing, &principal, name, &security)
                 };
                 match judged(*access) {
                     Ok(()) => break,
-                    Err(refused) if is_looked_at || !is_known => return Some(refused),
+                    Err(refused) if is_polled || !is_known => return Some(refused),
                     // A user with less access than before may have gained it again since.
                     Err(refused) if is_known_now && judged(Access::Nobody).is_err() => return Some(refused),
                     // A poll may be late, and its state may be older than the grant of the right.
                     Err(_) => match watching.poll_now().await {
-                        Ok(_) => is_looked_at = true,
+                        Ok(_) => is_polled = true,
                         Err(_) => clock.sleep(FAILED_PAUSE).await,
                     },
                 }

@@ -116,7 +116,6 @@ impl Configuration {
     /// Returns when the settings are as of less than a second ago: at once if a transaction of this process has found
     /// so, otherwise after a read of the store, which serves all callers. Precedes each judgement of rights. It takes
     /// at most two seconds.
-    ///
     #[boxed]
     pub async fn confirm(&self) -> Result<()> {
         match &self.inner.store {
