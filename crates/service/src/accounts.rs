@@ -346,7 +346,8 @@ impl Accounts {
         }
     }
 
-    /// True if a standing cannot be lost while this process runs: an administrator from the start-up configuration.
+    /// True if a standing cannot be lost while this process runs: that of the server itself, or of an administrator
+    /// from the start-up configuration.
     pub(crate) fn is_fixed(&self, standing: &Standing) -> bool {
         match standing.rests_on() {
             RestsOn::Server => true,
@@ -415,7 +416,7 @@ impl Accounts {
     }
 
     async fn entry(&self, name: &str, fresh: Fresh) -> Result<Arc<AccountEntry>> {
-        if let Some(entry) = self.kept_entry(name, fresh) {
+        if let Some(entry) = self.cached_entry(name, fresh) {
             return Ok(entry);
         }
         self.keep_confirmed();
@@ -428,11 +429,11 @@ impl Accounts {
             None => None,
         };
         // Another task may have read it meanwhile.
-        if let Some(entry) = self.kept_entry(name, fresh) {
+        if let Some(entry) = self.cached_entry(name, fresh) {
             return Ok(entry);
         }
         let before = self.cache().taken_out;
-        let entry = Arc::new(self.read(name).await?);
+        let entry = Arc::new(self.read_entry(name).await?);
         let mut cache = self.cache();
         if cache.taken_out == before {
             let entries = if entry.rev.is_some() { &mut cache.accounts } else { &mut cache.missing };
@@ -441,14 +442,14 @@ impl Accounts {
         Ok(entry)
     }
 
-    fn kept_entry(&self, name: &str, fresh: Fresh) -> Option<Arc<AccountEntry>> {
+    fn cached_entry(&self, name: &str, fresh: Fresh) -> Option<Arc<AccountEntry>> {
         let mut cache = self.cache();
         cache.asked = self.clock().now();
         let (_, began) = cache.state.as_ref()?;
         if self.is_fresh(*began, fresh) { cache.get(name) } else { None }
     }
 
-    async fn read(&self, name: &str) -> Result<AccountEntry> {
+    async fn read_entry(&self, name: &str) -> Result<AccountEntry> {
         let options = GetOptions { conflicts: true, born: true, ..GetOptions::default() };
         let id = id_of(name);
         let users = self.layer.reader(USERS);
@@ -500,7 +501,7 @@ impl Accounts {
                 self.cache().state = Some((Arc::new(state), began));
                 return Ok(());
             }
-            Some(before) => self.changed(before.users, state.users).await?,
+            Some(before) => self.changed_names(before.users, state.users).await?,
             None => None,
         };
         let mut cache = self.cache();
@@ -526,7 +527,7 @@ impl Accounts {
     }
 
     /// Returns the names whose documents have changed between two states; `None`: any of them may have.
-    async fn changed(&self, before: Option<UsersState>, now: Option<UsersState>) -> Result<Option<Vec<String>>> {
+    async fn changed_names(&self, before: Option<UsersState>, now: Option<UsersState>) -> Result<Option<Vec<String>>> {
         let (Some(before), Some(now)) = (before, now) else {
             return Ok((before == now).then(Vec::new));
         };

@@ -57,7 +57,7 @@ impl<T: Ord> LaneQueue<T> {
     /// of an address with several in the same lane. The address's other tickets move to its new lane.
     pub(super) fn push(&mut self, who: Network, ticket: T, now_ms: u64) -> Result<Option<T>, Full> {
         let at = self.count_attempt(who, now_ms);
-        self.move_into(at, who)?;
+        self.move_to_lane(at, who)?;
         let is_full = self.len() >= self.of_all_max;
         let lane = self.lanes.get(at).ok_or(Full)?;
         let of_one = lane.len_of(who);
@@ -74,7 +74,7 @@ impl<T: Ord> LaneQueue<T> {
         Ok(gave_way.or(pushed.map(|(_, ticket)| ticket)))
     }
 
-    fn move_into(&mut self, at: usize, who: Network) -> Result<(), Full> {
+    fn move_to_lane(&mut self, at: usize, who: Network) -> Result<(), Full> {
         let before = self.lanes.iter().position(|lane| lane.len_of(who) > 0);
         let Some(before) = before.filter(|before| *before != at) else { return Ok(()) };
         let tickets = self.lanes.get_mut(before).ok_or(Full)?.take(who);
