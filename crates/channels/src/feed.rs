@@ -144,15 +144,15 @@ impl FeedScope {
 /// The documents of a lost channel that the feed covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LostDocuments {
-    /// Documents that are known to have been in the channel at the loss. The client may not have the others, so they
-    /// get no row and a client that has a copy keeps it.
+    /// Documents that are known to have been in the channel while it was held. The client may not have the others, so
+    /// they get no row and a client that has a copy keeps it.
     Known,
     /// All documents that are or were in the channel.
     Any,
 }
 
 impl Lost {
-    /// Returns whether the document was in the channel during a period of it.
+    /// Returns whether the document was in the channel while the user held it.
     fn may_have(&self, state: &DocumentState) -> bool {
         if self.channel == ALL {
             return self.had.overlap(state.known_since(), None);
