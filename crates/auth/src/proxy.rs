@@ -20,7 +20,6 @@ pub const ROLES_HEADER: &str = "x-auth-couchdb-roles";
 /// The default header with the token.
 pub const TOKEN_HEADER: &str = "x-auth-couchdb-token";
 
-/// The longest name, in bytes.
 const NAME_BYTES_MAX: usize = 512;
 
 const ROLES_MAX: usize = 100;

@@ -17,10 +17,8 @@ pub const ADMIN_ROLES_MAX: usize = 100;
 
 const PASSWORD_MIN: usize = 3;
 
-/// The longest password, in bytes.
 const PASSWORD_BYTES_MAX: usize = 1_000;
 
-/// The longest email address, in bytes.
 const EMAIL_BYTES_MAX: usize = 254;
 
 /// The type of a principal.

@@ -408,7 +408,6 @@ impl Accounts {
         Ok(self.cache().state.as_ref().map(|(state, _)| state.secrets.clone()).unwrap_or_default())
     }
 
-    /// The last state, if it is fresh.
     fn state(&self, fresh: Fresh) -> Option<Arc<SignInState>> {
         let cache = self.cache();
         let (state, began) = cache.state.as_ref()?;
@@ -554,7 +553,6 @@ impl Accounts {
         }
     }
 
-    /// Starts the polling task, which runs while there are requests or followers.
     fn keep_confirmed(&self) {
         if self.is_polled.swap(true, Ordering::SeqCst) {
             return;

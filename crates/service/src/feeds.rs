@@ -340,7 +340,6 @@ struct FeedReader {
     limit: Option<u64>,
     /// The number of rows that may still pass.
     left: u64,
-    /// The rows that are being filtered.
     filtering: Option<JoinHandle<Result<FilteredRows>>>,
     /// The feed's position before those rows.
     before: Option<Place>,

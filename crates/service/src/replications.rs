@@ -110,7 +110,6 @@ impl NamedOwner {
         }
     }
 
-    /// True if this account owns the document.
     fn is(&self, name: Option<&str>, account: Option<&OwnerAccount>) -> bool {
         match self {
             NamedOwner::Account(of, None) => name == Some(of),
@@ -120,7 +119,6 @@ impl NamedOwner {
     }
 }
 
-/// The writer of documents of `_replicator`.
 #[derive(Clone)]
 pub(crate) struct ReplicationWriter {
     pub(crate) standing: Standing,
@@ -230,7 +228,6 @@ struct ReplicatorReader {
     account: Option<OwnerAccount>,
 }
 
-/// Returns the view of a reader who does not administer `_replicator`.
 pub(crate) fn seen_by(standing: &Standing) -> Arc<dyn Seen> {
     Arc::new(ReplicatorReader { name: standing.principal().name.clone(), account: OwnerAccount::of(standing) })
 }

@@ -22,7 +22,6 @@ use crate::replications;
 use crate::standing::{RestsOn, Standing};
 use crate::user_documents::{UserDocumentWriter, UserDocuments};
 
-/// The role that may read the server's metrics.
 const METRICS_ROLE: &str = "_metrics";
 
 /// The age at which a standing is renewed before a right is judged: a request's body may take minutes to arrive.
@@ -63,7 +62,6 @@ pub enum Needs {
 }
 
 impl Needs {
-    /// Checks the requirement against the server.
     pub(crate) fn in_server(self, principal: &Principal) -> Result<(), Refused> {
         match self {
             Needs::Metrics if principal.has_role(METRICS_ROLE) => Ok(()),
@@ -143,7 +141,6 @@ pub(crate) fn parsed(security: Option<&[u8]>) -> Security {
     security.and_then(|text| Security::parse_text(text).ok()).unwrap_or_default()
 }
 
-/// The access that a `_security` gives to a principal.
 pub(crate) fn access(principal: &Principal, name: &str, security: &Security) -> Access {
     if principal.is_admin {
         Access::Admin

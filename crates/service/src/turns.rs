@@ -93,7 +93,6 @@ impl<T> TurnQueue<T> {
         self.remove(id?)
     }
 
-    /// Removes a ticket, if it still waits.
     fn remove(&mut self, id: u64) -> Option<T> {
         let (Origin { address, database }, ticket) = self.waiting.remove(&id)?;
         self.by_address.cancel(address, &id);

@@ -59,7 +59,6 @@ impl UserDocuments {
         self.peer.map(|peer| client_number(peer.into()))
     }
 
-    /// Returns the view of a reader who does not administer `_users`.
     pub(crate) fn seen_by(&self, principal: &Principal) -> Arc<dyn Seen> {
         Arc::new(UsersReader { name: principal.name.clone(), configuration: self.configuration.clone() })
     }
@@ -71,7 +70,6 @@ impl UserDocuments {
         UserDocumentWriter { name: principal.name.clone(), is_server_admin, is_admin, of: self.clone() }
     }
 
-    /// Hashes a password, in the queue of password checks.
     async fn hash(&self, unhashed: UnhashedDocument<'_>, is_admin: bool) -> Result<Value<'static>> {
         let (password, salt) = unhashed.to_hash();
         let hash = self.sign_in.hash(password, salt, self.peer, is_admin).await.map_err(|error| match error {
@@ -83,7 +81,7 @@ impl UserDocuments {
 }
 
 impl UserDocuments {
-    /// Hashes a password of a database's user, in the same queue.
+    /// Hashes a password of a database's user, in the queue of password checks.
     pub(crate) async fn hash_of(&self, password: &str, is_admin: bool) -> std::result::Result<Vec<u8>, SignInError> {
         let mut random = [0; SALT_BYTES];
         getrandom::fill(&mut random).map_err(|_| flatbed_layer::Error::NoRandomness)?;

@@ -8,7 +8,6 @@ use crate::roles::{kept_roles, split_roles};
 
 const ROLES_MAX: usize = 100;
 
-/// The longest role, in bytes.
 const ROLE_BYTES_MAX: usize = 256;
 
 /// The longest name, in bytes, with its prefix.

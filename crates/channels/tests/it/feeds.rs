@@ -174,7 +174,6 @@ impl Names {
     }
 }
 
-/// True if both rows are of the same revision.
 fn is_of(row: &FeedRow, recorded: &Value<'_>) -> bool {
     let text = |member: &str| recorded.get(member).and_then(Value::as_str);
     text("id") == Some(&row.doc) && text("changes").unwrap_or_default() == row.rev

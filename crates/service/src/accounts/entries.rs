@@ -22,7 +22,6 @@ impl AccountEntry {
         AccountEntry { account: Ok(None), rev: None, born: None }
     }
 
-    /// The approximate size in memory, in bytes.
     fn bytes(&self, name: &str) -> usize {
         let account = self.account.as_ref().ok().and_then(Option::as_ref);
         let roles = account.map_or(0, |account| account.roles().iter().map(|role| role.len() + 24).sum());

@@ -378,7 +378,6 @@ pub(crate) fn defaults() -> impl Iterator<Item = (&'static str, &'static str, &'
     FACTS.iter().copied().chain(KEYS.iter().map(|key| (key.section, key.key, key.default)))
 }
 
-/// Replaces a secret.
 const HIDDEN: &str = "***";
 
 /// Returns a value as administrators see it. Like CouchDB, this shows the hashes of administrators' passwords.
@@ -536,7 +535,6 @@ fn levels(text: &str) -> Result<String, SettingError> {
     parts.filter(|_| text.len() <= 1_000).map(|parts| parts.join(",")).ok_or(wrong)
 }
 
-/// Parses the name of a header to lower case.
 fn header(text: &str) -> Result<String, SettingError> {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let fits = (1..=100).contains(&text.len()) && text.bytes().all(is_token);

@@ -98,7 +98,6 @@ impl Filters {
     }
 }
 
-/// A filter function. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Function {
     runner: Runner,

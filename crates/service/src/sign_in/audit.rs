@@ -47,7 +47,6 @@ flatbed_metrics::metrics! {
     }
 }
 
-/// The lines of refusals in the current second.
 #[derive(Debug)]
 struct RefusalWindow {
     since: Instant,
