@@ -1,4 +1,4 @@
-//! How commits are described.
+//! The rules of commit messages.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 /// Most characters of a subject.
 pub const SUBJECT_CHARACTERS_MAX: usize = 72;
 
-/// How many commits are looked at.
+/// The number of newest commits that are checked.
 const COMMITS: &str = "50";
 
 /// Commits that are older than this file keep what they have: those from here on are looked at.
@@ -25,7 +25,7 @@ pub fn subjects(root: &Path) -> Option<Vec<String>> {
     Some(subjects.lines().map(str::to_owned).collect())
 }
 
-/// What is wrong with a commit given as `hash subject`.
+/// Returns the broken rule of a commit given as `hash subject`.
 pub fn broken(commit: &str) -> Option<String> {
     let (hash, subject) = commit.split_once(' ').unwrap_or((commit, ""));
     let characters = subject.chars().count();

@@ -1,4 +1,4 @@
-//! Who may depend on whom: the table of crates in ARCHITECTURE.md against the manifests.
+//! Allowed dependencies between crates: the table of crates in ARCHITECTURE.md against the manifests.
 //!
 //! A crate's row names in its column `uses` the crates of the workspace that it depends on, all of them and no others, and
 //! a crate stands above those that it uses. Crates from outside are named where it matters who uses them: one that is named
@@ -18,7 +18,7 @@ pub struct Crate {
     pub name: String,
     /// Its `[dependencies]` and `[build-dependencies]`.
     pub uses: BTreeSet<String>,
-    /// Whether it takes part in the workspace's lints.
+    /// True if it takes part in the workspace's lints.
     pub is_linted: bool,
 }
 
@@ -50,7 +50,7 @@ pub fn of_workspace(root: &Path) -> io::Result<Vec<Crate>> {
     Ok(crates.collect())
 }
 
-/// What a manifest and the table say differently.
+/// Returns the differences between the manifests and the table.
 pub fn differences(crates: &[Crate], markdown: &str) -> Vec<String> {
     let rows: Vec<(&str, BTreeSet<&str>)> = under(markdown, "Crates")
         .iter()

@@ -1,4 +1,4 @@
-//! What `cargo deny` would say of dependencies without a network: `deny.toml` against Cargo.lock and `cargo tree`.
+//! The checks of `cargo deny` that need no network: `deny.toml` against Cargo.lock and `cargo tree`.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub fn list(toml: &str, section: &str, name: &str) -> Vec<String> {
     found
 }
 
-/// Whether a licence expression of a manifest (SPDX's, or with the slash of old) can be met by licences of `allowed`.
+/// Returns whether licences of `allowed` meet a licence expression of a manifest (SPDX's, or with the older slash).
 pub fn is_allowed(expression: &str, allowed: &[String]) -> bool {
     let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let mut words = spaced.split_whitespace().peekable();

@@ -12,7 +12,7 @@ use crate::tables::code_spans;
 /// Endings by which a span without a known first segment is a path.
 const ENDINGS: [&str; 8] = [".rs", ".proto", ".js", ".mjs", ".py", ".md", ".toml", "/"];
 
-/// What tools make: it need not be there.
+/// The directory that tools make: it need not be there.
 const MADE_BY_TOOLS: &str = "target";
 
 /// The paths in a document that name nothing, each as `line: path`.
@@ -32,7 +32,7 @@ pub fn missing(root: &Path, markdown: &str) -> Vec<String> {
             } else if ENDINGS.iter().any(|ending| span.ends_with(ending)) {
                 match before {
                     Some(before) => beside(before).iter().any(|place| there(&root.join(place).join(span))),
-                    // Whoever reads it must find it: Rust's files are named with a path. Others may be the reader's own.
+                    // The reader must find Rust's files, so they are named with a path. Others may be the reader's own.
                     None => !span.ends_with(".rs") && !whole,
                 }
             } else {
@@ -86,7 +86,7 @@ fn is_text_of_path(span: &str) -> bool {
     !span.starts_with('/') && !span.starts_with('.') && span.len() > 1 && span.chars().all(made_of)
 }
 
-/// Where a short name behind `before` may lie: beside it, in a directory above it as far as its crate, in the crate's
+/// The directories for a short name behind `before`: beside it, in a directory above it as far as its crate, in the crate's
 /// `src`.
 fn beside(before: &str) -> Vec<PathBuf> {
     let top = if before.starts_with("crates/") { 2 } else { 1 };
