@@ -33,3 +33,31 @@ pub fn with_ending(directory: &Path, ending: &str) -> io::Result<Vec<PathBuf>> {
     found.sort();
     Ok(found)
 }
+
+/// The part of the repository under which the findings in a file are counted: its crate by name, else its directory in the
+/// root; `.` for files in the root. `path` begins at the root.
+pub fn part(path: &Path) -> String {
+    let names: Vec<String> = path.iter().map(|name| name.to_string_lossy().into_owned()).collect();
+    match names.as_slice() {
+        [crates, name, _, ..] if crates == "crates" => name.clone(),
+        [directory, _, ..] => directory.clone(),
+        _ => ".".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_belong_to_a_crate_or_a_directory() {
+        for (path, expected) in [
+            ("crates/layer/src/read/get.rs", "layer"),
+            ("crates/layer/README.md", "layer"),
+            ("docs/functions.md", "docs"),
+            ("README.md", "."),
+        ] {
+            assert_eq!(part(Path::new(path)), expected, "{path}");
+        }
+    }
+}

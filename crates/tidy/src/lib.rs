@@ -9,5 +9,8 @@ pub mod crates;
 pub mod files;
 pub mod licences;
 pub mod paths;
+pub mod prose;
+pub mod ratchet;
+pub mod rust;
 pub mod sources;
 pub mod tables;

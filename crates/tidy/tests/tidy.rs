@@ -1,11 +1,13 @@
 //! The rules, applied to the repository.
+#![allow(clippy::unwrap_used, reason = "tests and their helpers")]
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use flatbed_tidy::files::{root, with_ending};
-use flatbed_tidy::{commits, crates, licences, paths, sources};
+use flatbed_tidy::files::{part, root, with_ending};
+use flatbed_tidy::{commits, crates, licences, paths, prose, ratchet, rust, sources};
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -15,8 +17,40 @@ fn assert_none(rule: &str, broken: &[String]) {
     assert!(broken.is_empty(), "{rule}:\n{}", broken.join("\n"));
 }
 
+/// Compares counted findings with `list`, a file in this crate's directory, or writes it if the environment has
+/// `TIDY=update`.
+fn assert_allowed(rule: &str, list: &str, found: &BTreeMap<String, usize>, details: &BTreeMap<String, Vec<String>>) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(list);
+    if std::env::var("TIDY").is_ok_and(|value| value == "update") {
+        fs::write(path, ratchet::list(found)).unwrap();
+        return;
+    }
+    let differences = ratchet::differences(&read(&path), found, details);
+    let rule = format!("{rule}; `TIDY=update cargo test -p flatbed-tidy` writes crates/tidy/{list}");
+    assert_none(&rule, &differences);
+}
+
+/// Compares findings with `list` as `assert_allowed` does; each counts as one.
+fn assert_allowed_each(rule: &str, list: &str, findings: &BTreeMap<String, Vec<String>>) {
+    let counts = findings.iter().map(|(name, findings)| (name.clone(), findings.len())).collect();
+    assert_allowed(rule, list, &counts, findings);
+}
+
+/// The pages of `docs/` and the documents in the root.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = with_ending(&root().join("docs"), ".md").unwrap();
+    pages.extend(["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"].map(|name| root().join(name)));
+    pages
+}
+
+/// The crates by name, with the paths of their READMEs.
+fn crate_readmes() -> BTreeMap<String, PathBuf> {
+    let crates = crates::of_workspace(&root()).unwrap().into_iter();
+    crates.map(|of| (of.name.clone(), root().join("crates").join(of.name).join("README.md"))).collect()
+}
+
 #[test]
-fn crates_depend_on_whom_the_table_says() {
+fn crates_depend_on_those_in_the_table() {
     let crates = crates::of_workspace(&root()).unwrap();
     assert!(crates.iter().any(|of| of.name == "tidy"), "no crates were found");
     let table = read(&root().join("ARCHITECTURE.md"));
@@ -34,9 +68,7 @@ fn crates_take_part_in_the_lints() {
 #[test]
 fn documents_name_what_is_there() {
     let mut missing = Vec::new();
-    let mut pages = with_ending(&root().join("docs"), ".md").unwrap();
-    pages.extend(["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"].map(|name| root().join(name)));
-    for page in pages {
+    for page in pages() {
         let found = paths::missing(&root(), &read(&page)).into_iter();
         missing.extend(found.map(|path| format!("{}:{path}", page.display())));
     }
@@ -46,6 +78,27 @@ fn documents_name_what_is_there() {
         missing.extend(links.map(|link| format!("{}:{link}", path.display())));
     }
     assert_none("no such file", &missing);
+}
+
+#[test]
+fn documents_and_comments_name_the_actor() {
+    let mut findings: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut add = |path: &Path, found: Vec<String>| {
+        let path = path.strip_prefix(root()).unwrap();
+        let found = found.into_iter().map(|what| format!("{}:{what}", path.display()));
+        findings.entry(part(path)).or_default().extend(found);
+    };
+    for path in with_ending(&root().join("crates"), ".rs").unwrap() {
+        let text = read(&path);
+        add(&path, prose::in_comments(&rust::parts(&text).comments));
+    }
+    let mut documents = pages();
+    documents.extend(with_ending(&root().join("design"), ".md").unwrap());
+    documents.extend(crate_readmes().into_values().filter(|path| path.exists()));
+    for path in documents {
+        add(&path, prose::in_markdown(&read(&path)));
+    }
+    assert_allowed_each("words that hide the actor", "prose.txt", &findings);
 }
 
 #[test]
