@@ -12,5 +12,6 @@ pub mod paths;
 pub mod prose;
 pub mod ratchet;
 pub mod rust;
+pub mod sizes;
 pub mod sources;
 pub mod tables;

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use flatbed_tidy::files::{part, root, with_ending};
+use flatbed_tidy::sizes::{
+    ARCHITECTURE_BYTES_MAX, CRATE_README_LINES_MAX, DESIGN_BYTES_MAX, README_LINES_MAX, above, allowance,
+};
 use flatbed_tidy::{commits, crates, licences, paths, prose, ratchet, rust, sources};
 
 fn read(path: &Path) -> String {
@@ -99,6 +102,41 @@ fn documents_and_comments_name_the_actor() {
         add(&path, prose::in_markdown(&read(&path)));
     }
     assert_allowed_each("words that hide the actor", "prose.txt", &findings);
+}
+
+#[test]
+fn documents_are_short() {
+    let design = with_ending(&root().join("design"), "").unwrap();
+    let design: usize = design.iter().map(|path| fs::read(path).unwrap().len()).sum();
+    let mut broken = vec![
+        above("design/", design, DESIGN_BYTES_MAX, "bytes"),
+        above("ARCHITECTURE.md", read(&root().join("ARCHITECTURE.md")).len(), ARCHITECTURE_BYTES_MAX, "bytes"),
+        above("README.md", read(&root().join("README.md")).lines().count(), README_LINES_MAX, "lines"),
+    ];
+    for (name, path) in crate_readmes().iter().filter(|(_, path)| path.exists()) {
+        let lines = read(path).lines().count();
+        broken.push(above(&format!("crates/{name}/README.md"), lines, CRATE_README_LINES_MAX, "lines"));
+    }
+    assert_none("sizes", &broken.into_iter().flatten().collect::<Vec<_>>());
+}
+
+#[test]
+fn crates_have_a_readme() {
+    let without = crate_readmes().into_iter().filter(|(_, path)| !path.exists());
+    let without = without.map(|(name, path)| (name, vec![format!("{} is missing", path.display())])).collect();
+    assert_allowed_each("crates without a README", "readmes.txt", &without);
+}
+
+#[test]
+fn crates_are_small() {
+    let mut lines: BTreeMap<String, usize> = BTreeMap::new();
+    for path in with_ending(&root().join("crates"), ".rs").unwrap() {
+        let name = part(path.strip_prefix(root()).unwrap());
+        *lines.entry(name).or_default() += read(&path).lines().count();
+    }
+    let details = lines.iter().map(|(name, lines)| (name.clone(), vec![format!("{lines} lines")])).collect();
+    let allowances = lines.iter().map(|(name, lines)| (name.clone(), allowance(*lines))).collect();
+    assert_allowed("lines of a crate, in steps of 1,000", "lines.txt", &allowances, &details);
 }
 
 #[test]
