@@ -4,6 +4,7 @@
 //! here is part of the program.
 #![forbid(unsafe_code)]
 
+pub mod circles;
 pub mod commits;
 pub mod crates;
 pub mod files;

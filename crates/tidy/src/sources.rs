@@ -32,16 +32,21 @@ pub fn broken(text: &str) -> Vec<String> {
     broken
 }
 
-/// Returns what makes a test depend on how fast the machine is, each as `line: what`. `path` says which part of a file is test
-/// code: all of it below `tests` and in files called `tests.rs` or `*_tests.rs`, otherwise what stands behind `#[cfg(test)]`.
-/// Tests wait with `flatbed_testkit`, the only crate whose sources may sleep.
-pub fn waits_by_time(path: &Path, text: &str) -> Vec<String> {
+/// Returns whether a file has code of tests alone by its path: below `tests`, or with the name `tests.rs` or `*_tests.rs`.
+pub fn is_test(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    path.components().any(|part| part.as_os_str() == "tests") || name == "tests.rs" || name.ends_with("_tests.rs")
+}
+
+/// Returns what makes a test depend on how fast the machine is, each as `line: what`. A file that is a test by its path
+/// ([`is_test`]) is read whole, others from `#[cfg(test)]` on. Tests wait with `flatbed_testkit`, the only crate whose
+/// sources may sleep.
+pub fn waits_by_time(path: &Path, text: &str) -> Vec<String> {
     let is_below = |directory: &str| path.components().any(|part| part.as_os_str() == directory);
     if is_below("testkit") || is_below("examples") || is_below("bench") {
         return Vec::new();
     }
-    let mut is_test = is_below("tests") || name == "tests.rs" || name.ends_with("_tests.rs");
+    let mut is_test = is_test(path);
     let mut broken = Vec::new();
     for (number, line) in text.lines().enumerate() {
         is_test |= line.trim_start().starts_with(concat!("#[cfg", "(test)]"));

@@ -10,7 +10,7 @@ use flatbed_tidy::files::{part, root, with_ending};
 use flatbed_tidy::sizes::{
     ARCHITECTURE_BYTES_MAX, CRATE_README_LINES_MAX, DESIGN_BYTES_MAX, README_LINES_MAX, above, allowance,
 };
-use flatbed_tidy::{commits, crates, licences, paths, prose, ratchet, rust, sources};
+use flatbed_tidy::{circles, commits, crates, licences, paths, prose, ratchet, rust, sources};
 
 fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -137,6 +137,24 @@ fn crates_are_small() {
     let details = lines.iter().map(|(name, lines)| (name.clone(), vec![format!("{lines} lines")])).collect();
     let allowances = lines.iter().map(|(name, lines)| (name.clone(), allowance(*lines))).collect();
     assert_allowed("lines of a crate, in steps of 1,000", "lines.txt", &allowances, &details);
+}
+
+#[test]
+fn modules_do_not_use_each_other_in_circles() {
+    let mut modules = 0;
+    let mut largest = BTreeMap::new();
+    for of in crates::of_workspace(&root()).unwrap() {
+        let sources = root().join("crates").join(&of.name).join("src");
+        let mut files = BTreeMap::new();
+        for path in with_ending(&sources, ".rs").unwrap() {
+            files.insert(path.strip_prefix(&sources).unwrap().to_string_lossy().into_owned(), read(&path));
+        }
+        let uses = circles::uses(&files);
+        modules += uses.len();
+        largest.insert(of.name, circles::largest(&uses));
+    }
+    assert!(modules > 100, "no modules were found");
+    assert_allowed_each("modules in the largest circle of a crate", "circles.txt", &largest);
 }
 
 #[test]
