@@ -1,7 +1,7 @@
 //! The watches of a database: one on each bucket's `last_seq`.
 //!
-//! A watch fires when the value differs from the one that it was set with. So those that were set with what is still there
-//! stay: of a database with 64 shards, of which one process writes, one watch is set anew after each change and 63 are not.
+//! A watch fires when the value differs from the one that it was set with, so a watch whose value is unchanged stays
+//! set: for a database with 64 shards written by one process, each change sets one watch again and leaves 63.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -11,7 +11,7 @@ use foundationdb::FdbResult;
 use crate::store::keys::BucketKeys;
 use crate::store::transaction::Transaction;
 
-/// What a bucket's `last_seq` is: nothing, or a stamp.
+/// The value of a bucket's `last_seq`: absent, or a stamp.
 pub(super) type LastSeq = Option<Vec<u8>>;
 
 struct Watch {
@@ -19,26 +19,26 @@ struct Watch {
     fired: Pin<Box<dyn Future<Output = FdbResult<()>> + Send + Sync>>,
 }
 
-/// The watches that have been set and have not fired, by the buckets' numbers.
+/// The watches that are set and have not fired, by bucket number.
 #[derive(Default)]
 pub(super) struct Armed {
     watches: Vec<Option<Watch>>,
 }
 
-/// Watches of a transaction that has not been committed.
+/// Watches set in a transaction that is not committed yet.
 pub(super) struct Arming {
     watches: Vec<Option<Watch>>,
 }
 
 impl Arming {
-    /// How many there are.
+    /// Returns the number of watches.
     pub(super) fn len(&self) -> usize {
         self.watches.iter().flatten().count()
     }
 }
 
 impl Armed {
-    /// Sets those that are missing, or were set with something else than what a transaction has found.
+    /// Sets each watch that is missing or was set with another value than the one that the transaction read.
     pub(super) fn set_missing(&self, trx: &Transaction, buckets: &[BucketKeys], found: &[LastSeq]) -> Arming {
         let watch = |(number, (bucket, found)): (usize, (&BucketKeys, &LastSeq))| {
             let set = self.watches.get(number).and_then(Option::as_ref);
@@ -50,7 +50,7 @@ impl Armed {
         Arming { watches: buckets.iter().zip(found).enumerate().map(watch).collect() }
     }
 
-    /// The transaction that set them has been committed.
+    /// Adds the watches of a committed transaction.
     pub(super) fn enter(&mut self, arming: Arming) {
         self.watches.resize_with(arming.watches.len(), || None);
         for (place, watch) in self.watches.iter_mut().zip(arming.watches) {
@@ -60,12 +60,13 @@ impl Armed {
         }
     }
 
-    /// Takes all of them back.
+    /// Drops all watches.
     pub(super) fn clear(&mut self) {
         self.watches.clear();
     }
 
-    /// Waits until one fires, or fails; for ever where none is set. The others stay, also if this is dropped.
+    /// Waits until a watch fires or fails, for ever if none is set. The other watches stay set, also if the future is
+    /// dropped.
     pub(super) async fn fired(&mut self) -> FdbResult<()> {
         std::future::poll_fn(|cx| {
             for place in &mut self.watches {

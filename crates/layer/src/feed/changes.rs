@@ -21,14 +21,13 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::transaction::{Attempt, Operation, Transaction, bounded};
 
-/// Transactions that one page of a feed of very many channels is read by, at most.
+/// The largest number of transactions that read one page of a feed of very many channels.
 const PARTS_MAX: usize = 16;
 
-/// For how long others follow once there is something to show.
+/// Time limit after which no further transaction follows, if the page has a row.
 const PARTS_TIME: Duration = Duration::from_secs(if cfg!(test) { 600 } else { 5 });
 
-/// Whether another transaction may follow so many, which have taken so long: where nothing has come of them yet there would be nothing to
-/// show.
+/// Returns whether another transaction may follow. A page without rows has no time limit, since it would show nothing.
 fn has_time(parts: usize, has_come: bool, taken: Duration) -> bool {
     parts < PARTS_MAX && (!has_come || taken < PARTS_TIME)
 }
@@ -36,20 +35,20 @@ fn has_time(parts: usize, has_come: bool, taken: Duration) -> bool {
 /// Why a wait ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
-    /// Read on: there may be something.
+    /// There may be changes: read on.
     MayHaveChanged,
     /// The server is stopping.
     Shutdown,
 }
 
-/// What following gave.
+/// The outcome of [`Changes::follow`].
 #[derive(Debug)]
 pub enum Followed {
-    /// What came next, in order, at least one row, as all followers of the database share it: with what this feed's rows
-    /// carry, and perhaps with what those of others do ([`Changes::shown`] takes that out). Rows of documents that have left
-    /// this feed are its own.
+    /// The next rows in order, at least one, as all followers of the database share them. They carry what this feed
+    /// asked for and possibly more for other followers, which [`Changes::shown`] removes. Rows of documents that left
+    /// this feed are not shared.
     Rows(Vec<Arc<TailRow>>),
-    /// There is something that is not shared: it comes with [`Changes::next_page`].
+    /// There are changes that are not shared: [`Changes::next_page`] reads them.
     ReadOn,
     /// The server is stopping.
     Shutdown,
@@ -60,14 +59,14 @@ pub struct Changes {
     database: Reader,
     query: ChangesQuery,
     source: AnySource,
-    /// Read up to here; `None` at first.
+    /// The position up to which the feed has read; `None` at first.
     cursor: Option<Place>,
     limit: u64,
     following: Option<Following>,
     instance: Option<Arc<Instance>>,
-    /// Counts it among those that follow a selector index, once it does.
+    /// Counts this feed among the followers of a selector index, once it follows.
     selects: Option<Held>,
-    /// Whether it is asked as of when it has come to the end.
+    /// Whether the feed reports its read version at its end.
     asks_version: bool,
     ended_as_of: Option<i64>,
 }
@@ -78,7 +77,7 @@ impl Changes {
         Changes::from_source(database, query, source)
     }
 
-    /// A feed of rows from a source, whatever the scope says.
+    /// Creates a feed of rows from a source, regardless of the query's scope.
     pub(super) fn from_source(database: Reader, query: ChangesQuery, source: AnySource) -> Self {
         let limit = query.limit.unwrap_or(u64::MAX);
         let (following, instance, selects, ended_as_of) = Default::default();
@@ -86,18 +85,18 @@ impl Changes {
         Changes { database, query, source, cursor, limit, following, instance, selects, asks_version, ended_as_of }
     }
 
-    /// The same, which says in [`Changes::ended_as_of`] how fresh it is.
+    /// Makes the feed report the read version of its end in [`Changes::ended_as_of`].
     pub(crate) fn asking_version(self) -> Changes {
         Changes { asks_version: true, ..self }
     }
 
-    /// A read version as of which the feed has given all that there was, if what it gave last is the end.
+    /// Returns a read version as of which the feed was complete, if the last rows ended it.
     pub(crate) fn ended_as_of(&self) -> Option<i64> {
         self.ended_as_of
     }
 
-    /// What is there after the cursor, one bounded page of it: of one read version, but where its reader has very many channels, which are
-    /// read by several transactions.
+    /// Reads the next bounded page behind the cursor. A page is of one read version, except for a reader with very many
+    /// channels, which several transactions read.
     #[boxed]
     pub async fn next_page(&mut self) -> Result<ChangesPage> {
         if self.cursor.is_none()
@@ -118,7 +117,7 @@ impl Changes {
             let before = page.rows.len();
             let more = match self.read_part(Some(page.last_seq), limit.saturating_sub(before as u64), before).await {
                 Ok((_, more, _)) => more,
-                // What has come is told: whoever asks for the next page hears of it.
+                // The rows read so far are returned; the next page reports the error.
                 Err(_) if before > 0 => break,
                 Err(error) => return Err(error),
             };
@@ -129,14 +128,14 @@ impl Changes {
         if extras != self.query.extras {
             page.rows.iter_mut().for_each(|row| self.query.extras.leave_in(row));
         }
-        // Not before: whoever drops this has nothing of it.
+        // Only now, so that a dropped future consumes nothing.
         self.limit = limit.saturating_sub(page.rows.len() as u64);
         self.cursor = Some(page.last_seq);
         self.instance = Some(instance);
         Ok(page)
     }
 
-    /// A page behind this place, or what comes behind the first so many rows of one, in a transaction.
+    /// Reads a page behind a place, or the part behind its first `rows`, in one transaction.
     pub(in crate::feed) async fn read_part(
         &mut self,
         cursor: Option<Place>,
@@ -148,23 +147,23 @@ impl Changes {
         let (since, descending) = (query.since, query.descending);
         let page = Page { inner: &database.inner, since, descending, extras, cursor, limit, before };
         let mut read = Read { name: &database.name, source, page, asks_version: self.asks_version };
-        // Boxed: a follower that waits would keep room for the read's state, which is large.
+        // Boxed: the read's state is large, and a waiting follower would keep its memory.
         Box::pin(database.read_judged(&mut read)).await
     }
 
-    /// By what the rows were judged that [`Changes::next_page`] or [`Changes::follow`] gave last; `None`: by nothing that its reader could
-    /// lose.
+    /// Returns the rights that judged the rows of the last [`Changes::next_page`] or [`Changes::follow`]; `None` if
+    /// they depend on no right that the reader could lose.
     pub fn judged_by(&self) -> Option<Arc<HeldAt>> {
         self.source.judged_by()
     }
 
-    /// What rows carry, for who reads the feed and for its source.
+    /// Returns the extras that the feed and its source need in rows.
     fn carried(&self) -> Extras {
         self.query.extras.and(self.source.needs())
     }
 
-    /// A feed that begins near the end is answered from what followers share, once that is complete as of a read version
-    /// that is taken now. `None`: nobody follows, or the feed begins further back.
+    /// Answers a feed that begins near the end from the shared rows, once these are complete as of a read version that
+    /// is taken now. `None` if there are no followers or the feed begins further back.
     async fn first_shared_page(&mut self) -> Option<ChangesPage> {
         if self.query.descending || self.limit == 0 || self.query.since == Since::Beginning {
             return None;
@@ -198,8 +197,8 @@ impl Changes {
         Some(ChangesPage { rows, at_end, last_seq: self.cursor? })
     }
 
-    /// Waits for what comes after the cursor, on what all followers of the database share, and takes it. It may be dropped
-    /// and called again at any time.
+    /// Waits for changes behind the cursor on the hub that all followers of the database share, and takes them. Safe to
+    /// drop and call again at any time.
     #[boxed]
     pub async fn follow(&mut self) -> Followed {
         let mut closing = self.database.inner.closing.subscribe();
@@ -216,7 +215,7 @@ impl Changes {
         }
     }
 
-    /// As [`Changes::follow`]; `None`: there are no rows, but the feed stands further on.
+    /// As [`Changes::follow`]; `None` if the feed has advanced without rows.
     pub(crate) async fn follow_place(&mut self) -> Option<Followed> {
         let mut closing = self.database.inner.closing.subscribe();
         loop {
@@ -234,7 +233,7 @@ impl Changes {
         }
     }
 
-    /// Waits as [`Changes::follow`] does until there is something after the cursor, and takes nothing.
+    /// Waits as [`Changes::follow`] does until there is a change behind the cursor, without taking it.
     #[boxed]
     pub async fn wait(&mut self) -> Wait {
         let mut closing = self.database.inner.closing.subscribe();
@@ -259,9 +258,8 @@ impl Changes {
         }
     }
 
-    /// What is shared behind the cursor; `None`: it is being read for the first time.
+    /// Returns the shared changes behind the cursor; `None` while the hub reads for the first time.
     fn look(&mut self) -> Option<Taken> {
-        // Nothing was read yet.
         let (Some(instance), Some(cursor)) = (&self.instance, self.cursor) else { return Some(Taken::ReadBySeq) };
         let following = match self.following.take() {
             Some(following) if following.is_at(instance) => following,
@@ -270,7 +268,7 @@ impl Changes {
         if self.selects.is_none() && self.source.is_of_index() {
             self.selects = Some(self.database.inner.metrics.selector_index_followers.hold());
         }
-        // Of a feed that is not read from what is shared, all is read up to where nothing more was there.
+        // A feed of channels has read everything up to its last judged end.
         let cursor = self.source.judged(instance.channels()).flatten().unwrap_or(cursor.seq());
         let taken = self.following.insert(following).take(cursor, self.source.interest());
         if let Some(Taken::Ended) = taken {
@@ -303,7 +301,7 @@ impl Changes {
         step
     }
 
-    /// Takes what the feed's reader sees of a part; where that cannot be said of it, a page is read.
+    /// Takes the rows of a part that the reader sees; a part that memory cannot judge is read as a page.
     fn take_judged(&mut self, part: Part) -> Step {
         let (was_new, was_empty) = (self.is_new(&part), part.rows.is_empty());
         let extras = self.query.extras;
@@ -322,7 +320,7 @@ impl Changes {
                 Live::Row(removed) if removed.is_empty() => rows.push(row),
                 Live::Row(removed) => rows.push(Arc::new(row.removed_from(removed))),
                 Live::Left(removed) => rows.push(Arc::new(row.left(removed))),
-                // It comes with the next page.
+                // The next page has it.
                 Live::Unknown if rows.is_empty() => return Step::ReadOn,
                 Live::Unknown => return Step::Rows(rows, false),
             }
@@ -345,13 +343,13 @@ impl Changes {
         }
     }
 
-    /// Whether a part without rows may be something for a feed that is not read from what is shared.
+    /// Returns whether a part without rows may matter to a feed that is not read from shared rows.
     fn may_have_changed(&self, part: &Part) -> bool {
         let AnySource::Channels(source) = &self.source else { return false };
         self.is_new(part) && (!source.is_as_it_was(&part.principals) || source.may_miss(&part.untold))
     }
 
-    /// Whether there may be something new for a feed that is not read from what is shared.
+    /// Returns whether a part may matter to a feed that is not read from shared rows.
     fn is_new(&self, part: &Part) -> bool {
         self.source.judged(part.channels).is_some_and(|until| part.last_seq > until)
     }
@@ -368,7 +366,7 @@ impl Changes {
                 Some(Seen::Other) => None,
                 Some(Seen::Changed) if self.query.extras.are_in(&row) => Some(row),
                 Some(Seen::Lost) => Some(Arc::new(row.lost())),
-                // It comes with the next page.
+                // The next page has it.
                 None | Some(Seen::Changed | Seen::Unknown) if rows.is_empty() => return Step::ReadOn,
                 None | Some(Seen::Changed | Seen::Unknown) => return Step::Rows(rows, false),
             };
@@ -390,8 +388,9 @@ impl Changes {
         }
     }
 
-    /// How many rows lie after the cursor: exact up to 500 (0 means none), beyond it an estimate that is never less. Of a feed of channels it
-    /// is an estimate, too, where 16 transactions find nothing but what it leaves out, or it takes too long to count them.
+    /// Counts the rows behind the cursor: exact up to 500 (0 means none), beyond that an estimate that is never too
+    /// low. For a feed of channels the result is an estimate as well if 16 transactions see only omitted rows, or time
+    /// runs out.
     #[boxed]
     pub async fn pending(&mut self) -> Result<u64> {
         let Some(cursor) = self.cursor else { return Ok(0) };
@@ -406,7 +405,7 @@ impl Changes {
             match Box::pin(self.database.read_judged(&mut pending)).await {
                 Ok(Some(pending)) => return Ok(pending),
                 Ok(None) => {}
-                // That there is something was counted.
+                // At least one row was counted.
                 Err(error) => match behind.counting.as_ref().and_then(Counting::known) {
                     Some(known) if matches!(error, Error::Storage(_)) => return Ok(known),
                     _ => return Err(error),
@@ -415,33 +414,33 @@ impl Changes {
         }
     }
 
-    /// Goes back to a row of what came last: what stood behind it has not been taken.
+    /// Moves back to a row of the last result; the rows behind it count as not taken.
     pub fn stand_at(&mut self, place: impl Into<Place>) {
         self.cursor = Some(place.into());
     }
 
-    /// A shared row as this feed shows it.
+    /// Returns a shared row with what this feed asked for.
     pub fn shown(&self, row: &TailRow) -> ChangeRow {
         self.query.extras.of(row)
     }
 
-    /// Where the feed stands; `None` before the first page.
+    /// Returns the position of the feed; `None` before the first page.
     pub fn last_seq(&self) -> Option<Place> {
         self.cursor
     }
 }
 
-/// What a feed took from what is shared.
+/// The outcome of taking shared changes.
 enum Step {
-    /// Rows; whether that was all.
+    /// Rows, and whether they were all.
     Rows(Vec<Arc<TailRow>>, bool),
-    /// The filter passed nothing of what was there.
+    /// Changes that the filter dropped.
     Filtered,
-    /// There was nothing.
+    /// No changes.
     Nothing,
-    /// Nothing is shared yet.
+    /// The hub has not read yet.
     NotRead,
-    /// What is needed is not shared.
+    /// The changes are not shared.
     ReadOn,
 }
 

@@ -1,9 +1,9 @@
 //! One FoundationDB watch a database and one reader of its newest changes, for all its followers in this process.
 //!
-//! A firing is a hint, its absence no proof. The order makes up for it: the hub sets the watch in the transaction that has
-//! read by-seq to its end, so that a commit after its read version fires the watch, or is seen when the hub looks again.
-//! What the hub reads it keeps for a while ([`Tail`]); a follower takes what lies behind its own place, and reads by-seq
-//! itself where the hub has no longer, or not, what it needs. Both read the same rows in the same order.
+//! A watch that fires is a hint, and one that does not is no proof. So the hub sets the watch in the transaction that
+//! has read by-seq to its end: a later commit either fires the watch or is seen at the next look. The hub keeps what it
+//! reads for a while ([`Tail`]). A follower takes the rows behind its place, and reads by-seq itself if the hub does
+//! not have them. Both ways give the same rows in the same order.
 
 mod reader;
 mod routes;
@@ -33,24 +33,24 @@ use crate::store::transaction::{Transaction, bounded};
 
 pub(in crate::feed) use table::Interest;
 
-/// Without a firing the hub looks at `last_seq` this often: nothing else reads while a database is idle.
+/// Interval at which the hub reads `last_seq` of an idle database without a firing.
 pub(crate) const SAFETY_REREAD: Duration = Duration::from_secs(45);
 
-/// After an error of the storage.
+/// Pause after an error of the storage.
 pub(super) const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// A hub that has seen to be without followers ends after this long: one that only connects again finds it still there.
+/// How long a hub without followers stays, so that a follower that reconnects finds it.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Between two reads the hub gives each follower that it has woken this much time to take rows, but not more than [`PACE_MAX`] in
-/// all: what is committed meanwhile comes together.
+/// Pause between two reads for each woken follower, but at most [`PACE_MAX`] in all: followers take their rows, and
+/// commits that happen meanwhile are read together.
 const PACE_OF_FOLLOWER: Duration = Duration::from_micros(10);
 const PACE_MAX: Duration = Duration::from_millis(100);
 
-/// A follower that reads by-seq itself has no place in the tail.
+/// Stands for a follower that reads by-seq itself and has no place in the tail.
 const NO_PLACE: u64 = u64::MAX;
 
-/// Where followers of an instance wait. Its task runs while there are any, and a little longer.
+/// The place where followers of an instance wait. Its task runs while there are followers, and a little longer.
 #[derive(Debug)]
 pub(crate) struct Hub {
     name: String,
@@ -58,7 +58,7 @@ pub(crate) struct Hub {
     incarnation: u64,
     pub(crate) buckets: Buckets,
     state: Mutex<State>,
-    /// Counts what followers are woken for that are woken for each change.
+    /// Wakes the followers that are woken for each change.
     rounds: watch::Sender<u64>,
     /// The read version as of which the tail is complete.
     versions: watch::Sender<i64>,
@@ -70,32 +70,32 @@ pub(crate) struct Hub {
 #[derive(Debug, Default)]
 struct State {
     is_running: bool,
-    /// `None` until it is read for the first time.
+    /// `None` until the first read.
     tail: Option<Tail>,
-    /// Where each follower stands: the commit version of its sequence.
+    /// The commit version of each follower's sequence.
     followers: HashMap<u64, Arc<AtomicU64>>,
     came: u64,
-    /// Those of them that are woken for what lies in their channels alone.
+    /// The followers that are woken only for changes of their channels.
     table: Table,
 }
 
-/// How followers that have come to the end of a feed once do.
+/// Statistics of followers that have reached the end of a feed once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Followers {
-    /// How many there are.
+    /// Number of followers.
     pub followers: usize,
-    /// Of these, those that read by-seq themselves again.
+    /// Number of those that are reading by-seq themselves again.
     pub behind: usize,
-    /// For how long the oldest change has been waiting that one of the others has not taken.
+    /// Age of the oldest change that one of the other followers has not taken.
     pub lag: Duration,
-    /// Of all of them, those that are woken for what lies in their channels alone.
+    /// Number of followers that are woken only for changes of their channels.
     pub by_channels: usize,
-    /// With how many channels, users and roles these stand in the tables of hubs, each once for each follower.
+    /// Number of their channels, users and roles in the tables of hubs, counted once for each follower.
     pub held: usize,
 }
 
 impl Followers {
-    /// Those of another database, too.
+    /// Adds the statistics of another database.
     pub(crate) fn add(&mut self, other: Followers) {
         self.followers += other.followers;
         self.behind += other.behind;
@@ -121,23 +121,23 @@ impl Hub {
         }
     }
 
-    /// Whether it is that of an instance.
+    /// Returns whether the hub belongs to an instance.
     pub(crate) fn is_of(&self, namespace: u64, incarnation: u64) -> bool {
         (self.namespace, self.incarnation) == (namespace, incarnation)
     }
 
-    /// Lets the task read now.
+    /// Makes the task read now.
     pub(crate) fn look(&self) {
         self.look.notify_one();
     }
 
-    /// Whether the newest sequence, as all buckets' `last_seq` say, is nothing new.
+    /// Returns whether the hub has read up to the newest sequence of all buckets.
     pub(crate) fn is_drained_to(&self, newest: Seq) -> bool {
         let state = self.lock();
         state.tail.as_ref().is_some_and(|tail| tail.drained().stamp() == newest.stamp())
     }
 
-    /// Asks for the newest sequence.
+    /// Requests the newest sequence.
     pub(crate) fn begin_last_seq(&self, trx: &Transaction) -> impl Future<Output = Result<Seq>> + Send + use<> {
         self.buckets.begin_last_seq(trx, self.incarnation)
     }
@@ -169,8 +169,8 @@ impl Hub {
         self.rounds.send_modify(|round| *round += 1);
     }
 
-    /// The task ends, unless followers have come that it is to end without; whether it does. Followers find no tail any
-    /// more, and come again: who comes afterwards starts another task, so all that is left of this one goes at once.
+    /// Ends the task, unless `only_if_deserted` is set and there are followers; returns whether it ended. Followers
+    /// lose the tail and subscribe again. A later follower starts another task, so this one's state is dropped at once.
     fn end(&self, inner: Option<&Inner>, only_if_deserted: bool) -> bool {
         let mut state = self.lock();
         if only_if_deserted && !state.followers.is_empty() {
@@ -197,25 +197,25 @@ pub(crate) struct Following {
     number: u64,
     place: Arc<AtomicU64>,
     rounds: watch::Receiver<u64>,
-    /// By what it stands in the hub's table, if it did when it looked last: then it waits there and not for rounds.
+    /// The rights under which it is in the hub's table, if any: it waits there and not for rounds.
     stands_by: Option<Arc<HeldAt>>,
     wake: Option<Arc<Notify>>,
     wants_documents: bool,
     wants_conflicts: bool,
 }
 
-/// What the hub has for a follower.
+/// The hub's answer to a follower.
 pub(crate) enum Taken {
-    /// Changes behind its place; perhaps none, but a place further on.
+    /// Changes behind its place; possibly no rows, only a later place.
     Part(Part),
-    /// What it needs is not here, or no longer here.
+    /// The hub does not have the changes.
     ReadBySeq,
     /// The task has ended.
     Ended,
 }
 
 impl Following {
-    /// Takes a place, and starts the hub's task if it does not run.
+    /// Adds a follower, and starts the hub's task if it is not running.
     pub(crate) fn new(inner: &Arc<Inner>, instance: &Instance, extras: Extras) -> Following {
         let hub = instance.hub.clone();
         let place = Arc::new(AtomicU64::new(NO_PLACE));
@@ -236,24 +236,24 @@ impl Following {
         Following { hub, number, place, rounds, stands_by: None, wake: None, wants_documents, wants_conflicts }
     }
 
-    /// Takes a place where the task runs already and has read.
+    /// Adds a follower if the task is running and has read.
     pub(crate) fn at_running(inner: &Arc<Inner>, instance: &Instance, extras: Extras) -> Option<Following> {
         let has_tail = instance.hub.lock().tail.is_some();
         has_tail.then(|| Following::new(inner, instance, extras))
     }
 
-    /// Up to where by-seq has been read.
+    /// Returns the sequence up to which by-seq has been read.
     pub(crate) fn drained(&self) -> Option<Seq> {
         self.hub.lock().tail.as_ref().map(Tail::drained)
     }
 
-    /// Whether the place is at this instance's hub.
+    /// Returns whether the follower is at this instance's hub.
     pub(crate) fn is_at(&self, instance: &Instance) -> bool {
         Arc::ptr_eq(&self.hub, &instance.hub)
     }
 
-    /// What lies behind a sequence, up to which the follower has taken all; where it holds channels, as far as that is in these. What
-    /// comes later is signalled by [`Following::changed`].
+    /// Returns the changes behind `cursor`, up to which the follower has taken all; for a follower by channels only
+    /// those of its channels. [`Following::changed`] signals later changes.
     pub(in crate::feed) fn take(&mut self, cursor: Seq, interest: Option<Interest<'_>>) -> Option<Taken> {
         self.rounds.borrow_and_update();
         let mut state = self.hub.lock();
@@ -267,7 +267,7 @@ impl Following {
             (None, None) => true,
             _ => false,
         };
-        // Not read yet: the first reading wakes who waits for rounds.
+        // The first read wakes the followers that wait for rounds.
         let Some(tail) = tail else {
             self.stands_by = None;
             return None;
@@ -293,21 +293,21 @@ impl Following {
         Some(part.map_or(Taken::ReadBySeq, Taken::Part))
     }
 
-    /// Where the follower stands now; `None`: it reads by-seq.
+    /// Sets the follower's place; `None` if it reads by-seq.
     pub(crate) fn stands_at(&self, cursor: Option<Seq>) {
         self.place.store(cursor.map_or(NO_PLACE, |cursor| cursor.number()), Ordering::Relaxed);
     }
 
-    /// Waits until there is something that was not there at the last [`Following::take`].
+    /// Waits until there is a change since the last [`Following::take`].
     pub(crate) async fn changed(&mut self) {
         match (&self.stands_by, &self.wake) {
             (Some(_), Some(wake)) => wake.notified().await,
-            // The hub, and with it the sender, is held by this place.
+            // `self` holds the hub and its sender, so this cannot fail.
             _ => drop(self.rounds.changed().await),
         }
     }
 
-    /// Waits until the tail is complete as of a read version; false: the task has ended.
+    /// Waits until the tail is complete as of a read version; false if the task has ended.
     pub(crate) async fn fresh(&self, version: i64) -> bool {
         let mut versions = self.hub.versions.subscribe();
         loop {
@@ -359,7 +359,7 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
                 let entered = reader.enter(&inner, &hub, page);
                 has_changed = entered.has_moved;
                 woken += entered.woken;
-                // One that has changed may have the watch of another: it is asked for at once.
+                // A changed database may take the watch of another, so ask at once.
                 if !at_end || has_changed && !may_watch {
                     continue;
                 }
@@ -369,13 +369,13 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
                 return;
             }
             Err(error) => {
-                tracing::debug!(database = hub.name, %error, "the changes could not be read, and are looked at again");
+                tracing::debug!(database = hub.name, %error, "the changes could not be read; the hub retries");
                 drop(inner);
                 clock.sleep(ERROR_PAUSE).await;
                 continue;
             }
         }
-        // Nothing of the layer is held while nothing happens.
+        // An idle task must not keep the layer open.
         drop(inner);
         let patience = if followers == 0 { LINGER } else { SAFETY_REREAD };
         let why = tokio::select! {
@@ -397,7 +397,7 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
                 clock.sleep(ERROR_PAUSE).await;
             }
             Woken::Unasked => {
-                // They have not fired for so long that they are not relied on.
+                // They have not fired for a long time, so they are not trusted.
                 reader.armed.clear();
                 metrics(|metrics| metrics.safety_rereads.add(1));
             }
@@ -406,7 +406,7 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
     }
 }
 
-/// For how long the hub looks no more once it has woken so many.
+/// Returns the pause after waking this many followers.
 fn pace(woken: usize) -> Duration {
     u32::try_from(woken).map_or(PACE_MAX, |woken| (PACE_OF_FOLLOWER.saturating_mul(woken)).min(PACE_MAX))
 }

@@ -1,4 +1,4 @@
-//! Changes in their order, pushed to those who follow them.
+//! Changes of databases in order, pushed to their followers.
 
 mod armed;
 pub(crate) mod changes;

@@ -1,4 +1,4 @@
-//! Where a feed stands.
+//! Positions of feeds.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,31 +9,31 @@ use flatbed_channels::{Position, Stamp};
 use crate::error::Refusal;
 use crate::store::seq::{STAMP_BYTES, Seq};
 
-/// A place in a feed, and where a row stands in it. Feeds of all documents have sequences alone.
+/// A position in a feed, and the position of a row in it. Feeds of all documents use sequences alone.
 ///
-/// In a feed of channels a row may come because of another change than its own, of the grant of a channel: it stands then within that
-/// change's sequence, before the change itself. As text that is both sequences with a colon between, `G:n`; else it is the
-/// sequence's. (The rows of one feed come in the order of their places; as texts they do not sort so.)
+/// In a feed of channels another change can cause a row, the grant of a channel. Such a row is positioned within the
+/// sequence of its cause, before the change itself, and its text is both sequences with a colon between, `G:n`. Any
+/// other text is the sequence's. Texts do not sort as the positions do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// The sequence, or that because of which the row comes.
+    /// The row's sequence, or that of its cause.
     at: Seq,
-    /// The row's own, then.
+    /// The row's own sequence, if another change caused it.
     of: Option<[u8; STAMP_BYTES]>,
 }
 
 impl Place {
-    /// What stands within a sequence because of that change.
+    /// Returns the position of the change `of` within the sequence `at` of its cause.
     pub(crate) fn within(at: Seq, of: Seq) -> Place {
         Place { at, of: Some(*of.stamp()) }
     }
 
-    /// What it is within an incarnation.
+    /// Adds an incarnation to a position.
     pub(crate) fn new(incarnation: u64, position: Position) -> Place {
         Place { at: Seq::new(incarnation, position.at.0), of: position.of.map(|of| of.0) }
     }
 
-    /// The same, which means the beginning of any other incarnation.
+    /// Returns the position within an incarnation: the beginning if it is another one.
     pub(crate) fn position(&self, incarnation: u64) -> Position {
         if self.incarnation() != incarnation {
             return Position::BEGIN;
@@ -41,7 +41,7 @@ impl Place {
         Position { at: Stamp(*self.at.stamp()), of: self.of.map(Stamp) }
     }
 
-    /// Where a feed of all documents goes on: behind nothing that was not there at this place.
+    /// Returns the sequence at which a feed of all documents continues without missing a change.
     pub fn seq(&self) -> Seq {
         match self.of {
             Some(of) => self.at.min(Seq::new(self.incarnation(), of)),
@@ -49,12 +49,12 @@ impl Place {
         }
     }
 
-    /// Tells the place's database from others that had its name.
+    /// Returns the number that tells the database from others that had its name.
     pub fn incarnation(&self) -> u64 {
         self.at.incarnation()
     }
 
-    /// Appends the text. It has no character that JSON or a URL's query needs an escape for.
+    /// Appends the text. No character of it needs an escape in JSON or in a URL's query.
     pub fn write(&self, out: &mut Vec<u8>) {
         self.at.write(out);
         if let Some(of) = self.of {

@@ -1,4 +1,4 @@
-//! What a feed is asked for.
+//! Queries of feeds.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -11,115 +11,116 @@ use crate::feed::row::ChangeRow;
 use crate::feed::tail::{TailDocument, TailRow};
 use crate::index::selector::definition::IndexName;
 
-/// Where a feed begins.
+/// The start of a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Since {
-    /// With the oldest change.
+    /// The oldest change.
     #[default]
     Beginning,
-    /// After the newest one that is there at the first read.
+    /// Behind the newest change at the first read.
     Now,
-    /// After this one. A place of another incarnation means the beginning.
+    /// Behind this position. A position of another incarnation means the beginning.
     After(Place),
 }
 
 impl Since {
-    /// After this one.
+    /// Returns the start behind a position.
     pub fn after(place: impl Into<Place>) -> Since {
         Since::After(place.into())
     }
 }
 
-/// Which documents a feed is about.
+/// The documents that a feed is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// All of the database.
+    /// All documents of the database.
     #[default]
     All,
     /// Design documents.
     Designs,
-    /// These, whether they are there or not.
+    /// The documents with these ids, existing or not.
     Ids(Arc<HashSet<String>>),
-    /// Those of some channels, and those that leave them, of a database that has channels: for who sees all of it these, else those of
-    /// them that the reader has.
+    /// Documents in some channels and those that leave them, in a database that has channels. An unrestricted reader
+    /// gets all named channels, any other reader those that they hold.
     Channels(Arc<BTreeSet<String>>),
-    /// Those that the selector of an index takes as they are now: what a walk filtered by the selector passes. A page fails with
-    /// [`Refusal::NoSelectorIndex`](crate::Refusal::NoSelectorIndex) or [`AmbiguousIndex`](crate::Refusal::AmbiguousIndex), while the index
-    /// is built with [`IndexFailure::Building`](crate::IndexFailure::Building), and with
-    /// [`Refusal::IndexGone`](crate::Refusal::IndexGone) once the index is another one than that which the feed began with.
+    /// Documents that the selector of an index takes in their current state: the rows of a scan filtered by the
+    /// selector. A page fails with [`Refusal::NoSelectorIndex`](crate::Refusal::NoSelectorIndex) or
+    /// [`AmbiguousIndex`](crate::Refusal::AmbiguousIndex), during the build of the index with
+    /// [`IndexFailure::Building`](crate::IndexFailure::Building), and with
+    /// [`Refusal::IndexGone`](crate::Refusal::IndexGone) once another index has replaced the one at the feed's start.
     Selected(Arc<IndexName>),
 }
 
-/// A row's document.
+/// The document that a row carries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Documents {
-    /// Is not there.
+    /// None.
     #[default]
     No,
     /// The winner, or a tombstone.
     Yes,
-    /// The same, with the names of its other leaves that are not deleted.
+    /// The winner, with the names of its other leaves that are not deleted.
     WithConflicts,
-    /// The same, and the names of those that are: what maps of views see.
+    /// The winner, with the names of all other leaves: the input of the map functions of views.
     WithAllLeaves,
 }
 
-/// What rows carry beside the document's id, its winner and whether that is deleted: for who reads the feed, or for a
-/// filter between. None costs nothing; all leaves cost a read for each document with many, and documents a read each.
+/// Optional parts of rows, for the reader of the feed or for a filter. All leaves cost one read for each document with
+/// many leaves; documents cost one read each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Extras {
     /// All leaves of each document, not only the winner.
     pub leaves: bool,
-    /// The document as it stands.
+    /// The document in its current state.
     pub documents: Documents,
 }
 
-/// What a feed gives.
+/// A query of a feed.
 #[derive(Debug, Clone, Default)]
 pub struct ChangesQuery {
-    /// Where to begin.
+    /// The start.
     pub since: Since,
     /// Newest first, down to `since`. Such a feed cannot wait.
     pub descending: bool,
-    /// How many rows at most.
+    /// Row limit.
     pub limit: Option<u64>,
-    /// Which documents it is about.
+    /// The documents that the feed is about.
     pub scope: Scope,
-    /// Without tombstones, and without documents that have left the feed; of a list of ids with them.
+    /// Omits tombstones and documents that have left the feed; in a feed of a list of ids the latter stay.
     pub active_only: bool,
-    /// With rows of what a reader has lost because channels were taken from them. Feeds of all documents have none.
+    /// Includes rows of documents that the reader lost with a channel. Feeds of all documents have none.
     pub revocations: bool,
-    /// What its rows carry.
+    /// The optional parts of its rows.
     pub extras: Extras,
 }
 
 impl Scope {
-    /// Whether a document is one of these.
+    /// Returns whether the scope has a document.
     pub(super) fn has(&self, id: &str) -> bool {
         match self {
             Scope::All => true,
             Scope::Designs => DocumentId::of(id).is_design(),
             Scope::Ids(ids) => ids.contains(id),
-            // They are not known by their ids.
+            // Membership does not follow from an id.
             Scope::Channels(_) | Scope::Selected(_) => false,
         }
     }
 }
 
 impl Extras {
-    /// Rows with the document as it stands, and nothing else.
+    /// Rows with the document in its current state alone.
     pub const DOCUMENTS: Extras = Extras { leaves: false, documents: Documents::Yes };
 
-    /// Rows with all leaves, and nothing else.
+    /// Rows with all leaves alone.
     pub const LEAVES: Extras = Extras { leaves: true, documents: Documents::No };
 
-    /// These and others.
+    /// Returns the union with others.
     #[must_use]
     pub fn and(self, others: Extras) -> Extras {
         Extras { leaves: self.leaves || others.leaves, documents: self.documents.max(others.documents) }
     }
 
-    /// Which leaves the documents name.
+    /// Returns which leaves the documents name.
     pub(super) fn conflicts(self) -> Conflicts {
         match self.documents {
             Documents::No | Documents::Yes => Conflicts::No,
@@ -128,12 +129,12 @@ impl Extras {
         }
     }
 
-    /// Whether documents are among them.
+    /// Returns whether rows carry documents.
     pub fn has_documents(self) -> bool {
         self.documents != Documents::No
     }
 
-    /// Whether a row that followers share carries them.
+    /// Returns whether a shared row carries all of these.
     pub(super) fn are_in(self, row: &TailRow) -> bool {
         let has_leaves = !self.leaves || !row.row.lacks_leaves();
         let has_document = match (self.documents, &row.document) {
@@ -147,7 +148,7 @@ impl Extras {
         has_leaves && has_document
     }
 
-    /// Takes out of a row what it carries for others.
+    /// Removes from a row everything that is not among these.
     pub(super) fn leave_in(self, row: &mut ChangeRow) {
         if !self.leaves {
             row.leaves.truncate(1);
@@ -164,7 +165,7 @@ impl Extras {
         }
     }
 
-    /// A row that followers share with these, and without what it carries for others.
+    /// Returns a shared row with these extras alone.
     pub(super) fn of(self, row: &TailRow) -> ChangeRow {
         let mut shown = row.row.clone();
         if let (true, TailDocument::Read { document, .. }) = (self.has_documents(), &row.document) {

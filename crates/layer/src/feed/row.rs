@@ -1,4 +1,4 @@
-//! What a feed gives: of each document that it is about a row, where it stands.
+//! Rows of feeds: one for each document, with its newest change.
 
 use std::sync::Arc;
 
@@ -18,69 +18,69 @@ use crate::store::records::{is_over, revision};
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
 
-/// Why a document is in a feed.
+/// The reason for a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowKind {
-    /// It has changed, or was deleted.
+    /// The document was changed or deleted.
     Changed,
-    /// It is no longer one of the feed's documents: it has left them, or the reader has lost the right to it. Such a row
-    /// names the document and the revision with which that was so. It says nothing else of it, and filters let it pass.
+    /// The document left the feed, or the reader lost access to it. The row names the document and its revision at that
+    /// change, and nothing else. Filters pass it.
     Lost,
-    /// The same, where it is the reader who has lost it, and not the document that has left.
+    /// As `Lost`, where the reader lost access and the document did not move.
     Revoked,
-    /// What the reader has has changed, or their own record: `_user/` and their name in the place of an id, and no revision.
+    /// The user's channels or record have changed. The id is `_user/` and the user's name; there is no revision.
     User,
 }
 
 /// A document's newest change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangeRow {
-    /// Whether the document is still one of the feed's.
+    /// The reason for the row.
     pub kind: RowKind,
-    /// Its own sequence.
+    /// The sequence of the document's change.
     pub seq: Seq,
-    /// The change because of which it comes, where that is another one: a grant of a channel, or its loss.
+    /// The other change that caused the row: the grant or the loss of a channel.
     pub because: Option<Seq>,
-    /// The document's id.
+    /// The id of the document.
     pub id: String,
-    /// The winner; of [`RowKind::User`] it says nothing.
+    /// The winner; without meaning for [`RowKind::User`].
     pub rev: RevId,
-    /// The winner; of [`RowKind::User`] none; where asked for all leaves, each better than the next.
+    /// The winner, or all leaves from the best to the worst if the query asks for them; empty for [`RowKind::User`].
     pub leaves: Vec<RevId>,
-    /// How many leaves there are.
+    /// Number of leaves.
     pub leaf_count: usize,
-    /// Whether the winner is a tombstone; `false` of a document that is lost, but where the revision with which that was so is one.
+    /// Whether the winner is a tombstone; for a lost document, whether its revision at the loss was one.
     pub deleted: bool,
-    /// Channels of the reader's that the document has left with this change, sorted.
+    /// Channels of the reader that the document left with this change, sorted.
     pub removed: Vec<String>,
-    /// When asked for.
+    /// The document, if the query asks for it.
     pub doc: Option<Document>,
-    /// When the document ends, in milliseconds of Unix time, where it does: from then on it is shown as a tombstone without a body.
-    /// A row that is read later says that it is deleted.
+    /// The expiry time of the document in milliseconds of Unix time, if it has one. From then on the document is shown
+    /// as a tombstone without a body; a row that is read later is marked as deleted.
     pub ends_at_ms: Option<u64>,
 }
 
 impl ChangeRow {
-    /// A document that has changed and is not deleted; its winner is its only leaf.
+    /// Creates a row of a changed document that is not deleted and has one leaf.
     pub(crate) fn changed(seq: Seq, id: String, rev: RevId, leaves: Vec<RevId>) -> ChangeRow {
         let (kind, removed, ends_at_ms) = (RowKind::Changed, Vec::new(), None);
         let (because, deleted, doc) = (None, false, None);
         ChangeRow { kind, seq, because, id, rev, leaves, leaf_count: 1, deleted, removed, doc, ends_at_ms }
     }
 
-    /// The same of a document that ends, or has: 0, it does not.
+    /// Sets the expiry time of the document; 0: none.
     #[must_use]
     pub(crate) fn ending(self, expires_at_ms: u64, clock: &Clock) -> ChangeRow {
         let ends_at_ms = Some(expires_at_ms).filter(|at| *at > 0 && !self.deleted);
         ChangeRow { deleted: self.deleted || is_over(expires_at_ms, clock), ends_at_ms, ..self }
     }
 
-    /// Whether the document has ended since the row was read.
+    /// Returns whether the document has expired since the row was read.
     pub(crate) fn has_ended(&self, clock: &Clock) -> bool {
         !self.deleted && self.ends_at_ms.is_some_and(|at| is_over(at, clock))
     }
 
-    /// Where it stands.
+    /// Returns the position of the row.
     pub fn place(&self) -> Place {
         match self.because {
             None => self.seq.into(),
@@ -88,14 +88,14 @@ impl ChangeRow {
         }
     }
 
-    /// The row that says of the same change that the document has left the feed.
+    /// Returns the row of the same change that says that the document left the feed.
     #[must_use]
     pub fn lost(&self) -> ChangeRow {
         let leaves = vec![self.rev.clone()];
         ChangeRow { kind: RowKind::Lost, ..ChangeRow::changed(self.seq, self.id.clone(), self.rev.clone(), leaves) }
     }
 
-    /// Whether there are more leaves than the by-seq entry names.
+    /// Returns whether the document has more leaves than the by-seq entry names.
     pub(crate) fn lacks_leaves(&self) -> bool {
         self.leaf_count > self.leaves.len()
     }
@@ -109,14 +109,14 @@ impl ChangeRow {
     }
 }
 
-/// Part of a feed.
+/// A page of a feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangesPage {
-    /// In the feed's order; may be empty where a filter passes nothing.
+    /// Rows in the feed's order; may be empty if a filter drops all.
     pub rows: Vec<ChangeRow>,
-    /// All is read that was there, or the limit is reached.
+    /// True if everything was read, or the limit is reached.
     pub at_end: bool,
-    /// Where the feed stands after this page.
+    /// The position of the feed after this page.
     pub last_seq: Place,
 }
 
@@ -130,20 +130,20 @@ impl ShowsDocument for ChangeRow {
     }
 }
 
-/// What channels and selector indexes know of a change: names, or `None` where an entry names none of so many.
+/// The facts of a change for channels and selector indexes; `None` where the names are too many for an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RowChannels {
-    /// Those of the winner.
+    /// The channels of the winner.
     pub(crate) entered: Option<Vec<String>>,
-    /// Those that the document left with it.
+    /// The channels that the document left with the change.
     pub(crate) left: Option<Vec<String>>,
-    /// The change before, if the document had left channels with it or earlier: who has not seen that one does not learn of these here.
+    /// The change before, if the document left channels with it or earlier: this entry does not name those.
     pub(crate) before: Option<Stamp>,
-    /// The numbers of the selector indexes that have taken it.
+    /// The numbers of the selector indexes that took the change.
     pub(crate) selected: Vec<u64>,
 }
 
-/// Of a database without channels.
+/// The value for a database without channels.
 impl Default for RowChannels {
     fn default() -> Self {
         RowChannels { entered: Some(Vec::new()), left: Some(Vec::new()), before: None, selected: Vec::new() }
@@ -151,7 +151,7 @@ impl Default for RowChannels {
 }
 
 impl RowChannels {
-    /// Of the channels that a document left with this change those that a later change of it says nothing of; `None`: perhaps any.
+    /// Returns the channels left with this change that a later change does not name; `None` for any channel.
     pub(crate) fn untold_by(&self, later: &RowChannels) -> impl Iterator<Item = Option<Arc<str>>> {
         let is_told =
             |name: &&String| [&later.entered, &later.left].into_iter().flatten().flatten().any(|of| of == *name);
@@ -159,7 +159,7 @@ impl RowChannels {
         named.chain(self.left.is_none().then_some(None))
     }
 
-    /// Bytes of the names.
+    /// Returns the size of the names in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let names = self.entered.iter().chain(&self.left).flatten();
         names.map(|name| name.len() + size_of::<String>()).sum::<usize>() + self.selected.len() * size_of::<u64>()
@@ -177,7 +177,7 @@ pub(crate) fn change_row(seq: Seq, value: &[u8], clock: &Clock) -> Result<Change
     Ok(row_of(seq, proto::SequenceEntry::decode(value)?, clock)?.0)
 }
 
-/// The same with what channels know of it.
+/// As [`change_row`], with the facts for channels.
 pub(crate) fn change_row_with_channels(seq: Seq, value: &[u8], clock: &Clock) -> Result<(ChangeRow, RowChannels)> {
     row_of(seq, proto::SequenceEntry::decode(value)?, clock)
 }

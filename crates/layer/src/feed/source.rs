@@ -1,10 +1,10 @@
-//! Where the rows of a feed come from.
+//! Sources of a feed's rows.
 //!
-//! A feed ([`crate::Changes`]) reads pages until it is at the end, and follows then: it waits at the hub of the database,
-//! which reads by-seq once for all. Which rows it gets either way, its source says. A feed asks its source once for each page
-//! and once for each row that is shared, so the sources are a list ([`AnySource`]) and no objects: a call through a table
-//! for each row of each follower would cost more than what most sources do there. The trait is what the compiler holds a
-//! source to. How one is added: design/feeds.md.
+//! A feed ([`crate::Changes`]) reads pages until its end and then follows: it waits at the hub of the database, which
+//! reads by-seq once for all followers. The source decides in both modes which rows the feed has. A feed calls its
+//! source once for each page and once for each shared row, so sources are an enum ([`AnySource`]): a call through a
+//! vtable for each row of each follower would cost more than the work of most sources. The trait states what each
+//! source must provide. CONTRIBUTING.md lists the steps to add one.
 
 pub(super) mod by_id;
 pub(super) mod by_seq;
@@ -34,20 +34,20 @@ use crate::read::get::show_documents;
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
 
-/// What a feed asks of its source.
+/// The source of a feed.
 pub(super) trait Source {
-    /// What the source itself has to see of a row to tell whether it is the feed's. Rows carry it beside what the feed asks
-    /// for, both those of pages ([`Page::extras`]) and those that are shared; the feed takes out what it did not ask for.
+    /// Returns the extras that the source itself needs in rows. They are added to those of the feed's query, in pages
+    /// ([`Page::extras`]) and in shared rows; the feed removes what its query did not ask for.
     fn needs(&self) -> Extras {
         Extras::default()
     }
 
-    /// Reads what comes next, a bounded part of one read version: by [`Page::rows_max`] and [`Page::complete`]. It may be
-    /// attempted again: what it keeps for the next page must not count twice.
+    /// Reads the next bounded page, of one read version, with [`Page::rows_max`] and [`Page::complete`]. It may be
+    /// attempted again, so state kept for the next page must not be counted twice.
     ///
-    /// Rows come by their sequences, ascending (or not: [`Page::descending`]), each behind the page's cursor, and `last_seq`
-    /// is where the feed stands then; a document that changes meanwhile comes behind it. Where the cursor is of another
-    /// incarnation, what is read begins anew.
+    /// Rows ascend by sequence (or descend: [`Page::descending`]), behind the page's cursor, and `last_seq` is the
+    /// position after them; a document that changes meanwhile comes behind it. A cursor of another incarnation means
+    /// the beginning.
     fn read(
         &mut self,
         trx: &Transaction,
@@ -55,11 +55,11 @@ pub(super) trait Source {
         page: &Page<'_>,
     ) -> impl Future<Output = Result<ChangesPage>> + Send;
 
-    /// What a row of by-seq, as followers share it, is in this feed: the same that [`Source::read`] would make of it. It is
-    /// asked of rows that carry what the source needs.
+    /// Judges a shared row of by-seq as [`Source::read`] would. The row carries what the source needs.
     fn sees(&self, row: &TailRow) -> Seen;
 
-    /// How many rows lie behind a place: exact as far as that is cheap, beyond it an estimate; `None`: another transaction is to go on.
+    /// Counts the rows behind a place: exact while that is cheap, else an estimate; `None` if another transaction must
+    /// continue.
     fn pending(
         &self,
         trx: &Transaction,
@@ -69,21 +69,21 @@ pub(super) trait Source {
     ) -> impl Future<Output = Result<Option<u64>>> + Send;
 }
 
-/// What a row of by-seq is in a feed.
+/// The meaning of a by-seq row for a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// Nothing: its document is none of the feed's.
+    /// The document is not in the feed.
     Other,
-    /// A change of one of its documents.
+    /// A change of a document in the feed.
     Changed,
-    /// What there is in memory does not say: a page is read.
+    /// Memory does not tell: a page must be read.
     Unknown,
     /// The change with which its document has left the feed ([`RowKind::Lost`](crate::RowKind::Lost)).
     #[cfg_attr(not(test), expect(dead_code, reason = "a document can leave no feed that there is yet"))]
     Lost,
 }
 
-/// The sources that there are.
+/// All sources.
 pub(super) enum AnySource {
     BySeq(BySeq),
     ByIds(ByIds),
@@ -94,7 +94,7 @@ pub(super) enum AnySource {
 }
 
 impl AnySource {
-    /// What a feed is read from on somebody's behalf.
+    /// Returns the source of a feed for a principal.
     pub(super) fn of(query: &ChangesQuery, asker: &Asker) -> AnySource {
         match Channels::of(query, asker) {
             Some(channels) => AnySource::Channels(Box::new(channels)),
@@ -106,7 +106,7 @@ impl AnySource {
         }
     }
 
-    /// By what its reader follows, where that are channels; `None`: all changes are looked at.
+    /// Returns the channels that the feed follows; `None` if it looks at all changes.
     pub(super) fn interest(&self) -> Option<Interest<'_>> {
         match self {
             AnySource::Channels(source) => source.interest(),
@@ -114,13 +114,13 @@ impl AnySource {
         }
     }
 
-    /// Whether a feed may begin with what followers share: that of before an index was defined says nothing of it.
+    /// Returns whether a feed may begin with shared rows. Rows older than an index do not name it.
     pub(super) fn begins_with_shared(&self) -> bool {
         !self.is_of_index()
     }
 
-    /// By what the rows of the last page were judged, and those that come behind the end of what was read; `None`: by nothing that somebody
-    /// could lose.
+    /// Returns the rights that judged the rows of the last page and judge those behind the end; `None` if they depend
+    /// on no right that the reader could lose.
     pub(super) fn judged_by(&self) -> Option<Arc<HeldAt>> {
         match self {
             AnySource::Channels(source) => source.judged_by(),
@@ -128,19 +128,20 @@ impl AnySource {
         }
     }
 
-    /// Whether what was read has cost so much that more is to be read behind these rows of a page before its reader has it.
+    /// Returns whether another transaction should read behind these rows before the reader gets the page, because the
+    /// state of the read was costly to build.
     pub(super) fn goes_on(&self, rows: &[ChangeRow], extras: Extras) -> bool {
         matches!(self, AnySource::Channels(source) if source.goes_on(rows, extras))
     }
 
-    /// The reader takes a page of these rows: what is large is not held meanwhile.
+    /// Drops large state while the reader takes a page of these rows.
     pub(super) fn rest(&mut self, rows: &[ChangeRow]) {
         if let AnySource::Channels(source) = self {
             source.rest(rows);
         }
     }
 
-    /// Whether it is of a selector index.
+    /// Returns whether it is the source of a selector index.
     pub(super) fn is_of_index(&self) -> bool {
         match self {
             AnySource::Selected(_) => true,
@@ -149,8 +150,8 @@ impl AnySource {
         }
     }
 
-    /// Of a feed whose rows are not those of by-seq, in a database with this number of its function: up to where it has read all that
-    /// there is, if it has.
+    /// For a feed whose rows are not those of by-seq, in a database with this number of its sync function: returns the
+    /// sequence up to which it has read everything, if it has.
     pub(super) fn judged(&self, channels: u64) -> Option<Option<Seq>> {
         match self {
             AnySource::Channels(source) if source.judges(channels) => Some(source.until()),
@@ -159,7 +160,7 @@ impl AnySource {
     }
 }
 
-/// Those of them that are for who sees all documents.
+/// The sources for unrestricted readers.
 enum Plain {
     BySeq(BySeq),
     ByIds(ByIds),
@@ -179,7 +180,7 @@ impl Plain {
     }
 }
 
-/// Does with each source the same.
+/// Calls the same method on each source.
 macro_rules! of_any {
     ($any:expr, $source:ident => $done:expr) => {
         match $any {
@@ -217,48 +218,48 @@ impl Source for AnySource {
     }
 }
 
-/// What is left behind a place, being counted.
+/// A running count of the rows behind a place.
 pub(super) struct Behind {
     pub(super) cursor: Place,
-    /// What earlier transactions have counted.
+    /// The state of earlier transactions.
     pub(super) counting: Option<Counting>,
-    /// No other transaction goes on.
+    /// Whether this is the last transaction.
     pub(super) is_last: bool,
 }
 
-/// What is to be read of a feed.
+/// A page to read.
 pub(super) struct Page<'a> {
     pub(super) inner: &'a Inner,
     pub(super) since: Since,
     /// Newest first, down to `since`.
     pub(super) descending: bool,
-    /// What the rows are to carry.
+    /// The extras of the rows.
     pub(super) extras: Extras,
-    /// Read up to here; `None` at first.
+    /// The position up to which the feed has read; `None` at first.
     pub(super) cursor: Option<Place>,
-    /// How many rows at most; reached, the page is the last one.
+    /// Row limit; the page that reaches it is the last one.
     pub(super) limit: u64,
-    /// So many rows of the same page have come: what follows is of who they were judged by, or there is nothing.
+    /// Number of rows that the page has already: the next ones need the same rights, else there are none.
     pub(super) before: usize,
 }
 
-/// How many rows that carry this are read at once.
+/// Returns the number of rows that one read fetches with these extras.
 fn rows_max(extras: Extras) -> usize {
     if extras.has_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX }
 }
 
 impl Page<'_> {
-    /// How many rows are read at once.
+    /// Returns the number of rows that one read fetches.
     fn rows_max(&self) -> usize {
         rows_max(self.extras)
     }
 
-    /// Up to where all changes have been read; `None` at first.
+    /// Returns the sequence up to which all changes have been read; `None` at first.
     fn cursor(&self) -> Option<Seq> {
         self.cursor.as_ref().map(Place::seq)
     }
 
-    /// After what the whole feed begins; `None`: after the newest sequence, behind which there is nothing yet.
+    /// Returns the sequence behind which the whole feed begins; `None`: behind the newest one, so it is empty.
     fn since(&self, incarnation: u64) -> Option<Seq> {
         match self.since {
             Since::Beginning => Some(Seq::zero(incarnation)),
@@ -267,7 +268,7 @@ impl Page<'_> {
         }
     }
 
-    /// The page of these rows, with what they are to carry: where documents are more than fit, it ends before.
+    /// Completes a page of these rows with their extras, and ends it early if their documents exceed its memory.
     async fn complete(
         &self,
         trx: &Transaction,
@@ -294,7 +295,7 @@ impl Page<'_> {
     }
 }
 
-/// A sequence of another incarnation means the beginning.
+/// Returns the sequence, or the beginning if it is of another incarnation.
 fn of_incarnation(incarnation: u64, seq: Seq) -> Seq {
     if seq.incarnation() == incarnation { seq } else { Seq::zero(incarnation) }
 }

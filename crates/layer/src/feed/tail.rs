@@ -1,8 +1,8 @@
-//! The newest changes of a database, in memory, for all its followers: what by-seq holds behind a certain place.
+//! The newest changes of a database in memory, for all its followers: the content of by-seq behind a certain sequence.
 //!
-//! As in by-seq there is one row a document: a newer change takes the place of the older one, also here. What only the older one
-//! said, that the document left a channel with it, is kept as [`Untold`]: who stands before it and has that channel reads the
-//! channel itself.
+//! As in by-seq there is one row for each document: a newer change replaces the older one. The fact that the document
+//! left a channel with the older change is kept as [`Untold`]: a follower before it that holds the channel reads the
+//! channel's index.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -17,35 +17,35 @@ use crate::document::edit::Document;
 use crate::feed::row::{ChangeRow, RowChannels};
 use crate::store::seq::Seq;
 
-/// A follower is given about this much at once (one row may pass it).
+/// Approximate bytes that a follower takes at once; a single row may exceed it.
 const PART_BYTES_MAX: usize = 32 * 1024;
 
-/// Rows are kept no longer than this: who is that far behind reads by-seq.
+/// Age limit of rows; a follower that is further behind reads by-seq.
 const AGE_MAX: Duration = Duration::from_secs(60);
 
-/// What a row takes beside its id and document: the structures around it, and its text once it is written.
+/// Approximate bytes of a row beside its id and document: its structures and its text.
 const ROW_BYTES: usize = 500;
 
-/// Users and roles that have changed are kept so many of.
+/// Users and roles that have changed: limit of those kept.
 const PRINCIPALS_MAX: usize = 1_000;
 
-/// Channels that were left and that no row tells of are kept so many of.
+/// Departures from channels that no row shows: limit of those kept.
 const UNTOLD_MAX: usize = 1_000;
 
-/// Texts of a row that are kept beside it.
+/// Number of cached texts of a row.
 pub const TEXTS: usize = 6;
 
 /// A change, read once for all followers.
 #[derive(Debug)]
 pub struct TailRow {
-    /// With all leaves, and without a document.
+    /// The row with all leaves and without a document.
     pub row: ChangeRow,
-    /// Its document, if somebody wants it; never of a document that is lost.
+    /// Its document, if a follower wants it; never the document of a loss.
     pub document: TailDocument,
-    /// What followers make of the row: the first that needs a text writes it, the others send it. What each of them is, is
-    /// theirs to say.
+    /// Cached texts of the row: the first follower that needs a text writes it, the others send it. The followers
+    /// define the meaning of each.
     pub texts: [OnceLock<Bytes>; TEXTS],
-    /// What channels know of it.
+    /// Its facts for channels.
     pub(crate) channels: RowChannels,
     read_at: Instant,
 }
@@ -53,31 +53,31 @@ pub struct TailRow {
 /// A document beside its row, of the same read version.
 #[derive(Debug)]
 pub enum TailDocument {
-    /// Nobody wanted it, or it is large: who does reads it.
+    /// It is large, or no follower wanted it: a follower that needs it reads it.
     NotRead,
     /// The winner, or a tombstone.
     Read {
-        /// The document, with its other leaves if `with_conflicts`, those that are deleted as well.
+        /// The document, with all its other leaves, deleted ones included, if `with_conflicts`.
         document: Box<Document>,
-        /// Whether they are in it.
+        /// Whether the document names its other leaves.
         with_conflicts: bool,
     },
 }
 
 impl TailRow {
-    /// A row that was read at that moment. Its document is beside it, so `row.doc` is dropped.
+    /// Creates a row that was read at `read_at`. The document is beside it, so `row.doc` is dropped.
     pub fn new(mut row: ChangeRow, document: TailDocument, read_at: Instant) -> TailRow {
         row.doc = None;
         let (texts, channels) = Default::default();
         TailRow { row, document, texts, channels, read_at }
     }
 
-    /// The same with what channels know of it.
+    /// Adds the facts for channels.
     pub(crate) fn with_channels(self, channels: RowChannels) -> TailRow {
         TailRow { channels, ..self }
     }
 
-    /// The same change as who sees its document has it, which left some of their channels with it.
+    /// Returns the row for a reader who still sees the document, which left some of their channels with the change.
     pub(crate) fn removed_from(&self, removed: Vec<String>) -> TailRow {
         let document = match &self.document {
             TailDocument::NotRead => TailDocument::NotRead,
@@ -89,20 +89,20 @@ impl TailRow {
         TailRow { row, document, texts, channels: RowChannels::default(), read_at: self.read_at }
     }
 
-    /// The same change as those have it who saw its document before it, and do so no more.
+    /// Returns the row for a reader who saw the document before the change and does not see it any more.
     pub(crate) fn left(&self, removed: Vec<String>) -> TailRow {
         let lost = self.lost();
         TailRow { row: ChangeRow { removed, deleted: self.row.deleted, ..lost.row.clone() }, ..lost }
     }
 
-    /// The row of a feed that its document has left with this change.
+    /// Returns the row that says that the document left the feed with this change.
     pub(crate) fn lost(&self) -> TailRow {
         let (row, document) = (self.row.lost(), TailDocument::NotRead);
         let (texts, channels) = Default::default();
         TailRow { row, document, texts, channels, read_at: self.read_at }
     }
 
-    /// The row of a document that has ended since it was read: a tombstone without a body.
+    /// Returns the row of a document that has expired since it was read: a tombstone without a body.
     fn ended(&self) -> TailRow {
         let document = match &self.document {
             TailDocument::NotRead => TailDocument::NotRead,
@@ -119,64 +119,64 @@ impl TailRow {
     fn weight(&self) -> usize {
         let document = match &self.document {
             TailDocument::NotRead => 0,
-            // As it is, and as text.
+            // In memory and as text.
             TailDocument::Read { document, .. } => 2 * document.body.len() + 200 * document.attachments.len(),
         };
         ROW_BYTES + 3 * self.row.id.len() + 100 * self.row.leaves.len() + document + self.channels.bytes()
     }
 }
 
-/// A channel that some document left, of which no row that is here tells: a newer change of the document has taken the place.
+/// A departure of a document from a channel that no row shows, because a newer change of the document replaced it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Untold {
-    /// With which change.
+    /// The sequence of the change.
     pub(crate) at: Seq,
-    /// Which; `None`: perhaps any.
+    /// The channel; `None` for any channel.
     pub(crate) channel: Option<Arc<str>>,
 }
 
-/// Part of the tail.
+/// A part of the tail for a follower.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     pub rows: Vec<Arc<TailRow>>,
-    /// Where who has taken them stands.
+    /// The position after these rows.
     pub last_seq: Option<Seq>,
-    /// There is no more.
+    /// Whether there are no more rows.
     pub is_all: bool,
-    /// A read version as of which there was no more, where it is known.
+    /// A read version as of which the part was complete, if known.
     pub version: Option<i64>,
-    /// The number of the database's sync function, as of when it was read last; 0: it has no channels.
+    /// The number of the database's sync function at the last read; 0 if it has no channels.
     pub channels: u64,
-    /// Users and roles of the database that have changed since.
+    /// Users and roles of the database that have changed in this part and behind it.
     pub principals: Vec<(Kind, Arc<str>)>,
-    /// What rows of this part and behind it do not tell.
+    /// Departures in this part and behind it that no row shows.
     pub untold: Vec<Untold>,
 }
 
-/// See the module.
+/// The tail; see the module.
 #[derive(Debug)]
 pub(crate) struct Tail {
     clock: Clock,
-    /// All changes behind this are here, up to `drained`.
+    /// The tail has all changes behind this sequence up to `drained`.
     begin: Seq,
     drained: Seq,
-    /// In the order of commits; `None` where a newer one has taken the place.
+    /// Rows in the order of commits; `None` where a newer row replaced one.
     rows: VecDeque<(Seq, Option<Arc<TailRow>>)>,
-    /// Where the row of a document is, counted from the first row that ever was here.
+    /// The number of each document's row, counted from the first row that was ever added.
     places: HashMap<String, u64>,
     passed: u64,
     weight: usize,
     /// A read version as of which by-seq had been read to its end.
     version: Option<i64>,
     channels: u64,
-    /// In the order of commits.
+    /// Changed users and roles in the order of commits.
     principals: VecDeque<(Seq, Kind, Arc<str>)>,
-    /// In no order.
+    /// Unordered.
     untold: Vec<Untold>,
 }
 
 impl Tail {
-    /// An empty one: nothing behind `at` has been read.
+    /// Creates an empty tail that has read nothing behind `at`.
     pub(crate) fn new(at: Seq, clock: &Clock) -> Tail {
         let (rows, places, principals, untold) = Default::default();
         let clock = clock.clone();
@@ -184,33 +184,33 @@ impl Tail {
         Tail { clock, begin: at, drained: at, rows, places, passed, weight, version, channels, principals, untold }
     }
 
-    /// Up to where by-seq has been read.
+    /// Returns the sequence up to which by-seq has been read.
     pub(crate) fn drained(&self) -> Seq {
         self.drained
     }
 
-    /// By-seq has been read to its end as of a read version.
+    /// Records that by-seq has been read to its end as of a read version.
     pub(crate) fn complete_as_of(&mut self, version: i64) {
         self.version = Some(version);
     }
 
-    /// The number of the database's sync function, as it was read last.
+    /// Returns the number of the database's sync function at the last read.
     pub(crate) fn channels(&self) -> u64 {
         self.channels
     }
 
-    /// What was read is of a database whose sync function has this number: before its rows are added.
+    /// Sets the number of the database's sync function; called before the rows of the same read are added.
     pub(crate) fn read_with(&mut self, channels: u64) {
         self.channels = channels;
     }
 
-    /// Adds users and roles that have changed, in the order of commits, each behind those that are here.
+    /// Adds changed users and roles, in the order of commits and behind those added before.
     pub(crate) fn push_principals(&mut self, principals: Vec<(Seq, Kind, Arc<str>)>) {
         let last = self.principals.back().map(|(seq, ..)| *seq);
         self.principals.extend(principals.into_iter().filter(|(seq, ..)| last.is_none_or(|last| *seq > last)));
     }
 
-    /// Adds what rows do not tell that are added next, or with the next page.
+    /// Adds departures that the rows of this page and the next do not show.
     pub(crate) fn push_untold(&mut self, untold: impl IntoIterator<Item = Untold>) {
         self.untold.extend(untold);
         if self.untold.len() > UNTOLD_MAX
@@ -220,7 +220,7 @@ impl Tail {
         }
     }
 
-    /// Adds rows, in the order of commits, and says up to where by-seq is read with them.
+    /// Adds rows in the order of commits, and sets the sequence up to which by-seq has been read with them.
     pub(crate) fn push(&mut self, rows: Vec<TailRow>, drained: Seq) {
         for row in rows {
             self.weight += row.weight();
@@ -241,10 +241,10 @@ impl Tail {
         }
     }
 
-    /// Forgets what is old, and the oldest until no more than `weight_max` is left.
+    /// Drops old rows, and the oldest ones until at most `weight_max` bytes are left.
     pub(crate) fn trim(&mut self, weight_max: usize, now: Instant) {
         self.trim_rows(weight_max, now);
-        // Who stands before its begin reads by-seq anyway.
+        // A follower before the tail's begin reads by-seq anyway.
         let passed = self.principals.partition_point(|(seq, ..)| *seq <= self.begin);
         self.principals.drain(..passed);
         self.untold.retain(|untold| untold.at > self.begin);
@@ -268,23 +268,23 @@ impl Tail {
             self.rows.pop_front();
             self.passed += 1;
         }
-        // An empty tail gives its memory back.
+        // An empty tail releases its memory.
         self.rows.shrink_to(64);
         self.places.shrink_to(64);
     }
 
-    /// Forgets all: who has not got it yet reads by-seq.
+    /// Drops all rows: followers that have not taken them read by-seq.
     pub(crate) fn clear(&mut self, drained: Seq) {
         *self = Tail { channels: self.channels, ..Tail::new(drained.max(self.drained), &self.clock) };
     }
 
-    /// What comes behind a sequence, a bounded part of it; `None`: that is too long ago.
+    /// Returns a bounded part behind a sequence; `None` if the tail no longer reaches back that far.
     pub(crate) fn after(&self, cursor: Seq) -> Option<Part> {
         let from = self.rows.partition_point(|(seq, _)| *seq <= cursor);
         self.part(cursor, self.rows.range(from..).filter_map(|(_, row)| row.as_ref()))
     }
 
-    /// The same for whom of its rows no others concern than those of some sequences, ascending.
+    /// As [`Tail::after`], with the rows of these ascending sequences alone.
     pub(crate) fn these_after(&self, cursor: Seq, these: &[Seq]) -> Option<Part> {
         let row = |seq: &Seq| {
             let at = self.rows.binary_search_by_key(seq, |(seq, _)| *seq).ok()?;
@@ -318,7 +318,7 @@ impl Tail {
         Some(Part { rows, last_seq, is_all: !more, version, channels: self.channels, principals, untold })
     }
 
-    /// For how long the first change behind a commit version has been here; zero where there is none.
+    /// Returns the age of the first change behind a commit version; zero if there is none.
     pub(crate) fn age_behind(&self, version: u64, now: Instant) -> Duration {
         let from = self.rows.partition_point(|(seq, _)| seq.number() <= version);
         let next = self.rows.range(from..).find_map(|(_, row)| row.as_ref());
@@ -349,7 +349,7 @@ mod tests {
         TailRow::new(row, TailDocument::NotRead, Instant::now())
     }
 
-    /// What a follower gets that starts at `from` and takes part after part.
+    /// Returns the rows of a follower that starts at `from` and takes one part after another.
     fn follow(tail: &Tail, from: u64) -> Option<Vec<(u64, String)>> {
         let (mut cursor, mut got) = (seq(from), Vec::new());
         loop {
@@ -365,7 +365,7 @@ mod tests {
     }
 
     proptest! {
-        /// A follower that the tail reaches gets what by-seq holds behind its place, in order; from others it says so.
+        /// A follower in the tail's reach gets the by-seq rows behind its place in order; others get `None`.
         #[test]
         fn holds_what_by_seq_holds(
             commits in prop::collection::vec(prop::collection::vec(0..20u8, 0..12), 0..30),

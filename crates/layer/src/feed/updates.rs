@@ -1,16 +1,15 @@
-//! What happens to the databases of the whole instance, for `_db_updates`: creations, deletions, and which have changed.
+//! Updates of all databases of the instance, for `_db_updates`: creations, deletions, and which have changed.
 //!
-//! Creations and deletions are a log by versionstamp. Changes are one key a database, which every commit of documents
-//! overwrites with its stamp: so they never grow, whatever crashes, and need no memory of what was written before. They lie
-//! in buckets by hash of the name, each of which has a key with the newest stamp of all its names, for the watch, so that
-//! neither writers nor readers meet on one key. A database with shards has a stamp of each, in as many buckets, of which the
-//! newest counts. All are written blindly, in the transaction that they are about.
+//! Creations and deletions are a log by versionstamp. Changes are one key for each database, which every commit of
+//! documents overwrites with its stamp. So they do not grow, also after crashes, and a commit need not read the old
+//! value. They lie in buckets by hash of the name. Each bucket has a key with the newest stamp of its names, for the
+//! watch, so that neither writers nor readers contend for one key. A database with shards has one stamp for each, in as
+//! many buckets, and the newest counts. All are written without reads, in the transaction of their cause.
 //!
-//! A reader takes the newest stamps of all buckets first, at one read version: the newest of them is where it ends, and it
-//! shows nothing beyond. Whatever was committed up to there lies in the buckets that it saw moved beyond its own place, so
-//! it looks at no others. Whatever it reads afterwards, in as many transactions as it likes, a change that it no longer
-//! finds was overwritten by one with a later stamp, which comes in the next round, or its database was deleted, which is in
-//! the log behind it.
+//! A reader first takes the newest stamps of all buckets at one read version. The newest of them is its end: it shows
+//! nothing beyond. Everything committed up to there lies in buckets whose stamp is beyond the reader's position, so it
+//! reads no others. It may read them in several transactions. If a change disappears meanwhile, either a later stamp
+//! overwrote it, which comes in the next round, or its database was deleted, which is in the log behind it.
 
 mod follow;
 mod sweep;
@@ -38,67 +37,67 @@ use follow::Batch;
 pub(crate) use follow::UpdatesHub;
 pub(crate) use sweep::{sweep, sweep_root};
 
-/// Rows of a first page, and of a batch.
+/// Row limit of a first page and of a batch.
 const PAGE_UPDATES_MAX: usize = 1_000;
 
-/// Rows of further pages: each reads the stamps of all databases.
+/// Row limit of further pages, each of which reads the stamps of all databases.
 const LATER_ROWS_MAX: usize = 10_000;
 
-/// Keys read in one transaction, of either kind.
+/// Keys of either kind that one transaction reads.
 const KEYS_AT_ONCE: usize = 5_000;
 
-/// Ranges of buckets read in one transaction.
+/// Ranges of buckets that one transaction reads.
 const RANGES_AT_ONCE: usize = 64;
 
-/// What has happened to a database.
+/// The kind of a database update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseUpdateKind {
-    /// It is there from now on.
+    /// The database was created.
     Created,
-    /// Documents in it have changed, the last ones at this sequence.
+    /// Documents in it have changed; the sequence is that of the last change.
     Updated,
-    /// It is gone.
+    /// The database was deleted.
     Deleted,
 }
 
 /// A row of `_db_updates`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatabaseUpdate {
-    /// Where it stands among all databases' updates. Comparable with no database's own sequences.
+    /// The position among the updates of all databases. Not comparable with sequences of one database.
     pub seq: Seq,
-    /// Whose it is.
+    /// The name of the database.
     pub name: Arc<str>,
-    /// What it is.
+    /// The kind of the update.
     pub kind: DatabaseUpdateKind,
 }
 
-/// Which updates are shown.
+/// A query of updates.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DatabaseUpdatesQuery {
-    /// Where to begin.
+    /// The start.
     pub since: Since,
-    /// Newest first, down to `since`. There is nothing to wait for then.
+    /// Newest first, down to `since`. Such a feed cannot wait.
     pub descending: bool,
-    /// How many rows at most.
+    /// Row limit.
     pub limit: Option<u64>,
 }
 
-/// Part of the answer.
+/// A page of updates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatabaseUpdatesPage {
-    /// At most 10,000, in the order asked for.
+    /// At most 10,000 rows, in the order of the query.
     pub rows: Vec<DatabaseUpdate>,
-    /// All is read that was there, or the limit is reached.
+    /// True if everything was read, or the limit is reached.
     pub at_end: bool,
-    /// Where the reader stands after this page.
+    /// The reader's position after this page.
     pub last_seq: Seq,
 }
 
-/// Updates of all databases, being read.
+/// A feed of the updates of all databases.
 pub struct DatabaseUpdates {
     inner: Arc<Inner>,
     query: DatabaseUpdatesQuery,
-    /// Read up to here; `None` at first.
+    /// The position up to which the feed has read; `None` at first.
     cursor: Option<Seq>,
     limit: usize,
     following: Option<broadcast::Receiver<Arc<Batch>>>,
@@ -106,13 +105,14 @@ pub struct DatabaseUpdates {
 }
 
 impl Layer {
-    /// Creations, deletions and changes of all databases, in the order of commits: each creation and deletion, and of
-    /// each database its newest change. One with shards may come twice, on two pages: with an earlier change first.
+    /// Opens a feed of the creations, deletions and changes of all databases in the order of commits: each creation and
+    /// deletion, and the newest change of each database. A database with shards may appear twice, first with an earlier
+    /// change, on two pages.
     pub fn database_updates(&self, query: DatabaseUpdatesQuery) -> DatabaseUpdates {
         DatabaseUpdates::new(self.inner.clone(), query)
     }
 
-    /// The newest update of any database.
+    /// Returns the sequence of the newest update of any database.
     ///
     /// # Errors
     /// [`Error::Storage`](crate::Error::Storage), [`Error::Corrupt`](crate::Error::Corrupt).
@@ -130,7 +130,7 @@ impl DatabaseUpdates {
         DatabaseUpdates { inner, query, cursor: None, limit, following: None, received: None }
     }
 
-    /// The next rows: those that a wait has brought, or what lies behind the last page.
+    /// Returns the next rows: those that a wait received, or those behind the last page.
     ///
     /// # Errors
     /// [`Error::Storage`](crate::Error::Storage), [`Error::Corrupt`](crate::Error::Corrupt).
@@ -185,8 +185,8 @@ impl DatabaseUpdates {
         Ok(DatabaseUpdatesPage { rows, at_end, last_seq })
     }
 
-    /// Waits until there is something behind the last page, on the watch and the reader that all followers of this
-    /// process share. It may be dropped and called again at any time.
+    /// Waits until there are updates behind the last page, on the watches and the reader that all followers of this
+    /// process share. Safe to drop and call again at any time.
     #[boxed]
     pub async fn wait(&mut self) -> Wait {
         let mut closing = self.inner.closing.subscribe();
@@ -195,7 +195,7 @@ impl DatabaseUpdates {
         }
         let Some(following) = &mut self.following else {
             self.following = Some(UpdatesHub::subscribe(&self.inner));
-            // What came since the last page may have been sent before: read once more.
+            // Updates since the last page may have been sent before: read once more.
             return Wait::MayHaveChanged;
         };
         loop {
@@ -210,7 +210,7 @@ impl DatabaseUpdates {
                     }
                     self.received = Some(batch);
                 }
-                // Too slow for the reader that all share: it reads for itself.
+                // Too slow for the shared reader: this one reads by itself.
                 Err(broadcast::error::RecvError::Lagged(_)) => {}
                 Err(broadcast::error::RecvError::Closed) => self.following = None,
             }
@@ -218,13 +218,13 @@ impl DatabaseUpdates {
         }
     }
 
-    /// Where the reader stands; `None` before the first page.
+    /// Returns the reader's position; `None` before the first page.
     pub fn last_seq(&self) -> Option<Seq> {
         self.cursor
     }
 }
 
-/// The stamp before one, in the order of bytes.
+/// Returns the preceding stamp in the order of bytes.
 fn before(mut stamp: Stamp) -> Stamp {
     for byte in stamp.iter_mut().rev() {
         let (less, borrowed) = byte.overflowing_sub(1);
@@ -236,12 +236,12 @@ fn before(mut stamp: Stamp) -> Stamp {
     [0; STAMP_BYTES]
 }
 
-/// Where updates stand at a read version.
+/// The positions of all updates at a read version.
 struct Begin {
-    /// Of all updates: the epoch.
+    /// The incarnation of all updates: the epoch.
     incarnation: u64,
     newest: Stamp,
-    /// The newest of each bucket.
+    /// The newest stamp of each bucket.
     buckets: Vec<(u8, Stamp)>,
 }
 
@@ -272,8 +272,8 @@ impl Found {
     }
 }
 
-/// The first updates of a span of stamps, in either direction. However many databases there are, it holds no more than
-/// twice the rows that are wanted.
+/// Collects the first updates of a span of stamps, in either direction. It holds at most twice the wanted rows, however
+/// many databases there are.
 struct Collect {
     after: Stamp,
     /// Inclusive.
@@ -281,7 +281,7 @@ struct Collect {
     most: usize,
     descending: bool,
     found: Vec<Found>,
-    /// A database may be among them more than once.
+    /// Whether a database may occur more than once.
     has_shards: bool,
     is_cut: bool,
 }
@@ -330,7 +330,7 @@ impl Collect {
         self.found.truncate(self.most);
     }
 
-    /// Of what is in order, the newest change of each database.
+    /// Keeps the newest change of each database; the rows are sorted.
     fn keep_newest(&mut self) {
         let mut names = HashSet::new();
         let found = self.found.drain(..).rev();
@@ -340,14 +340,14 @@ impl Collect {
         self.found.reverse();
     }
 
-    /// In order, and whether that is all.
+    /// Returns the rows in order, and whether they are all.
     fn finish(mut self) -> (Vec<Found>, bool) {
         self.cut();
         (self.found, !self.is_cut)
     }
 }
 
-/// Reads some of both kinds in one transaction.
+/// Reads a part of both kinds in one transaction.
 struct Look<'a> {
     keys: &'a RootKeys,
     events: Option<KeyRange>,
@@ -405,8 +405,8 @@ impl Operation for Look<'_> {
     }
 }
 
-/// Where changes after a stamp lie, by the newest stamps of the buckets: neighbours together, and what was never touched
-/// with them, as it is empty. Where more than half have moved all is read as one.
+/// Returns the ranges of changes behind a stamp, given the newest stamps of the buckets. Neighbouring ranges are
+/// joined, also across empty buckets; if more than half of the buckets have moved, one range covers all.
 fn moved(keys: &RootKeys, buckets: &[(u8, Stamp)], after: &Stamp) -> Vec<KeyRange> {
     let is_moved = |(_, stamp): &&(u8, Stamp)| stamp > after;
     let many = 2 * buckets.iter().filter(is_moved).count() > buckets.len();

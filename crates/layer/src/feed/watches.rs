@@ -1,8 +1,8 @@
-//! Which databases' `last_seq` is watched (of one with shards there are as many), and which are looked at from time to time.
+//! Chooses which databases have watches on their `last_seq` (one for each shard) and which are polled.
 //!
-//! FoundationDB allows a connection 10,000 watches. Where more databases than that are followed, the ones that changed last
-//! have a watch each, and the others share a poll: one transaction looks at hundreds of them. A change that the poll finds
-//! takes the watch of the database that has been quiet for the longest time.
+//! FoundationDB allows 10,000 watches for each connection. If more databases are followed, those with the latest
+//! changes have watches, and the others share a poll, whose transactions read hundreds of them each. A database that
+//! the poll finds changed takes the watches of the one that has been quiet for the longest time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,13 +17,13 @@ use crate::feed::hub::{Hub, SAFETY_REREAD};
 use crate::layer::Inner;
 use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded, note};
 
-/// How often what is not watched is looked at.
+/// Interval of the poll.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// Keys looked at in one transaction: of a database with shards one for each.
+/// Keys that one transaction of the poll reads: one for each shard.
 const POLLED_AT_ONCE: usize = 500;
 
-/// See the module.
+/// The watches of a process; see the module.
 #[derive(Debug)]
 pub(crate) struct Watches {
     max: usize,
@@ -32,11 +32,11 @@ pub(crate) struct Watches {
 
 #[derive(Debug, Default)]
 struct Places {
-    /// When a database that is watched changed last, by a count of changes.
+    /// The number of the last change of each watched database, from a count of all changes.
     watched: HashMap<u64, u64>,
-    /// The same the other way round, the quietest first, each with how many watches it has.
+    /// The reverse map, the quietest database first, each with the number of its watches.
     quietest: BTreeMap<u64, (u64, Weak<Hub>, usize)>,
-    /// All of these watches.
+    /// The number of all these watches.
     set: usize,
     changes: u64,
     polled: HashMap<u64, Weak<Hub>>,
@@ -44,12 +44,12 @@ struct Places {
 }
 
 impl Watches {
-    /// At most `max` watches at once.
+    /// Creates a set of at most `max` watches.
     pub(crate) fn new(max: usize) -> Watches {
         Watches { max, places: Mutex::default() }
     }
 
-    /// Whether a hub may watch. `has_changed`: its database has, since the last time that it asked.
+    /// Returns whether a hub may watch. `has_changed`: its database has changed since the last call.
     pub(crate) fn may_watch(&self, inner: &Arc<Inner>, hub: &Arc<Hub>, has_changed: bool) -> bool {
         let mut places = self.lock();
         let place = places.watched.get(&hub.namespace).copied();
@@ -66,7 +66,7 @@ impl Watches {
             };
             places.watched.remove(&namespace);
             places.set -= freed;
-            // Told to look again, it finds that it has lost its place, and is polled.
+            // Its next read finds that it has no watch any more, and it is polled.
             quietest.upgrade().inspect(|hub| hub.look());
         }
         if let Some(place) = place {
@@ -81,7 +81,7 @@ impl Watches {
         true
     }
 
-    /// A hub ends.
+    /// Removes a hub.
     pub(crate) fn leave(&self, hub: &Hub) {
         let mut places = self.lock();
         if let Some(place) = places.watched.remove(&hub.namespace) {
@@ -94,7 +94,7 @@ impl Watches {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Those that are polled; `None`: there are none, and the poll ends.
+    /// Returns the polled hubs; `None` if there are none, and the poll ends.
     fn polled(&self) -> Option<Vec<Arc<Hub>>> {
         let mut places = self.lock();
         places.polled.retain(|_, hub| hub.strong_count() > 0);
@@ -104,7 +104,7 @@ impl Watches {
 }
 
 impl Places {
-    /// The watches of a place among the quietest no longer count.
+    /// Removes the watches of the database at a place of `quietest`.
     fn forget(&mut self, place: u64) {
         if let Some((.., watches)) = self.quietest.remove(&place) {
             self.set -= watches;
@@ -138,14 +138,14 @@ async fn poll(inner: Weak<Inner>, clock: Clock) {
             let mut look = Look { hubs };
             match transaction::read(&inner.db, &inner.metrics, &mut look).await {
                 Ok(changed) => changed.into_iter().for_each(|hub| hub.look()),
-                Err(error) => tracing::debug!(%error, "databases without a watch could not be looked at"),
+                Err(error) => tracing::debug!(%error, "the poll of databases without a watch failed"),
             }
         }
         inner.metrics.polls.add(1);
     }
 }
 
-/// Looks which databases have changed.
+/// Reads which databases have changed.
 struct Look<'a> {
     hubs: &'a [Arc<Hub>],
 }
@@ -165,7 +165,7 @@ impl<'a> Operation for Look<'a> {
     }
 }
 
-/// Waits until a database is there, on a watch, or until the server stops.
+/// Waits until a database exists, on a watch, or until the server stops.
 pub(crate) async fn wait_until_there(inner: &Inner, name: &str) -> Result<()> {
     let key = inner.keys.database(name);
     let mut closing = inner.closing.subscribe();
@@ -185,7 +185,7 @@ pub(crate) async fn wait_until_there(inner: &Inner, name: &str) -> Result<()> {
 /// Fires when its key has another value than at the read version of the transaction that set it.
 pub(crate) type Watch = BoxFuture<'static, FdbResult<()>>;
 
-/// Reads a key and sets the watch on it in the same transaction. What is not there reads as empty.
+/// Reads a key, and sets a watch on it in the same transaction. An absent key reads as empty.
 pub(crate) async fn arm(inner: &Inner, key: &[u8]) -> Result<(Vec<u8>, Watch)> {
     let (value, watches) = set_watches(inner, &[key], &mut Value { key }).await?;
     let watch = watches.into_iter().next().unwrap_or_else(|| Box::pin(std::future::pending()));
@@ -204,7 +204,7 @@ impl Operation for Value<'_> {
     }
 }
 
-/// Reads something and sets a watch on each key in the same transaction.
+/// Reads an operation's output, and sets a watch on each key in the same transaction.
 pub(crate) async fn set_watches<O: Operation>(
     inner: &Inner,
     keys: &[&[u8]],

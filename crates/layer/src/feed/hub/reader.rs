@@ -1,4 +1,4 @@
-//! What the hub reads, and where it puts it.
+//! The hub's reads, and how their rows reach followers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,22 +24,22 @@ use crate::store::merge::Shares;
 use crate::store::seq::Seq;
 use crate::store::transaction::{Transaction, note};
 
-/// Rows read in one transaction, and with documents.
+/// Row limits of one transaction: in all, and with documents.
 const SHARED_ROWS_MAX: usize = 500;
 const SHARED_DOCUMENTS_MAX: usize = 64;
 
-/// Users and roles that have changed are looked at in one transaction, if they are fewer.
+/// Users and roles that one transaction reads; if more have changed none is read.
 const SHARED_PRINCIPALS_MAX: usize = 500;
 
-/// A document's other leaves beyond this are left to those who want them.
+/// Leaves of a document that are shared; followers read further ones themselves.
 const SHARED_LEAVES_MAX: usize = 100;
 
-/// What one hub keeps, and all of a process together, if they are many (but each some rows).
+/// Memory limits of one tail and of all tails of a process; each tail may keep `TAIL_BYTES_MIN`.
 const TAIL_BYTES_MAX: usize = 4 * 1024 * 1024;
 const TAILS_BYTES_MAX: usize = 64 * 1024 * 1024;
 const TAIL_BYTES_MIN: usize = 16 * 1024;
 
-/// The task's own place.
+/// The cursor and watches of the hub's task.
 #[derive(Default)]
 pub(super) struct Reader {
     cursor: Option<Seq>,
@@ -48,36 +48,36 @@ pub(super) struct Reader {
     pub(super) armed: Armed,
 }
 
-/// What became of a reading.
+/// The effect of a read.
 pub(super) struct Entered {
-    /// There was something new.
+    /// Whether there were changes.
     pub(super) has_moved: bool,
-    /// So many followers were woken.
+    /// Number of followers that were woken.
     pub(super) woken: usize,
 }
 
-/// One reading.
+/// The result of one read.
 pub(super) struct Page {
     rows: Vec<TailRow>,
     pub(super) at_end: bool,
-    /// Read up to here.
+    /// The sequence up to which the page has read.
     drained: Seq,
     version: i64,
     purges: i64,
-    /// Of each bucket.
+    /// The `last_seq` of each bucket.
     last_seqs: Vec<LastSeq>,
     /// The number of the database's sync function.
     channels: u64,
-    /// Users and roles of it that have changed since the last reading; `None`: more than are read at once.
+    /// The database's users and roles that have changed since the last read; `None` if they are over the limit.
     principals: Option<Vec<(Seq, Kind, Arc<str>)>>,
-    /// What the rows do not tell.
+    /// Channel departures that the rows do not show.
     untold: Vec<Untold>,
-    /// For the next page.
+    /// Each bucket's share of the next page.
     shares: Shares,
 }
 
 impl Reader {
-    /// Reads what is behind the cursor, a bounded part of it; with the last part the watches are set, if they may be.
+    /// Reads a bounded page behind the cursor. The last page sets the watches if `may_watch`.
     pub(super) async fn read(&mut self, inner: &Inner, hub: &Hub, may_watch: bool) -> Result<Page> {
         if !may_watch {
             self.armed.clear();
@@ -116,7 +116,7 @@ impl Reader {
     async fn page(&self, trx: &Transaction, inner: &Inner, hub: &Hub) -> Result<Page> {
         let wants_documents = hub.documents_wanted.load(Ordering::Relaxed) > 0;
         let limit = if wants_documents { SHARED_DOCUMENTS_MAX } else { SHARED_ROWS_MAX };
-        // All asked for before the first is awaited.
+        // All requests before the first await.
         let last_seqs: Vec<_> = hub.buckets.all().iter().map(|bucket| trx.get(&bucket.last_seq(), true)).collect();
         let purges = hub.buckets.begin_count(trx, Counter::Purges);
         let version = trx.get_read_version();
@@ -128,7 +128,7 @@ impl Reader {
         });
         let instance = inner.resolve(trx, &hub.name).await?;
         if !std::ptr::eq(&*instance.hub, hub) {
-            // Another database of this name, whose followers are at its own hub.
+            // Another database of this name; its followers are at its own hub.
             return Err(Error::DatabaseNotFound);
         }
         let (mut newest, mut found) = (Seq::zero(hub.incarnation), Vec::with_capacity(last_seqs.len()));
@@ -152,7 +152,7 @@ impl Reader {
             shares: self.shares.clone(),
         };
         let Some(entries) = entries else { return Ok(page) };
-        // In the same transaction, and so whatever a row was committed with.
+        // In the same transaction, so it includes everything that committed with a row.
         page.principals = match self.cursor.filter(|_| instance.channels() > 0) {
             Some(cursor) => principals_after(trx, &instance, &cursor).await?,
             None => Some(Vec::new()),
@@ -182,7 +182,7 @@ impl Reader {
         Ok(page)
     }
 
-    /// Puts what was read where followers find it, and wakes those that it may be something for.
+    /// Makes a page available to followers, and wakes those that it may concern.
     pub(super) fn enter(&mut self, inner: &Inner, hub: &Hub, page: Page) -> Entered {
         let hubs = inner.hubs_running.load(Ordering::Relaxed).max(1);
         let weight_max = (TAILS_BYTES_MAX / hubs).clamp(TAIL_BYTES_MIN, TAIL_BYTES_MAX);
@@ -192,7 +192,7 @@ impl Reader {
             let is_first = tail.is_none();
             let tail = tail.get_or_insert_with(|| Tail::new(page.drained, &inner.clock));
             let has_moved = is_first || tail.drained() < page.drained;
-            // Each row is looked at once for all.
+            // Each row is looked up once for all followers.
             let told = (table.members() > 0).then(|| {
                 inner.metrics.hub_rows.add(page.rows.len() as u64);
                 page.told(table, tail)
@@ -200,7 +200,7 @@ impl Reader {
             let woken = told.map_or_else(Vec::new, |told| table.tell(told));
             let others = followers.len().saturating_sub(table.members());
             if self.purges.replace(page.purges).is_some_and(|before| before != page.purges) {
-                // What was purged is gone from by-seq, and leaves nothing there that would say so.
+                // A purge removes documents from by-seq without leaving an entry.
                 tail.clear(page.drained.min(self.cursor.unwrap_or(page.drained)));
             }
             tail.read_with(page.channels);
@@ -210,7 +210,7 @@ impl Reader {
                     tail.push_untold(page.untold);
                     tail.push(page.rows, page.drained);
                 }
-                // Whoever has not got here yet reads pages, and finds in them what they have.
+                // Followers that have not read these rows read pages.
                 None => tail.clear(page.drained),
             }
             if page.at_end {
@@ -218,7 +218,8 @@ impl Reader {
             }
             tail.trim(weight_max, inner.clock.now());
             let count = woken.len() + if has_moved { others } else { 0 };
-            // Counted before a follower can take the page, so that one that has heard of a change finds its wake in the metrics.
+            // Counted before a follower can take the page, so that the metrics include the wake of each delivered
+            // change.
             inner.metrics.hub_wakes.add(count as u64);
             (has_moved, count, woken)
         };
@@ -235,7 +236,7 @@ impl Reader {
 }
 
 impl Page {
-    /// Whom of a table it concerns, of a hub that has this tail so far.
+    /// Returns the followers in a table that the page concerns, given the tail so far.
     fn told(&self, table: &Table, tail: &Tail) -> Told {
         let mut news = News::new(table, tail.drained(), self.drained);
         if tail.channels() != self.channels {
@@ -251,7 +252,7 @@ impl Page {
     }
 }
 
-/// Users and roles of a database that have changed behind a sequence; `None`: many.
+/// Returns the database's users and roles that have changed behind a sequence; `None` if they are over the limit.
 async fn principals_after(
     trx: &Transaction,
     instance: &Instance,
@@ -271,7 +272,7 @@ async fn principals_after(
     Ok(Some(found))
 }
 
-/// The documents of rows, those of them that are small.
+/// Reads the documents of rows, except large ones.
 async fn with_documents(
     trx: &Transaction,
     inner: &Inner,
@@ -279,15 +280,15 @@ async fn with_documents(
     rows: Vec<(ChangeRow, RowChannels)>,
 ) -> Result<Vec<TailRow>> {
     let with_conflicts = instance.hub.conflicts_wanted.load(Ordering::Relaxed) > 0;
-    // The tree is read for one as for all.
+    // Conflicts need the same read of the tree for one follower as for all.
     let conflicts = if with_conflicts { Conflicts::All } else { Conflicts::No };
-    // All at once, also what is read of those that have conflicts.
+    // All requests at once, including those for conflicts.
     let reads = rows.into_iter().map(|(row, channels)| {
         let read = begin_latest(trx, instance, &row.id);
         async move {
             let document = read.small_document(trx, inner, instance, &row.id, conflicts).await?;
             let document = document.map_or(TailDocument::NotRead, |document| {
-                // Its conflicts are all other leaves: complete only if they were asked for.
+                // The document's conflicts are its other leaves; complete only if they were read.
                 TailDocument::Read { document: Box::new(document), with_conflicts }
             });
             Ok(TailRow::new(row, document, inner.clock.now()).with_channels(channels))

@@ -1,8 +1,9 @@
-//! What entries of by-seq do not say of channels, read once for all followers.
+//! Channel facts that by-seq entries do not hold, read once for all followers.
 //!
-//! An entry names few channels, and of those that its document left only what it left with its newest change. Where a document has
-//! changed twice since the hub looked last, the first of these changes is gone from by-seq, while the index of the channel that was
-//! left with it has it still: who follows that channel is to read there ([`Untold`]), and before any row behind that place is taken.
+//! An entry names few channels, and of the channels that its document left only those left with its newest change. When
+//! a document has changed twice since the hub's last read, by-seq has lost the first change, but the index of the
+//! channel that was left with it still has it. A follower of that channel must read the index ([`Untold`]) before it
+//! takes a row behind that place.
 
 use std::sync::Arc;
 
@@ -23,54 +24,55 @@ use crate::store::proto;
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
 
-/// Entries that are looked at behind a page that is not the last one.
+/// Entries that are read ahead behind a page that is not the last one.
 const AHEAD_MAX: usize = 2_000;
 
-/// Documents that are looked up for a page. Where there are more it is not said what is not told.
+/// Documents that are looked up for a page. Beyond this limit the page reports a departure from any channel.
 const DOCUMENTS_MAX: usize = 500;
 
-/// At once.
+/// Concurrent reads.
 const AT_ONCE: usize = 64;
 
-/// Channels that a document has left are looked at so many of.
+/// Limit of read departures from channels.
 const LEFT_MAX: usize = 2_000;
 
-/// Names that a page has beside those of its entries, in bytes. What is more is left to those who want it.
+/// Bytes of names that a page has beside those of its entries. Followers read the rest themselves.
 const NAMES_BYTES_MAX: usize = 1_000_000;
 
-/// A page, as it was read.
+/// A page as it was read.
 pub(super) struct PageRows<'a> {
     pub(super) rows: &'a mut [(ChangeRow, RowChannels)],
-    /// It begins behind this.
+    /// The page begins behind this sequence.
     pub(super) after: Seq,
-    /// It goes up to here.
+    /// The page ends with this sequence.
     pub(super) drained: Seq,
     pub(super) at_end: bool,
-    /// Whether somebody follows by channels.
+    /// Whether there are followers by channels.
     pub(super) has_followers: bool,
 }
 
-/// A document that is looked up.
+/// A document to look up.
 struct Sought {
-    /// The row that it has on the page.
+    /// The index of its row on the page.
     row: Option<usize>,
     id: String,
-    /// Of which the channels are sought.
+    /// The revision whose channels are needed.
     entered_of: Option<RevId>,
     is_left_sought: bool,
-    /// A change of it is not on this page nor on any before.
+    /// Whether one of its changes is neither on this page nor on an earlier one.
     has_missed: bool,
 }
 
 struct Found {
     sought: Sought,
     entered: Option<Vec<String>>,
-    /// `None`: they are many, or none were sought.
+    /// `None` if they are over the limit, or were not needed.
     left: Option<Vec<(String, Seq)>>,
 }
 
 impl PageRows<'_> {
-    /// Adds to the rows what their entries do not name, and says what they do not tell: in the transaction that has read them.
+    /// Completes the channels of rows, and returns the departures that no row shows. Runs in the transaction that read
+    /// them.
     pub(super) async fn complete(
         &mut self,
         trx: &Transaction,
@@ -144,7 +146,8 @@ fn seq(instance: &Instance, stamp: Stamp) -> Seq {
     Seq::new(instance.incarnation(), stamp.0)
 }
 
-/// The documents that stand behind a page, each with the change before its newest one as entries have it; and whether they are all.
+/// Returns the documents behind a page, each with the change before its newest one by its entry, and whether they are
+/// all.
 async fn ahead(
     trx: &Transaction,
     inner: &Inner,
@@ -163,7 +166,6 @@ async fn ahead(
 }
 
 async fn look_up(trx: &Transaction, instance: &Instance, sought: Sought) -> Result<Found> {
-    // Both asked for at once.
     let left = (sought.is_left_sought || sought.has_missed).then(|| {
         let range = instance.keys.left_of(&sought.id);
         trx.range(&range, true).first(LEFT_MAX)

@@ -1,12 +1,12 @@
-//! From channels to the followers that hold them: who of a database's followers may want what the hub has read.
+//! An index from channels to the followers that hold them: finds the followers that a page of the hub may concern.
 //!
-//! Each page is looked at once. What its rows have to do with (the channels that their documents are in and those that they left,
-//! and users and roles that have changed) is looked up here, and who holds one of these gets the row's sequence on a list and is
-//! woken. So there is nothing up to where the hub has read for who has no list: such a follower goes on from there without having
-//! looked at what came between, and the tail may have forgotten that by then.
+//! Each page is looked up once. The table takes the keys of its rows (the channels that a document is in and those that
+//! it left, and users and roles that have changed), adds the row's sequence to the list of each follower that holds one
+//! of them, and wakes it. A follower without a list has no changes up to the hub's position: it advances to there
+//! without reading the rows between, which the tail may have dropped.
 //!
-//! Channels stand here as numbers, made of their names under a key of the table's own: 16 bytes for each channel of a follower. Two
-//! of one number would wake a follower for nothing, since each judges rows by what it has itself.
+//! Channels are stored as numbers, hashes of their names under a key of this table: 16 bytes for each channel of a
+//! follower. A collision only wakes a follower needlessly, since each follower judges rows by its own rights.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -20,79 +20,79 @@ use crate::feed::row::RowChannels;
 use crate::held::HeldAt;
 use crate::store::seq::Seq;
 
-/// Channels, roles among them, that a follower stands here with at most. Who has more is woken by each change.
+/// Channels and roles of one follower in the table. A follower with more is woken by each change.
 const KEYS_MAX: usize = 1_000;
 
-/// The same of all followers of a database together.
+/// Channels and roles of all followers of a database together.
 const ENTRIES_MAX: usize = 4_000_000;
 
-/// Sequences on a follower's list. Who has more looks at all that lies behind the first.
+/// Sequences on a follower's list. When it is full the follower reads everything behind the first.
 const LISTED_MAX: usize = 32;
 
-/// What a follower holds.
+/// The channels of a follower.
 #[derive(Clone, Copy)]
 pub(in crate::feed) struct Interest<'a> {
-    /// As it was found: while it is the same, so is all else.
+    /// The rights as read: an equal pointer means unchanged rights.
     pub(in crate::feed) found: &'a Arc<HeldAt>,
-    /// As far as the feed is about it.
+    /// The part of the rights that concerns the feed.
     pub(in crate::feed) held: &'a Held,
 }
 
-/// See the module.
+/// The table of a hub; see the module.
 #[derive(Default)]
 pub(super) struct Table {
     keyed: RandomState,
-    /// A number of what is held, and of the follower that does.
+    /// Pairs of a key's number and the number of a follower that holds it.
     holders: BTreeSet<(u64, u64)>,
     members: HashMap<u64, Member>,
 }
 
-/// A follower that is woken for what it holds.
+/// A follower that is woken only for its keys.
 struct Member {
     keys: Box<[u64]>,
     wake: Arc<Notify>,
-    /// `None`: there is nothing for it.
+    /// `None` if there are no changes for it.
     list: Option<List>,
-    /// It has not looked since.
+    /// Whether it was woken and has not looked since.
     is_woken: bool,
 }
 
-/// What there is for a follower.
+/// The changes for a follower.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct List {
-    /// Nothing up to here.
+    /// There are no changes up to this sequence.
     after: Seq,
-    /// Sequences; `None`: they are too many.
+    /// Sequences; `None` if they are over the limit.
     at: Option<Vec<Seq>>,
-    /// The last of them.
+    /// The last sequence.
     last: Seq,
 }
 
-/// What a follower is to look at behind where it stands.
+/// The rows that a follower must read behind its place.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// Nothing up to where the hub has read.
+    /// None, up to the hub's position.
     Nothing,
-    /// What is on these sequences, ascending, behind the first.
+    /// The rows of these sequences, ascending, behind the first member.
     These(Seq, Vec<Seq>),
-    /// All behind this.
+    /// All rows behind this sequence.
     All(Seq),
 }
 
-/// What a page is about.
+/// The keys that a page concerns.
 pub(super) struct News<'a> {
     table: &'a Table,
-    /// Behind this, up to `drained`.
+    /// The page covers the sequences behind this up to `drained`.
     after: Seq,
     drained: Seq,
-    /// Up to where rows have been added: there is nothing between that and the next.
+    /// The sequence of the last added row: no row lies between it and the next.
     passed: Seq,
-    /// By numbers, each with where it is told.
+    /// The sequences at which each number occurs.
     by_key: BTreeMap<u64, List>,
     is_for_all: bool,
 }
 
-/// For whom a page is: made of [`News`], so that the table may be changed.
+/// The followers that a page concerns: made of [`News`], so that the table can be borrowed mutably.
 pub(super) struct Told {
     by_key: BTreeMap<u64, List>,
     for_all: Option<List>,
@@ -105,23 +105,23 @@ impl fmt::Debug for Table {
 }
 
 impl Table {
-    /// How many followers stand here.
+    /// Returns the number of followers in the table.
     pub(super) fn members(&self) -> usize {
         self.members.len()
     }
 
-    /// With how many channels, users and roles, each once for each follower.
+    /// Returns the number of keys, counted once for each follower.
     pub(super) fn entries(&self) -> usize {
         self.holders.len()
     }
 
-    /// Whether a follower does.
+    /// Returns whether a follower is in the table.
     pub(super) fn has(&self, number: u64) -> bool {
         self.members.contains_key(&number)
     }
 
-    /// A follower comes, or holds something else from now on, and has got what there was up to a place. `drained`: up to where the
-    /// hub has read. False: it holds too much, and stands here no more.
+    /// Adds a follower, or replaces what it holds; it has read everything up to a place. `drained`: the hub's position.
+    /// Returns false if it holds too much and is not in the table any more.
     pub(super) fn join(
         &mut self,
         number: u64,
@@ -132,7 +132,7 @@ impl Table {
     ) -> bool {
         self.leave(number);
         let Interest { found, held } = interest;
-        // Who sees all is woken for all.
+        // An unrestricted follower is woken for each change.
         let count = held.channels().take(KEYS_MAX + 1).count() + found.versions.len();
         if held.has_all() || count > KEYS_MAX || self.holders.len() + count > ENTRIES_MAX {
             return false;
@@ -141,13 +141,13 @@ impl Table {
         let principals = found.versions.iter().map(|(kind, name, _)| self.principal(*kind, name));
         let keys: Box<[u64]> = channels.chain(principals).collect();
         self.holders.extend(keys.iter().map(|key| (*key, number)));
-        // What came meanwhile was looked at for what it held before.
+        // Earlier changes were looked up with what it held before.
         let list = (at < drained).then_some(List { after: at, at: None, last: drained });
         self.members.insert(number, Member { keys, wake: Arc::clone(wake), list, is_woken: false });
         true
     }
 
-    /// A follower goes, or is woken for all from now on.
+    /// Removes a follower.
     pub(super) fn leave(&mut self, number: u64) {
         let Some(member) = self.members.remove(&number) else { return };
         for key in &member.keys {
@@ -158,7 +158,7 @@ impl Table {
         }
     }
 
-    /// What a follower that stands somewhere is to look at; `None`: it does not stand here.
+    /// Returns the rows that a follower must read behind its place; `None` if it is not in the table.
     pub(super) fn look(&mut self, number: u64, at: Seq) -> Option<Look> {
         let member = self.members.get_mut(&number)?;
         member.is_woken = false;
@@ -177,7 +177,8 @@ impl Table {
         })
     }
 
-    /// Where a follower that has taken all up to a place stands for who looks at it: `None`: there is nothing for it.
+    /// Returns the place that a follower counts as having reached, given its real place; `None` if there are no changes
+    /// for it.
     pub(super) fn stands(&self, number: u64, at: u64) -> Option<u64> {
         match self.members.get(&number) {
             None => Some(at),
@@ -187,7 +188,7 @@ impl Table {
         }
     }
 
-    /// Puts a page on the lists of those that it is for, and returns those of them that are to be woken.
+    /// Adds a page to the lists of the followers that it concerns, and returns those to wake.
     pub(super) fn tell(&mut self, told: Told) -> Vec<Arc<Notify>> {
         let Told { by_key, for_all } = told;
         let mut woken = Vec::new();
@@ -204,7 +205,7 @@ impl Table {
         woken
     }
 
-    /// All go, and are to be woken.
+    /// Removes all followers, and returns those to wake.
     pub(super) fn end(&mut self) -> Vec<Arc<Notify>> {
         self.holders = BTreeSet::new();
         std::mem::take(&mut self.members).into_values().map(|member| member.wake).collect()
@@ -247,17 +248,17 @@ impl List {
 }
 
 impl<'a> News<'a> {
-    /// Of a page behind a place, up to another.
+    /// Creates the news of a page behind a place, up to another.
     pub(super) fn new(table: &'a Table, after: Seq, drained: Seq) -> News<'a> {
         News { table, after, drained, passed: after, by_key: BTreeMap::new(), is_for_all: false }
     }
 
-    /// It is for all, whatever they hold.
+    /// Makes the page concern all followers.
     pub(super) fn is_for_all(&mut self) {
         self.is_for_all = true;
     }
 
-    /// The next row of it.
+    /// Adds the next row.
     pub(super) fn row(&mut self, at: Seq, channels: &RowChannels) {
         match (&channels.entered, &channels.left) {
             (Some(entered), Some(left)) => {
@@ -270,7 +271,7 @@ impl<'a> News<'a> {
         self.passed = at;
     }
 
-    /// Somebody left a channel, and no row tells; `None`: perhaps any.
+    /// Adds a departure from a channel that no row shows; `None` for any channel.
     pub(super) fn untold(&mut self, at: Seq, channel: Option<&str>) {
         match channel {
             Some(name) => self.channel(name, self.after, at),
@@ -278,13 +279,13 @@ impl<'a> News<'a> {
         }
     }
 
-    /// A user or role has changed.
+    /// Adds a user or role that has changed.
     pub(super) fn principal(&mut self, at: Seq, kind: Kind, name: &str) {
         self.key(self.table.principal(kind, name), self.after, at);
     }
 
     fn channel(&mut self, name: &str, after: Seq, at: Seq) {
-        // Who sees all stands not here.
+        // Unrestricted followers are not in the table.
         if name != ALL {
             self.key(self.table.channel(name), after, at);
         }
@@ -295,11 +296,11 @@ impl<'a> News<'a> {
         self.by_key.entry(key).and_modify(|list| list.add(&news)).or_insert(news);
     }
 
-    /// For whom it is.
+    /// Returns the followers that it concerns.
     pub(super) fn told(self) -> Told {
         let Told { by_key, for_all } = match self.is_for_all {
             false => Told { by_key: self.by_key, for_all: None },
-            // Users and roles may have changed behind it.
+            // Users and roles may have changed behind the last row.
             true => {
                 let last = self.by_key.values().map(|list| list.last).chain([self.drained]).max();
                 let for_all = last.map(|last| List { after: self.after, at: None, last });
@@ -334,13 +335,13 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Event {
-        /// Rows, of each what its document is in and what it left; a channel that no row tells of, so far before the last; a user.
+        /// Rows, each with the channels that its document is in and left; a departure that no row shows; a user.
         Page {
             rows: Vec<[Option<Vec<String>>; 2]>,
             untold: Option<(u64, Option<String>)>,
             user: bool,
         },
-        /// A follower comes, or has something else, with so much of what was there not taken.
+        /// A follower comes, or holds something else, with some changes not taken.
         Join {
             number: u64,
             names: BTreeSet<String>,
@@ -349,7 +350,7 @@ mod tests {
         Leave {
             number: u64,
         },
-        /// A follower looks, and takes so many of what it sees.
+        /// A follower looks, and takes some of the rows.
         Look {
             number: u64,
             takes: u64,
@@ -370,15 +371,15 @@ mod tests {
         ]
     }
 
-    /// What there was at a place: names of channels, and whether it is for all.
+    /// The changes at a place: names of channels, and whether they concern all followers.
     type Told = (u64, BTreeSet<String>, bool);
 
     proptest! {
-        /// Who holds something hears of all that has to do with it, and of nothing else while that is little.
+        /// A follower hears of all changes of its keys, and of no others while its list has room.
         #[test]
         fn who_holds_a_channel_hears_of_it(events in prop::collection::vec(event(), 0..60)) {
             let (mut table, mut at, mut told) = (Table::default(), 10, Vec::<Told>::new());
-            // Where each stands, and what it holds.
+            // The place of each follower, and its keys.
             let mut members: BTreeMap<u64, (u64, BTreeSet<String>)> = BTreeMap::new();
             for event in events {
                 match event {
@@ -443,11 +444,11 @@ mod tests {
                         };
                         prop_assert!(after >= seq(*stands) && first.is_none_or(|first| after < first));
                         prop_assert_eq!(table.stands(number, *stands).is_some(), after < seq(at) && look_is_open(&table, number));
-                        // What it takes next.
+                        // The rows that it takes next.
                         *stands = (*stands + takes).min(at);
                     }
                 }
-                // As many entries as members hold, the user of each among them.
+                // One entry for each key of a member, including its user.
                 prop_assert_eq!(table.entries(), members.values().map(|member| member.1.len() + 1).sum::<usize>());
                 prop_assert_eq!(table.members(), members.len());
             }

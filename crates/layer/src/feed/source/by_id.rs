@@ -1,9 +1,9 @@
-//! A feed of few documents, answered from what the documents say of themselves.
+//! A feed of few documents, answered from their records.
 //!
-//! Each document's record has the sequence of its newest change. All of them are read at one read version and sorted, so
-//! that the rows are those that a walk of by-seq at that version passes. What does not fit a page comes with the next
-//! ones: there each record is read again, since a document that has changed meanwhile stands elsewhere now. Its row is left
-//! out, and comes where it stands, behind everything that was there at the first read.
+//! Each document's record has the sequence of its newest change. All of them are read at one read version and sorted,
+//! so the rows equal those of a scan of by-seq at that version. Documents beyond the first page come with the next
+//! ones, which read each record again: a document that has changed meanwhile is skipped, and comes at its new sequence,
+//! behind all documents of the first read.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,24 +23,26 @@ use crate::store::records::Info;
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
 
-/// Longer lists are answered by a walk of by-seq: so many records are read well within FoundationDB's 5 s.
+/// Length limit of a list: its records are read well within FoundationDB's 5 s. A longer list is answered by a scan of
+/// by-seq.
 const IDS_MAX: usize = 10_000;
 
-/// Longer lists only where one page of by-seq did not do: close to the end there may be less to read than they are long.
+/// Length limit of a list that is looked up at once. A longer one is looked up only if one page of by-seq did not reach
+/// the end: near the end by-seq may be shorter than the list.
 const IDS_AT_ONCE_MAX: usize = 100;
 
-/// Records that are being read at once.
+/// Records that are read at once.
 const READS_AT_ONCE: usize = 256;
 
-/// What is left of the documents that were found.
+/// The documents that further pages have to show.
 #[derive(Clone)]
 struct Left {
     incarnation: u64,
-    /// The newest sequence when they were.
+    /// The newest sequence at the lookup.
     until: Seq,
     /// All of them, in the feed's order.
     documents: Arc<[(Seq, String)]>,
-    /// Of these, those that pages have passed.
+    /// The number of those that pages have passed.
     passed: usize,
 }
 
@@ -54,38 +56,39 @@ impl Left {
         rest.get(..most).unwrap_or(rest)
     }
 
-    /// Passes those up to where the feed stands.
+    /// Passes the documents up to the feed's position.
     fn pass(&mut self, last_seq: Seq, descending: bool) {
         let is_passed = |seq: Seq| if descending { seq >= last_seq } else { seq <= last_seq };
         self.passed += self.rest().partition_point(|(seq, _)| is_passed(*seq));
     }
 }
 
-/// Changes of some documents: looked up where they are few and the feed is far back, else by a walk over all.
+/// Changes of some documents: looked up if they are few and the feed is far behind, else filtered from a scan of
+/// by-seq.
 pub(crate) struct ByIds {
     ids: Arc<HashSet<String>>,
     walk: BySeq,
-    /// Of the list that is being answered.
+    /// The list that is being answered.
     left: Option<Left>,
-    /// The last page was not the last one.
+    /// Whether the last page did not reach the end.
     is_behind: bool,
 }
 
 impl ByIds {
-    /// `walk`: over the changes of the same documents.
+    /// `walk`: the scan for the same documents.
     pub(super) fn new(ids: Arc<HashSet<String>>, walk: BySeq) -> ByIds {
         ByIds { ids, walk, left: None, is_behind: false }
     }
 
-    /// Whether to look the documents up.
+    /// Returns whether to look up the documents.
     fn looks_up(&self, page: &Page<'_>) -> bool {
         let is_far_back = self.ids.len() <= IDS_AT_ONCE_MAX || self.is_behind;
         let is_now = page.cursor.is_none() && page.since == Since::Now;
         self.ids.len() <= IDS_MAX && is_far_back && !is_now && page.limit > 0
     }
 
-    /// The documents that come first, those of them that have not changed since they were found, and all that is left;
-    /// `None`: by-seq answers.
+    /// Returns the first documents that have not changed since the lookup, and all that are left; `None` if by-seq
+    /// answers.
     async fn found(
         &self,
         trx: &Transaction,
@@ -93,7 +96,7 @@ impl ByIds {
         page: &Page<'_>,
     ) -> Result<Option<(Vec<ChangeRow>, Left)>> {
         match &self.left {
-            // The database is another one now.
+            // The database was replaced by another one.
             Some(left) if left.incarnation != instance.incarnation() => Ok(None),
             Some(left) => {
                 let rows = unchanged(trx, instance, left.first(page.rows_max())).await?;
@@ -110,7 +113,7 @@ impl ByIds {
         }
     }
 
-    /// All documents of the list that the feed is to show, in its order.
+    /// Returns all documents of the list that the feed shows, in its order.
     async fn look(
         &self,
         trx: &Transaction,
@@ -120,16 +123,16 @@ impl ByIds {
         let incarnation = instance.incarnation();
         let (descending, cursor) = (page.descending, page.cursor());
         if descending && cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
-            // It is in by-seq.
+            // By-seq has the row.
             return Ok(None);
         }
-        // Asked for together with the records, and of the same read version.
+        // Requested with the records, of the same read version.
         let until = instance.buckets.begin_last_seq(trx, incarnation);
         let begin = cursor.filter(|_| !descending).map(|cursor| of_incarnation(incarnation, cursor));
         let Some(after) = begin.or(page.since(incarnation)) else { return Ok(None) };
         let mut ids: Vec<&str> =
             self.ids.iter().map(String::as_str).filter(|id| check_document_id(id).is_ok()).collect();
-        // Close to one another in the store, too.
+        // Neighbouring keys are read together.
         ids.sort_unstable();
         let (mut rows, until) = try_join(infos(trx, instance, ids.into_iter()), until).await?;
         rows.retain(|row| row.seq > after && (!descending || cursor.is_none_or(|cursor| row.seq < cursor)));
@@ -157,7 +160,7 @@ impl Source for ByIds {
         let passed = considered.last().map(|(seq, _)| *seq);
         let stands = match (is_full, rows.last()) {
             (true, Some(last)) => last.seq,
-            // At the end the feed stands at the newest sequence, whatever was not asked for.
+            // At the end the feed is at the newest sequence, also if the list does not have its row.
             _ if is_last && !page.descending => left.until,
             _ => passed.or(page.cursor()).unwrap_or(left.until),
         };
@@ -182,19 +185,19 @@ impl Source for ByIds {
     }
 }
 
-/// Rows of those that have not changed since they were found.
+/// Reads the rows of documents that have not changed since the lookup.
 async fn unchanged(trx: &Transaction, instance: &Instance, part: &[(Seq, String)]) -> Result<Vec<ChangeRow>> {
     let found = infos(trx, instance, part.iter().map(|(_, id)| id.as_str())).await?;
     let mut found = found.into_iter().peekable();
     let mut rows = Vec::with_capacity(part.len());
     for (seq, id) in part {
-        // A document that was purged has no record.
+        // A purged document has no record.
         rows.extend(found.next_if(|row| row.id == *id).filter(|row| row.seq == *seq));
     }
     Ok(rows)
 }
 
-/// Rows of those documents that there are, in the order given.
+/// Reads the rows of the documents that exist, in the order given.
 async fn infos<'i>(
     trx: &Transaction,
     instance: &Instance,

@@ -1,4 +1,4 @@
-//! Changes in the order of commits: the key of by-seq is the order, and each document stands there once.
+//! All changes in the order of commits: by-seq has that order, with one entry for each document.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::store::keys::{BucketKeys, Counter, KeyRange};
 use crate::store::merge::Shares;
 use crate::store::transaction::Transaction;
 
-/// Up to here `pending` is counted: one answer of the storage.
+/// Limit up to which `pending` counts exactly: one answer of the storage.
 const PENDING_EXACT_MAX: usize = 500;
 
-/// Of each of several ranges no fewer entries are asked for at once.
+/// The smallest number of entries to request from each of several ranges at once.
 const COUNTED_AT_ONCE_MIN: usize = 16;
 
-/// All changes of a database, or those of some documents, by a walk over all.
+/// All changes of a database, or those of some documents, by a scan of by-seq.
 pub(crate) struct BySeq {
     scope: Scope,
     active_only: bool,
@@ -34,7 +34,7 @@ impl BySeq {
         BySeq { scope, active_only: false, shares: Shares::default() }
     }
 
-    /// The same, but for deletions.
+    /// Omits deletions.
     pub(super) fn without_tombstones(self) -> BySeq {
         BySeq { active_only: true, ..self }
     }
@@ -49,12 +49,12 @@ impl Source for BySeq {
         let incarnation = instance.incarnation();
         let cursor = page.cursor();
         if page.descending && cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
-            // What is left of the old one is gone: this must not end as if all had been read.
+            // The old database is gone; its feed must not end as if it had been read completely.
             return Err(Error::DatabaseNotFound);
         }
-        // Asked for together with the entries, and awaited after them. All that a transaction reads is of one read version,
-        // in whatever order it asks, and each commit writes its entries and its bucket's `last_seq` together: so no entry
-        // of the page lies behind the newest sequence, and none that is not of the page, where that was all, before it.
+        // Requested with the entries, and awaited after them. All reads of a transaction have one read version, and
+        // each commit writes its entries and its bucket's `last_seq` together. So no entry of the page lies behind the
+        // newest sequence, and if the page is the last one, no other entry lies before it.
         let newest = instance.buckets.begin_last_seq(trx, incarnation);
         let begin = cursor.filter(|_| !page.descending).map(|cursor| of_incarnation(incarnation, cursor));
         let Some(after) = begin.or(page.since(incarnation)) else {
@@ -95,7 +95,7 @@ impl Source for BySeq {
         if let (true, Some(last)) = (full, rows.last()) {
             last_read = last.seq;
         }
-        // At the end the feed stands at the newest sequence, whatever a filter passed.
+        // At the end the feed is at the newest sequence, also if a filter dropped its row.
         let last_seq = if read_all && !full && !page.descending { newest.max(last_read) } else { last_read };
         page.complete(trx, instance, rows, read_all || full, last_seq).await
     }
@@ -111,14 +111,14 @@ impl Source for BySeq {
         instance: &Instance,
         behind: &mut Behind,
     ) -> Result<Option<u64>> {
-        // Of another incarnation all is left.
+        // A cursor of another incarnation means the beginning.
         let cursor = of_incarnation(instance.incarnation(), behind.cursor.seq());
         let ranges: Vec<_> = instance.buckets.all().iter().map(|bucket| bucket.by_seq_after(&cursor)).collect();
         pending_in(trx, instance, &ranges).await.map(Some)
     }
 }
 
-/// How many entries lie in all ranges, of which a document has one at most: see [`crate::Changes::pending`].
+/// Counts the entries of all ranges, at most one for each document: see [`crate::Changes::pending`].
 pub(super) async fn pending_in(trx: &Transaction, instance: &Instance, ranges: &[KeyRange]) -> Result<u64> {
     let (counted, bytes) = count(trx, ranges, PENDING_EXACT_MAX + 1).await?;
     if counted <= PENDING_EXACT_MAX as u64 {
@@ -136,15 +136,15 @@ pub(super) async fn pending_in(trx: &Transaction, instance: &Instance, ranges: &
     Ok(estimate(counted, bytes, size.max(0) as u64, all))
 }
 
-/// How many entries lie in a range of `size` bytes, where the first `counted` take `bytes`, and a database of `all` documents
-/// has an entry for each. Never less than were counted, whatever the storage says.
+/// Estimates the entries in a range of `size` bytes, whose first `counted` entries take `bytes`, in a database of `all`
+/// documents with one entry each. The result is at least `counted`, whatever size the storage reports.
 fn estimate(counted: u64, bytes: u64, size: u64, all: u64) -> u64 {
     let entry_bytes = (bytes / counted.max(1)).max(1);
     (size / entry_bytes).clamp(counted, all.max(counted))
 }
 
-/// How many entries lie in all ranges, and what they take; no more are counted than `most` in all, and some of the last pages.
-/// Read as a snapshot, at first of each range what would do if they lay evenly.
+/// Counts the entries of all ranges and their bytes. Stops at `most` entries, plus some of the last pages. The reads
+/// are snapshots, and first ask each range for an equal share.
 async fn count(trx: &Transaction, ranges: &[KeyRange], most: usize) -> Result<(u64, u64)> {
     let mut limit = most.div_ceil(ranges.len().max(1)).max(COUNTED_AT_ONCE_MIN);
     let (mut count, mut bytes, mut rest) = (0, 0, ranges.to_vec());

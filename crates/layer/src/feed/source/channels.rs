@@ -1,10 +1,11 @@
-//! What somebody sees of a database that has channels: the merge of what lies in theirs (design/channels.md, "The feed").
+//! The feed of a restricted reader in a database with channels: the merge of their channels (design/channels.md, "The
+//! feed").
 //!
-//! A page reads what the merge wants, and the versions of who asks beside it: where they have something else by now, the merge ends
-//! where it stands and another one begins there. Of what has changed since a merge began it says nothing: that stands behind it, and
-//! comes with the next one.
+//! A page reads what the merge needs, and beside it the versions of the principal. If their rights have changed, the
+//! merge ends there and another one continues. A merge omits changes since its start: they come behind it, in the next
+//! merge.
 //!
-//! In a database without channels it is the same as for everybody.
+//! In a database without channels the feed is that of an unrestricted reader.
 
 mod counting;
 mod reading;
@@ -39,107 +40,107 @@ use crate::store::transaction::Transaction;
 pub(in crate::feed) use counting::Counting;
 pub(in crate::feed) use reading::channels_of_revision;
 
-/// Rows of a page at most.
+/// Row limit of a page.
 const ROWS_MAX: usize = if cfg!(test) { 5 } else { PAGE_ROWS_MAX };
 
-/// How often a transaction asks for what a merge wants, beside what it takes to ask for each of its streams once: behind it comes the next
-/// page, be this one empty. For one that is not kept this is all, as there is no time for more where the storage is slow: 4,096 ranges.
+/// Rounds of reads in one transaction, beside the first read of each stream; the page ends then, even if it is empty. A
+/// merge that is not kept has only these, for slow storage leaves no time for more: 4,096 ranges.
 const ROUNDS_MAX: usize = if cfg!(test) { 2 } else { 16 };
 
-/// How many streams a page looks at before others have their turn.
+/// Streams that a page looks at before it yields to other tasks.
 const LOOKS_IN_TURN: usize = 100_000;
 
-/// Entries that a merge holds from one page to the next. What is more is read again.
+/// Entries that a merge keeps between two pages. The rest is read again.
 const KEPT_MAX: usize = if cfg!(test) { 3 } else { 500 };
 
-/// And rows that have come of it.
+/// Unsent rows that a merge keeps between two pages.
 const LEFT_MAX: usize = 1_000;
 
-/// One that reads more streams is not kept while its reader takes a page: they take memory, too. So its pages are read by several
-/// transactions.
+/// Streams of a merge that is kept between two pages, since streams take memory, too. Several transactions read each
+/// page of a larger merge.
 const KEPT_STREAMS_MAX: usize = if cfg!(test) { 10 } else { 500 };
 
-/// A page of a list of ids looks at so many documents at once, and longer lists are looked for in what comes.
+/// Documents of an id list that a page looks up at once; a longer list filters the merge instead.
 const IDS_MAX: usize = 10_000;
 
-/// See the module.
+/// The source for restricted readers; see the module.
 pub(crate) struct Channels {
     asker: Asker,
     query: Wanted,
-    /// In a database without channels.
+    /// The source in a database without channels.
     plain: Plain,
     under_way: Option<UnderWay>,
     reached: Option<Reached>,
     live: Option<Following>,
-    /// By what the last page was judged.
+    /// The rights that judged the last page.
     judged: Option<Arc<HeldAt>>,
 }
 
-/// What a change of by-seq is for who follows at the end.
+/// The meaning of a by-seq row for a follower at the end.
 pub(in crate::feed) enum Live {
-    /// Nothing.
+    /// None.
     Other,
-    /// A row of a document that is seen, which has left these channels of theirs with it.
+    /// A row of a visible document, with the reader's channels that it left.
     Row(Vec<String>),
-    /// The document has left the last of their channels.
+    /// The document left the last of the reader's channels.
     Left(Vec<String>),
-    /// What there is in memory does not say.
+    /// Memory does not tell: a page must be read.
     Unknown,
 }
 
-/// By what somebody is judged who follows: as it was when the end was read.
+/// The rights that judge a follower: those at the read of the end.
 struct Following {
     held: Arc<HeldAt>,
-    /// Where the feed is about some of it.
+    /// The rights restricted to the feed's channels, if it names some.
     only: Option<Held>,
 }
 
-/// What a feed of channels is asked for.
+/// The query of a feed of channels.
 struct Wanted {
     scope: Scope,
     active_only: bool,
     revocations: bool,
 }
 
-/// How far a feed has come.
+/// The progress of a feed.
 #[derive(Clone, Copy)]
 struct Reached {
     incarnation: u64,
-    /// As its reader was told.
+    /// The position that the reader was given.
     shown: Place,
-    /// There was nothing between that and here.
+    /// The position up to which everything was read; no rows lie between.
     stands: Position,
-    /// All is read up to here, if it is at the end.
+    /// The sequence up to which everything was read, at the end.
     until: Option<Seq>,
 }
 
-/// A merge that goes on with the next page.
+/// A merge that continues with the next page.
 struct UnderWay {
     incarnation: u64,
     held: Arc<HeldAt>,
     merge: Merge,
-    /// How many entries each of its streams is asked for next.
+    /// The number of entries to request next from each stream.
     limits: Vec<usize>,
-    /// What has come of it and stands behind the last page.
+    /// Rows of the merge that did not fit the last page.
     left: VecDeque<Slot>,
-    /// Of a list of documents, which no merge is made of.
+    /// The scope of a list of documents, which needs no merge.
     of_ids: Option<FeedScope>,
-    /// The number of the index that the feed is of.
+    /// The number of the feed's selector index.
     index: Option<u64>,
 }
 
-/// What comes of a merge, or of a list of ids.
+/// A result of a merge or of an id list.
 #[derive(Clone)]
 enum Slot {
     Row(FeedRow),
-    /// A row if the document is still there where it was.
+    /// A row if the document is still in the same state.
     Asked(Asked),
-    /// The same, of a document that was looked at.
+    /// As `Asked`, for a document that was looked up by id.
     Id(Position, String),
 }
 
 impl Channels {
-    /// Of who asks; `None`: nobody's rights are asked about, and the query names channels no more than anybody else's.
+    /// Creates the source for a principal; `None` if the principal is unrestricted and the query names no channels.
     pub(super) fn of(query: &ChangesQuery, asker: &Asker) -> Option<Channels> {
         if *asker == Asker::All && !matches!(query.scope, Scope::Channels(_)) {
             return None;
@@ -151,29 +152,29 @@ impl Channels {
         Some(Channels { asker: asker.clone(), query: wanted, plain, under_way, reached, live, judged })
     }
 
-    /// Whether a database with this number of its function is read by channels.
+    /// Returns whether a database with this number of its sync function is read by channels.
     pub(super) fn judges(&self, channels: u64) -> bool {
         channels > 0 || matches!(self.query.scope, Scope::Channels(_))
     }
 
-    /// Whether it is of a selector index.
+    /// Returns whether it is a feed of a selector index.
     pub(in crate::feed) fn is_of_index(&self) -> bool {
         matches!(self.plain, Plain::Selected(_))
     }
 
-    /// Up to where all has been read, if the feed is at its end there.
+    /// Returns the sequence up to which everything was read, if the feed is at its end.
     pub(super) fn until(&self) -> Option<Seq> {
         self.reached.and_then(|reached| reached.until)
     }
 
-    /// What is followed, if the end was read.
+    /// Returns the followed channels, if the end was read.
     pub(in crate::feed) fn interest(&self) -> Option<Interest<'_>> {
-        // That its index goes says a row of a design document, which is in no channel.
+        // A design document announces the end of an index, and it is in no channel.
         let live = self.live.as_ref().filter(|_| !self.is_of_index())?;
         Some(Interest { found: &live.held, held: live.only.as_ref().unwrap_or(&live.held.held) })
     }
 
-    /// By what the last page was judged, and what comes behind the end is.
+    /// Returns the rights that judged the last page and judge changes behind the end.
     pub(super) fn judged_by(&self) -> Option<Arc<HeldAt>> {
         self.judged.clone()
     }
@@ -186,28 +187,29 @@ impl Channels {
         is_large && rows.len() < rows_max(extras).min(ROWS_MAX) && bytes() < READ_BYTES_MAX / 2
     }
 
-    /// See [`crate::feed::source::AnySource::rest`]. Where no row has come none would, if the next page began anew.
+    /// See [`crate::feed::source::AnySource::rest`]. A page without rows keeps its state: a new merge would find none
+    /// again.
     pub(super) fn rest(&mut self, rows: &[ChangeRow]) {
         self.under_way.take_if(|under_way| under_way.is_large() && !rows.is_empty());
     }
 
-    /// Whether nothing that is had has changed where these users and roles have.
+    /// Returns whether the reader's rights are unchanged if these users and roles have changed.
     pub(in crate::feed) fn is_as_it_was(&self, principals: &[(Kind, Arc<str>)]) -> bool {
         let Some(live) = &self.live else { return false };
         let versions = &live.held.versions;
         !principals.iter().any(|(kind, name)| versions.iter().any(|(of, own, _)| of == kind && own == name))
     }
 
-    /// Whether something may stand in their channels that rows do not tell.
+    /// Returns whether the reader's channels may have departures that no row shows.
     pub(in crate::feed) fn may_miss(&self, untold: &[Untold]) -> bool {
         let Some(live) = &self.live else { return !untold.is_empty() };
         let held = live.only.as_ref().unwrap_or(&live.held.held);
-        // Who sees all has lost nothing with a channel.
+        // A lost channel takes nothing from an unrestricted reader.
         let is_held = |name: &Arc<str>| **name != *ALL && held.since(name).is_some();
         !held.has_all() && untold.iter().any(|untold| untold.channel.as_ref().is_none_or(is_held))
     }
 
-    /// What a change is that stands behind the end of what was read, while nothing that is had changes.
+    /// Judges a change behind the end, while the reader's rights are unchanged.
     pub(in crate::feed) fn judge(&self, row: &TailRow, extras: Extras) -> Live {
         let Some(live) = &self.live else { return Live::Unknown };
         let held = live.only.as_ref().unwrap_or(&live.held.held);
@@ -237,7 +239,7 @@ impl Channels {
         if seen == Seen::Other {
             return Live::Other;
         }
-        // Of other leaves not all may be seen.
+        // Some other leaves may be hidden from the reader.
         let names_others = extras.leaves || extras.documents >= Documents::WithConflicts;
         if names_others && row.row.leaf_count > 1 && !live.held.has_all() || !extras.are_in(row) {
             return Live::Unknown;
@@ -245,7 +247,7 @@ impl Channels {
         Live::Row(left)
     }
 
-    /// A follower has taken all up to a sequence, and its reader stands there.
+    /// Records that a follower has taken all up to a sequence, and the position that its reader was given.
     pub(in crate::feed) fn stands_at(&mut self, shown: Option<Place>, seq: Seq) {
         if let (Some(reached), Some(shown)) = (&mut self.reached, shown) {
             let until = reached.until.map_or(seq, |until| until.max(seq));
@@ -254,7 +256,7 @@ impl Channels {
         }
     }
 
-    /// What it is asked for, of what somebody has.
+    /// Returns the scope of the feed under some rights.
     fn scope(&self, held: &HeldAt) -> FeedScope {
         let of = match &self.query.scope {
             Scope::Channels(channels) if self.asker == Asker::All => {
@@ -268,7 +270,7 @@ impl Channels {
         FeedScope { held: of, revocations: self.query.revocations, user: held.user_at.filter(|_| has_row), active_only }
     }
 
-    /// By which name the user's own row goes.
+    /// Returns the name in the user's own row.
     fn name(&self) -> Option<&str> {
         match &self.asker {
             Asker::Principal(name) | Asker::Account { name, .. } => Some(name),
@@ -277,17 +279,17 @@ impl Channels {
         }
     }
 
-    /// Whether it is about a document.
+    /// Returns whether the feed is about a document.
     fn is_about(&self, id: &str) -> bool {
         match &self.query.scope {
             Scope::Ids(ids) if !ids.contains(id) => false,
             Scope::Designs if !DocumentId::of(id).is_design() => false,
-            // Design documents are shown to administrators alone, and they are in no channel.
+            // Design documents are visible to administrators alone and are in no channel.
             _ => self.asker == Asker::All || !DocumentId::of(id).is_design(),
         }
     }
 
-    /// The ids that are looked at, where that is how the feed is read.
+    /// Returns the ids to look up, if the feed is read that way.
     fn ids(&self) -> Option<&Arc<HashSet<String>>> {
         match &self.query.scope {
             Scope::Ids(ids) if ids.len() <= IDS_MAX => Some(ids),
@@ -295,7 +297,8 @@ impl Channels {
         }
     }
 
-    /// Where a page begins, and as what its reader knows that; `None`: where the newest of the feed's rows stands.
+    /// Returns the start of a page, as given to its reader and as a position; `None` if it starts at the feed's newest
+    /// row.
     fn begin(&self, incarnation: u64, page: &Page<'_>) -> Option<(Place, Position)> {
         let at = |place: Place| {
             let position = place.position(incarnation);
@@ -317,7 +320,7 @@ impl Channels {
             return Err(Refusal::NoSuchFeed("a feed of channels is not read the other way round").into());
         }
         if instance.channels() == 0 {
-            // What would filter by channels there is a function of a design document, and there is none of this name.
+            // A channel filter would be a function of a design document, and this one does not exist.
             return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
         }
         let incarnation = instance.incarnation();
@@ -326,7 +329,7 @@ impl Channels {
             Plain::BySeq(_) | Plain::ByIds(_) => None,
         };
         let begin = self.begin(incarnation, page);
-        // What is taken out here is gone if this fails: another attempt begins where the last page ended.
+        // The merge is lost if this fails: the next attempt begins where the last page ended.
         let is_on = |of: &UnderWay| {
             let goes_on = self.reached.is_some_and(|reached| page.cursor == Some(reached.shown));
             of.incarnation == incarnation && goes_on
@@ -344,12 +347,12 @@ impl Channels {
         let last_seq = || instance.buckets.begin_last_seq(trx, incarnation);
         let (held, under_way, until) = match under_way {
             Some(mut under_way) => {
-                // Asked for beside the versions.
+                // Requested together with the versions.
                 let reads = under_way.begin_reads(trx, page.inner, instance);
                 let (held, read) = try_join(holding.held(), reads).await?;
                 let is_same = held.is_as(&under_way.held);
                 if page.before > 0 && !is_same {
-                    // What has come was judged by what they had.
+                    // The rows so far were judged with the old rights.
                     return Ok(nothing(page));
                 }
                 under_way.give(read);
@@ -360,7 +363,7 @@ impl Channels {
                 (held, None, Some(until))
             }
         };
-        // A feed under way, too, is one of somebody who is let in: it ends here where its reader is kept out, and stands where it stood.
+        // A running feed also needs an admitted reader: it ends where the reader is locked out, and keeps its position.
         self.asker.admitted(&held)?;
         self.judged = Some(Arc::clone(&held));
         let (shown, stands) = match begin {
@@ -400,7 +403,7 @@ impl Channels {
         let at_end = is_full || (is_end && under_way.left.is_empty());
         let stands = match rows.last() {
             _ if under_way.left.is_empty() => under_way.merge.stands(),
-            // Behind it are rows that the index does not have.
+            // Behind this position are rows that the index does not have.
             _ if is_passed => passed.unwrap_or(stands),
             Some(last) => last.place().position(incarnation),
             None => stands,
@@ -408,9 +411,9 @@ impl Channels {
         let until = (at_end && !is_full).then(|| under_way.until());
         self.live = until.map(|_| self.following(&held));
         self.reached = Some(Reached { incarnation, shown: last_seq, stands, until });
-        // Where nothing has come nothing would, if the next page began with the same.
+        // A page without rows keeps its merge: a new one would find none again.
         if !at_end && (under_way.is_large() || under_way.is_kept() || rows.is_empty()) {
-            // One that is large has not read all of its streams, perhaps, and would come no further.
+            // A large merge may have unread streams, and would make no progress if it began again.
             if !under_way.is_large() {
                 under_way.merge.forget_beyond(KEPT_MAX);
             }
@@ -419,13 +422,13 @@ impl Channels {
         Ok(ChangesPage { rows, at_end, last_seq })
     }
 
-    /// By what its reader is judged from here on.
+    /// Returns the rights that judge followers from here on.
     fn following(&self, held: &Arc<HeldAt>) -> Following {
         let is_whole = !matches!(self.query.scope, Scope::Channels(_));
         Following { held: Arc::clone(held), only: (!is_whole).then(|| self.scope(held).held) }
     }
 
-    /// Begins a merge, or looks at the documents of a list.
+    /// Starts a merge, or looks up the documents of a list.
     async fn set_out(
         &self,
         trx: &Transaction,
@@ -446,8 +449,8 @@ impl Channels {
         Ok(UnderWay { incarnation, held, merge, limits: Vec::new(), left: left.into(), of_ids: Some(scope), index })
     }
 
-    /// Takes from the merge until there is a page, or it has asked as often as is left to the transaction, and says whether it has come to
-    /// its end.
+    /// Takes rows from the merge until the page is full or the transaction's rounds are used, and returns whether the
+    /// merge has ended.
     async fn collect(
         &self,
         trx: &Transaction,
@@ -459,7 +462,7 @@ impl Channels {
     ) -> Result<bool> {
         let mut looks = 0;
         while under_way.left.len() < most {
-            // A step looks at each stream.
+            // Each step looks at each stream.
             looks += under_way.merge.streams();
             if looks > LOOKS_IN_TURN {
                 looks = 0;
@@ -484,7 +487,7 @@ impl Channels {
     }
 }
 
-/// What comes behind rows of a page where it cannot go on.
+/// An empty page that must be followed by another one.
 fn nothing(page: &Page<'_>) -> ChangesPage {
     let last_seq = page.cursor.unwrap_or_else(|| Place::new(0, Position::BEGIN));
     ChangesPage { rows: Vec::new(), at_end: false, last_seq }
@@ -533,27 +536,27 @@ impl Source for Channels {
 }
 
 impl UnderWay {
-    /// What the feed is asked for, of what its reader has.
+    /// Returns the scope of the feed under its reader's rights.
     fn scope(&self) -> &FeedScope {
         self.of_ids.as_ref().unwrap_or(self.merge.scope())
     }
 
-    /// Whether it takes much memory, whatever it holds.
+    /// Returns whether it has many streams, which take memory even if they are empty.
     fn is_large(&self) -> bool {
         self.merge.streams() > KEPT_STREAMS_MAX
     }
 
-    /// How often a transaction asks for what the merge wants.
+    /// Returns the number of rounds of reads that a transaction may do.
     fn rounds_max(&self) -> usize {
         ROUNDS_MAX + if self.is_large() { 0 } else { self.merge.streams().div_ceil(reading::AT_ONCE) }
     }
 
-    /// Whether it is small enough to lie while its reader takes a page.
+    /// Returns whether it is small enough to keep while its reader takes a page.
     fn is_kept(&self) -> bool {
         !self.is_large() && (self.of_ids.is_some() || self.left.len() <= LEFT_MAX)
     }
 
-    /// Up to where all has been read, at the end.
+    /// Returns the sequence up to which everything has been read at the end.
     fn until(&self) -> Seq {
         Seq::new(self.incarnation, self.merge.stands().at.0)
     }

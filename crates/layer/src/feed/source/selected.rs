@@ -1,9 +1,9 @@
-//! A feed of a selector index: the entries of by-seq whose documents the selector takes, in the order of commits. What lies between is not
-//! read.
+//! A feed of a selector index: the entries of by-seq whose documents the selector takes, in the order of commits. Other
+//! entries are not read.
 //!
-//! What followers share says of each change which indexes have taken it, so following looks at no document. Only what was written before
-//! the index was defined does not: so a feed begins with a page. Where the design document changes that defines the index a page is read,
-//! and it is found out whether there still is the same one.
+//! A shared row names the indexes that took the change, so a follower reads no document. Rows older than the index do
+//! not name it, so a feed begins with a page. When the design document that defines the index changes, a page is read,
+//! which finds out whether the index is still the same.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ struct Known {
     design: String,
 }
 
-/// All changes of a selector index.
+/// The source of a selector index.
 pub(crate) struct Selected {
     name: Arc<IndexName>,
     active_only: bool,
@@ -36,12 +36,12 @@ impl Selected {
         Selected { name, active_only, known: None }
     }
 
-    /// The index's number, as far as the feed has begun.
+    /// Returns the index's number, if the feed has begun.
     pub(super) fn known(&self) -> Option<u64> {
         self.known.as_ref().map(|known| known.number)
     }
 
-    /// The index's number: the same as long as the feed goes on.
+    /// Returns the index's number, which stays the same for the whole feed.
     pub(super) fn number(&mut self, inner: &Inner, instance: &Instance) -> Result<u64> {
         let found = self.name.find(&instance.record, inner.collation)?;
         match &self.known {
@@ -65,10 +65,10 @@ impl Source for Selected {
         let incarnation = instance.incarnation();
         let cursor = page.cursor();
         if page.descending && cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
-            // What is left of the old one is gone: this must not end as if all had been read.
+            // The old database is gone; its feed must not end as if it had been read completely.
             return Err(Error::DatabaseNotFound);
         }
-        // As in by-seq: of the same read version as the entries, so none lies behind it.
+        // Of the same read version as the entries, so no entry lies behind it.
         let newest = instance.buckets.begin_last_seq(trx, incarnation);
         let begin = cursor.filter(|_| !page.descending).map(|cursor| of_incarnation(incarnation, cursor));
         let Some(after) = begin.or(page.since(incarnation)) else {
@@ -105,7 +105,7 @@ impl Source for Selected {
         if let (true, Some(last)) = (full, rows.last()) {
             last_read = last.seq;
         }
-        // At the end the feed stands at the newest sequence, whatever the index does not have.
+        // At the end the feed is at the newest sequence, also if the index does not have its row.
         let last_seq = if read_all && !full && !page.descending { newest.max(last_read) } else { last_read };
         page.complete(trx, instance, rows, read_all || full, last_seq).await
     }

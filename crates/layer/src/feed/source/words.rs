@@ -1,6 +1,6 @@
 #![cfg(test)]
-//! A source of tests: documents whose body has a word, which leave the feed with another word. It has no index, walks
-//! by-seq, and sees documents whatever the feed shows.
+//! A source for tests: documents whose body has a word. Another word makes a document leave the feed. It has no index,
+//! scans by-seq, and reads documents whatever the feed shows.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::transaction::Transaction;
 
-/// A document with this is in the feed.
+/// A document with this word is in the feed.
 const OURS: &str = "ours";
 
-/// With this it has left.
+/// A document with this word has left the feed.
 const GIVEN_AWAY: &str = "given away";
 
 pub(crate) struct Words {
@@ -89,7 +89,7 @@ mod tests {
     use crate::feed::row::{ChangeRow, RowKind};
     use crate::{Database, Edit, GetOptions, Reader};
 
-    /// Writes a document onto the one that is there.
+    /// Writes a document over its current revision.
     async fn put(db: &Database, id: &str, word: &str) {
         let parent = db.get(id, &GetOptions::default()).await.ok().map(|document| document.rev);
         let body = format!("{{\"word\":\"{word}\"}}");
@@ -103,7 +103,7 @@ mod tests {
         Changes::from_source(Reader::clone(db), query, Words::source())
     }
 
-    /// All pages up to the end.
+    /// Reads all pages up to the end.
     async fn rows(changes: &mut Changes) -> Vec<ChangeRow> {
         let mut rows = Vec::new();
         loop {
@@ -115,7 +115,7 @@ mod tests {
         }
     }
 
-    /// What comes next, by pages or from what is shared, and whether it was shared.
+    /// Returns the next rows, from a page or shared, and whether they were shared.
     async fn next(changes: &mut Changes) -> (Vec<ChangeRow>, bool) {
         let came = async {
             loop {
@@ -127,7 +127,7 @@ mod tests {
                             return (page.rows, false);
                         }
                     }
-                    Followed::Shutdown => panic!("nobody stops it"),
+                    Followed::Shutdown => panic!("the server stopped"),
                 }
             }
         };
@@ -146,7 +146,7 @@ mod tests {
     async fn pages_have_its_documents_and_those_that_have_left() {
         let (db, _storage) = crate::fenced::database().await;
         let words = [OURS, "others'", GIVEN_AWAY];
-        // More than a page with documents.
+        // More than one page with documents.
         for n in 0..250 {
             put(&db, &format!("d{n:03}"), words[n % 3]).await;
         }
@@ -184,7 +184,7 @@ mod tests {
         let (db, _storage) = crate::fenced::database().await;
         put(&db, "a", OURS).await;
         let since = Since::after(db.update_seq().await.unwrap());
-        // One sees neither documents nor that any are lost, the other is by the source and shows none.
+        // One feed shows neither documents nor losses; the other is from this source and shows no documents.
         let (mut plain, mut ours) =
             (db.changes(ChangesQuery::default()), feed(&db, ChangesQuery { since, ..ChangesQuery::default() }));
         assert!(rows(&mut plain).await.len() == 1 && rows(&mut ours).await.is_empty());
@@ -210,8 +210,8 @@ mod tests {
             assert!(found[0].doc.is_none() && (kind == RowKind::Changed || says_nothing(&found[0])));
             shared += usize::from(was_shared);
         }
-        assert!(shared > 0, "nothing came from what is shared");
-        // Who comes later reads what the others were sent, of each document the newest.
+        assert!(shared > 0, "no row was shared");
+        // A later feed reads the newest row of each document.
         let mut later = feed(&db, ChangesQuery { since, ..ChangesQuery::default() });
         assert_eq!(ids(&rows(&mut later).await), [("a", RowKind::Changed), ("large", RowKind::Lost)]);
         assert_eq!(later.last_seq(), ours.last_seq());

@@ -1,7 +1,7 @@
 //! One set of watches and one reader for all followers of `_db_updates` in this process.
 //!
-//! A follower subscribes, and then reads once for itself: what the shared reader tells afterwards either continues from
-//! there, or lies behind it, or leaves a gap, and then the follower reads for itself again.
+//! A follower subscribes, then reads once by itself. A later batch of the shared reader continues from its position,
+//! lies behind it, or leaves a gap; after a gap the follower reads by itself again.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,16 +23,16 @@ use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded};
 use crate::store::updated::{Stamp, newest_of, newest_stamps};
 
-/// Batches that wait for a slow follower; beyond these it reads for itself.
+/// Batches buffered for a slow follower; beyond this limit it reads by itself.
 const BATCHES_WAITING_MAX: usize = 64;
 
-/// The reader rests after each look for this many times what it took, so that however many databases there are it takes a
-/// fifth of a core at most; and changes that come meanwhile are sent together.
+/// The reader rests after each read for this many times the read's duration. So it takes at most a fifth of a core,
+/// however many databases there are, and sends changes of that time together.
 const REST_PER_LOOK: u32 = 4;
 const REST_MIN: Duration = Duration::from_millis(2);
 const REST_MAX: Duration = Duration::from_secs(1);
 
-/// What the shared reader has found: all updates after one stamp and up to another.
+/// All updates behind one stamp up to another, as the shared reader found them.
 #[derive(Debug)]
 pub(crate) struct Batch {
     incarnation: u64,
@@ -42,12 +42,12 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Whether nothing lies between the cursor and this.
+    /// Returns whether no update lies between the cursor and this batch.
     pub(super) fn continues(&self, cursor: Seq) -> bool {
         cursor.incarnation() == self.incarnation && self.after <= *cursor.stamp()
     }
 
-    /// Whether nothing of it is new.
+    /// Returns whether no update of it lies behind the cursor.
     pub(super) fn is_behind(&self, cursor: Seq) -> bool {
         cursor.incarnation() == self.incarnation && self.until <= *cursor.stamp()
     }
@@ -59,15 +59,16 @@ impl Batch {
     }
 }
 
-/// Where followers wait. Its task runs while there are any.
+/// The place where followers wait. Its task runs while there are any.
 #[derive(Debug, Default)]
 pub(crate) struct UpdatesHub {
-    // Taken by a follower that comes and by the task before it ends, so that none comes between its last look and its end.
+    // Locked by a new follower and by the task before it ends, so that no follower arrives between its last look and
+    // its end.
     running: Mutex<Option<broadcast::Sender<Arc<Batch>>>>,
 }
 
 impl UpdatesHub {
-    /// A follower's place: it receives every batch from now on.
+    /// Subscribes a follower to all later batches.
     pub(super) fn subscribe(inner: &Arc<Inner>) -> broadcast::Receiver<Arc<Batch>> {
         let mut running = inner.updates.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = &*running {
@@ -81,7 +82,7 @@ impl UpdatesHub {
 }
 
 async fn run(inner: Weak<Inner>, sender: broadcast::Sender<Arc<Batch>>) {
-    // Told up to here.
+    // The stamp up to which batches were sent.
     let mut told: Option<(u64, Stamp)> = None;
     let mut watches = BucketWatches::default();
     loop {
@@ -94,18 +95,18 @@ async fn run(inner: Weak<Inner>, sender: broadcast::Sender<Arc<Batch>>) {
             }
         }
         if let Err(error) = look(&inner, &sender, &mut told, &mut watches).await {
-            tracing::debug!(%error, "the watches of _db_updates are set again");
+            tracing::debug!(%error, "a watch of _db_updates failed; the watches are set again");
             watches = BucketWatches::default();
             inner.clock.sleep(ERROR_PAUSE).await;
         }
         if inner.is_closing() {
-            // Followers see it by themselves.
+            // Followers observe the shutdown by themselves.
             return;
         }
     }
 }
 
-/// A watch on the newest stamp of each bucket. Those that have not fired stay set.
+/// A watch on the newest stamp of each bucket. Watches that have not fired stay set.
 #[derive(Default)]
 struct BucketWatches {
     set: FuturesUnordered<BoxFuture<'static, (u8, FdbResult<()>)>>,
@@ -113,7 +114,8 @@ struct BucketWatches {
 }
 
 impl BucketWatches {
-    /// Sets those that are not, and reads the newest stamp of all in the same transaction: whatever comes after it fires one.
+    /// Sets the missing watches, and reads the newest stamp of all in the same transaction: a later stamp fires a
+    /// watch.
     async fn arm(&mut self, inner: &Inner) -> Result<Stamp> {
         while let Some(Some(fired)) = self.set.next().now_or_never() {
             self.note(fired)?;
@@ -129,7 +131,7 @@ impl BucketWatches {
         Ok(newest)
     }
 
-    /// Waits for one.
+    /// Waits until a watch fires.
     async fn fired(&mut self) -> Result<()> {
         match self.set.next().await {
             Some(fired) => self.note(fired),
@@ -155,7 +157,7 @@ impl Operation for NewestStamp<'_> {
     }
 }
 
-/// Tells what is new, or waits until there is something.
+/// Sends new updates, or waits for some.
 async fn look(
     inner: &Inner,
     sender: &broadcast::Sender<Arc<Batch>>,
@@ -188,7 +190,7 @@ async fn tell(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut 
         let Begin { incarnation, newest, buckets } =
             transaction::read(&inner.db, &inner.metrics, &mut Newest { keys: &inner.keys }).await?;
         let after = match *told {
-            // What lies before its beginning is not its own; a follower sees the gap and reads for itself.
+            // Earlier updates are not this reader's; a follower sees the gap and reads by itself.
             None => newest,
             Some((of, after)) if of == incarnation => after,
             Some(_) => newest,
@@ -205,7 +207,7 @@ async fn tell(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut 
             }
         }
         *told = Some((incarnation, until));
-        // Whether anybody is there is looked at in the next round.
+        // The next round checks whether there are receivers.
         let _ = sender.send(Arc::new(Batch { incarnation, after, until, rows }));
         if at_end {
             return Ok(());
@@ -237,9 +239,9 @@ mod tests {
             assert_eq!((page.rows.len(), page.last_seq), (rows, seq(cursor.max(9))), "{cursor}");
         }
         assert!(batch.is_behind(seq(9)) && !batch.is_behind(seq(8)));
-        // After a restore nothing compares.
+        // Positions before and after a restore do not compare.
         assert!(!batch.continues(Seq::new(8, stamp(9))) && !batch.is_behind(Seq::new(8, stamp(12))));
-        // What the reader begins with has no rows, and leaves a gap for who stands before it.
+        // The reader's first batch has no rows, and leaves a gap for a follower before it.
         let first = Batch { incarnation: 7, after: stamp(9), until: stamp(9), rows: Vec::new() };
         assert!(!first.continues(seq(8)) && !first.is_behind(seq(8)) && first.is_behind(seq(9)));
     }

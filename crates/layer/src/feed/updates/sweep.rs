@@ -1,4 +1,4 @@
-//! Takes creations and deletions out of the log that later ones have made meaningless.
+//! Removes creations and deletions from the log that later ones supersede.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use crate::store::proto;
 use crate::store::root::in_use;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction, conflict_with};
 
-/// Entries read in one transaction, and removed in one.
+/// Entries that one transaction reads or removes.
 const SWEPT_ENTRIES_MAX: usize = 1_000;
 
-/// Deletions of names that are not in use again; older ones beyond this many are forgotten.
+/// Deletions of unused names to keep; older ones are removed.
 const DELETIONS_KEPT: usize = 100_000;
 
-/// Removes entries that a later one of the same name supersedes, and that are older than `kept_for`: until then followers
-/// see each. Returns how many. Several processes may do so at once.
+/// Removes entries that are older than `kept_for` and superseded by a later one of the same name, and returns their
+/// number; until then followers see each. Several processes may do so at once.
 ///
-/// It holds the names of all databases, and of as many deleted ones.
+/// Takes memory for the names of all databases and for [`DELETIONS_KEPT`] deleted ones.
 pub(crate) async fn sweep(inner: &Inner, kept_for: Duration) -> Result<u64> {
     let is_ours = |bytes: Option<&[u8]>| Ok(in_use(bytes)?.epoch);
     sweep_root(&inner.db, &inner.metrics, &inner.keys, kept_for, &is_ours, &mut |_| {}).await
 }
 
-/// As [`sweep`], of a root that no layer need have open. `epoch_of` gives the epoch by the root's record, or why nothing may
-/// be removed; `progress` is called after each transaction that removed some.
+/// As [`sweep`], for a root that no layer need have open. `epoch_of` returns the epoch of the root's record, or an
+/// error if nothing may be removed; `progress` is called after each transaction that removed some.
 pub(crate) async fn sweep_root(
     db: &Database,
     metrics: &Arc<Instruments>,
@@ -50,7 +50,7 @@ pub(crate) async fn sweep_root(
         let mut page = Page { keys, range: &range, epoch_of };
         let (found, entries, next) = transaction::read(db, metrics, &mut page).await?;
         if *epoch.get_or_insert(found) != found {
-            // What was read is of another epoch: the next sweep begins anew.
+            // The page is of another epoch: the next sweep begins again.
             return Ok(removed);
         }
         let mut superseded = Vec::new();
@@ -77,7 +77,7 @@ pub(crate) async fn sweep_root(
 
 type EpochOf<'a> = dyn Fn(Option<&[u8]>) -> Result<u64> + Send + Sync + 'a;
 
-/// A page of the log from its end.
+/// Reads a page of the log from its end.
 struct Page<'a> {
     keys: &'a RootKeys,
     range: &'a KeyRange,
@@ -96,7 +96,7 @@ impl Operation for Page<'_> {
     }
 }
 
-/// Removes entries that were found in an epoch; false: it is another one.
+/// Removes entries that were read in an epoch; false if the epoch has changed.
 struct Remove<'a> {
     keys: &'a RootKeys,
     superseded: &'a [Vec<u8>],

@@ -1,5 +1,4 @@
-//! How many rows of a feed of channels are left behind a place: counted by as many transactions as that takes, of which none reads more
-//! than it has time for.
+//! Counts the rows of a feed of channels behind a position, in as many bounded transactions as needed.
 
 use futures_util::future::try_join;
 
@@ -11,29 +10,29 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::transaction::Transaction;
 
-/// Up to here rows are counted.
+/// Limit up to which the count is exact.
 pub(super) const EXACT_MAX: usize = if cfg!(test) { 7 } else { 500 };
 
-/// How often a transaction looks at what has come of the merge, so many rows at once.
+/// Steps of the merge that one transaction counts.
 const LOOKS_MAX: usize = ROUNDS_MAX;
 
-/// Rows that are counted, as far as that has come.
+/// The state of a count.
 pub(in crate::feed) struct Counting {
     under_way: UnderWay,
-    /// Those that were found: what is left in the merge is not among them.
+    /// Counted rows, without those left in the merge.
     counted: usize,
 }
 
 impl Counting {
-    /// What is said if it comes no further; `None`: it is not known yet whether there is anything.
+    /// Returns the count so far; `None` if no row was found yet and the feed may have none.
     pub(in crate::feed) fn known(&self) -> Option<u64> {
         (self.counted > 0).then_some(EXACT_MAX as u64 + 1)
     }
 }
 
 impl Channels {
-    /// See [`crate::feed::source::Source::pending`]. What was counted is kept if this fails or is dropped: the next attempt goes on behind
-    /// it.
+    /// See [`crate::feed::source::Source::pending`]. A failed or dropped call keeps its count, and the next one
+    /// continues.
     pub(super) async fn count(
         &self,
         trx: &Transaction,
@@ -49,7 +48,7 @@ impl Channels {
         self.asker.admitted(&held)?;
         let counting = match &mut behind.counting {
             Some(known) if is_known && held.is_as(&known.under_way.held) => known,
-            // What was counted is of who had something else.
+            // The count belongs to the reader's old rights.
             other => {
                 let until = match until {
                     Some(until) => until,
@@ -74,7 +73,7 @@ impl Channels {
             let slots: Vec<Slot> = under_way.left.iter().cloned().collect();
             let found = reading::answered(trx, instance, under_way, slots).await?;
             let found = reading::selected(trx, &inner.metrics, instance, under_way.index, found).await?;
-            // Not before: if this fails they are looked at again.
+            // Only now: if this fails they are looked up again.
             under_way.left.clear();
             *counted += found.len();
             if is_end {

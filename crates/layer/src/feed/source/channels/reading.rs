@@ -1,4 +1,4 @@
-//! What a feed of channels reads: entries, and documents where a row rests on what they are now.
+//! The reads of a feed of channels: entries, and documents where a row depends on their current state.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -29,42 +29,42 @@ use crate::store::seq::Seq;
 use crate::store::since::{born, since_each};
 use crate::store::transaction::Transaction;
 
-/// Ranges, or documents, that are read at once.
+/// Ranges or documents that are read at once.
 pub(super) const AT_ONCE: usize = if cfg!(test) { 3 } else { 256 };
 
-/// Entries that a merge holds at most, beside what it needs to get on: as many again at most, and one of each stream.
+/// Entries that a merge buffers, beside those it needs to proceed: as many again, and one for each stream.
 const ROOM: usize = 4 * PAGE_ROWS_MAX;
 
-/// A stream is asked for so many entries at least, where a merge has room for so many of each.
+/// The smallest number of entries to request from a stream, if the buffer has room for it.
 const LIMIT_MIN: usize = if cfg!(test) { 1 } else { 16 };
 
-/// The same of each of so many streams.
+/// The smallest number of entries to request from each of `streams` streams.
 fn least(streams: usize) -> usize {
     (ROOM / streams.max(1)).clamp(1, LIMIT_MIN)
 }
 
-/// What an entry takes, about, with its key.
+/// Approximate bytes of an entry with its key.
 pub(super) const ENTRY_BYTES: u64 = 120;
 
-/// What channels that a document has left take together at most: there are no more than 10,000.
+/// Approximate limit of the departures of one document, which has at most 10,000.
 const LEFT_BYTES_MAX: u64 = 16 << 20;
 
-/// What was read of a stream.
+/// The result of a read of a stream.
 pub(super) struct Read {
     stream: usize,
     rows: Vec<(Stamp, Entry)>,
     at_end: bool,
 }
 
-/// How many entries each of several streams is asked for first, for a page of so many rows: twice its share, where of the
-/// two streams of a channel, before and since it was given, one has the most. It is twice as many each time after that.
+/// Returns how many entries to request first from each stream, for a page of `most` rows: twice an equal share, because
+/// one of the two streams of a channel, before and since its grant, has most entries. Later requests double.
 pub(super) fn first_limits(streams: usize, most: usize) -> Vec<usize> {
     let each = (4 * most / streams.max(1)).min(most.saturating_add(1)).clamp(least(streams), PAGE_ROWS_MAX);
     vec![each; streams]
 }
 
 impl UnderWay {
-    /// Asks for what the merge wants: of all that is read at once what comes first.
+    /// Requests what the merge needs; of many ranges those that come first.
     pub(super) fn begin_reads<'t>(
         &mut self,
         trx: &'t Transaction,
@@ -72,10 +72,10 @@ impl UnderWay {
         instance: &Instance,
     ) -> impl Future<Output = Result<Vec<Read>>> + Send + use<'t> {
         let room = ROOM.saturating_sub(self.merge.held_entries());
-        // What is in step with the stream that has run dry runs dry soon, too: asked for now, it is not waited for then.
+        // Streams at a similar position run dry at about the same time, so they are read in the same round.
         let low = |stream: usize| self.limits.get(stream).map_or(0, |limit| limit / 4);
         let wants = self.merge.wants(|stream| if room == 0 { 0 } else { low(stream) });
-        // Nothing comes before each stream has been read, however many there are.
+        // The merge needs the first entry of each stream before it yields a row.
         let (count, least) = (wants.len().min(AT_ONCE), least(self.limits.len()));
         let share = (room / count.max(1)).max(least);
         let mut reads = Vec::with_capacity(count);
@@ -95,19 +95,19 @@ impl UnderWay {
         try_join_all(reads)
     }
 
-    /// The index in which all documents lie that the feed may show: not those whose loss it tells of.
+    /// Returns the index with all documents that the feed may show, without those whose loss it reports.
     fn index_of_all(&self) -> Option<u64> {
         self.index.filter(|_| self.merge.scope().lost().is_empty())
     }
 
-    /// Hands over what was read.
+    /// Gives the results of reads to the merge.
     pub(super) fn give(&mut self, read: Vec<Read>) {
         for Read { stream, rows, at_end } in read {
             self.merge.give(stream, rows, at_end);
         }
     }
 
-    /// Asks how many bytes there are that its streams have not read, about: of many channels some tell of the others.
+    /// Requests the approximate unread bytes of its streams; of many channels a sample stands for the others.
     pub(super) fn begin_size(
         &self,
         trx: &Transaction,
@@ -135,7 +135,7 @@ impl UnderWay {
 /// Some entries of a stream, and whether they are all.
 type Page = (Vec<(Stamp, Entry)>, bool);
 
-/// Where what is wanted lies; `index`: in the place of all documents.
+/// Returns the ranges of a stream; `index` takes the place of all documents.
 fn ranges(instance: &Instance, want: &Want<'_>, index: Option<u64>) -> Vec<KeyRange> {
     let seq = |stamp: Stamp| Seq::new(instance.incarnation(), stamp.0);
     let (after, until) = (seq(want.after), Some(want.until).filter(|until| *until != Stamp::MAX).map(seq));
@@ -165,7 +165,7 @@ fn ranges(instance: &Instance, want: &Want<'_>, index: Option<u64>) -> Vec<KeyRa
     }
 }
 
-/// Asks for some entries, and whether they are all.
+/// Requests some entries, and whether they are all.
 fn begin_entries<'t>(
     trx: &'t Transaction,
     inner: &Inner,
@@ -185,7 +185,7 @@ fn begin_entries<'t>(
             Ok((read.rows, read.is_all))
         });
     }
-    // One more than is kept: so it is known of a channel that has no more that it has no more.
+    // One more than is kept tells whether there are more.
     let pages = ranges.iter().map(|range| trx.range(range, true).page(limit + 1));
     let pages: Vec<_> = pages.collect();
     let reads = if is_all { &inner.metrics.selector_index_reads } else { &inner.metrics.channel_reads };
@@ -214,7 +214,7 @@ fn begin_entries<'t>(
     })
 }
 
-/// Of rows those that an index has, and those of documents that are seen no more: nothing is asked of these.
+/// Returns the rows that an index has, and those of documents that are not visible any more, which need no index.
 pub(super) async fn selected(
     trx: &Transaction,
     metrics: &Metrics,
@@ -240,7 +240,7 @@ pub(super) async fn selected(
     Ok(found.into_iter().flatten().collect())
 }
 
-/// An entry of by-seq as one of all documents.
+/// Converts an entry of by-seq to an entry of the stream of all documents.
 fn entry(seq: Seq, value: &[u8], clock: &Clock) -> Result<(Stamp, Entry)> {
     let entry = proto::SequenceEntry::decode(value)?;
     let rev = revision(entry.winner.as_ref())?.to_string();
@@ -253,7 +253,7 @@ fn entry(seq: Seq, value: &[u8], clock: &Clock) -> Result<(Stamp, Entry)> {
     Ok((Stamp(*seq.stamp()), Entry { doc, rev, deleted, removed: false, channels, ends_at_ms: None }))
 }
 
-/// A place that no row of a feed is behind, and that says nothing of what is none.
+/// Returns a position that no row of a feed lies behind, and that reveals nothing of other rows.
 pub(super) async fn newest(trx: &Transaction, instance: &Instance, scope: &FeedScope) -> Result<Position> {
     let lost = scope.lost().iter().map(|lost| lost.at);
     let given = scope.held.channels().map(|(_, since)| since);
@@ -279,7 +279,7 @@ pub(super) async fn newest(trx: &Transaction, instance: &Instance, scope: &FeedS
     Ok(Position::at(newest))
 }
 
-/// The rows of a list of documents behind a place, in their order.
+/// Reads the rows of a list of documents behind a position, in order.
 pub(super) async fn look(
     trx: &Transaction,
     instance: &Instance,
@@ -290,7 +290,7 @@ pub(super) async fn look(
 ) -> Result<Vec<Slot>> {
     let is_sought = |id: &&String| check_document_id(id).is_ok() && is_about(id);
     let mut ids: Vec<String> = ids.iter().filter(is_sought).cloned().collect();
-    // Close to one another in the store, too.
+    // Neighbouring keys are read together.
     ids.sort_unstable();
     let mut found = Vec::new();
     let with_stays = !scope.lost().is_empty();
@@ -303,7 +303,7 @@ pub(super) async fn look(
     Ok(found.into_iter().map(|(position, id)| Slot::Id(position, id)).collect())
 }
 
-/// The rows that came of a merge or a list: those that rest on what a document is now as far as it is still so.
+/// Completes the rows of a merge or a list, and drops those that depend on a state that the document no longer has.
 pub(super) async fn answered(
     trx: &Transaction,
     instance: &Instance,
@@ -336,8 +336,8 @@ pub(super) async fn answered(
     Ok(rows)
 }
 
-/// What channels know of a document, with its id; `None`: there is none. `with_stays`: and when it was in channels before, which is
-/// asked about for what was lost alone.
+/// Reads the channel state of a document with its id; `None` if there is none. `with_stays` adds when it was in which
+/// channels, which only losses need.
 async fn state(
     trx: &Transaction,
     instance: &Instance,
@@ -369,7 +369,7 @@ async fn state(
     Ok((id, Some(DocumentState { seq, rev, deleted, channels, since, left: all, earlier, born })))
 }
 
-/// The channels of a document's winner.
+/// Returns the channels of a document's winner.
 pub(super) async fn channels_of(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<BTreeSet<String>> {
     match &info.routed.channels {
         None => Ok(BTreeSet::new()),
@@ -378,7 +378,7 @@ pub(super) async fn channels_of(trx: &Transaction, keys: &DocumentKeys, info: &I
     }
 }
 
-/// Those of a revision, by its own record; none of one that there is no record of.
+/// Returns the channels of a revision by its own record; none if it has no record.
 pub(in crate::feed) async fn channels_of_revision(
     trx: &Transaction,
     keys: &DocumentKeys,

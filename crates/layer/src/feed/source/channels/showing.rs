@@ -1,4 +1,4 @@
-//! Rows of a feed of channels with what they are asked to carry: leaves and documents as far as their reader sees them.
+//! Adds leaves and documents to rows of a feed of channels, as far as the reader may see them.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -23,23 +23,23 @@ use crate::store::records::Info;
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
 
-/// What stands in the place of a body that the reader has lost.
+/// The body of a document that the reader has lost.
 const REMOVED: &[u8] = br#""_removed":true"#;
 
-/// Shows rows to who has something.
+/// The extras of rows under a reader's rights.
 pub(super) struct Show<'a> {
     pub(super) trx: &'a Transaction,
     pub(super) inner: &'a Inner,
     pub(super) instance: &'a Instance,
     pub(super) held: &'a HeldAt,
     pub(super) extras: Extras,
-    /// By which name the reader's own row goes.
+    /// The name in the reader's own row.
     pub(super) name: Option<&'a str>,
 }
 
 impl Show<'_> {
-    /// The rows as far as a page goes, and those that are left behind them. Documents that have changed since have no row here: theirs
-    /// stands behind.
+    /// Returns the rows that fit a page, and those left behind them. Documents that have changed since have no row:
+    /// their new row comes later.
     pub(super) async fn rows(&self, found: Vec<FeedRow>) -> Result<(Vec<ChangeRow>, VecDeque<FeedRow>)> {
         if self.extras.has_documents() {
             return self.with_documents(found.into()).await;
@@ -76,7 +76,7 @@ impl Show<'_> {
         Ok(ChangeRow { kind, because, deleted, removed, ..of })
     }
 
-    /// With all leaves that are seen.
+    /// Adds all visible leaves to a row.
     async fn with_leaves(&self, mut row: ChangeRow) -> Result<Option<ChangeRow>> {
         let keys = self.instance.keys.document(&row.id);
         let info = tree::info(self.trx, &keys, true).await?;
@@ -86,7 +86,7 @@ impl Show<'_> {
         Ok(Some(row))
     }
 
-    /// The leaves that are seen, the winner first.
+    /// Returns the visible leaves, the winner first.
     async fn leaves(&self, keys: &DocumentKeys, info: &Info) -> Result<Vec<RevId>> {
         if info.leaf_count < 2 {
             return Ok(vec![info.winner.clone()]);
@@ -137,7 +137,7 @@ impl Show<'_> {
         Ok((rows, found))
     }
 
-    /// The row with its document, if that is seen.
+    /// Adds the document to the row, and returns whether it is visible.
     async fn with_document(&self, row: &mut ChangeRow, latest: &(Info, Rows)) -> Result<bool> {
         let (info, keys) = (&latest.0, self.instance.keys.document(&row.id));
         let is_seen =
@@ -153,7 +153,7 @@ impl Show<'_> {
         for names in [&mut document.conflicts, &mut document.deleted_conflicts].into_iter().flatten() {
             names.retain(|rev| seen.contains(rev));
         }
-        // It may have ended since the row was read.
+        // It may have expired since the row was read.
         row.deleted = document.deleted;
         row.doc = Some(document);
         if self.extras.leaves {
@@ -164,12 +164,12 @@ impl Show<'_> {
     }
 }
 
-/// Whether a document is as the row says.
+/// Returns whether a document is still in the state of the row.
 fn is_of(info: &Info, row: &ChangeRow) -> bool {
     info.stamp == *row.seq.stamp() && info.winner == row.rev
 }
 
-/// What is shown of a document that the reader has lost.
+/// Returns the document that stands for one that the reader has lost.
 fn removed(row: &ChangeRow) -> Document {
     Document {
         id: row.id.clone(),

@@ -1,6 +1,7 @@
 #![cfg(test)]
-//! A client that reads its feed from time to time, in pages of any length, while everything changes, has in the end what the user
-//! sees. What lies in the storage is written here key by key, so that sequences are small numbers and everything is known.
+//! A client reads its feed from time to time, in pages of any length, while data and rights change, and ends with
+//! exactly the documents that the user may see. The tests write the keys one by one, so that all sequences are small
+//! and known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -30,30 +31,30 @@ use crate::{CreateOptions, Database, Layer};
 const USER: &str = "alice";
 const ROLE: &str = "r";
 
-/// Less than the time after which feeds look again by themselves.
+/// Shorter than the interval after which followers read by themselves.
 const FOLLOWS_IN: Duration = Duration::from_secs(20);
 
-/// Something that happens.
+/// A change of data or rights.
 #[derive(Debug, Clone)]
 enum Event {
     /// A document changes, and gives the user a channel.
     Write { doc: usize, channels: BTreeSet<String>, deleted: bool },
-    /// It is gone without a trace.
+    /// A document is purged.
     Purge { doc: usize },
-    /// The user is given a channel, or loses it.
+    /// The user gains or loses a channel.
     Own { channel: String, has: bool },
-    /// The user's role is given a channel, or loses it.
+    /// The user's role gains or loses a channel.
     OfRole { channel: String, has: bool },
-    /// The user is put into the role, or out of it.
+    /// The user gains or loses the role.
     Member { is: bool },
-    /// The role is made, or deleted.
+    /// The role is created or deleted.
     Exists { does: bool },
     /// An administrator changes the user's record.
     Record { disabled: bool },
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    // Longer than what an entry names.
+    // More names than an entry has.
     let channels = prop::collection::btree_set(
         prop_oneof![9 => "[A-D!*]", 1 => Just("E".repeat(150)), 1 => Just("F".repeat(150))],
         0..4,
@@ -69,7 +70,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What happens, and from time to time the client reads a page, on and on or from where it stands.
+/// An event, or a read of a page by the client, from its position or from the beginning.
 #[derive(Debug, Clone)]
 enum Moment {
     Happens(Event),
@@ -84,7 +85,7 @@ fn moment() -> impl Strategy<Value = Moment> {
     ]
 }
 
-/// A database whose keys are written here.
+/// A database whose keys the test writes.
 struct Store {
     db: Database,
     instance: Arc<Instance>,
@@ -128,7 +129,7 @@ impl Store {
         })
     }
 
-    /// What the user sees, deletions apart: documents by their revisions.
+    /// Returns the revisions of the documents that the user sees, without deletions.
     fn seen(&self) -> BTreeMap<String, String> {
         let held = self.held();
         let is_seen = |state: &DocumentState| !state.deleted && held.sees(state.channels.iter().map(String::as_str));
@@ -136,7 +137,7 @@ impl Store {
         seen.map(|(doc, state)| (id(*doc), state.rev.clone())).collect()
     }
 
-    /// The rows of the feed behind a place.
+    /// Returns the rows of the feed behind a position.
     fn rows(&self, scope: &FeedScope, since: Position) -> Vec<FeedRow> {
         let mut rows: Vec<_> = self.docs.iter().filter_map(|(doc, state)| scope.row_of(&id(*doc), state)).collect();
         rows.extend(scope.user.map(|at| FeedRow {
@@ -156,7 +157,7 @@ impl Store {
         self.happen([event]).await;
     }
 
-    /// All at once: whoever looks sees what is there behind the last of them.
+    /// Commits all events at once, so a reader sees all or none.
     async fn happen<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         let trx = self.db.inner.db.create_trx().unwrap();
         for event in events {
@@ -204,7 +205,7 @@ impl Store {
         self.tell(trx, kind, name);
     }
 
-    /// Tells followers that somebody has changed.
+    /// Tells followers that a user or role has changed.
     fn tell(&self, trx: &Raw, kind: Kind, name: &str) {
         let mut key = self.instance.keys.changed_principals_after(&self.seq(Stamp::of(self.seq))).begin;
         key.pop();
@@ -296,7 +297,7 @@ impl Store {
     }
 }
 
-/// As entries name them.
+/// Encodes names as entries do.
 fn names_of(channels: &[String]) -> proto::ChannelNames {
     let are_elsewhere = Entry::new("", "", false, false, channels.iter().map(String::as_str)).channels.is_none();
     proto::ChannelNames { names: if are_elsewhere { Vec::new() } else { channels.to_vec() }, are_elsewhere }
@@ -310,7 +311,7 @@ fn alice() -> Asker {
     Asker::Principal(USER.into())
 }
 
-/// All pages up to the end.
+/// Reads all pages up to the end.
 async fn all(changes: &mut Changes) -> Vec<ChangeRow> {
     let mut rows = Vec::new();
     loop {
@@ -345,7 +346,7 @@ struct Client {
 }
 
 impl Client {
-    /// Reads a page, and says whether it was the last.
+    /// Reads a page, and returns whether it was the last.
     async fn page(&mut self, store: &Store, revocations: bool, leaves: bool, anew: bool, limit: Option<u64>) -> bool {
         let since = self.at.map_or(Since::Beginning, |at| Since::after(at.to_string().parse::<Place>().unwrap()));
         let extras = Extras { leaves, documents: Documents::No };
@@ -391,7 +392,7 @@ async fn who_reads_to_the_end_has_what_they_see() {
         client.changes = None;
         while !client.page(&store, revocations, leaves, false, None).await {}
         let seen = store.seen();
-        // Of what is purged no feed tells, and of channels that were lost only to whom asks for that.
+        // No feed shows purges, and losses of channels are shown only on request.
         let is_told =
             |doc: &String| seen.contains_key(doc) || !store.purged.contains(doc) && (revocations || !has_lost);
         client.docs.retain(|doc, _| is_told(doc));
@@ -438,16 +439,16 @@ async fn rows_are_those_of_the_documents(store: &Store, runner: &mut TestRunner,
         let are_same = rows.len() == expected.len()
             && rows.iter().zip(&expected).all(|(row, expected)| is_of(row, expected, incarnation));
         assert!(are_same, "{query:?} {asker:?} {rows:#?} {expected:#?}");
-        // It is the place of the last row, and hidden changes do not move it.
+        // It is the position of the last row: hidden changes do not move it.
         let last = rows.last().map(ChangeRow::place);
         assert_eq!(changes.last_seq(), Some(last.unwrap_or(place_of(&query))));
-        // What is left is counted, or no less is said.
+        // The count of the remaining rows is exact, or at least not too low.
         let mut nothing = store.feed(ChangesQuery { limit: Some(0), ..query.clone() }, &asker);
         assert!(nothing.next_page().await.unwrap().rows.is_empty());
         let pending = nothing.pending().await.unwrap() as usize;
         let is_exact = expected.len() <= EXACT_MAX || is_ids;
         assert!(if is_exact { pending == expected.len() } else { pending > EXACT_MAX }, "{pending}");
-        // From now on there is nothing.
+        // A feed from now on is empty.
         let mut now = store.feed(ChangesQuery { since: Since::Now, ..query.clone() }, &asker);
         assert!(all(&mut now).await.is_empty() && now.last_seq() >= last);
     }
@@ -460,8 +461,8 @@ fn place_of(query: &ChangesQuery) -> Place {
     }
 }
 
-/// A page of very many channels is read by several transactions, of which none reads more than it has time for; what one has read, the
-/// next does not read again.
+/// Several transactions read a page of very many channels. None exceeds its time, and none reads again what another has
+/// read.
 #[tokio::test]
 async fn very_many_channels_are_read_by_several_transactions() {
     const CHANNELS: usize = 40;
@@ -482,14 +483,14 @@ async fn very_many_channels_are_read_by_several_transactions() {
         let before = begun();
         let (page, waits) = crate::store::waits::count(changes.next_page()).await;
         let page = page.unwrap();
-        // Where the storage fails a page ends, or begins anew.
+        // A failure of the storage ends the page, or makes it begin again.
         let failed = waits.transactions.saturating_sub(begun() - before);
-        // The ranges of a transaction, its versions, the user's rows, and what rows rest on.
+        // The ranges of a transaction, its versions, the user's rows, and the documents that rows depend on.
         let is_exact = crate::store::waits::are_exact();
         assert!(!is_exact || waits.path.reads <= waits.transactions * (ROUNDS_MAX as u64 + 5), "{waits:?}");
         let range_reads_max = waits.transactions * (ROUNDS_MAX * reading::AT_ONCE + 3) as u64;
         assert!(!is_exact || waits.range_reads <= range_reads_max, "{waits:?}");
-        // All channels are asked for once a page.
+        // Each page reads each channel once.
         assert!(!is_exact || waits.range_reads <= (streams + 5) * (1 + failed), "{waits:?}");
         at_end = page.at_end;
         assert!(at_end || page.rows.len() == ROWS_MAX || failed > 0 || !is_exact, "{page:?}");
@@ -497,7 +498,7 @@ async fn very_many_channels_are_read_by_several_transactions() {
     }
     let docs: BTreeSet<&str> = rows.iter().filter(|row| row.kind == RowKind::Changed).map(|row| &*row.id).collect();
     assert_eq!((docs.len(), rows.len()), (CHANNELS, CHANNELS + 1));
-    // What is left is counted by several transactions, too, and behind what others write there is nothing.
+    // Several transactions count the remaining rows, too; the position skips changes of other channels.
     let others = ["other".to_owned()].into();
     store.happens(&Event::Write { doc: CHANNELS, channels: others, deleted: false }).await;
     for left in [0, 1, EXACT_MAX, EXACT_MAX + 1, CHANNELS - 1] {
@@ -510,7 +511,7 @@ async fn very_many_channels_are_read_by_several_transactions() {
         assert!(waits.range_reads <= waits.transactions * (ROUNDS_MAX * reading::AT_ONCE + 3) as u64, "{waits:?}");
         assert!(waits.range_reads <= (streams + 5) * (1 + failed), "{waits:?}");
     }
-    // What rests on documents counts by what these are.
+    // Rows that depend on documents count by the current state of these.
     for doc in 0..2 {
         store.happens(&Event::Write { doc, channels: BTreeSet::new(), deleted: false }).await;
     }
@@ -523,7 +524,7 @@ async fn very_many_channels_are_read_by_several_transactions() {
     }
 }
 
-/// What follows in a page is of who was judged by the same: who has lost something meanwhile begins a page anew.
+/// A page continues only under the same rights: a loss of a channel ends it.
 #[tokio::test]
 async fn a_page_ends_where_its_reader_has_something_else() {
     let (layer, authority, _storage) = crate::fenced::layer().await;
@@ -543,7 +544,7 @@ async fn a_page_ends_where_its_reader_has_something_else() {
     assert!(Arc::ptr_eq(&judged, &changes.judged_by().unwrap()));
 }
 
-/// Who has all sees all, but design documents; who is nobody is refused.
+/// A user of all channels sees all documents except design documents; an anonymous reader is refused.
 #[tokio::test]
 async fn each_sees_what_is_theirs() {
     let (layer, authority, _storage) = crate::fenced::layer().await;
@@ -585,7 +586,7 @@ async fn each_sees_what_is_theirs() {
     assert_eq!(all(&mut other).await.len(), 4);
 }
 
-/// Who follows has what a reader of pages has, most of it from what all share.
+/// A follower gets the same rows as a reader of pages, most of them shared.
 #[tokio::test]
 async fn followers_get_what_they_see() {
     let (layer, authority, _storage) = crate::fenced::layer().await;
@@ -606,8 +607,8 @@ async fn followers_get_what_they_see() {
             RowKind::User => {}
         };
         all(&mut changes).await.into_iter().for_each(|row| take(&mut docs, row));
-        // Of what is purged no feed tells. With few documents these change several times between two looks of the hub, and who has
-        // lost no channel has to have exactly what they see.
+        // No feed shows purges. With few documents each changes several times between two reads of the hub; a reader
+        // who has lost no channel must end with exactly what they see.
         let (docs_max, keeps_all) = if case % 2 == 0 { (2, true) } else { (7, false) };
         let is_kept = |event: &Event| match event {
             Event::Own { channel, has } | Event::OfRole { channel, has } => *has && "AB".contains(&**channel),
@@ -646,7 +647,7 @@ async fn followers_get_what_they_see() {
                 came.into_iter().for_each(|row| take(&mut docs, row));
             }
         }
-        // One that begins anew has the same rows in the end, wherever this one stands.
+        // A feed that begins again ends with the same rows, wherever this one is.
         let since = Since::After(changes.last_seq().unwrap());
         let rest =
             all(&mut store.feed(ChangesQuery { since, revocations: true, ..ChangesQuery::default() }, &alice())).await;
@@ -656,7 +657,7 @@ async fn followers_get_what_they_see() {
     assert!(shared > 10 && pages > 5, "{shared} rows were shared, {pages} pages read");
 }
 
-/// Who is kept out for a while hears then of what has happened meanwhile, whether they have read on or not.
+/// A reader who was locked out for a while gets all changes of that time later, whether they read on or not.
 #[tokio::test]
 async fn who_is_let_in_again_misses_nothing() {
     let (layer, authority, _storage) = crate::fenced::layer().await;
