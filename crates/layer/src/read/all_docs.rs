@@ -1,4 +1,4 @@
-//! Walking the documents in order of their ids, page by page.
+//! Scans documents in the order of their ids, page by page.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,81 +27,81 @@ use crate::store::records::{ById, Info, is_over};
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::store::waits;
 
-/// Rows of a page without documents.
+/// Row limit of a page without documents.
 pub(crate) const PAGE_ROWS_MAX: usize = 2_000;
 
-/// Rows of a page of a feed with documents; it ends early at [`READ_BYTES_MAX`].
+/// Row limit of a feed's page with documents, which also ends at [`READ_BYTES_MAX`].
 pub(crate) const PAGE_DOCUMENTS_MAX: usize = 500;
 
-/// The same of a walk.
+/// Row limit of a scan's page with documents.
 const WALKED_DOCUMENTS_MAX: usize = 1_000;
 
-/// Documents that are looked up at once by their ids for who sees a part of them, before any is read.
+/// Documents that a restricted reader's lookup by ids judges at once, before it reads any.
 const SEEN_AT_ONCE: usize = 100;
 
-/// What a page of a walk is to have by what those before it had: a little less than it may, as one that is cut off spoils
-/// the page that is read behind it.
+/// Target bytes of a scan's page, estimated from the pages before: less than the limit, because a page that is cut off
+/// spoils the page that is read ahead.
 const WALKED_BYTES: usize = READ_BYTES_MAX / 16 * 15;
 
-/// Rows of the first page of a walk, before it is known how large documents are.
+/// Row limit of a scan's first page, before the size of documents is known.
 const FIRST_PAGE_DOCUMENTS: usize = if cfg!(test) { 5 } else { 500 };
 
-/// So many pages are read document by document where those are few among what lies between them, before it is looked again.
+/// Pages that are read document by document before ranges are tried again, if ranges have read many foreign keys.
 const PAGES_BY_DOCUMENT: u32 = 8;
 
-/// Which documents, in which order.
+/// A query of `_all_docs`.
 #[derive(Debug, Clone, Default)]
 pub struct AllDocsQuery {
-    /// Where to begin, itself included.
+    /// The first id, inclusive.
     pub start: Option<String>,
-    /// Where to end.
+    /// The last id.
     pub end: Option<String>,
-    /// Without `end` itself.
+    /// Excludes `end` itself.
     pub exclusive_end: bool,
-    /// In a partitioned database, those of this partition alone.
+    /// The partition to scan, in a partitioned database.
     pub partition: Option<String>,
-    /// From `start` downwards.
+    /// Scans downwards from `start`.
     pub descending: bool,
-    /// With each document's body.
+    /// Includes each document's body.
     pub include_docs: bool,
-    /// The documents with their other leaves.
+    /// The other leaves that documents name.
     pub conflicts: Conflicts,
-    /// How many to pass over.
+    /// Number of rows to skip.
     pub skip: u64,
-    /// How many at most.
+    /// Row limit.
     pub limit: Option<u64>,
 }
 
-/// One document of the walk.
+/// A row of `_all_docs`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllDocsRow {
-    /// Its id.
+    /// The id of the document.
     pub id: String,
-    /// Its winner.
+    /// The winner.
     pub rev: RevId,
-    /// Only where documents were asked for by their ids.
+    /// Whether the winner is a tombstone; only lookups by id return such rows.
     pub deleted: bool,
-    /// When asked for; never for a deleted one.
+    /// The document if the query asks for it; `None` for a deleted one.
     pub doc: Option<Document>,
 }
 
-/// A walk under way. Each page is a transaction of its own: consistent in itself, and the walk may take longer than
-/// FoundationDB's 5 s.
+/// A running scan. Each page is one transaction and consistent in itself; the scan may take longer than FoundationDB's
+/// 5 s.
 pub struct AllDocs {
     pub(super) database: Reader,
     pub(super) query: Arc<AllDocsQuery>,
-    /// Where the next page begins; `None`: the walk is over.
+    /// The start of the next page; `None` at the end of the scan.
     next: Option<Place>,
-    /// Of the first page.
+    /// The instance of the first page.
     instance: Option<InstanceId>,
-    /// The page that comes next, and perhaps the one behind it, which are being read while the last one is sent.
+    /// The next page and possibly the one behind it, which are read while the last one is sent.
     ahead: VecDeque<Ahead>,
 }
 
-/// Where a page begins, and what is known of documents there.
+/// The start of a page, with the estimates for its documents.
 #[derive(Debug, Clone)]
 struct Place {
-    /// What is left; `None` at first.
+    /// The remaining range; `None` at first.
     rest: Option<KeyRange>,
     skip: u64,
     limit: u64,
@@ -109,17 +109,17 @@ struct Place {
 }
 
 impl Place {
-    /// Whether a page that was read from there has what one from here would have.
+    /// Returns whether a page from there equals a page from here.
     fn is_at(&self, other: &Place) -> bool {
         (&self.rest, self.skip, self.limit) == (&other.rest, other.skip, other.limit)
     }
 }
 
-/// A page that is being read by a task, which ends with who wants it.
+/// A page that a task reads ahead; the task ends when this is dropped.
 struct Ahead {
     place: Place,
     task: JoinHandle<Result<Found>>,
-    /// Where the page behind it begins, if this one is not cut off.
+    /// Receives the start of the page behind, for a page that is not cut off.
     listed: oneshot::Receiver<Place>,
     _room: OwnedSemaphorePermit,
 }
@@ -130,21 +130,21 @@ impl Drop for Ahead {
     }
 }
 
-/// What the documents of a walk were like so far.
+/// Size estimates from the documents of a scan so far.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
-    /// Bytes under the documents' own range, for each that is shown.
+    /// Bytes in the documents' range for each shown document.
     range_bytes: u64,
-    /// What a reply holds of them: FoundationDB counts more than the bytes of keys and values.
+    /// Bytes for each shown document as FoundationDB counts them against a reply's limit: more than keys and values.
     reply_bytes: u64,
-    /// Pages that are still to be read document by document.
+    /// Number of pages still to read document by document.
     by_document: u32,
-    /// Rows of the next page, at most.
+    /// Row limit of the next page.
     pub rows_max: usize,
 }
 
 impl Pace {
-    /// Of documents of 1 kB without a history.
+    /// The estimate before the first page: documents of 1 kB without a history.
     pub(crate) const FIRST: Pace = Pace {
         range_bytes: 1_100,
         reply_bytes: if cfg!(test) { 700 } else { 72_000 },
@@ -152,27 +152,28 @@ impl Pace {
         rows_max: FIRST_PAGE_DOCUMENTS,
     };
 
-    /// As how many ranges so many documents are read: each of some replies, since the last one of each is part empty, but
-    /// of few, since they come one after the other.
+    /// Returns the number of ranges to read this many documents by. Each range takes several replies, because its last
+    /// one is partly empty, but few, because they follow one another.
     fn ranges(self, rows: usize) -> usize {
         let bytes = self.range_bytes.saturating_mul(rows as u64).max(1);
-        // What comes out a little larger than expected is not to take a reply more.
+        // A page slightly larger than estimated must not need another reply.
         let reply = (self.reply_bytes / 16 * 15).max(1);
         let choices = [3, 4, 2, 5].map(|replies| {
             let ranges = bytes.div_ceil(replies * reply);
             (ranges * bytes.div_ceil(ranges).div_ceil(reply), ranges)
         });
-        // The first of those that take the fewest replies.
+        // The first of the choices with the fewest replies.
         let (_, ranges) = choices.into_iter().min_by_key(|(replies, _)| *replies).unwrap_or_default();
         usize::try_from(ranges).unwrap_or(usize::MAX).clamp(1, rows.max(1))
     }
 
-    /// For the page behind one that is being read.
+    /// Returns the estimate for the page behind one that is being read.
     pub(crate) fn behind(self) -> Pace {
         Pace { by_document: self.by_document.saturating_sub(1), ..self }
     }
 
-    /// After a page with so many documents, whose bodies have so many bytes; `share`: what was read as ranges, of so many.
+    /// Returns the estimate after a page of `rows` documents with `body_bytes`; `share`: the number of ranges and what
+    /// they read.
     pub(crate) fn next(self, rows: usize, body_bytes: usize, share: Option<(usize, Share)>) -> Pace {
         let mut next = self.behind();
         if let Some(average) = body_bytes.checked_div(rows) {
@@ -196,8 +197,8 @@ impl AllDocs {
         AllDocs { database, query: Arc::new(query), next, instance: None, ahead: VecDeque::new() }
     }
 
-    /// Documents that are not deleted, in the whole database. `None`: who walks sees a part of it, and how many there are in all is
-    /// not for them.
+    /// Counts the documents of the whole database that are not deleted. `None` for a restricted reader, who must not
+    /// learn the number.
     #[boxed]
     pub async fn total_rows(&mut self) -> Result<Option<u64>> {
         struct Total<'a>(&'a Reader);
@@ -214,7 +215,7 @@ impl AllDocs {
         self.database.read_judged(&mut Total(&self.database)).await
     }
 
-    /// The next rows, at least one; `None` at the end.
+    /// Returns the next rows, at least one; `None` at the end.
     ///
     /// # Errors
     /// [`Error::DatabaseNotFound`] also if the database has become another one since the first page.
@@ -242,8 +243,8 @@ impl AllDocs {
         Ok(None)
     }
 
-    /// A page that is read ahead, once it is there. As soon as it is known where the one behind it begins, that is begun
-    /// too: the storage has something to do while documents become JSON.
+    /// Waits for a page that is read ahead, and starts the page behind it as soon as its start is known, so that the
+    /// storage works while documents become JSON.
     async fn taken(&mut self, mut ahead: Ahead) -> Result<Found> {
         let mut is_listed = false;
         loop {
@@ -258,10 +259,10 @@ impl AllDocs {
         }
     }
 
-    /// Begins to read a page, if there is room for it: while another one is sent nobody would ask the storage. What is
-    /// counted is read when it is asked for.
+    /// Starts to read a page if there is room, because the storage is idle while another page is sent. Operations that
+    /// count their reads do not read ahead.
     fn read_ahead(&mut self, place: Place) {
-        // Of large documents a page takes a while as it is.
+        // A page of large documents takes long enough as it is.
         if !self.query.include_docs || place.pace.rows_max <= READ_AHEAD || waits::Operation::is_running() {
             return;
         }
@@ -272,7 +273,7 @@ impl AllDocs {
         self.ahead.push_back(Ahead { place, task, listed, _room: room });
     }
 
-    /// Reads a page; where the one behind it is to begin it says as soon as it knows.
+    /// Reads a page, and sends the start of the page behind it as soon as that is known.
     fn read(
         &self,
         place: Place,
@@ -299,7 +300,7 @@ struct Page<'a> {
 struct Found {
     instance: InstanceId,
     rows: Vec<AllDocsRow>,
-    /// Where the next page begins; `None`: this is the last one.
+    /// The start of the next page; `None` for the last page.
     next: Option<Place>,
 }
 
@@ -331,7 +332,7 @@ impl Operation for Page<'_> {
             let place = Place { rest: Some(rest), skip: skip - skipped, limit: rows_left - rows as u64, pace };
             Some(place).filter(|place| place.limit > 0)
         };
-        // A page that begins with skipped rows has no documents yet: what it shows is left to the next one.
+        // A page that begins with skipped rows has no documents: the next page shows them.
         if let (true, false, Some(first)) = (self.query.include_docs, with_documents, rows.first()) {
             let first = keys.all_docs_entry(&first.id);
             let (begin, end) = match self.query.descending {
@@ -345,12 +346,12 @@ impl Operation for Page<'_> {
         if with_documents {
             let next = last.as_ref().and_then(|last| behind(last, rows.len(), pace.behind()));
             if let (Some(listed), Some(next)) = (self.listed.take(), next) {
-                // Who walks may have gone.
+                // The receiver may have been dropped.
                 let _ = listed.send(next);
             }
             let ids: Vec<&str> = rows.iter().map(|row| row.id.as_str()).collect();
             let (known, share) = match &viewer {
-                // What lies between them is others'.
+                // The keys between them belong to hidden documents.
                 Some(viewer) if !viewer.held.has_all() => (Vec::new(), None),
                 _ => read_ranges(trx, &instance, &ids, pace, self.query.descending).await?,
             };
@@ -358,7 +359,7 @@ impl Operation for Page<'_> {
             if show_documents_to(viewer.as_ref(), trx, inner, &instance, &mut rows, known, conflicts).await? {
                 last = rows.last().map(|row| keys.all_docs_entry(&row.id));
             }
-            // What has ended since it was listed, or whose row does not say when it ends.
+            // Documents that have expired since they were listed, or whose row does not name the expiry.
             rows.retain(|row| row.doc.as_ref().is_none_or(|document| !document.deleted));
             let bytes = rows.iter().filter_map(|row| row.doc.as_ref()).map(|document| document.body.len()).sum();
             pace = pace.next(rows.len(), bytes, share);
@@ -369,19 +370,19 @@ impl Operation for Page<'_> {
     }
 }
 
-/// What of a walk is found in a transaction.
+/// The documents that one transaction lists.
 struct Listed {
-    /// Who walks, if they do not see all.
+    /// The reader, if restricted.
     viewer: Option<Viewer>,
     rows: Vec<AllDocsRow>,
-    /// The key in the order of ids of what was looked at last.
+    /// The `_all_docs` key of the last document that was examined.
     last: Option<Vec<u8>>,
-    /// There may be more behind it.
+    /// Whether there may be more documents behind it.
     more: bool,
 }
 
 impl Page<'_> {
-    /// The first rows of a range of ids, so many at most.
+    /// Lists the first `limit` rows of a range of ids.
     async fn list(&self, trx: &Transaction, instance: &Instance, range: &KeyRange, limit: usize) -> Result<Listed> {
         let (keys, descending) = (&instance.keys, self.query.descending);
         let row = |id, rev| AllDocsRow { id, rev, deleted: false, doc: None };
@@ -413,8 +414,7 @@ impl Page<'_> {
     }
 }
 
-/// Reads documents that lie together by ranges, all at once: each is a part of them. Also says how much was read for how many
-/// documents.
+/// Reads neighbouring documents by concurrent range reads, and returns how much was read for how many documents.
 pub(crate) async fn read_ranges(
     trx: &Transaction,
     instance: &Instance,
@@ -480,13 +480,13 @@ pub(super) fn whole_range(keys: &Keys, query: &AllDocsQuery) -> KeyRange {
     range
 }
 
-/// The ids of a partition.
+/// Returns the range of a partition's ids.
 pub(super) fn of_partition(keys: &Keys, partition: &str) -> KeyRange {
     let [first, behind] = partition_ids(partition);
     KeyRange { begin: keys.all_docs_entry(&first), end: keys.all_docs_entry(&behind) }
 }
 
-/// Looks documents up by their ids.
+/// Looks up documents by their ids.
 pub(crate) struct AllDocsKeys<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
@@ -541,7 +541,7 @@ impl Operation for AllDocsKeys<'_> {
 }
 
 impl AllDocsKeys<'_> {
-    /// The same for who sees a part: of what is hidden there is no row.
+    /// The lookup for a restricted reader: a hidden document has no row.
     async fn seen(&self, trx: &Transaction, instance: &Instance) -> Result<Vec<Option<AllDocsRow>>> {
         let mut rows = Vec::with_capacity(self.keys.len());
         let mut bytes = 0;
@@ -600,7 +600,7 @@ mod tests {
     }
 
     proptest! {
-        /// Of pages of 10 replies and more, where documents are as large as expected.
+        /// For pages of 10 replies and more, of documents as large as estimated.
         #[test]
         fn few_replies_are_left_empty(rows in 1..2_000_usize, range_bytes in 100..5_000_u64, reply_bytes in 40_000..90_000_u64) {
             let bytes = rows as u64 * range_bytes;

@@ -1,4 +1,4 @@
-//! Finding an attachment of a revision.
+//! Finds an attachment of a revision.
 
 use flatbed_revtree::RevId;
 use futures_util::FutureExt;
@@ -13,13 +13,13 @@ use crate::read::viewer::{Coming, check_id, is_judged};
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// Finds an attachment, and where its data lies.
+/// Finds an attachment and the place of its data.
 pub(crate) struct OpenAttachment<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
     pub asker: &'a Asker,
     pub id: &'a str,
-    /// `None`: of the winner.
+    /// The revision; `None`: the winner.
     pub rev: Option<&'a RevId>,
     pub attachment: &'a str,
 }
@@ -33,7 +33,7 @@ impl Operation for OpenAttachment<'_> {
         let missing = || Refusal::DocumentNotFound(NotFound::Missing);
         let decode =
             |record: Option<foundationdb::future::FdbSlice>| RevisionRecord::decode(&record.ok_or_else(missing)?);
-        // All that decides is asked for at once, where more is asked for than the document.
+        // All requests at once, if more than the document is needed.
         let is_judged = is_judged(&instance, self.asker);
         let coming = is_judged.then(|| Coming::begin(self.inner, trx, &instance, self.asker));
         let info = trx.get(&keys.info(), true);
@@ -65,7 +65,7 @@ impl Operation for OpenAttachment<'_> {
                     None => decode(named(rev).await?)?,
                 };
                 let now = trx.clock().unix_ms();
-                // Before anything else is read: what is hidden must not take longer than what never was.
+                // Before any further read: a hidden attachment must not take longer than an absent one.
                 if record.has_ended(now) || record.body_dropped || viewer.is_some_and(|viewer| !viewer.sees(&record)) {
                     return Err(missing().into());
                 }

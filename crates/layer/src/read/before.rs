@@ -1,4 +1,4 @@
-//! How many documents of the database are before a walk.
+//! Counts the documents before the start of a scan.
 
 use async_recursion::async_recursion as boxed;
 use flatbed_revtree::DESIGN_IDS;
@@ -10,13 +10,14 @@ use crate::read::all_docs::{AllDocs, AllDocsQuery, of_partition, whole_range};
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// What is counted one by one: ids, counters of partitions.
+/// Limit of the ids and of the counters of partitions that are read.
 const COUNTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
 
 impl AllDocs {
-    /// Documents of the database that are before a walk, in its order and not deleted. Those of other partitions than the walk's
-    /// are known by their counters. `None`: they are too many partitions to be added up, or ids, of the partition if it is
-    /// a walk of one, before the first of the walk: more than 1,000, or than one reply of FoundationDB has room for.
+    /// Counts the documents of the database before the start of a scan, in its order and without deleted ones. Counters
+    /// give those of other partitions than the scan's. `None` if there are too many partitions to add up, or too many
+    /// ids before the start (within its partition, for a scan of one): more than 1,000, or than fit one reply of
+    /// FoundationDB.
     ///
     /// # Errors
     /// [`crate::Error::DatabaseNotFound`], and those of the storage.
@@ -50,10 +51,10 @@ impl Operation for RowsBefore<'_> {
         let (ids, walked) = (of_partition(keys, partition), whole_range(keys, self.query));
         let descending = self.query.descending;
         let place = if descending { walked.end } else { walked.begin };
-        // All that is before the place in the order of ids.
+        // All ids before the start.
         let own = KeyRange { begin: ids.begin.clone(), end: place.clamp(ids.begin, ids.end) };
         let (first, behind) = DESIGN_IDS;
-        // No partition begins as their ids do.
+        // No partition starts where its ids do.
         let behind = if partition > first { behind } else { first };
         let designs = KeyRange { begin: keys.all_docs_entry(first), end: keys.all_docs_entry(behind) };
         let total = async {
@@ -73,7 +74,7 @@ impl Operation for RowsBefore<'_> {
     }
 }
 
-/// The keys of a range; `None`: they are too many.
+/// Counts the keys of a range; `None` if they are over the limit.
 async fn count(trx: &Transaction, range: KeyRange) -> Result<Option<u64>> {
     if range.begin >= range.end {
         return Ok(Some(0));

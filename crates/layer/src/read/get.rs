@@ -1,4 +1,4 @@
-//! Reading single documents.
+//! Reads of single documents.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -28,45 +28,47 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 /// Documents whose reads are issued before the first is awaited.
 pub(crate) const READ_AHEAD: usize = 16;
 
-/// The same of documents that are small.
+/// As [`READ_AHEAD`], for small documents.
 const READ_AHEAD_SMALL: usize = 256;
 
-/// Documents are small that have no more than this on an average.
+/// Average size up to which documents count as small.
 const SMALL_AVERAGE_BYTES: usize = 8_000;
 
-/// What is kept in memory for all followers is no larger.
+/// Size limit of documents that are kept in memory for all followers.
 const SMALL_BYTES_MAX: usize = 64 * 1024;
 
-/// What is asked for with [`GetOptions::small_only`] is no larger; a page that is read at once rarely is.
+/// Size limit of a document read with [`GetOptions::small_only`]; one page of a read is rarely larger.
 const SMALL_ONLY_BYTES_MAX: usize = 256 * 1024;
 
-/// Bodies that are read at once take about this much at most (one more document may pass it).
+/// Approximate size of bodies that one transaction reads; the last document may exceed it.
 pub(crate) const READ_BYTES_MAX: usize = 1_000_000;
 
-/// What a revision beside its body counts of [`READ_BYTES_MAX`]: it is read on its own, and a transaction has 5 s.
+/// The part of [`READ_BYTES_MAX`] that a revision takes beside its body: it is a separate read, and a transaction has 5
+/// s.
 pub(super) const REVISION_COST_BYTES: usize = 2_000;
 
-/// What a leaf counts of [`READ_BYTES_MAX`] where a document has several: who asks for revisions may have all of them read.
+/// The part of [`READ_BYTES_MAX`] that each leaf takes of a document with several, because requests for revisions may
+/// read all.
 pub(super) const LEAF_COST_BYTES: usize = 100;
 
 impl<F> LatestRead<F>
 where
     F: Future<Output = foundationdb::FdbResult<foundationdb::future::FdbValues>> + Send,
 {
-    /// As [`LatestRead::finish`], of a document that is small.
+    /// As [`LatestRead::finish`], for a small document.
     ///
     /// # Errors
     /// [`Refusal::LargeDocument`].
     pub(super) async fn finish_small(self, trx: &Transaction) -> Result<Option<(Info, Rows)>> {
         let found = self.finish_one_page(trx, SMALL_ONLY_BYTES_MAX).await?;
         match found {
-            // What is small as it is stored may be compressed.
+            // A document that is stored small may be compressed.
             Some((info, _)) if info.text_bytes() > SMALL_ONLY_BYTES_MAX as u64 => Err(Refusal::LargeDocument.into()),
             found => Ok(found),
         }
     }
 
-    /// As [`LatestRead::finish`], of a document whose info and rows come in one page of at most so many bytes.
+    /// As [`LatestRead::finish`], for a document whose info and rows fit one page of at most `bytes_max`.
     ///
     /// # Errors
     /// [`Refusal::LargeDocument`].
@@ -80,7 +82,7 @@ where
         if info.place == BodyPlace::Rows { Ok(Some((info, rows))) } else { Err(Refusal::LargeDocument.into()) }
     }
 
-    /// The document as it stands; `None`: no such document.
+    /// Returns the document in its current state; `None` if there is none.
     pub(crate) async fn document(
         self,
         trx: &Transaction,
@@ -93,7 +95,7 @@ where
         Ok(found.map(|(_, document)| document))
     }
 
-    /// The same, with its record.
+    /// As `document`, with the info.
     pub(crate) async fn document_with_info(
         self,
         trx: &Transaction,
@@ -107,7 +109,7 @@ where
         Ok(Some((found.0, document)))
     }
 
-    /// The same of a document of at most [`SMALL_BYTES_MAX`] in one page; `None` for any other.
+    /// As `document`, for at most [`SMALL_BYTES_MAX`] in one page; `None` for any larger document.
     pub(crate) async fn small_document(
         self,
         trx: &Transaction,
@@ -124,7 +126,7 @@ where
     }
 }
 
-/// A document that was read.
+/// Makes a document from its info and rows.
 pub(crate) async fn shown(
     found: &(Info, Rows),
     trx: &Transaction,
@@ -136,7 +138,7 @@ pub(crate) async fn shown(
     shown_to(None, found, trx, inner, instance, id, conflicts).await
 }
 
-/// The same for who sees it, and perhaps not its other leaves.
+/// As `shown`, for a reader who sees the document and possibly not its other leaves.
 pub(crate) async fn shown_to(
     viewer: Option<&Viewer>,
     found: &(Info, Rows),
@@ -152,25 +154,25 @@ pub(crate) async fn shown_to(
     Get { inner, instance, trx, id, options: &options, tree: None, once: &once, viewer }.answer(Some(found)).await
 }
 
-/// A row of a walk or a feed that can show its document.
+/// A row of a scan or a feed that can carry its document.
 pub(crate) trait ShowsDocument {
     fn id(&self) -> &str;
     fn show(&mut self, document: Option<Document>);
 }
 
-/// What a walk knows of a row's document before it is shown.
+/// The facts that a scan has of a row's document before it is shown.
 #[derive(Default)]
 pub(crate) enum Known {
-    /// Nothing: it is to be read.
+    /// None: the document must be read.
     #[default]
     Unread,
-    /// It is not there.
+    /// The document does not exist.
     Absent,
-    /// It was read.
+    /// The document as read.
     Found(Box<Info>, Rows),
 }
 
-/// Reads the rows' documents as far as [`READ_BYTES_MAX`] goes, but for those that are known; drops the rows behind and says
+/// Reads the rows' documents up to [`READ_BYTES_MAX`], except known ones. Drops the rows behind the limit, and returns
 /// whether there were any.
 pub(crate) async fn show_documents<R: ShowsDocument>(
     trx: &Transaction,
@@ -183,7 +185,7 @@ pub(crate) async fn show_documents<R: ShowsDocument>(
     show_documents_to(None, trx, inner, instance, rows, known, conflicts).await
 }
 
-/// The same for who sees these, and perhaps not their other leaves.
+/// As `show_documents`, for a reader who sees the documents and possibly not their other leaves.
 pub(crate) async fn show_documents_to<R: ShowsDocument>(
     viewer: Option<&Viewer>,
     trx: &Transaction,
@@ -233,8 +235,8 @@ pub(crate) async fn show_documents_to<R: ShowsDocument>(
     Ok(false)
 }
 
-/// How many reads are under way where so many documents were of so many bytes, and how much of each comes at first: a
-/// cluster takes hundreds at once, but what the page does not take was read for nothing.
+/// Returns how many reads to run at once, after documents of these sizes, and the size of their first pages. A cluster
+/// takes hundreds at once, but documents beyond the page's end are read in vain.
 pub(crate) fn read_ahead(bytes: usize, documents: usize) -> (usize, usize) {
     let average = bytes / documents.max(1) + 1;
     if documents < READ_AHEAD || average > SMALL_AVERAGE_BYTES {
@@ -244,7 +246,7 @@ pub(crate) fn read_ahead(bytes: usize, documents: usize) -> (usize, usize) {
     (left.clamp(READ_AHEAD, READ_AHEAD_SMALL), 2 * SMALL_AVERAGE_BYTES)
 }
 
-/// Reads documents in one transaction, as far as [`READ_BYTES_MAX`] goes.
+/// Reads documents in one transaction, up to [`READ_BYTES_MAX`].
 pub(crate) struct GetMany<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
@@ -252,14 +254,14 @@ pub(crate) struct GetMany<'a> {
     pub requests: &'a [(String, GetOptions)],
 }
 
-/// What a request of `GetMany` gave.
+/// The outcome of one request of `GetMany`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Got {
     /// The document.
     Document(Box<Document>),
-    /// There is none.
+    /// There is no such document.
     Missing(NotFound),
-    /// More than one leaf is meant: they are to be read with [`crate::Reader::open_revs`].
+    /// The request means more than one leaf: [`crate::Reader::open_revs`] reads them.
     Several,
 }
 
@@ -322,7 +324,7 @@ impl Operation for GetOne<'_> {
         let read = begin_latest(trx, &instance, self.id);
         let found = match self.options.small_only {
             true => read.finish_small(trx).await?,
-            // Boxed, as all that few reads need: the future of each has room for it.
+            // Boxed like all rare states: each future has room for its largest one.
             false => Box::pin(read.finish(trx, &instance)).await?,
         };
         let (inner, id, options, once) = (self.inner, self.id, self.options, ReadOnce::of([self.options], false));
@@ -331,16 +333,16 @@ impl Operation for GetOne<'_> {
     }
 }
 
-/// Which revisions of a document are asked for together.
+/// The revisions of a document to read together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpenRevs {
     /// Every leaf.
     All,
-    /// These.
+    /// These revisions.
     Some(Vec<RevId>),
 }
 
-/// Reads several revisions of a document in one transaction, from `from` on as far as [`READ_BYTES_MAX`] goes.
+/// Reads several revisions of a document in one transaction, from number `from` up to [`READ_BYTES_MAX`].
 pub(crate) struct GetOpenRevs<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
@@ -353,7 +355,7 @@ pub(crate) struct GetOpenRevs<'a> {
 }
 
 impl Operation for GetOpenRevs<'_> {
-    /// The revisions in order, or the one that is missing; and how many there are in all.
+    /// The revisions in order, each found or missing, and their total number.
     type Output = (Vec<std::result::Result<Document, RevId>>, usize);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -363,7 +365,7 @@ impl Operation for GetOpenRevs<'_> {
         }
         let keys = instance.keys.document(self.id);
         let tree = Leaves::read(trx, &keys).await?.whole(trx, &keys).await?;
-        // Each once, however many of those that are named it lies above.
+        // A leaf counts once, also if several named revisions are its ancestors.
         let mut wanted: Vec<&RevId> = match self.revs {
             OpenRevs::Some(revs) if self.options.latest => tree.leaves_over(revs).into_iter().collect(),
             OpenRevs::Some(revs) => revs.iter().collect::<BTreeSet<_>>().into_iter().collect(),
@@ -401,16 +403,16 @@ pub(super) struct Get<'a> {
     pub trx: &'a Transaction,
     pub id: &'a str,
     pub options: &'a GetOptions,
-    /// Where it has been read already.
+    /// The tree, if it was read already.
     pub tree: Option<&'a Tree>,
-    /// What is read once for this revision and for others that are asked for.
+    /// Reads that this revision shares with others of the request.
     pub once: &'a ReadOnce,
-    /// Who sees the revision that is asked for, and perhaps no others; `None`: all are seen.
+    /// The reader, who sees the requested revision and possibly no others; `None` if unrestricted.
     pub viewer: Option<&'a Viewer>,
 }
 
 impl Get<'_> {
-    /// Whether one leaf at most is meant, where no revision or the latest ones of a revision are asked for.
+    /// Returns whether at most one leaf is meant, for a request of no revision or of the latest ones.
     async fn one_leaf(&self, found: Option<&(Info, Rows)>) -> Result<bool> {
         let Some((info, _)) = found else { return Ok(true) };
         match &self.options.rev {
@@ -424,7 +426,7 @@ impl Get<'_> {
     }
 
     pub(super) async fn answer(&self, found: Option<&(Info, Rows)>) -> Result<Document> {
-        // Once, so that a document that ends meanwhile is not shown as one half and the other.
+        // One time for all checks, so that a document that expires meanwhile is shown consistently.
         let now = self.trx.clock().unix_ms();
         let ended;
         let found = match found {
@@ -443,7 +445,7 @@ impl Get<'_> {
         let looks_for_birth = options.born && (options.rev.is_some() || info.winner.generation() > 1);
         let wants_tree =
             options.revs || options.revs_info || looks_for_latest || looks_for_conflicts || looks_for_birth;
-        // Of who does not see all of them.
+        // For a reader who does not see all leaves.
         let judges_others = self.viewer.is_some() && (looks_for_latest || looks_for_conflicts || options.revs_info);
         let (mut read, mut records) = (None, None);
         match self.tree {
@@ -462,7 +464,7 @@ impl Get<'_> {
                 return Err(Refusal::DocumentNotFound(NotFound::Deleted).into());
             }
             (None, _) => &info.winner,
-            // Of several leaves that have the revision below them the best.
+            // The best of the leaves above the revision.
             (Some(rev), Some(tree)) if options.latest => {
                 let over = tree.branches_over(rev).filter(|branch| self.sees(&branch.leaf, records));
                 let over = over.max_by(|a, b| a.rank().cmp(&b.rank()));
@@ -481,7 +483,7 @@ impl Get<'_> {
                 return Err(Refusal::DocumentNotFound(NotFound::Missing).into());
             }
             older = found?;
-            // One that has ended is no more than that, whatever was written upon it or beside it.
+            // An expired revision stays expired, whatever was written on top of it or beside it.
             is_gone = older.0.has_ended(now);
             (wanted.clone(), older.0.deleted || is_gone, older.0.has_attachments && !is_gone, &older.1)
         };
@@ -506,12 +508,12 @@ impl Get<'_> {
         Ok(document)
     }
 
-    /// Whether a revision is seen; `records`: of the document's, for who does not see all of them.
+    /// Returns whether the reader sees a revision; `records`: those of the document, for a restricted reader.
     fn sees(&self, rev: &RevId, records: Option<&Records>) -> bool {
         self.viewer.is_none() || records.and_then(|records| records.get(rev)).is_some_and(|record| record.is_given)
     }
 
-    /// What of the tree is asked for.
+    /// Adds the requested facts of the tree.
     async fn tell_tree(
         &self,
         keys: &DocumentKeys,
@@ -575,13 +577,13 @@ impl Get<'_> {
         Ok((record, rows))
     }
 
-    /// What is known of all revisions that were written here.
+    /// Reads the records of all revisions that were written here.
     async fn records(&self, keys: &DocumentKeys) -> Result<&Records> {
         self.once.records(self.trx, keys, self.viewer).await
     }
 }
 
-/// See [`Document::born`]: of a revision and its ancestors.
+/// Finds [`Document::born`] of a revision and its ancestors.
 fn born(line: &[RevId], records: &Records) -> Option<RevId> {
     let is_tombstone = |at: usize, rev: &RevId| match records.get(rev) {
         Some(record) => record.deleted,
@@ -592,13 +594,13 @@ fn born(line: &[RevId], records: &Records) -> Option<RevId> {
     line.get(lived).cloned()
 }
 
-/// What a deletion without members makes of a revision.
+/// Returns the revision that a deletion without members creates.
 fn deletion_of(parent: &RevId) -> RevId {
     let of = Some((parent.generation(), parent.hash_bytes()));
     RevId::new(parent.generation() + 1, body_revision(of, true, &Value::Object(Vec::new())))
 }
 
-/// The database's newest sequence.
+/// Reads the database's newest sequence.
 pub(crate) async fn last_seq(trx: &Transaction, instance: &Instance) -> Result<Seq> {
     instance.buckets.begin_last_seq(trx, instance.incarnation()).await
 }

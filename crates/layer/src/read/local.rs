@@ -102,7 +102,7 @@ const LOCALS_BYTES_MAX: usize = 850_000;
 /// How many first parts of local documents a transaction reads at once. Each has up to 60,000 bytes.
 const READS_AT_ONCE: usize = 16;
 
-/// The longest name under which somebody has local documents of their own: it stands in keys, beside an id.
+/// The longest owner name of local documents in bytes: it is part of keys, beside an id.
 const OWNER_BYTES_MAX: usize = 1_000;
 
 /// Each user of a database with channels may have [`crate::LayerOptions::local_bytes_max`] divided by this, and anonymous writers may
@@ -121,7 +121,7 @@ const PAGE_LOCALS_MAX: usize = 100;
 /// A local document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalDocument {
-    /// Without `_local/`.
+    /// The id without `_local/`.
     pub id: String,
     /// The number in its revision `0-N`.
     pub revision: u64,
@@ -129,20 +129,21 @@ pub struct LocalDocument {
     pub body: Vec<u8>,
 }
 
-/// Whose local documents are meant.
+/// The owner of local documents.
 enum Owner {
-    /// Those of the database, which administrators have, and all in one without channels.
+    /// The database: for administrators, and for all users of a database without channels.
     Database,
-    /// Somebody's own, by the name under which they are kept.
+    /// A user, by the name in the keys.
     Of(String),
 }
 
 impl Owner {
-    /// Those of who asks. Nobody has those of a user of the database but the user: accounts of the server, which may be called as
-    /// one, stand behind a colon, which is in no user's name, and who has no name under an empty one.
+    /// Finds the owner for a principal. A database user's documents are for that user alone: an account of the server,
+    /// which may have the same name, is stored behind a colon, which no user's name has, and an anonymous user under
+    /// the empty name.
     ///
     /// # Errors
-    /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`]: they are not to have any.
+    /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`]: the principal may not have local documents.
     async fn find(inner: &Inner, trx: &Transaction, instance: &Instance, asker: &Asker) -> Result<Owner> {
         if !is_judged(instance, asker) {
             return Ok(Owner::Database);
@@ -235,16 +236,16 @@ pub fn check_local_id(id: &str) -> std::result::Result<(), Refusal> {
     Ok(())
 }
 
-/// What is done to a local document.
+/// An edit of a local document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalEdit {
-    /// It is written, whatever was there.
+    /// Writes the document, over an existing one.
     Put(LocalDocument),
-    /// The one of this id, without `_local/`, is removed.
+    /// Removes the document of this id, without `_local/`.
     Delete(String),
 }
 
-/// What became of one of several.
+/// The outcome of one edit.
 pub type LocalOutcome = std::result::Result<(), Refusal>;
 
 impl LocalEdit {
@@ -266,7 +267,7 @@ impl LocalEdit {
         }
     }
 
-    /// What it takes in a transaction, about: its id stands in the key of each part and in the cleared range.
+    /// Returns the approximate bytes in a transaction: the id is in the key of each part and in the cleared range.
     fn bytes(&self) -> usize {
         let body = if let LocalEdit::Put(document) = self { document.body.len() } else { 0 };
         body + (4 + body / RUN_BYTES_MAX as usize) * (self.id().len() + 50)
@@ -437,7 +438,7 @@ impl Operation for EditLocals<'_> {
         let Database { actor, .. } = self.database;
         let inner = &*self.database.inner;
         let (instance, writer) = inner.resolve_for(trx, self.database.name(), actor).await?;
-        // What an earlier attempt wrote or removed may have been written over, or written anew.
+        // Other writers may have replaced the result of an earlier attempt.
         if let Some(number) = self.once.happened(trx, attempt).await? {
             let effects = usize::try_from(number).ok().and_then(|number| self.effects.get(number)).cloned();
             return effects.ok_or_else(|| Error::Corrupt("a mark of no attempt".into()));
@@ -504,14 +505,14 @@ impl Operation for EditLocals<'_> {
     }
 }
 
-/// Ids of local documents in a range.
+/// Lists the ids of local documents in a range.
 pub(crate) struct ListLocal<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
     pub asker: &'a Asker,
     /// The first id, and whether it belongs to the list itself.
     pub from: Option<(&'a str, bool)>,
-    /// Downwards.
+    /// Descending order.
     pub descending: bool,
 }
 

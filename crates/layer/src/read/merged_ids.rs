@@ -1,4 +1,4 @@
-//! Documents of several channels in the order of their ids, each once: the ranges of the channels, put together.
+//! Merges the documents of several channels in the order of their ids, each once.
 
 use std::collections::BTreeMap;
 
@@ -12,36 +12,36 @@ use crate::store::transaction::Transaction;
 /// Ranges that are read at once.
 pub(super) const RANGES_AT_ONCE: usize = 256;
 
-/// How often ranges are read on before what is found has to do.
+/// Rounds of reads before a page ends.
 const ROUNDS_MAX: usize = 8;
 
-/// Rows that are read of all ranges, about: what lies behind them is for the next page.
+/// Approximate rows that a page reads from all ranges together.
 const ROWS_READ_MAX: usize = 20_000;
 
-/// Rows that are read of each range beyond its part, at least.
+/// The fewest rows to read from a range beyond its share.
 const ROWS_BEYOND: usize = if cfg!(test) { 1 } else { 16 };
 
-/// A page of such documents.
+/// A page of merged documents.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct MergedPage {
-    /// Ids, winners and when they end, in order; those among them that have ended.
+    /// Ids with winners and expiry times, in order, including expired ones.
     pub rows: Vec<(String, ById)>,
-    /// There may be more.
+    /// Whether there may be more.
     pub more: bool,
 }
 
-/// What is left of a channel.
+/// The rest of a channel.
 struct Stream {
     range: KeyRange,
-    /// The last id that was read; `None`: nothing was.
+    /// The last id that was read; `None` at first.
     last: Option<String>,
     is_through: bool,
 }
 
-/// The part of a channel's documents that lies in a range of [`Keys::all_docs`].
+/// Returns the part of a channel's documents in a range of [`Keys::all_docs`].
 fn part_of(keys: &Keys, channel: &str, ids: &KeyRange) -> KeyRange {
     let (whole, all) = (keys.channel_documents(channel), keys.all_docs());
-    // Behind both prefixes an id is written the same way: an empty one takes two bytes.
+    // Behind both prefixes an id has the same encoding; the empty one takes two bytes.
     let text_at = |entry: Vec<u8>| entry.len() - 2;
     let (ids_at, at) = (text_at(keys.all_docs_entry("")), text_at(keys.channel_document(channel, "")));
     let prefix = keys.channel_document(channel, "");
@@ -55,8 +55,8 @@ fn part_of(keys: &Keys, channel: &str, ids: &KeyRange) -> KeyRange {
     }
 }
 
-/// The first documents of a range of [`Keys::all_docs`] that are in any of these channels: `limit` of them at most, and at least one
-/// if there are any.
+/// Returns the first documents of a range of [`Keys::all_docs`] that are in any of these channels: at most `limit`, and
+/// at least one if there are any.
 pub(crate) async fn merged_page(
     trx: &Transaction,
     keys: &Keys,
@@ -76,7 +76,7 @@ pub(crate) async fn merged_page(
     for round in 0..ROUNDS_MAX {
         let mut asked: Vec<&mut Stream> = streams.iter_mut().filter(|stream| !stream.is_through).collect();
         if round > 0 {
-            // Those that are behind the others.
+            // The ranges that are behind the others.
             asked.sort_by(|a, b| if descending { b.last.cmp(&a.last) } else { a.last.cmp(&b.last) });
             asked.truncate(RANGES_AT_ONCE);
         }
@@ -106,7 +106,7 @@ pub(crate) async fn merged_page(
     Ok(MergedPage::default())
 }
 
-/// What no channel can bring anything before.
+/// Returns the rows that no unread entry of a channel can precede.
 fn complete(found: &BTreeMap<String, ById>, streams: &[Stream], descending: bool) -> Vec<(String, ById)> {
     let open = streams.iter().filter(|stream| !stream.is_through).filter_map(|stream| stream.last.as_ref());
     let owned = |(id, row): (&String, &ById)| (id.clone(), row.clone());
@@ -138,7 +138,7 @@ mod tests {
     use crate::store::records::revision_message;
     use crate::store::transaction::{self, Attempt, Operation};
 
-    /// Ids of which some begin with others, or have bytes that keys write otherwise; channels, likewise.
+    /// Ids and channels of which some are prefixes of others or contain bytes that keys escape.
     const IDS: [&str; 12] =
         ["a", "a\0", "a\0b", "a\u{1}", "aa", "ab", "b", "c", "d", "\u{e9}", "\u{ffff}", "\u{10000}"];
     const CHANNELS: [&str; 5] = ["A", "A\0", "AB", "!", "\u{ff}"];
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// All pages of a range of ids, as of one transaction.
+    /// Reads all pages of a range of ids in one transaction.
     struct Walk<'a> {
         instance: &'a Instance,
         held: &'a [usize],
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// Whatever is in which channels, each document comes once, in order, and none of another channel's.
+    /// Each document comes once, in order, and none of other channels.
     #[tokio::test]
     async fn ranges_of_channels_are_put_together() {
         let (db, _storage) = database().await;

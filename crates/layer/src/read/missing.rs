@@ -1,4 +1,4 @@
-//! Which of the revisions that a client names a database does not have.
+//! Finds the revisions that a client names and a database lacks.
 
 use std::collections::HashSet;
 
@@ -17,13 +17,13 @@ use crate::read::viewer::is_judged;
 use crate::store::keys::DocumentKeys;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// A transaction begins with no further document once it has looked at about so many revisions, named ones and leaves.
+/// Approximate revisions, named ones and leaves, after which a transaction begins no further document.
 pub(super) const LOOKS_MAX: usize = 20_000;
 
-/// Leaves whose ancestors are gone through before others have their turn.
+/// Leaves whose ancestors are examined before the task yields.
 const LEAVES_IN_TURN: usize = 200;
 
-/// Documents and revisions of them.
+/// A document's id and named revisions.
 pub(crate) type Named = (String, Vec<RevId>);
 
 /// Looks up which revisions documents do not have.
@@ -106,7 +106,7 @@ fn recent(leaves: &[Leaf]) -> impl Iterator<Item = &RevId> {
     leaves.iter().flat_map(|leaf| &leaf.ancestry.recent)
 }
 
-/// Revisions that are looked for: the named ones are gone through once, and what the document has once.
+/// The revisions to look for. Named revisions and those of the document are each examined once.
 struct Sought<'r>(HashSet<&'r RevId>);
 
 impl<'r> Sought<'r> {
@@ -114,7 +114,7 @@ impl<'r> Sought<'r> {
         Sought(revs.iter().collect())
     }
 
-    /// These are there.
+    /// Removes known revisions.
     fn strike<'k>(&mut self, known: impl Iterator<Item = &'k RevId>) {
         for rev in known {
             if self.0.is_empty() {
@@ -124,7 +124,7 @@ impl<'r> Sought<'r> {
         }
     }
 
-    /// What was not found, ascending.
+    /// Returns the revisions that were not found, ascending.
     fn left(self) -> Vec<RevId> {
         let mut left: Vec<RevId> = self.0.into_iter().cloned().collect();
         left.sort_unstable();
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn what_is_known_is_gone_through_once_however_much_is_named() {
         let rev = |number: usize| RevId::from_parts(2, &number.to_string()).unwrap();
-        // Each name twice, and every other one known.
+        // Each name twice, and every second one known.
         let named: Vec<RevId> = (0..20_000).map(|number| rev(number % 10_000)).collect();
         let known: Vec<RevId> = (0..5_000).map(|number| rev(2 * number)).collect();
         let mut sought = Sought::new(&named);

@@ -1,4 +1,4 @@
-//! Reads of documents, and of what lies beside them.
+//! Reads of documents and of their metadata.
 
 pub(crate) mod all_docs;
 pub(crate) mod attachment;

@@ -1,12 +1,13 @@
-//! Revisions that documents that have ended came of.
+//! Finds the ancestors of expired revisions.
 //!
-//! A revision that has ended says so by its record, and is shown as a tombstone without a body for as long as it is kept, whatever was
-//! written upon it. What it came of was there before, says nothing of an end, and is over with it: that is found out here, for whoever
-//! asks for a revision that is not the winner.
+//! The record of an expired revision says that it has expired, and it is shown as a tombstone without a body as long as
+//! it is kept, whatever was written on top of it. Its ancestors have no expiry of their own in their records, but they
+//! expire with it. This module finds them, for requests of a revision that is not the winner.
 //!
-//! Nothing came of a leaf, so of a leaf nothing is read but that it is one. Of others the records of what is newer are gone through,
-//! once for all revisions of the document that a transaction is asked for ([`ReadOnce`]), and as far as [`crate::read::told`] goes. One
-//! that is older than that is over, too: nobody can count on a revision that is no leaf.
+//! A leaf has no descendants, so a request for a leaf only reads that it is one. For other revisions the records of
+//! newer revisions are scanned, once for all revisions of the document that a transaction is asked for ([`ReadOnce`]),
+//! within the limit of [`crate::read::told`]. A revision that is older than the scanned ones counts as expired: clients
+//! cannot rely on a revision that is not a leaf.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,19 +26,20 @@ use crate::store::keys::DocumentKeys;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
-/// Leaves whose ancestors are gone through before others have their turn.
+/// Leaves whose ancestors are examined before the task yields.
 const LEAVES_IN_TURN: usize = 100;
 
-/// Revisions of a document that are over, since what came of them has ended.
+/// The revisions of a document that have an expired descendant.
 #[derive(Debug, Default)]
 pub(crate) struct Over {
     revs: HashSet<RevId>,
-    /// All older than this generation, too.
+    /// All revisions of older generations count as expired, too.
     below: u64,
 }
 
 impl Over {
-    /// Of the revisions of this generation and newer ones, by the records of what is newer. The tree is read where any of these has ended.
+    /// Finds those of this generation and newer ones, by the records of newer revisions. Reads the tree if any of these
+    /// has expired.
     pub(crate) async fn find(
         trx: &Transaction,
         keys: &DocumentKeys,
@@ -74,21 +76,21 @@ impl Over {
     }
 }
 
-/// What is read once of a document for all its revisions that a transaction is asked for.
+/// Reads that all requested revisions of a document share.
 #[derive(Debug, Default)]
 pub(crate) struct ReadOnce {
-    /// No older one is asked for.
+    /// The oldest generation among the requests.
     from_generation: u64,
-    /// Leaves are judged by their records.
+    /// Whether leaves are judged by their records.
     judges_leaves: bool,
     records: OnceCell<Records>,
     over: OnceCell<Over>,
-    /// Bytes that were read and not yet reckoned.
+    /// Bytes that were read since the last [`ReadOnce::bytes`].
     bytes: AtomicU64,
 }
 
 impl ReadOnce {
-    /// For reads with these options by somebody who does not see all, if it is so said.
+    /// Creates the reads for these options. `is_judged`: the reader is restricted.
     pub(crate) fn of<'o>(options: impl IntoIterator<Item = &'o GetOptions>, is_judged: bool) -> ReadOnce {
         let mut once = ReadOnce { from_generation: u64::MAX, ..ReadOnce::default() };
         for options in options {
@@ -102,17 +104,18 @@ impl ReadOnce {
         once
     }
 
-    /// What has been read since this was asked for the last time, in bytes.
+    /// Returns the bytes that were read since the last call.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.swap(0, Ordering::Relaxed)
     }
 
-    /// Whether the records are there already.
+    /// Returns whether the records were read.
     pub(crate) fn is_read(&self) -> bool {
         self.records.initialized()
     }
 
-    /// The records of the document; `is_given` says whether the viewer sees the revision, who is the same in all of a transaction.
+    /// Returns the records of the document. Their `is_given` says whether the viewer, who is the same throughout the
+    /// transaction, sees the revision.
     pub(crate) async fn records(
         &self,
         trx: &Transaction,
@@ -134,13 +137,13 @@ impl ReadOnce {
         self.records.get_or_try_init(read).await
     }
 
-    /// Which of the document's revisions are over.
+    /// Returns the document's expired revisions.
     pub(crate) async fn over(&self, trx: &Transaction, keys: &DocumentKeys, records: &Records) -> Result<&Over> {
         self.over.get_or_try_init(|| Over::find(trx, keys, records, self.from_generation)).await
     }
 
-    /// Whether a revision that is not the winner is over, since one that came of it has ended. Nothing is read in a database
-    /// without channels.
+    /// Returns whether a revision that is not the winner has an expired descendant. Reads nothing in a database without
+    /// channels.
     pub(crate) async fn is_over(
         &self,
         trx: &Transaction,
@@ -164,10 +167,10 @@ impl ReadOnce {
     }
 }
 
-/// The same of several documents, for as many as a transaction is asked for.
+/// The shared reads of all documents of a request.
 pub(crate) struct ReadsOnce<'r> {
     documents: HashMap<&'r str, ReadOnce>,
-    /// What any that was not among the requests would get.
+    /// The reads for a document that is not in the request.
     other: ReadOnce,
     bytes: u64,
 }
@@ -183,18 +186,18 @@ impl<'r> ReadsOnce<'r> {
         ReadsOnce { documents, other: ReadOnce::default(), bytes: 0 }
     }
 
-    /// Of one of the documents.
+    /// Returns the reads of a document.
     pub(crate) fn of_document(&self, id: &str) -> &ReadOnce {
         self.documents.get(id).unwrap_or(&self.other)
     }
 
-    /// Whether the transaction is to go on with this document: as long as records of no more bytes were read than of one document may be,
-    /// and behind that with documents of which they are there.
+    /// Returns whether the transaction may continue with this document: while the records read so far are within the
+    /// limit for one document, and after that for documents whose records were read.
     pub(crate) fn has_room_for(&self, id: &str) -> bool {
         self.bytes < RECORDS_BYTES_MAX || self.of_document(id).is_read()
     }
 
-    /// Reckons what was read of one of the documents.
+    /// Adds the bytes that were read of a document.
     pub(crate) fn reckon(&mut self, id: &str) {
         self.bytes += self.of_document(id).bytes();
     }

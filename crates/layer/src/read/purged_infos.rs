@@ -12,7 +12,7 @@ use crate::store::proto;
 use crate::store::records::revision;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// The most records of a page, and about how many bytes; a record may have 90 kB.
+/// Limits of a page: records, and approximate bytes. A record has up to 90 kB.
 const RECORDS_MAX: usize = if cfg!(test) { 3 } else { 500 };
 const PAGE_BYTES: usize = 200_000;
 

@@ -1,4 +1,4 @@
-//! What was said of documents' winners: the channels that they are in and whom they let in, as administrators look at it.
+//! Reads the routing of documents' winners, their channels and grants, for administrators.
 
 use flatbed_revtree::RevId;
 
@@ -10,23 +10,23 @@ use crate::store::records::{Info, RevisionRecord};
 use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// A transaction begins with no further document once verdicts of about so many bytes are read: each may have 40,000.
+/// Bytes of verdicts after which a transaction begins no further document: each may have 40,000.
 const BYTES_MAX: u64 = 1_000_000;
 
-/// A document's winner, and what was said of it when it was written.
+/// The routing of a document's winner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentRouting {
     /// The winner.
     pub rev: RevId,
     /// Whether it is a tombstone.
     pub deleted: bool,
-    /// Where in the order of commits the document stands.
+    /// The sequence of the document.
     pub seq: Seq,
-    /// What was said.
+    /// The channels and grants of the winner.
     pub verdict: Verdict,
 }
 
-/// Looks documents up by their ids.
+/// Looks up documents by their ids.
 pub(crate) struct Routings<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,
@@ -34,7 +34,7 @@ pub(crate) struct Routings<'a> {
 }
 
 impl Operation for Routings<'_> {
-    /// For each document, as far as one transaction goes but at least for one; `None`: there never was one.
+    /// For at least one document, and as many as fit a transaction; `None` if it never existed.
     type Output = Vec<Option<DocumentRouting>>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

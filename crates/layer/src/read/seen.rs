@@ -1,8 +1,8 @@
-//! Documents for who sees a part of a database: the reads of [`crate::read::get`] and [`crate::read::missing`], through the eyes of
+//! Documents for restricted readers: the reads of [`crate::read::get`] and [`crate::read::missing`] with the rights of
 //! a [`Viewer`].
 //!
-//! What decides is asked for at once, and is the same for a document that is hidden and for one that never was; then follows
-//! what is shown, and for what is not seen one read more, which finds something or nothing.
+//! The reads that decide visibility are issued at once, and are the same for a hidden and for an absent document. Reads
+//! of visible documents follow. For an invisible one a further read follows whose result is not known in advance.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -31,10 +31,10 @@ use crate::store::keys::DocumentKeys;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
-/// Of a document of which more revisions are named, the records of all are read, and not of each.
+/// Named revisions of a document up to which each record is read by itself; for more, the records are scanned.
 const NAMED_MAX: usize = 100;
 
-/// What a record takes, mostly: larger ones count as several looks.
+/// Typical bytes of a record: a larger one counts as several looks.
 const RECORD_BYTES: usize = 160;
 
 fn missing() -> Error {
@@ -50,12 +50,12 @@ async fn record_of(read: impl Future<Output = FdbResult<Option<FdbSlice>>>) -> R
     read.await?.map(|bytes| RevisionRecord::decode(&bytes)).transpose()
 }
 
-/// Whether a revision is seen that somebody names.
+/// Returns whether the reader sees a named revision.
 fn is_seen(viewer: &Viewer, record: Option<&RevisionRecord>) -> bool {
     record.is_some_and(|record| viewer.sees(record))
 }
 
-/// What is asked for of a revision that is seen.
+/// A request of a visible revision.
 struct Shown<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
@@ -67,15 +67,15 @@ struct Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// Whether its body lies where the winner's does, or may.
+    /// Returns whether its body is, or may be, the winner's.
     fn is_latest(info: &Info, options: &GetOptions) -> bool {
         !options.no_body && (options.latest || options.rev.as_ref().is_none_or(|rev| *rev == info.winner))
     }
 
-    /// The document, whose latest body was read where it is that.
+    /// Returns the document; its latest body was read if it is that.
     async fn answer(&self, found: &(Info, Rows), options: &GetOptions, tree: Option<&Tree>) -> Result<Document> {
         let mut options = options.clone();
-        // It is the newest change's, whichever revision is shown.
+        // The sequence is that of the newest change, whichever revision is shown.
         options.local_seq = options.local_seq
             && (options.rev.is_none() || self.viewer.sees_winner(self.trx, self.keys, &found.0).await?);
         let Shown { inner, instance, trx, id, once, .. } = *self;
@@ -87,18 +87,18 @@ impl Shown<'_> {
 }
 
 impl Shown<'_> {
-    /// What is answered to a request, by a revision's name or without one.
+    /// Answers a request, with or without a revision's name.
     async fn asked(&self, found: &(Info, Rows), options: &GetOptions, tree: Option<&Tree>) -> Result<Document> {
         let answer = self.answer(found, options, tree).await;
         let Some(rev) = &options.rev else { return answer };
-        // With `latest` it may be another one.
+        // With `latest` it may be another revision.
         let shown = answer.as_ref().map_or_else(|_| rev.clone(), |document| document.rev.clone());
         self.unless_left(&shown, answer, &found.0).await
     }
 
-    /// A revision that was asked for by its name; or, where the feed tells that the document has left with it, that. Who sees it by its own
-    /// channels, since they were given these later, would keep it in the place of what they are to forget; and where it is missing, as the
-    /// document has ended since, what they had before.
+    /// Answers a request for a named revision. If the feed reports that the document left with this revision, answers
+    /// that instead: a reader who sees the revision by channels granted later would otherwise keep a body that they
+    /// must remove, and for an expired document the body that they had before.
     async fn unless_left(&self, rev: &RevId, found: Result<Document>, info: &Info) -> Result<Document> {
         match &found {
             Ok(_) | Err(Error::Refused(Refusal::DocumentNotFound(_))) => {}
@@ -117,7 +117,7 @@ fn no_rows() -> Rows {
     Rows::new(Vec::new(), 0)
 }
 
-/// As [`GetOne`].
+/// Performs [`GetOne`] for a restricted reader.
 pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Instance) -> Result<Document> {
     let GetOne { inner, id, options, asker, .. } = *get;
     check_id(id)?;
@@ -154,28 +154,28 @@ pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Inst
     shown.asked(&found, options, None).await
 }
 
-/// What follows once it is known whether a request's revision is seen.
+/// The next step once the visibility of a request's revision is known.
 enum Then {
-    /// It is.
+    /// The revision is visible.
     Show(Info),
-    /// There are other leaves, too.
+    /// There are further leaves.
     Several,
-    /// It is not: the document may have left with it.
+    /// The revision is invisible: the document may have left with it.
     Look(RevId),
-    /// The winner is not: another leaf may be.
+    /// The winner is invisible: another leaf may be visible.
     LookAtLeaves,
-    /// There is nothing to look for.
+    /// The document is absent.
     Missing,
 }
 
-/// What was looked for where nothing was seen.
+/// The result of the further read for an invisible revision.
 enum Looked {
     Nothing,
     Removed(Removals),
     Leaf(bool),
 }
 
-/// As [`GetMany`].
+/// Performs [`GetMany`] for a restricted reader.
 pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &Instance) -> Result<Vec<Got>> {
     let GetMany { inner, asker, requests, .. } = *get;
     let mut coming = Some(Coming::begin(inner, trx, instance, asker));
@@ -276,7 +276,7 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
     Ok(documents)
 }
 
-/// The leaves of a document that somebody sees. Where there is no document, it takes no less to find out.
+/// Returns the visible leaves of a document. Takes as many reads if there is no document.
 async fn seen_leaves(trx: &Transaction, keys: &DocumentKeys, viewer: &Viewer) -> Result<Vec<RevId>> {
     let (now_ms, sees) = (trx.clock().unix_ms(), |record: &RevisionRecord| viewer.sees(record));
     let (leaves, records) = (Leaves::read(trx, keys), Records::read(trx, keys, 0, now_ms, &sees));
@@ -286,7 +286,7 @@ async fn seen_leaves(trx: &Transaction, keys: &DocumentKeys, viewer: &Viewer) ->
     Ok(revs.filter(|rev| records.get(rev).is_some_and(|record| record.is_given)).collect())
 }
 
-/// As [`GetOpenRevs`].
+/// Performs [`GetOpenRevs`] for a restricted reader.
 pub(super) async fn open_revs(
     get: &GetOpenRevs<'_>,
     trx: &Transaction,
@@ -319,7 +319,7 @@ pub(super) async fn open_revs(
         Some(_) => Some(viewer.removals(trx, instance, id).await?),
         None => None,
     };
-    // The tree is read once, for all of them.
+    // The tree is read once for all revisions.
     let tells_tree = options.revs || options.revs_info || options.born || options.conflicts();
     let wants_tree = !seen.is_empty() && (options.latest || tells_tree);
     let mut tree = None;
@@ -387,7 +387,7 @@ async fn whole_tree(trx: &Transaction, keys: &DocumentKeys) -> Result<Tree> {
     Leaves::read(trx, keys).await?.whole(trx, keys).await
 }
 
-/// The leaves above some revisions that are seen as these are; a revision above which no leaf is stands for itself.
+/// Returns the visible leaves above some revisions; a revision without a leaf above it stands for itself.
 async fn seen_over(
     trx: &Transaction,
     keys: &DocumentKeys,
@@ -415,7 +415,7 @@ async fn seen_over(
     Ok(over.into_iter().flat_map(of_one).collect())
 }
 
-/// The records of many revisions that are named.
+/// Reads the records of many named revisions.
 async fn read_named(trx: &Transaction, keys: &DocumentKeys, revs: &[RevId], asked: Asked<'_>) -> Result<Records> {
     let (now_ms, lowest) = (trx.clock().unix_ms(), revs.iter().map(RevId::generation).min().unwrap_or_default());
     let mut records = Records::read(trx, keys, lowest, now_ms, asked).await?;
@@ -423,13 +423,13 @@ async fn read_named(trx: &Transaction, keys: &DocumentKeys, revs: &[RevId], aske
     Ok(records)
 }
 
-/// The records of the revisions that are named.
+/// The pending reads of the records of named revisions.
 enum NamedReads<F> {
     Each(Vec<F>),
     All,
 }
 
-/// As [`MissingRevs`]: a revision is there that is seen, or that who asks has written.
+/// Performs [`MissingRevs`] for a restricted reader: revisions count as present if the reader sees them or wrote them.
 pub(super) async fn missing_revs(
     get: &MissingRevs<'_>,
     trx: &Transaction,
@@ -515,7 +515,7 @@ pub(super) async fn missing_revs(
     Ok(answers)
 }
 
-/// Looks documents up for [`crate::read::all_docs::AllDocsKeys`]: their infos, where the winner is seen.
+/// Looks up the infos of documents with visible winners, for [`crate::read::all_docs::AllDocsKeys`].
 pub(super) async fn winners_of(
     inner: &Inner,
     trx: &Transaction,

@@ -1,4 +1,4 @@
-//! What of a database's figures is for who sees a part of it.
+//! Database statistics for restricted readers.
 
 use flatbed_revtree::DESIGN_IDS;
 use futures_util::future::{try_join, try_join_all};
@@ -15,19 +15,19 @@ use crate::store::records::is_over;
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
 
-/// Documents that are counted one by one.
+/// Documents up to which the count is exact.
 const COUNTED_MAX: usize = if cfg!(test) { 20 } else { 1_000 };
 
-/// What they see of a database as a whole.
+/// The statistics of the visible part of a database.
 pub(crate) struct SeenInfo {
-    /// Documents that are not deleted: beyond 1,000, or where many channels share them, about so many, by the size of what the
-    /// channels have.
+    /// Documents that are not deleted. Above 1,000, or if many channels share them, an estimate by the size of the
+    /// channels.
     pub doc_count: u64,
-    /// The newest sequence of their channels.
+    /// The newest sequence in the reader's channels.
     pub update_seq: Seq,
 }
 
-/// Reads it.
+/// Reads the statistics.
 pub(crate) async fn seen_info(
     inner: &Inner,
     trx: &Transaction,
@@ -39,7 +39,7 @@ pub(crate) async fn seen_info(
     Ok(SeenInfo { doc_count, update_seq })
 }
 
-/// The newest sequence of anything that they see, or that has left what they see.
+/// Reads the newest sequence of documents that are visible to the reader or have left their channels.
 pub(crate) async fn seen_seq(inner: &Inner, trx: &Transaction, instance: &Instance, asker: &Asker) -> Result<Seq> {
     let viewer = Coming::begin(inner, trx, instance, asker).viewer().await?;
     newest_seq(&viewer, trx, instance).await
@@ -70,7 +70,7 @@ async fn count(viewer: &Viewer, trx: &Transaction, instance: &Instance) -> Resul
         let designs = KeyRange { begin: keys.all_docs_entry(DESIGN_IDS.0), end: keys.all_docs_entry(DESIGN_IDS.1) };
         let all = instance.buckets.begin_count(trx, Counter::Documents);
         let designs = trx.range(&designs, true).first(COUNTED_MAX);
-        // These are not for them.
+        // Design documents are hidden from the reader.
         return Ok((all.await?.max(0) as u64).saturating_sub(designs.await?.len() as u64));
     }
     let channels = || viewer.held.channels().map(|(channel, _)| channel);
@@ -79,7 +79,7 @@ async fn count(viewer: &Viewer, trx: &Transaction, instance: &Instance) -> Resul
         return Ok(page.rows.iter().filter(|(_, row)| !is_over(row.expires_at_ms, trx.clock())).count() as u64);
     }
     let counted = page.rows.len() as u64;
-    // About what a row takes, in keys and values; what is in several channels counts in each.
+    // Approximate key and value bytes of a row; a document in several channels counts in each.
     let (ids, names) =
         (page.rows.iter().map(|(id, _)| id.len()).sum::<usize>(), channels().map(str::len).sum::<usize>());
     let row_bytes = ids / page.rows.len().max(1) + names / channels().count().max(1) + ROW_BYTES;
@@ -95,5 +95,5 @@ async fn count(viewer: &Viewer, trx: &Transaction, instance: &Instance) -> Resul
     Ok((bytes / row_bytes as u64).max(counted))
 }
 
-/// What a row of a channel by id takes beside the channel's name and the id.
+/// Bytes of a row of a channel's ids beside the channel's name and the id.
 const ROW_BYTES: usize = 45;

@@ -1,4 +1,4 @@
-//! The keys under which a document lies, taken apart for people: what `design/data-model.md` says, of one document.
+//! The keys of a document in readable form, as `design/data-model.md` describes them.
 
 use std::cell::Cell;
 use std::fmt::Write;
@@ -19,28 +19,29 @@ use crate::store::records::Info;
 use crate::store::seq::Seq;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// Keys of a page.
+/// Key limit of a page.
 const KEYS_MAX: usize = 100;
 
 /// A key of a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredKey {
-    /// Its bytes, at most 10,000.
+    /// The first 10,000 bytes of the key.
     pub key: Vec<u8>,
-    /// Its elements, with names of fields for their numbers: `{NS} / 2 / "a" / 1 / customer / city`.
+    /// The elements of the key, with names of fields in the place of numbers: `{NS} / 2 / "a" / 1 / customer / city`.
     pub form: String,
-    /// What lies there: `info`, `body`, `leaf`, `revision`, `revision_body`, `ancestors`, `attachments`, `by_seq`, `all_docs`.
+    /// The kind of the key: `info`, `body`, `leaf`, `revision`, `revision_body`, `ancestors`, `attachments`, `by_seq`,
+    /// `all_docs`.
     pub what: &'static str,
-    /// How many bytes its value has.
+    /// Size of the value in bytes.
     pub value_bytes: usize,
 }
 
 /// A page of the keys of a document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredKeys {
-    /// In their order: those under the document's id, then, on the first page, those of it in by-seq and in `_all_docs`.
+    /// The keys in order: those under the document's id, then, on the first page, its by-seq and `_all_docs` keys.
     pub keys: Vec<StoredKey>,
-    /// The key that the next page begins behind; `None`: there are no more.
+    /// The last key of the page; `None` if there are no more.
     pub next: Option<Vec<u8>>,
 }
 
@@ -55,14 +56,14 @@ struct ReadKeys<'a> {
 }
 
 impl Operation for ReadKeys<'_> {
-    /// Of which instance; the keys under the document, and beside them; whether there are more.
+    /// The instance; the keys under the document; keys elsewhere; whether there are more.
     type Output = (Arc<Instance>, Vec<Found>, Vec<(&'static str, Found)>, bool);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let document = instance.keys.document(self.id);
         let KeyRange { mut begin, end } = document.whole();
-        // A key of another document would have its keys shown for this one's.
+        // A key of another document must not be shown for this one.
         if let Some(after) = self.after.filter(|after| (begin.as_slice()..end.as_slice()).contains(after)) {
             begin = [after, &[0]].concat();
         }
@@ -93,8 +94,8 @@ impl Operation for ReadKeys<'_> {
 }
 
 impl Reader {
-    /// A page of the keys of a document, behind a key that an earlier page has given as `next`. One of which nothing is stored has
-    /// none. It shows nothing of what lies there, but names of fields, so it is for administrators.
+    /// Returns a page of the keys of a document, behind the `next` of an earlier page. A document that does not exist
+    /// has none. Shows names of fields but no values, and is meant for administrators.
     ///
     /// # Errors
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), and errors of the storage.
@@ -110,7 +111,7 @@ impl Reader {
         let mut keys = match known {
             Some(keys) => keys,
             None => {
-                // Names that another process has given numbers since.
+                // Another process may have added names.
                 instance.reload_names(&self.inner).await?;
                 let names = instance.fields.view();
                 under.iter().map(|(key, bytes)| shown(&instance.keys, &OrNumbers(&names), key, *bytes)).collect()
@@ -138,13 +139,13 @@ fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// What fields are called.
+/// Names of fields.
 trait Called {
-    /// What a field with this number is called.
+    /// Returns the name of the field with this number.
     fn called(&self, id: u64) -> String;
 }
 
-/// By their names; whether one was met that has none yet.
+/// Names alone; records whether one is unknown.
 struct Names<'n> {
     names: &'n FieldsView<'n>,
     is_any_unknown: Cell<bool>,
@@ -158,7 +159,7 @@ impl Called for Names<'_> {
     }
 }
 
-/// By their names, and by their numbers where they have none: in a store that is damaged, or has been restored in part.
+/// Names, or numbers for fields without one: in a damaged or partly restored store.
 struct OrNumbers<'n>(&'n FieldsView<'n>);
 
 impl Called for OrNumbers<'_> {
@@ -167,7 +168,7 @@ impl Called for OrNumbers<'_> {
     }
 }
 
-/// `None`: a name is not known yet.
+/// Returns the keys in readable form; `None` if a name is unknown.
 fn taken_apart(keys: &Keys, names: &FieldsView<'_>, found: &[Found]) -> Option<Vec<StoredKey>> {
     let names = Names { names, is_any_unknown: Cell::new(false) };
     let shown = found.iter().map(|(key, bytes)| shown(keys, &names, key, *bytes)).collect();
@@ -176,7 +177,7 @@ fn taken_apart(keys: &Keys, names: &FieldsView<'_>, found: &[Found]) -> Option<V
 
 fn shown(keys: &Keys, names: &impl Called, key: &[u8], value_bytes: usize) -> StoredKey {
     let (what, form) = match keys.split_document(key) {
-        // The checker reports what lies there and is no key.
+        // The checker reports values that are not keys.
         Err(_) => ("unknown", format!("{{NS}} / {}", hexadecimal(key))),
         Ok((id, part, rest)) => {
             let (what, number) = match part {
@@ -194,7 +195,7 @@ fn shown(keys: &Keys, names: &impl Called, key: &[u8], value_bytes: usize) -> St
     StoredKey { key: key.to_vec(), form, what, value_bytes }
 }
 
-/// What follows a part's number: a revision, a path, or both.
+/// Returns the elements behind a part's number: a revision, a path, or both.
 fn behind(part: DocumentPart, rest: &[u8], names: &impl Called) -> String {
     let revision = |rest| match take_rev(rest) {
         Ok((rev, rest)) => (format!(" / {rev}"), rest),
@@ -216,7 +217,7 @@ fn behind(part: DocumentPart, rest: &[u8], names: &impl Called) -> String {
     }
 }
 
-/// A path with the names of fields: `/ customer / city`, `/ tags / [3]`.
+/// Returns a path with the names of fields: `/ customer / city`, `/ tags / [3]`.
 fn path(mut rest: &[u8], names: &impl Called) -> String {
     let mut text = String::new();
     while let Some((element, used)) = take(rest) {

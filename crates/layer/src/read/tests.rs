@@ -1,5 +1,5 @@
-//! Walks with documents: by ranges as document by document. Ranges, pages and replies are of few bytes here, so that each
-//! ends somewhere within a document, too.
+//! Scans with documents: by ranges and document by document. Ranges, pages and replies have few bytes here, so that
+//! each also ends within a document.
 #![cfg(test)]
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ use crate::read::all_docs::AllDocsQuery;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 use crate::write::batch::resolved;
 
-/// Ids of which some begin with others, or have bytes that keys write otherwise.
+/// Ids of which some are prefixes of others or contain bytes that keys escape.
 const IDS: [&str; 16] = [
     "a",
     "a\0",
@@ -37,7 +37,7 @@ const IDS: [&str; 16] = [
     "f",
 ];
 
-/// What is done with one of the documents.
+/// A change of one of the documents.
 #[derive(Debug, Clone)]
 enum Done {
     Edit { members: usize, bytes: usize },
@@ -91,7 +91,7 @@ async fn apply(db: &Database, number: usize, id: &str, done: &Done) {
             put(db, id, "{}", |edit| Edit { attachments: vec![("a".into(), data)], ..edit }).await;
         }
         Done::Blob => {
-            // Texts that do not compress to nothing.
+            // Texts that hardly compress.
             let text = (0..14_000).map(|n| format!("{:032x}", n * 7_919_usize.pow(3))).collect::<String>();
             put(db, id, &format!(r#"{{"x":"{text}"}}"#), |edit| edit).await;
         }
@@ -104,7 +104,7 @@ async fn apply(db: &Database, number: usize, id: &str, done: &Done) {
     }
 }
 
-/// What a walk shows, in pages.
+/// Reads a scan in pages.
 async fn walked(db: &Database, query: &AllDocsQuery) -> Vec<Document> {
     let mut walk = db.all_docs(query.clone());
     let mut rows = Vec::new();
@@ -119,7 +119,7 @@ async fn walked(db: &Database, query: &AllDocsQuery) -> Vec<Document> {
     rows
 }
 
-/// What it should show, read one by one in the order of ids as bytes.
+/// Reads the expected documents one by one, in the order of ids as bytes.
 async fn expected(db: &Database, ids: &BTreeSet<&str>, query: &AllDocsQuery) -> Vec<Document> {
     let mut found = Vec::new();
     let (low, high) = if query.descending { (&query.end, &query.start) } else { (&query.start, &query.end) };
@@ -185,7 +185,7 @@ proptest! {
     }
 }
 
-/// What a range of all documents reads.
+/// Reads what one range of all documents reads.
 async fn whole_range(db: &Database) -> (usize, usize, bool) {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     let mut ids = Vec::new();
@@ -249,7 +249,7 @@ impl Operation for Put {
     }
 }
 
-/// All keys of a document, page by page.
+/// Reads all keys of a document, page by page.
 async fn all_stored_keys(db: &Database, id: &str) -> Vec<crate::StoredKey> {
     let (mut keys, mut after) = (Vec::new(), None);
     loop {
@@ -262,7 +262,8 @@ async fn all_stored_keys(db: &Database, id: &str) -> Vec<crate::StoredKey> {
     }
 }
 
-/// Fields that have no name, as in a store that was restored in part, are shown by their numbers, and all else of the document with them.
+/// Fields without a name, as in a partly restored store, are shown by their numbers, and the rest of the document with
+/// them.
 #[tokio::test]
 async fn what_has_no_name_is_shown_by_its_number() {
     let (layer, authority, _storage) = layer().await;
@@ -273,7 +274,7 @@ async fn what_has_no_name_is_shown_by_its_number() {
     let at = |name: &str| keys.iter().position(|key| key.form.ends_with(name)).unwrap();
     let city = at("/ city");
     assert_eq!(keys[city].form, r#"{NS} / 2 / "a" / 1 / customer / city"#);
-    // The last of its bytes is the number of `city`.
+    // The last byte of the key is the number of `city`.
     let mut unnamed = keys[city].key.clone();
     *unnamed.last_mut().unwrap() = 0x7f;
     transaction::write(&db.inner.db, &db.inner.metrics, &mut Put(unnamed.clone())).await.unwrap();

@@ -1,8 +1,9 @@
-//! What the records of a document's revisions tell readers.
+//! The parts of revision records that readers need.
 //!
-//! A record may have 40,000 bytes of channels and grants, and a document thousands of revisions, all as its writers choose. So the records
-//! are gone through newest first and no further than [`RECORDS_BYTES_MAX`], and of each only what is asked for is kept. What is
-//! older than these is as if compaction had taken it, which may happen to any revision that is no leaf; leaves are read one by one.
+//! A record may have 40,000 bytes of channels and grants, and a document thousands of revisions, all chosen by its
+//! writers. So records are scanned newest first up to [`RECORDS_BYTES_MAX`], and only the needed parts are kept. Older
+//! revisions count as removed by compaction, which may happen to any revision that is not a leaf. Leaves are read one
+//! by one.
 
 use std::collections::HashMap;
 
@@ -13,27 +14,27 @@ use crate::store::keys::{DocumentKeys, KeyRange, take_rev};
 use crate::store::records::RevisionRecord;
 use crate::store::transaction::Transaction;
 
-/// Bytes of a document's records, about, that are gone through at most: of common ones 25,000, of the largest that there are 100.
+/// Approximate bytes of a document's records to scan: 25,000 common records, or 100 of the largest.
 pub(crate) const RECORDS_BYTES_MAX: u64 = if cfg!(test) { 50_000 } else { 4_000_000 };
 
-/// The same of those that are read one by one behind them.
+/// As [`RECORDS_BYTES_MAX`], for the records that are read one by one afterwards.
 const NAMED_BYTES_MAX: u64 = if cfg!(test) { 500_000 } else { 16_000_000 };
 
-/// How many of them are read at once.
+/// Records that are read at once.
 const NAMED_AT_ONCE: usize = 256;
 
-/// What a reader needs of a revision's record.
+/// The needed parts of a revision's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Told {
     pub deleted: bool,
     pub body_dropped: bool,
-    /// Its end had come when the records were read.
+    /// Whether it had expired when the records were read.
     pub has_ended: bool,
-    /// What the caller asks of it: that it is seen, say.
+    /// Whether it passes the caller's check, such as visibility.
     pub is_given: bool,
 }
 
-/// What a caller asks of each record.
+/// The caller's check of each record.
 pub(crate) type Asked<'a> = &'a (dyn Fn(&RevisionRecord) -> bool + Sync);
 
 impl Told {
@@ -44,18 +45,18 @@ impl Told {
     }
 }
 
-/// What is known of the revisions of a document that were written here.
+/// Records of a document's revisions that were written here.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     told: HashMap<RevId, Told>,
-    /// Of lower generations than this not all were read.
+    /// The records are complete from this generation on.
     complete_from: u64,
     bytes: u64,
 }
 
 impl Records {
-    /// Reads those of revisions of this generation and of newer ones, as a snapshot; what has ended is as of a moment, in milliseconds
-    /// of Unix time.
+    /// Reads the records of this generation and newer ones, as a snapshot. Expiry is judged at `now_ms`, in
+    /// milliseconds of Unix time.
     pub(crate) async fn read(
         trx: &Transaction,
         keys: &DocumentKeys,
@@ -84,7 +85,7 @@ impl Records {
         Ok(records)
     }
 
-    /// Reads those of revisions that were too old, one by one, as far as room goes: those behind are as if there were none.
+    /// Reads the records of named older revisions one by one up to the limit: further ones count as absent.
     pub(crate) async fn complete<'r>(
         &mut self,
         trx: &Transaction,
@@ -117,17 +118,17 @@ impl Records {
         self.told.get(rev)
     }
 
-    /// Those that have ended.
+    /// Returns the expired revisions.
     pub(crate) fn ended(&self) -> impl Iterator<Item = &RevId> {
         self.told.iter().filter(|(_, told)| told.has_ended).map(|(rev, _)| rev)
     }
 
-    /// From this generation on what came of each revision is known.
+    /// Returns the generation from which all descendants are known.
     pub(crate) fn known_from(&self) -> u64 {
         self.complete_from.saturating_sub(1)
     }
 
-    /// Bytes that were read.
+    /// Returns the bytes that were read.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,9 +1,10 @@
-//! Who reads in a database that has channels, and what they see of its documents.
+//! The reader of a database with channels, and the documents that they may see.
 //!
-//! What somebody does not see must be answered as what never was, and after as many answers of the storage. So what decides is read
-//! first, and is the same for both: the info of a document, the records of the revisions that are named, and the versions of who asks.
-//! Bodies are read of what is seen alone. Where it is not plain then (a revision of which the feed may have said that the
-//! document left with it, a leaf beside a winner that is hidden), one read more follows, whether there is anything or not.
+//! A hidden document must be answered like an absent one, and after as many replies of the storage. So the reads that
+//! decide come first, and are the same for both: the document's info, the records of named revisions, and the versions
+//! of the principal. Only visible bodies are read. Where the first reads do not decide (the feed may have reported that
+//! the document left with the revision, or a leaf stands beside a hidden winner) one further read follows in both
+//! cases.
 
 use std::sync::Arc;
 
@@ -25,30 +26,31 @@ use crate::store::keys::DocumentKeys;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
-/// Who has no more channels than this has those looked up that a document has left, one by one; for others all are gone through.
+/// Channels up to which departures are looked up one by one; for a reader with more, the document's departures are
+/// scanned.
 const CHANNELS_ASKED_MAX: usize = 100;
 
-/// Bytes of these that are gone through, about: what is behind them is as if the feed had not said it.
+/// Approximate bytes of departures to scan: further ones count as not reported by the feed.
 const LEFT_BYTES_MAX: u64 = 1_000_000;
 
-/// Whether what somebody reads in a database goes through their eyes.
+/// Returns whether a principal's reads of a database are restricted.
 pub(crate) fn is_judged(instance: &Instance, asker: &Asker) -> bool {
     *asker != Asker::All && instance.channels() > 0
 }
 
-/// Who may see a part of a database.
+/// A restricted reader.
 pub(crate) struct Viewer {
     pub held: Arc<HeldAt>,
 }
 
-/// One of whom it is being found out what they have.
+/// A viewer whose rights are being read.
 pub(crate) struct Coming<'a> {
     holding: Holding<'a>,
     asker: &'a Asker,
 }
 
 impl<'a> Coming<'a> {
-    /// Asks for it, beside what the caller asks for.
+    /// Requests the rights, beside the caller's reads.
     pub(crate) fn begin(
         inner: &'a Inner,
         trx: &'a Transaction,
@@ -58,10 +60,10 @@ impl<'a> Coming<'a> {
         Coming { holding: Holding::begin(inner, trx, instance, asker), asker }
     }
 
-    /// Waits for it.
+    /// Waits for the rights.
     ///
     /// # Errors
-    /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`]: they are neither a member nor a user of the database.
+    /// [`Refusal::Forbidden`], [`Refusal::Unauthorized`]: the principal is neither a member nor a user of the database.
     pub(crate) async fn viewer(self) -> Result<Viewer> {
         let held = self.holding.held().await?;
         self.asker.admitted(&held)?;
@@ -69,43 +71,44 @@ impl<'a> Coming<'a> {
     }
 }
 
-/// Design documents are for administrators, whether there are any or not.
+/// Refuses design documents, which are for administrators, existing or not.
 pub(crate) fn check_id(id: &str) -> std::result::Result<(), Refusal> {
     if DocumentId::of(id).is_design() { Err(only_for_administrators()) } else { Ok(()) }
 }
 
-/// Whether a revision is seen by who has this.
+/// Returns whether the holder of these rights sees a revision.
 pub(crate) fn is_seen(held: &HeldAt, record: &RevisionRecord) -> bool {
     let verdict = record.verdict.as_ref();
     held.sees(verdict.into_iter().flat_map(|verdict| verdict.channels.iter().map(String::as_str)))
 }
 
 impl Viewer {
-    /// Whether they see a revision.
+    /// Returns whether the reader sees a revision.
     pub(crate) fn sees(&self, record: &RevisionRecord) -> bool {
         is_seen(&self.held, record)
     }
 
-    /// Whether they have written it.
+    /// Returns whether the reader wrote a revision.
     pub(crate) fn wrote(&self, record: &RevisionRecord, asker: &Asker) -> bool {
         let writer = record.verdict.as_ref().map_or("", |verdict| verdict.writer.as_str());
         !writer.is_empty() && writer == asker.writer(&self.held)
     }
 
-    /// Whether they see a document's winner; `None`: the info does not name all of its channels.
+    /// Returns whether the reader sees a document's winner; `None` if the info does not name all of its channels.
     fn sees_named(&self, info: &Info) -> Option<bool> {
         if self.held.has_all() {
             return Some(true);
         }
         match &info.routed.channels {
-            // It has not been entered in channels: nobody sees it but administrators.
+            // It was not routed to channels: only administrators see it.
             None => Some(false),
             Some(names) if names.are_elsewhere => None,
             Some(names) => Some(self.held.sees(names.names.iter().map(String::as_str))),
         }
     }
 
-    /// Whether the feed tells whoever sees a document's winner of it now: what came with a channel has no tombstones.
+    /// Returns whether the feed shows the winner to a reader who sees it: tombstones do not come with a granted
+    /// channel.
     pub(crate) fn is_told_of(&self, info: &Info, now_ms: u64) -> bool {
         let named = info.routed.channels.iter().filter(|names| !names.are_elsewhere);
         let mut channels = named.flat_map(|names| names.names.iter().map(String::as_str)).chain([ALL]);
@@ -113,7 +116,7 @@ impl Viewer {
         is_there || channels.any(|channel| self.held.since(channel).is_some_and(|since| since <= Stamp(info.stamp)))
     }
 
-    /// Whether they see a document's winner. Waits where it is in more channels than its info names.
+    /// Returns whether the reader sees a document's winner. Waits if it is in more channels than its info names.
     pub(crate) async fn sees_winner(&self, trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<bool> {
         match self.sees_named(info) {
             Some(sees) => Ok(sees),
@@ -124,7 +127,7 @@ impl Viewer {
         }
     }
 
-    /// The same of several, of those that are there.
+    /// As `sees_winner`, for several documents that exist.
     pub(crate) async fn see_winners(
         &self,
         trx: &Transaction,
@@ -139,7 +142,7 @@ impl Viewer {
         try_join_all(asked).await
     }
 
-    /// The channels that a document has left of which the feed has told them.
+    /// Returns the reader's departures of a document that the feed has reported.
     pub(crate) async fn removals(&self, trx: &Transaction, instance: &Instance, id: &str) -> Result<Removals> {
         let decode = |value: &[u8]| Left::decode(value).map_err(|error| Error::Corrupt(error.to_string()));
         let keys = &instance.keys;
@@ -166,11 +169,11 @@ impl Viewer {
     }
 }
 
-/// With which revisions a document has left what somebody sees.
+/// The revisions with which a document left the reader's channels.
 pub(crate) struct Removals(Vec<Left>);
 
 impl Removals {
-    /// What is shown of a revision that is not seen, where the document left with it.
+    /// Returns the document that stands for an invisible revision with which the document left.
     pub(crate) fn shown(&self, id: &str, rev: &RevId) -> Option<Document> {
         let text = rev.to_string();
         let left = self.0.iter().find(|left| left.rev == text)?;
