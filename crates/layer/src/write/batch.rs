@@ -1,4 +1,4 @@
-//! Writing documents: one transaction for a batch, each document with its own result.
+//! Writes documents: one transaction for each batch, and an outcome for each document.
 
 mod all;
 mod together;
@@ -40,46 +40,46 @@ use crate::write::plan::{Brings, Planned, Planner};
 
 pub(crate) use all::write_all;
 
-/// Most documents of one transaction.
+/// Document limit of one transaction.
 const BATCH_DOCUMENTS_MAX: usize = 250;
 
-/// What a batch is begun with, in bytes of new bodies.
+/// Bytes of new bodies up to which a batch is filled.
 const BATCH_BYTES_MAX: u64 = 300_000;
 
-/// A transaction takes no further document beyond this, new bodies and superseded ones together.
+/// Bytes of new and superseded bodies beyond which a transaction takes no further document.
 const TRANSACTION_BYTES_MAX: u64 = 850_000;
 
-/// What a transaction of writes takes up with dropping what lies beyond the limit of revisions; the rest is left to later
-/// ones.
+/// Bytes that a transaction of writes may use to drop revisions beyond their limit; later transactions drop the rest.
 const DROPPED_BYTES_MAX: u64 = 250_000;
 
-/// Batches of one request that are under way at once.
+/// Batches of one request that run at once.
 const BATCHES_AT_ONCE: usize = 4;
 
-/// A transaction that has failed more often than this takes half the documents, and half of these at each further failure.
+/// Failures after which a transaction takes half of its documents, and half of the rest at each further failure.
 const WHOLE_FAILURES_MAX: u32 = 4;
 
-/// A request that has gone through so many leaves takes turns with others like it, a transaction at a time: all together
-/// they take one processor.
+/// Leaves after whose reading a request takes turns with others like it, one transaction at a time: together they use
+/// one processor.
 const LEAVES_BEFORE_TURNS: u64 = 500_000;
 
-/// With more leaves than this a document is written in a transaction of its own request alone: it reads all of them.
+/// Leaves beyond which a document is written in a transaction of its own request, because it reads all of them.
 const SHARED_LEAVES_MAX: u32 = 100;
 
-/// So is one whose winner's body, which its edit may move, takes more than this in rows: what is new of it is no more.
+/// Bytes of the winner's body beyond which a document is written in a transaction of its own request, because the edit
+/// may move the body. New bodies have the same limit.
 const SHARED_BODY_BYTES_MAX: u64 = 32_000;
 
-/// How often edits are judged anew because what judges has changed under them.
+/// Retries of edits whose rules changed meanwhile.
 const JUDGED_ANEW_MAX: usize = 32;
 
-/// How often an edit is judged anew because what it rests on beside the rules has changed under it: who changes all the time waits.
+/// Retries of an edit whose judged state, beside the rules, changed meanwhile; after that the writer waits.
 const STALE_MAX: usize = 3;
 
-/// How often a write begins anew because the database was deleted and created again, or restored, under it.
+/// Retries of a write whose database was deleted and created again, or restored, meanwhile.
 const BEGUN_ANEW_MAX: usize = 8;
 
-/// The leaves that a request's edits have gone through: an edit of a document reads all of them, whatever its own size.
-/// Its task goes on when the client has gone, so that the work itself must have a bound.
+/// Counts the leaves that a request's edits have read: an edit reads all leaves of its document, whatever its own size.
+/// The task outlives its client, so the work itself must be bounded.
 #[derive(Debug)]
 pub(crate) struct Work {
     leaves: AtomicU64,
@@ -91,9 +91,9 @@ impl Work {
         Work { leaves: AtomicU64::new(0), leaves_max: inner.options.leaves_read_max }
     }
 
-    /// An edit of a document with so many leaves is about to be made.
+    /// Counts an edit of a document with this many leaves.
     fn begin_edit(&self, leaves: u32) -> Result<()> {
-        // The only leaf comes with the document.
+        // A single leaf comes with the document.
         if leaves < 2 {
             return Ok(());
         }
@@ -101,7 +101,7 @@ impl Work {
         if before >= self.leaves_max { Err(Refusal::TooManyEdits.into()) } else { Ok(()) }
     }
 
-    /// Waits for its turn, where the request has taken much already.
+    /// Waits for a turn, if the request has read many leaves.
     async fn turn<'i>(&self, inner: &'i Inner) -> Option<SemaphorePermit<'i>> {
         if self.leaves.load(Ordering::Relaxed) < LEAVES_BEFORE_TURNS {
             return None;
@@ -114,7 +114,7 @@ impl Work {
 pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Result<Updated> {
     let (inner, name) = (&*database.inner, &*database.name);
     if let Err(refusal) = check_document_id(&edit.id) {
-        // No transaction will find out whether the database is there.
+        // No transaction would notice that the database does not exist.
         resolved(inner, name).await?;
         return Err(refusal.into());
     }
@@ -154,7 +154,7 @@ async fn check_size(database: &Database, edits: &[Edit<'_>]) -> Result<()> {
     size_limit::check(inner, &database.name, growth).await
 }
 
-/// Writes edits; one outcome each, in order. Several edits of one document are made one after the other.
+/// Writes edits and returns their outcomes in order. Several edits of one document are applied one after the other.
 pub(crate) async fn write_documents(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
     let (inner, name) = (&*database.inner, &*database.name);
     let mut outcomes: Placed<Outcome> = Vec::with_capacity(edits.len());
@@ -173,7 +173,7 @@ pub(crate) async fn write_documents(database: &Database, edits: &[Edit<'_>]) -> 
         *wave += 1;
     }
     if waves.is_empty() {
-        // No transaction will find out whether the database is there.
+        // No transaction would notice that the database does not exist.
         resolved(inner, name).await?;
     }
     let work = Work::new(inner);
@@ -185,10 +185,10 @@ pub(crate) async fn write_documents(database: &Database, edits: &[Edit<'_>]) -> 
     Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
 }
 
-/// Each with the place of its edit among the edits.
+/// Items with the index of their edit.
 type Placed<T> = Vec<(usize, T)>;
 
-/// Writes edits of distinct documents, given by their places in `edits`: an outcome for each of them.
+/// Writes edits of distinct documents, given by their index in `edits`, and returns an outcome for each.
 async fn write_wave(database: &Database, edits: &[Edit<'_>], wave: Vec<usize>, work: &Work) -> Result<Placed<Outcome>> {
     let (inner, name) = (&*database.inner, &*database.name);
     let mut outcomes = Vec::with_capacity(wave.len());
@@ -221,24 +221,24 @@ async fn write_wave(database: &Database, edits: &[Edit<'_>], wave: Vec<usize>, w
     Err(Error::DatabaseNotFound)
 }
 
-/// A document of a batch: what does not change from attempt to attempt.
+/// The state of a document's edit over all attempts.
 pub(crate) struct Item {
-    /// Its place among the edits.
+    /// The index of the edit.
     at: usize,
-    /// On whose behalf it is written.
+    /// The writer.
     by: Actor,
     body: Prepared,
-    /// Stands in the revision's record: says whether an unknown commit was ours.
+    /// Identifies the edit in the revision's record, to detect an earlier commit with an unknown result.
     token: [u8; 16],
-    /// Revision of the last attempt.
+    /// The revision of the last attempt.
     attempted: Option<RevId>,
-    /// An attempt's commit may have happened.
+    /// An earlier attempt may have committed (`commit_unknown_result`).
     maybe_committed: bool,
-    /// What the database's rules say of it.
+    /// The judgement of the database's rules.
     judged: Judged,
-    /// That rests on something that was another by the last attempt: they are to be asked again.
+    /// True if the last attempt found that the state that was judged has changed: the rules must judge again.
     is_stale: bool,
-    /// Its document is too large for a transaction with edits of others, or there was no room left for it.
+    /// True if the document is too large for a shared transaction, or did not fit one.
     goes_alone: bool,
 }
 
@@ -247,21 +247,21 @@ impl Item {
         self.at
     }
 
-    /// It is judged by who knows it, and by nobody else.
+    /// Sets the judgement of an edit.
     pub(crate) fn judge(&mut self, judged: Judged) {
         self.judged = judged;
     }
 }
 
-/// Edits made ready for their transactions.
+/// Edits that are prepared for their transactions.
 pub(crate) struct Cut {
-    /// Of bounded size each.
+    /// Batches of bounded size.
     pub(crate) batches: Vec<Vec<Item>>,
-    /// Those that no transaction need look at.
+    /// Edits that were refused before any transaction.
     pub(crate) refused: Placed<Refusal>,
 }
 
-/// Flattens the wanted edits and splits them into batches of bounded size.
+/// Flattens edits and splits them into batches of bounded size.
 pub(crate) async fn prepare(
     database: &Database,
     instance: &Instance,
@@ -298,7 +298,7 @@ pub(crate) async fn prepare(
         if body.must_be_staged {
             match staging::stage(database, instance, &mut body).await {
                 Ok(true) => {}
-                // The database became another one meanwhile: the batch's own check finds out and begins anew.
+                // The database was replaced: the batch's own check notices, and the write starts again.
                 Ok(false) => body.place = BodyPlace::Blob(Vec::new()),
                 Err(Error::Refused(refusal)) => {
                     refused.push((at, refusal));
@@ -331,14 +331,14 @@ pub(crate) async fn prepare(
     Ok(Cut { batches, refused })
 }
 
-/// What became of a batch.
+/// The outcome of a batch.
 struct Written {
     outcomes: Placed<Outcome>,
-    /// Edits that are to be prepared anew: the database is another one now.
+    /// Edits to prepare again because the database was replaced.
     left: Vec<usize>,
 }
 
-/// Counts what became of an edit.
+/// Counts the outcome of an edit.
 fn note(inner: &Inner, outcome: &Outcome) {
     match outcome {
         Ok(_) => inner.metrics.documents_written.add(1),
@@ -347,7 +347,7 @@ fn note(inner: &Inner, outcome: &Outcome) {
     }
 }
 
-/// Writes a batch in as many transactions as its size asks for. `judged_by`: the rules that have judged it already.
+/// Writes a batch in as many transactions as its size needs. `judged_by`: the rules that have judged it.
 async fn write_batch(
     database: &Database,
     mut instance: Arc<Instance>,
@@ -386,7 +386,8 @@ async fn write_batch(
         let Some(outcomes) = outcomes else {
             let found = resolved(inner, &database.name).await?;
             if found.id() == instance.id() && changes < JUDGED_ANEW_MAX {
-                // What judges or prepares has changed: the same edits are asked about anew, and know what became of them.
+                // The rules or preparations have changed: the same items are judged again, and keep the state of their
+                // attempts.
                 changes += 1;
                 instance = found;
                 continue;
@@ -418,7 +419,7 @@ async fn write_batch(
     Ok(written)
 }
 
-/// Asks about items, each as its document was found last.
+/// Judges items by the last known state of their documents.
 async fn judge_items(database: &Database, instance: &Instance, edits: &[Edit<'_>], items: &mut [Item]) -> Result<()> {
     let asked: Vec<Asked<'_, '_>> =
         items.iter().map(|item| Asked { edit: &edits[item.at], upon: item.judged.upon.as_ref() }).collect();
@@ -431,7 +432,7 @@ async fn judge_items(database: &Database, instance: &Instance, edits: &[Edit<'_>
     Ok(())
 }
 
-/// The database's instance, from the cache if it is there: the write's own transaction checks it.
+/// Returns the database's instance, cached if possible: the write's own transaction checks it.
 pub(crate) async fn instance_of(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
     match inner.cached(name) {
         Some(instance) => Ok(instance),
@@ -439,7 +440,7 @@ pub(crate) async fn instance_of(inner: &Inner, name: &str) -> Result<Arc<Instanc
     }
 }
 
-/// The database's instance as it is now.
+/// Reads the database's current instance.
 pub(crate) async fn resolved(inner: &Inner, name: &str) -> Result<Arc<Instance>> {
     struct Resolve<'a>(&'a Inner, &'a str);
     impl Operation for Resolve<'_> {
@@ -451,7 +452,7 @@ pub(crate) async fn resolved(inner: &Inner, name: &str) -> Result<Arc<Instance>>
     transaction::read(&inner.db, &inner.metrics, &mut Resolve(inner, name)).await
 }
 
-/// The reads of what an edit supersedes, under way.
+/// Pending reads of the data that an edit supersedes.
 struct OldRead {
     leaves: Reading,
     body: Reading,
@@ -468,29 +469,29 @@ impl OldRead {
     }
 }
 
-/// Writes as many documents of a batch as one transaction takes.
+/// Writes as many documents of a batch as fit one transaction.
 pub(crate) struct WriteBatch<'a, 'e> {
     pub inner: &'a Inner,
     pub instance: &'a Instance,
     pub edits: &'a [Edit<'e>],
     pub items: &'a mut Vec<Item>,
-    /// How many there have been.
+    /// Number of attempts so far.
     pub attempts: u32,
     pub work: &'a Work,
-    /// Of the first items.
+    /// The preparations of the first items.
     pub preparations: Preparations,
-    /// The edits are of several requests, and some may be of one document.
+    /// The edits belong to several requests, and may edit one document.
     pub is_shared: bool,
 }
 
 impl Operation for WriteBatch<'_, '_> {
-    /// What becomes of the first items, as many as one transaction takes and one at least, each with its place among them;
-    /// of shared ones those are passed over that are to be written later, or alone. `None`: the database is another one now,
-    /// is judged otherwise, or has other indexes that prepare documents.
+    /// The outcomes of the first items, at least one and as many as fit one transaction, each with its index. A shared
+    /// transaction skips items that must be written later or alone. `None`: the database was replaced, its rules have
+    /// changed, or other indexes prepare its documents.
     type Output = Option<Placed<Outcome>>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
-        // Whatever ends this attempt, who writes the items afterwards knows it.
+        // However this attempt ends, later writes of the items must know of it.
         self.items.iter_mut().for_each(|item| item.maybe_committed |= attempt.maybe_committed);
         let preparations = &self.preparations;
         preparations.make_up(self.inner).await?;
@@ -501,10 +502,10 @@ impl Operation for WriteBatch<'_, '_> {
         if found.id() != self.instance.id() || !is_known {
             return Ok(None);
         }
-        // A setting that was changed meanwhile holds for what is written from now on. Names and bodies stay as they are
-        // prepared: to begin anew would lose what an attempt knows whose commit may have happened.
+        // A setting that changed meanwhile applies to later edits. Names and bodies stay as prepared: starting again
+        // would lose the state of attempts that may have committed.
         let instance = &*found;
-        // Of many documents that others write too, one is always new: the fewer at once, the sooner they are written.
+        // With many contended documents each attempt conflicts on one of them: fewer documents commit sooner.
         let halvings = self.attempts.saturating_sub(WHOLE_FAILURES_MAX).min(usize::BITS - 1);
         let most = (self.items.len() >> halvings).min(preparations.count()).max(1);
         self.attempts += 1;
@@ -522,9 +523,10 @@ impl Operation for WriteBatch<'_, '_> {
                 let keys = instance.keys.document(&edit.id);
                 let attempted = item.attempted.as_ref().filter(|_| item.maybe_committed);
                 let earlier = attempted.map(|rev| (rev.clone(), trx.get(&keys.revision(rev), false)));
-                // Of shared ones those conflict that are made: who is refused makes nobody else wait.
+                // In a shared transaction only applied edits add conflict ranges; a refused edit does not delay the
+                // others.
                 let info = trx.get(&keys.info(), self.is_shared);
-                // An edit of a revision will supersede it: its leaf and body are needed then.
+                // An edit of a revision supersedes it, and needs its leaf and body.
                 let is_first = edit.parent.is_none() && edit.history.as_ref().is_none_or(|path| path.len() < 2);
                 let old = (!is_first).then(|| OldRead::begin(trx, &keys, edit));
                 maintainers.begin(&within, &edit.id);
@@ -548,14 +550,14 @@ impl Operation for WriteBatch<'_, '_> {
                 Some(bytes) => Some(Info::decode(&bytes)?),
                 None => None,
             };
-            // First of all: an earlier attempt may have taken more documents than this one would.
+            // First: an earlier attempt may have taken more documents than this one would.
             if let Some((rev, record)) = earlier
                 && is_written(trx, &keys, &rev, record.await?.as_deref(), &item.token, &self.edits[item.at]).await?
             {
                 outcomes.push((place, Ok(Updated { rev })));
                 continue;
             }
-            // Of what several requests write in one transaction that which is written conflicts, here too.
+            // In a shared transaction only the admission of an applied edit conflicts, too.
             if let Err(refusal) = admissions.admit(trx, &item.by, &instance.security)? {
                 outcomes.push((place, Err(refusal)));
                 continue;
@@ -572,18 +574,18 @@ impl Operation for WriteBatch<'_, '_> {
                 item.goes_alone = info.as_ref().is_some_and(|info| {
                     info.leaf_count > SHARED_LEAVES_MAX || moved_bytes(info) > SHARED_BODY_BYTES_MAX
                 });
-                // What was read is no longer so where another edit of the document is made.
+                // The reads are outdated if another edit of the document is applied.
                 if item.goes_alone || written.contains(&*self.edits[item.at].id) {
                     continue;
                 }
             }
             bytes += transaction_bytes(&item.body, &self.edits[item.at]) + info.as_ref().map_or(0, moved_bytes);
-            // By the list as it is now: one that has changed since the batch was cut cuts it anew.
+            // With the current list of indexes: if it has changed, the batch is split again.
             bytes += kinds::reserve(instance, &self.edits[item.at]);
             bytes += item.judged.judgement.as_ref().map_or(0, Verdict::bytes);
             is_full |= bytes > TRANSACTION_BYTES_MAX && !outcomes.is_empty();
             if is_full && self.is_shared {
-                // Not with the next ones, which may be as large: nobody is passed over twice.
+                // The next ones may be as large, so this one goes alone and is not skipped twice.
                 item.goes_alone = true;
                 continue;
             } else if is_full {
@@ -610,12 +612,12 @@ impl Operation for WriteBatch<'_, '_> {
             let planned = planner.plan(info.as_ref(), old_leaves, list).await;
             let brings_leaf = matches!(&planned, Ok(Planned::Change(plan, _)) if plan.brings() == Brings::Leaf);
             if item.judged.was_there && brings_leaf {
-                // It was purged since.
+                // It was purged meanwhile.
                 item.is_stale = true;
                 continue;
             }
             if self.is_shared && planned.is_ok() {
-                // Before it is written: a transaction does not conflict on what it has written itself.
+                // Before the write: a transaction does not conflict with its own writes.
                 transaction::conflict_with(trx, &keys.info())?;
             }
             if let (Some(held), true) = (&item.judged.held, planned.is_ok()) {
@@ -640,7 +642,7 @@ impl Operation for WriteBatch<'_, '_> {
             }
             outcomes.push((place, outcome));
             if may_move_more && place + 1 < count {
-                // What comes up in place of a deleted winner, and what is trimmed, is known only now.
+                // The sizes of a promoted body and of trimmed revisions are known only now.
                 is_full = trx.get_approximate_size().await? >= TRANSACTION_BYTES_MAX as i64;
             }
         }
@@ -650,10 +652,10 @@ impl Operation for WriteBatch<'_, '_> {
     }
 }
 
-/// Whether an earlier attempt's revision is there, by its record as it is now. What others have written since may have
-/// trimmed the record away, with a small limit of revisions: the revision, whose name says what it holds, is in the tree.
-/// One of another replica may be in the tree without its body, before the attempt or by its child since: to merge it once
-/// more changes nothing where it was written.
+/// Returns whether the revision of an earlier attempt was written, by its current record. Later writes may have trimmed
+/// the record, with a small limit of revisions; then the tree has the revision, whose name identifies its content. A
+/// replicated revision may be in the tree without its body, from before the attempt or through a later child; to merge
+/// it again changes nothing if it was written.
 async fn is_written(
     trx: &Transaction,
     keys: &DocumentKeys,
@@ -675,15 +677,15 @@ async fn is_written(
     }
 }
 
-/// The tombstone on which an edit makes a document again without naming it.
+/// Returns the tombstone on which an edit without a parent creates a document again.
 fn upon<'a>(trx: &Transaction, edit: &Edit<'_>, info: Option<&'a Info>) -> Option<&'a RevId> {
     let makes = edit.history.is_none() && edit.parent.is_none() && !edit.deleted;
     let is_gone = |info: &&Info| info.deleted || info.has_ended(trx.clock().unix_ms());
     info.filter(|info| makes && is_gone(info)).map(|info| &info.winner)
 }
 
-/// What a document takes in a transaction, about. Its id stands in the keys and values of some ten records, and in a row
-/// for each new attachment.
+/// Returns the approximate bytes of a document in a transaction. Its id is in the keys and values of about ten records,
+/// and in a row for each new attachment.
 fn transaction_bytes(body: &Prepared, edit: &Edit<'_>) -> u64 {
     let rows = if body.rows.is_empty() { 0 } else { body.stored_bytes };
     rows + ROW_OVERHEAD_OF_RECORDS + 10 * edit.id.len() as u64 + attachments::edits_bytes(&edit.id, &edit.attachments)

@@ -1,11 +1,12 @@
-//! Compaction: the bodies of revisions that are no leaves go, in the background, in transactions of bounded size.
+//! Compaction removes the bodies of revisions that are not leaves, in the background and in transactions of bounded
+//! size.
 //!
-//! Leaves always stay, losing ones too. A database is compacted when somebody asks, and by itself when its superseded
-//! bodies take more than a share of it.
+//! All leaves stay, including losing ones. A database is compacted on request, and by itself when superseded bodies
+//! exceed a share of its bytes.
 //!
-//! An edit moves its document to the end of by-seq. So what a compaction has gone through need not be gone through again:
-//! a record says how far it has come, another one goes on there, be it that this one's process has died, that the time was
-//! over, or that it was through.
+//! An edit moves its document to the end of by-seq, so a compaction need not repeat the part that an earlier one has
+//! finished. A record keeps the position, and the next compaction resumes there after a crash, after its time limit, or
+//! after a complete run.
 
 mod transaction;
 
@@ -33,30 +34,30 @@ use crate::write::batch::resolved;
 
 pub(crate) use transaction::Compact;
 
-/// Rows of by-seq that are looked through at once.
+/// Rows of by-seq in one page.
 const PAGE_ROWS: usize = 2_000;
 
-/// Documents of one transaction.
+/// Documents in one transaction.
 const DOCUMENTS_AT_ONCE: usize = 25;
 
-/// Transactions under way at once.
+/// Transactions that run at once.
 const TRANSACTIONS_AT_ONCE: usize = 16;
 
-/// A compaction of which so many documents have failed ends: it is not they that are at fault.
+/// Failed documents after which a compaction ends, since their number shows that the cause lies elsewhere.
 const FAILURES_MAX: usize = 100;
 
-/// Superseded bodies take at most this part of all bodies, in percent, before a compaction begins by itself.
+/// Share of superseded bodies, in percent of all bodies, above which a compaction begins by itself.
 pub const SUPERSEDED_PERCENT_MAX: u64 = 50;
 
-/// Below this nothing is compacted by itself, in bytes.
+/// Superseded bytes below which no compaction begins by itself.
 const SUPERSEDED_BYTES_MIN: u64 = 16_000_000;
 
-/// Whether a database should be compacted whose bodies take so many bytes, and so many of them the superseded ones.
+/// Returns whether to compact a database with bodies of these sizes.
 pub(crate) fn is_wanted(active_bytes: u64, superseded_bytes: u64) -> bool {
     superseded_bytes >= SUPERSEDED_BYTES_MIN && superseded_bytes * 100 > active_bytes * SUPERSEDED_PERCENT_MAX
 }
 
-/// Whether a database should be compacted, by its counters.
+/// Returns whether to compact a database, by its counters.
 pub(crate) async fn is_due(inner: &Inner, name: &str) -> Result<bool> {
     struct Sizes<'a>(&'a Inner, &'a str);
     impl Operation for Sizes<'_> {
@@ -76,7 +77,7 @@ pub(crate) async fn is_due(inner: &Inner, name: &str) -> Result<bool> {
     Ok(is_wanted(active, superseded))
 }
 
-/// Asks for a compaction, which some process with time for it does.
+/// Requests a compaction by any process that has time for it.
 pub(crate) async fn ask(database: &Database) -> Result<()> {
     struct Ask<'a>(&'a Database);
     impl Operation for Ask<'_> {
@@ -94,12 +95,12 @@ pub(crate) async fn ask(database: &Database) -> Result<()> {
     Ok(())
 }
 
-/// Compacts a database, or goes on with that, for some `time`. Returns whether it is through; `None`: this process
-/// is at it already.
+/// Starts or resumes the compaction of a database, for about `time`. Returns whether it has finished; `None` if this
+/// process is already compacting it.
 pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> Result<Option<bool>> {
     let until = inner.clock.now() + time;
     let instance = resolved(inner, name).await?;
-    // A process does one at a time of a database.
+    // One compaction of a database at a time in each process.
     let Some(running) = inner.compactions.begin(instance.record.namespace, name) else { return Ok(None) };
     let _running = inner.metrics.compactions_running.hold();
     let mut begin = Begin { inner, instance: &instance };
@@ -111,7 +112,7 @@ pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> R
     running.expect(total);
     running.get_on(progress.changes_done);
     let mut compaction = Compaction { inner, instance: &instance, running: &running, freed: 0 };
-    // What could not be compacted the last time.
+    // Earlier failures are tried again in the first page.
     progress.failed.clear();
     if !compaction.documents(&failed, &mut progress).await? {
         return Ok(Some(false));
@@ -147,7 +148,7 @@ pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> R
     Ok(Some(true))
 }
 
-/// A compaction under way in this process.
+/// A running compaction of this process.
 struct Compaction<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
@@ -156,7 +157,7 @@ struct Compaction<'a> {
 }
 
 impl Compaction<'_> {
-    /// Compacts documents, some transactions at once. False: the process ends, and not all of them are done.
+    /// Compacts documents, in several transactions at once. False: the process is stopping, and some are left.
     async fn documents(&mut self, documents: &[Candidate], progress: &mut proto::Compacted) -> Result<bool> {
         let (inner, instance, running) = (self.inner, self.instance, self.running);
         let mut rest = documents.chunks(DOCUMENTS_AT_ONCE);
@@ -174,7 +175,7 @@ impl Compaction<'_> {
             if let Some(error) = done.error.filter(|_| progress.failed.len() >= FAILURES_MAX) {
                 return Err(error);
             }
-            // With a higher limit than the others they were, if it was raised meanwhile.
+            // If the limit was raised meanwhile, they were compacted with a higher limit than the others.
             progress.revs_limit = progress.revs_limit.max(done.revs_limit);
         }
     }
@@ -182,13 +183,13 @@ impl Compaction<'_> {
 
 struct Done {
     freed: u64,
-    /// Stamps of documents that could not be compacted, and why the last of them could not.
+    /// Stamps of the documents that failed, and the last error.
     failed: Vec<Vec<u8>>,
     error: Option<Error>,
     revs_limit: u64,
 }
 
-/// Compacts some documents, in one transaction or as many as it takes. `None`: the process ends.
+/// Compacts some documents in one or more transactions. `None`: the process is stopping.
 async fn some_documents(
     inner: &Inner,
     instance: &Instance,
@@ -198,7 +199,7 @@ async fn some_documents(
     let ids: Vec<String> = documents.iter().map(|document| document.id.clone()).collect();
     let mut done = Done { freed: 0, failed: Vec::new(), error: None, revs_limit: 0 };
     let (mut at, mut from) = (0, None);
-    // Of documents that failed together each is tried alone.
+    // Documents that failed together are tried one by one.
     let mut alone = 0_usize;
     while let Some(rest) = ids.get(at..).filter(|rest| !rest.is_empty()) {
         if inner.is_closing() {
@@ -234,26 +235,26 @@ async fn some_documents(
     Ok(Some(done))
 }
 
-/// A document that may have superseded bodies, and when it was last edited.
+/// A document that may have superseded bodies, with the stamp of its last edit.
 struct Candidate {
     stamp: [u8; STAMP_BYTES],
     id: String,
 }
 
-/// A page of by-seq, of all buckets in order.
+/// A page of by-seq, over all buckets in order.
 struct CandidatePage {
     documents: Vec<Candidate>,
-    /// Rows looked at.
+    /// Number of rows in the page.
     rows: u64,
-    /// The last of them; where there is none, the place that the page begins behind.
+    /// The sequence of the last row, or the start of an empty page.
     last: Seq,
-    /// Nothing is left behind it.
+    /// Whether no row is left behind it.
     is_last: bool,
-    /// For the next page.
+    /// Each bucket's share of the next page.
     shares: Shares,
 }
 
-/// Reads where to begin, and the first page.
+/// Reads the position to resume at, and the first page.
 struct Begin<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
@@ -261,9 +262,9 @@ struct Begin<'a> {
 
 struct Begun {
     progress: proto::Compacted,
-    /// What could not be compacted, and has not been edited since.
+    /// Documents that failed before and have not been edited since.
     failed: Vec<Candidate>,
-    /// About how many changes there are, at most.
+    /// Approximate upper bound of the number of changes.
     total: u64,
     page: CandidatePage,
 }
@@ -282,7 +283,7 @@ impl Operation for Begin<'_> {
             total += counter.await?.max(0) as u64;
         }
         let record = record.map(|bytes| proto::Compacted::decode(&*bytes)).transpose()?;
-        // Of an incarnation from before a restore, or with a higher limit than now, it says nothing.
+        // A record of an incarnation before a restore, or with a higher limit of revisions, does not apply.
         let holds = |record: &proto::Compacted| {
             record.incarnation == instance.incarnation() && record.revs_limit <= instance.revs_limit()
         };
@@ -301,7 +302,7 @@ impl Operation for Begin<'_> {
     }
 }
 
-/// What could not be compacted, and has not been edited since. Each may lie in any bucket.
+/// Reads the documents that failed before and have not been edited since; each may be in any bucket.
 async fn some_failed(trx: &Transaction, instance: &Instance, progress: &proto::Compacted) -> Result<Vec<Candidate>> {
     let mut reads = Vec::new();
     for stamp in &progress.failed {
@@ -335,7 +336,7 @@ impl Operation for Candidates<'_> {
     }
 }
 
-/// Asks for documents that may have superseded bodies: all but those whose only leaf is their first revision.
+/// Requests documents that may have superseded bodies: all but those whose only leaf is their first revision.
 fn candidates<'t>(
     trx: &'t Transaction,
     inner: &Inner,
@@ -364,7 +365,7 @@ async fn same(inner: &Inner, instance: &Instance, trx: &Transaction) -> Result<A
     if found.id() == instance.id() { Ok(found) } else { Err(Error::DatabaseNotFound) }
 }
 
-/// Notes how far a compaction has come.
+/// Stores the position of a compaction.
 struct Note<'a> {
     inner: &'a Inner,
     instance: &'a Instance,

@@ -1,4 +1,4 @@
-//! Writes what is planned for one document within a transaction: its tree, its bodies, its records.
+//! Writes the plan of one document in a transaction: its tree, bodies and records.
 
 use flatbed_kit::Room;
 use flatbed_revtree::{Ancestry, RevId};
@@ -21,10 +21,10 @@ use crate::store::transaction::{Quiet, Transaction};
 use crate::write::plan::{Brings, Plan};
 use crate::write::winner::{self, Bodies, Described};
 
-/// Most revisions that wait beyond the limit to be dropped at once.
+/// Revisions beyond the limit that are kept until they are dropped together.
 const STEMMED_AT_ONCE_MAX: u64 = 32;
 
-/// What is written, and into what.
+/// A planned edit, its document and its transaction.
 pub(crate) struct DocumentWrite<'a, 'e> {
     pub inner: &'a Inner,
     pub trx: &'a Transaction,
@@ -32,65 +32,65 @@ pub(crate) struct DocumentWrite<'a, 'e> {
     pub keys: &'a DocumentKeys,
     pub edit: &'a Edit<'e>,
     pub body: &'a Prepared,
-    /// Stands in the revision's record.
+    /// Identifies the edit in the revision's record.
     pub token: &'a [u8; 16],
-    /// Distinct among the documents of the transaction.
+    /// Unique among the documents of the transaction.
     pub user_version: u16,
-    /// What was judged of the edit.
+    /// The channels and grants of the edit.
     pub verdict: &'a Verdict,
-    /// What the transaction has left for dropping what nobody needs.
+    /// The transaction's room for dropping revisions.
     pub room: &'a Room,
 }
 
-/// What is read at once of the records that lie beyond the limit of revisions, about.
+/// Approximate bytes of records beyond the limit that are read at once.
 const STEMMED_READ_MAX: u64 = 400_000;
 
-/// What a revision of the only branch takes in a transaction that drops it with others, beside its list of attachments.
+/// Bytes that dropping a revision of the only branch takes in a transaction, without its list of attachments.
 const STEMMED_REVISION_BYTES: u64 = 200;
 
-/// Records of former leaves that are asked for at once: a path may end as many branches as there are.
+/// Records of former leaves that are requested at once: a path may end as many branches as there are.
 const SUPERSEDED_AT_ONCE: usize = 100;
 
 /// The tree after the change.
 struct Grown {
     rev: RevId,
-    /// What `rev` is.
+    /// What `rev` adds to the tree.
     brings: Brings,
-    /// As (deleted, revision).
+    /// All leaves, as (deleted, revision).
     leaves: Vec<(bool, RevId)>,
     /// Leaves that are no longer leaves.
     superseded: Vec<RevId>,
     trim: Trim,
 }
 
-/// What became of the bodies of leaves that are no longer leaves.
+/// The former leaves' bodies after the edit.
 #[derive(Default)]
 struct Superseded {
-    /// Bytes of those that are kept.
+    /// Bytes of the bodies that are kept.
     kept_bytes: i64,
     dropped: Dropped,
 }
 
-/// Whether an edit of the only branch drops what lies beyond the limit of revisions. Not every edit of a long history
-/// does: the oldest records and bodies lie on other pages than the newest, and each page costs as much as the edit itself.
-/// A branch may so have a thirty-second part of its limit more, [`STEMMED_AT_ONCE_MAX`] at most; readers see the limit.
+/// Returns whether an edit of the only branch drops revisions beyond the limit. Not every edit of a long history does:
+/// the oldest records and bodies lie on other pages than the newest, and each page costs as much as the edit itself. So
+/// a branch may exceed its limit by a thirty-second part, at most [`STEMMED_AT_ONCE_MAX`]; readers see the limit.
 fn is_stemmed_at(parent: &RevId, rev: &RevId, revs_limit: u64) -> bool {
     let step = (revs_limit / STEMMED_AT_ONCE_MAX).clamp(1, STEMMED_AT_ONCE_MAX);
     let steps = |rev: &RevId| rev.generation().saturating_sub(revs_limit) / step;
     steps(rev) > steps(parent)
 }
 
-/// How what lies beyond the limit of revisions is found.
+/// The way to find revisions beyond the limit.
 enum Trim {
-    /// The only branch there is: everything up to a generation.
+    /// All revisions of the only branch up to a generation.
     Below(u64),
-    /// By a look at all branches.
+    /// Examines all branches.
     Prune,
     Nothing,
 }
 
 impl DocumentWrite<'_, '_> {
-    /// Writes what is planned for a document as it is: `info`, and `old_body`, the latest range where there is an info.
+    /// Writes a plan for a document: `info` is its current info, and `old_body` the latest range if there is an info.
     pub(crate) async fn write(
         self,
         plan: Plan,
@@ -201,7 +201,7 @@ impl DocumentWrite<'_, '_> {
                         Some(parent) if !is_stemmed_at(&parent.rev, &rev, revs_limit) => Trim::Nothing,
                         _ => Trim::Below(last),
                     },
-                    // It looks at all branches, so not at every edit.
+                    // Pruning examines all branches, so not every edit does it.
                     (Some(_), false) if sealed.is_empty() => Trim::Nothing,
                     (Some(_), false) => Trim::Prune,
                 };
@@ -222,7 +222,7 @@ impl DocumentWrite<'_, '_> {
         }
     }
 
-    /// Writes the new revision's body and record, and puts the winner's body into the latest range. Returns the info.
+    /// Writes the new revision's body and record, and the winner's body into the latest range. Returns the info.
     async fn place_bodies(
         &self,
         grown: &Grown,
@@ -264,8 +264,8 @@ impl DocumentWrite<'_, '_> {
         winner::info(&grown.leaves, described, self.user_version, self.instance.buckets.own_number())
     }
 
-    /// Counts the bodies of former leaves, or drops them where the database keeps those of leaves only: one
-    /// in any case, others of a path that ends many branches as far as there is room. Compaction drops the rest.
+    /// Counts the bodies of former leaves, or drops them if the database keeps only bodies of leaves: always one, and
+    /// of a path that ends many branches as many as there is room for. Compaction drops the rest.
     async fn supersede(&self, grown: &Grown, old: Option<&Info>) -> Result<Superseded> {
         let mut superseded = Superseded::default();
         if grown.brings == Brings::OldBody {
@@ -300,7 +300,7 @@ impl DocumentWrite<'_, '_> {
         Ok(superseded)
     }
 
-    /// Drops what the only branch has up to a generation, the oldest first and as much as there is room for.
+    /// Drops the only branch's revisions up to a generation, oldest first and as many as there is room for.
     async fn stem(&self, last: u64) -> Result<Dropped> {
         let mut dropped = Dropped::default();
         if self.room.is_empty() {
@@ -314,7 +314,7 @@ impl DocumentWrite<'_, '_> {
                 is_whole = false;
                 break;
             }
-            // Rows go by range; a blob is one more.
+            // Rows go by a range clear; a blob takes one more.
             self.room.take(STEMMED_REVISION_BYTES);
             if !record.body_dropped {
                 dropped.body_bytes += record.stored_bytes as i64;

@@ -1,7 +1,8 @@
-//! Writing tombstones for documents whose time is over.
+//! Writes tombstones of expired documents.
 //!
-//! They go in the order of their seconds, in transactions of bounded size, several at once. What was written with another revision since is
-//! left alone: the tombstone names the one that has ended. It is in the channels that the document was in, and gives nothing.
+//! Tombstones are written in the order of expiry, in transactions of bounded size, several at once. A tombstone names
+//! the expired revision, so a document with a newer revision is left alone. It is in the channels of the document, and
+//! grants nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,34 +24,34 @@ use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::batch::{Cut, Item, Work, WriteBatch, prepare};
 
-/// Documents that are looked at at once: six reads each, here and as they are written, which others wait behind on a cluster
-/// whose server takes 50 µs for one.
+/// Documents that are examined at once. Each takes six reads here and as many for its tombstone, and other clients of a
+/// cluster, at 50 µs for each read, wait behind them.
 const LOOKED_AT: usize = 128;
 
-/// Transactions that are under way at once.
+/// Transactions that run at once.
 const AT_ONCE: usize = 4;
 
-/// A document that has ended.
+/// An expired document.
 struct Ended {
     id: String,
     winner: RevId,
-    /// Where it is.
+    /// Its channels, without grants.
     verdict: Verdict,
 }
 
-/// Documents that end first.
+/// A page of the documents that expired first.
 struct Page {
     /// The database as of the page's read: its rules judge the tombstones.
     instance: Arc<Instance>,
     ended: Vec<Ended>,
-    /// The key behind the last one examined, if there may be more.
+    /// The key behind the last examined one, if there may be more.
     behind: Option<Vec<u8>>,
 }
 
 struct ReadEnded<'a> {
     inner: &'a Inner,
     name: &'a str,
-    /// Where to begin in this instance; another instance is read from its beginning.
+    /// The start in this instance; another instance is read from its beginning.
     begin: Option<&'a (InstanceId, Vec<u8>)>,
     until_s: u64,
 }
@@ -133,7 +134,7 @@ enum BuryOutcome {
     Changed,
 }
 
-/// Writes the tombstones of some documents, those that are as they were found.
+/// Writes the tombstones of documents that are unchanged since they were read.
 async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Result<BuryOutcome> {
     let inner = &*database.inner;
     let edit = |ended: &Ended| Edit {
@@ -152,7 +153,7 @@ async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Resu
     let log = |at: usize, refusal: &Refusal| {
         let Some(left_out) = inner.expiry_lines.line(()) else { return };
         let (database, document) = (&*instance.name, ended.get(at).map_or("", |ended| ended.id.as_str()));
-        tracing::warn!(database, document, %refusal, left_out, "a document that has ended cannot be given a tombstone");
+        tracing::warn!(database, document, %refusal, left_out, "an expired document cannot get a tombstone");
     };
     refused.iter().for_each(|(at, refusal)| log(*at, refusal));
     let work = Work::new(inner);
@@ -214,7 +215,7 @@ mod tests {
 
     const TURN: Duration = Duration::from_secs(60);
 
-    /// A database with channels.
+    /// A database with channels and a stopped clock.
     struct Ends {
         /// The database, for writes of a user and of the server.
         db: Database,

@@ -1,4 +1,4 @@
-//! Writes of documents, and what is dropped of them.
+//! Writes of documents, and the removal of old data.
 
 pub(crate) mod batch;
 pub(crate) mod compact;

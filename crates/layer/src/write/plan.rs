@@ -1,5 +1,5 @@
-//! What an edit does to its document: how its tree changes, and which attachments the new revision has. Nothing is written
-//! here, and what is refused is refused here.
+//! Plans an edit: the change of its document's tree, and the attachments of the new revision. Nothing is written here,
+//! and edits are refused here.
 
 use flatbed_flatten::etf::{AttachmentDigest, revision};
 use flatbed_revtree::{DocumentId, Hash, Merged, RevId, Tree};
@@ -20,53 +20,53 @@ use crate::store::keys::DocumentKeys;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::Transaction;
 
-/// A path may change many branches at once; the records that it writes take at most this much. FoundationDB's bound
-/// for a transaction is 10 MB.
+/// Bytes of records that a path may write when it changes many branches at once. FoundationDB's limit of a transaction
+/// is 10 MB.
 const MERGE_BYTES_MAX: u64 = 6_000_000;
 
-/// Among so many bytes of lists a stub of another replica is looked for, about.
+/// Approximate bytes of attachment lists that are searched for a stub of another replica.
 const LISTS_READ_MAX: u64 = 8_000_000;
 
-/// And, where there are more, among the lists of so many of its ancestors, each of up to 90 kB.
+/// Ancestors whose lists, of up to 90 kB each, are searched if there are more bytes than that.
 const NEAR_ANCESTORS: usize = 32;
 
-/// What a revision brings beside its place in the tree.
+/// The part of a revision beside its place in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Brings {
     Nothing,
-    /// A leaf, with its body.
+    /// A leaf with its body.
     Leaf,
-    /// The body of a revision that others were built on already: it arrives after its children.
+    /// The body of a revision with children: it arrives after them.
     OldBody,
 }
 
-/// How the tree changes.
+/// The change of a tree.
 pub(crate) enum Plan {
-    /// A leaf gets a child (`None`: the document its first revision).
+    /// A leaf gets a child, or the document its first revision (`None`).
     Grow {
         rev: RevId,
         parent: Option<Leaf>,
-        /// The leaves that stay, as (deleted, revision).
+        /// The remaining leaves, as (deleted, revision).
         others: Vec<(bool, RevId)>,
         /// Ancestors between the parent and the revision, newest first.
         between: Vec<RevId>,
     },
-    /// A path joined the tree somewhere, or brought more of its past.
+    /// A path joins the tree somewhere, or adds ancestors.
     Merge {
         rev: RevId,
         brings: Brings,
-        /// Leaves that are no longer leaves.
+        /// Former leaves.
         superseded: Vec<RevId>,
         replacement: Replacement,
         after: Tree,
     },
 }
 
-/// What is to be done with an edit.
+/// The plan of an edit.
 pub(crate) enum Planned {
-    /// Nothing: the revision is there, and nothing new is said of its ancestors.
+    /// No change: the revision exists, and the path adds no ancestor.
     Known(RevId),
-    /// The tree changes; with the attachments of the new revision.
+    /// The tree changes; with the new revision's attachments.
     Change(Plan, Attached),
 }
 
@@ -89,34 +89,34 @@ impl Plan {
     }
 }
 
-/// Plans one edit, by what its transaction reads.
+/// Plans one edit with reads of its transaction.
 pub(crate) struct Planner<'a, 'e> {
     pub trx: &'a Transaction,
     pub instance: &'a Instance,
     pub keys: &'a DocumentKeys,
     pub edit: &'a Edit<'e>,
     pub body: &'a Prepared,
-    /// Why the edit is refused, if it would bring anything.
+    /// The reason to refuse the edit, unless it would change nothing.
     pub refused: Option<&'a Refusal>,
-    /// No revision of another replica makes the document's leaves more than this.
+    /// Limit of a document's leaves for revisions of other replicas.
     pub leaves_max: usize,
-    /// In a database with channels: what who writes has. Stubs stand for attachments of revisions that they see.
+    /// The writer's rights in a database with channels: stubs may only name attachments of visible revisions.
     pub held: Option<&'a HeldAt>,
 }
 
 impl Planner<'_, '_> {
-    /// Plans the edit of a document as it is, whose leaves, and the list in which stubs are looked for, are read here if that
-    /// was not begun.
+    /// Plans the edit of a document in its current state. Reads its leaves, and the list in which stubs are looked up,
+    /// unless those reads were begun.
     ///
     /// # Errors
-    /// [`Error::Refused`]: of this edit alone.
+    /// [`Error::Refused`] for this edit alone.
     pub(crate) async fn plan(
         &self,
         info: Option<&Info>,
         leaves: Option<Reading>,
         list: Option<ListRead>,
     ) -> Result<Planned> {
-        // Who may not write where there are channels does not learn what is there.
+        // With channels, a writer without the right must not learn what exists.
         let refused_first = self.refused.filter(|_| self.instance.channels() > 0);
         if let (Some(refusal), true) = (refused_first, self.held.is_some()) {
             return Err(refusal.clone().into());
@@ -147,11 +147,11 @@ impl Planner<'_, '_> {
         Ok(planned)
     }
 
-    /// An edit of a client: on a leaf, or the first. Its attachments come with it.
+    /// Plans an edit of a client: on a leaf, or the first one. It carries its attachments.
     async fn plan_edit(&self, info: Option<&Info>, leaves: Option<Reading>, list: Option<ListRead>) -> Result<Planned> {
         let parent = match (info, &self.edit.parent) {
             (None, parent) => parent.clone(),
-            // A document that was deleted is created again on top of its tombstone.
+            // A deleted document is created again on top of its tombstone.
             (Some(info), None)
                 if (info.deleted || info.has_ended(self.trx.clock().unix_ms())) && !self.edit.deleted =>
             {
@@ -222,7 +222,7 @@ impl Planner<'_, '_> {
             },
         };
         if is_known {
-            // The same edit came by replication before, under the same name.
+            // The same edit was replicated before, under the same name.
             return Err(Refusal::Conflict.into());
         }
         Ok(Planned::Change(Plan::grow(rev, leaf, leaves, Vec::new()), attached.into()))
@@ -239,12 +239,12 @@ impl Planner<'_, '_> {
             && DatabaseKind::of(&self.instance.name) == DatabaseKind::Ordinary
     }
 
-    /// Whether it is to be looked at what the edit's stubs may stand for: where there are channels.
+    /// Returns whether stubs must be checked against the writer's rights: in a database with channels.
     fn judges_stubs(&self) -> bool {
         self.instance.channels() > 0 && has_stubs(&self.edit.attachments)
     }
 
-    /// Whether stubs may stand for attachments of a revision with this record: of one that has not ended, and that who writes sees.
+    /// Returns whether stubs may name attachments of a revision: of an unexpired one that the writer sees.
     fn gives(&self, record: &RevisionRecord) -> bool {
         !record.has_ended(self.trx.clock().unix_ms())
             && self.held.is_none_or(|held| held.has_all() || is_seen(held, record))
@@ -255,14 +255,14 @@ impl Planner<'_, '_> {
         Resolve { id: &self.edit.id, edits: &self.edit.attachments, known, generation, is_foreign }.run()
     }
 
-    /// The attachments of a revision of another replica: its stubs may mean those of any revision that is there.
+    /// Returns the attachments of a revision of another replica: its stubs may name those of any existing revision.
     async fn attached_to(&self, path: &[RevId]) -> Result<Vec<Attachment>> {
         let (mut lists, are_all) = match has_stubs(&self.edit.attachments) {
             true => attachments::lists(self.trx, self.keys, LISTS_READ_MAX).await?,
             false => (Vec::new(), true),
         };
         if !are_all {
-            // They are in the order of generations, and the newest count most.
+            // In the order of generations, the newest last; those matter most.
             let is_read = |rev: &RevId| lists.iter().any(|(other, _)| other == rev);
             let near: Vec<RevId> =
                 path.iter().skip(1).take(NEAR_ANCESTORS).filter(|rev| !is_read(rev)).cloned().collect();
@@ -286,7 +286,7 @@ impl Planner<'_, '_> {
         Ok(self.attached(&known, path.first().map_or(0, RevId::generation))?)
     }
 
-    /// A revision of another replica.
+    /// Plans a revision of another replica.
     async fn plan_history(&self, path: &[RevId], exists: bool, leaves: Option<Reading>) -> Result<Planned> {
         let Some((rev, ancestors)) = path.split_first() else { return Err(Refusal::InvalidRevision.into()) };
         let leaves = if exists { self.leaves(leaves).await? } else { Leaves::default() };
@@ -297,7 +297,7 @@ impl Planner<'_, '_> {
         if let (Some((parent, at)), None) = (below.next(), below.next()) {
             let between = ancestors.get(..at).unwrap_or_default();
             let is_all_known = (ancestors.len() - at - 1) as u64 <= parent.ancestry.len();
-            // A branch that was cut off above the parent may hold them already.
+            // A branch that was cut off above the parent may have them already.
             let mut new = std::iter::once(rev).chain(between);
             if is_all_known && new.all(|rev| leaves.holds(rev) == Some(false)) {
                 let records = leaves.0.iter().map(|leaf| (&leaf.rev, leaf.ancestry.recent.as_slice()));
@@ -340,8 +340,8 @@ impl Planner<'_, '_> {
         Ok(Planned::Change(plan, self.attached_to(path).await?.into()))
     }
 
-    /// Whether the body of a revision that is in the tree is kept: it is no leaf, its body is not there, and the next
-    /// compaction takes it away. As in CouchDB nothing refuses it; what a function forbids is passed over.
+    /// Returns whether the body of a revision in the tree is kept. It is not a leaf, its body is absent, and the next
+    /// compaction removes it again. As in CouchDB nothing refuses it; a body that a function forbids is ignored.
     async fn is_wanted(&self, rev: &RevId, tree: &Tree) -> Result<bool> {
         if self.instance.record.leaves_only || self.refused.is_some() || tree.branch(rev).is_some() {
             return Ok(false);

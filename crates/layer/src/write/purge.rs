@@ -1,10 +1,10 @@
-//! Purging: leaves are taken away as if they had never been.
+//! Purge removes leaves without a trace.
 //!
-//! A document may be larger than a transaction. What only the leaves that go have below them, bodies, records and lists of
-//! attachments of revisions that are no leaves, goes in as many transactions as it takes, as a compaction drops it; then the
-//! leaves, in one transaction if that holds them. If not, it takes the worst of them, as a purge of their own, and so on:
-//! the winner goes with the last. Nobody sees anything but a document with all of its leaves, with fewer, or none; and
-//! where a process ends in between, the leaves that are left are purged when the client asks again.
+//! A document may exceed a transaction. First the data that only purged leaves have below them (bodies, records and
+//! attachment lists of inner revisions) is dropped in as many transactions as it takes, as in a compaction. Then the
+//! leaves go in one transaction, if they fit. Otherwise each transaction takes the worst leaves as a purge of their
+//! own, so the winner goes with the last one. Readers see the document with all of its leaves, with fewer, or not at
+//! all. If the process dies in between, the client's retry purges the rest.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -36,22 +36,22 @@ use crate::store::records::{Info, RevisionRecord, revision_message};
 use crate::store::transaction::{self, Attempt, NOT_COMMITTED, Operation, Quiet, Transaction};
 use crate::write::winner::{self, Bodies, Described};
 
-/// What one transaction takes away, in bytes of what it writes, beside the body of a leaf that comes up.
+/// Bytes of writes in one transaction, beside the body of a promoted leaf.
 const PURGE_BYTES_MAX: u64 = 600_000;
 
-/// What it reads of a document's records, about.
+/// Approximate bytes of a document's records that one transaction reads.
 const RECORDS_BYTES_MAX: u64 = 1_000_000;
 
-/// A record of a purge takes at most this: it is the value of one key.
+/// Byte limit of a record of a purge, which is the value of one key.
 const RECORD_BYTES_MAX: usize = 90_000;
 
-/// Leaves whose records are asked for at once.
+/// Leaves whose records are requested at once.
 const LEAVES_AT_ONCE: usize = 100;
 
-/// How often it begins anew because the document is edited all the time.
+/// Retries of a purge of a document under continuous edits.
 const EDITS_MAX: usize = 100;
 
-/// See [`crate::Database::purge`].
+/// Performs [`crate::Database::purge`].
 pub(crate) async fn purge(database: &Database, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
     let (inner, name) = (&*database.inner, &*database.name);
     let (mut purged, mut from): (HashSet<RevId>, Option<From>) = (HashSet::new(), None);
@@ -76,32 +76,32 @@ pub(crate) async fn purge(database: &Database, id: &str, revs: &[RevId]) -> Resu
     if released {
         let instance = crate::write::batch::instance_of(inner, name).await?;
         match release::drain(inner, &instance, Some(id)).await {
-            // It went with its database.
+            // The database was deleted, and the attachments with it.
             Ok(_) | Err(Error::DatabaseNotFound) => {}
-            // What was asked for is done; the sweeper does the rest.
-            Err(error) => tracing::warn!(database = name, %error, "attachments of what was purged are freed later"),
+            // The purge is done; the sweeper frees the attachments.
+            Err(error) => tracing::warn!(database = name, %error, "attachments of a purged document will be freed by the sweeper"),
         }
     }
     Ok(revs.iter().filter(|rev| purged.contains(rev)).cloned().collect())
 }
 
-/// Where a purge goes on.
+/// The position of a purge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct From {
-    /// When the document was last edited as the purge began with its records; empty: they are looked at from the first.
+    /// The stamp of the document's last edit when the purge began with its records; empty: begin with the first record.
     stamp: Vec<u8>,
-    /// The first record that has not been looked at.
+    /// The first record that was not examined.
     key: Vec<u8>,
 }
 
-/// What one transaction of a purge did.
+/// The result of one transaction of a purge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// The leaves that went.
+    /// The purged leaves.
     pub purged: Vec<RevId>,
-    /// Lists wait for their data to be freed.
+    /// Whether attachment lists were released, and their data must be freed.
     released: bool,
-    /// There is more to do.
+    /// The position, if there is more to do.
     pub from: Option<From>,
 }
 
@@ -114,7 +114,7 @@ pub(crate) struct Purge<'a> {
     revs: &'a [RevId],
     from: Option<From>,
     once: Once,
-    /// What each attempt that wrote something would have done.
+    /// The result of each attempt that wrote something.
     attempted: Vec<Step>,
     preparations: Preparations,
 }
@@ -143,7 +143,7 @@ impl Operation for Purge<'_> {
         let keys = instance.keys.document(self.id);
         let Some(old) = info(trx, &keys, false).await? else { return Ok(Step::default()) };
         let leaves = Leaves::read(trx, &keys).await?;
-        // Where nothing stays it need not be known what is below whom, and a tree may be too large to be read.
+        // If no leaf stays the tree is not needed, and it may be too large to read.
         let whole = match leaves.0.iter().all(|leaf| self.revs.contains(&leaf.rev)) {
             true => WholeTree::of_leaves(leaves),
             false => WholeTree::read(trx, &keys, leaves).await?,
@@ -177,7 +177,7 @@ impl Purge<'_> {
         });
         let room = Room::new(PURGE_BYTES_MAX);
         let (mut dropped, mut listed) = (Dropped::default(), Vec::new());
-        // What only those that go have below them.
+        // The data that only purged leaves have below them.
         let mut range = keys.revisions();
         if let Some(from) = self.from.as_ref().filter(|from| from.stamp == old.stamp) {
             range.begin.clone_from(&from.key);
@@ -205,7 +205,7 @@ impl Purge<'_> {
         if let Some(key) = next {
             return self.prepared(trx, instance, keys, old, dropped, &listed, &room, key).await;
         }
-        // The worst first: the winner goes with the last.
+        // Worst first: the winner goes with the last.
         let mut leaves: Vec<RevId> = Vec::with_capacity(wanted.len());
         for branch in whole.tree.branches().into_iter().rev() {
             if wanted.binary_search(&&branch.leaf).is_ok() {
@@ -248,7 +248,7 @@ impl Purge<'_> {
                 }
                 read => read,
             };
-            // With a conflict range on the info: an edit that is under way must see that the document has gone.
+            // With a conflict range on the info: a concurrent edit must see that the document was removed.
             let all = keys.whole();
             trx.clear_range(&all.begin, &all.end);
             let rerouted = before.map(Before::goes);
@@ -275,12 +275,12 @@ impl Purge<'_> {
         let changes_rules = DocumentId::of(self.id).is_design() && instance.record.rules > 0;
         maintainers.finish(&within, changes_rules).await?;
         self.note(trx, instance, &purged, forgotten.as_ref())?;
-        // What is left begins with the first record: nothing is known of what this commit's stamp will be.
+        // Begins with the first record, since the stamp of this commit is not known yet.
         let from = (!is_last).then(|| From { stamp: Vec::new(), key: Vec::new() });
         Ok(Step { purged, released: !listed.is_empty(), from })
     }
 
-    /// Ends a transaction that has dropped some of what goes before the leaves.
+    /// Ends a transaction that has dropped data below the leaves.
     #[expect(clippy::too_many_arguments, reason = "what the transaction has gathered")]
     async fn prepared(
         &self,
@@ -301,7 +301,7 @@ impl Purge<'_> {
         for (counter, delta) in deltas.into_iter().filter(|(_, delta)| *delta != 0) {
             instance.buckets.add(trx, counter, delta)?;
         }
-        // As for a compaction: nobody may take the same off the counters.
+        // As in a compaction, a concurrent one must not subtract the same bytes from the counters.
         let info_key = keys.info();
         let end = [&info_key[..], &[0]].concat();
         trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
@@ -309,7 +309,7 @@ impl Purge<'_> {
         Ok(Step { purged: Vec::new(), released: !listed.is_empty(), from })
     }
 
-    /// Makes the document one without the leaves that go; what they have is `dropped`, altogether.
+    /// Writes the document without the purged leaves; `dropped` sums up their data.
     #[expect(clippy::too_many_arguments, reason = "what the transaction has gathered")]
     async fn leaves(
         &self,
@@ -339,7 +339,7 @@ impl Purge<'_> {
             Some(before) => Some(before.becomes(within, self.id, keys, Some(old), &mut new, None).await?),
             None => None,
         };
-        // With a conflict range: an edit that is under way must see it.
+        // With a conflict range, so that a concurrent edit retries.
         trx.atomic_op(&keys.info(), &new.encode_stamped(), MutationType::SetVersionstampedValue);
         let change = Change {
             id: self.id,
@@ -374,7 +374,7 @@ impl Purge<'_> {
             }
         }
         let bytes = is_followed.then(|| trx.get_estimated_range_size_bytes(&range.begin, &range.end));
-        // The newest of those that go: with the one that comes, as many as the limit says are behind it.
+        // The newest record to remove: together with the new one, as many as the limit follow it.
         let offset = 1 - i32::try_from(limit).unwrap_or(i32::MAX);
         let newest = trx.get_key(&KeySelector::new(Cow::Borrowed(&range.end), false, offset), true).await?;
         if *newest < *range.begin {
@@ -391,7 +391,7 @@ impl Purge<'_> {
         Ok(Some(KeyRange { begin: range.begin, end }))
     }
 
-    /// Remembers the purge, in as many records as its revisions take, and forgets older ones.
+    /// Records the purge in as many records as its revisions need, and removes older ones.
     fn note(
         &self,
         trx: &Transaction,
@@ -413,12 +413,12 @@ impl Purge<'_> {
     }
 }
 
-/// Cuts revisions into runs that take no more than so many bytes each.
+/// Splits revisions into runs of at most `bytes_max` bytes each.
 fn cut(mut revs: &[RevId], bytes_max: usize) -> impl Iterator<Item = &[RevId]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fits = |rev: &&RevId| {
-            // The message's frame and the generation.
+            // The message's overhead and the generation.
             bytes += rev.hash_bytes().len() + 24;
             bytes <= bytes_max
         };
@@ -429,14 +429,14 @@ fn cut(mut revs: &[RevId], bytes_max: usize) -> impl Iterator<Item = &[RevId]> {
     })
 }
 
-/// With a limit above this nothing is forgotten: each purge counts back as far as the limit says.
+/// Limit of the database above which no record is removed: each purge counts back as far as the limit.
 const PURGES_COUNTED_MAX: u64 = 1_000_000;
 
 /// The approximate limit of the log of purges of a database with groups of views, in bytes: some 500,000 purges. Beyond it the
 /// oldest records are removed, and groups that lack them are compared with the documents.
 const LOG_BYTES_MAX: i64 = if cfg!(test) { 50_000 } else { 64_000_000 };
 
-/// How many records are then removed at once.
+/// Number of records that are then removed at once.
 const FORGOTTEN_AT_ONCE: i32 = if cfg!(test) { 10 } else { 1_000 };
 
 /// One purge in this many, chosen at random, reads the estimated size of the log of a database with groups.
@@ -461,7 +461,7 @@ mod tests {
         (1..=generations).rev().map(|at| format!("{at}-{hash}").parse().unwrap()).collect()
     }
 
-    /// Its sealed ancestors take 70 MB. What they say does not matter: nobody reads so much.
+    /// Its sealed ancestors take 70 MB; their content does not matter, because no reader reads so much.
     #[tokio::test]
     async fn a_document_whose_tree_is_too_large_to_be_read_is_purged() {
         let (db, _storage) = database().await;

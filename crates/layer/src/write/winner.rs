@@ -1,5 +1,5 @@
-//! The winner's body lies in the latest range, every other one in the range of its revision; so whoever changes the winner
-//! moves bodies. The latest range and the info are what plain reads see.
+//! The winner's body lies in the latest range, every other one in the range of its revision, so a change of the winner
+//! moves bodies. Plain reads use the latest range and the info alone.
 
 use flatbed_revtree::RevId;
 
@@ -12,7 +12,7 @@ use crate::store::records::{BodyPlace, Info, RevisionRecord, Routed};
 use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::{Quiet, Transaction};
 
-/// What is kept of a revision's body beside the body.
+/// The facts of a revision's body that are stored beside it.
 pub(crate) struct Described {
     place: BodyPlace,
     external_bytes: u64,
@@ -28,7 +28,7 @@ impl Described {
         Described { place, external_bytes, stored_bytes, has_attachments, attachment_bytes }
     }
 
-    /// Of a winner that stays.
+    /// Returns those of a winner that stays.
     pub(crate) fn kept(info: &Info) -> Described {
         let (external_bytes, stored_bytes) = (info.external_bytes, info.stored_bytes);
         let (has_attachments, attachment_bytes) = (info.has_attachments, info.attachment_bytes);
@@ -36,13 +36,13 @@ impl Described {
     }
 }
 
-/// The best of a document's leaves, given as (deleted, revision).
+/// Returns the best of a document's leaves, given as (deleted, revision).
 pub(crate) fn best(leaves: &[(bool, RevId)]) -> Result<&(bool, RevId)> {
     winner(leaves).ok_or_else(|| Error::Corrupt("a document without a leaf".into()))
 }
 
-/// The info of a document with these leaves, the best of which has this body. `user_version` is distinct among the
-/// documents of the transaction, which enters them in the by-seq of a bucket.
+/// Returns the info of a document with these leaves, the best of which has this body. `user_version` is unique among
+/// the documents of the transaction, which adds them to the by-seq of a bucket.
 pub(crate) fn info(leaves: &[(bool, RevId)], body: Described, user_version: u16, bucket: u32) -> Result<Info> {
     let (deleted, winner) = best(leaves)?;
     let mut stamp = [0xff; STAMP_BYTES];
@@ -66,7 +66,7 @@ pub(crate) fn info(leaves: &[(bool, RevId)], body: Described, user_version: u16,
     })
 }
 
-/// A document's bodies within a transaction.
+/// The bodies of a document in a transaction.
 pub(crate) struct Bodies<'a> {
     pub trx: &'a Transaction,
     pub instance: &'a Instance,
@@ -74,7 +74,7 @@ pub(crate) struct Bodies<'a> {
 }
 
 impl Bodies<'_> {
-    /// The winner's body, if it lies in a blob.
+    /// Reads the winner's body, if it lies in a blob.
     pub(crate) async fn blob_rows(&self, info: &Info) -> Result<Option<Rows>> {
         match &info.place {
             BodyPlace::Blob(blob_id) => {
@@ -96,12 +96,12 @@ impl Bodies<'_> {
         Ok(())
     }
 
-    /// Empties the latest range for another winner: fields that it lacks would come back.
+    /// Clears the latest range for another winner, which may lack some of its fields.
     pub(crate) fn clear_latest(&self) -> Result<()> {
         Quiet(self.trx).clear_range(&self.keys.body_rows())
     }
 
-    /// A leaf that was not the winner comes up: its body moves into the latest range.
+    /// Moves the body of a leaf that becomes the winner into the latest range.
     pub(crate) async fn promote(&self, rev: &RevId) -> Result<Described> {
         let missing = || Error::Corrupt(format!("leaf {rev} has no record"));
         let record = self.trx.get(&self.keys.revision(rev), true).await?.ok_or_else(missing)?;

@@ -1,8 +1,8 @@
-//! Writing several documents in one transaction, all of them or none.
+//! Writes several documents in one transaction, all of them or none.
 //!
-//! A batch takes what fits, and each document has its own result. Here the transaction is committed only if every edit
-//! may be made, and refused if one transaction does not take them all. It leaves a mark, so that an attempt after one
-//! whose commit is unknown finds out what became of the whole, whatever others have done to its documents since.
+//! A batch takes the documents that fit, and each has its own outcome. Here the transaction commits only if every edit
+//! may be applied, and is refused if they do not fit. It leaves a mark, by which an attempt after an unknown commit
+//! result learns the outcome of all edits, whatever other writers have done to the documents since.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,15 +24,15 @@ use crate::write::batch::{
     check_size, instance_of, judge_items, prepare, resolved, transaction_bytes,
 };
 
-/// What is known of the operation over all its attempts.
+/// The state of the operation over all its attempts.
 struct Attempts {
     once: Once,
-    /// The revisions of each attempt that would have written all, by the number of its mark.
+    /// The revisions of each attempt that reached its commit, by the number of its mark.
     revs: Vec<Vec<RevId>>,
     maybe_committed: bool,
 }
 
-/// Writes edits of distinct documents in one transaction; their new revisions, in order.
+/// Writes edits of distinct documents in one transaction, and returns their new revisions in order.
 pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result<Vec<Updated>> {
     let (inner, name) = (&*database.inner, &*database.name);
     if edits.len() > BATCH_DOCUMENTS_MAX {
@@ -46,7 +46,7 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
     });
     none_if(refused.collect())?;
     if edits.is_empty() {
-        // No transaction will find out whether the database is there.
+        // No transaction would notice that the database does not exist.
         return resolved(inner, name).await.map(|_| Vec::new());
     }
     check_size(database, edits).await?;
@@ -66,14 +66,14 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
                 inner.metrics.documents_written.add(revs.len() as u64);
                 return Ok(revs.into_iter().map(|rev| Updated { rev }).collect());
             }
-            // The database is another one now.
+            // The database was replaced.
             Ok(None) => {}
             Err(error) => {
                 if let Error::NoneWritten(refused) = &error {
                     let conflicts = refused.iter().filter(|(_, refusal)| *refusal == Refusal::Conflict).count();
                     inner.metrics.document_conflicts.add(conflicts as u64);
                 }
-                // Whether anything was written is known then.
+                // These errors mean that nothing was written.
                 if matches!(error, Error::NoneWritten(_) | Error::Refused(Refusal::TooMuchAtOnce { .. })) {
                     for item in &items {
                         if let BodyPlace::Blob(blob_id) = &item.body.place {
@@ -88,7 +88,7 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
     Err(Error::DatabaseNotFound)
 }
 
-/// Asks what judges, and writes. `None`: the database is another one now.
+/// Judges and writes items. `None`: the database was replaced.
 async fn write_items(
     database: &Database,
     mut instance: Arc<Instance>,
@@ -147,7 +147,7 @@ struct WriteAll<'a, 'e> {
 impl Operation for WriteAll<'_, '_> {
     type Output = Option<Vec<RevId>>;
 
-    /// Fails, and nothing is committed, where an edit is refused or does not fit.
+    /// Fails without a commit if an edit is refused or does not fit.
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
         self.attempts.maybe_committed |= attempt.maybe_committed;
         let attempt = Attempt { maybe_committed: self.attempts.maybe_committed, ..attempt };
@@ -155,7 +155,7 @@ impl Operation for WriteAll<'_, '_> {
             let revs = self.attempts.revs.get(number as usize).cloned();
             return revs.map(Some).ok_or_else(|| Error::Corrupt("a mark of no attempt".into()));
         }
-        // It never takes fewer documents than all.
+        // All documents in each attempt, never half of them.
         self.batch.attempts = 0;
         let Some(outcomes) = self.batch.attempt(trx, attempt).await? else { return Ok(None) };
         if self.batch.items.iter().any(|item| item.is_stale) {

@@ -1,14 +1,14 @@
-//! Single writes that arrive together are committed together.
+//! Commits small writes that arrive together in one transaction (group commit).
 //!
-//! A cluster's server works as long for a transaction of one small document as for the documents themselves, so a write that
-//! finds others of its database under way waits for one of them to end, and goes into the next transaction with all that
-//! wait ([`crate::lanes`]). Until then and afterwards it is its request's own: prepared and judged for its actor, with a
-//! token of its own, and answered by itself. The transaction's task has it in between, and gives it back whatever happens:
-//! written or refused, or to be written alone, with what is known of commits whose result is not.
+//! A cluster needs as long for a transaction of one small document as for the document itself. So a write that finds
+//! other transactions of its database running waits for one of them to end, and joins the next transaction with all
+//! that wait ([`crate::lanes`]). Before and after that it belongs to its request: it is prepared and judged for its
+//! actor, has its own token, and has its own outcome. The transaction's task owns it in between, and always returns it:
+//! written, refused, or to be written alone, with the state of commits whose result is unknown.
 //!
-//! Written alone is what is large, has attachments, comes from a replica or is a design document, what turns out to have many
-//! leaves or a large body already, what finds no room, and all of a transaction that has failed twice. Nobody waits longer
-//! than [`WAIT_MAX`].
+//! These writes go alone: large ones, those with attachments, replicated ones, design documents, documents that turn
+//! out to have many leaves or a large body, writes that do not fit, and all writes of a transaction that has failed
+//! twice. No write waits longer than [`WAIT_MAX`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,13 +36,13 @@ use crate::write::batch::{
     transaction_bytes, write_batch,
 };
 
-/// How often a transaction of several requests is tried: of those in it that others write too, one is always new.
+/// Attempts of a shared transaction: with contended documents each attempt conflicts on one of them.
 const ATTEMPTS_MAX: u32 = 2;
 
-/// After this time a write goes alone: the storage does not answer those before it.
+/// Time limit after which a write goes alone, because the storage does not answer the transactions before it.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Whether an edit may wait for others.
+/// Returns whether an edit may wait for others.
 pub(super) fn may_join(instance: &Instance, edit: &Edit<'_>, item: &Item) -> bool {
     let is_small = item.body.place == BodyPlace::Rows && item.body.stored_bytes <= SHARED_BODY_BYTES_MAX;
     let is_plain = edit.history.is_none() && edit.attachments.is_empty() && !DocumentId::of(&edit.id).is_design();
@@ -50,7 +50,7 @@ pub(super) fn may_join(instance: &Instance, edit: &Edit<'_>, item: &Item) -> boo
     is_small && is_plain && !is_prepared
 }
 
-/// Writes one edit, with others if there are any. `None`: the database is another one now.
+/// Writes one edit, with waiting ones if there are any. `None`: the database was replaced.
 pub(super) async fn write(
     database: &Database,
     mut instance: Arc<Instance>,
@@ -96,7 +96,7 @@ pub(super) async fn write(
                 if found.id() != instance.id() {
                     return Ok(None);
                 }
-                // What judges has changed: the same edit is asked about anew, and knows what became of it.
+                // The rules have changed: the same item is judged again, and keeps the state of its attempts.
                 instance = found;
             }
         }
@@ -104,14 +104,14 @@ pub(super) async fn write(
     Ok(None)
 }
 
-/// What became of a write that waited.
+/// The outcome of a write that waited.
 enum Fate {
     Done(Outcome),
-    /// To be written alone.
+    /// The write must go alone.
     Alone,
-    /// To be judged or prepared anew: the database is another one now, or is judged otherwise.
+    /// The write must be judged or prepared again: the database was replaced, or its rules have changed.
     Anew,
-    /// To be judged anew: its document is another one than it was judged with, or who writes has something else.
+    /// The write must be judged again: its document or the writer's rights have changed.
     Stale,
 }
 
@@ -120,7 +120,7 @@ struct Reply {
     fate: Fate,
 }
 
-/// A write as it waits.
+/// A waiting write.
 struct Single {
     edit: Edit<'static>,
     item: Item,
@@ -128,7 +128,7 @@ struct Single {
     reply: oneshot::Sender<Reply>,
 }
 
-/// A write's place among those that wait; given up with its request.
+/// A write's place in the queue, which is given up when the request is dropped.
 struct Ticket<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -145,7 +145,7 @@ impl Drop for Ticket<'_> {
     }
 }
 
-/// Waits for what becomes of an edit.
+/// Waits for the outcome of an edit.
 async fn wait(
     inner: &Arc<Inner>,
     name: &Arc<str>,
@@ -155,7 +155,7 @@ async fn wait(
     item: Item,
 ) -> Result<(Item, Fate)> {
     let bytes = transaction_bytes(&item.body, edit) + kinds::reserve(instance, edit);
-    // The transaction may go on when the request has gone.
+    // Owned, because the transaction may outlive the request.
     let edit = Edit {
         expiry: edit.expiry,
         id: edit.id.to_string().into(),
@@ -173,7 +173,7 @@ async fn wait(
             id: Arc::clone(id),
             bytes,
             fence: (instance.id(), instance.record.rules),
-            // Indexes learn of each document once before it is read.
+            // Indexes prepare each document once, before it is read.
             may_repeat: instance.record.indexes.is_empty(),
             number: 0,
             write: Box::new(single),
@@ -184,7 +184,7 @@ async fn wait(
     let answered = loop {
         match inner.clock.timeout(WAIT_MAX, &mut answer).await {
             Ok(answered) => break answered,
-            // Not there where its transaction is under way: it may yet come back to wait for the next one.
+            // It is not in the queue while its transaction runs: it may return to wait for the next one.
             Err(_) => {
                 let left =
                     inner.lanes.leave(name, id, ticket.number).and_then(|left| left.write.downcast::<Single>().ok());
@@ -197,18 +197,18 @@ async fn wait(
     ticket.is_answered = true;
     match answered {
         Ok(Reply { item, fate }) => Ok((item, fate)),
-        // Who has it always answers; so nothing is known.
+        // The task always replies, so without a reply the result is unknown.
         Err(_) => Err(Error::Storage(FdbError::from_code(COMMIT_UNKNOWN_RESULT))),
     }
 }
 
-/// A transaction under way in a lane; at its end the next one begins, whatever ends it.
+/// A running transaction of a lane; when it is dropped the next one begins.
 struct Turn {
     inner: Arc<Inner>,
     name: Arc<str>,
     documents: Vec<Arc<str>>,
     began: Instant,
-    /// Writes that it did not come to.
+    /// Writes that the transaction did not reach.
     again: Vec<Waiting>,
 }
 
@@ -228,20 +228,20 @@ impl Drop for Turn {
     }
 }
 
-/// Begins the transactions that may begin, in tasks of their own.
+/// Starts the transactions that may begin, each in a task.
 fn begin_next(inner: &Arc<Inner>, name: &Arc<str>, mut has_ended: bool) {
     while let Some(writes) = inner.lanes.next(name, has_ended) {
         has_ended = false;
         let documents = writes.iter().map(|waiting| Arc::clone(&waiting.id)).collect();
         let (turn, group) = (Turn::new(inner, name, documents), Group::new(writes));
-        // Where no runtime is left to run it, those who wait learn that as it is dropped.
+        // Without a runtime the group is dropped, and its writes are answered by that.
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(waits::carry(waits::Operation::current(), write_group(turn, group)));
         }
     }
 }
 
-/// Where a write of a group came from.
+/// The request of a write in a group.
 struct Seat {
     id: Arc<str>,
     bytes: u64,
@@ -251,7 +251,8 @@ struct Seat {
     reply: oneshot::Sender<Reply>,
 }
 
-/// Writes of one transaction, all of equal length. One that is dropped, by a panic too, lets each be written alone.
+/// The writes of one transaction; all members have equal length. If it is dropped, also by a panic, each write goes
+/// alone.
 struct Group {
     edits: Vec<Edit<'static>>,
     items: Vec<Item>,
@@ -262,7 +263,7 @@ impl Drop for Group {
     fn drop(&mut self) {
         for (mut item, seat) in self.items.drain(..).zip(self.seats.drain(..)) {
             item.maybe_committed = true;
-            // Whoever has gone needs no answer.
+            // A request that was dropped needs no answer.
             drop(seat.reply.send(Reply { item, fate: Fate::Alone }));
         }
     }
@@ -282,7 +283,7 @@ impl Group {
         group
     }
 
-    /// Says what became of each; what is to wait again comes back.
+    /// Answers each write; those that must wait again are returned.
     fn answer(mut self, mut fate: impl FnMut(usize, &Item) -> Option<Fate>) -> (Vec<(Seat, Reply)>, Vec<Waiting>) {
         let (mut answers, mut again) = (Vec::with_capacity(self.seats.len()), Vec::new());
         let edits = std::mem::take(&mut self.edits);
@@ -303,20 +304,20 @@ impl Group {
     }
 }
 
-/// Writes of several requests in one transaction.
+/// Writes the edits of several requests in one transaction.
 struct Together<'a> {
     batch: WriteBatch<'a, 'static>,
-    /// How many there have been, those included that did not come as far as to a document.
+    /// Number of attempts, including those that failed before the first document.
     attempts: u32,
 }
 
-/// What became of them.
+/// The outcome of a shared transaction.
 enum Went {
-    /// By their places; those that have no outcome come later.
+    /// The outcomes by index; writes without an outcome come later.
     Written(Placed<Outcome>),
-    /// The database is another one now, or is judged otherwise.
+    /// The database was replaced, or its rules have changed.
     Anew,
-    /// It failed too often: others write the same documents.
+    /// It failed too often, because others write the same documents.
     Apart,
 }
 
@@ -362,7 +363,7 @@ async fn write_group(mut turn: Turn, mut group: Group) {
         }
         Ok(Went::Anew) => group.answer(|_, _| Some(Fate::Anew)),
         Ok(Went::Apart) => group.answer(|_, _| Some(Fate::Alone)),
-        // Whose fault it is, each finds out alone.
+        // Each write finds out alone whether it causes the error.
         Err(error) => {
             let maybe_committed = matches!(&error, Error::Storage(error) if error.is_maybe_committed());
             group.items.iter_mut().for_each(|item| item.maybe_committed |= maybe_committed);
@@ -395,12 +396,12 @@ mod tests {
         Edit { expiry: None, id: id.into(), parent: None, history: None, deleted: false, attachments: Vec::new(), body }
     }
 
-    /// A layer whose lanes have room for four transactions, however long these take.
+    /// Opens a layer whose lanes run four transactions of any duration.
     async fn narrow(clock: Clock, judge: Option<Arc<dyn Judge>>) -> (Layer, Authority, Storage) {
         layer_with(LayerOptions { single_writes_at_once: Some(4), clock, ..LayerOptions::default() }, judge).await
     }
 
-    /// Transactions of others, until the lane has room for none.
+    /// Enters transactions until the lane is full.
     fn fill(db: &Database) -> Vec<Arc<str>> {
         let others = (0..).map(|at| Arc::from(format!("other{at}")));
         others.take_while(|id| db.inner.lanes.enter(&db.name, id)).collect()
@@ -416,9 +417,9 @@ mod tests {
             let ids = ["one", "two"].map(|id| format!("{id} {is_committed}"));
             let edits = [edit(&ids[0]), edit(&ids[1])];
             let mut writes = pin!(join(db.update(&edits[0]), db.update(&edits[1])));
-            assert!(poll_immediate(&mut writes).await.is_none(), "there is no room");
+            assert!(poll_immediate(&mut writes).await.is_none(), "the lane is full");
             db.inner.lanes.end(&db.name, &others, Duration::ZERO, Vec::new());
-            let waiting = db.inner.lanes.next(&db.name, true).expect("the two");
+            let waiting = db.inner.lanes.next(&db.name, true).expect("both writes wait");
             let documents = waiting.iter().map(|waiting| Arc::clone(&waiting.id)).collect();
             let (turn, mut group) = (Turn::new(&db.inner, &db.name, documents), Group::new(waiting));
             assert_eq!(group.items.len(), 2);
@@ -444,12 +445,12 @@ mod tests {
         assert!(crate::check::check_database(&db, |_| {}).await.unwrap().is_clean());
     }
 
-    /// Of a transaction's writes those conflict that it makes. One that is refused does not: at a document that others write
-    /// all the time it would hold up all who are with it.
+    /// In a shared transaction only applied edits conflict. A refused edit of a contended document would delay all
+    /// others.
     #[tokio::test]
     async fn who_is_refused_holds_up_nobody() {
         if !crate::store::waits::are_exact() {
-            // A page that is asked for again lets the first poll of a write end before the write waits in its lane.
+            // With short pages the first poll of a write may end before the write waits in its lane.
             return;
         }
         let (layer, authority, _storage) = narrow(Clock::system(), None).await;
@@ -461,9 +462,9 @@ mod tests {
             let parent = if is_made { hot.clone() } else { nobodys.clone() };
             let (one, two) = (Edit { parent: Some(parent), ..edit("hot") }, edit(if is_made { "a" } else { "b" }));
             let mut writes = pin!(join(db.update(&one), db.update(&two)));
-            assert!(poll_immediate(&mut writes).await.is_none(), "there is no room");
+            assert!(poll_immediate(&mut writes).await.is_none(), "the lane is full");
             db.inner.lanes.end(&db.name, &others, Duration::ZERO, Vec::new());
-            let waiting = db.inner.lanes.next(&db.name, true).expect("the two");
+            let waiting = db.inner.lanes.next(&db.name, true).expect("both writes wait");
             let documents = waiting.iter().map(|waiting| Arc::clone(&waiting.id)).collect();
             let (turn, mut group) = (Turn::new(&db.inner, &db.name, documents), Group::new(waiting));
             let (inner, instance) = (&*db.inner, Arc::clone(&group.seats[0].instance));
@@ -472,9 +473,9 @@ mod tests {
             let batch = WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
             let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
             let went = Together { batch, attempts: 0 }.attempt(&trx, Attempt::default()).await.unwrap();
-            let Went::Written(outcomes) = went else { panic!("it is another database") };
+            let Went::Written(outcomes) = went else { panic!("the database was replaced") };
             assert!(outcomes[0].1.is_ok() == is_made && outcomes[1].1.is_ok());
-            // Before it is committed somebody else writes the document, in no lane.
+            // Before the commit another write of the document, outside of lanes.
             let other = Edit { parent: Some(hot.clone()), deleted: is_made, ..edit("hot") };
             hot = db.bulk_update(std::slice::from_ref(&other)).await.unwrap().remove(0).unwrap().rev;
             assert_eq!(trx.commit().await.is_ok(), !is_made);
@@ -501,12 +502,12 @@ mod tests {
             written = &mut write => panic!("it did not wait: {written:?}"),
         }
         manual.advance(WAIT_MAX - Duration::from_millis(1));
-        assert!(within(Duration::from_millis(60), &mut write).await.is_none(), "it waits on");
+        assert!(within(Duration::from_millis(60), &mut write).await.is_none(), "it still waits");
         manual.advance(Duration::from_millis(1));
         soon(write).await.unwrap();
         others.iter().for_each(|id| db.inner.lanes.end(&db.name, std::slice::from_ref(id), Duration::ZERO, Vec::new()));
         assert!(db.inner.lanes.next(&db.name, true).is_none());
-        // There is room again.
+        // The lane has room again.
         assert!(db.inner.lanes.enter(&db.name, &"e".into()));
         db.inner.lanes.end(&db.name, &["e".into()], Duration::ZERO, Vec::new());
         db.update(&edit("e")).await.unwrap();
@@ -521,22 +522,22 @@ mod tests {
         let others = fill(&db);
         let one = edit("one");
         let mut write = pin!(db.update(&one));
-        assert!(poll_immediate(&mut write).await.is_none(), "there is no room");
+        assert!(poll_immediate(&mut write).await.is_none(), "the lane is full");
         db.inner.lanes.end(&db.name, &others, Duration::ZERO, Vec::new());
-        let mut waiting = db.inner.lanes.next(&db.name, true).expect("it");
+        let mut waiting = db.inner.lanes.next(&db.name, true).expect("the write waits");
         let group = Group::new(std::mem::take(&mut waiting));
-        // Its transaction takes longer than anybody waits, and does not come to it.
+        // Its transaction takes longer than the time limit and does not reach it.
         manual.advance(WAIT_MAX * 3 / 2);
-        assert!(within(Duration::from_millis(60), &mut write).await.is_none(), "its transaction has it");
+        assert!(within(Duration::from_millis(60), &mut write).await.is_none(), "its transaction still runs");
         let others = fill(&db);
         let (_, again) = group.answer(|_, _| None);
         db.inner.lanes.end(&db.name, &[Arc::from("one")], Duration::ZERO, again);
         manual.advance(WAIT_MAX);
-        soon(write).await.expect("it goes alone");
+        soon(write).await.expect("the write goes alone");
         db.inner.lanes.end(&db.name, &others, Duration::ZERO, Vec::new());
     }
 
-    /// Refuses what is written while `_security` is there.
+    /// Refuses edits while the database has a `_security`.
     struct Closed;
 
     impl Judge for Closed {

@@ -1,4 +1,4 @@
-//! One transaction of a compaction: bodies of revisions that are no leaves go, and what lies beyond the limit of revisions.
+//! One transaction of a compaction: removes bodies of revisions that are not leaves, and revisions beyond the limit.
 
 use std::collections::HashSet;
 
@@ -17,33 +17,33 @@ use crate::store::records::{Info, RevisionRecord};
 use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::{Attempt, Operation, Quiet, Transaction};
 
-/// A transaction takes no further revision beyond this, in bytes of what it writes.
+/// Bytes of writes beyond which a transaction takes no further revision.
 const COMPACTION_BYTES_MAX: u64 = 500_000;
 
-/// What a transaction reads of a document's records, about.
+/// Approximate bytes of a document's records that a transaction reads.
 const RECORDS_BYTES_MAX: u64 = 1_000_000;
 
-/// What it reads of a document's leaves and records at once with those of others.
+/// Bytes of leaves and records up to which a document is read together with others.
 const AT_ONCE_BYTES_MAX: usize = 20_000;
 
-/// Drops what is superseded of some documents, and what lies beyond the limit of revisions, as far as a transaction goes.
+/// Drops the superseded bodies of some documents and their revisions beyond the limit, as far as one transaction goes.
 pub(crate) struct Compact<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
     ids: &'a [String],
-    /// Where in the first document to go on.
+    /// The position in the first document.
     from: Option<From>,
 }
 
-/// Where in a document's records a compaction goes on.
+/// A position in a document's records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct From {
-    /// When the document was last edited as the compaction began with it: what lies before `key` is looked at again if it
-    /// has been edited since.
+    /// The stamp of the document's last edit when the compaction began with it: after another edit the records before
+    /// `key` must be examined again.
     stamp: [u8; STAMP_BYTES],
-    /// The limit that they were looked at with: of them more may be beyond a lower one.
+    /// The limit of revisions with which the records were examined: a lower one drops more.
     revs_limit: u64,
-    /// The first that has not been looked at.
+    /// The first record that was not examined.
     key: Vec<u8>,
 }
 
@@ -53,15 +53,15 @@ impl<'a> Compact<'a> {
     }
 }
 
-/// What one transaction of a compaction did.
+/// The result of one transaction of a compaction.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Compacted {
     pub freed_bytes: u64,
-    /// How many of the documents are done.
+    /// Number of documents that are finished.
     pub documents: usize,
-    /// Where in the next one to go on, if that is half done.
+    /// The position in the next document, if it is partly done.
     pub from: Option<From>,
-    /// The limit of revisions that they were looked at with.
+    /// The limit of revisions that was used.
     pub revs_limit: u64,
 }
 
@@ -73,8 +73,8 @@ impl Operation for Compact<'_> {
         if found.id() != self.instance.id() {
             return Err(Error::DatabaseNotFound);
         }
-        // All reads are issued before the first is awaited. Most documents are small: what is read of a larger one is read
-        // once more, in its turn.
+        // All reads are issued before the first is awaited. Most documents are small; a larger one is read again in its
+        // turn.
         let reads: Vec<_> = self
             .ids
             .iter()
@@ -91,7 +91,7 @@ impl Operation for Compact<'_> {
             if room.is_empty() {
                 break;
             }
-            // With conflict: an edit that commits meanwhile makes this begin anew.
+            // With conflict: a concurrent edit must make this transaction retry.
             let info = info.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
             let page = tree.only_page(trx, AT_ONCE_BYTES_MAX).await?;
             from = match info {
@@ -122,17 +122,17 @@ impl Operation for Compact<'_> {
     }
 }
 
-/// A document, as far as it was read.
+/// A document and the parts that were read.
 struct Document<'a> {
     id: &'a str,
     keys: DocumentKeys,
     info: Info,
-    /// Its leaves and all records, where they are small.
+    /// Its leaves and all records, if they are small.
     whole: Option<(Leaves, Vec<(RevId, RevisionRecord)>)>,
 }
 
 impl Compact<'_> {
-    /// Drops one revision at least where there is one to drop. Returns where to go on, if there is more.
+    /// Drops at least one revision if there is any to drop, and returns the position if there are more.
     async fn document(
         &self,
         trx: &Transaction,
@@ -145,7 +145,7 @@ impl Compact<'_> {
         let Document { id, keys, info, whole: read } = document;
         let (stamp, revs_limit) = (info.stamp, instance.revs_limit());
         let from = from.filter(|from| from.stamp == stamp && from.revs_limit == revs_limit);
-        // Where it goes on in the middle only the rest is looked at.
+        // Resumed in the middle of a document, only the rest is examined.
         let (leaves, records) = match read {
             Some((leaves, records)) if from.is_none() => (leaves, Some(records)),
             Some((leaves, _)) => (leaves, None),
@@ -153,7 +153,7 @@ impl Compact<'_> {
         };
         let is_long = leaves.0.iter().any(|leaf| leaf.ancestry.len() >= revs_limit);
         let whole = match is_long {
-            // Of a tree that is too large to be read the bodies go, and nothing else.
+            // If the tree is too large to read, only bodies are dropped.
             true => WholeTree::read_if_small(trx, &keys, leaves.clone()).await?,
             false => None,
         };
@@ -198,16 +198,16 @@ impl Compact<'_> {
         }
         dropped.attachment_bytes += attachments::drop_lists(trx, self.instance, &keys, id, &listed, room).await?;
         next = next.or(behind);
-        // All records have been looked at, and the document was not edited since the first of them: what is beyond the
-        // limit has none left.
+        // All records were examined without an edit of the document in between, so revisions beyond the limit have no
+        // record left.
         if let (None, Some(whole)) = (&next, &whole)
             && !whole.clear_unreachable(trx, &keys, revs_limit, room)?
         {
             next = Some(range.end);
         }
         if is_changed {
-            // What went is taken off the counters. Another server's compaction, or an edit that trims the same
-            // revisions, has read them as they were and must begin anew, or they are taken off twice.
+            // The dropped bytes are subtracted from the counters. Another server's compaction, or an edit that trims
+            // the same revisions, must retry, or the bytes would be subtracted twice.
             let info_key = keys.info();
             let end = [&info_key[..], &[0]].concat();
             trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
@@ -256,7 +256,7 @@ mod tests {
         let ids = ["d".to_owned()];
         write_line(&db, "d", 1..=150).await;
         compact_from(&db, &ids, None).await;
-        // What a transaction leaves that has come as far as there, with the limit of that time.
+        // The state that an interrupted compaction leaves, with the limit of that time.
         let keys = crate::write::batch::instance_of(&db.inner, "db").await.unwrap().keys.document("d");
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
         let stamp = info(&trx, &keys, true).await.unwrap().expect("a document").stamp;
