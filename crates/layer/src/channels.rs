@@ -1,9 +1,9 @@
-//! Who sees what in a database that has channels: users and roles, what they have, and what documents give them. What lies where, and
-//! who conflicts with whom: design/channels.md.
+//! Access control of databases with channels: users and roles, the channels that they hold, and the grants of
+//! documents. The keys and conflicts: design/channels.md.
 //!
-//! - [`Asker`], [`HeldAt`]: on whose behalf one reads, and what they have as of the transaction that reads.
-//! - [`Database::put_principal`](crate::Database::put_principal) and others: users and roles, as administrators make them;
-//!   [`Reader::user_at`](crate::Reader::user_at), [`PrincipalSession`]: how users sign in.
+//! - [`Asker`], [`HeldAt`]: the principal of a read, and its rights as of the transaction that reads.
+//! - [`Database::put_principal`](crate::Database::put_principal) and others: users and roles as administrators define
+//! them; [`Reader::user_at`](crate::Reader::user_at), [`PrincipalSession`]: sign-in of users.
 
 mod changed;
 pub(crate) mod grants;

@@ -1,5 +1,5 @@
-//! Which users of databases have changed, or lost a session, since it was looked last: for whoever goes on for long by what they signed in
-//! with.
+//! Finds the users of databases that have changed or lost a session since the last look, for long requests that
+//! continue with the credentials of their start.
 
 use std::sync::Arc;
 
@@ -13,28 +13,28 @@ use crate::store::keys::unpack_principal;
 use crate::store::seq::{STAMP_BYTES, Seq};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Changes of one database that are read; where there are more, perhaps all users have changed.
+/// Changes of one database that are read; if there are more, all users count as changed.
 const CHANGES_MAX: usize = if cfg!(test) { 4 } else { 1_000 };
 
-/// Up to where a database was looked at.
+/// The last sequence scanned in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsersPlace(Seq);
 
-/// What has changed in one database.
+/// The changes of users in one database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsersChanged {
-    /// From here on the next look goes.
+    /// The start of the next look.
     pub place: UsersPlace,
-    /// Users by name; the guest's is empty. `None`: perhaps all.
+    /// Users by name; the guest's is empty. `None`: possibly all.
     pub names: Option<Vec<Arc<str>>>,
 }
 
 impl Layer {
-    /// Which users of each of these databases were changed, or had a session ended, since it was looked at last, of one transaction: a
-    /// range of each. Where it was never looked at before, or was another database then, perhaps all were. `None`: there is no such
-    /// database, or it has no channels.
+    /// Returns the users of these databases that were changed or lost a session since the last look, with one range
+    /// read for each database, all in one transaction. For a first look, or if the database was replaced meanwhile, all
+    /// users count as changed. `None`: the database does not exist or has no channels.
     ///
-    /// What takes a right from somebody is written down there for an hour.
+    /// Each loss of a right stays recorded for an hour.
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage).
@@ -55,7 +55,7 @@ impl Operation for Look<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let version = u64::try_from(trx.get_read_version().await?).unwrap_or_default();
-        // Behind all that is committed at this version, and before all else.
+        // Behind every commit of this read version, and before all later ones.
         let mut stamp = [0xff; STAMP_BYTES];
         stamp.iter_mut().zip(version.to_be_bytes()).for_each(|(byte, of)| *byte = of);
         let inner = self.inner;
@@ -75,12 +75,12 @@ async fn look_at(
         Ok(instance) if instance.channels() > 0 => instance,
         Ok(_) => return Ok(None),
         Err(error @ Error::Storage(_)) => return Err(error),
-        // It is not there, or this program cannot open it.
+        // The database does not exist, or this program cannot open it.
         Err(_) => return Ok(None),
     };
     let place = UsersPlace(Seq::new(instance.incarnation(), stamp));
     let all = Some(UsersChanged { place, names: None });
-    // One that was restored meanwhile stands elsewhere in the order of commits.
+    // A restored database has another order of commits.
     let is_same = |before: &UsersPlace| before.0.incarnation() == instance.incarnation() && before.0 <= place.0;
     let Some(UsersPlace(before)) = before.filter(is_same) else { return Ok(all) };
     let range = instance.keys.changed_principals_after(&before);

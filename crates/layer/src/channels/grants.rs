@@ -1,10 +1,11 @@
-//! What principals are given and what is taken from them, in the transaction that does so.
+//! Grants to principals and their revocation, in the transaction that changes them.
 //!
-//! One thing that somebody has may come in several ways: an administrator gave it, documents do. Each way is a row; since when it is had
-//! is a record of its own, which changes where the first way comes or the last one goes. Who gives reads that record, who takes
-//! reads the first row that is left, both with a conflict: so of a last way that goes and a first one that comes neither is lost, and
-//! who gives what is given already conflicts with nobody. Both are settled when all documents of the transaction are
-//! through, since what is versionstamped cannot be read back, and so that they are waited for once.
+//! A principal may hold a channel or role in several ways: by an administrator, and by documents. Each way is a row.
+//! The periods in which it is held are a record of its own, which changes when the first way comes or the last one
+//! goes. A grant reads that record, and a revocation reads the first remaining row, both with a conflict. So neither a
+//! last way that goes nor a concurrent first one that comes is lost, and a further grant of the same thing conflicts
+//! with nothing. Both are settled once, after all documents of the transaction: versionstamped values cannot be read
+//! back, and all reads are awaited together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,48 +21,47 @@ use crate::instance::Instance;
 use crate::store::keys::{Keys, pack_principal};
 use crate::store::transaction::{Quiet, Transaction, conflict_with};
 
-/// The place of a transaction's versionstamp, with the least user version: what a transaction gives is had before whatever else it
-/// writes.
+/// The stamp of the transaction itself, with the least user version: its grants precede everything else that it writes.
 const OWN_STAMP: Stamp = Stamp([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
 
-/// Who, and what they are given.
+/// A principal, and the channel or role that it may hold.
 pub(crate) type Thing = (Kind, String, Given);
 
-/// By whom something is given; `None`: an administrator.
+/// The id of the granting document; `None`: an administrator.
 type Way = Option<String>;
 
-/// What a transaction gives and takes, all its documents together.
+/// The grants and revocations of a transaction, of all its documents.
 #[derive(Default)]
 pub(crate) struct Shared {
     things: BTreeMap<Thing, Moved>,
-    /// Principals that have changed beside that.
+    /// Further principals that have changed.
     touched: BTreeSet<(Kind, String)>,
-    /// What is taken was never had.
+    /// Whether revocations leave no past period.
     forgets: bool,
 }
 
-/// What happens to one thing.
+/// The change of one thing.
 #[derive(Default)]
 struct Moved {
-    /// Since when it is had, asked for early.
+    /// The periods in which it is held, requested early.
     periods: Option<Reading>,
-    /// The ways that the transaction makes.
+    /// The ways that the transaction adds.
     made: BTreeSet<Way>,
     takes: bool,
 }
 
-/// Whom a document's grant is to, and what it is; `None`: it means nothing.
+/// Returns the thing that a document's grant gives; `None` for a grant without meaning.
 pub(crate) fn thing_of(grant: &Grant) -> Option<Thing> {
     let (kind, name) = match &grant.to {
         Grantee::User(name) => (Kind::User, name),
         Grantee::Role(name) => (Kind::Role, name),
     };
-    // That a role has itself says that it is there.
+    // A role that holds itself exists.
     let means_something = kind == Kind::User || matches!(grant.what, Given::Channel(_));
     means_something.then(|| (kind, name.clone(), grant.what.clone()))
 }
 
-/// A document gives other things than before: the rows that say so. The rest comes with [`Shared::finish`].
+/// Writes the rows of a document whose grants have changed. [`Shared::finish`] writes the rest.
 pub(crate) fn changed(
     trx: &Transaction,
     keys: &Keys,
@@ -75,12 +75,12 @@ pub(crate) fn changed(
 }
 
 impl Shared {
-    /// Of which nothing is remembered once it is taken.
+    /// Creates a change whose revocations leave no past period.
     pub(crate) fn forgetting() -> Shared {
         Shared { forgets: true, ..Shared::default() }
     }
 
-    /// A document may give these: asks for what is read of each, as a snapshot, so that nobody waits for it later.
+    /// Requests the reads for grants that a document may give, as snapshots, so that they are not awaited later.
     pub(crate) fn begin(&mut self, trx: &Transaction, keys: &Keys, grants: &BTreeSet<Grant>) {
         for thing in grants.iter().filter_map(thing_of) {
             let moved = self.things.entry(thing);
@@ -90,13 +90,13 @@ impl Shared {
         }
     }
 
-    /// Somebody is given something, by a document or an administrator.
+    /// Adds a grant of a document or an administrator.
     pub(crate) fn give(&mut self, trx: &Transaction, keys: &Keys, thing: Thing, by: Option<&str>) {
         trx.set(&way(keys, &thing, by), b"");
         self.things.entry(thing).or_default().made.insert(by.map(str::to_owned));
     }
 
-    /// Something is taken from somebody, as far as it was given so.
+    /// Removes a grant of a document or an administrator, if it exists.
     pub(crate) fn take(&mut self, trx: &Transaction, keys: &Keys, thing: Thing, by: Option<&str>) {
         trx.clear(&way(keys, &thing, by));
         let moved = self.things.entry(thing).or_default();
@@ -104,13 +104,13 @@ impl Shared {
         moved.takes = true;
     }
 
-    /// A principal has changed, whatever else it has.
+    /// Marks a principal as changed.
     pub(crate) fn touch(&mut self, kind: Kind, name: &str) {
         self.touched.insert((kind, name.to_owned()));
     }
 
-    /// All is given and taken: says since when, and who has changed. Waits at most once, and not for what was asked for with
-    /// [`Shared::begin`]. Gives whether anybody has changed.
+    /// Writes the periods and versions once all grants are known, and returns whether any principal has changed. Waits
+    /// at most once, and not for reads of [`Shared::begin`].
     pub(crate) async fn finish(self, trx: &Transaction, instance: &Instance) -> Result<bool> {
         let keys = &instance.keys;
         let Shared { things, touched: mut changed, forgets } = self;
@@ -119,7 +119,7 @@ impl Shared {
             let (kind, name, what) = &thing;
             let key = keys.periods(*kind, name, what);
             let periods = periods.unwrap_or_else(|| Box::pin(trx.get(&key, true)));
-            // Behind what the transaction itself has cleared and set; it conflicts as far as it reads.
+            // After the writes of the transaction, which the read sees; it conflicts on what it reads.
             let ways = keys.ways(*kind, name, what);
             let left = made.is_empty().then(|| trx.range(&ways, false).any());
             async move {
@@ -148,7 +148,7 @@ impl Shared {
         let at_ms = trx.clock().unix_ms();
         for (number, (kind, name)) in changed.iter().enumerate() {
             let version = [&OWN_STAMP.0[..], &0_u32.to_le_bytes()].concat();
-            // Who writes by what they have has it as a read conflict.
+            // A read conflict of each writer whose rights include the principal's.
             trx.atomic_op(&keys.principal_version(*kind, name), &version, MutationType::SetVersionstampedValue);
             let number = u16::try_from(number).unwrap_or(u16::MAX);
             note_changed(trx, instance, number, (*kind, name), at_ms)?;
@@ -157,7 +157,7 @@ impl Shared {
     }
 }
 
-/// Says that a principal has changed to whoever follows; `number`: another one for each of a transaction.
+/// Records for followers that a principal has changed; `number` is unique in the transaction.
 pub(super) fn note_changed(
     trx: &Transaction,
     instance: &Instance,

@@ -1,7 +1,8 @@
-//! What somebody has, as of the transaction that reads on their behalf.
+//! Reads the rights of a principal as of a transaction.
 //!
-//! It is remembered with the versions of the user and of each of their roles, and those are read with whatever else the transaction
-//! reads: where they are the same, nothing else is. So what somebody gains or loses holds at once, at every process.
+//! Rights are cached with the versions of the user and of each of their roles. Each transaction reads these versions
+//! beside its other reads, and only if one differs the rights are read again. So a grant or revocation takes effect at
+//! once in every process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,19 +21,19 @@ use crate::store::keys::{KeyRange, Keys, PrincipalPart};
 use crate::store::proto;
 use crate::store::transaction::{BoxedPageRead, Transaction};
 
-/// What a user and the user's roles have and had, in rows, that is looked at at most: what is behind it, by name, does not count.
+/// Rows of a user and the user's roles that are read; further ones, in the order of names, do not count.
 const ROWS_MAX: usize = 100_000;
 
-/// Of a user, or of one of many roles, at least.
+/// The smallest part of that limit for a user, or for one of many roles.
 const ROWS_MIN: usize = 100;
 
-/// Rows that are asked for at once.
+/// Rows that are requested at once.
 const PAGE_ROWS: usize = 5_000;
 
-/// Roles that are looked at at once.
+/// Roles that are read at once.
 const ROLES_AT_ONCE: usize = 64;
 
-/// What somebody has, being read.
+/// A read of a principal's rights.
 pub(crate) struct Holding<'a> {
     inner: &'a Inner,
     trx: &'a Transaction,
@@ -43,30 +44,30 @@ pub(crate) struct Holding<'a> {
 enum State {
     /// The database is closed to its users.
     Closed,
-    /// There is nothing to be read.
+    /// No read is needed.
     Found(Arc<HeldAt>),
-    /// It was read before, by these versions.
+    /// The rights are cached with these versions.
     Remembered(HeldBy, Arc<HeldAt>, Fencing),
     Unknown(HeldBy, UserReading),
 }
 
-/// A user's own rows, under way.
+/// A pending read of a user's own rows.
 struct UserReading {
     record: Reading,
     version: Reading,
     periods: RowsReading,
 }
 
-/// Rows of what somebody has, under way.
+/// A pending read of rows of a principal.
 struct RowsReading(BoxedPageRead);
 
 impl<'a> Holding<'a> {
-    /// Asks for what is needed to know what somebody has: as snapshots, and nothing where it is plain.
+    /// Requests the principal's rights, as snapshots; nothing if they are known.
     pub(crate) fn begin(inner: &'a Inner, trx: &'a Transaction, instance: &'a Instance, asker: &Asker) -> Holding<'a> {
         let found = |held| State::Found(Arc::new(held));
         let state = match (asker, asker.principal()) {
             _ if *asker != Asker::All && instance.closed().is_any() => State::Closed,
-            // Of a database without channels everybody sees all who sees any.
+            // In a database without channels each member sees all documents.
             _ if instance.channels() == 0 => found(HeldAt::all()),
             (Asker::All, _) => found(HeldAt::all()),
             (Asker::Account { is_member: true, .. }, None) => found(HeldAt::everybody()),
@@ -88,13 +89,13 @@ impl<'a> Holding<'a> {
         Holding { inner, trx, instance, state }
     }
 
-    /// What is remembered of somebody, as it was found last: whoever relies on it looks at its versions again.
+    /// Returns the cached rights of a principal: the caller must check their versions again.
     pub(crate) fn cached(inner: &Inner, instance: &Instance, asker: &Asker) -> Option<Arc<HeldAt>> {
         let (name, found_as) = asker.principal()?;
         inner.held.get(&(instance.id(), name, found_as))
     }
 
-    /// Waits for it: once where it is remembered and still so, else once more for what roles have.
+    /// Waits for the rights: once if the cached ones are current, else once more for those of roles.
     pub(crate) async fn held(self) -> Result<Arc<HeldAt>> {
         let Holding { inner, trx, instance, state } = self;
         let (by, user) = match state {
@@ -113,7 +114,7 @@ impl<'a> Holding<'a> {
             State::Unknown(by, user) => (by, user),
         };
         let held = Arc::new(read(trx, &instance.keys, &by, user).await?);
-        // What reads the past would be asked for in vain.
+        // A read of a pinned past version must not enter the cache.
         if !trx.is_pinned() {
             inner.held.insert(by, &held, trx.began());
         }
@@ -121,7 +122,7 @@ impl<'a> Holding<'a> {
     }
 }
 
-/// A version as it is stored.
+/// Decodes a stored version.
 pub(crate) fn stamp_of(found: Option<&[u8]>) -> Result<Option<Stamp>> {
     let stamp = |bytes: &[u8]| bytes.try_into().map(Stamp);
     found.map(stamp).transpose().map_err(|_| Error::Corrupt("the version of a principal is not 12 bytes".into()))
@@ -142,7 +143,7 @@ impl RowsReading {
         RowsReading(trx.range(&range, true).begin(Some(PAGE_ROWS)).boxed())
     }
 
-    /// The rows, so many at most.
+    /// Returns at most `max` rows.
     async fn rows(self, trx: &Transaction, keys: &Keys, max: usize) -> Result<Vec<OwnRow>> {
         let mut page = self.0.finish(trx).await?;
         let mut rows = Vec::new();
@@ -158,7 +159,7 @@ impl RowsReading {
     }
 }
 
-/// What somebody has, whatever is remembered.
+/// Reads the rights of a principal without the cache.
 #[cfg(test)]
 pub(super) async fn read_anew(trx: &Transaction, instance: &Instance, asker: &Asker) -> HeldAt {
     let (name, found_as) = asker.principal().unwrap();
@@ -166,7 +167,7 @@ pub(super) async fn read_anew(trx: &Transaction, instance: &Instance, asker: &As
     read(trx, &instance.keys, &(instance.id(), name, found_as), user).await.unwrap()
 }
 
-/// What a row of periods says.
+/// Decodes a row of periods.
 pub(crate) fn row_of(keys: &Keys, key: &[u8], value: &[u8]) -> Result<OwnRow> {
     let PrincipalPart::Periods { what, .. } = keys.split_principals(key)? else {
         return Err(Error::Corrupt("a row of what a principal has is another one".into()));
@@ -174,12 +175,12 @@ pub(crate) fn row_of(keys: &Keys, key: &[u8], value: &[u8]) -> Result<OwnRow> {
     Ok(OwnRow { what, periods: periods_of(value)? })
 }
 
-/// Periods as they are stored.
+/// Decodes stored periods.
 pub(crate) fn periods_of(value: &[u8]) -> Result<Periods> {
     Periods::decode(value).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
-/// Reads all that a user has.
+/// Reads all rights of a user.
 async fn read(trx: &Transaction, keys: &Keys, by: &HeldBy, user: UserReading) -> Result<HeldAt> {
     let (_, name, found_as) = by;
     let (record, version) = try_join(user.record, user.version).await?;
@@ -211,7 +212,7 @@ async fn read(trx: &Transaction, keys: &Keys, by: &HeldBy, user: UserReading) ->
     Ok(found)
 }
 
-/// What a user has, and the versions of the user's roles.
+/// Returns the rights of a user, and the versions of the user's roles.
 async fn held_of_user(
     trx: &Transaction,
     keys: &Keys,
@@ -238,7 +239,7 @@ fn role_of(what: &Given) -> Option<&str> {
     }
 }
 
-/// A role's version, and what it gives.
+/// Reads a role's version, and the channels that it gives.
 async fn read_role(
     trx: &Transaction,
     keys: &Keys,
@@ -251,7 +252,7 @@ async fn read_role(
     Ok((role, stamp_of(version.as_deref())?, role_rows(rows)))
 }
 
-/// What a role gives, by its rows: that it is there is one of them, that it has itself.
+/// Returns what a role gives by its rows; an existing role has a row in which it holds itself.
 pub(crate) fn role_rows(rows: Vec<OwnRow>) -> RoleRows {
     let mut of_role = RoleRows::default();
     for OwnRow { what, periods } in rows {
@@ -263,13 +264,13 @@ pub(crate) fn role_rows(rows: Vec<OwnRow>) -> RoleRows {
     of_role
 }
 
-/// What a user has, for an administrator: whether they are disabled or not.
+/// Returns the rights of a user for an administrator, disabled or not.
 pub(crate) async fn held_by_user(trx: &Transaction, keys: &Keys, name: &str) -> Result<Held> {
     let periods = RowsReading::begin(trx, keys.periods_of(Kind::User, name));
     Ok(held_of_user(trx, keys, periods).await?.0)
 }
 
-/// What a role has, for who looks at the role itself.
+/// Returns the rights of a role for an administrator who looks at the role.
 pub(crate) async fn held_by_role(trx: &Transaction, keys: &Keys, role: &str) -> Result<Held> {
     let rows = RowsReading::begin(trx, keys.periods_of(Kind::Role, role)).rows(trx, keys, ROWS_MAX).await?;
     Ok(Held::of(rows.into_iter().filter(|row| role_of(&row.what).is_none()), |_| None))

@@ -1,4 +1,4 @@
-//! Whether somebody sees still what they were shown: for answers that go on after what is in them was judged.
+//! Checks whether a reader has lost rights, for answers that continue after their content was judged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,21 +14,21 @@ use crate::held::{HeldAt, HeldBy};
 use crate::layer::Inner;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// What was found less than this ago is not looked for again: answers to one user share a look.
+/// Lifetime of a result: answers to one user share it.
 const FOUND_WITHIN: Duration = Duration::from_millis(200);
 
 impl Reader {
-    /// Whether who reads sees all, as far as that is known without a read.
+    /// Returns whether the reader is known to be unrestricted, without a read.
     pub fn sees_all(&self) -> bool {
         *self.asker() == Asker::All
             || self.inner.databases.get(self.name()).is_some_and(|it| it.instance.channels() == 0)
     }
 
-    /// Whether who reads has lost, as of now or of a moment ago, something of what they had when they were `judged_by` this; where that is
-    /// not said, of what they had at a moment and since. What they have been given counts for nothing.
+    /// Returns whether the reader has lost, as of now or shortly before, any right that they had when the content was
+    /// `judged_by` it, or, without that, had at `since` or later. Gained rights do not matter.
     ///
     /// # Errors
-    /// [`crate::Error::DatabaseNotFound`]; [`crate::Refusal`] where they may read nothing any more.
+    /// [`crate::Error::DatabaseNotFound`]; a [`crate::Refusal`] if they may read nothing any more.
     #[boxed]
     pub async fn has_lost(&self, since: Instant, judged_by: Option<&HeldAt>) -> Result<bool> {
         let judged = (since, judged_by);
@@ -41,7 +41,7 @@ impl Reader {
         Ok(match (judged_by, found) {
             (Some(judged_by), Found { held, is_versions: true, .. }) => !judged_by.has_versions_of(&held),
             (Some(judged_by), Found { held, .. }) => judged_by.has_lost(&held),
-            // Nothing is known of who has been forgotten since.
+            // A user who was removed from the cache has an unknown history.
             (None, Found { by, .. }) => {
                 self.inner.held.lost(&by, judged, Duration::MAX).is_none_or(|(_, has_lost)| has_lost)
             }
@@ -60,17 +60,17 @@ struct FindHeld<'a> {
     asker: &'a Asker,
 }
 
-/// What somebody has.
+/// The rights of a principal.
 struct Found {
-    /// As whom they are remembered.
+    /// The principal's key in the cache.
     by: HeldBy,
     held: Arc<HeldAt>,
-    /// It is too much to be remembered, and unchanged: `held` has only the versions.
+    /// The rights are too large for the cache and unchanged, so `held` has only the versions.
     is_versions: bool,
 }
 
 impl Operation for FindHeld<'_> {
-    /// `None`: they have nothing that they could lose.
+    /// `None`: they have no right that they could lose.
     type Output = Option<Found>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

@@ -1,4 +1,4 @@
-//! Users and roles of a database as administrators make them.
+//! Users and roles of a database as administrators define them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,100 +20,100 @@ use crate::store::proto;
 use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Names of channels and roles that an administrator gives one user or role, in bytes together: they stand in one record, and all may
-/// change in one transaction.
+/// Total bytes of the names of channels and roles that an administrator gives one principal: they are in one record,
+/// and all may change in one transaction.
 pub const ADMIN_NAMES_BYTES_MAX: usize = 50_000;
 
-/// An address and a password's hash, in bytes.
+/// Byte limit of an address, and of a password's hash.
 const TEXT_BYTES_MAX: usize = 4_000;
 
-/// The place of a transaction's versionstamp.
+/// The stamp of the transaction itself.
 const OWN_STAMP: [u8; STAMP_BYTES] = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0];
 
-/// Periods that are over of a user who is deleted, which go with them, at most.
+/// Past periods of a deleted user that are removed with it.
 const FORGOTTEN_MAX: usize = 2_000;
 
-/// Names of a page of a list, at most.
+/// Name limit of a page of a list.
 const PAGE_NAMES_MAX: usize = 1_000;
 
-/// A user or role as an administrator made it.
+/// A user or role as an administrator defined it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Principal {
-    /// Without a prefix; of the guest it is empty.
+    /// The name without a prefix; the guest's is empty.
     pub name: String,
     /// An address; empty: none.
     pub email: String,
-    /// Whether they are kept out.
+    /// Whether the principal is locked out.
     pub is_disabled: bool,
-    /// What an administrator gave.
+    /// Channels that an administrator gave.
     pub admin_channels: BTreeSet<String>,
-    /// Roles that an administrator put them in.
+    /// Roles that an administrator gave.
     pub admin_roles: BTreeSet<String>,
-    /// How they sign in.
+    /// The way to sign in.
     pub signs_in: SignsIn,
-    /// Of sessions: those of another generation mean nothing.
+    /// The generation of its sessions: those of another generation are invalid.
     pub generation: u64,
-    /// With which commit an administrator has changed it last.
+    /// The stamp of an administrator's last change.
     pub changed: Stamp,
 }
 
-/// How a user signs in to a database.
+/// The way in which a user signs in to a database.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SignsIn {
-    /// Not at all, as a role or the guest does.
+    /// None: for a role or the guest.
     #[default]
     Not,
-    /// With a password of this database: the text that says its hash, which the layer does not read.
+    /// By a password of this database. The text holds its hash, and the layer does not read it.
     Password(Vec<u8>),
-    /// As an account of the server of the same name, or with a token of this subject.
+    /// As the server's account of the same name, or with a token of this subject.
     Account,
 }
 
-/// A user or role as an administrator wants it: it replaces all that was said before, but how they sign in.
+/// An administrator's definition of a user or role. It replaces the earlier one, except for the way to sign in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrincipalWrite {
-    /// Which.
+    /// User or role.
     pub kind: Kind,
-    /// Without a prefix; the guest's is empty.
+    /// The name without a prefix; the guest's is empty.
     pub name: String,
     /// An address; empty: none.
     pub email: String,
-    /// Whether they are kept out.
+    /// Whether the principal is locked out.
     pub is_disabled: bool,
     /// Channels.
     pub admin_channels: BTreeSet<String>,
     /// Roles, of a user.
     pub admin_roles: BTreeSet<String>,
-    /// How they sign in from now on; `None`: as before.
+    /// The new way to sign in; `None`: unchanged.
     pub signs_in: Option<SignsIn>,
-    /// There must be none of the name.
+    /// Whether the principal must be new.
     pub is_new: bool,
 }
 
-/// What became of a [`PrincipalWrite`].
+/// The outcome of a [`PrincipalWrite`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrincipalWritten {
-    /// There was none of the name.
+    /// The principal is new.
     Created,
-    /// There was, whether it is another one now or not.
+    /// The principal existed, and was written if it differed.
     Changed,
-    /// Nothing was written: there is one.
+    /// Nothing was written: the principal exists.
     Exists,
-    /// Nothing was written: a new user, and nothing says how they sign in.
+    /// Nothing was written: a new user without a way to sign in.
     NoPassword,
 }
 
-/// A user or role, and what it has.
+/// A user or role, and its rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrincipalFound {
-    /// As an administrator made it.
+    /// Its definition by an administrator.
     pub principal: Principal,
-    /// What it has, in whatever ways; of a user with what roles give, whether they are disabled or not.
+    /// Its rights in all ways: those of a user include roles, and ignore whether the user is disabled.
     pub held: Held,
 }
 
 impl Principal {
-    /// `None`: it has been deleted.
+    /// Decodes a record; `None` for a deleted principal.
     pub(crate) fn decode(name: &str, bytes: &[u8]) -> Result<Option<Principal>> {
         let record = proto::Principal::decode(bytes)?;
         if !record.exists {
@@ -139,7 +139,7 @@ impl Principal {
 }
 
 impl PrincipalWrite {
-    /// Whether it can be stored, and nothing in it is what a hostile client would have it be.
+    /// Checks the sizes and names against the limits, since a client may be hostile.
     fn check(&self) -> std::result::Result<(), Refusal> {
         let refused = |reason: &str| Err(Refusal::InvalidSetting(reason.to_owned()));
         let is_role = self.kind == Kind::Role;
@@ -168,7 +168,7 @@ impl PrincipalWrite {
     }
 }
 
-/// What an administrator gives somebody. A role is given itself: that it is there.
+/// Returns what an administrator gives a principal. A role is given itself, which makes it exist.
 fn things<'a>(
     kind: Kind,
     name: &str,
@@ -180,7 +180,7 @@ fn things<'a>(
     channels.chain(roles.into_iter().cloned().map(Given::Role)).chain(itself).collect()
 }
 
-/// What an administrator gave by a record.
+/// Returns what an administrator gave by a record.
 fn things_of(kind: Kind, name: &str, record: &proto::Principal) -> BTreeSet<Given> {
     match record.exists {
         true => things(kind, name, &record.admin_channels, &record.admin_roles),
@@ -189,11 +189,12 @@ fn things_of(kind: Kind, name: &str, record: &proto::Principal) -> BTreeSet<Give
 }
 
 impl Database {
-    /// Makes a user or role, or changes it. What they gain and lose by it holds at once, at every process. All sessions end where
-    /// another password is given, and where the user is disabled.
+    /// Creates or changes a user or role, with effect at once in every process. All sessions end if the password
+    /// changes or the user is disabled.
     ///
     /// # Errors
-    /// [`Refusal::InvalidSetting`]: names that are none, more than may be kept, or the database has no channels; the gate's.
+    /// [`Refusal::InvalidSetting`] for invalid or too many names, or a database without channels; those of the write's
+    /// admission.
     #[boxed]
     pub async fn put_principal(&self, write: &PrincipalWrite) -> Result<PrincipalWritten> {
         write.check()?;
@@ -202,11 +203,11 @@ impl Database {
         transaction::write(&self.inner.db, &self.inner.metrics, &mut put).await
     }
 
-    /// Deletes a user or role: what an administrator gave it goes, and all sessions end. What documents give by the name stays, and
-    /// holds for whoever is called so next. Whether there was one.
+    /// Deletes a user or role, with an administrator's grants and all sessions. Grants of documents by this name stay,
+    /// for the next principal of the name. Returns whether it existed.
     ///
     /// # Errors
-    /// [`Refusal::InvalidSetting`]: the database has no channels; the gate's.
+    /// [`Refusal::InvalidSetting`] for a database without channels; those of the write's admission.
     #[boxed]
     pub async fn delete_principal(&self, kind: Kind, name: &str) -> Result<bool> {
         let mut delete = Delete { database: self, kind, name, once: self.inner.once()? };
@@ -215,20 +216,20 @@ impl Database {
 }
 
 impl Reader {
-    /// A user or role, and what it has; `None`: there is none of the name.
+    /// Returns a user or role with its rights; `None` if there is none of the name.
     #[boxed]
     pub async fn principal(&self, kind: Kind, name: &str) -> Result<Option<PrincipalFound>> {
         self.read(&mut Find { inner: &self.inner, database: &self.name, kind, name }).await
     }
 
-    /// Names of users or roles in bytewise order, behind one of them: a page of them, the whole where it is empty.
+    /// Returns a page of names of users or roles in bytewise order, behind `behind`; an empty page is the end.
     #[boxed]
     pub async fn principals(&self, kind: Kind, behind: Option<&str>) -> Result<Vec<String>> {
         self.read(&mut List { inner: &self.inner, database: &self.name, kind, behind }).await
     }
 }
 
-/// The database has to have channels: programs that know of none would not see to what is written here.
+/// Requires channels: programs that do not know channels would not maintain these keys.
 pub(super) fn with_channels(instance: Arc<Instance>) -> Result<Arc<Instance>> {
     if instance.channels() == 0 {
         return Err(Refusal::InvalidSetting("the database has no channels".to_owned()).into());
@@ -236,7 +237,7 @@ pub(super) fn with_channels(instance: Arc<Instance>) -> Result<Arc<Instance>> {
     Ok(instance)
 }
 
-/// Writes a record with the transaction's stamp, which stands last in it.
+/// Writes a record with the transaction's stamp, which is its last field.
 pub(super) fn set_record(trx: &Transaction, key: &[u8], record: proto::Principal) {
     let mut operand = proto::Principal { changed: OWN_STAMP.to_vec(), ..record }.encode_to_vec();
     let offset = operand.len().saturating_sub(STAMP_BYTES) as u32;
@@ -248,7 +249,7 @@ pub(super) struct Put<'a> {
     pub database: &'a Database,
     pub write: &'a PrincipalWrite,
     pub once: Once,
-    /// Of each attempt that would have written, by the number of its mark.
+    /// The outcome of each attempt that reached its commit, by the number of its mark.
     pub created: Vec<PrincipalWritten>,
 }
 
@@ -256,7 +257,7 @@ impl Operation for Put<'_> {
     type Output = PrincipalWritten;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<PrincipalWritten> {
-        // Others may have changed it since.
+        // Other writers may have changed it since the earlier attempt.
         if let Some(number) = self.once.happened(trx, attempt).await? {
             let written = self.created.get(number as usize).copied();
             return written.ok_or_else(|| Error::Corrupt("a mark of no attempt".into()));
@@ -279,7 +280,7 @@ impl Operation for Put<'_> {
         }
         let (password, account) = match &write.signs_in {
             None => (before.password.clone(), before.account),
-            // The guest signs in with nothing.
+            // The guest does not sign in.
             Some(_) if name.is_empty() => (Vec::new(), false),
             Some(SignsIn::Not) => (Vec::new(), false),
             Some(SignsIn::Password(hash)) => (hash.clone(), false),
@@ -289,7 +290,7 @@ impl Operation for Put<'_> {
             || write.is_disabled && !before.disabled
             || !before.exists;
         let generation = before.generation + u64::from(are_over);
-        // Who signs in as an account of the server is somebody else than who has a password here.
+        // The server's account is another person than the user with a password here.
         let is_another = !before.exists || account != before.account;
         let after = proto::Principal {
             changed: before.changed.clone(),
@@ -336,7 +337,7 @@ impl Operation for Delete<'_> {
     type Output = bool;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
-        // Others may have made another one since.
+        // Another principal of the name may exist since the earlier attempt.
         if self.once.happened(trx, attempt).await?.is_some() {
             return Ok(true);
         }
@@ -347,14 +348,14 @@ impl Operation for Delete<'_> {
         let key = instance.keys.principal(kind, name);
         let before = trx.get(&key, false).await?.map(|bytes| proto::Principal::decode(&*bytes)).transpose()?;
         let Some(before) = before.filter(|before| before.exists) else { return Ok(false) };
-        // What a user had is nothing to whoever is called so next; of a role it was its users'.
+        // A later user of the name must not inherit past periods; those of a role belong to its users.
         let mut shared = match kind {
             Kind::User => Shared::forgetting(),
             Kind::Role => Shared::default(),
         };
         if kind == Kind::User {
             forget(trx, &instance.keys, name).await?;
-            // Of whoever was the user as an account, too.
+            // Of the user as an account, too.
             for whose in [name, &format!(":{name}")] {
                 let locals = instance.keys.principal_locals(whose);
                 trx.clear_range(&locals.begin, &locals.end);
@@ -374,7 +375,7 @@ impl Operation for Delete<'_> {
     }
 }
 
-/// Clears what a user had and has no more, as far as it is little.
+/// Removes a user's past periods up to a limit.
 async fn forget(trx: &Transaction, keys: &Keys, name: &str) -> Result<()> {
     let range = keys.periods_of(Kind::User, name);
     let rows = trx.range(&range, false).first(FORGOTTEN_MAX).await?;
@@ -427,7 +428,7 @@ impl Operation for List<'_> {
             range.begin = [&instance.keys.principal(kind, behind)[..], &[0]].concat();
         }
         let mut names = Vec::new();
-        // Those that are gone are passed over, so that what is empty is the end.
+        // Deleted principals are skipped, so that an empty page means the end.
         loop {
             let page = trx.range(&range, true).page(PAGE_NAMES_MAX).await?;
             for row in &page {

@@ -1,7 +1,7 @@
-//! Who signs in to a database by itself: a user's record, and the sessions that were made for users.
+//! Sign-in to a database: a user's record, and the sessions of users.
 //!
-//! A session lies under the hash of its id, in the database that it was made in: in another one it is nobody's. It holds as long as the
-//! user's generation is the one that it was made with.
+//! A session is stored under the hash of its id in the database that it was created in, and is valid only there. It
+//! ends when the user's generation changes.
 
 use std::sync::Arc;
 
@@ -21,15 +21,15 @@ use crate::store::once::Once;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// What a session is kept under: 20 bytes of the SHA-256 of its id.
+/// The key of a session: 20 bytes of the SHA-256 of its id.
 pub type SessionHash = [u8; SESSION_HASH_BYTES];
 
-/// A user as they sign in.
+/// A user at sign-in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrincipalAt {
-    /// As an administrator made it.
+    /// Its definition by an administrator.
     pub principal: Principal,
-    /// Tells the database from others that had its name.
+    /// The number that tells the database from others that had its name.
     pub incarnation: u64,
 }
 
@@ -38,16 +38,16 @@ pub struct PrincipalAt {
 pub struct PrincipalSession {
     /// The user's name.
     pub name: String,
-    /// The user's generation, when it was made.
+    /// The user's generation when the session began.
     pub generation: u64,
-    /// When it ends, in milliseconds of Unix time.
+    /// The end of the session in milliseconds of Unix time.
     pub ends_at_ms: u64,
-    /// For how long it goes on from when it is used.
+    /// How long each use prolongs it, in milliseconds.
     pub lasts_ms: u64,
 }
 
 impl Reader {
-    /// A user as they sign in; `None`: there is none of the name, or the database has no channels.
+    /// Returns a user at sign-in; `None` if there is none of the name or the database has no channels.
     ///
     /// # Errors
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), [`Storage`](crate::Error::Storage).
@@ -56,7 +56,7 @@ impl Reader {
         self.read_about(&mut User { inner: &self.inner, database: &self.name, name }).await
     }
 
-    /// The session of a hash, whether it still counts or not.
+    /// Returns the session of a hash, valid or not.
     ///
     /// # Errors
     /// As of [`Reader::user_at`].
@@ -67,7 +67,7 @@ impl Reader {
 }
 
 impl Database {
-    /// Keeps a session, if there is a user of this name and generation who is not disabled.
+    /// Stores a session, if there is an enabled user of this name and generation; returns whether there is.
     ///
     /// # Errors
     /// As of [`Database::put_principal`].
@@ -77,7 +77,7 @@ impl Database {
         transaction::write(&self.inner.db, &self.inner.metrics, &mut begin).await
     }
 
-    /// A session goes on until then, if it is there. Whether it is.
+    /// Prolongs a session; returns whether it exists.
     ///
     /// # Errors
     /// As of [`Database::put_principal`].
@@ -97,7 +97,7 @@ impl Database {
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await.map(drop)
     }
 
-    /// Ends all sessions of a user. Whether there is one.
+    /// Ends all sessions of a user; returns whether the user exists.
     ///
     /// # Errors
     /// As of [`Database::put_principal`].
@@ -149,7 +149,7 @@ impl Operation for Find<'_> {
     }
 }
 
-/// The database to write to, for who may.
+/// Returns the database for an admitted writer.
 async fn admitted(database: &Database, trx: &Transaction) -> Result<Arc<Instance>> {
     let (instance, writer) = database.inner.resolve_for(trx, &database.name, &database.actor).await?;
     writer.admitted(trx, &instance).await?;
@@ -184,7 +184,7 @@ impl Operation for Begin<'_> {
 struct Change<'a> {
     database: &'a Database,
     hash: &'a SessionHash,
-    /// `None`: it goes.
+    /// The new end; `None` ends the session now.
     ends_at_ms: Option<u64>,
 }
 
@@ -198,7 +198,7 @@ impl Operation for Change<'_> {
         match self.ends_at_ms {
             None => {
                 trx.clear(&key);
-                // Whoever goes on by it hears so, as of other changes of the user.
+                // Requests that continue with the session learn of its end as of other changes of the user.
                 let session = proto::GatewaySession::decode(&*bytes)?;
                 grants::note_changed(trx, &instance, 0, (Kind::User, &session.name), trx.clock().unix_ms())?;
                 sweep::note(trx, &instance)?;

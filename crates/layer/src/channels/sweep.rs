@@ -1,4 +1,4 @@
-//! Removes what nobody asks for any longer: sessions that have ended, and that principals changed, of which followers have heard.
+//! Removes expired sessions, and old records of changed principals that all followers have read.
 
 use prost::Message;
 use tokio::time::Instant;
@@ -11,29 +11,29 @@ use crate::store::keys::changed_principal_at;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// For how long it is kept which principals have changed, in milliseconds: nobody who follows is behind by nearly as much.
+/// How long records of changed principals are kept, in milliseconds: far longer than any follower is behind.
 pub(crate) const KEPT_FOR_MS: u64 = 60 * 60 * 1_000;
 
-/// Rows that one transaction looks at.
+/// Rows that one transaction reads.
 const PAGE_ROWS: usize = 2_000;
 
-/// What came of it.
+/// The outcome of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Swept {
-    /// There is nothing left.
+    /// Nothing is left.
     All,
-    /// What is left is not old enough.
+    /// The rest is not old enough.
     Some,
-    /// The time is over.
+    /// The time limit was reached.
     Unfinished,
 }
 
-/// Notes in a transaction that a database is to be swept, an hour later.
+/// Schedules a sweep of a database in an hour, in the transaction that makes it due.
 pub(super) fn note(trx: &Transaction, instance: &Instance) -> Result<()> {
     due::mark(trx, &instance.root, Kind::Principals, &instance.name, due::after_ms(trx.clock(), KEPT_FOR_MS))
 }
 
-/// Sweeps a database, until then.
+/// Sweeps a database until `until`.
 pub(crate) async fn sweep(inner: &Inner, name: &str, until: Instant) -> Result<Swept> {
     sweep_as_of(inner, name, inner.clock.unix_ms(), until).await
 }
@@ -93,7 +93,7 @@ impl Operation for Page<'_> {
         {
             range.begin = [&behind[..], &[0]].concat();
         }
-        // A session that is prolonged meanwhile conflicts; who changes conflicts with nobody.
+        // A session that is prolonged meanwhile conflicts; changes of principals conflict with nothing.
         let rows = trx.range(&range, self.of == Of::Changes).page(PAGE_ROWS).await?;
         let before_ms = self.now_ms.saturating_sub(KEPT_FOR_MS);
         let (mut is_left, mut is_over) = (false, false);
@@ -106,7 +106,7 @@ impl Operation for Page<'_> {
                 trx.clear(row.key());
             } else {
                 is_left = true;
-                // They lie in the order of time, but for renewals, which begin anew.
+                // The rows are in the order of time, except for prolonged sessions.
                 is_over = self.of == Of::Changes;
             }
         }

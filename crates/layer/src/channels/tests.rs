@@ -1,4 +1,4 @@
-//! Principals at two servers: what they are given and lose, as what is remembered of them has it, and how they sign in.
+//! Principals at two servers: grants and revocations as cached rights show them, and sign-in.
 #![cfg(test)]
 
 mod fence;
@@ -39,7 +39,7 @@ async fn give_channels(db: &Database) {
     transaction::write(&inner.db, &inner.metrics, &mut operation).await.unwrap();
 }
 
-/// The same store at two servers; the database `db` has channels.
+/// Opens one store at two servers; the database `db` has channels.
 async fn two_servers() -> ([(Layer, Database); 2], Storage) {
     let (one, authority, storage) = layer().await;
     let options = LayerOptions { root: one.inner.options.root.clone(), ..LayerOptions::default() };
@@ -70,7 +70,7 @@ fn names(of: &[&str]) -> BTreeSet<String> {
     of.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// `to`: a user's name, or that of a role with its prefix.
+/// Creates a grant; `to`: a user's name, or a role's with its prefix.
 fn grant(to: &str, name: &str, is_role: bool) -> Grant {
     let to = match to.strip_prefix("role:") {
         Some(role) => Grantee::Role(role.to_owned()),
@@ -83,7 +83,7 @@ fn asker(name: &str) -> Asker {
     if name.is_empty() { Asker::Guest } else { Asker::Principal(name.into()) }
 }
 
-/// What somebody has at a server.
+/// Returns the rights of a principal at a server.
 async fn held_at(db: &Database, asker: &Asker) -> Arc<HeldAt> {
     let inner = &*db.inner;
     let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
@@ -110,7 +110,7 @@ async fn what_is_lost_is_lost_at_once_at_the_other_server() {
     assert_eq!(channels_of(&*held_at(there, &anna).await), ["!", "A"]);
     let known = held_at(there, &anna).await;
     assert!(Arc::ptr_eq(&known, &held_at(there, &anna).await), "it is remembered");
-    // By a document, by a role that is not there yet, by its being there.
+    // By a document, by a role that does not exist yet, by the role's creation.
     document(here, "d", &[&grant("anna", "B", false), &grant("role:staff", "S", false)]).await;
     assert_eq!(channels_of(&*held_at(there, &anna).await), ["!", "A", "B"]);
     here.put_principal(&role("staff")).await.unwrap();
@@ -130,7 +130,7 @@ async fn what_is_lost_is_lost_at_once_at_the_other_server() {
     assert!(!here.delete_principal(Kind::User, "anna").await.unwrap());
     assert!(channels_of(&*held_at(there, &anna).await).is_empty());
     assert_eq!(here.principal(Kind::User, "anna").await.unwrap(), None);
-    // A new one of the name begins with nothing, and its sessions are others.
+    // A new user of the name begins without rights, and the old sessions are not theirs.
     document(here, "d", &[&grant("anna", "B", false)]).await;
     here.put_principal(&user("anna")).await.unwrap();
     let anew = here.principal(Kind::User, "anna").await.unwrap().unwrap();
@@ -150,7 +150,7 @@ async fn an_account_is_the_user_that_is_tied_to_it() {
         assert_eq!(held(account(name, false)).await, nothing, "{name}");
         assert_eq!(held(Asker::Principal(name.into())).await, nothing, "{name}");
     }
-    // Another person of the same name, who has a password here.
+    // Another person of the same name, with a password here.
     let write = PrincipalWrite { admin_channels: names(&["A"]), ..user("anna") };
     db.put_principal(&write).await.unwrap();
     assert_eq!(held(Asker::Principal("anna".into())).await, ["!", "A"]);
@@ -159,7 +159,7 @@ async fn an_account_is_the_user_that_is_tied_to_it() {
     for is_member in [true, false] {
         assert_eq!(held(account("anna", is_member)).await, ["!", "A"]);
     }
-    // Nobody has let the guest in, though a document gives it something.
+    // No administrator has admitted the guest, though a document gives it a channel.
     document(db, "d", &[&grant("", "G", false)]).await;
     assert_eq!(held(Asker::Guest).await, nothing);
     db.put_principal(&user("")).await.unwrap();
@@ -180,7 +180,7 @@ async fn principals_are_made_shown_and_listed() {
     assert_eq!(db.put_principal(&new).await.unwrap(), PrincipalWritten::Exists);
     let first = db.principal(Kind::User, "anna").await.unwrap().unwrap().principal;
     assert_eq!((first.signs_in.clone(), first.generation), (SignsIn::Password(b"{}".to_vec()), 1));
-    // What is not said stays: how they sign in. Nothing is written where nothing is another.
+    // The way to sign in stays if it is not given. An unchanged principal is not written.
     assert_eq!(
         db.put_principal(&PrincipalWrite { email: "a@b".into(), ..nameless.clone() }).await.unwrap(),
         PrincipalWritten::Changed
@@ -200,7 +200,7 @@ async fn principals_are_made_shown_and_listed() {
     db.put_principal(&user("bert")).await.unwrap();
     db.put_principal(&user("carl")).await.unwrap();
     db.delete_principal(Kind::User, "bert").await.unwrap();
-    // A page may be short, but has a name as long as there are more.
+    // A page may be short, but has a name unless it is the end.
     let mut users = db.principals(Kind::User, None).await.unwrap();
     if users.len() == 1 {
         users.extend(db.principals(Kind::User, Some("anna")).await.unwrap());
@@ -223,7 +223,7 @@ async fn principals_are_made_shown_and_listed() {
         let refused = db.put_principal(&wrong).await;
         assert!(matches!(refused, Err(Error::Refused(Refusal::InvalidSetting(_)))), "{wrong:?}: {refused:?}");
     }
-    // As much as there may be, in one transaction.
+    // The largest principal fits one transaction.
     let many = (0..1_000).map(|at| format!("{at:050}")).collect();
     let much = PrincipalWrite { admin_channels: many, ..user(&"u".repeat(239)) };
     db.put_principal(&much).await.unwrap();
@@ -232,7 +232,7 @@ async fn principals_are_made_shown_and_listed() {
     assert_eq!(held_at(db, &asker(&much.name)).await.channels().count(), 1);
 }
 
-/// Who gives what is given already conflicts with nobody; a last one that goes and a first one that comes do.
+/// A further grant of the same thing conflicts with nothing; a last one that goes and a first one that comes conflict.
 #[tokio::test]
 async fn grants_conflict_where_one_changes_what_the_other_rests_on() {
     let (servers, _storage) = two_servers().await;
@@ -248,16 +248,16 @@ async fn grants_conflict_where_one_changes_what_the_other_rests_on() {
         trx
     };
     let both = async |one: Transaction, two: Transaction| (one.commit().await.is_ok(), two.commit().await.is_ok());
-    // Both give what is given.
+    // Two further grants.
     let two = (begin("a", &[&news]).await, begin("b", &[&news]).await);
     assert_eq!(both(two.0, two.1).await, (true, true));
-    // One that goes while others are left, and one that comes.
+    // One of several grants goes, and another comes.
     let two = (begin("first", &[]).await, begin("c", &[&news]).await);
     assert_eq!(both(two.0, two.1).await, (true, true));
-    // Both are the first.
+    // Two first grants.
     let two = (begin("a", &[&news, &other]).await, begin("b", &[&news, &other]).await);
     assert_eq!(both(two.0, two.1).await, (true, false));
-    // The last one goes, and another comes: in either order.
+    // The last grant goes and a first one comes, in either order.
     document(db, "b", &[]).await;
     document(db, "c", &[]).await;
     let two = (begin("a", &[&other]).await, begin("b", &[&news]).await);
@@ -265,17 +265,17 @@ async fn grants_conflict_where_one_changes_what_the_other_rests_on() {
     document(db, "b", &[&news]).await;
     let two = (begin("c", &[&news]).await, begin("b", &[]).await);
     assert_eq!(both(two.0, two.1).await, (true, false));
-    // Both are the last.
+    // Two last grants go.
     document(db, "c", &[&news]).await;
     document(db, "b", &[&news]).await;
     let two = (begin("b", &[]).await, begin("c", &[]).await);
     assert_eq!(both(two.0, two.1).await, (true, false));
-    // Other things of the same role have nothing to do with it.
+    // Other things of the same role do not conflict.
     let two = (begin("b", &[&other]).await, begin("c", &[&grant("role:all", "more", false)]).await);
     assert_eq!(both(two.0, two.1).await, (true, true));
 }
 
-/// Who has been judged by what they had then does not write behind a change of it.
+/// A writer does not commit after a change of the rights that judged the write.
 #[tokio::test]
 async fn a_writer_is_fenced_by_versions() {
     let (servers, _storage) = two_servers().await;
@@ -296,7 +296,7 @@ async fn a_writer_is_fenced_by_versions() {
     assert!(Holding::cached(inner, &instance, &anna).is_some_and(|cached| Arc::ptr_eq(&cached, &held)));
     let (is_same, trx) = write(&held).await;
     assert!(is_same && trx.commit().await.is_ok());
-    // What somebody else gains is nothing to them; what the role does is.
+    // Gains of others do not matter to the writer; those of their role do.
     let (is_same, trx) = write(&held).await;
     there.put_principal(&user("bert")).await.unwrap();
     assert!(is_same && trx.commit().await.is_ok());
@@ -333,7 +333,7 @@ async fn sessions_are_of_a_database_and_of_a_generation() {
     assert_eq!(elsewhere.principal_session(&hash).await.unwrap(), None);
     let [one, two] = [here, &elsewhere].map(|db| db.user_at("anna"));
     assert_ne!(one.await.unwrap().unwrap().incarnation, two.await.unwrap().unwrap().incarnation);
-    // All of a user end, and those of the generation before are not begun any longer.
+    // All sessions of a user end, and new ones of the old generation are refused.
     assert!(here.end_principal_sessions("anna").await.unwrap() && !here.end_principal_sessions("bert").await.unwrap());
     let now = there.user_at("anna").await.unwrap().unwrap().principal;
     assert_eq!((now.generation, now.signs_in), (2, SignsIn::Password(b"{}".to_vec())));
@@ -378,7 +378,7 @@ async fn sessions_that_have_ended_and_changes_of_long_ago_are_swept() {
     assert_eq!((sessions().await, changes().await), (vec![false; 3], 0));
 }
 
-/// Who goes on for long hears of users who changed and sessions that ended, at any server, by a range of each database.
+/// A look finds changed users and ended sessions at any server, by one range read for each database.
 #[tokio::test]
 async fn a_look_finds_which_users_have_changed() {
     let (servers, _storage) = two_servers().await;
@@ -419,8 +419,8 @@ async fn a_look_finds_which_users_have_changed() {
     assert_eq!(look().await, None);
 }
 
-/// Of the same name may be, one behind the other: a member who is no user, a user with a password, one with another, one made anew, and an
-/// account.
+/// The same name may belong, one after the other, to a member who is not a user, users with different passwords, a new
+/// user, and an account.
 #[tokio::test]
 async fn who_has_written_is_one_person() {
     let (servers, _storage) = two_servers().await;
@@ -446,7 +446,7 @@ async fn who_has_written_is_one_person() {
     assert_eq!((writer(&Asker::Guest).await, writer(&Asker::All).await), (String::new(), String::new()));
 }
 
-/// What an administrator changes is a change of the database, of one in which nothing has been written, too.
+/// A principal's change counts as a change of the database, also in an empty one.
 #[tokio::test]
 async fn principals_leave_nothing_to_complain_of() {
     let (servers, _storage) = two_servers().await;

@@ -1,9 +1,9 @@
-//! Attachments: lists of them in revisions, and their data, which lies once however many documents have it.
+//! Attachments: lists of them in revisions, and their data, stored once for all documents.
 //!
-//! A revision's list names each attachment's data by its digest. A record tells where the data of a digest lies, and a
-//! row for each document says that the document has it in one of its revisions. Whoever adds such a row reads the record
-//! with conflict; whoever takes the last row away clears the record: so both cannot happen at once, and no count can go
-//! wrong in a retry.
+//! A revision's list names each attachment's data by its digest. A record holds the place of a digest's data, and a row
+//! for each document says that one of its revisions has the data. A transaction that adds such a row reads the record
+//! with conflict, and a transaction that removes the last row clears the record. So the two exclude each other, and no
+//! counter can go wrong in a retry.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use crate::store::keys::{DocumentKeys, KeyRange, take_rev};
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// The list of a revision's attachments takes at most this many bytes: it is the value of one key.
+/// Byte limit of the list of a revision's attachments, which is the value of one key.
 const LIST_BYTES_MAX: usize = 90_000;
 
-/// What an attachment takes in the list beside its name and media type, at least: two digests.
+/// The least bytes of an attachment in the list beside its name and media type: two digests.
 const ENTRY_BYTES_MIN: usize = 48;
 
-/// Whether attachments, given as the lengths of name and media type, may find room in one revision: to be asked before
+/// Checks whether a list of attachments, given as the lengths of names and media types, can fit one revision, before
 /// their data is stored.
 ///
 /// # Errors
@@ -43,7 +43,7 @@ pub fn check_list(attachments: impl Iterator<Item = (usize, usize)>) -> std::res
     if bytes <= LIST_BYTES_MAX { Ok(()) } else { Err(Refusal::AttachmentTooLarge { bytes_max: LIST_BYTES_MAX as u64 }) }
 }
 
-/// Chunks of an attachment that are read in one transaction.
+/// Chunks of an attachment that one transaction reads.
 pub(crate) const CHUNKS_READ_AT_ONCE: usize = 8;
 
 /// An attachment of a revision.
@@ -55,28 +55,28 @@ pub struct Attachment {
     pub content_type: String,
     /// The generation of the revision that brought it.
     pub revpos: u64,
-    /// MD5 of the bytes stored: CouchDB's digest.
+    /// MD5 of the stored bytes: CouchDB's digest.
     pub md5: [u8; 16],
-    /// Bytes without an encoding.
+    /// Length in bytes, decoded.
     pub length: u64,
-    /// Bytes stored.
+    /// Length in bytes as stored.
     pub stored_length: u64,
-    /// What is stored is its gzip.
+    /// Whether the stored bytes are gzip.
     pub gzip: bool,
     digest: [u8; 32],
 }
 
-/// A `revpos` as a client writes it.
+/// A `revpos` as a client wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Revpos {
     /// A generation.
     Generation(u64),
-    /// What no attachment has: a negative number, a fraction, or no number.
+    /// A value that no attachment has: negative, a fraction, or not a number.
     Impossible,
 }
 
 impl Revpos {
-    /// The generation, if it is one.
+    /// Returns the generation, if it is one.
     pub fn generation(self) -> Option<u64> {
         match self {
             Revpos::Generation(generation) => Some(generation),
@@ -85,23 +85,23 @@ impl Revpos {
     }
 }
 
-/// An attachment as an edit has it.
+/// An attachment in an edit.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AttachmentEdit {
-    /// The one of the same name that is there already.
+    /// The existing one of the same name.
     Stub {
-        /// What the client says of the generation that brought it; `None`: nothing, and any is meant.
+        /// The generation of the stub by the client; `None` matches any.
         revpos: Option<Revpos>,
     },
-    /// One that another document has, as it stands there.
+    /// An attachment of another document.
     Copy(Attachment),
     /// New data.
     Data {
         /// Its media type.
         content_type: String,
-        /// The generation that brought it, from another replica; an edit of a client brings it itself.
+        /// The generation that brought it, for an edit of another replica; otherwise the edit itself brings it.
         revpos: Option<u64>,
-        /// Its data, staged.
+        /// Its staged data.
         data: Uploaded,
     },
 }
@@ -134,23 +134,23 @@ impl Attachment {
         })
     }
 
-    /// The digest that names the stored data.
+    /// Returns the digest that names the stored data.
     pub(crate) fn digest(&self) -> &[u8; 32] {
         &self.digest
     }
 }
 
-/// Reads a list from its record.
+/// Decodes a list.
 pub(crate) fn decode_list(bytes: &[u8]) -> Result<Vec<Attachment>> {
     proto::AttachmentList::decode(bytes)?.attachments.into_iter().map(Attachment::decode).collect()
 }
 
-/// The attachments of a revision that has any.
+/// Reads the attachments of a revision that has any.
 pub(crate) async fn list(trx: &Transaction, keys: &DocumentKeys, rev: &RevId) -> Result<Vec<Attachment>> {
     begin_list(trx, keys, rev).await
 }
 
-/// The same, asked for when this is called.
+/// Requests the attachments of a revision that has any.
 fn begin_list(
     trx: &Transaction,
     keys: &DocumentKeys,
@@ -160,21 +160,21 @@ fn begin_list(
     async move { bytes.await?.map_or_else(|| Ok(Vec::new()), |bytes| decode_list(&bytes)) }
 }
 
-/// A list that is being read.
+/// A pending read of a list.
 pub(crate) type ListRead = BoxFuture<'static, Result<Vec<Attachment>>>;
 
-/// Asks for the list in which the stubs of a client's edit are looked for, if it has any and names its parent.
+/// Requests the list in which the stubs of a client's edit are looked up, if it has stubs and a parent.
 pub(crate) fn begin_parents_list(trx: &Transaction, keys: &DocumentKeys, edit: &Edit<'_>) -> Option<ListRead> {
     let parent = edit.parent.as_ref().filter(|_| edit.history.is_none() && has_stubs(&edit.attachments))?;
     Some(Box::pin(begin_list(trx, keys, parent)))
 }
 
-/// Whether any attachment is one that the document has already.
+/// Returns whether an edit refers to existing attachments.
 pub(crate) fn has_stubs(edits: &[(String, AttachmentEdit)]) -> bool {
     edits.iter().any(|(_, edit)| matches!(edit, AttachmentEdit::Stub { .. }))
 }
 
-/// A document's lists by revision, up to about so many bytes of them, and whether they are all.
+/// Reads a document's lists by revision up to about `bytes_max` bytes, and returns whether they are all.
 pub(crate) async fn lists(
     trx: &Transaction,
     keys: &DocumentKeys,
@@ -191,11 +191,11 @@ pub(crate) async fn lists(
     Ok((lists, are_all))
 }
 
-/// What an edit's attachments are made of.
+/// Makes an edit's list of attachments.
 pub(crate) struct Resolve<'a> {
     pub id: &'a str,
     pub edits: &'a [(String, AttachmentEdit)],
-    /// Where stubs are looked for, the best first.
+    /// The lists in which stubs are looked up, the best first.
     pub known: &'a [Vec<Attachment>],
     pub generation: u64,
     /// Whether another replica made the revision.
@@ -203,7 +203,7 @@ pub(crate) struct Resolve<'a> {
 }
 
 impl Resolve<'_> {
-    /// The list of the new revision.
+    /// Returns the list of the new revision.
     pub(crate) fn run(&self) -> std::result::Result<Vec<Attachment>, Refusal> {
         let mut list = Vec::with_capacity(self.edits.len());
         for (name, edit) in self.edits {
@@ -225,7 +225,8 @@ impl Resolve<'_> {
         Ok(list)
     }
 
-    /// The attachment that a stub refers to. An attachment of another generation than the stub names does not match.
+    /// Returns the attachment that a stub refers to. An attachment of another generation than the stub names does not
+    /// match.
     fn stub(&self, name: &str, revpos: Option<Revpos>) -> std::result::Result<Attachment, Refusal> {
         let mut named = self.known.iter().flatten().filter(|attachment| attachment.name == name);
         let found = named.find(|attachment| revpos.is_none_or(|revpos| revpos.generation() == Some(attachment.revpos)));
@@ -234,11 +235,11 @@ impl Resolve<'_> {
     }
 }
 
-/// The attachments of a new revision, with what its transaction has read of their data.
+/// The attachments of a new revision, with the reads of their data.
 #[derive(Debug, Default)]
 pub(crate) struct Attached {
     pub list: Vec<Attachment>,
-    /// Of each that is no stub: where data of its digest lies, if there is any.
+    /// The place of the data of each digest, for attachments that are not stubs; `None` if it is not stored yet.
     stored: Vec<Option<Vec<u8>>>,
 }
 
@@ -248,18 +249,18 @@ impl From<Vec<Attachment>> for Attached {
     }
 }
 
-/// The total length of attachments in bytes, decoded.
+/// Returns the total length of attachments in bytes, decoded.
 pub(crate) fn length_of(list: &[Attachment]) -> u64 {
     list.iter().map(|attachment| attachment.length).fold(0, u64::saturating_add)
 }
 
 impl Attached {
-    /// The total length in bytes, decoded.
+    /// Returns the total length in bytes, decoded.
     pub(crate) fn bytes(&self) -> u64 {
         length_of(&self.list)
     }
 
-    /// Whether the list can be written: nothing is, yet. All that is to be known is read at once.
+    /// Checks whether the list can be written, with all reads at once. Writes nothing.
     ///
     /// # Errors
     /// [`Refusal::AttachmentTooLarge`], [`Refusal::UploadSwept`].
@@ -304,7 +305,7 @@ impl Attached {
     }
 }
 
-/// What an edit's attachments take in the transaction that writes them, about.
+/// Returns the approximate bytes that an edit's attachments take in its transaction.
 pub(crate) fn edits_bytes(id: &str, edits: &[(String, AttachmentEdit)]) -> u64 {
     let bytes = |(name, edit): &(String, AttachmentEdit)| match edit {
         AttachmentEdit::Stub { .. } => name.len() + 150,
@@ -317,7 +318,7 @@ fn encode_list(attachments: &[Attachment]) -> Vec<u8> {
     proto::AttachmentList { attachments: attachments.iter().map(Attachment::encode).collect() }.encode_to_vec()
 }
 
-/// Writes a new revision's list after [`Attached::check`]; new data that is there already is not kept twice. Returns by how
+/// Writes a new revision's list after [`Attached::check`], and stores only data that is not stored yet. Returns by how
 /// much the stored bytes grew.
 pub(crate) fn put(
     trx: &Transaction,
@@ -333,18 +334,18 @@ pub(crate) fn put(
     }
     trx.set(&keys.attachments(rev), &encode_list(&attached.list));
     let mut grown = 0;
-    // What this edit itself has brought, under another name.
+    // Data of this edit under another name.
     let mut brought: HashMap<&[u8; 32], &[u8]> = HashMap::new();
     for (at, (attachment, (_, edit))) in attached.list.iter().zip(edits).enumerate() {
         match edit {
-            // A list of the document has it, and the document's row with it: whoever takes these away conflicts on the info.
+            // A list of the document has it, and so its row exists: a concurrent removal conflicts on the info.
             AttachmentEdit::Stub { .. } => continue,
             AttachmentEdit::Copy(_) => {}
             AttachmentEdit::Data { data, .. } => {
                 staging::take(trx, &instance.keys, &data.blob_id);
                 let there = attached.stored.get(at).and_then(Option::as_deref);
                 match there.or(brought.get(attachment.digest()).copied()) {
-                    // One upload under two names: the record points at these very rows.
+                    // One upload under two names: the record names these rows.
                     Some(blob_id) if blob_id == data.blob_id => {}
                     Some(_) => {
                         let rows = instance.keys.blob_rows(&data.blob_id);
@@ -365,25 +366,26 @@ pub(crate) fn put(
     grown
 }
 
-/// A document's lists are looked at by the transaction that takes one away if they take no more than this, in bytes.
+/// Bytes of a document's lists up to which the transaction that removes one reads them itself.
 const LISTS_AT_ONCE_BYTES_MAX: u64 = 200_000;
 
-/// What such a transaction frees at once, in bytes of what it writes.
+/// Bytes of writes with which such a transaction frees data itself.
 const FREED_AT_ONCE_BYTES_MAX: u64 = 150_000;
 
-/// What freeing one digest takes in a transaction, about: its row and the data, with their conflict ranges.
+/// Returns the approximate bytes that freeing a digest takes in a transaction: its row and the data, with their
+/// conflict ranges.
 pub(crate) fn free_bytes(id: &str) -> u64 {
     (6 * id.len() + 700) as u64
 }
 
-/// What taking a list away takes in a transaction at most, beside what is freed.
+/// Returns the bytes that removing a list takes in a transaction, beside the freed data.
 pub(crate) fn list_bytes(key_bytes: usize, list: &[u8]) -> u64 {
     (3 * key_bytes + list.len() + 200) as u64
 }
 
-/// Drops the lists of revisions that a transaction takes away, given as they are stored, and the data that no document has
-/// now: at once where the document has few lists, else in steps (see [`release`]). Returns how many stored bytes
-/// went. It sees what the transaction has written so far.
+/// Drops the lists of revisions that the transaction removes, given as stored, and the data that no document has any
+/// more: at once if the document has few lists, else in steps (see [`release`]). Returns the freed bytes. It sees the
+/// transaction's earlier writes.
 pub(crate) async fn drop_lists(
     trx: &Transaction,
     instance: &Instance,
@@ -400,7 +402,7 @@ pub(crate) async fn drop_lists(
         trx.clear(&keys.attachments(rev));
         digests.extend(decode_list(list)?.iter().map(|attachment| *attachment.digest()));
     }
-    // Without those that are gone: the transaction sees what it has cleared.
+    // Without the removed lists: the transaction sees its own clears.
     let (kept, are_all) = lists(trx, keys, LISTS_AT_ONCE_BYTES_MAX).await?;
     for attachment in kept.iter().flat_map(|(_, list)| list) {
         digests.remove(attachment.digest());
@@ -417,12 +419,12 @@ pub(crate) async fn drop_lists(
     Ok(futures_util::future::try_join_all(freed).await?.into_iter().sum())
 }
 
-/// Takes a digest's data away from a document of whose lists none has it, and the data if no other document has it.
-/// Returns how many stored bytes went.
+/// Removes a document's row of a digest that none of its lists has, and the data if no other document has it. Returns
+/// the freed bytes.
 pub(crate) async fn free(trx: &Transaction, instance: &Instance, id: &str, digest: &[u8; 32]) -> Result<i64> {
     trx.clear(&instance.keys.attachment_use(digest, id));
     let uses = instance.keys.attachment_uses(digest);
-    // Beside the one that this transaction has cleared.
+    // Other rows than the one that this transaction has cleared.
     if trx.range(&uses, false).any().await? {
         return Ok(0);
     }
@@ -435,7 +437,7 @@ pub(crate) async fn free(trx: &Transaction, instance: &Instance, id: &str, diges
     Ok(record.stored_length as i64)
 }
 
-/// Where an attachment's data lies.
+/// The place of an attachment's data.
 #[derive(Debug, Clone)]
 pub(crate) struct AttachmentPlace {
     /// Its description.
@@ -445,7 +447,7 @@ pub(crate) struct AttachmentPlace {
 }
 
 impl AttachmentPlace {
-    /// Finds an attachment of a revision that is there.
+    /// Finds an attachment of an existing revision.
     ///
     /// # Errors
     /// [`Refusal::AttachmentNotFound`]
@@ -466,7 +468,7 @@ impl AttachmentPlace {
     }
 }
 
-/// Reads some of an attachment's stored bytes, from a chunk on.
+/// Reads stored bytes of an attachment, starting with a chunk.
 pub(crate) struct ReadChunks<'a> {
     pub inner: &'a Inner,
     pub place: &'a AttachmentPlace,
@@ -475,7 +477,7 @@ pub(crate) struct ReadChunks<'a> {
 }
 
 impl Operation for ReadChunks<'_> {
-    /// The first chunks; none at the end.
+    /// The first chunks; empty at the end.
     type Output = Vec<Vec<u8>>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -491,7 +493,7 @@ impl Operation for ReadChunks<'_> {
     }
 }
 
-/// An attachment's stored bytes, read chunk by chunk.
+/// Reads an attachment's stored bytes chunk by chunk.
 pub struct AttachmentReader {
     database: crate::handle::Reader,
     place: AttachmentPlace,
@@ -505,15 +507,15 @@ impl AttachmentReader {
         AttachmentReader { database, place, next: 0, left }
     }
 
-    /// The attachment's description.
+    /// Returns the attachment's description.
     pub fn attachment(&self) -> &Attachment {
         &self.place.attachment
     }
 
-    /// More of its stored bytes; `None` at the end.
+    /// Returns the next stored bytes; `None` at the end.
     ///
     /// # Errors
-    /// [`Refusal::DocumentNotFound`] when the data was removed meanwhile.
+    /// [`Refusal::DocumentNotFound`] if the data was removed meanwhile.
     #[boxed]
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         if self.left == 0 {
@@ -528,7 +530,7 @@ impl AttachmentReader {
                 self.left = left;
                 Ok(Some(bytes))
             }
-            // It went with its last document while it was read.
+            // Its last document was removed during the read.
             _ => Err(Refusal::DocumentNotFound(NotFound::Missing).into()),
         }
     }

@@ -1,4 +1,4 @@
-//! Bodies of documents as rows of keys: how they are made, and how they are read back.
+//! Bodies of documents as rows of keys: encoding and decoding.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,36 +17,36 @@ use crate::store::keys::KeyRange;
 use crate::store::records::BodyPlace;
 use crate::store::transaction::{PageRead, Transaction};
 
-/// A body whose rows take more than this is written ahead: with the superseded one it moves, and the records, a
-/// transaction stays below 1 MB.
+/// Bytes of rows above which a body is staged before its transaction: with the superseded body that it moves, and the
+/// records, a transaction stays below 1 MB.
 pub(crate) const STAGED_ABOVE_BYTES: u64 = 400_000;
 
-/// A packed path may take this much: with root, namespace, document id and revision, though every byte of these were a
-/// NUL, the key stays below 9.5 kB.
+/// Byte limit of a packed path: with root, namespace, document id and revision, even if all their bytes are NULs, the
+/// key stays below 9.5 kB.
 const PATH_BYTES_MAX: usize = 4_000;
 
-/// What a row costs in a transaction beside its key and value: the mutation's frame, and what a superseded revision's key
-/// has more than the latest one's.
+/// Bytes of a row in a transaction beside its key and value: the mutation's overhead, and the extra length of a
+/// superseded revision's key.
 const ROW_OVERHEAD_BYTES: usize = 40;
 
-/// What a document's records (info, leaf, revision, by-seq, `_all_docs`, counters) take in a transaction, about.
+/// Approximate bytes of a document's records (info, leaf, revision, by-seq, `_all_docs`, counters) in a transaction.
 pub(crate) const ROW_OVERHEAD_OF_RECORDS: u64 = 1_500;
 
 /// A body ready to be written.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    /// Path and value, in order of keys. Empty once it is staged.
+    /// Paths and values in the order of keys; empty once the body is staged.
     pub rows: Vec<(Vec<u8>, Vec<u8>)>,
     pub place: BodyPlace,
-    /// Too large for the transaction that writes the document.
+    /// Whether the body is too large for the transaction that writes the document.
     pub must_be_staged: bool,
     pub external_bytes: u64,
     pub stored_bytes: u64,
 }
 
 impl Prepared {
-    /// Flattens and packs a body with what the instance's cache knows. A body of more than [`STAGED_ABOVE_BYTES`] comes
-    /// back in the largest runs, to be staged.
+    /// Flattens and packs a body with the names in the instance's cache. A body of more than [`STAGED_ABOVE_BYTES`] is
+    /// packed into the largest runs, to be staged.
     pub(crate) fn new(instance: &Instance, id: &str, body: &Value<'_>) -> Prepared {
         let external_bytes = flatbed_flatten::json_len(body) as u64;
         let options = FlattenOptions { path_bytes_max: PATH_BYTES_MAX };
@@ -63,25 +63,25 @@ impl Prepared {
     }
 }
 
-/// What rows take: keys, values and a fixed share for each. Every key has its document's id, so many small rows under a
-/// long id take much.
+/// Returns the bytes of rows: keys, values and a fixed overhead. Each key contains its document's id, so many small
+/// rows under a long id take much.
 fn stored(prefix_bytes: usize, rows: &[(Vec<u8>, Vec<u8>)]) -> u64 {
     rows.iter().map(|(path, value)| row_bytes(prefix_bytes, path, value)).sum()
 }
 
-/// What one row takes; `prefix_bytes`: of its key, before the path, as in the latest body.
+/// Returns the bytes of one row; `prefix_bytes`: the length of its key before the path, as in the latest body.
 pub(crate) fn row_bytes(prefix_bytes: usize, path: &[u8], value: &[u8]) -> u64 {
     (prefix_bytes + path.len() + value.len() + ROW_OVERHEAD_BYTES) as u64
 }
 
-/// Rows as they came from FoundationDB, with how much of each key is not path. Cheap to clone.
+/// Rows as read from FoundationDB, with the length of each key before its path. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Rows {
     parts: Vec<Part>,
     prefix_bytes: usize,
 }
 
-/// Rows of a page, which others may have rows of, too.
+/// A run of rows in a page that several bodies may share.
 #[derive(Clone)]
 struct Part {
     page: Arc<FdbValues>,
@@ -98,24 +98,24 @@ impl Rows {
         rows
     }
 
-    /// Adds those that follow.
+    /// Appends rows.
     pub(crate) fn push(&mut self, page: &Arc<FdbValues>, rows: Range<usize>) {
         self.parts.push(Part { page: page.clone(), rows });
     }
 
-    /// Path and value, in order.
+    /// Returns paths and values, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone {
         let rows = self.parts.iter().flat_map(|part| part.page.get(part.rows.clone()).unwrap_or_default());
         rows.map(|row| (row.key().get(self.prefix_bytes..).unwrap_or_default(), row.value()))
     }
 }
 
-/// A range that is being read: the first page is asked for when this is made, so that many can be under way at once.
+/// A pending range read. The first page is requested at creation, so that many reads can run at once.
 pub(crate) struct RangeRead<F> {
     first: PageRead<F>,
 }
 
-/// Begins to read a whole range, as a snapshot: the conflict of a document is on its info key.
+/// Begins to read a whole range, as a snapshot: documents conflict on their info keys.
 pub(crate) fn begin_read(
     trx: &Transaction,
     range: KeyRange,
@@ -123,7 +123,7 @@ pub(crate) fn begin_read(
     begin_read_of(trx, range, 0)
 }
 
-/// [`begin_read`], whose first page is of about so many bytes; 0: as many as a reply holds.
+/// [`begin_read`] with a first page of about `target_bytes`; 0: as many as a reply holds.
 pub(crate) fn begin_read_of(
     trx: &Transaction,
     range: KeyRange,
@@ -141,7 +141,7 @@ pub(crate) fn begin_reading(trx: &Transaction, range: KeyRange) -> Reading {
 }
 
 impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
-    /// The same, with a name for its future.
+    /// Names the future's type by boxing it.
     pub(crate) fn boxed(self) -> Reading
     where
         F: 'static,
@@ -149,21 +149,21 @@ impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
         RangeRead { first: self.first.boxed() }
     }
 
-    /// All rows of the range, if they come in the first page and have at most `bytes_max` bytes of values. `None` also of fewer bytes
-    /// that come in several pages: the caller reads those in another way.
+    /// Returns the rows of the range if they fit the first page and have at most `bytes_max` bytes of values. `None`
+    /// also for fewer bytes in several pages: the caller reads those in another way.
     pub(crate) async fn only_page(self, trx: &Transaction, bytes_max: usize) -> Result<Option<FdbValues>> {
         let (page, rest) = self.first.finish(trx).await?.into_parts();
         let bytes: usize = page.iter().map(|row| row.value().len()).sum();
         Ok((rest.is_none() && bytes <= bytes_max).then_some(page))
     }
 
-    /// The first pages of the range, until they hold so many bytes of keys and values or more, and whether they are all.
+    /// Returns the first pages with at least `bytes_max` bytes of keys and values, and whether they are all.
     pub(crate) async fn up_to(self, trx: &Transaction, bytes_max: u64) -> Result<(Vec<FdbValues>, bool)> {
         let (pages, rest) = self.until(trx, |read| read.keys + read.values >= bytes_max).await?;
         Ok((pages, rest.is_none()))
     }
 
-    /// All pages of the range; at most `bytes_max` bytes, beyond it the data is not what this layer writes.
+    /// Returns all pages of the range. More than `bytes_max` bytes mean that the data is corrupt.
     pub(crate) async fn finish(self, trx: &Transaction, bytes_max: u64) -> Result<Vec<FdbValues>> {
         let (pages, rest) = self.until(trx, |read| read.values > bytes_max).await?;
         match rest {
@@ -172,7 +172,7 @@ impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
         }
     }
 
-    /// The first pages until they are enough, and the rest of the range.
+    /// Reads pages until they are enough, and returns the rest of the range.
     async fn until(
         self,
         trx: &Transaction,
@@ -195,17 +195,17 @@ impl<F: Future<Output = FdbResult<FdbValues>> + Send> RangeRead<F> {
     }
 }
 
-/// Bytes of keys and of values that were read.
+/// Bytes of keys and values that were read.
 #[derive(Default)]
 struct ReadBytes {
     keys: u64,
     values: u64,
 }
 
-/// Most bytes of rows that one body can have: a document of the largest size with a key for each leaf.
+/// The largest body in bytes of rows: a document of the largest size with a key for each leaf.
 pub(crate) const BODY_BYTES_MAX: u64 = 64_000_000;
 
-/// Splits what [`crate::store::keys::DocumentKeys::latest`] holds into the info record and the body's rows.
+/// Splits the rows of [`crate::store::keys::DocumentKeys::latest`] into the info record and the body's rows.
 pub(crate) fn split_latest(pages: Vec<FdbValues>, info_key: &[u8], prefix_bytes: usize) -> Option<(Vec<u8>, Rows)> {
     let info = {
         let first = pages.first()?.first()?;
@@ -221,17 +221,17 @@ pub(crate) fn split_latest(pages: Vec<FdbValues>, info_key: &[u8], prefix_bytes:
     Some((info, rows))
 }
 
-/// The rows under a prefix.
+/// Reads the rows of a range.
 pub(crate) async fn read_rows(trx: &Transaction, range: KeyRange) -> Result<Rows> {
     let prefix_bytes = range.begin.len();
     let pages = begin_read(trx, range).finish(trx, BODY_BYTES_MAX).await?;
     Ok(Rows::new(pages, prefix_bytes))
 }
 
-/// Texts above this give back the room that they do not need.
+/// Texts above this size release their unused capacity.
 const SHRUNK_ABOVE_BYTES: usize = 64 * 1024;
 
-/// A body's members as JSON text, without braces.
+/// Returns a body's members as JSON text, without braces.
 pub(crate) async fn to_json(inner: &Inner, instance: &Instance, rows: &Rows) -> Result<Vec<u8>> {
     match members_with_cache(instance, rows.iter()) {
         Err(DecodeError::UnknownFieldId(_)) => instance.reload_names(inner).boxed().await?,
@@ -240,7 +240,7 @@ pub(crate) async fn to_json(inner: &Inner, instance: &Instance, rows: &Rows) -> 
     members_with_cache(instance, rows.iter()).map_err(|error| corrupt(instance, &error))
 }
 
-/// The same of a body that is not written yet.
+/// As [`to_json`], for a body that is not written yet.
 pub(crate) async fn prepared_to_json(inner: &Inner, instance: &Instance, body: &Prepared) -> Result<Vec<u8>> {
     let rows = || body.rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
     match members_with_cache(instance, rows()) {

@@ -1,4 +1,4 @@
-//! Documents as they come in and go out.
+//! Documents as clients write and read them.
 
 use std::borrow::Cow;
 
@@ -11,28 +11,28 @@ use crate::document::attachments::{Attachment, AttachmentEdit};
 use crate::error::{Invalid, Refusal};
 use crate::store::seq::Seq;
 
-/// The longest document id, in bytes of UTF-8. FoundationDB's keys hold 10,000 bytes; CouchDB has no limit of its own
-/// by default.
+/// The longest document id, in bytes of UTF-8. A key of FoundationDB holds 10,000 bytes; CouchDB has no limit by
+/// default.
 pub const DOCUMENT_ID_BYTES_MAX: usize = 2048;
 
-/// A document as it is to be written.
+/// An edit of a document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Edit<'a> {
-    /// Checked by [`check_document_id`].
+    /// The id, checked by [`check_document_id`].
     pub id: Cow<'a, str>,
-    /// The revision that the edit is made on; `None` for a new document.
+    /// The parent revision; `None` for a new document.
     pub parent: Option<RevId>,
-    /// What another replica made (`new_edits=false`): the revision itself and its ancestors, newest first, each one
-    /// generation below the one before. `parent` means nothing then.
+    /// A revision of another replica (`new_edits=false`) and its ancestors, newest first, each one generation below the
+    /// one before. `parent` is ignored then.
     pub history: Option<Vec<RevId>>,
     /// Whether the edit is a deletion.
     pub deleted: bool,
-    /// When the document goes, as the client says: `_exp`. Only where the database has channels.
+    /// The expiry time that the client sets: `_exp`. Only in a database with channels.
     pub expiry: Option<Expiry>,
-    /// All attachments that the revision has, by distinct names, in the order written.
+    /// All attachments of the revision, with distinct names, in the client's order.
     pub attachments: Vec<(String, AttachmentEdit)>,
-    /// The body: an object without the special members (names beginning with `_`, but for `_replication_...`), in the
-    /// order written.
+    /// The body: an object without special members (names that begin with `_`, except `_replication_...`), in the
+    /// client's order.
     pub body: Value<'a>,
 }
 
@@ -40,7 +40,8 @@ pub struct Edit<'a> {
 const DELETION_BYTES_MAX: usize = 4_096;
 
 impl Edit<'_> {
-    /// Whether the edit is a deletion of an earlier revision, without attachments and with a body of at most [`DELETION_BYTES_MAX`].
+    /// Returns whether the edit is a deletion of an earlier revision, without attachments and with a body of at most
+    /// [`DELETION_BYTES_MAX`].
     pub(crate) fn is_small_deletion(&self) -> bool {
         let is_of_revision = self.parent.is_some() || self.history.as_ref().is_some_and(|history| history.len() > 1);
         if !self.deleted || !is_of_revision || !self.attachments.is_empty() {
@@ -52,16 +53,16 @@ impl Edit<'_> {
     }
 }
 
-/// A JSON document taken apart: special members here, all others in `body`.
+/// The parts of a JSON document: special members as fields, all others in `body`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EditParts<'a> {
-    /// `_id`, not checked yet.
+    /// `_id`, unchecked.
     pub id: Option<Cow<'a, str>>,
     /// `_rev`.
     pub rev: Option<RevId>,
     /// `_deleted`.
     pub deleted: bool,
-    /// `_exp`: seconds from now on, or of Unix time, or a date.
+    /// `_exp`: seconds from now, seconds of Unix time, or a date.
     pub expiry: Option<Expiry>,
     /// `_revisions`, as written.
     pub revisions: Option<Value<'a>>,
@@ -72,10 +73,10 @@ pub struct EditParts<'a> {
 }
 
 impl<'a> EditParts<'a> {
-    /// Takes a parsed document apart as CouchDB does: what it writes into answers (`_revs_info`, `_conflicts`, ...) is
-    /// dropped, any other name that begins with an underscore is refused.
+    /// Splits a parsed document as CouchDB does: members that CouchDB writes into answers (`_revs_info`, `_conflicts`,
+    /// ...) are dropped, and other names that begin with an underscore are refused.
     ///
-    /// An end that is given in seconds from now counts from `clock`'s present.
+    /// A relative expiry counts from `clock`'s present.
     ///
     /// # Errors
     /// [`Refusal::InvalidDocument`], [`Refusal::InvalidRevision`].
@@ -112,7 +113,7 @@ impl<'a> EditParts<'a> {
                 ("_revisions", value @ Value::Object(_)) => parts.revisions = Some(value),
                 ("_attachments", value @ Value::Object(_)) => parts.attachments = Some(value),
                 ("_revs_info" | "_conflicts" | "_deleted_conflicts" | "_local_seq", _) => {}
-                // A replicator's own, in its documents: part of the body.
+                // A replicator's members in its documents: part of the body.
                 (
                     "_replication_id"
                     | "_replication_state"
@@ -131,8 +132,8 @@ impl<'a> EditParts<'a> {
     }
 }
 
-/// Checks a document id as CouchDB does: not empty, no leading underscore but in `_design/...` (and `_local/...`, which
-/// is not for [`Edit`]), at most [`DOCUMENT_ID_BYTES_MAX`] bytes.
+/// Checks a document id as CouchDB does: not empty, no leading underscore except in `_design/...` (and `_local/...`,
+/// which [`Edit`] does not allow), at most [`DOCUMENT_ID_BYTES_MAX`] bytes.
 ///
 /// # Errors
 /// [`Refusal::InvalidDocument`].
@@ -151,7 +152,7 @@ pub fn check_document_id(id: &str) -> Result<(), Refusal> {
     Err(Refusal::invalid(Invalid::Id, reason))
 }
 
-/// The partition of a document in a partitioned database; design documents are of none.
+/// Returns the partition of a document in a partitioned database; design documents have none.
 pub fn partition_of(id: &str) -> Option<&str> {
     if DocumentId::of(id).is_design() { None } else { id.split_once(':').map(|(partition, _)| partition) }
 }
@@ -173,7 +174,7 @@ pub fn check_partition(partition: &str) -> Result<(), Refusal> {
     Err(Refusal::invalid(Invalid::Partition, reason.to_owned()))
 }
 
-/// Checks the id of a document in a partitioned database, beyond what [`check_document_id`] checks.
+/// Checks the id of a document in a partitioned database, in addition to [`check_document_id`].
 ///
 /// # Errors
 /// [`Refusal::InvalidDocument`].
@@ -188,50 +189,50 @@ pub fn check_partitioned_id(id: &str) -> Result<(), Refusal> {
     check_document_id(rest)
 }
 
-/// Where ids of a partition begin, and where they have ended.
+/// Returns the bounds of a partition's ids: the first possible one, and the first behind them.
 pub(crate) fn partition_ids(partition: &str) -> [String; 2] {
     [format!("{partition}:"), format!("{partition};")]
 }
 
-/// What a write gave.
+/// The result of an applied edit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Updated {
     /// The new revision.
     pub rev: RevId,
 }
 
-/// What became of one edit of several.
+/// The outcome of one of several edits.
 pub type Outcome = Result<Updated, Refusal>;
 
-/// What of a document is asked for.
+/// The parts of a document to read.
 #[derive(Debug, Clone, Default)]
 pub struct GetOptions {
-    /// This revision instead of the winner.
+    /// The revision, instead of the winner.
     pub rev: Option<RevId>,
-    /// If `rev` is an ancestor of a leaf, that leaf instead.
+    /// If `rev` is an ancestor of a leaf, reads that leaf.
     pub latest: bool,
-    /// The winner also if it is a tombstone, instead of an error.
+    /// Returns a winner that is a tombstone, instead of an error.
     pub tombstone: bool,
-    /// With its ancestors.
+    /// Includes the ancestors.
     pub revs: bool,
-    /// With its ancestors and whether their bodies are there.
+    /// Includes the ancestors, and whether their bodies are stored.
     pub revs_info: bool,
-    /// With where its present life began: see [`Document::born`].
+    /// Includes the beginning of its present life: see [`Document::born`].
     pub born: bool,
-    /// With the other leaves that are not deleted.
+    /// Includes the other leaves that are not deleted.
     pub conflicts: bool,
-    /// With the other leaves that are.
+    /// Includes the other leaves that are deleted.
     pub deleted_conflicts: bool,
-    /// With its sequence.
+    /// Includes the sequence.
     pub local_seq: bool,
-    /// Without its body: only whether it is there, and its revision.
+    /// Omits the body: returns only the existence and the revision.
     pub no_body: bool,
-    /// Only a document that is read at once: of a larger one [`Refusal::LargeDocument`] is
-    /// the answer, so that who asks can make room for it first.
+    /// Reads only a document that fits one read; a larger one gives [`Refusal::LargeDocument`], so that the caller can
+    /// reserve memory first.
     pub small_only: bool,
 }
 
-/// Which other leaves a document that is shown names.
+/// The other leaves that a document names.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Conflicts {
     /// None.
@@ -239,7 +240,7 @@ pub enum Conflicts {
     No,
     /// Those that are not deleted.
     Live,
-    /// Those, and by themselves those that are deleted: what maps of views see.
+    /// Those, and separately the deleted ones: the input of the map functions of views.
     All,
 }
 
@@ -250,7 +251,7 @@ impl From<bool> for Conflicts {
 }
 
 impl GetOptions {
-    /// The same of another revision, of that one alone.
+    /// Returns the options for exactly one revision.
     pub(crate) fn of_revision(&self, rev: &RevId) -> GetOptions {
         GetOptions { rev: Some(rev.clone()), latest: false, ..self.clone() }
     }
@@ -271,13 +272,13 @@ pub struct Document {
     pub deleted: bool,
     /// The body's members as compact JSON text without the outer braces, such as `"a":1,"b":[2]`; may be empty.
     pub body: Vec<u8>,
-    /// The revision and its ancestors, newest first.
+    /// The revision and its ancestors, newest first, if requested.
     pub revisions: Option<Vec<RevId>>,
-    /// The same, each with whether its body is there.
+    /// The revision and its ancestors, each with whether its body is stored.
     pub revs_info: Option<Vec<(RevId, bool)>>,
-    /// The oldest of the revision and its ancestors since the last of them that was a tombstone: another one once the document
-    /// was deleted and made anew, and the same after any other edit, but where more than `revs_limit` others have followed. An
-    /// ancestor that never came here is taken for a tombstone where it is what a deletion without members gives.
+    /// The oldest of the revision and its ancestors since the last tombstone among them. It changes when the document
+    /// is deleted and created again, and stays the same for other edits, up to `revs_limit` of them. An unknown
+    /// ancestor counts as a tombstone if it has the revision of a deletion without members.
     pub born: Option<RevId>,
     /// The other leaves that are not deleted, the best first.
     pub conflicts: Option<Vec<RevId>>,
@@ -285,8 +286,8 @@ pub struct Document {
     pub deleted_conflicts: Option<Vec<RevId>>,
     /// Its attachments, in the order written.
     pub attachments: Vec<Attachment>,
-    /// Where in the order of commits the document stands.
+    /// The sequence of the document.
     pub local_seq: Option<Seq>,
-    /// When the document ends, in milliseconds of Unix time, where it does; of its winner.
+    /// The expiry time of the winner in milliseconds of Unix time, if it has one.
     pub ends_at_ms: Option<u64>,
 }

@@ -1,8 +1,7 @@
-//! The mapping of field names to ids: kept in FoundationDB, cached here for one instance of a database.
+//! The mapping of field names to ids, stored in FoundationDB and cached for each instance of a database.
 //!
-//! Ids are allocated in a transaction of their own before a document uses them, and enter the cache only after that
-//! transaction is committed. They grow in the order in which names are first seen, without gaps, so that the cache is a
-//! vector.
+//! Ids are allocated in a separate transaction before a document uses them, and enter the cache only after its commit.
+//! They are allocated in the order of first use, without gaps, so the cache is a vector.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicU64;
@@ -19,45 +18,44 @@ use crate::store::keys::Keys;
 use crate::store::proto;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// Longer names stand literally in paths: a mapping key would be too large for what it saves.
+/// Byte length above which a name is stored literally in paths: its mapping key would cost more than it saves.
 pub(crate) const FIELD_NAME_BYTES_MAX: usize = 512;
 
 #[derive(Debug, Default)]
 struct Table {
     names: Vec<Arc<str>>,
-    /// The same as texts of members.
+    /// The names as text of JSON members.
     members: Vec<Box<[u8]>>,
-    // Looked up for every name of every document; seeded, since names come from outside.
+    // Looked up for each name of each document; seeded, since clients choose the names.
     ids: HashMap<Arc<str>, u64, foldhash::fast::RandomState>,
 }
 
-/// What is known of a database's mapping. Entries are never removed nor changed while the instance lives.
+/// The cached mapping of a database. Entries are never removed or changed while the instance lives.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     table: RwLock<Table>,
-    /// Held while this process allocates, so that it does not conflict with itself.
+    /// Held during an allocation, so that this process does not conflict with itself.
     pub(crate) allocation: tokio::sync::Mutex<()>,
-    /// Held while this process loads names, so that it does so once for all who miss some: the number of the last load that
-    /// went through.
+    /// Held during a load, so that one load serves all callers: the number of the last completed load.
     pub(crate) loading: tokio::sync::Mutex<u64>,
-    /// Loads that were begun.
+    /// Number of loads that were begun.
     pub(crate) loads: AtomicU64,
 }
 
 impl Fields {
-    /// A view for flattening one document; holds the cache's read lock, so never across an await, and never two in one
-    /// thread: a writer that waits between them would stop both.
+    /// Returns a view for flattening one document. It holds the cache's read lock, so it must not be held across an
+    /// await, nor twice in a thread: a writer that waits between them would block both.
     pub(crate) fn view(&self) -> FieldsView<'_> {
         FieldsView(self.table.read().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
-    /// How many ids are known.
+    /// Returns the number of known ids.
     pub(crate) fn len(&self) -> usize {
         self.view().len()
     }
 
-    /// Enters `names`, whose ids follow one another from `first_id`. What is known already is left; a gap is not
-    /// entered (the next load brings it).
+    /// Adds `names` with consecutive ids from `first_id`. Known names are skipped; a name behind a gap is not added,
+    /// and the next load adds it.
     pub(crate) fn enter(&self, first_id: u64, names: &[String]) {
         let mut table = self.table.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         for (id, name) in (first_id..).zip(names) {
@@ -72,11 +70,11 @@ impl Fields {
     }
 }
 
-/// The cache at one moment.
+/// A read lock on the cache.
 pub(crate) struct FieldsView<'f>(RwLockReadGuard<'f, Table>);
 
 impl FieldsView<'_> {
-    /// How many ids are known.
+    /// Returns the number of known ids.
     pub(crate) fn len(&self) -> usize {
         self.0.names.len()
     }
@@ -100,22 +98,22 @@ impl FieldNames for FieldsView<'_> {
     }
 }
 
-/// Names that are read as one range: of usual lengths they are one answer of the storage.
+/// Names that one range reads: with usual lengths, one reply of the storage.
 const NAMES_AT_ONCE: u64 = 1_000;
 
-/// Names that are read in one transaction, their ranges all at once.
+/// Names that one transaction reads, in concurrent ranges.
 const LOADED_AT_ONCE: u64 = 16 * NAMES_AT_ONCE;
 
-/// Names that follow one another.
+/// Names with consecutive ids.
 pub(crate) struct Loaded {
     pub names: Vec<String>,
-    /// There are no more.
+    /// Whether there are no more.
     pub are_all: bool,
 }
 
-/// Reads names from id `from` up, a bounded number.
+/// Reads a bounded number of names from id `from`.
 pub(crate) async fn load(trx: &Transaction, keys: &Keys, from: u64) -> Result<Loaded> {
-    // The first come along with how many there are: mostly they are all.
+    // The first range is read beside the count, since it is usually the last.
     let next = async { next_id(trx.get(&keys.next_field_id(), true).await?.as_deref()) };
     let (next, mut names) = futures_util::try_join!(next, read_names(trx, keys, from, NAMES_AT_ONCE))?;
     let until = next.min(from + LOADED_AT_ONCE);
@@ -140,7 +138,7 @@ fn gap() -> Error {
     Error::Corrupt("field ids have a gap".into())
 }
 
-/// Reads up to so many names from id `from` up, as they follow one another.
+/// Reads at most `most` consecutive names from id `from`.
 async fn read_names(trx: &Transaction, keys: &Keys, from: u64, most: u64) -> Result<Vec<String>> {
     let range = keys.field_names_from(from);
     let most = usize::try_from(most).unwrap_or(usize::MAX);
@@ -155,28 +153,28 @@ async fn read_names(trx: &Transaction, keys: &Keys, from: u64, most: u64) -> Res
     Ok(names)
 }
 
-/// Gives ids to names that have none.
+/// Allocates ids for names that have none.
 pub(crate) struct Allocate<'a> {
     pub inner: &'a Inner,
-    /// Whose names they are.
+    /// The database.
     pub instance: &'a Instance,
-    /// In order of first sight, without duplicates.
+    /// In the order of first use, without duplicates.
     pub names: &'a [String],
-    /// First id that the cache does not have.
+    /// The first id that the cache does not have.
     pub known_until: u64,
-    /// No more ids than this for the database.
+    /// Id limit of the database.
     pub ids_max: u64,
-    /// How many ids the last attempt gave.
+    /// Number of ids that the last attempt allocated.
     pub attempted: u64,
 }
 
-/// What came of an allocation.
+/// The outcome of an allocation.
 pub(crate) enum Allocated {
-    /// Names from the cache's end on, and how many ids are new.
+    /// The names behind the cache's end, and the number of new ids.
     Names(Vec<String>, u64),
-    /// There are many names that the cache does not have: they are loaded first.
+    /// The cache lacks many names, which must be loaded first.
     Behind,
-    /// The database is another one now.
+    /// The database was replaced.
     OtherInstance,
 }
 
@@ -185,13 +183,13 @@ impl Operation for Allocate<'_> {
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
         let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
-        // A setting that was changed meanwhile changes nothing about names.
+        // A changed setting does not affect names.
         if found.id() != self.instance.id() {
             return Ok(Allocated::OtherInstance);
         }
         let keys = &self.instance.keys;
-        // The next id is read with conflict: of two processes that allocate at once, one begins again and finds the
-        // other's names here.
+        // The next id is read with conflict: of two processes that allocate at once, one retries and finds the other's
+        // names.
         let next_key = keys.next_field_id();
         let next = async { next_id(trx.get(&next_key, false).await?.as_deref()) };
         let entered = read_names(trx, keys, self.known_until, NAMES_AT_ONCE);
@@ -220,7 +218,7 @@ impl Operation for Allocate<'_> {
         if id != next {
             trx.set(&next_key, &proto::FieldId { id }.encode_to_vec());
         }
-        // With none left to give, an earlier attempt was committed after all.
+        // If all names have ids, an earlier attempt may have committed.
         if id != next || !attempt.maybe_committed {
             self.attempted = id - next;
         }

@@ -1,4 +1,4 @@
-//! Latest revisions of documents: one by one, and of documents that lie behind one another as one range.
+//! Reads of latest revisions: single ones, and those of neighbouring documents as one range.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::store::keys::{Beside, DocumentKeys, KeyRange};
 use crate::store::records::{BodyPlace, Info};
 use crate::store::transaction::Transaction;
 
-/// The read of a document's info and latest body, under way.
+/// A pending read of a document's info and latest body.
 pub(crate) struct LatestRead<F> {
     pub keys: DocumentKeys,
     pub read: RangeRead<F>,
 }
 
-/// Begins to read a document's latest revision: one range.
+/// Begins to read a document's latest revision by one range.
 pub(crate) fn begin_latest(
     trx: &Transaction,
     instance: &Instance,
@@ -28,7 +28,7 @@ pub(crate) fn begin_latest(
     begin_latest_of(trx, instance, id, 0)
 }
 
-/// [`begin_latest`], whose first page is of about so many bytes; 0: as many as a reply holds.
+/// [`begin_latest`] with a first page of about `target_bytes`; 0: as many as a reply holds.
 pub(crate) fn begin_latest_of(
     trx: &Transaction,
     instance: &Instance,
@@ -44,7 +44,7 @@ impl<F> LatestRead<F>
 where
     F: Future<Output = foundationdb::FdbResult<foundationdb::future::FdbValues>> + Send,
 {
-    /// The same, with a name for its future.
+    /// Names the future's type by boxing it.
     pub(crate) fn boxed(self) -> LatestRead<BoxFuture<'static, FdbResult<FdbValues>>>
     where
         F: 'static,
@@ -52,7 +52,7 @@ where
         LatestRead { keys: self.keys, read: self.read.boxed() }
     }
 
-    /// The info record and the body's rows; `None`: no such document.
+    /// Returns the info record and the body's rows; `None` if there is no such document.
     pub(crate) async fn finish(self, trx: &Transaction, instance: &Instance) -> Result<Option<(Info, Rows)>> {
         let prefix_bytes = self.keys.body().len();
         let pages = self.read.finish(trx, BODY_BYTES_MAX).await?;
@@ -62,7 +62,7 @@ where
     }
 }
 
-/// A document with its body's rows, wherever they lie.
+/// Adds the rows of a body in a blob.
 pub(crate) async fn whole_body(trx: &Transaction, instance: &Instance, info: Info, rows: Rows) -> Result<(Info, Rows)> {
     let rows = match &info.place {
         BodyPlace::Rows => rows,
@@ -71,21 +71,22 @@ pub(crate) async fn whole_body(trx: &Transaction, instance: &Instance, info: Inf
     Ok((info, rows))
 }
 
-/// What a document may have beside it that is read for nothing: a read of its own costs a server as much as some 9,000 bytes.
+/// Bytes of other keys beside a document that a range may read in vain: a separate read costs a server as much as about
+/// 9,000 bytes.
 const PASSED_OVER_BYTES: u64 = if cfg!(test) { 300 } else { 1_000 };
 
-/// Bytes of a reply; 0: as many as FoundationDB sends at once.
+/// Byte limit of a reply; 0: FoundationDB's own.
 const TARGET_BYTES: usize = if cfg!(test) { 700 } else { 0 };
 
-/// A range ends where more than this was read of it.
+/// Bytes after which a range read ends.
 const RANGE_BYTES_MAX: u64 = if cfg!(test) { 4_000 } else { 450_000 };
 
-/// Bytes of keys and values that were read, and what of them was wanted: the rest are histories and tombstones between.
+/// Bytes that were read, and the used part of them: the rest are histories and tombstones between documents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Share {
     pub bytes: u64,
     pub wanted: u64,
-    /// Replies that something was left behind, and what they held.
+    /// Number of replies that were not the last of their range, and their bytes.
     pub full_replies: u64,
     pub full_bytes: u64,
 }
@@ -98,23 +99,24 @@ impl Share {
         self.full_bytes += other.full_bytes;
     }
 
-    /// Whether less than half was wanted, beyond what costs less than to read so many documents one by one.
+    /// Returns whether less than half was used, not counting the bytes that single reads of this many documents would
+    /// outweigh.
     pub(crate) fn is_small(self, documents: usize) -> bool {
         self.bytes > 2 * self.wanted + PASSED_OVER_BYTES * documents as u64
     }
 }
 
-/// What a range of documents held.
+/// The result of a range read of documents.
 #[derive(Default)]
 pub(crate) struct LatestRange {
-    /// Infos and rows of the first documents, as far as the range was read; `None`: there is no such document. Of a body in
-    /// a blob there are no rows.
+    /// Infos and rows of the first documents, as far as the range was read; `None`: there is no such document. A body
+    /// in a blob has no rows here.
     pub found: Vec<Option<(Info, Rows)>>,
     pub share: Share,
 }
 
-/// Reads documents, given by their ids in the order of their keys, as one range with all that lies between them. It ends
-/// early where that is too much.
+/// Reads documents, given by their ids in the order of their keys, as one range with all keys between them. Ends early
+/// if those are too many.
 pub(crate) async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&str]) -> Result<LatestRange> {
     let keys: Vec<DocumentKeys> = ids.iter().map(|id| instance.keys.document(id)).collect();
     let mut all = LatestRange::default();
@@ -125,7 +127,7 @@ pub(crate) async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&s
         let (page, behind) = trx.range(&rest, true).target_bytes(TARGET_BYTES).reply().await?.into_parts();
         let page = Arc::new(page);
         let before = all.share.bytes;
-        // The rows of the page that are the current document's body.
+        // The rows of the page that belong to the current document's body.
         let mut body = 0..0;
         for (at, row) in page.iter().enumerate() {
             let (key, bytes) = (row.key(), (row.key().len() + row.value().len()) as u64);
@@ -152,7 +154,7 @@ pub(crate) async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&s
                 break;
             }
         }
-        // A body may go on in the next page.
+        // A body may continue in the next page.
         if let (Some((_, rows)), false) = (&mut current, body.is_empty()) {
             rows.push(&page, body);
         }
@@ -170,7 +172,7 @@ pub(crate) async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&s
     Ok(all)
 }
 
-/// The document that ends here, with its rows of this page.
+/// Completes the current document with its rows of this page.
 fn take(
     current: &mut Option<(Info, Rows)>,
     page: &Arc<FdbValues>,

@@ -1,4 +1,4 @@
-//! What a document is made of: its tree, bodies, attachments and names of fields.
+//! The parts of a document: its tree, bodies, attachments and names of fields.
 
 pub(crate) mod attachments;
 pub(crate) mod body;

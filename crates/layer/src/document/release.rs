@@ -1,10 +1,10 @@
-//! Lists of attachments that left their document, and whose data is looked at later.
+//! Attachment lists that have left their document, whose data is freed later.
 //!
-//! Whether a document still has the data of a digest follows from all of its lists together, which may take more than a
-//! transaction reads. So a list that a transaction takes away from a document with many is put into a queue, and what it
-//! names is freed in steps: the lists that are left are read page by page; then, if the document has not been edited
-//! meanwhile, those digests go that none of them names. Lists only become fewer without an edit, so what a walk has not
-//! found is nowhere. A process that ends in between leaves the entry to the next one.
+//! A document still has the data of a digest if any of its lists names it, and all its lists may exceed one
+//! transaction. So when a transaction removes a list from a document with many, it puts the list into a queue, and its
+//! data is freed in steps: the remaining lists are read page by page; then, if the document has not been edited
+//! meanwhile, the digests that none of them names are freed. Without edits lists only become fewer, so a digest that
+//! the scan has not found is unused. If the process dies in between, another one takes over the entry.
 
 use std::collections::HashSet;
 
@@ -23,41 +23,41 @@ use crate::store::once::random_id;
 use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
-/// What is read in one transaction of a document's lists, about: the fewer transactions, the sooner a walk comes through
-/// between two edits.
+/// Approximate bytes of a document's lists that one transaction reads: with fewer transactions a scan finishes more
+/// often between two edits.
 const LISTS_BYTES_MAX: u64 = 1_000_000;
 
-/// Entries of one document that one walk is for, and what is read of the queue for it, about.
+/// Entries of one document that one scan serves, and approximate bytes of the queue that are read for it.
 const ENTRIES_AT_ONCE: usize = 40;
 const ENTRIES_BYTES_MAX: u64 = 400_000;
 
-/// What freeing takes in one transaction, in bytes of what it writes.
+/// Bytes of writes with which one transaction frees data.
 const FREED_BYTES_MAX: u64 = 300_000;
 
-/// How often an entry is begun anew because its document is edited all the time; it is left to a later time then.
+/// Retries of an entry whose document is edited all the time; later sweeps retry again.
 const EDITS_MAX: usize = 8;
 
-/// Who puts lists into the queue frees what they name itself; if it does not come to that, another does after this time, in
+/// The process that queues lists frees their data itself; if it fails to, another one does after this time, in
 /// milliseconds.
 const LEFT_FOR_MS: u64 = 60_000;
 
 /// Digests of attachments' data.
 type Digests = HashSet<[u8; 32]>;
 
-/// Puts a list into the queue. The transaction takes it away from its document.
+/// Puts a list into the queue, in the transaction that removes it from its document.
 pub(crate) fn put(trx: &Transaction, instance: &Instance, id: &str, list: &[u8]) -> Result<()> {
     let at_ms = due::after_ms(trx.clock(), LEFT_FOR_MS);
     due::mark(trx, &instance.root, Kind::Uploads, &instance.name, at_ms)?;
     Quiet(trx).set(&instance.keys.released(id, &random_id()?), list)
 }
 
-/// Frees what the queue's lists of a document name, or of all documents, as far as the documents do not have it. Returns
-/// the bytes that went.
+/// Frees the data of the queue's lists of a document, or of all, that the documents no longer have. Returns the freed
+/// bytes.
 pub(crate) async fn drain(inner: &Inner, instance: &Instance, id: Option<&str>) -> Result<u64> {
     drain_until(inner, instance, id, None).await.map(|(freed, _)| freed)
 }
 
-/// The same until some time, if it is not through before: also returns whether it is.
+/// As [`drain`], until a time limit; also returns whether it has finished.
 pub(crate) async fn drain_until(
     inner: &Inner,
     instance: &Instance,
@@ -85,7 +85,7 @@ pub(crate) async fn drain_until(
     }
 }
 
-/// Frees what a document's entries name.
+/// Frees the data of a document's entries.
 async fn free_all(inner: &Inner, instance: &Instance, entries: &Entries) -> Result<u64> {
     let Entries { id, keys, digests: all, .. } = entries;
     let mut freed = 0;
@@ -131,22 +131,22 @@ async fn same(inner: &Inner, instance: &Instance, trx: &Transaction) -> Result<(
     }
 }
 
-/// Whether anything is in the queue.
+/// Returns whether the queue has entries.
 pub(crate) async fn is_any(inner: &Inner, instance: &Instance) -> Result<bool> {
     let mut next = NextEntries { inner, instance, range: &instance.keys.released_all() };
     Ok(transaction::read(&inner.db, &inner.metrics, &mut next).await?.is_some())
 }
 
-/// Entries of one document.
+/// Queue entries of one document.
 struct Entries {
     id: String,
     keys: Vec<Vec<u8>>,
     digests: Digests,
-    /// Where the next ones may be.
+    /// The start of the next read.
     behind: Vec<u8>,
 }
 
-/// The first entries of a range, of one document.
+/// Reads the first entries of a range, of one document.
 struct NextEntries<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
@@ -175,10 +175,10 @@ impl Operation for NextEntries<'_> {
     }
 }
 
-/// When a document was last edited; all zero where the document does not exist.
+/// The stamp of a document's last edit; all zero if the document does not exist.
 type Stamp = [u8; STAMP_BYTES];
 
-/// Some of a document's lists.
+/// Reads a page of a document's lists.
 struct ListsPage<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
@@ -187,7 +187,7 @@ struct ListsPage<'a> {
 }
 
 impl Operation for ListsPage<'_> {
-    /// The document's stamp, what the lists name, and where to go on.
+    /// The document's stamp, the digests of the lists, and the start of the next page.
     type Output = (Stamp, Digests, Option<Vec<u8>>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -204,19 +204,19 @@ impl Operation for ListsPage<'_> {
     }
 }
 
-/// Takes digests away from a document that has not been edited since it was found that it does not have them.
+/// Frees digests of a document that has not been edited since the scan.
 struct Free<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
     id: &'a str,
     stamp: Stamp,
-    /// The entries, which go with the last of them.
+    /// The entries, which the last transaction removes.
     keys: &'a [Vec<u8>],
     digests: &'a [[u8; 32]],
 }
 
 impl Operation for Free<'_> {
-    /// Bytes that went, and how many digests were looked at; `None`: the document has been edited.
+    /// The freed bytes and the number of examined digests; `None`: the document was edited.
     type Output = Option<(u64, usize)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -261,7 +261,7 @@ mod tests {
         AttachmentEdit::Data { content_type: "x/y".into(), revpos: None, data: upload.finish().await.unwrap() }
     }
 
-    /// Its lists take more than an edit reads, so what each one trims goes to the queue.
+    /// The document's lists exceed what an edit reads, so each trimmed list is queued.
     #[tokio::test]
     async fn one_walk_through_a_documents_lists_is_for_all_that_left_it() {
         let (db, _storage) = database().await;
@@ -288,7 +288,7 @@ mod tests {
         };
         assert!(left().await >= Some(25), "{:?}", left().await);
         let before = inner.metrics.storage().transactions.get();
-        // Its time is over at once, and that is seen once something is done.
+        // The time limit has passed, which is checked after some work.
         let (freed, is_through) = drain_until(inner, &instance, None, Some(Instant::now())).await.unwrap();
         assert!(freed > 0 && !is_through);
         let transactions = inner.metrics.storage().transactions.get() - before;

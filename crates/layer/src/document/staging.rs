@@ -1,8 +1,8 @@
-//! Large bodies: written ahead under a staging id in transactions of bounded size, then pointed at.
+//! Large bodies: staged as blobs in transactions of bounded size, before the document that refers to them.
 //!
-//! A blob is immutable and written once. While no committed document points at it, a STAGED record names it; the
-//! transaction that commits the document clears that record, reading it with conflict, so that a sweep and a commit
-//! cannot both take place.
+//! A blob is immutable and written once. Until a committed document refers to it, a STAGED record names it. The
+//! transaction that commits the document clears that record and reads it with conflict, so a sweep and a commit exclude
+//! each other.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,16 +24,16 @@ use crate::store::proto;
 use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
-/// Rows of one staging transaction take at most this much.
+/// Bytes of rows in one staging transaction.
 const STAGE_BYTES_MAX: u64 = 500_000;
 
-/// Blobs that are renewed in one transaction.
+/// Blobs that one transaction renews.
 const RENEWED_AT_ONCE: usize = 200;
 
 /// Blobs that a sweep lists in one transaction.
 const LISTED_AT_ONCE: usize = if cfg!(test) { 5 } else { 1_000 };
 
-/// Writes a body ahead; afterwards it is a pointer. Returns false if the database has become another instance.
+/// Stages a body, and replaces it by a reference. Returns false if the database was replaced.
 pub(crate) async fn stage(database: &Database, instance: &Instance, body: &mut Prepared) -> Result<bool> {
     let (inner, actor) = (&*database.inner, database.actor());
     let blob_id = random_id()?.to_vec();
@@ -66,28 +66,28 @@ pub(crate) async fn stage(database: &Database, instance: &Instance, body: &mut P
     Ok(true)
 }
 
-/// In a transaction that writes first rows of blobs: those that nobody takes are to be swept.
+/// Schedules a sweep of abandoned blobs, in a transaction that writes first rows of blobs.
 pub(crate) fn note(trx: &Transaction, inner: &Inner, instance: &Instance) -> Result<()> {
     let at_ms = due::after_ms(trx.clock(), inner.options.uploads_broken_after.as_millis() as u64);
     due::mark(trx, &inner.keys, Kind::Uploads, &instance.name, at_ms)
 }
 
-/// In the transaction that writes a blob's first rows, beside [`note`]: it counts as staged from now on.
+/// Marks a blob as staged, in the transaction that writes its first rows, beside [`note`].
 pub(crate) fn begin(trx: &Transaction, keys: &Keys, blob_id: &[u8], created_at_ms: u64) {
     trx.set(&keys.staged(blob_id), &proto::Staged { created_at_ms }.encode_to_vec());
 }
 
-/// In the transaction that is to point at the blob: whether it is there still, or has been swept.
+/// Returns whether the blob is still staged, in the transaction that will refer to it; otherwise it was swept.
 pub(crate) async fn is_staged(trx: &Transaction, keys: &Keys, blob_id: &[u8]) -> Result<bool> {
     Ok(trx.get(&keys.staged(blob_id), false).await?.is_some())
 }
 
-/// In the transaction that points at the blob, after [`is_staged`]: takes it out of STAGED.
+/// Removes the blob from STAGED, after [`is_staged`] in the transaction that refers to it.
 pub(crate) fn take(trx: &Transaction, keys: &Keys, blob_id: &[u8]) {
     trx.clear(&keys.staged(blob_id));
 }
 
-/// Removes a blob that was staged for an edit which was refused.
+/// Removes a blob of an edit that was refused.
 pub(crate) async fn discard(inner: &Inner, instance: &Instance, blob_id: &[u8]) {
     let mut sweep = Sweep { inner, instance, blob_id, older_than_ms: u64::MAX };
     if let Err(error) = transaction::write(&inner.db, &inner.metrics, &mut sweep).await {
@@ -104,7 +104,7 @@ pub(crate) struct Stage<'a> {
     pub created_at_ms: u64,
     pub rows: &'a [(Vec<u8>, Vec<u8>)],
     pub is_first: bool,
-    /// The blob counts as staged from now on anew.
+    /// Whether to restart the blob's lifetime.
     pub touches: bool,
 }
 
@@ -123,7 +123,7 @@ impl Operation for Stage<'_> {
             note(trx, self.inner, &instance)?;
             begin(trx, keys, self.blob_id, self.created_at_ms);
         } else if trx.get(&staged_key, false).await?.is_none() {
-            // What came before is gone: to go on would make a blob without its beginning.
+            // The earlier rows are gone: the blob would lack its beginning.
             return Err(Refusal::UploadSwept.into());
         } else if self.touches {
             trx.set(&staged_key, &proto::Staged { created_at_ms: self.created_at_ms }.encode_to_vec());
@@ -140,7 +140,7 @@ impl Operation for Stage<'_> {
     }
 }
 
-/// Lets blobs that are staged still count as staged from now on.
+/// Restarts the lifetime of blobs that are still staged.
 pub(crate) async fn renew(inner: &Inner, instance: &Instance, blob_ids: &[&[u8]]) -> Result<()> {
     struct Renew<'a> {
         inner: &'a Inner,
@@ -158,7 +158,7 @@ pub(crate) async fn renew(inner: &Inner, instance: &Instance, blob_ids: &[&[u8]]
             let keys: Vec<_> = self.blob_ids.iter().map(|id| instance.keys.staged(id)).collect();
             let found: Vec<_> = keys.iter().map(|key| trx.get(key, false)).collect();
             for (key, found) in keys.iter().zip(found) {
-                // What is not there was taken by a document, or swept: whoever wants it finds out.
+                // An absent blob was taken by a document or swept; its user will notice.
                 if found.await?.is_some() {
                     trx.set(key, &proto::Staged { created_at_ms: self.now_ms }.encode_to_vec());
                 }
@@ -180,13 +180,13 @@ struct Sweep<'a> {
     older_than_ms: u64,
 }
 
-/// What a sweep made of a blob.
+/// The outcome of a sweep for a blob.
 #[derive(Debug, PartialEq, Eq)]
 enum Blob {
     Removed,
-    /// It still counts as staged, from this time on.
+    /// It is still staged, since this time.
     Staged(u64),
-    /// It was taken, or somebody else has removed it.
+    /// It was taken or removed.
     Gone,
 }
 
@@ -211,16 +211,16 @@ impl Operation for Sweep<'_> {
     }
 }
 
-/// A page of what is staged.
+/// Lists a page of staged blobs.
 struct ListStaged<'a> {
     inner: &'a Inner,
     name: &'a str,
-    /// What was listed before: of this instance, up to this key.
+    /// The instance and last key of the previous page.
     after: Option<(&'a Instance, Vec<u8>)>,
 }
 
 impl Operation for ListStaged<'_> {
-    /// What is staged and since when, and up to which key, if there may be more.
+    /// The blobs and since when they are staged, and the last key if there may be more.
     type Output = (Arc<Instance>, Vec<(Vec<u8>, u64)>, Option<Vec<u8>>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -241,21 +241,21 @@ impl Operation for ListStaged<'_> {
     }
 }
 
-/// What a sweep of one database did, and left.
+/// The outcome of a sweep of one database.
 #[derive(Debug, Default)]
 pub(crate) struct Swept {
-    /// Blobs removed.
+    /// Number of removed blobs.
     pub blobs: u64,
-    /// When the oldest one was staged that is left, by its clock.
+    /// The time from which the oldest remaining blob is staged, in milliseconds.
     pub oldest_ms: Option<u64>,
-    /// There are lists whose attachments are still to be freed.
+    /// Whether there are released lists whose attachments are not freed yet.
     pub is_released_left: bool,
-    /// The time was over before all was looked at.
+    /// Whether the time limit ended the sweep.
     pub is_over: bool,
 }
 
-/// Removes what was staged longer ago and never taken, and frees what left documents; of much only a part, if that is not
-/// through at some time.
+/// Removes blobs that were staged long ago and never taken, and frees attachments that left their documents, until a
+/// time limit.
 pub(crate) async fn sweep_database(
     inner: &Inner,
     name: &str,
@@ -287,7 +287,7 @@ pub(crate) async fn sweep_database(
 }
 
 impl Swept {
-    /// Removes a blob that was seen to be staged since then, if that is long enough ago.
+    /// Removes a blob if it was staged long enough ago.
     async fn blob(
         &mut self,
         inner: &Inner,
@@ -299,7 +299,7 @@ impl Swept {
         let mut sweep = Sweep { inner, instance, blob_id, older_than_ms };
         let blob = match since_ms > older_than_ms {
             true => Blob::Staged(since_ms),
-            // What was renewed since it was seen is to be looked at again, too.
+            // A blob that was renewed since it was listed must be examined again later.
             false => transaction::write(&inner.db, &inner.metrics, &mut sweep).await?,
         };
         match blob {
@@ -349,7 +349,7 @@ mod tests {
         let (blobs, now_ms) = (3 * LISTED_AT_ONCE as u64 + 1, db.inner.clock.unix_ms());
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
         for number in 1..=blobs {
-            // One is not broken yet.
+            // One is recent.
             begin(&trx, &instance.keys, &number.to_be_bytes(), if number == blobs { now_ms } else { number });
         }
         trx.commit().await.unwrap();

@@ -1,4 +1,4 @@
-//! Documents as CouchDB writes them, in JSON: for who reads them, and for functions that map them.
+//! Documents as CouchDB's JSON text, for clients and for map functions.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -8,7 +8,7 @@ use flatbed_revtree::{Hash, RevId};
 use crate::document::attachments::Attachment;
 use crate::document::edit::Document;
 
-/// A revision id with quotes. Its text has no need of escapes but for foreign ids, which get them.
+/// Appends a revision id with quotes. Only foreign ids need escapes.
 pub fn rev(rev: &RevId, out: &mut Vec<u8>) {
     match rev.hash() {
         Hash::Md5(_) => {
@@ -20,7 +20,7 @@ pub fn rev(rev: &RevId, out: &mut Vec<u8>) {
     }
 }
 
-/// A list of revision ids.
+/// Appends a list of revision ids.
 pub fn revs(revisions: &[RevId], out: &mut Vec<u8>) {
     let mut array = Array::new(out);
     for revision in revisions {
@@ -28,7 +28,8 @@ pub fn revs(revisions: &[RevId], out: &mut Vec<u8>) {
     }
 }
 
-/// A document as CouchDB writes it: `_id`, `_rev`, `_deleted`, the body, what was asked for, stubs of attachments.
+/// Appends a document as CouchDB writes it: `_id`, `_rev`, `_deleted`, the body, requested members, stubs of
+/// attachments.
 pub fn document(document: &Document, out: &mut Vec<u8>) {
     open_document(document, out);
     let mut open = Object::reopen(out);
@@ -57,7 +58,7 @@ pub fn encoding(attachment: &Attachment, object: &mut Object<'_>) {
     }
 }
 
-/// The members of an attachment up to its length.
+/// Begins an attachment's object with its members up to its length.
 pub fn attachment_head<'a>(attachment: &Attachment, attachments: &'a mut Object<'_>) -> Object<'a> {
     let mut object = attachments.object(attachment.name.as_str());
     object.string("content_type", &attachment.content_type).number("revpos", attachment.revpos);
@@ -65,12 +66,12 @@ pub fn attachment_head<'a>(attachment: &Attachment, attachments: &'a mut Object<
     object
 }
 
-/// CouchDB's digest of an attachment.
+/// Returns CouchDB's digest of an attachment.
 pub fn digest(attachment: &Attachment) -> String {
     format!("md5-{}", BASE64.encode(attachment.md5))
 }
 
-/// A document up to its attachments, left open.
+/// Begins a document, up to its attachments, and leaves it open.
 fn open_document(document: &Document, out: &mut Vec<u8>) {
     out.reserve(document.body.len() + document.id.len() + 80);
     begin_document(document, out);
@@ -78,7 +79,7 @@ fn open_document(document: &Document, out: &mut Vec<u8>) {
     go_on_with_document(document, true, out);
 }
 
-/// What stands before a document's body.
+/// Appends the part of a document before its body.
 pub fn begin_document(document: &Document, out: &mut Vec<u8>) {
     let mut open = Object::new(out);
     rev(&document.rev, open.string(name!("_id"), &document.id).place(name!("_rev")));
@@ -91,7 +92,7 @@ pub fn begin_document(document: &Document, out: &mut Vec<u8>) {
     }
 }
 
-/// What stands behind a document's body up to its attachments, left open.
+/// Appends the part of a document behind its body up to its attachments, and leaves it open.
 pub fn go_on_with_document(document: &Document, with_revisions: bool, out: &mut Vec<u8>) {
     let mut open = Object::reopen(out);
     if let Some(revisions) = document.revisions.as_ref().filter(|_| with_revisions) {
@@ -116,7 +117,7 @@ pub fn go_on_with_document(document: &Document, with_revisions: bool, out: &mut 
     open.leave_open();
 }
 
-/// The value of `_revisions`: a revision and those before it.
+/// Appends the value of `_revisions`: a revision and its ancestors.
 pub fn history(revisions: &[RevId], mut object: Object<'_>) {
     object.number(name!("start"), revisions.first().map_or(0, RevId::generation));
     let mut ids = object.array(name!("ids"));

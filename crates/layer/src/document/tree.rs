@@ -1,4 +1,4 @@
-//! A document's tree as it is stored: leaves with their recent ancestors, and sealed segments of older ones.
+//! The stored form of a document's tree: leaves with their recent ancestors, and sealed segments of older ones.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +16,7 @@ use crate::store::records::{
 };
 use crate::store::transaction::{Quiet, Transaction};
 
-/// Reads the info of a document only.
+/// Reads only the info of a document.
 pub(crate) async fn info(trx: &Transaction, keys: &DocumentKeys, snapshot: bool) -> Result<Option<Info>> {
     trx.get(&keys.info(), snapshot).await?.map(|bytes| Info::decode(&bytes)).transpose()
 }
@@ -30,7 +30,7 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    /// Whether a revision is the leaf or one of its ancestors; `None`: only the sealed segments tell.
+    /// Returns whether a revision is the leaf or one of its ancestors; `None`: only the sealed segments tell.
     fn holds(&self, rev: &RevId) -> Option<bool> {
         let Some(depth) = self.rev.generation().checked_sub(rev.generation()) else { return Some(false) };
         if depth == 0 {
@@ -52,7 +52,7 @@ type Row<'r> = (&'r [u8], &'r [u8]);
 pub(crate) struct Leaves(pub Vec<Leaf>);
 
 impl Leaves {
-    /// From the pages of [`DocumentKeys::leaves`].
+    /// Decodes the pages of [`DocumentKeys::leaves`].
     pub(crate) fn decode(keys: &DocumentKeys, pages: &[FdbValues]) -> Result<Leaves> {
         Leaves::of_rows(keys, pages.iter().flat_map(|page| page.iter()).map(|row| (row.key(), row.value())))
     }
@@ -68,7 +68,7 @@ impl Leaves {
         rows.map(|(key, value)| leaf(key, value)).collect::<Result<_>>().map(Leaves)
     }
 
-    /// Reads them, as a snapshot.
+    /// Reads the leaves, as a snapshot.
     pub(crate) async fn read(trx: &Transaction, keys: &DocumentKeys) -> Result<Leaves> {
         let pages = begin_read(trx, keys.leaves()).finish(trx, BODY_BYTES_MAX).await?;
         Leaves::decode(keys, &pages)
@@ -78,7 +78,7 @@ impl Leaves {
         self.0.iter().find(|leaf| leaf.rev == *rev)
     }
 
-    /// Whether a revision is a leaf or an ancestor of one; `None`: only the sealed segments tell.
+    /// Returns whether a revision is a leaf or an ancestor of one; `None`: only the sealed segments tell.
     pub(crate) fn holds(&self, rev: &RevId) -> Option<bool> {
         let mut is_unsure = false;
         for leaf in &self.0 {
@@ -91,13 +91,13 @@ impl Leaves {
         if is_unsure { None } else { Some(false) }
     }
 
-    /// As [`Leaves::whole`]; `None` where that is more than one transaction reads.
+    /// As [`Leaves::whole`]; `None` if it exceeds one transaction.
     pub(crate) async fn whole_if_read(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Option<Tree>> {
         let segments = self.segments_up_to(trx, keys, SEGMENTS_BYTES_MAX).await?;
         Ok(segments.map(|segments| Tree::new(self.0.iter().map(|leaf| segments.branch(leaf)))))
     }
 
-    /// The leaves with all that is known of their ancestors.
+    /// Returns the leaves with all known ancestors.
     pub(crate) async fn whole(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Tree> {
         let segments = self.segments(trx, keys).await?;
         Ok(Tree::new(self.0.iter().map(|leaf| segments.branch(leaf))))
@@ -108,12 +108,12 @@ impl Leaves {
         self.segments_up_to(trx, keys, SEGMENTS_BYTES_MAX).await?.ok_or_else(too_many)
     }
 
-    /// As [`Leaves::segments`]; `None` where they are more than one transaction reads.
+    /// As [`Leaves::segments`]; `None` if they exceed one transaction.
     pub(crate) async fn segments_if_read(&self, trx: &Transaction, keys: &DocumentKeys) -> Result<Option<Segments>> {
         self.segments_up_to(trx, keys, SEGMENTS_BYTES_MAX).await
     }
 
-    /// `None` where they take more than about so many bytes.
+    /// Returns `None` if the segments take more than about `bytes_max` bytes.
     async fn segments_up_to(&self, trx: &Transaction, keys: &DocumentKeys, bytes_max: u64) -> Result<Option<Segments>> {
         if self.0.iter().all(|leaf| leaf.ancestry.sealed_count == 0) {
             return Ok(Some(Segments::default()));
@@ -128,7 +128,7 @@ impl Leaves {
 pub(crate) struct Segments(HashMap<RevId, Sealed>);
 
 impl Segments {
-    /// From the pages of [`DocumentKeys::ancestor_segments`].
+    /// Decodes the pages of [`DocumentKeys::ancestor_segments`].
     pub(crate) fn decode(keys: &DocumentKeys, pages: &[FdbValues]) -> Result<Segments> {
         let prefix_bytes = keys.ancestor_segments().begin.len();
         let mut segments = Segments::default();
@@ -138,15 +138,15 @@ impl Segments {
         Ok(segments)
     }
 
-    /// Takes in a row; `key` is what stands behind [`DocumentKeys::ancestor_segments`].
+    /// Adds a row; `key` is the part behind [`DocumentKeys::ancestor_segments`].
     pub(crate) fn read(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let (newest, _) = take_rev(key)?;
         self.0.insert(newest.clone(), decode_segment(&newest, value)?);
         Ok(())
     }
 
-    /// Clears segments that no leaf needs to show `revs_limit` revisions, as many as there is room for. Returns whether
-    /// these were all. No revision in one of them may have a record that is not kept.
+    /// Clears segments that no leaf needs to show `revs_limit` revisions, as many as there is room for, and returns
+    /// whether those were all. All records of their revisions must have been removed.
     pub(crate) fn clear_unreachable(
         &self,
         trx: &Transaction,
@@ -173,7 +173,7 @@ impl Segments {
         }
     }
 
-    /// The leaf with its whole line; a segment that is gone was beyond the limit of revisions.
+    /// Returns the leaf with its whole line; a missing segment was beyond the limit of revisions.
     pub(crate) fn branch(&self, leaf: &Leaf) -> Branch {
         let mut ancestors = leaf.ancestry.recent.clone();
         self.walk(leaf, |sealed| {
@@ -183,17 +183,17 @@ impl Segments {
         Branch { leaf: leaf.rev.clone(), deleted: leaf.deleted, ancestors }
     }
 
-    /// A leaf and its ancestors, newest first, for as long as `each` says so.
+    /// Visits a leaf and its ancestors, newest first, while `each` returns true.
     pub(crate) fn along<'s>(&'s self, leaf: &'s Leaf, mut each: impl FnMut(&'s RevId) -> bool) {
         if std::iter::once(&leaf.rev).chain(&leaf.ancestry.recent).all(&mut each) {
             self.walk(leaf, |sealed| sealed.revisions.iter().all(&mut each));
         }
     }
 
-    /// The segments of a leaf's line, newest first, for as long as `each` says so.
+    /// Visits the segments of a leaf's line, newest first, while `each` returns true.
     fn walk<'s>(&'s self, leaf: &'s Leaf, mut each: impl FnMut(&'s Sealed) -> bool) {
         let mut next = leaf.ancestry.sealed.as_ref();
-        // As many as there are segments: a damaged chain must not go on for ever.
+        // At most as many as there are segments, because a damaged chain may be a cycle.
         for _ in 0..=self.0.len() {
             let Some(sealed) = next.and_then(|newest| self.0.get(newest)) else { return };
             if !each(sealed) {
@@ -203,7 +203,7 @@ impl Segments {
         }
     }
 
-    /// The segments of the leaves' lines, each once, however many leaves it is an ancestry of.
+    /// Returns the segments of the leaves' lines, each once.
     pub(crate) fn of<'s>(&'s self, leaves: &'s Leaves) -> Vec<&'s Sealed> {
         let (mut seen, mut found) = (HashSet::new(), Vec::new());
         for leaf in &leaves.0 {
@@ -218,7 +218,7 @@ impl Segments {
         found
     }
 
-    /// The segments that the leaves need to show `revs_limit` revisions each.
+    /// Returns the segments that the leaves need to show `revs_limit` revisions each.
     pub(crate) fn reachable<'s>(&'s self, leaves: &'s Leaves, revs_limit: u64) -> HashSet<&'s RevId> {
         let mut reachable = HashSet::new();
         for leaf in &leaves.0 {
@@ -236,12 +236,12 @@ impl Segments {
     }
 }
 
-/// The winner among leaves given as (deleted, revision).
+/// Returns the winner among leaves given as (deleted, revision).
 pub(crate) fn winner(leaves: &[(bool, RevId)]) -> Option<&(bool, RevId)> {
     leaves.iter().max_by(|a, b| rank(a.0, &a.1).cmp(&rank(b.0, &b.1)))
 }
 
-/// Writes a leaf's record and the segments that left it.
+/// Writes a leaf's record and the segments that were sealed from it.
 pub(crate) fn put_leaf(
     trx: &Transaction,
     keys: &DocumentKeys,
@@ -256,7 +256,7 @@ pub(crate) fn put_leaf(
     quiet.set(&keys.leaf(leaf.deleted, &leaf.rev), &encode_ancestry(&leaf.ancestry))
 }
 
-/// A document's whole tree, read to be changed.
+/// A document's whole tree, to be changed.
 pub(crate) struct WholeTree {
     leaves: Leaves,
     segments: Segments,
@@ -264,7 +264,7 @@ pub(crate) struct WholeTree {
 }
 
 impl WholeTree {
-    /// `None` where it is more than one transaction reads.
+    /// Reads the tree; `None` if it exceeds one transaction.
     pub(crate) async fn read_if_small(
         trx: &Transaction,
         keys: &DocumentKeys,
@@ -275,7 +275,7 @@ impl WholeTree {
         Ok(Some(WholeTree { leaves, segments, tree }))
     }
 
-    /// As much as the leaves' own records tell.
+    /// Returns the part of the tree in the leaves' own records.
     pub(crate) fn of_leaves(leaves: Leaves) -> WholeTree {
         let segments = Segments::default();
         let tree = Tree::new(leaves.0.iter().map(|leaf| segments.branch(leaf)));
@@ -299,7 +299,8 @@ impl WholeTree {
         self.segments.clear_unreachable(trx, keys, &self.leaves, revs_limit, room)
     }
 
-    /// What makes the stored tree `after`: leaves that changed are written anew, segments that nobody needs go.
+    /// Returns the writes that turn the stored tree into `after`: changed leaves are written, unneeded segments
+    /// removed.
     pub(crate) fn replacement(mut self, keys: &DocumentKeys, after: &Tree, revs_limit: u64) -> Result<Replacement> {
         let ancestors_max = usize::try_from(revs_limit.saturating_sub(1)).unwrap_or(usize::MAX);
         let mut before: Option<HashSet<&RevId>> = None;
@@ -317,7 +318,7 @@ impl WholeTree {
         for branch in after.branches().into_iter().filter(|branch| !kept.contains(&branch.leaf)) {
             let mut line = branch.ancestors.clone();
             if line.len() > ancestors_max {
-                // What was there before stays, or its record would have no place in the tree: it is pruned in its time.
+                // A revision that was in the tree stays until it is pruned, or its record would lose its place.
                 let before = before.get_or_insert_with(|| self.tree.revisions());
                 let known = line.iter().rposition(|rev| before.contains(rev)).map_or(0, |at| at + 1);
                 line.truncate(known.max(ancestors_max));
@@ -341,7 +342,7 @@ impl WholeTree {
     }
 }
 
-/// A stored tree's change.
+/// The writes that change a stored tree.
 #[derive(Debug, Default)]
 pub(crate) struct Replacement {
     clears: Vec<Vec<u8>>,
@@ -349,7 +350,7 @@ pub(crate) struct Replacement {
 }
 
 impl Replacement {
-    /// What it takes in a transaction, about.
+    /// Returns the approximate bytes in a transaction.
     pub(crate) fn bytes(&self) -> u64 {
         let puts: usize = self.puts.iter().map(|(key, value)| key.len() + value.len() + MUTATION_BYTES).sum();
         let clears: usize = self.clears.iter().map(|key| 2 * key.len() + MUTATION_BYTES).sum();
@@ -368,16 +369,16 @@ fn empty_segment() -> Error {
     Error::Corrupt("an empty segment".into())
 }
 
-/// The frame of a mutation in a transaction, about, in bytes.
+/// Approximate overhead of a mutation in a transaction, in bytes.
 const MUTATION_BYTES: usize = 20;
 
-/// The records of a document's leaves take at most this much: every edit of the document reads them.
+/// Byte limit of a document's leaf records, all of which every edit of the document reads.
 const LEAVES_BYTES_MAX: u64 = 24_000_000;
 
-/// With fewer leaves they cannot take more than [`LEAVES_BYTES_MAX`]: 64 ancestors of up to 512 bytes each.
+/// Number of leaves that cannot exceed [`LEAVES_BYTES_MAX`]: 64 ancestors of up to 512 bytes each.
 const LEAVES_UNWEIGHED: usize = 600;
 
-/// Whether the records of leaves, each given by its own name and its ancestors, are as large as they may be.
+/// Returns whether the records of leaves, given by their revisions and ancestors, exceed their limit.
 pub(crate) fn are_too_large<'r>(leaves: impl ExactSizeIterator<Item = (&'r RevId, &'r [RevId])>) -> bool {
     if leaves.len() < LEAVES_UNWEIGHED {
         return false;
@@ -390,34 +391,34 @@ pub(crate) fn are_too_large<'r>(leaves: impl ExactSizeIterator<Item = (&'r RevId
     weights.sum::<u64>() > LEAVES_BYTES_MAX
 }
 
-/// Bytes that went.
+/// Bytes that were dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Dropped {
-    /// Of bodies.
+    /// Bytes of bodies.
     pub body_bytes: i64,
-    /// Of these, of bodies of revisions that are no leaves; given by those who drop leaves too.
+    /// The part of them in bodies of revisions that are not leaves; set by operations that drop leaves as well.
     pub superseded_bytes: i64,
-    /// Of attachments that no document has now.
+    /// Bytes of attachments that no document has any more.
     pub attachment_bytes: i64,
 }
 
-/// What a transaction reads of a document's segments, about.
+/// Approximate bytes of a document's segments that a transaction reads.
 const SEGMENTS_BYTES_MAX: u64 = 64_000_000;
 
-/// What a transaction that prunes reads of a document's segments, about.
+/// Approximate bytes of segments that a pruning transaction reads.
 const PRUNED_SEGMENTS_MAX: u64 = 4_000_000;
 
-/// And of its records.
+/// Approximate bytes of records that it reads.
 const PRUNED_RECORDS_MAX: u64 = 1_000_000;
 
-/// What dropping a revision takes in a transaction beside its list of attachments: its record and its body, by their keys.
+/// Returns the bytes that dropping a revision takes in a transaction, without its list of attachments: the keys of its
+/// record and body.
 pub(crate) fn revision_bytes(key_bytes: usize) -> u64 {
     (5 * key_bytes + 200) as u64
 }
 
-/// Drops what no branch reaches within the limit of revisions: records, bodies, segments, the oldest first and as much as
-/// there is room for. What is left goes later, by another write or by a compaction. It sees what the transaction has
-/// written so far.
+/// Drops records, bodies and segments beyond the limit of revisions of all branches, oldest first and as much as there
+/// is room for. A later write or compaction drops the rest. It sees the transaction's earlier writes.
 pub(crate) async fn prune(
     trx: &Transaction,
     instance: &Instance,
@@ -449,14 +450,14 @@ pub(crate) async fn prune(
         Quiet(trx).clear(&keys.revision(&rev))?;
     }
     dropped.attachment_bytes += attachments::drop_lists(trx, instance, keys, id, &listed, room).await?;
-    // A record has its place in the tree for as long as it is there.
+    // While a record exists, its revision must be in the tree.
     if is_whole {
         segments.clear_unreachable(trx, keys, &leaves, revs_limit, room)?;
     }
     Ok(dropped)
 }
 
-/// Revisions and their records, from pages of [`DocumentKeys::revisions`].
+/// Decodes revisions and their records from pages of [`DocumentKeys::revisions`].
 pub(crate) fn decode_records(keys: &DocumentKeys, pages: &[FdbValues]) -> Result<Vec<(RevId, RevisionRecord)>> {
     records_of_rows(keys, pages.iter().flat_map(|page| page.iter()).map(|row| (row.key(), row.value())))
 }
@@ -473,7 +474,7 @@ fn records_of_rows<'r>(
     rows.map(|(key, value)| record(key, value)).collect()
 }
 
-/// Both, from the only page of [`DocumentKeys::leaves_and_revisions`].
+/// Decodes both from the only page of [`DocumentKeys::leaves_and_revisions`].
 pub(crate) fn decode_leaves_and_records(
     keys: &DocumentKeys,
     page: &FdbValues,
@@ -484,8 +485,8 @@ pub(crate) fn decode_leaves_and_records(
     Ok((leaves, records_of_rows(keys, rows().skip_while(|(key, _)| *key < records_begin.as_slice()))?))
 }
 
-/// Drops a superseded revision's body; its list goes to those that [`attachments::drop_lists`] is to drop. The record is
-/// the caller's.
+/// Drops a superseded revision's body, and adds its list to those that [`attachments::drop_lists`] will drop. The
+/// caller drops the record.
 #[expect(clippy::too_many_arguments, reason = "what a transaction is, and what it gathers")]
 pub(crate) async fn drop_revision(
     trx: &Transaction,
@@ -510,7 +511,7 @@ pub(crate) async fn drop_revision(
     Ok(())
 }
 
-/// Removes a superseded revision's body. Returns how many stored bytes went.
+/// Removes a superseded revision's body, and returns the dropped bytes.
 pub(crate) fn drop_body(
     trx: &Transaction,
     instance: &Instance,

@@ -1,4 +1,4 @@
-//! The data of attachments on its way in: cut into chunks, hashed, compressed as CouchDB does, staged in many transactions.
+//! Uploads of attachment data: split into chunks, hashed, compressed as by CouchDB, staged in many transactions.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -20,38 +20,38 @@ use crate::size_limit::{self, Growth};
 use crate::store::once::random_id;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
-/// Bytes of one chunk, the value of one key.
+/// Bytes of a chunk, which is the value of one key.
 const CHUNK_BYTES: usize = 90_000;
 
-/// Chunks that are staged in one transaction.
+/// Chunks that one transaction stages.
 const CHUNKS_STAGED_AT_ONCE: usize = 5;
 
-/// Data of at most this is staged together with other data.
+/// Bytes up to which data is staged together with other data.
 const SMALL_BYTES: usize = 16 * 1024;
 
-/// Of data that comes slower than so many chunks in this, each chunk is staged when it is complete.
+/// If a transaction's chunks take longer than this to arrive, each chunk is staged when it is complete.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// The largest attachment, in bytes as they are stored.
+/// The largest attachment in bytes, as stored.
 pub const ATTACHMENT_BYTES_MAX: u64 = 1 << 30;
 
-/// The level at which CouchDB compresses.
+/// CouchDB's level of compression.
 const GZIP_LEVEL: u32 = 8;
 
-/// "Unix", which is what CouchDB's gzip says.
+/// "Unix", as in CouchDB's gzip header.
 const GZIP_SYSTEM: u8 = 3;
 
-/// Data that is staged, for the edit that brings it into a document.
+/// Staged data, for an edit that adds it to a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Uploaded {
     pub(crate) blob_id: Vec<u8>,
     pub(crate) instance: InstanceId,
     pub(crate) digest: [u8; 32],
-    /// MD5 of what is stored.
+    /// MD5 of the stored bytes.
     pub md5: [u8; 16],
-    /// MD5 of what was sent.
+    /// MD5 of the bytes sent.
     pub sent_md5: [u8; 16],
-    /// Bytes without an encoding.
+    /// Length in bytes, decoded.
     pub length: u64,
     pub(crate) stored_length: u64,
     sent_length: u64,
@@ -59,13 +59,13 @@ pub struct Uploaded {
 }
 
 impl Uploaded {
-    /// Bytes as they came: without an encoding, or as the client had compressed them.
+    /// Returns the length in bytes as sent: decoded, or as the client compressed them.
     pub fn sent_length(&self) -> u64 {
         self.sent_length
     }
 }
 
-/// Data that is complete and small, and not staged yet: [`crate::Database::stage`].
+/// Complete small data that is not staged yet: [`crate::Database::stage`].
 #[derive(Debug)]
 pub struct Unstaged {
     pub(crate) blob_id: Vec<u8>,
@@ -74,17 +74,17 @@ pub struct Unstaged {
 }
 
 impl Unstaged {
-    /// What it takes in memory, and in a transaction, about.
+    /// Returns its approximate bytes in memory and in a transaction.
     pub fn bytes(&self) -> usize {
         self.bytes.len() + 300
     }
 }
 
-/// Bytes of small data that are staged in one transaction.
+/// Bytes of small data that one transaction stages.
 const STAGED_BYTES_MAX: usize = 500_000;
 
-/// Stages data of one row each, as much in a transaction as it may take. For another instance of the database it is not staged,
-/// and so is not found by who wants it.
+/// Stages data of one row each, in as many transactions as needed. Data for a replaced instance of the database is not
+/// staged, so its edit will not find it.
 pub(crate) async fn stage_small(inner: &Inner, instance: &Instance, actor: &Actor, data: &[&Unstaged]) -> Result<()> {
     let mut rest = data;
     check_size(inner, instance, actor).await?;
@@ -139,17 +139,17 @@ impl Operation for StageSmall<'_> {
     }
 }
 
-/// How the bytes come, and how they are kept.
+/// The encoding of the bytes as sent and as stored.
 enum Coder {
-    /// As they come.
+    /// Stored as sent.
     Identity,
     /// Compressed here.
     Compress(Box<GzEncoder<Vec<u8>>>),
-    /// They come compressed, and are looked into for their length.
+    /// Sent compressed; decompressed only to learn the length.
     Compressed(Box<MultiGzDecoder<Count>>),
 }
 
-/// Counts what is written to it.
+/// Counts the bytes written to it.
 #[derive(Default)]
 struct Count(u64);
 
@@ -164,19 +164,18 @@ impl Write for Count {
     }
 }
 
-/// An upload under way. One that is dropped before it is complete takes away what it has staged; what a process leaves
-/// that ends meanwhile is swept after a while.
+/// A running upload. If it is dropped before it is complete it removes its staged data; after a crash the sweeper does.
 pub struct Upload {
     inner: Arc<Inner>,
     instance: Arc<Instance>,
     actor: Actor,
     blob_id: Vec<u8>,
     coder: Coder,
-    /// What is to be stored and is not staged yet.
+    /// Data that is not staged yet.
     pending: Vec<u8>,
     chunks: u32,
     is_staged: bool,
-    /// When it was last written to, in the store.
+    /// The time of its last write to the store.
     staged_at: Instant,
     digest: Sha256,
     md5: Md5,
@@ -185,7 +184,7 @@ pub struct Upload {
     stored: u64,
 }
 
-/// Whether CouchDB compresses data of this media type by default.
+/// Returns whether CouchDB compresses data of this media type by default.
 pub fn is_compressible(content_type: &str) -> bool {
     let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     kind.starts_with("text/")
@@ -193,7 +192,7 @@ pub fn is_compressible(content_type: &str) -> bool {
 }
 
 impl Upload {
-    /// `is_gzip`: the bytes come compressed.
+    /// `is_gzip`: the client sends compressed bytes.
     pub(crate) fn new(
         inner: Arc<Inner>,
         instance: Arc<Instance>,
@@ -228,11 +227,10 @@ impl Upload {
         })
     }
 
-    /// Takes more bytes.
+    /// Adds bytes.
     ///
     /// # Errors
-    /// [`Refusal::AttachmentTooLarge`], [`Refusal::InvalidAttachment`] for what should be gzip and is not,
-    /// [`Refusal::UploadSwept`].
+    /// [`Refusal::AttachmentTooLarge`], [`Refusal::InvalidAttachment`] for invalid gzip, [`Refusal::UploadSwept`].
     #[boxed]
     pub async fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.sent += bytes.len() as u64;
@@ -255,19 +253,19 @@ impl Upload {
             self.stage(CHUNK_BYTES * CHUNKS_STAGED_AT_ONCE).await?;
         }
         if self.pending.len() >= CHUNK_BYTES && self.inner.clock.since(self.staged_at) > SLOW {
-            // It would lie in memory for long until there is more.
+            // The bytes would stay in memory until more arrive.
             self.stage(self.pending.len() / CHUNK_BYTES * CHUNK_BYTES).await?;
         }
         let quiet = self.inner.clock.since(self.staged_at);
         if self.is_staged && quiet > self.inner.options.uploads_broken_after / 4 {
-            // Too little comes for another part, but something does.
+            // The upload is slow but alive.
             staging::renew(&self.inner, &self.instance, &[&self.blob_id]).await?;
             self.staged_at = self.inner.clock.now();
         }
         Ok(())
     }
 
-    /// The data is complete, and all of it staged when this returns.
+    /// Completes the upload and stages all data.
     ///
     /// # Errors
     /// As [`Upload::write`].
@@ -281,8 +279,8 @@ impl Upload {
         Ok(uploaded)
     }
 
-    /// The data is complete, and staged when this returns; what is small is left to [`crate::Database::stage`], with other data
-    /// of the same request.
+    /// Completes the upload. Small data is not staged, but left to [`crate::Database::stage`] with other data of the
+    /// same request.
     ///
     /// # Errors
     /// As [`Upload::write`].
@@ -310,7 +308,7 @@ impl Upload {
             self.stage(self.pending.len().min(CHUNK_BYTES * CHUNKS_STAGED_AT_ONCE)).await?;
         }
         self.inner.metrics.blobs_staged.add(1);
-        // The name goes on with the data: dropping this takes nothing away from now on.
+        // The result owns the blob: dropping `self` must not remove it.
         self.is_staged = false;
         let uploaded = Uploaded {
             blob_id: std::mem::take(&mut self.blob_id),
@@ -332,7 +330,7 @@ impl Upload {
         self.stored += bytes.len() as u64;
     }
 
-    /// Writes the first `bytes` of what is pending.
+    /// Stages the first `bytes` of the pending data.
     async fn stage(&mut self, bytes: usize) -> Result<()> {
         check_size(&self.inner, &self.instance, &self.actor).await?;
         let rest = self.pending.split_off(bytes.min(self.pending.len()));
@@ -348,7 +346,7 @@ impl Upload {
             instance: &self.instance,
             actor: &self.actor,
             blob_id: &self.blob_id,
-            // A slow upload is not a broken one.
+            // A slow upload is not abandoned.
             created_at_ms: self.inner.clock.unix_ms(),
             rows: &rows,
             is_first: !self.is_staged,

@@ -1,7 +1,7 @@
-//! What those who judge a write say of a revision that may be written.
+//! Verdicts: the channels, grants and expiry that the rules give an accepted revision.
 //!
-//! It is stored with the revision's record. It cannot be asked for again: it rests on the functions and the user of that
-//! time, and a builder of an index has neither.
+//! A verdict is stored with the revision's record, because it cannot be computed again: it depends on the functions and
+//! the user at that time, and a builder of an index has neither.
 
 use std::collections::BTreeSet;
 
@@ -10,39 +10,39 @@ use flatbed_channels::{Given, Grant, Grantee, ROLE_PREFIX, Routing};
 use crate::error::Refusal;
 use crate::store::proto;
 
-/// What an edit that may be made means to those who keep indexes.
+/// The verdict of an accepted edit, for indexes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// The channels that the revision is in.
     pub channels: BTreeSet<String>,
-    /// Whom the document, while this revision is its winner, lets into which channels.
+    /// The channels that the document grants while this revision is its winner.
     pub grants: BTreeSet<Grant>,
-    /// When the document goes, in milliseconds of Unix time.
+    /// The expiry time in milliseconds of Unix time.
     pub expires_at_ms: Option<u64>,
-    /// The user who wrote the revision, by the name that the database's channels know. The guest, administrators and the server
-    /// have none.
+    /// The user who wrote the revision, by the name in the database's channels. `None` for the guest, administrators
+    /// and the server.
     pub writer: Option<String>,
 }
 
 impl From<Routing> for Verdict {
-    /// What a sync function says. A second of Unix time is kept as the milliseconds with which it begins.
+    /// Converts the result of a sync function; a second of Unix time becomes its first millisecond.
     fn from(Routing { channels, grants, expires_at }: Routing) -> Verdict {
         let expires_at_ms = expires_at.map(|second| second.saturating_mul(1_000));
         Verdict { channels, grants, expires_at_ms, writer: None }
     }
 }
 
-/// Channels and grants of a revision. Each is a row of some index.
+/// Limit of a revision's channels and grants, each of which is a row of some index.
 const ENTRIES_MAX: usize = 1_000;
 
-/// What a verdict may take in a revision's record: a page of records is read at once, of up to a thousand revisions.
+/// Byte limit of a verdict in a revision's record: a page of up to a thousand records is read at once.
 const VERDICT_BYTES_MAX: u64 = 40_000;
 
-/// What a channel or a grant takes beside its names.
+/// Bytes of a channel or a grant beside its names.
 const ENTRY_OVERHEAD: usize = 8;
 
 impl Verdict {
-    /// What two rules say together: all channels and grants of both, and the earlier end.
+    /// Combines the verdicts of two rules: all channels and grants of both, and the earlier expiry.
     pub(crate) fn and(mut self, other: Verdict) -> Verdict {
         self.channels.extend(other.channels);
         self.grants.extend(other.grants);
@@ -51,12 +51,12 @@ impl Verdict {
         self
     }
 
-    /// Whether it says nothing: of such a revision nothing is stored.
+    /// Returns whether it is empty: such a verdict is not stored.
     pub(crate) fn is_empty(&self) -> bool {
         self.channels.is_empty() && self.grants.is_empty() && self.expires_at_ms.is_none() && self.writer.is_none()
     }
 
-    /// What it takes in a revision's record at most.
+    /// Returns the most bytes that it takes in a revision's record.
     pub(crate) fn bytes(&self) -> u64 {
         let channels = self.channels.iter().map(|channel| channel.len() + ENTRY_OVERHEAD);
         let grants = self.grants.iter().map(grant_bytes);
@@ -65,7 +65,7 @@ impl Verdict {
         (channels.chain(grants).sum::<usize>() + end + writer) as u64
     }
 
-    /// Whether it can be stored.
+    /// Checks it against the limits.
     pub(crate) fn check(self) -> Result<Verdict, Refusal> {
         let (entries, bytes) = (self.channels.len() + self.grants.len(), self.bytes());
         if entries > ENTRIES_MAX || bytes > VERDICT_BYTES_MAX {
@@ -96,7 +96,7 @@ impl Verdict {
     }
 }
 
-/// To whom, as text: no user is called like a role behind its prefix, since users have no colon.
+/// Encodes a grant. The grantee is a text: user names have no colon, so they differ from prefixed role names.
 fn encode_grant(grant: &Grant) -> proto::Grant {
     let to = match &grant.to {
         Grantee::User(name) => name.clone(),
@@ -152,7 +152,7 @@ mod tests {
             assert_eq!(Verdict::decode(Some(stored)), said);
         }
         assert_eq!((Verdict::default().encode(), Verdict::decode(None)), (None, Verdict::default()));
-        // What ends with the epoch has an end.
+        // An expiry at the epoch is an expiry.
         let ended = Verdict { expires_at_ms: Some(0), ..Verdict::default() };
         assert_eq!(Verdict::decode(ended.encode()).expires_at_ms, Some(1));
     }

@@ -40,7 +40,7 @@ const WALKED_DOCUMENTS_MAX: usize = 1_000;
 const SEEN_AT_ONCE: usize = 100;
 
 /// Target bytes of a scan's page, estimated from the pages before: less than the limit, because a page that is cut off
-/// spoils the page that is read ahead.
+/// invalidates the page that is read ahead.
 const WALKED_BYTES: usize = READ_BYTES_MAX / 16 * 15;
 
 /// Row limit of a scan's first page, before the size of documents is known.

@@ -79,7 +79,7 @@ pub(crate) async fn purge(database: &Database, id: &str, revs: &[RevId]) -> Resu
             // The database was deleted, and the attachments with it.
             Ok(_) | Err(Error::DatabaseNotFound) => {}
             // The purge is done; the sweeper frees the attachments.
-            Err(error) => tracing::warn!(database = name, %error, "attachments of a purged document will be freed by the sweeper"),
+            Err(error) => tracing::warn!(database = name, %error, "the sweeper will free the attachments of a purge"),
         }
     }
     Ok(revs.iter().filter(|rev| purged.contains(rev)).cloned().collect())

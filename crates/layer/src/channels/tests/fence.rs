@@ -1,5 +1,5 @@
-//! What is judged by rights that change before it is committed is not committed: the change comes between the reads of a write's
-//! transaction and its commit, where the transaction has found the rights to be as they were.
+//! A write that was judged by rights which change before its commit is not committed: the change comes between the
+//! reads of the write's transaction, which found the rights unchanged, and its commit.
 #![cfg(test)]
 
 use flatbed_flatten::json::{Limits, parse};
@@ -15,7 +15,7 @@ use crate::layer::Layer;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 use crate::write::batch::{Work, WriteBatch, prepare, resolved};
 
-/// What happens meanwhile.
+/// The change before the commit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Meanwhile {
     ChannelGoes,
@@ -26,9 +26,9 @@ enum Meanwhile {
     RoleLosesChannel,
     RoleGoes,
     DocumentGivesNoMore,
-    /// Of an account that is a member alone.
+    /// An account that is only a member becomes a user.
     BecomesUser,
-    /// Of the guest.
+    /// The guest is admitted.
     IsLetIn,
     OthersChange,
     AnotherDocument,
@@ -54,7 +54,7 @@ impl Meanwhile {
         }
     }
 
-    /// Whether it is about what the writer has.
+    /// Returns whether the change concerns the writer's rights.
     fn is_of_writer(self) -> bool {
         !matches!(self, OthersChange | AnotherDocument)
     }
@@ -87,14 +87,14 @@ impl Meanwhile {
     }
 }
 
-/// A write by rights that it finds as they were judged, and what happens before it is committed.
+/// Commits a change between the reads and the commit of a write.
 async fn interleaved(meanwhile: Meanwhile, is_shared: bool) {
     let (layer, authority, _storage) = crate::fenced::layer_judged_by(Some(std::sync::Arc::new(ByBody))).await;
     let server = layer.database("db", authority.for_job("test"));
     give_channels(&server).await;
     let as_user = |asker| Layer { inner: layer.inner.clone() }.database("db", crate::fenced::user("x")).asked_by(asker);
     let staff = PrincipalWrite { admin_channels: names(&["S"]), ..role("staff") };
-    // The guest, whom an administrator has let in.
+    // The guest is admitted.
     for write in [staff, anna(), user("")] {
         server.put_principal(&write).await.unwrap();
     }
@@ -118,7 +118,7 @@ async fn interleaved(meanwhile: Meanwhile, is_shared: bool) {
     assert!(matches!(outcomes[..], [(0, Ok(_))]), "{meanwhile:?}: {outcomes:?}");
     meanwhile.happen(&as_user(Asker::All)).await;
     assert_eq!(trx.commit().await.is_err(), meanwhile.is_of_writer(), "{meanwhile:?}, shared: {is_shared}");
-    // Behind it the write finds out by itself, and leaves the document to be judged anew.
+    // The next attempt notices by itself, and leaves the document to be judged again.
     if meanwhile.is_of_writer() {
         let trx = begin();
         let outcomes = write.attempt(&trx, Attempt::default()).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Random work on grants at two servers: what is stored is what the order of commits says.
+//! Random changes of grants at two servers: the stored state follows from the order of commits.
 #![cfg(test)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,21 +23,21 @@ fn pick<'a>(random: &mut Random, of: &[&'a str]) -> &'a str {
     of[random.index(of.len())]
 }
 
-/// Each with the chance of one half.
+/// Returns each element with a probability of one half.
 fn some(random: &mut Random, of: &[&str]) -> BTreeSet<String> {
     of.iter().filter(|_| random.one_in(2)).map(|name| (*name).to_owned()).collect()
 }
 
-/// What is done in one transaction, as the log has it.
+/// One logged transaction.
 #[derive(Debug, Clone)]
 pub(super) enum Done {
-    /// Documents give these from now on.
+    /// The new grants of documents.
     Documents(Vec<(String, BTreeSet<Grant>)>),
     Put(PrincipalWrite),
     Delete(Kind, String),
 }
 
-/// Each transaction leaves a key with its stamp, by which `done` is found.
+/// Each transaction leaves a key with its stamp, which identifies its `done`.
 pub(super) struct Logged<'a> {
     pub db: &'a Database,
     pub number: u32,
@@ -45,7 +45,7 @@ pub(super) struct Logged<'a> {
 }
 
 pub(super) enum What<'a> {
-    /// The grants of documents lie where their infos would, and conflict likewise.
+    /// Grants of documents lie in the place of their infos, and conflict likewise.
     Documents(&'a [(String, BTreeSet<Grant>)]),
     Put(Put<'a>),
     Delete(Delete<'a>),
@@ -136,14 +136,14 @@ impl Done {
                 })
             }
             _ => {
-                // Some of them twice.
+                // Some documents occur twice.
                 let twice = [some(random, &DOCUMENTS), some(random, &DOCUMENTS[..1])];
                 let documents = twice.into_iter().flatten();
                 let one = |random: &mut Random| match random.below(5) {
                     0 | 1 => grant(pick(random, &USERS), pick(random, &CHANNELS), false),
                     2 => grant(pick(random, &USERS), pick(random, &ROLES), true),
                     3 => grant(&format!("role:{}", pick(random, &ROLES)), CHANNELS[0], false),
-                    // Means nothing.
+                    // A grant without meaning.
                     _ => grant("role:staff", pick(random, &ROLES), true),
                 };
                 Done::Documents(documents.map(|id| (id, (0..random.below(4)).map(|_| one(random)).collect())).collect())
@@ -165,7 +165,7 @@ impl Done {
 
 type Ways = BTreeSet<(Kind, String, Given, Option<String>)>;
 
-/// What the order of commits makes of everything.
+/// The state that follows from the order of commits.
 #[derive(Default)]
 struct Model {
     ways: Ways,
@@ -233,7 +233,7 @@ async fn all_rows(trx: &Transaction, range: KeyRange) -> Vec<(Vec<u8>, Vec<u8>)>
     trx.range(&range, true).all(1_000_000).await.unwrap().to_vec()
 }
 
-/// Compares what is stored with the log.
+/// Compares the stored state with the log.
 async fn check(db: &Database, all: &[Done]) {
     let inner = &db.inner;
     let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
@@ -285,7 +285,7 @@ async fn check(db: &Database, all: &[Done]) {
     let newest = |all: Vec<Period>| Periods::new(all[all.len().saturating_sub(PERIODS_MAX)..].to_vec());
     let expected: BTreeMap<_, _> = model.periods.into_iter().map(|(thing, all)| (thing, newest(all))).collect();
     assert_eq!(periods, expected);
-    // What somebody has follows from what is had itself.
+    // The rights of a principal follow from the stored periods.
     for name in USERS {
         let is_had = |kind: Kind, name: &str, what: Given| {
             periods.get(&(kind, name.to_owned(), what)).is_some_and(|periods| periods.open().is_some())
@@ -307,7 +307,7 @@ async fn check(db: &Database, all: &[Done]) {
     }
 }
 
-/// As of one read version, by what is remembered and without.
+/// Compares cached and uncached rights at one read version.
 async fn look(inner: &Inner, asker: &Asker) {
     struct Look<'a>(&'a Inner, &'a Asker);
     impl Operation for Look<'_> {
