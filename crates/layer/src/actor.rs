@@ -1,11 +1,11 @@
-//! On whose behalf something is written.
+//! Actors: the user or the server on whose behalf a transaction writes.
 //!
-//! Nothing is written without an [`Actor`]: a [`Database`](crate::Database) is had from a layer with one, and what is had
-//! without, a [`Reader`](crate::Reader), cannot write. What a user writes is judged by the database's functions; what the
-//! server itself writes is not. So the server's right is a capability: whoever opens the layer gets the one
-//! [`Authority`], and hands [`ServerActor`]s to jobs by their names. Neither can be made otherwise.
+//! Every write needs an [`Actor`]: a layer returns a [`Database`](crate::Database) only for one, and a
+//! [`Reader`](crate::Reader), which needs none, cannot write. The database's functions judge writes of users but not of
+//! the server. So the right to write as the server is a capability: [`Layer::open`](crate::Layer::open) returns the
+//! only [`Authority`], and its owner makes a [`ServerActor`] for each job by name. There is no other way to make them.
 //!
-//! Nothing is written without an actor:
+//! A database for writing needs an actor:
 //!
 //! ```compile_fail,E0061
 //! fn handler(layer: &flatbed_layer::Layer) -> flatbed_layer::Database {
@@ -13,7 +13,7 @@
 //! }
 //! ```
 //!
-//! What reads cannot write:
+//! A reader cannot write:
 //!
 //! ```compile_fail,E0599
 //! async fn handler(layer: &flatbed_layer::Layer, edit: &flatbed_layer::Edit<'_>) {
@@ -21,7 +21,7 @@
 //! }
 //! ```
 //!
-//! A surface makes no actor of the server:
+//! A surface cannot make an actor of the server:
 //!
 //! ```compile_fail,E0451
 //! fn handler(layer: &flatbed_layer::Layer) -> flatbed_layer::Database {
@@ -29,7 +29,7 @@
 //! }
 //! ```
 //!
-//! nor the authority that makes them, nor a second one of it:
+//! nor the authority, nor a second one:
 //!
 //! ```compile_fail,E0451
 //! fn handler() -> flatbed_layer::Authority {
@@ -43,8 +43,7 @@
 //! }
 //! ```
 //!
-//! Whoever a surface takes for a user, the database's `_security` has a say in it, in the transaction that writes: there is no
-//! user without a [`Gate`],
+//! The database's `_security` judges each user in the transaction that writes, so a user needs a [`Gate`]:
 //!
 //! ```compile_fail,E0277
 //! fn handler(layer: &flatbed_layer::Layer, user: flatbed_layer::User) -> flatbed_layer::Database {
@@ -52,7 +51,7 @@
 //! }
 //! ```
 //!
-//! A user writes as itself through one, and a job as the server with what it was handed:
+//! A user writes through a gate, and a job as the server with its own actor:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -76,53 +75,53 @@ use flatbed_revtree::RevId;
 use crate::confirmed::{SecurityOf, SettingsState};
 use crate::error::Refusal;
 
-/// On whose behalf something is written. Cheap to clone.
+/// The actor of a write. Cheap to clone.
 #[derive(Debug, Clone)]
 pub enum Actor {
-    /// Somebody who asked for it: judged by what the database judges with. Made by [`User::through`].
+    /// A user, judged by the rules of the database. Made by [`User::through`].
     User(Arc<Entrant>),
-    /// The server of its own accord: not judged.
+    /// The server itself, which is not judged.
     Server(ServerActor),
 }
 
-/// A user, as whoever authenticated it says.
+/// An authenticated or anonymous user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct User {
-    /// `None`: nobody has logged in.
+    /// The name; `None` if anonymous.
     pub name: Option<String>,
     /// Such as `_admin`.
     pub roles: Vec<String>,
-    /// What it was known by that the user is this one, and has these roles.
+    /// The user document that proves the name and roles.
     pub fence: Option<UserFence>,
-    /// The same, where it was a stored setting.
+    /// The stored setting that proves them instead.
     pub setting: Option<Arc<SettingFence>>,
-    /// A number of the client that asks, by which clients take turns where writes are judged. `None`: it is not known.
+    /// A number of the client, by which clients take turns in judging. `None`: unknown.
     pub client: Option<u64>,
 }
 
-/// The user's document that was judged: what is written on the user's behalf is written only if it is still the one.
+/// The user document that was judged: a write for the user fails if the document has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct UserFence {
-    /// The user's name.
+    /// The name of the user.
     pub name: String,
     /// The winning revision of the user's document in `_users`; `None`: there was no such document.
     pub rev: Option<RevId>,
 }
 
-/// The stored setting that was judged: what is written on the user's behalf is written only if it is as it was then. Debug output
-/// is without its text, which may be secret.
+/// The stored setting that was judged: a write for the user fails if the setting has changed. Debug output omits its
+/// text, which may be secret.
 #[derive(Clone)]
 pub struct SettingFence {
-    /// The settings' state that it is of: where these have not changed since, nothing is read.
+    /// The state of the settings that were read: while it is current, no read is needed.
     pub(crate) state: Option<SettingsState>,
     pub(crate) section: &'static str,
-    /// Its key and its text; `None`: the section was empty.
+    /// Its key and text; `None` if the section was empty.
     pub(crate) found: Option<(String, String)>,
 }
 
 impl SettingFence {
-    /// Of a setting, or of a section that was found empty. `state`: what the settings were known to be as of before that was found; without
-    /// one it is always read.
+    /// Creates the fence of a setting, or of an empty section. `state`: the state of the settings before the setting
+    /// was read; without it each write reads the setting.
     pub fn new(state: Option<SettingsState>, section: &'static str, found: Option<(&str, &str)>) -> SettingFence {
         let found = found.map(|(key, text)| (key.to_owned(), text.to_owned()));
         SettingFence { state, section, found }
@@ -144,17 +143,17 @@ impl Debug for SettingFence {
     }
 }
 
-/// Whether somebody may write to a database, by its `_security`: asked in each attempt of each transaction that writes on their
-/// behalf, about the `_security` that holds as it is committed.
+/// Judges by a database's `_security` whether a user may write. Each attempt of each transaction of the user asks the
+/// gate about the `_security` that is current at the commit.
 pub trait Gate: Send + Sync + Debug {
-    /// Does not wait, and says the same of the same `_security` each time.
+    /// Must not wait, and must return the same for the same `_security`.
     ///
     /// # Errors
-    /// [`Refusal::Unauthorized`], [`Refusal::Forbidden`]: they may not, or not any longer.
+    /// [`Refusal::Unauthorized`], [`Refusal::Forbidden`] if the user may not write, or not any more.
     fn judge(&self, security: &SecurityOf) -> Result<(), Refusal>;
 }
 
-/// A user, with the gate of what they asked for.
+/// A user with the gate of their request.
 #[derive(Debug)]
 pub struct Entrant {
     user: User,
@@ -162,14 +161,14 @@ pub struct Entrant {
 }
 
 impl User {
-    /// Writes through a gate.
+    /// Makes an actor that writes through a gate.
     pub fn through(self, gate: Arc<dyn Gate>) -> Actor {
         Actor::User(Arc::new(Entrant { user: self, gate }))
     }
 }
 
 impl Entrant {
-    /// Who it is.
+    /// Returns the user.
     pub fn user(&self) -> &User {
         &self.user
     }
@@ -180,17 +179,17 @@ impl Entrant {
 }
 
 impl Actor {
-    /// Whether the actor is a user without a name who is not an administrator.
+    /// Returns whether the actor is a user without a name who is not an administrator.
     pub(crate) fn is_anonymous(&self) -> bool {
         !self.is_administrator() && self.user().is_some_and(|user| user.name.is_none())
     }
 
-    /// Whether the actor is the server or an administrator of it.
+    /// Returns whether the actor is the server or an administrator.
     pub(crate) fn is_administrator(&self) -> bool {
         self.user().is_none_or(|user| user.roles.iter().any(|role| role == "_admin"))
     }
 
-    /// The user; `None` is the server.
+    /// Returns the user; `None` for the server.
     pub fn user(&self) -> Option<&User> {
         match self {
             Actor::User(entrant) => Some(entrant.user()),
@@ -199,21 +198,20 @@ impl Actor {
     }
 }
 
-/// The right to write as the server itself, of one job. Made by [`Authority::for_job`] alone.
+/// The right of one job to write as the server. Made only by [`Authority::for_job`].
 #[derive(Debug, Clone)]
 pub struct ServerActor {
     job: &'static str,
 }
 
 impl ServerActor {
-    /// The job that it was made for.
+    /// Returns the name of the job.
     pub fn job(&self) -> &'static str {
         self.job
     }
 }
 
-/// Makes [`ServerActor`]s. [`Layer::open`](crate::Layer::open) gives the only one to whoever puts the program together,
-/// who keeps it.
+/// Makes [`ServerActor`]s. [`Layer::open`](crate::Layer::open) returns the only one.
 #[derive(Debug)]
 pub struct Authority {
     made: (),
@@ -224,7 +222,7 @@ impl Authority {
         Authority { made: () }
     }
 
-    /// The right to write as the server, for a job.
+    /// Returns the right to write as the server, for a job.
     pub fn for_job(&self, job: &'static str) -> ServerActor {
         let () = self.made;
         ServerActor { job }

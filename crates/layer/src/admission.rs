@@ -1,12 +1,11 @@
-//! Whether those who write may still do so, found out in the transaction that writes.
+//! Admission: checks in the writing transaction that the writers may still write.
 //!
-//! What a request may do was judged before it came here, by the database's `_security` and by who the user was less than a second
-//! ago. The transaction judges it again by what holds as it is committed: the `_security` of the record that it resolves, which
-//! every writer has as a read conflict, and the user's document in `_users`, whose info it reads beside whatever else it reads.
-//! Of an administrator who is stored with the settings it is the setting, which is not read where the transaction's read version says that
-//! no setting has changed since.
-//! So nothing is committed behind a change that takes the right to it away, not even a moment behind it. Several requests'
-//! writes in one transaction are refused one by one.
+//! The request was authorized before, by a `_security` and a user document that may be up to a second old. The
+//! transaction authorizes it again as of its commit: by the `_security` of the record that it resolves, on which every
+//! writer has a read conflict, and by the user's document in `_users`, whose info it reads beside its other reads. For
+//! an administrator from the stored settings it checks the setting, without a read if the transaction's read version
+//! shows that no setting has changed. So no write commits after its right was revoked. Writes of several requests in
+//! one transaction are refused individually.
 
 use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
@@ -29,14 +28,14 @@ use crate::store::transaction::{self, Attempt, BoxedPageRead, Operation, Transac
 
 type Admitted = std::result::Result<(), Refusal>;
 
-/// A user document's info, under way.
+/// A pending read of a user document's info.
 struct InfoRead {
     fence: UserFence,
     key: Vec<u8>,
     read: Pin<Box<dyn Future<Output = FdbResult<Option<FdbSlice>>> + Send + Sync>>,
 }
 
-/// A stored setting that was judged, under way if it may have changed since.
+/// A stored setting that was judged, with a pending read if it may have changed.
 struct SettingRead {
     fence: Arc<SettingFence>,
     range: KeyRange,
@@ -72,25 +71,25 @@ impl SettingRead {
     }
 }
 
-/// What was found of a setting.
+/// The result of the check of a setting.
 struct JudgedSetting {
     fence: Arc<SettingFence>,
     range: KeyRange,
     is_same: bool,
 }
 
-/// Those on whose behalf a transaction writes, their documents being read.
+/// The writers of a transaction, with pending reads of their documents.
 pub(crate) struct Arriving {
     reads: Vec<InfoRead>,
     settings: Vec<SettingRead>,
-    /// Without `_users` nobody has a document.
+    /// The fences of users while `_users` does not exist.
     nowhere: Vec<UserFence>,
     users_record: Vec<u8>,
 }
 
 impl Arriving {
-    /// Issues the reads. Nothing is waited for but the transaction's read version where `_users` is in the cache, and nothing at
-    /// all where there are no fences.
+    /// Issues the reads. Waits at most for the transaction's read version if `_users` is cached, and not at all without
+    /// fences.
     pub(crate) async fn begin(
         inner: &Inner,
         trx: &Transaction,
@@ -126,7 +125,7 @@ impl Arriving {
             .into_iter()
             .map(|fence| {
                 let key = users.keys.document(&format!("{USER_ID_PREFIX}{}", fence.name)).info();
-                // Those conflict that write: who is refused makes nobody else wait.
+                // Only applied edits conflict: a refused writer does not delay the others.
                 let read = Box::pin(trx.get(&key, true));
                 InfoRead { fence, key, read }
             })
@@ -157,23 +156,23 @@ impl Arriving {
     }
 }
 
-/// What was found of a fence.
+/// The result of the check of a user document.
 struct Judged {
     is_same: bool,
     key: Option<Vec<u8>>,
 }
 
-/// Those on whose behalf a transaction writes, as of its read version.
+/// The admitted writers of a transaction as of its read version.
 pub(crate) struct Admissions {
     judged: HashMap<UserFence, Judged>,
     settings: Vec<JudgedSetting>,
     users_record: Vec<u8>,
-    /// What gates have said, by the address of whose they are: the transaction's operation holds these.
+    /// The answers of gates, by the address of their actors, which the transaction's operation holds.
     said: HashMap<usize, Admitted>,
 }
 
 impl Admissions {
-    /// Whether somebody may write. What is written for them then fails where that changes before it is committed; the
+    /// Returns whether an actor may write. If so, adds read conflicts, so that the commit fails if that changes; the
     /// database's record is a read conflict already.
     pub(crate) fn admit(&mut self, trx: &Transaction, actor: &Actor, security: &SecurityOf) -> Result<Admitted> {
         let Actor::User(entrant) = actor else { return Ok(Ok(())) };
@@ -201,28 +200,28 @@ impl Admissions {
     }
 }
 
-/// One on whose behalf a transaction writes.
+/// The single writer of a transaction.
 pub(crate) struct Writer<'a> {
     actor: &'a Actor,
     arriving: Arriving,
 }
 
 impl Writer<'_> {
-    /// Before anything is committed, and behind the question whether an earlier attempt was.
+    /// Checks the writer: before any write, and after the check for an earlier attempt's commit.
     ///
     /// # Errors
-    /// The gate's refusal, [`Refusal::UserChanged`].
+    /// The refusal of the gate, [`Refusal::UserChanged`].
     pub(crate) async fn admitted(self, trx: &Transaction, instance: &Instance) -> Result<()> {
         self.admitted_by(trx, &instance.security).await
     }
 
-    /// The same, of a record that was read besides.
+    /// As `admitted`, by the `_security` of a record that was read separately.
     pub(crate) async fn admitted_by(self, trx: &Transaction, security: &SecurityOf) -> Result<()> {
         Ok(self.arriving.arrived(trx).await?.admit(trx, self.actor, security)??)
     }
 }
 
-/// Asks whether somebody may write to a database, where what they ask for is of no consequence if they may not a moment later.
+/// Checks whether an actor may write to a database, without a later check at a commit.
 pub(crate) async fn ask(inner: &Inner, name: &str, actor: &Actor) -> Result<()> {
     struct Ask<'a>(&'a Inner, &'a str, &'a Actor);
     impl Operation for Ask<'_> {
@@ -237,7 +236,7 @@ pub(crate) async fn ask(inner: &Inner, name: &str, actor: &Actor) -> Result<()> 
 }
 
 impl Inner {
-    /// As [`Inner::resolve_for_write`], on somebody's behalf: what is read of the user is under way with it.
+    /// As [`Inner::resolve_for_write`], with concurrent reads of the actor's document.
     pub(crate) async fn resolve_for<'a>(
         &self,
         trx: &Transaction,
@@ -249,7 +248,7 @@ impl Inner {
         Ok((instance, Writer { actor, arriving }))
     }
 
-    /// Of what a user asks for of the record itself, which the transaction reads besides.
+    /// Begins the admission of a writer whose transaction reads the record separately.
     pub(crate) async fn writer<'a>(&self, trx: &Transaction, actor: &'a Actor) -> Result<Writer<'a>> {
         Ok(Writer { actor, arriving: Arriving::begin(self, trx, std::iter::once(actor)).await? })
     }

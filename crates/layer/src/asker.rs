@@ -1,4 +1,4 @@
-//! On whose behalf one reads.
+//! The principal of a read.
 
 use std::sync::Arc;
 
@@ -7,28 +7,28 @@ use flatbed_channels::is_principal;
 use crate::error::Refusal;
 use crate::held::{As, HeldAt};
 
-/// On whose behalf one reads, in a database that may have channels.
+/// The principal of a read in a database that may have channels.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Asker {
-    /// Who sees all: administrators, and whoever may read in a database without channels.
+    /// Unrestricted access: administrators, and all readers of a database without channels.
     All,
-    /// The user of the database of this name. Who is no more has nothing.
+    /// The database's user of this name. A deleted user has no rights.
     Principal(Arc<str>),
-    /// An account of the server, or the subject of a token: the user of the database that is tied to it. Where there is none, a
-    /// member by `_security` has what everybody has, and others have nothing.
+    /// An account of the server, or the subject of a token: the database's user that is tied to it. Without such a user
+    /// a member by `_security` has the rights of everybody, and others have none.
     Account {
-        /// Its name.
+        /// The name.
         name: Arc<str>,
         /// Whether it is a member.
         is_member: bool,
     },
-    /// Who has given no name: has nothing before an administrator lets them in.
+    /// An anonymous reader: without rights until an administrator admits the guest.
     #[default]
     Guest,
 }
 
 impl Asker {
-    /// The principal that is looked for, and as whom; `None`: nobody can be called so, or it does not matter.
+    /// Returns the name and kind of the principal to look up; `None` if there can be none, or it does not matter.
     pub(crate) fn principal(&self) -> Option<(Arc<str>, As)> {
         let is_name = |name: &&Arc<str>| !name.is_empty() && is_principal(name);
         match self {
@@ -42,16 +42,16 @@ impl Asker {
         }
     }
 
-    /// Whether they are let in at all, of whom this was found: users who are neither gone nor disabled, and members by `_security` of whom
-    /// no user was made here.
+    /// Checks whether the principal with these rights is admitted: users who exist and are enabled, and members by
+    /// `_security` without a user here.
     ///
     /// # Errors
-    /// In the words of who judges `_security`.
+    /// A refusal in the words of `_security`.
     pub(crate) fn admitted(&self, held: &HeldAt) -> Result<(), Refusal> {
         match self {
             _ if held.is_there => Ok(()),
             Asker::All => Ok(()),
-            // One who is disabled has been changed by somebody.
+            // A disabled user has a record.
             Asker::Account { is_member: true, .. } if held.user_at.is_none() => Ok(()),
             Asker::Guest => Err(Refusal::Unauthorized("You are not authorized to access this db.".to_owned())),
             Asker::Principal(_) | Asker::Account { .. } => {
@@ -60,8 +60,9 @@ impl Asker {
         }
     }
 
-    /// By what it is noted who has written a revision, and by nobody else's; empty: by nothing. Colons are in no user's name: a person of
-    /// the database is their name and since when it is theirs, a member who is no user here stands behind a colon.
+    /// Returns the mark of a revision's writer, unique to the person; empty if there is none. User names have no colon:
+    /// a user is marked by name and the start of their ownership of it, and a member who is not a user has a leading
+    /// colon.
     pub(crate) fn writer(&self, held: &HeldAt) -> String {
         match self {
             Asker::Principal(name) | Asker::Account { name, .. } if held.is_there => format!("{name}:{}", held.person),

@@ -1,4 +1,4 @@
-//! How many documents are done at once, by how long it took before.
+//! Adapts the number of documents in a transaction to the time that they take.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use flatbed_clock::Clock;
 use tokio::time::Instant;
 
-/// A number of documents that all who work at a group share. It is halved where that many took too long, down to one, and
-/// grows again by as much where they did not.
+/// A number of documents, shared by all transactions of a group. It is halved, down to one, when a transaction takes
+/// too long, and grows again while transactions are fast.
 #[derive(Debug)]
 pub(crate) struct AtOnce {
     documents: AtomicUsize,
@@ -21,16 +21,16 @@ impl AtOnce {
         AtOnce { documents: AtomicUsize::new(most), most, long, clock: clock.clone() }
     }
 
-    /// How many by now.
+    /// Returns the current number.
     pub(crate) fn documents(&self) -> usize {
         self.documents.load(Ordering::Relaxed)
     }
 
-    /// So many took so long, whether or not something came of it.
+    /// Records the time that a number of documents took, successful or not.
     pub(crate) fn took(&self, documents: usize, time: Duration) {
         let now = self.documents();
         let next = if time > self.long {
-            // Who was begun before it was halved says no more than that.
+            // A transaction that began before the last halving must not halve it again.
             now.min(documents / 2).max(1)
         } else {
             now.saturating_mul(2).min(self.most)
@@ -39,12 +39,12 @@ impl AtOnce {
     }
 }
 
-/// A transaction that enters the first of some documents, and may be attempted several times.
+/// Paces the attempts of a transaction that writes the first of some documents.
 pub(crate) struct Paced<'a> {
     at_once: &'a AtOnce,
-    /// The last attempt.
+    /// The start and the number of documents of the last attempt.
     began: Option<(Instant, usize)>,
-    /// The time that it spent waiting between attempts.
+    /// The time between attempts that was spent waiting.
     waited: Duration,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Paced<'a> {
         Paced { at_once, began: None, waited: Duration::ZERO }
     }
 
-    /// Which of them an attempt enters: fewer than the one before, if that took long and was in vain.
+    /// Returns the documents of the next attempt: fewer than before, if the last attempt took long and failed.
     pub(crate) fn attempt<'d, T>(&mut self, documents: &'d [T]) -> &'d [T] {
         if let Some((began, count)) = self.began.take()
             && self.at_once.clock.since(began) > self.at_once.long
@@ -71,7 +71,7 @@ impl<'a> Paced<'a> {
         self.waited += time;
     }
 
-    /// It is committed. Returns the time that it spent waiting between attempts.
+    /// Ends with a commit. Returns the time that it spent waiting between attempts.
     pub(crate) fn end(self) -> Duration {
         if let Some((began, count)) = self.began {
             self.at_once.took(count, self.at_once.clock.since(began));

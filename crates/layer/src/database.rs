@@ -1,4 +1,4 @@
-//! A database, for those above the layer.
+//! The operations of a database for code above the layer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +37,7 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::sync_function::{check_has_channels, check_source};
 use crate::write::compact;
 
-/// A database's figures as a whole.
+/// Statistics of a database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatabaseInfo {
     /// Documents that are not deleted.
@@ -46,50 +46,50 @@ pub struct DatabaseInfo {
     pub doc_del_count: u64,
     /// The newest sequence.
     pub update_seq: Seq,
-    /// JSON text of the winners' bodies, and their attachments without an encoding, in bytes.
+    /// Bytes of the winners' bodies as JSON text, and of their decoded attachments.
     pub external_size_bytes: u64,
-    /// What all bodies take in keys and values, in bytes.
+    /// Bytes of all bodies in keys and values.
     pub active_size_bytes: u64,
-    /// Of these, the bodies of revisions that are no leaves: what a compaction frees.
+    /// The part of them in bodies of revisions that are not leaves: what a compaction frees.
     pub superseded_size_bytes: u64,
-    /// How often something was purged.
+    /// Number of purges.
     pub purge_seq: u64,
-    /// Whether a compaction of it is due or under way, in any process.
+    /// Whether a compaction is due or running, in any process.
     pub is_compacting: bool,
     /// FoundationDB's estimate for the whole database, in bytes; at least the active size.
     pub file_size_bytes: u64,
-    /// Tells this database from others that had its name.
+    /// The number that tells this database from others that had its name.
     pub incarnation: u64,
-    /// When it was created, in milliseconds of Unix time.
+    /// The time of creation in milliseconds of Unix time.
     pub created_at_ms: u64,
-    /// Bytes of consecutive leaves in one value; 0: one key a leaf.
+    /// Bytes of consecutive leaves in one value; 0: one key for each leaf.
     pub run_bytes: u32,
-    /// In how many places writers keep by-seq, `last_seq` and counters: 1 to [`SHARDS_MAX`].
+    /// Number of places for by-seq, `last_seq` and counters: 1 to [`SHARDS_MAX`].
     pub shards: u32,
     /// See [`CreateOptions::hinted_shards`].
     pub hinted_shards: Option<u32>,
     /// See [`CreateOptions::partitioned`].
     pub is_partitioned: bool,
-    /// Whether its users see what is in their channels alone: [`CreateOptions::channels`].
+    /// Whether its users see only documents in their channels: [`CreateOptions::channels`].
     pub has_channels: bool,
 }
 
-/// A partition's figures.
+/// Statistics of a partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PartitionInfo {
     /// Documents that are not deleted.
     pub doc_count: u64,
     /// Documents whose winner is a tombstone.
     pub doc_del_count: u64,
-    /// JSON text of the winners' bodies, and their attachments without an encoding, in bytes.
+    /// Bytes of the winners' bodies as JSON text, and of their decoded attachments.
     pub external_size_bytes: u64,
-    /// FoundationDB's own estimate for its documents in bytes, but for attachments and bodies that lie apart.
+    /// FoundationDB's estimate for its documents in bytes, without attachments and bodies in blobs.
     pub active_size_bytes: u64,
 }
 
 impl Reader {
-    /// Reads counts and sizes. A reader with [`Seen`](crate::Seen) gets zeros and the first sequence, since the figures include hidden
-    /// documents.
+    /// Reads counts and sizes. A reader with [`Seen`](crate::Seen) gets zeros and the first sequence, since the figures
+    /// include hidden documents.
     ///
     /// # Errors
     /// [`Error::DatabaseNotFound`], as all operations here.
@@ -103,37 +103,38 @@ impl Reader {
         Ok(info)
     }
 
-    /// A partition's counts and sizes, of which no document is read; `None`: the database has no partitions. One that has
-    /// no documents has none of anything.
+    /// Reads a partition's counters and sizes, without its documents; `None` if the database has no partitions. An
+    /// unused partition has zeros.
     #[boxed]
     pub async fn partition_info(&self, partition: &str) -> Result<Option<PartitionInfo>> {
         self.read(&mut ReadPartition { inner: &self.inner, name: &self.name, partition }).await
     }
 
-    /// Whether it has partitions: see [`CreateOptions::partitioned`].
+    /// Returns whether it has partitions: see [`CreateOptions::partitioned`].
     #[boxed]
     pub async fn is_partitioned(&self) -> Result<bool> {
         self.of_instance(|instance| instance.record.partitioned).await
     }
 
-    /// The same as this process saw it last, without a read; `None`: it knows nothing of the database.
+    /// Returns whether it has partitions, from the cache; `None` if the database is not cached.
     pub fn is_partitioned_known(&self) -> Option<bool> {
         self.inner.cached(&self.name).map(|instance| instance.record.partitioned)
     }
 
-    /// Whether it exists.
+    /// Checks that it exists.
     #[boxed]
     pub async fn exists(&self) -> Result<()> {
         self.of_instance(|_| ()).await
     }
 
-    /// Waits until it exists, or the server stops. Costs a watch, and a read now and then.
+    /// Waits until it exists or the server stops, on a watch and with an occasional read.
     #[boxed]
     pub async fn wait_until_there(&self) -> Result<()> {
         crate::feed::watches::wait_until_there(&self.inner, &self.name).await
     }
 
-    /// The newest sequence, for who sees all that is written; `None`: what is shown on somebody's behalf may be more where nothing is.
+    /// Returns the newest sequence for an unrestricted reader; `None` for a restricted one, whose feed may have rows
+    /// without new writes.
     ///
     /// # Errors
     /// [`Error::DatabaseNotFound`], and those of the storage.
@@ -154,7 +155,7 @@ impl Reader {
         self.read_about(&mut LastSeq(self)).await
     }
 
-    /// The newest sequence.
+    /// Returns the newest sequence.
     #[boxed]
     pub async fn update_seq(&self) -> Result<Seq> {
         struct LastSeq<'a>(&'a Reader);
@@ -189,8 +190,9 @@ impl Reader {
         Ok(document)
     }
 
-    /// Reads revisions of one document in their order, all leaves or those that are named (with `latest`: the leaves
-    /// above them), from the `from`th on as many as about 1 MB of bodies goes, 1 to 500. A missing one comes as its name;
+    /// Reads revisions of one document in order, all leaves or the named revisions (with `latest`: the leaves above
+    /// them), from number `from` up to about 1 MB of bodies, 1 to 500. A missing revision is returned as its name. The
+    /// second result is the total number.
     /// the number is of all there are.
     #[boxed]
     pub async fn open_revs(
@@ -206,19 +208,19 @@ impl Reader {
         self.read_judged(&mut GetOpenRevs { inner, name, asker, id, revs, from, descending, options }).await
     }
 
-    /// Reads documents in one transaction: of the first requests, as many as about 1 MB of bodies goes, at least one.
+    /// Reads documents in one transaction: the first requests up to about 1 MB of bodies, at least one.
     #[boxed]
     pub async fn get_many(&self, requests: &[(String, GetOptions)]) -> Result<Vec<Got>> {
         self.read_judged(&mut GetMany { inner: &self.inner, name: &self.name, asker: self.asker(), requests }).await
     }
 
-    /// Walks the documents by their ids.
+    /// Scans the documents by id.
     pub fn all_docs(&self, query: AllDocsQuery) -> AllDocs {
         AllDocs::new(self.clone(), query)
     }
 
-    /// Looks documents up by their ids: `None` where there never was one. With documents: of the first ids, as many as
-    /// about 1 MB of bodies goes, at least one.
+    /// Looks up documents by their ids: `None` for one that never existed. With documents: the first ids up to about 1
+    /// MB of bodies, at least one.
     #[boxed]
     pub async fn all_docs_keys(
         &self,
@@ -231,21 +233,21 @@ impl Reader {
         self.read_judged(&mut AllDocsKeys { inner, name, asker, keys, include_docs, conflicts }).await
     }
 
-    /// Looks up what was said of documents' winners, of the first ids as far as one transaction goes but at least of one: `None` where
-    /// there never was one.
+    /// Looks up the routing of documents' winners, for as many of the first ids as fit one transaction, at least one:
+    /// `None` for one that never existed.
     #[boxed]
     pub async fn routings(&self, ids: &[String]) -> Result<Vec<Option<DocumentRouting>>> {
         self.read(&mut Routings { inner: &self.inner, name: &self.name, ids }).await
     }
 
-    /// Follows the changes.
+    /// Opens a feed of the changes.
     pub fn changes(&self, query: ChangesQuery) -> Changes {
         Changes::new(self.clone(), query)
     }
 
-    /// Returns the revisions that the documents do not have, ascending, or, if the document does not exist, in the order of the
-    /// request, as in CouchDB; and the leaves that might be ancestors of them, those of a lower generation than a missing one,
-    /// descending.
+    /// Returns the revisions that the documents do not have, ascending, or, if the document does not exist, in the
+    /// order of the request, as in CouchDB; and the leaves that might be ancestors of them, those of a lower generation
+    /// than a missing one, descending.
     #[boxed]
     pub async fn missing_revs(&self, wanted: &[(String, Vec<RevId>)]) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
         let mut missing = Vec::with_capacity(wanted.len());
@@ -260,13 +262,13 @@ impl Reader {
         Ok(missing)
     }
 
-    /// How many revisions of each branch are kept.
+    /// Returns the limit of revisions in each branch.
     #[boxed]
     pub async fn revs_limit(&self) -> Result<u64> {
         self.of_whole(Instance::revs_limit).await
     }
 
-    /// After this time uploaded data is renewed: it is removed after four times as long.
+    /// Returns the interval at which to renew uploads: they are removed after four times as long.
     pub fn renew_uploads_every(&self) -> Duration {
         self.inner.options.uploads_broken_after / 4
     }
@@ -288,38 +290,38 @@ impl Reader {
         Ok(AttachmentReader::new(self.unseen(), self.read_about(&mut open).await?))
     }
 
-    /// How many purges are remembered.
+    /// Returns the limit of recorded purges.
     #[boxed]
     pub async fn purged_infos_limit(&self) -> Result<u64> {
         self.of_whole(Instance::purged_infos_limit).await
     }
 
-    /// `_security` as JSON text; `None`: it was never set.
+    /// Returns `_security` as JSON text; `None` if none was set.
     #[boxed]
     pub async fn security(&self) -> Result<Option<Vec<u8>>> {
         let security = self.of_whole(|instance| instance.record.security.clone()).await?;
         Ok(Some(security).filter(|security| !security.is_empty()))
     }
 
-    /// When it was created, in milliseconds of Unix time.
+    /// Returns the time of creation in milliseconds of Unix time.
     #[boxed]
     pub async fn created_at_ms(&self) -> Result<u64> {
         self.of_instance(|instance| instance.record.created_at_ms).await
     }
 
-    /// Something that the database's record says, and who reads in the database at all may know.
+    /// Returns a fact of the database's record that each reader of the database may know.
     pub(crate) async fn of_instance<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
         self.read_about(&mut OfInstance { reader: self, of }).await
     }
 
-    /// The same of what is for those who see all of its documents.
+    /// As `of_instance`, for unrestricted readers only.
     async fn of_whole<T: Send>(&self, of: fn(&Instance) -> T) -> Result<T> {
         self.read_whole(&mut OfInstance { reader: self, of }).await
     }
 }
 
 impl Database {
-    /// Creates it.
+    /// Creates the database.
     ///
     /// # Errors
     /// [`Refusal::IllegalDatabaseName`], [`Refusal::InvalidSetting`], [`Error::DatabaseExists`].
@@ -370,7 +372,7 @@ impl Database {
         Ok(())
     }
 
-    /// Deletes it with all that is in it.
+    /// Deletes the database with all its data.
     ///
     /// # Errors
     /// [`Error::DatabaseNotFound`].
@@ -386,9 +388,8 @@ impl Database {
 
     /// Writes one document.
     ///
-    /// # Errors
-    /// [`Refusal::Conflict`] when the parent is not the current leaf, [`Refusal::InvalidDocument`],
-    /// [`Refusal::DocumentTooLarge`]; as all that writes for a user, what their [gate](crate::Gate) says, and
+    /// [`Refusal::Conflict`] if the parent is not the current leaf, [`Refusal::InvalidDocument`],
+    /// [`Refusal::DocumentTooLarge`]; for a user the refusals of the [gate](crate::Gate), as for all writes, and
     /// [`Refusal::UserChanged`].
     #[boxed]
     pub async fn update(&self, edit: &Edit<'_>) -> Result<Updated> {
@@ -397,11 +398,11 @@ impl Database {
         Ok(updated)
     }
 
-    /// Writes documents, each with its own outcome, in order. Edits of one document are made one after the other; those
-    /// of different ones have no order among them, and one that fails stops no other.
+    /// Writes documents, and returns an outcome for each in order. Edits of one document are applied one after the
+    /// other; those of different documents in any order. A failed edit does not stop others.
     ///
     /// # Errors
-    /// Of the whole: the database is gone, or the storage gave up. What became of the documents is then unknown.
+    /// For the whole request: the database was deleted, or the storage gave up. The outcomes are then unknown.
     #[boxed]
     pub async fn bulk_update(&self, edits: &[Edit<'_>]) -> Result<Vec<Outcome>> {
         let outcomes = crate::write::batch::write_documents(self, edits).await?;
@@ -409,7 +410,7 @@ impl Database {
         Ok(outcomes)
     }
 
-    /// Writes distinct documents, all of them in one transaction or none; their revisions, in order.
+    /// Writes distinct documents in one transaction, all of them or none, and returns their revisions in order.
     ///
     /// # Errors
     /// [`Error::NoneWritten`] names each document whose edit is refused, [`Refusal::TooMuchAtOnce`]. After
@@ -421,8 +422,7 @@ impl Database {
         Ok(updated)
     }
 
-    /// Sets how many revisions of each branch are kept: 1 to [`REVS_LIMIT_MAX`]. Branches are shortened as they are
-    /// edited.
+    /// Sets the limit of revisions in each branch: 1 to [`REVS_LIMIT_MAX`]. A branch is shortened at its next edit.
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`].
@@ -434,8 +434,8 @@ impl Database {
         self.change_record(|record| record.revs_limit = revs_limit).await
     }
 
-    /// Begins an upload of an attachment's data, `is_gzip` if its bytes come compressed. The edit that brings it into a
-    /// document follows.
+    /// Begins an upload of an attachment's data; `is_gzip`: the client sends compressed bytes. The edit that adds it to
+    /// a document follows.
     #[boxed]
     pub async fn upload(&self, content_type: &str, is_gzip: bool) -> Result<Upload> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
@@ -443,11 +443,10 @@ impl Database {
         Upload::new(Arc::clone(&self.inner), instance, self.actor.clone(), content_type, is_gzip)
     }
 
-    /// Stages data that is complete and small, as much together as one transaction takes. Before the edits that bring it into
-    /// documents.
+    /// Stages complete small data, as much in each transaction as fits, before the edits that add it to documents.
     ///
     /// # Errors
-    /// [`Error::Storage`]. What was uploaded for a database that is gone is not staged: the write says it.
+    /// [`Error::Storage`]. Data for a deleted database is not staged; its edit fails.
     #[boxed]
     pub async fn stage(&self, data: &[Unstaged]) -> Result<()> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
@@ -456,8 +455,8 @@ impl Database {
         crate::document::upload::stage_small(&self.inner, &instance, &self.actor, &of_it).await
     }
 
-    /// Lets uploaded data that no document has taken count as uploaded from now on: who waits for more before it writes the
-    /// document does so each [`Reader::renew_uploads_every`]. What has been removed stays so: the write says it.
+    /// Restarts the lifetime of uploads that no document has taken. A caller that waits before its edit calls this each
+    /// [`Reader::renew_uploads_every`]. Removed uploads stay removed; their edit fails.
     #[boxed]
     pub async fn renew_uploads(&self, data: &[Uploaded]) -> Result<()> {
         let instance = crate::write::batch::instance_of(&self.inner, &self.name).await?;
@@ -466,22 +465,22 @@ impl Database {
         crate::document::staging::renew(&self.inner, &instance, &blob_ids).await
     }
 
-    /// Takes away uploaded data that no document has taken; data that one has stays. What cannot be taken away now is swept
-    /// after a while.
+    /// Removes an upload that no document has taken; data of a document stays. If the removal fails, the sweeper
+    /// removes it later.
     #[boxed]
     pub async fn discard(&self, data: &Uploaded) {
         match crate::write::batch::instance_of(&self.inner, &self.name).await {
             Ok(instance) if instance.id() == data.instance => {
                 crate::document::staging::discard(&self.inner, &instance, &data.blob_id).await;
             }
-            // It went with its database, or with the state that a restore replaced.
+            // It was removed with its database, or by a restore.
             Ok(_) | Err(Error::DatabaseNotFound) => {}
             Err(error) => tracing::debug!(%error, "an upload is left to the sweeper"),
         }
     }
 
-    /// Takes leaves of a document away as if they had never been, and the document with its last. Returns those of `revs`
-    /// that were leaves. A large document goes in steps: see the module.
+    /// Removes leaves of a document without a trace, and the document with its last leaf. Returns the leaves among
+    /// `revs`. A large document is purged in steps: see the module `purge`.
     #[boxed]
     pub async fn purge(&self, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
         let purged = crate::write::purge::purge(self, id, revs).await?;
@@ -489,7 +488,7 @@ impl Database {
         Ok(purged)
     }
 
-    /// Sets how many purges are remembered, at least one.
+    /// Sets the limit of recorded purges, at least one.
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`].
@@ -501,8 +500,8 @@ impl Database {
         self.change_record(|record| record.purged_infos_limit = limit).await
     }
 
-    /// Sets `_security`, JSON text of at most [`SECURITY_BYTES_MAX`] bytes. No write is committed afterwards that functions of
-    /// design documents were asked about under the one before.
+    /// Sets `_security`, JSON text of at most [`SECURITY_BYTES_MAX`] bytes. No write commits later that functions of
+    /// design documents judged under the old one.
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`].
@@ -514,8 +513,8 @@ impl Database {
         self.change_record(|record| record.set_security(security)).await
     }
 
-    /// Asks for the bodies of revisions that are no leaves to be dropped, in the background, by whichever process of the
-    /// root has time for it ([`crate::Background`]); nothing more where that is due already.
+    /// Requests a compaction, which any process of the root with time for it runs in the background
+    /// ([`crate::Background`]). Does nothing if one is due.
     #[boxed]
     pub async fn compact(&self) -> Result<()> {
         compact::ask(self).await
@@ -525,7 +524,7 @@ impl Database {
         let once = self.inner.once()?;
         let mut change = ChangeRecord { inner: &self.inner, name: &self.name, actor: &self.actor, change, once };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await?;
-        // Who changes `_security` here is answered by it here at once, and not a second later.
+        // This process sees its own change of `_security` at once, and not a second later.
         if let Some(mut cached) = self.inner.databases.get_mut(&*self.name) {
             cached.seen = cached.seen.unconfirmed();
         }
@@ -533,16 +532,16 @@ impl Database {
     }
 }
 
-/// Documents whose revisions are looked up in one transaction.
+/// Documents whose revisions one transaction looks up.
 const MISSING_REVS_AT_ONCE: usize = 100;
 
-/// The longest `_security`: it stands in the database's record.
+/// Byte limit of `_security`, which is stored in the database's record.
 pub const SECURITY_BYTES_MAX: usize = 50_000;
 
-/// The largest `_revs_limit`: the records of a document's revisions are read in one transaction.
+/// The largest `_revs_limit`: one transaction reads all records of a document's revisions.
 pub const REVS_LIMIT_MAX: u64 = 10_000;
 
-/// See [`Reader::of_instance`].
+/// Performs [`Reader::of_instance`].
 struct OfInstance<'a, T> {
     reader: &'a Reader,
     of: fn(&Instance) -> T,
@@ -554,7 +553,7 @@ impl<T: Send> Operation for OfInstance<'_, T> {
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<T> {
         let Reader { inner, name, .. } = self.reader;
         let instance = inner.resolve(trx, name).await?;
-        // Whether they may read in it is said by what they are in it.
+        // The rights decide whether the reader may read in the database.
         let asker = self.reader.asker();
         if is_judged(&instance, asker) {
             Coming::begin(inner, trx, &instance, asker).viewer().boxed().await?;
@@ -671,7 +670,7 @@ impl Operation for ReadPartition<'_> {
                 Counter::ExternalBytes => &mut info.external_size_bytes,
                 _ => continue,
             };
-            // Of one bucket it may be below nought.
+            // The counter of a single bucket may be negative.
             *sum = sum.wrapping_add_signed(value);
         }
         if info != PartitionInfo::default() {

@@ -1,4 +1,4 @@
-//! The names of all databases, in their order.
+//! Lists the names of all databases in order.
 
 use async_recursion::async_recursion as boxed;
 
@@ -6,25 +6,25 @@ use crate::error::Result;
 use crate::layer::{Inner, Layer};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Which names [`Layer::all_databases`] lists.
+/// The range of names that [`Layer::all_databases`] lists.
 #[derive(Debug, Clone, Default)]
 pub struct NameRange {
-    /// First name, or the last one when `descending`.
+    /// The first name, or the last one if `descending`.
     pub start: Option<String>,
-    /// Where to end.
+    /// The other end.
     pub end: Option<String>,
-    /// Without `end` itself.
+    /// Excludes `end` itself.
     pub exclusive_end: bool,
-    /// From the end backwards.
+    /// Descending order.
     pub descending: bool,
-    /// How many to pass over.
+    /// Number of names to skip.
     pub skip: usize,
-    /// How many at most.
+    /// Limit of names.
     pub limit: Option<usize>,
 }
 
 impl Layer {
-    /// Names of databases in bytewise order.
+    /// Lists names of databases in bytewise order.
     #[boxed]
     pub async fn all_databases(&self, range: &NameRange) -> Result<Vec<String>> {
         transaction::read(&self.inner.db, &self.inner.metrics, &mut List { inner: &self.inner, range }).await

@@ -1,4 +1,4 @@
-//! What can go wrong in the layer, in the words of documents and databases.
+//! The errors of the layer, in terms of documents and databases.
 
 use flatbed_kit::{Corruption, NoRandomness, TransactionError};
 use foundationdb::FdbError;
@@ -7,49 +7,49 @@ use tokio::task::JoinError;
 use crate::view_definition::DefinitionError;
 use crate::view_functions::FunctionFailure;
 
-/// Why a document was not found.
+/// The reason for which a document was not found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotFound {
-    /// No such document, or no such revision of it. CouchDB's reason "missing".
+    /// There is no such document, or no such revision of it. CouchDB's reason "missing".
     Missing,
     /// The winner is a tombstone. CouchDB's reason "deleted".
     Deleted,
 }
 
-/// Why an operation of the layer gave no result: what it was to work on is not there, the storage did not do it, or, as
-/// [`Error::Refused`], what the client asked for cannot be had.
+/// The reason for which an operation of the layer failed: its object does not exist, the storage failed, or, as
+/// [`Error::Refused`], the request was refused.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What the client asked for is refused; the storage is well.
+    /// The request was refused; the storage works.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// A view cannot be read.
     #[error(transparent)]
     View(#[from] ViewFailure),
-    /// An index that is being built is not waited for.
+    /// A query does not wait for an index that is being built.
     #[error(transparent)]
     Index(#[from] IndexFailure),
-    /// Of edits that are made all or not at all some are refused: their documents, and why. None is made.
+    /// Some edits of an all-or-nothing request were refused: their documents with the refusals. No edit was applied.
     #[error("none of the documents was written: {} of them refused", .0.len())]
     NoneWritten(Vec<(String, Refusal)>),
-    /// No database of that name.
+    /// There is no database of that name.
     #[error("Database does not exist.")]
     DatabaseNotFound,
-    /// A database of that name is there already.
+    /// A database of that name exists already.
     #[error("The database could not be created, the file already exists.")]
     DatabaseExists,
-    /// What lies in FoundationDB was written by a newer Flatbed.
+    /// The stored data was written by a newer Flatbed.
     #[error("{what} has format {found}, this flatbed knows up to {known}: use a newer flatbed")]
     FormatTooNew {
         /// Which record.
         what: String,
         /// Its format version.
         found: u32,
-        /// The newest that this binary reads.
+        /// The newest version that this binary reads.
         known: u32,
     },
-    /// What lies in FoundationDB was written by an older Flatbed, in a format that this one does not read.
+    /// The stored data was written by an older Flatbed, in a format that this one does not read.
     #[error(
         "{what} has format {found}, and this flatbed reads only {known}: dump the databases with the flatbed that wrote them, \
          and load them into a new store"
@@ -59,10 +59,10 @@ pub enum Error {
         what: String,
         /// Its format version.
         found: u32,
-        /// The one that this binary reads.
+        /// The version that this binary reads.
         known: u32,
     },
-    /// A record names a feature that this program does not know.
+    /// A record names a feature that this program does not support.
     #[error("{what} uses {feature:?}, which this flatbed does not know: use a newer flatbed")]
     FeatureUnknown {
         /// Which record.
@@ -70,10 +70,10 @@ pub enum Error {
         /// The feature's name.
         feature: String,
     },
-    /// The store was restored and is being renewed, or that was interrupted.
-    #[error("the store is being renewed after a restore, or that was interrupted: run `flatbed renew` to its end")]
+    /// The store was restored, and its renewal is running or was interrupted.
+    #[error("the renewal of a restored store is running or was interrupted: run `flatbed renew` to its end")]
     Renewing,
-    /// The store holds versions that the cluster has not come to: it was restored from another cluster's backup.
+    /// The store has versions that the cluster has not reached: it was restored from another cluster's backup.
     #[error(
         "the store's newest change is at version {newest}, and the cluster is at {now} only: it was restored, and must go \
          through `flatbed renew` first"
@@ -81,89 +81,88 @@ pub enum Error {
     StampsAhead {
         /// The version of the newest change.
         newest: u64,
-        /// The cluster's.
+        /// The version of the cluster.
         now: u64,
     },
-    /// There is nothing under the root.
+    /// The root has no keys.
     #[error("there is nothing of Flatbed's under this root")]
     StoreNotFound,
     /// Another renewal has begun.
-    #[error("another renewal goes on: let that one end")]
+    #[error("another renewal is running: wait for it to end")]
     RenewedElsewhere,
-    /// What lies in FoundationDB cannot be read.
+    /// The stored data cannot be decoded.
     #[error("stored data cannot be read: {0}")]
     Corrupt(String),
-    /// FoundationDB answered an error that a retry does not mend, or retries took too long.
+    /// FoundationDB returned an error that retries do not mend, or the retry limit was reached.
     #[error("storage: {} (FoundationDB error {})", .0.message(), .0.code())]
     Storage(FdbError),
     /// The server is stopping.
     #[error("the server is shutting down")]
     ShuttingDown,
-    /// Work in a task of its own panicked.
-    #[error("work inside broke off: {0}")]
+    /// A task panicked.
+    #[error("an internal task failed: {0}")]
     BrokenOff(String),
-    /// The system has no randomness to give.
-    #[error("no randomness from the system")]
+    /// The system returned no random bytes.
+    #[error("the system returned no random bytes")]
     NoRandomness,
 }
 
-/// Why a view cannot be read.
+/// The reason for which a view cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ViewFailure {
     /// The design document has no view of that name.
     #[error("missing_named_view")]
     Missing,
-    /// What the design document says of its views cannot be.
+    /// The design document's definition of its views is invalid.
     #[error(transparent)]
     Definition(#[from] DefinitionError),
-    /// A function of its group failed, so that none of its views can be built.
+    /// A function of the group failed, so none of its views can be built.
     #[error(transparent)]
     Function(#[from] FunctionFailure),
-    /// The database has as many groups of views as it may have.
+    /// The database has reached its limit of view groups.
     #[error("the database has too many design documents with views")]
     TooManyGroups,
     /// The database has reached its bound, so the view gets no further rows.
-    #[error("the view is not built: the database holds as much as it may ({bytes_max} bytes)")]
+    #[error("the view is not built: the database has reached its limit of {bytes_max} bytes")]
     DatabaseFull {
         /// See [`Refusal::DatabaseFull`].
         bytes_max: u64,
     },
-    /// So many queries wait for groups to be built already.
+    /// The limit of queries that wait for view groups is reached.
     #[error("too many queries are waiting for views")]
     TooManyWaiting,
-    /// It has been tried for a while to bring its group up to date.
+    /// The group could not be brought up to date within the time limit.
     #[error("the view cannot be brought up to date now: {0}")]
     Stuck(String),
-    /// The design document was changed or deleted since the query began, or its group is being built anew.
+    /// The design document was changed or deleted since the query began, or its group is being rebuilt.
     #[error("the view was changed while it was read")]
     Changed,
 }
 
-/// Why an index that is being built is not waited for.
+/// The reason for which a query does not wait for an index.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexFailure {
-    /// So many queries wait for indexes already.
+    /// The limit of queries that wait for indexes is reached.
     #[error("too many queries are waiting for indexes")]
     TooManyWaiting,
-    /// It has been tried for a while to build it, and is tried on.
+    /// The index could not be built for some time; the builder keeps trying.
     #[error("the index cannot be built now: {0}")]
     Stuck(String),
-    /// A feed is to be read of it, which does not wait.
+    /// A feed reads the index, and feeds do not wait.
     #[error("the index is being built")]
     Building,
 }
 
-/// What a client did that cannot be, or what its edit or its question met: nothing is wrong with the storage, and
-/// nothing that it refuses was written.
+/// The reason for which a request was refused. The storage works, and no refused edit was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The edit's parent is not the current leaf.
     #[error("Document update conflict.")]
     Conflict,
-    /// No such document or revision.
+    /// There is no such document or revision.
     #[error("{}", match .0 { NotFound::Missing => "missing", NotFound::Deleted => "deleted" })]
     DocumentNotFound(NotFound),
     /// The revision has no attachment of that name.
@@ -172,18 +171,18 @@ pub enum Refusal {
     /// The document breaks a rule for documents.
     #[error("{reason}")]
     InvalidDocument {
-        /// What of it breaks the rule.
+        /// The part that breaks the rule.
         what: Invalid,
-        /// What is wrong, for the client.
+        /// The reason, for the client.
         reason: String,
     },
-    /// Not a revision id.
+    /// The text is not a revision id.
     #[error("Invalid rev format")]
     InvalidRevision,
-    /// Not a sequence of this service.
+    /// The text is not a sequence of this service.
     #[error("Malformed sequence supplied in 'since' parameter.")]
     InvalidSequence,
-    /// A feed cannot be read as it is asked for.
+    /// The feed cannot be read in the requested way.
     #[error("{0}")]
     NoSuchFeed(&'static str),
     /// The name breaks CouchDB's rule for names of databases.
@@ -192,30 +191,30 @@ pub enum Refusal {
          are allowed. Must begin with a letter."
     )]
     IllegalDatabaseName(String),
-    /// The local documents of the database or of the user have reached their bound of bytes.
+    /// The local documents of the database or the user have reached their limit of bytes.
     #[error("There is no room for more local documents: delete some.")]
     LocalDocumentsFull,
-    /// A setting is out of its bounds.
+    /// A setting is out of its range.
     #[error("{0}")]
     InvalidSetting(String),
-    /// The document is not small, where only a small one was asked for.
+    /// The document is large, but the request was for a small one.
     #[error("the document is large")]
     LargeDocument,
-    /// The body is larger than a document may be.
+    /// The body exceeds the limit of a document.
     #[error("{document_id}")]
     DocumentTooLarge {
-        /// The document's id: CouchDB gives it as the reason.
+        /// The document's id, which CouchDB returns as the reason.
         document_id: String,
-        /// The bound that it passes.
+        /// The limit.
         bytes_max: u64,
     },
-    /// An attachment is larger than one may be, or there are too many of them.
+    /// An attachment exceeds its limit, or there are too many.
     #[error("attachment")]
     AttachmentTooLarge {
-        /// The bound that it passes.
+        /// The limit.
         bytes_max: u64,
     },
-    /// What was said to be gzip is not.
+    /// The data is not gzip as the client said.
     #[error("The attachment's data is no gzip")]
     InvalidAttachment,
     /// A stub names an attachment that the document does not have.
@@ -226,79 +225,79 @@ pub enum Refusal {
         /// The attachment's name.
         name: String,
     },
-    /// The body's upload took so long that it counted as broken, and was removed.
+    /// The upload exceeded its lifetime and was removed.
     #[error("the upload was removed before it was committed: try again")]
     UploadSwept,
-    /// The document has as many conflicting leaves as it may have, or as one transaction can change.
+    /// The document has reached its limit of conflicting leaves, or one transaction cannot change as many.
     #[error("The document has too many conflicting revisions: at most {leaves_max}, resolve some.")]
     TooManyLeaves {
-        /// How many there may be.
+        /// The limit of leaves.
         leaves_max: usize,
     },
-    /// The edits of one operation go through more leaves than they may. Some of them may have been made; the same edits
-    /// are taken in several operations.
+    /// The edits of one operation read more leaves than allowed. Some of them may have been applied; several smaller
+    /// operations are accepted.
     #[error("The request edits documents with many conflicting revisions too often: send it in parts")]
     TooManyEdits,
-    /// The edits, to be made all or not at all, are more than one transaction takes. None is made.
+    /// The edits of an all-or-nothing request exceed one transaction. No edit was applied.
     #[error("too much to write at once: at most {documents_max} documents, and about {bytes_max} bytes of them")]
     TooMuchAtOnce {
-        /// How many documents one transaction takes.
+        /// The limit of documents.
         documents_max: usize,
-        /// And how many bytes, with what the edits supersede.
+        /// The limit of bytes, including superseded ones.
         bytes_max: u64,
     },
-    /// The design document defines something in a way that cannot be.
+    /// The design document has an invalid definition.
     #[error("{reason}")]
     InvalidDesign {
-        /// What of it is wrong.
+        /// The kind of the fault.
         what: DesignFault,
-        /// For the client.
+        /// The reason, for the client.
         reason: String,
     },
-    /// The index that a query was planned with is no longer there, or others are.
-    #[error("the database has other indexes now")]
+    /// The index of the query's plan was removed, or the indexes have changed.
+    #[error("the indexes of the database have changed")]
     IndexGone,
     /// The database has no selector index of this name.
     #[error("The database has no selector index of this name")]
     NoSelectorIndex,
-    /// Several design documents define a selector index of this name, and it was not said whose is meant.
+    /// Several design documents define a selector index of this name, and the request does not name one.
     #[error("Several design documents have a selector index of this name: name one as `_index/DESIGN/NAME`")]
     AmbiguousIndex,
-    /// A selector takes too long on a document, or nobody waits for what it selects.
+    /// A selector takes too long for a document, or its caller is gone.
     #[error("the selector takes too long")]
     SelectorExhausted,
-    /// A rule or the database's gate forbids the edit, and says why.
+    /// A rule or the gate forbids the edit, for this reason.
     #[error("{0}")]
     Forbidden(String),
-    /// A rule or the database's gate forbids the edit to this user, and says why.
+    /// A rule or the gate forbids the edit to this user, for this reason.
     #[error("{0}")]
     Unauthorized(String),
-    /// The database's sync function lets the edit not be, or says what may not be kept.
+    /// The sync function refuses the edit, or returned a routing over the limits.
     #[error("{reason}")]
     Rejected {
-        /// What it is answered with: from 400 to 599.
+        /// The HTTP status, from 400 to 599.
         status: u16,
-        /// In its words.
+        /// The reason, by the function.
         reason: String,
     },
-    /// The database has reached its bound. Deletions still succeed.
-    #[error("the database holds as much as it may ({bytes_max} bytes): delete or purge documents, or compact it")]
+    /// The database has reached its limit of bytes. Deletions still succeed.
+    #[error("the database has reached its limit of {bytes_max} bytes: delete or purge documents, or compact it")]
     DatabaseFull {
-        /// The bound: [`crate::LayerOptions::database_bytes_max`].
+        /// The limit: [`crate::LayerOptions::database_bytes_max`].
         bytes_max: u64,
     },
     /// The database is closed to all but its administrators for a while.
     #[error("The database is closed to its users for the moment.")]
     Closed,
-    /// The user's own document is another one than that which was judged: who asked is to be identified anew.
+    /// The user's document has changed since it was judged: the client must be authenticated again.
     #[error("the user was changed meanwhile")]
     UserChanged,
-    /// A rule could not be asked about the edit.
+    /// A rule could not judge the edit.
     #[error("{reason}")]
     NotJudged {
-        /// What kept it.
+        /// The cause.
         because: NotJudged,
-        /// For people.
+        /// The reason, for people.
         reason: String,
     },
 }
@@ -308,7 +307,7 @@ impl Refusal {
         Refusal::NotJudged { because, reason: reason.to_owned() }
     }
 
-    /// What an edit was judged with changes faster than it can be judged.
+    /// Returns the refusal of an edit whose judged state changes faster than it can be judged.
     pub(crate) fn stale() -> Refusal {
         Refusal::not_judged(NotJudged::Busy, "the document, or what you may do, changes all the time")
     }
@@ -318,64 +317,64 @@ impl Refusal {
     }
 }
 
-/// What of a document breaks a rule.
+/// The part of a document that breaks a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Invalid {
     /// Its id.
     Id,
-    /// The partition that its id begins with.
+    /// The partition in its id.
     Partition,
-    /// A special member: one whose name begins with an underscore.
+    /// A special member, whose name begins with an underscore.
     Member,
-    /// The whole of it: it is no object, or it is there twice.
+    /// The whole document: it is not an object, or it occurs twice.
     Document,
 }
 
-/// What is wrong with a design document.
+/// The fault of a design document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DesignFault {
-    /// A member: its type, or what it says.
+    /// A member: its type or value.
     Member,
-    /// A function without a text.
+    /// A function without text.
     NoFunction,
-    /// A function's text is not a function.
+    /// A text that is not a function.
     Compilation,
-    /// A selector, with CouchDB's word for what is wrong with it.
+    /// A selector, with CouchDB's word for the fault.
     Selector(&'static str),
 }
 
-/// What kept a rule from judging.
+/// The cause for which a rule did not judge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotJudged {
-    /// There was no room for it in time: another try may find some.
+    /// No capacity within the time limit: a retry may succeed.
     Busy,
-    /// There was no room in time for one more of who asks, or of all: less often, there may be.
+    /// The client, or all clients together, have reached a limit: retries at a lower rate may succeed.
     TooMany,
-    /// It is in a language that nobody runs.
+    /// The language is not supported.
     Language,
-    /// It is no function, or its code is none.
+    /// The text is not a function, or does not compile.
     Compilation,
-    /// It threw something that is no refusal.
+    /// The function threw a value that is not a refusal.
     Thrown,
-    /// It took too long.
+    /// The function exceeded its time limit.
     TimedOut,
-    /// It took too much memory.
+    /// The function exceeded its memory limit.
     OutOfResources,
-    /// The database's rules are too large, or this program runs none.
+    /// The rules of the database are too large, or this program does not run functions.
     Internal,
 }
 
-/// Result of the layer's operations.
+/// The result of an operation of the layer.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// That of a storage that did not answer in the time that somebody waited for it: `transaction_timed_out`.
+    /// Returns the error of a storage that did not answer within the caller's time limit: `transaction_timed_out`.
     pub fn timed_out() -> Error {
         Error::Storage(FdbError::from_code(1031))
     }
 
-    /// That of work in a task of its own that gave no result: it panicked ([`Error::BrokenOff`]), or ended with the
-    /// runtime, and so with the server ([`Error::ShuttingDown`]).
+    /// Returns the error of a task without a result: it panicked ([`Error::BrokenOff`]), or ended with the runtime, and
+    /// so with the server ([`Error::ShuttingDown`]).
     pub fn of_task(error: JoinError) -> Error {
         if error.is_cancelled() { Error::ShuttingDown } else { Error::BrokenOff(error.to_string()) }
     }

@@ -1,4 +1,4 @@
-//! What was begun before a renewal is not committed after its beginning.
+//! Tests that no write that began before a renewal commits after the renewal's beginning.
 #![cfg(test)]
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) async fn open(storage: &Storage, judge: Option<Arc<dyn crate::Judge>>
     open_with(storage, LayerOptions::default(), judge).await
 }
 
-/// Opens a layer on the storage whose clock the test moves.
+/// Opens a layer on the storage with a clock that the test moves.
 pub(crate) async fn open_at(storage: &Storage, manual: &ManualClock) -> (Layer, Authority) {
     open_with(storage, LayerOptions { clock: manual.clock(), ..LayerOptions::default() }, None).await
 }
@@ -36,22 +36,22 @@ async fn open_with(
     Layer::open(Arc::clone(&storage.fdb), options, judge).await.unwrap()
 }
 
-/// A layer with a database `db`, on storage of its own.
+/// Opens a layer with a database `db` on its own storage.
 pub(crate) async fn layer() -> (Layer, Authority, Storage) {
     layer_judged_by(None).await
 }
 
-/// The same, whose clock the test moves.
+/// As `layer`, with a clock that the test moves.
 pub(crate) async fn layer_at(manual: &ManualClock) -> (Layer, Authority, Storage) {
     layer_with(LayerOptions { clock: manual.clock(), ..LayerOptions::default() }, None).await
 }
 
-/// The same, with what judges writes.
+/// As `layer`, with a judge.
 pub(crate) async fn layer_judged_by(judge: Option<Arc<dyn crate::Judge>>) -> (Layer, Authority, Storage) {
     layer_with(LayerOptions::default(), judge).await
 }
 
-/// The same, set up otherwise.
+/// As `layer`, with other options.
 pub(crate) async fn layer_with(
     options: LayerOptions,
     judge: Option<Arc<dyn crate::Judge>>,
@@ -62,7 +62,7 @@ pub(crate) async fn layer_with(
     (layer, authority, storage)
 }
 
-/// The database of such a layer.
+/// Returns the database of such a layer.
 pub(crate) async fn database() -> (Database, Storage) {
     let (layer, authority, storage) = layer().await;
     (layer.database("db", authority.for_job("test")), storage)
@@ -79,7 +79,7 @@ pub(crate) async fn give_channels(db: &Database) {
     crate::store::transaction::write(&inner.db, &inner.metrics, &mut operation).await.unwrap();
 }
 
-/// One that every `_security` lets write, by this name.
+/// Returns an actor of this name that every `_security` admits.
 pub(crate) fn user(name: &str) -> crate::Actor {
     #[derive(Debug)]
     struct Open;
@@ -112,7 +112,7 @@ async fn begin_renewal(db: &Database) {
     assert!(tokio::spawn(renewal).await.is_err());
 }
 
-/// The operation is attempted, a renewal begins, and only then it is committed.
+/// Attempts the operation, begins a renewal, and checks that the commit fails.
 async fn is_refused<O: Operation>(db: &Database, mut operation: O) {
     let inner = &db.inner;
     let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
@@ -155,7 +155,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
         },
     )
     .await;
-    // After its end it finds out by itself: what was prepared for the store of before is not written.
+    // After the renewal the write notices by itself that its preparation is outdated.
     let mut write = WriteBatch {
         inner,
         instance: &instance,
@@ -209,7 +209,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     assert!(report.is_clean() && report.staged_uploads == 0, "{report:#?}");
 }
 
-/// Who reads as of a version of before sees the database that was there, and the cache keeps the one that is.
+/// A read as of an old version sees the old database, and does not change the cache.
 #[tokio::test]
 async fn caches_learn_nothing_from_the_past() {
     let (db, _storage) = database().await;
@@ -265,7 +265,7 @@ async fn nothing_is_written_while_a_renewal_goes_on() {
     for (at, refused) in refused.into_iter().enumerate() {
         assert!(matches!(refused, Err(Error::Renewing)), "{at}: {refused:?}");
     }
-    // One database that cannot be listed does not keep others from being swept.
+    // A database that cannot be listed does not keep others from being swept.
     assert_eq!(layer.sweep_broken_uploads(server, std::time::Duration::ZERO).await.unwrap(), 0);
     assert_eq!(everything(&db).await, before);
     renew(&inner.db, &inner.options.root, false, |_| {}).await.unwrap();

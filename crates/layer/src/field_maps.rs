@@ -1,5 +1,5 @@
-//! Maps of views in the language `query`: lists of fields. They are carried out here, by the crate `mango`, and not by who
-//! runs functions.
+//! Views in the language `query`, whose maps are lists of fields. The crate `mango` evaluates them here, without a
+//! process for functions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,13 +26,13 @@ const ROWS_BYTES_MAX: usize = if cfg!(test) { 2_000 } else { 16 << 20 };
 pub(crate) struct FieldMaps(Arc<Vec<Index>>);
 
 impl FieldMaps {
-    /// Of a group that [is of fields](GroupDefinition::is_of_fields).
+    /// Creates the maps of a group that [consists of fields](GroupDefinition::is_of_fields).
     pub(crate) fn of(definition: &GroupDefinition) -> FieldMaps {
         let index = |map: &str| {
             let map = parse(map.as_bytes(), &Limits::default()).ok()?;
             Index::of_map(DESIGN, "", &map)
         };
-        // What defines no index is no view.
+        // An invalid index is not a view.
         FieldMaps(Arc::new(definition.trees.iter().filter_map(|tree| index(&tree.map)).collect()))
     }
 }
@@ -66,12 +66,13 @@ impl GroupFunctions for FieldMaps {
     }
 
     fn reduce<'a>(&'a self, _: &'a [Reduction<'a>]) -> BoxFuture<'a, Result<Reduced, FunctionFailure>> {
-        // Their reduces are built in.
+        // These groups have only built-in reduces.
         Box::pin(std::future::ready(Err(FunctionFailure::NotRun)))
     }
 }
 
-/// Maps documents in order, at least one, until `is_over` returns `true` for the bytes of their rows. Returns the rows and their bytes.
+/// Maps documents in order, at least one, until `is_over` returns `true` for the bytes of their rows. Returns the rows
+/// and their bytes.
 fn map_some(
     indexes: &[Index],
     left: &mut std::vec::IntoIter<Vec<u8>>,

@@ -1,7 +1,7 @@
-//! The cache of databases forgets those that are gone.
+//! Removes deleted databases from the cache.
 //!
-//! Who asks for a database by its name finds out when it is gone. One that was deleted, here or by another process, and
-//! that nobody asks for again, would stay: from time to time all names whose entry may be out of date are looked up.
+//! A request for a deleted database removes its entry. A database that was deleted by any process and is not requested
+//! again would stay, so from time to time all names with a possibly outdated entry are looked up.
 
 use async_recursion::async_recursion as boxed;
 use prost::Message;
@@ -13,12 +13,12 @@ use crate::store::keys::METADATA_VERSION;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Names that are looked up in one transaction.
+/// Names that one transaction looks up.
 const NAMES_AT_ONCE: usize = 500;
 
 impl Layer {
-    /// Takes what is held of databases that are gone out of memory. [`crate::Background`] does so from time to time; returns
-    /// how many there were.
+    /// Removes deleted databases from the cache, and returns their number. [`crate::Background`] calls it from time to
+    /// time.
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage).
@@ -28,10 +28,10 @@ impl Layer {
     }
 }
 
-/// An entry of the cache: the name, and which database of that name it is.
+/// A cached name and its instance.
 type Known = (String, InstanceId);
 
-/// Takes the entries of databases out that are gone, or others by now; returns how many there were.
+/// Removes the entries of databases that were deleted or replaced, and returns their number.
 async fn forget_gone(inner: &Inner) -> Result<usize> {
     let version = transaction::read(&inner.db, &inner.metrics, &mut Version).await?;
     let stale: Vec<Known> = inner
@@ -60,7 +60,7 @@ impl Operation for Version {
     }
 }
 
-/// Finds those of some entries that are out of date.
+/// Finds the outdated entries among some.
 struct Gone<'a> {
     inner: &'a Inner,
     known: &'a [Known],

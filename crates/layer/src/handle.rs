@@ -1,7 +1,6 @@
-//! A database as it is handed about: its layer, its name, and on whose behalf it is written to.
+//! Handles of a database: the layer, the name, and the principal or actor.
 //!
-//! What can be done with one is in the folders above, each for itself, and for those above the layer in
-//! [`crate::database`].
+//! The folders above implement the operations, and [`crate::database`] those for code above the layer.
 
 use std::fmt::Debug;
 use std::ops::Deref;
@@ -15,7 +14,7 @@ use crate::error::{Refusal, Result};
 use crate::layer::{Inner, Layer};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// A database by its name, to read from. Cheap to clone; it may not exist.
+/// A handle of a database for reads. Cheap to clone; the database may not exist.
 #[derive(Clone)]
 pub struct Reader {
     pub(crate) inner: Arc<Inner>,
@@ -26,16 +25,16 @@ pub struct Reader {
     is_ordinary: bool,
 }
 
-/// What somebody sees of a database whose documents they may not all see. Whoever reads through one is shown documents one by
-/// one, and refused whatever else has something of documents in it.
+/// The rules of a reader who may see only some documents. They judge each document that such a reader reads, and all
+/// other reads of document data are refused.
 pub trait Seen: Send + Sync + Debug {
-    /// Whether they may ask for a document of this id, before it is looked for.
+    /// Checks before the read whether the reader may request a document of this id.
     ///
     /// # Errors
-    /// Why not.
+    /// The refusal.
     fn asks(&self, id: &str) -> std::result::Result<(), Refusal>;
 
-    /// Whether they see all of a document, attachments too.
+    /// Returns whether the reader sees all of a document, including its attachments.
     fn is_whole(&self, id: &str) -> bool;
 
     /// Whether the existence of this document is hidden from the reader.
@@ -43,15 +42,15 @@ pub trait Seen: Send + Sync + Debug {
         false
     }
 
-    /// What they see of another one: members of its body, as JSON text without braces, as are those that are left. It has no
-    /// attachments then.
+    /// Returns the members of another document that the reader sees, as JSON text without braces, as are `members`.
+    /// Such a document has no attachments for the reader.
     ///
     /// # Errors
-    /// Why they see nothing of it.
+    /// The refusal, if they see nothing of it.
     fn part(&self, id: &str, members: &[u8]) -> std::result::Result<Vec<u8>, Refusal>;
 }
 
-/// A database by its name, to read from and to write to on somebody's behalf. Cheap to clone; it may not exist.
+/// A handle of a database for an actor's reads and writes. Cheap to clone; the database may not exist.
 #[derive(Clone)]
 pub struct Database {
     reader: Reader,
@@ -68,51 +67,51 @@ impl Deref for Database {
 }
 
 impl Layer {
-    /// A database by its name, to read from. Nothing is read here: its operations answer
+    /// Returns a handle of a database for reads. Reads nothing: the operations of the handle return
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound).
     pub fn reader(&self, name: &str) -> Reader {
         let (inner, name) = (self.inner.clone(), name.into());
         Reader { inner, name, seen: None, asker: Asker::All, is_ordinary: false }
     }
 
-    /// A database by its name, to write to on somebody's behalf. Nothing is read here, either.
+    /// Returns a handle of a database for an actor. Reads nothing.
     pub fn database(&self, name: &str, actor: impl Into<Actor>) -> Database {
         let actor = actor.into();
-        // A user's right to all of a database is said by whoever knows it.
+        // The caller sets the rights of a user in the database.
         let asker = if actor.user().is_some() { Asker::Guest } else { Asker::All };
         Database { reader: self.reader(name), actor, asker }
     }
 }
 
 impl Reader {
-    /// The name that was asked for.
+    /// Returns the name in the request.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where its layer takes the time from.
+    /// Returns the clock of its layer.
     pub fn clock(&self) -> &Clock {
         &self.inner.clock
     }
 
-    /// The same database, of which somebody sees what this says.
+    /// Restricts the handle to the documents that these rules show.
     pub fn seen_by(&self, seen: Arc<dyn Seen>) -> Reader {
         Reader { seen: Some(seen), ..self.clone() }
     }
 
-    /// The same database, read on somebody's behalf: where it has channels, they are shown what they see of its documents, and
-    /// refused whatever else has something of documents in it.
+    /// Sets the principal of reads: in a database with channels they are shown the visible part of documents, and all
+    /// other reads of document data are refused.
     pub fn asked_by(&self, asker: Asker) -> Reader {
         Reader { asker, ..self.clone() }
     }
 
-    /// On whose behalf it is read, where it has channels.
+    /// Returns the principal of reads in a database with channels.
     pub fn asker(&self) -> &Asker {
         &self.asker
     }
 
-    /// Returns a reader that reads the database only while it is no replicator database: a replicator database that is created under
-    /// this name meanwhile is not read.
+    /// Returns a reader that reads the database only while it is no replicator database: a replicator database that is
+    /// created under this name meanwhile is not read.
     pub fn as_ordinary(&self) -> Reader {
         Reader { is_ordinary: true, ..self.clone() }
     }
@@ -121,12 +120,12 @@ impl Reader {
         self.seen.as_deref()
     }
 
-    /// The same, of which everything is seen: for who has asked [`Reader::seen`], and judged what the asker sees.
+    /// Returns an unrestricted handle, for code that applies [`Reader::seen`] itself.
     pub(crate) fn unseen(&self) -> Reader {
         Reader { seen: None, asker: Asker::All, ..self.clone() }
     }
 
-    /// Reads what is of documents, for who sees all of them.
+    /// Reads document data, for unrestricted readers only.
     pub(crate) async fn read<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
         if self.seen.is_some() {
             return Err(only_for_administrators().into());
@@ -134,7 +133,7 @@ impl Reader {
         self.read_whole(operation).await
     }
 
-    /// The same of what those are shown, too, who see documents one by one ([`Seen`]).
+    /// As `read`, also for readers whose documents are judged one by one ([`Seen`]).
     pub(crate) async fn read_whole<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
         if self.asker == Asker::All {
             return self.read_about(operation).await;
@@ -142,7 +141,7 @@ impl Reader {
         self.read_about(&mut Whole { inner: &self.inner, name: &self.name, operation }).await
     }
 
-    /// Reads for who sees all of them, or by an operation that itself judges what the asker sees.
+    /// Reads for an unrestricted reader, or by an operation that judges by itself what the principal sees.
     pub(crate) async fn read_judged<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
         if self.seen.is_some() {
             return Err(only_for_administrators().into());
@@ -150,7 +149,7 @@ impl Reader {
         self.read_about(operation).await
     }
 
-    /// Reads what everyone may know who reads in the database at all, or by an operation that judges: nobody is refused here.
+    /// Reads data that each reader of the database may know, or by an operation that judges: refuses no principal.
     pub(crate) async fn read_about<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
         let inner = &*self.inner;
         if self.is_ordinary {
@@ -161,12 +160,12 @@ impl Reader {
     }
 }
 
-/// What is for those alone who see all of a database.
+/// Returns the refusal of operations that need unrestricted access.
 pub(crate) fn only_for_administrators() -> Refusal {
     Refusal::Forbidden("Only administrators may read this.".to_owned())
 }
 
-/// An operation that nobody carries out for whom the database has channels, as of its own transaction.
+/// Runs an operation, unless the database has channels and the principal is restricted, as of its own transaction.
 struct Whole<'a, O> {
     inner: &'a Inner,
     name: &'a str,
@@ -203,23 +202,22 @@ impl<O: Operation> Operation for Ordinary<'_, O> {
 }
 
 impl Database {
-    /// The same database, written to on somebody's behalf as users of a database with channels are known. What it reads for itself it
-    /// sees whole.
+    /// Sets the principal of writes in a database with channels. The write's own reads are unrestricted.
     pub fn asked_by(&self, asker: Asker) -> Database {
         Database { asker, ..self.clone() }
     }
 
-    /// On whose behalf it is written to, where it has channels.
+    /// Returns the principal of writes in a database with channels.
     pub fn asker(&self) -> &Asker {
         &self.asker
     }
 
-    /// The same database, to read from alone.
+    /// Returns the handle for reads.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
 
-    /// On whose behalf it writes.
+    /// Returns the actor of its writes.
     pub fn actor(&self) -> &Actor {
         &self.actor
     }

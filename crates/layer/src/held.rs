@@ -1,4 +1,4 @@
-//! What principals of databases have, as it was found, and what a process remembers of it.
+//! The rights of principals of databases, and their cache.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -20,99 +20,100 @@ use crate::error::Result;
 use crate::instance::InstanceId;
 use crate::store::transaction::{Transaction, conflict_with};
 
-/// Principals that are remembered at most.
+/// Principals in the cache.
 const PRINCIPALS_MAX: usize = 10_000;
 
-/// What they may take in memory together, in bytes, about.
+/// Approximate bytes of the cache.
 const BYTES_MAX: usize = 64_000_000;
 
-/// Of a full cache this part goes at once: so the look at all of it is paid for by many that come.
+/// The part of a full cache that is evicted at once, so that its scan pays off for many insertions.
 const PART_THAT_GOES: usize = 8;
 
-/// Places in which it stands when principals were forgotten; some share one.
+/// Slots that record when principals were evicted; several principals share one.
 const PLACES: usize = 4_096;
 
-/// What an entry takes beside its names, and each of its channels and roles, with the nodes of their maps.
+/// Bytes of an entry beside its names, and of each of its channels and roles, with the nodes of their maps.
 const ENTRY_BYTES: usize = 600;
 const NAME_BYTES: usize = 80;
 
-/// What somebody has in a database with channels, as of the versions that were read with it: it is so as long as these are.
+/// The rights of a principal in a database with channels, with the versions that were read with them: current while
+/// these are.
 #[derive(Debug, Default)]
 pub struct HeldAt {
-    /// What they have.
+    /// The channels and roles.
     pub held: Held,
-    /// The newest change of what the user has, and of what each of the user's roles has; `None`: there never was one. None of who
-    /// sees all, and of who has what everybody has.
+    /// The newest change of the user's rights, and of those of each of their roles; `None`: there never was one. Empty
+    /// for unrestricted principals and for those with the rights of everybody.
     pub versions: Vec<(Kind, Arc<str>, Option<Stamp>)>,
-    /// When an administrator changed the user last, where there is one.
+    /// The stamp of an administrator's last change of the user, if there is a user.
     pub user_at: Option<Stamp>,
-    /// Whether there is such a user, who is not disabled.
+    /// Whether the user exists and is enabled.
     pub is_there: bool,
-    /// Since which of its generations the user's name has been this person's.
+    /// The generation since which the user's name belongs to this person.
     pub(crate) person: u64,
     /// The keys of [`HeldAt::versions`], in their order.
     pub(crate) keys: Vec<Vec<u8>>,
-    /// What functions are told of them, by the name that they wrote as last.
+    /// The argument of functions for this principal, by the name of their last write.
     pub(crate) writer: OnceLock<Arc<Writer>>,
 }
 
 impl HeldAt {
-    /// Of who sees all.
+    /// Returns unrestricted rights.
     pub(crate) fn all() -> HeldAt {
         HeldAt { held: Held::since_ever([ALL]), ..HeldAt::default() }
     }
 
-    /// Of who has what everybody has, whatever is changed.
+    /// Returns the rights of everybody, which do not change.
     pub(crate) fn everybody() -> HeldAt {
         HeldAt { held: Held::everybody(), ..HeldAt::default() }
     }
 
-    /// Whether it was found at the same versions: all that is said then is the same.
+    /// Returns whether it has the versions of another one, and so the same rights.
     pub fn is_as(&self, other: &HeldAt) -> bool {
         self.versions == other.versions && self.is_there == other.is_there && self.held == other.held
     }
 
-    /// What functions are told of them: `name`, and the `mark` by which it is noted that they wrote.
+    /// Returns the argument of functions: `name`, and the `mark` of the principal's writes.
     pub(crate) fn as_writer(&self, name: String, mark: String) -> Arc<Writer> {
         let make = || Arc::new(Writer { mark: mark.clone(), ..Writer::new(name.clone(), self) });
         let writer = self.writer.get_or_init(make);
         if writer.name == name && writer.mark == mark { Arc::clone(writer) } else { make() }
     }
 
-    /// Whether something that they had then, as is said here, is gone now.
+    /// Returns whether a right of then is missing in `now`.
     pub fn has_lost(&self, now: &HeldAt) -> bool {
         let is_gone = |(name, _): (&str, Stamp)| now.held.since(name).is_none();
         (self.is_there && !now.is_there) || (!now.has_all() && self.held.channels().any(is_gone))
     }
 
-    /// Whether it was found at the same versions.
+    /// Returns whether it has the versions of another one.
     pub(crate) fn has_versions_of(&self, other: &HeldAt) -> bool {
         self.versions == other.versions && self.is_there == other.is_there
     }
 
-    /// Nothing of what they have, but by which versions it would be known.
+    /// Returns the versions without the rights.
     fn versions_alone(&self) -> HeldAt {
         let HeldAt { versions, keys, user_at, is_there, person, .. } = self;
         let (versions, keys) = (versions.clone(), keys.clone());
         HeldAt { versions, user_at: *user_at, is_there: *is_there, person: *person, keys, ..HeldAt::default() }
     }
 
-    /// Asks for the versions anew, as snapshots: of who has been judged by them and writes now.
+    /// Requests the versions again, as snapshots, for a writer that was judged by these rights.
     pub(crate) fn begin_fence(&self, trx: &Transaction) -> Fencing {
         let known = self.versions.iter().map(|(_, _, stamp)| *stamp);
         Fencing(self.keys.iter().zip(known).map(|(key, known)| (Box::pin(trx.get(key, true)) as _, known)).collect())
     }
 
-    /// What is written then fails where they change before it is committed.
+    /// Adds read conflicts on the versions, so that the commit fails if they change.
     pub(crate) fn conflict(&self, trx: &Transaction) -> Result<()> {
         self.keys.iter().try_for_each(|key| conflict_with(trx, key))
     }
 
-    /// About what it takes in memory.
+    /// Returns the approximate bytes in memory.
     fn bytes(&self) -> usize {
         let lost = self.held.lost().iter().map(|lost| lost.channel.len() + size_of_val(lost.had.all()));
         let told = || self.held.channels().chain(self.held.roles());
-        // What functions are told has them once more.
+        // The argument of functions has the names again.
         let names = told().chain(told()).chain(self.held.own()).map(|(name, _)| name.len());
         let versions = self.versions.iter().zip(&self.keys).map(|((_, name, _), key)| name.len() + key.len());
         ENTRY_BYTES + lost.chain(names).chain(versions).map(|bytes| bytes + NAME_BYTES).sum::<usize>()
@@ -127,14 +128,14 @@ impl Deref for HeldAt {
     }
 }
 
-/// A value under way.
+/// A pending read of a value.
 pub(crate) type Reading = Pin<Box<dyn Future<Output = FdbResult<Option<FdbSlice>>> + Send + Sync>>;
 
-/// Versions that somebody was judged by, being read again, and what they were.
+/// Pending reads of the versions that judged a principal, with their values then.
 pub(crate) struct Fencing(Vec<(Reading, Option<Stamp>)>);
 
 impl Fencing {
-    /// Whether they are what they were.
+    /// Returns whether the versions are unchanged.
     pub(crate) async fn holds(self) -> Result<bool> {
         let (reads, known): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
         let found = try_join_all(reads).await?;
@@ -143,10 +144,10 @@ impl Fencing {
     }
 }
 
-/// Who is remembered: of which instance of a database, by which name, and whether as an account of the server.
+/// The cache key of a principal: the instance of the database, the name, and the kind.
 pub(crate) type HeldBy = (InstanceId, Arc<str>, As);
 
-/// As whom somebody of a name is looked at.
+/// The kind of a principal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum As {
     /// The principal of the name.
@@ -155,8 +156,7 @@ pub(crate) enum As {
     Account { is_member: bool },
 }
 
-/// What was found of those who have asked lately. It is never taken for true: whoever finds something here reads the versions that
-/// it is of.
+/// The rights of recent principals. Entries are hints: their users must check the versions in a transaction.
 #[derive(Debug)]
 pub(crate) struct HeldCache {
     kept: Mutex<Kept>,
@@ -169,34 +169,34 @@ pub(crate) struct HeldCache {
 struct Kept {
     all: HashMap<HeldBy, Entry>,
     bytes: usize,
-    /// Counts each use.
+    /// A counter of uses.
     clock: u64,
-    /// When somebody was forgotten last, by their place; empty: nobody was.
+    /// The time of each slot's last eviction; empty before the first one.
     forgot: Vec<Option<Instant>>,
 }
 
 #[derive(Debug)]
 struct Entry {
     held: Arc<HeldAt>,
-    /// It is too large to be kept: of what they have nothing is, only the versions of that.
+    /// Whether the rights are too large for the cache, so that the entry has only the versions.
     is_versions: bool,
     bytes: usize,
     used: u64,
-    /// Up to here at least all was so: the beginning of the last transaction that found it.
+    /// The rights were current up to here at least: the start of the last transaction that confirmed them.
     found: Instant,
-    /// Up to here at least somebody may have been shown what they had by this, or by what was found before it.
+    /// The rights of this entry, or of one before it, may have been shown up to here.
     shown: Instant,
-    /// Up to here at least they had, or may have had before they were forgotten, something that was gone later.
+    /// Rights that were lost later were held up to here at least, or possibly held before an eviction.
     had_until: Option<Instant>,
 }
 
 impl Entry {
-    /// Whether of what they had by then, or by this, something is gone.
+    /// Returns whether a right of `by` is missing now.
     fn has_lost(&self, by: &HeldAt) -> bool {
         if self.is_versions { !by.has_versions_of(&self.held) } else { by.has_lost(&self.held) }
     }
 
-    /// A transaction that began then has shown them what they had by this, and others have found later things meanwhile.
+    /// Records that a transaction that began then has used rights that a later one has replaced meanwhile.
     fn was_shown(&mut self, by: &HeldAt, began: Instant) {
         self.shown = self.shown.max(began);
         if self.has_lost(by) {
@@ -206,7 +206,7 @@ impl Entry {
 }
 
 impl HeldCache {
-    /// Nobody is remembered yet; transactions begin at moments of this clock.
+    /// Creates an empty cache; transactions have start times of this clock.
     pub(crate) fn of(clock: &Clock) -> HeldCache {
         HeldCache::new(PRINCIPALS_MAX, BYTES_MAX, clock)
     }
@@ -215,7 +215,7 @@ impl HeldCache {
         HeldCache { kept: Mutex::default(), clock: clock.clone(), principals_max, bytes_max }
     }
 
-    /// What was found last.
+    /// Returns the cached rights.
     pub(crate) fn get(&self, by: &HeldBy) -> Option<Arc<HeldAt>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.clock += 1;
@@ -225,13 +225,13 @@ impl HeldCache {
         (!entry.is_versions).then(|| Arc::clone(&entry.held))
     }
 
-    /// Of one that is too large to be kept, by which versions it would be known.
+    /// Returns the versions of rights that are too large for the cache.
     pub(crate) fn versions(&self, by: &HeldBy) -> Option<Arc<HeldAt>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.all.get(by).filter(|entry| entry.is_versions).map(|entry| Arc::clone(&entry.held))
     }
 
-    /// It was found to be so by a transaction that began then.
+    /// Records that a transaction that began then has confirmed the rights.
     pub(crate) fn confirm(&self, by: &HeldBy, held: &Arc<HeldAt>, began: Instant) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(entry) = kept.all.get_mut(by) else { return };
@@ -243,8 +243,8 @@ impl HeldCache {
         }
     }
 
-    /// What somebody has, as far as it is kept, and whether they have lost anything of what this says, or else of what they had at that
-    /// moment and since: `true` also where that is not known. `None`: they were not looked at within this time.
+    /// Returns the rights, as far as cached, and whether any right of `by` was lost, or without that any right at that
+    /// moment or since: `true` also if that is unknown. `None`: they were not confirmed within this time.
     pub(crate) fn lost(
         &self,
         by: &HeldBy,
@@ -260,7 +260,7 @@ impl HeldCache {
         Some((Arc::clone(&entry.held), has_lost))
     }
 
-    /// Remembers what a transaction found that began then; what was not asked for the longest goes, where there is too much.
+    /// Caches rights that a transaction read that began then; evicts the least recently used ones if the cache is full.
     pub(crate) fn insert(&self, by: HeldBy, held: &Arc<HeldAt>, began: Instant) {
         let mut held = Arc::clone(held);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -271,14 +271,14 @@ impl HeldCache {
             newer.was_shown(&held, began);
             return;
         }
-        // One that would take the place of most others is read each time.
+        // Rights that would evict most others are read each time.
         let is_versions = held.bytes() > self.bytes_max / PART_THAT_GOES;
         if is_versions {
             held = Arc::new(held.versions_alone());
         }
         let bytes = held.bytes();
-        // Who is not here may have been forgotten, and has perhaps lost since what they had then. What others are forgotten later, and
-        // what was forgotten before a request began, says nothing of them.
+        // A principal that is not cached may have been evicted, and may have lost rights since. Later evictions of
+        // others, and those before a request began, do not matter.
         let had_until = kept.forgot.get(kept.place(&by)).copied().flatten();
         let mut entry = Entry { held, is_versions, bytes, used, found: began, shown: began, had_until };
         if let Some(before) = kept.all.get(&by) {
@@ -287,7 +287,7 @@ impl HeldCache {
                 false => entry.has_lost(&before.held),
             };
             entry.had_until = before.had_until.max(has_lost.then_some(before.shown));
-            // They were shown something by a transaction that found the same as another one before it.
+            // A transaction that found the same rights as an earlier one may have shown them.
             entry.shown = began.max(before.shown);
         }
         let before = kept.all.insert(by, entry).map_or(0, |before| before.bytes);
@@ -297,7 +297,7 @@ impl HeldCache {
         }
     }
 
-    /// How many are remembered, and what they take.
+    /// Returns the number of entries, and their bytes.
     #[cfg(test)]
     fn size(&self) -> (usize, usize) {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -306,20 +306,20 @@ impl HeldCache {
 }
 
 impl Kept {
-    /// Where it stands when they were forgotten.
+    /// Returns the slot of a principal's evictions.
     fn place(&self, by: &HeldBy) -> usize {
         usize::try_from(self.all.hasher().hash_one(by) % PLACES as u64).unwrap_or(0)
     }
 
-    /// What was not asked for the longest goes, of databases that have much before those that have little: so what is asked for in
-    /// one makes nobody in another be forgotten, whose answers might have to be cut for it.
+    /// Evicts the least recently used entries, of databases with many entries first: so requests in one database do not
+    /// evict principals of others, whose answers might be cut off for it.
     fn make_room(&mut self, principals_max: usize, bytes_max: usize, now: Instant) {
         let part = |max: usize| max - max / PART_THAT_GOES;
         let (most, bytes_most) = (part(principals_max), part(bytes_max));
         let mut by_use: Vec<(&HeldBy, &Entry)> = self.all.iter().collect();
         by_use.sort_unstable_by_key(|(_, entry)| Reverse(entry.used));
         let mut of_database = HashMap::<_, (usize, usize)>::new();
-        // By the part of all that its database has up to this one.
+        // Ranked by the part of all entries that the database has up to this one.
         let mut ranked: Vec<(u128, &HeldBy, usize)> = by_use
             .into_iter()
             .map(|(by, entry)| {
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(cache.size().0, 14);
         let is_there = |name: usize| cache.get(&by(name)).is_some();
         assert!([0, 1, 5, 15, 16].into_iter().all(is_there) && ![2, 3, 4].into_iter().any(is_there));
-        // The same one anew.
+        // The same entry again.
         cache.insert(by(16), &held(1), Instant::now());
         assert_eq!(cache.size().0, 14);
         assert!(cache.get(&by(16)).is_some_and(|held| held.since("00000000000000000000").is_some()));
@@ -394,20 +394,20 @@ mod tests {
         let lost = |name, since| cache.lost(&by(name), (at(since), None), ever).map(|(_, lost)| lost);
         assert_eq!(lost(0, 0), None);
         insert(0, 3, 1);
-        // What is gained is no loss.
+        // A gain is not a loss.
         insert(0, 5, 2);
         assert_eq!(lost(0, 0), Some(false));
-        // They were found to have it at 3, so who asked until then may have been shown it; who asked later was not.
+        // They were confirmed at 3, so requests until then may have shown them; later requests have not.
         let known = cache.get(&by(0)).unwrap();
         cache.confirm(&by(0), &known, at(3));
         insert(0, 4, 6);
         assert_eq!([0, 2, 3, 4, 6].map(|since| lost(0, since)), [true, true, true, false, false].map(Some));
-        // What they have again they had lost, unless it is said by what somebody was judged.
+        // A right that was regained counts as lost, unless the request names the rights that judged it.
         insert(0, 5, 7);
         assert_eq!(lost(0, 3), Some(true));
         let by_this = |judged: &HeldAt| cache.lost(&by(0), (at(0), Some(judged)), ever).map(|(_, lost)| lost);
         assert_eq!([held(3), held(5), held(6)].map(|held| by_this(&held)), [false, false, true].map(Some));
-        // Of one that is too large each change counts.
+        // For rights that are too large each change counts.
         let large = |stamp| {
             let held = Held::since_ever(["x".repeat(20_000).as_str()]);
             let versions = vec![(Kind::User, "0".into(), Some(Stamp::of(stamp)))];
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!([9, 10].map(|since| lost(1, since)), [true, false].map(Some));
     }
 
-    /// A moment behind all that has been.
+    /// Returns a moment after all earlier ones.
     fn later() -> Instant {
         let before = Instant::now();
         std::iter::repeat_with(Instant::now).find(|now| *now > before).unwrap()
@@ -438,7 +438,7 @@ mod tests {
         let asked = later();
         came(0);
         assert_eq!((lost(early), lost(asked)), (Some(true), Some(false)));
-        // That others are forgotten says nothing of them.
+        // Evictions of others do not matter.
         let is_there = |name| cache.get(&by(name)).is_some();
         (40..80).for_each(|name| {
             assert!(
@@ -450,11 +450,11 @@ mod tests {
         });
         assert!(!is_there(40));
         assert_eq!((lost(early), lost(asked)), (Some(true), Some(false)));
-        // Nor does what they had lost before somebody asked, whenever it is found.
+        // Nor does a loss before the request, whenever it is found.
         let asked_again = later();
         cache.insert(by(0), &held(2), later());
         assert_eq!((lost(asked), lost(asked_again)), (Some(true), Some(false)));
-        // One who was forgotten, and is found anew by a transaction that began before the request.
+        // An evicted principal that a transaction finds again that began before the request.
         let began = later();
         let asked = later();
         (80..120).for_each(came);
@@ -471,7 +471,7 @@ mod tests {
         let began = Instant::now();
         let at = |seconds: u64| began + Duration::from_secs(seconds);
         let lost = |cache: &HeldCache, since| cache.lost(&by(0), (at(since), None), ever).map(|(_, lost)| lost);
-        // Who was shown something is heard of when others have found already that it is gone.
+        // A loss that another transaction has found already is still reported.
         let cache = HeldCache::new(16, 100_000, &Clock::system());
         let known = held(5);
         cache.insert(by(0), &known, at(1));
@@ -479,14 +479,14 @@ mod tests {
         assert_eq!(lost(&cache, 3), Some(false));
         cache.confirm(&by(0), &known, at(3));
         assert_eq!([3, 4].map(|since| lost(&cache, since)), [true, false].map(Some));
-        // Likewise where the same was found once more, and is gone behind that.
+        // So is one behind a confirmation of the same rights.
         let cache = HeldCache::new(16, 100_000, &Clock::system());
         cache.insert(by(0), &known, at(1));
         cache.insert(by(0), &held(5), at(2));
         cache.confirm(&by(0), &known, at(3));
         cache.insert(by(0), &held(3), at(4));
         assert_eq!([3, 4].map(|since| lost(&cache, since)), [true, false].map(Some));
-        // What a slow transaction has read takes the place of what began later.
+        // The result of a slow transaction replaces that of a later one.
         let cache = HeldCache::new(16, 100_000, &Clock::system());
         cache.insert(by(0), &known, at(3));
         cache.insert(by(0), &held(5), at(1));
@@ -505,7 +505,7 @@ mod tests {
             assert!(cache.get(&by(100)).is_none() && cache.get(&by(199)).is_some());
             let lost = |by: &HeldBy| cache.lost(by, (asked, None), Duration::MAX).map(|(_, lost)| lost);
             assert_eq!(lost(&quiet), Some(false));
-            // Nor does it say anything of who comes later, but by chance.
+            // Nor does it matter for later principals, except by a shared slot.
             let known = (1..9).filter(|name| {
                 let by = in_database(2, *name);
                 cache.insert(by.clone(), &held(1), later());
@@ -525,7 +525,7 @@ mod tests {
         cache.insert(by(0), &held(5), at(2));
         let lost = |since, judged: Option<&HeldAt>| cache.lost(&by(0), (at(since), judged), ever).map(|(_, lost)| lost);
         assert_eq!(lost(4, Some(&held(5))), Some(true));
-        // Whoever asked after that was shown nothing of it.
+        // Later requests did not use those rights.
         assert_eq!([2, 3].map(|since| lost(since, None)), [true, false].map(Some));
     }
 
@@ -546,7 +546,7 @@ mod tests {
         }
         assert_eq!(cache.size(), (16, 16 * one).min(cache.size()));
         assert!(cache.get(&by(99)).is_some());
-        // Too large to be kept: its versions are.
+        // Too large for the cache: only the versions are kept.
         cache.insert(by(100), &held(100), Instant::now());
         assert!(cache.get(&by(100)).is_none() && cache.get(&by(99)).is_some());
         assert!(cache.size().1 <= 16 * one);

@@ -1,4 +1,4 @@
-//! One instance of a database as this process knows it: its record, its keys, its field names, its followers.
+//! One instance of a database in this process: its record, keys, field names and followers.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,20 +23,20 @@ use crate::store::proto::DatabaseRecord;
 use crate::store::transaction::{self, Transaction};
 use crate::store::updated::{UpdatedKeys, touch_last_seq};
 
-/// Most bytes in one value. FoundationDB allows 100,000; it recommends less.
+/// Byte limit of one value. FoundationDB allows 100,000 and recommends less.
 pub(crate) const RUN_BYTES_MAX: u32 = 60_000;
 
-/// FoundationDB's error for a read version that is gone: what reads begins anew.
+/// FoundationDB's error for a read version that is too old: the reader retries.
 const TRANSACTION_TOO_OLD: i32 = 1007;
 
-/// Most names that one transaction gives ids to, so that it stays small.
+/// Names that one transaction allocates ids for.
 const ALLOCATED_AT_ONCE_MAX: usize = 256;
 
-/// How many purges are remembered where a database says nothing else (CouchDB's default).
+/// The default limit of recorded purges (CouchDB's default).
 const PURGED_INFOS_LIMIT: u64 = 1_000;
 
-/// What all keys of a database take, as the storage estimates: asked for from time to time, since the answer costs a cluster's
-/// servers more than a count.
+/// The cached size of all keys of a database by the storage's estimate, which costs a cluster's servers more than a
+/// counter.
 #[derive(Debug, Default)]
 pub(crate) struct RangeSize {
     newest: Mutex<Option<(Instant, u64)>>,
@@ -44,11 +44,11 @@ pub(crate) struct RangeSize {
     pub reading: tokio::sync::Mutex<()>,
 }
 
-/// For how long a size is remembered.
+/// Lifetime of a size.
 const SIZE_KEPT: Duration = Duration::from_secs(60);
 
 impl RangeSize {
-    /// As it was less than a minute ago.
+    /// Returns the size, if it is less than a minute old.
     pub(crate) fn known(&self, now: Instant) -> Option<u64> {
         self.known_within(now, SIZE_KEPT)
     }
@@ -64,8 +64,8 @@ impl RangeSize {
     }
 }
 
-/// Which instance of a database is meant: one that was deleted and created again, or restored, is another one, and nothing
-/// that was prepared for one is written into another.
+/// Identifies an instance of a database. A database that was deleted and created again, or restored, is another
+/// instance, and data prepared for one is never written into another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct InstanceId {
     pub namespace: u64,
@@ -79,23 +79,24 @@ impl From<&DatabaseRecord> for InstanceId {
     }
 }
 
-/// Bits of an incarnation that tell epochs apart.
+/// Bits of the epoch in an incarnation.
 const EPOCH_BITS: u32 = 24;
 
-/// The incarnation of a database that is created. The namespace keeps it apart from others of its name; below it renewals
-/// are counted, and above it stand bits of the epoch: a restore takes back which namespaces have been given, too.
+/// Returns the incarnation of a new database. The namespace distinguishes it from others of its name. The bits below
+/// count renewals, and the bits above are of the epoch, because a restore also reverts which namespaces are taken.
 pub(crate) fn first_incarnation(namespace: u64, epoch: u64) -> u64 {
     let instance = namespace << 16;
     let free_bits = instance.leading_zeros().min(EPOCH_BITS);
     epoch.checked_shl(u64::BITS - free_bits).unwrap_or(0) | instance
 }
 
-/// The incarnation that a database has from a renewal on.
+/// Returns the incarnation of a database after a renewal.
 pub(crate) fn next_incarnation(record: &DatabaseRecord, epoch: u64) -> u64 {
     first_incarnation(record.namespace, epoch) | ((record.incarnation & 0xffff) % 0xffff + 1)
 }
 
-/// One instance: a database that is deleted and created again is another one, with another namespace and nothing cached.
+/// One instance of a database: a database that is deleted and created again is another one, with another namespace and
+/// an empty cache.
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub name: String,
@@ -105,20 +106,20 @@ pub(crate) struct Instance {
     pub buckets: Buckets,
     pub updated: UpdatedKeys,
     pub root: RootKeys,
-    /// Those of all versions of the record: names of a database do not change with its settings.
+    /// The names of fields, shared by all versions of the record.
     pub fields: Arc<Fields>,
     pub size: Arc<RangeSize>,
-    /// Of all versions of the record with the same one.
+    /// The `_security`, shared by all versions of the record with the same one.
     pub security: Arc<SecurityOf>,
     pub hub: Arc<Hub>,
-    /// Those of this version of the record.
+    /// The rules of this version of the record.
     pub rules: OnceCell<Rules>,
-    /// Held while this process puts indexes of its own collation in the place of others.
+    /// Held while this process replaces indexes of another collation.
     pub reordering: tokio::sync::Mutex<()>,
     /// Held while this process runs slow selectors of the database's indexes.
     pub selecting: Arc<tokio::sync::Mutex<()>>,
-    /// Bytes that this process has superseded, from a number drawn by lot: of many processes that each know little of a
-    /// database one comes to a threshold as often as one that knows all would.
+    /// Bytes that this process has superseded, from a random start: each of many processes sees only a part, and
+    /// together they reach thresholds as often as a single one would.
     pub superseded_bytes: AtomicU64,
 }
 
@@ -127,13 +128,13 @@ impl Instance {
         self.record.incarnation
     }
 
-    /// For what the database is closed to its users.
+    /// Returns why the database is closed to its users.
     pub(crate) fn closed(&self) -> Closed {
         Closed::of(self.record.closed)
     }
 
-    /// In a transaction that changes what feeds tell: moves `last_seq` to the transaction's versionstamp with this user version, and the
-    /// database in the list of those that have changed.
+    /// Marks the database as changed in a transaction that affects feeds: moves `last_seq` to the transaction's
+    /// versionstamp with this user version, and updates the list of changed databases.
     pub(crate) fn touch(&self, trx: &Transaction, user_version: u16) -> Result<()> {
         touch_last_seq(trx, self.buckets.own(), user_version)?;
         self.updated.touch(trx)
@@ -143,24 +144,24 @@ impl Instance {
         InstanceId::from(&self.record)
     }
 
-    /// The number of what says which channels a document is in: one more with each new sync function. 0: the database has no
-    /// channels.
+    /// Returns the number of the rule that routes documents to channels, which each new sync function increments; 0 if
+    /// the database has no channels.
     pub(crate) fn channels(&self) -> u64 {
         self.record.channels
     }
 
-    /// How many revisions of each branch are kept, its leaf included.
+    /// Returns the limit of revisions in each branch, its leaf included.
     pub(crate) fn revs_limit(&self) -> u64 {
         if self.record.revs_limit == 0 { REVS_LIMIT } else { self.record.revs_limit }
     }
 
-    /// How many purges are remembered.
+    /// Returns the limit of recorded purges.
     pub(crate) fn purged_infos_limit(&self) -> u64 {
         if self.record.purged_infos_limit == 0 { PURGED_INFOS_LIMIT } else { self.record.purged_infos_limit }
     }
 
-    /// Makes sure that the names in `members` are cached as far as the database may have ids for them: what stays
-    /// unknown afterwards stands literally.
+    /// Caches the ids of the names in `members`, and allocates missing ones up to the limit of the database. Names
+    /// without an id are stored literally.
     pub(crate) async fn prepare_names<'b, 'v: 'b>(
         &self,
         inner: &Inner,
@@ -189,9 +190,9 @@ impl Instance {
         }
         inner.metrics.mapping_misses.add(1);
         let _alone = self.fields.allocation.lock().await;
-        // Looked up again for each transaction: who held the lock, or another server, may have allocated the same names.
+        // Each round looks again: another task or server may have allocated the same names.
         loop {
-            // Before the look: what another task enters after it comes with the allocation's own load.
+            // Before the look: names that another task adds later come with the allocation's own load.
             let known_until = FIRST_FIELD_ID + self.fields.len() as u64;
             let mut names = unknown(self);
             names.truncate(ALLOCATED_AT_ONCE_MAX);
@@ -209,7 +210,7 @@ impl Instance {
             let done = transaction::write(&inner.db, &inner.metrics, &mut allocate).await?;
             let (entered, allocated) = match done {
                 Allocated::Names(entered, allocated) => (entered, allocated),
-                // Another instance: the transaction that writes the documents finds out too, and begins anew.
+                // The transaction that writes the documents notices as well, and the write starts again.
                 Allocated::OtherInstance => return Ok(()),
                 Allocated::Behind => {
                     self.reload_names(inner).await?;
@@ -224,10 +225,9 @@ impl Instance {
         }
     }
 
-    /// Loads the names that other processes have allocated since, in as many transactions as they need: what one has brought
-    /// stays known, whatever becomes of the next. Of those who come while another loads one loads what is left, and the others
-    /// wait for that: what was being loaded as they came may have been read before the names that they miss were there, and
-    /// whoever began it may have gone away in the middle.
+    /// Loads the names that other processes have allocated, in as many transactions as needed; names stay cached if a
+    /// later transaction fails. Concurrent callers share a load, but only one that began after their call: an earlier
+    /// one may have read before the missing names existed, or may have been dropped.
     pub(crate) async fn reload_names(&self, inner: &Inner) -> Result<()> {
         struct Load<'a>(&'a Inner, &'a Instance, u64);
         impl transaction::Operation for Load<'_> {
@@ -252,7 +252,7 @@ impl Instance {
         loop {
             let from = FIRST_FIELD_ID + self.fields.len() as u64;
             let loaded = transaction::read(&inner.db, &inner.metrics, &mut Load(inner, self, from)).await?;
-            // The reader sees a state that has been replaced since: let it begin anew.
+            // The caller has read a state that was replaced: it must retry.
             let loaded = loaded.ok_or(Error::Storage(FdbError::from_code(TRANSACTION_TOO_OLD)))?;
             self.fields.enter(from, &loaded.names);
             if loaded.are_all {
@@ -263,7 +263,7 @@ impl Instance {
     }
 }
 
-/// What the cache of databases holds for a name: valid as long as `\xff/metadataVersion` is what was `seen`.
+/// A cached database, which is current while `\xff/metadataVersion` has the value `seen`.
 #[derive(Debug, Clone)]
 pub(crate) struct Cached {
     pub seen: Arc<Seen>,
@@ -294,12 +294,12 @@ mod tests {
         size.enter(now, 7);
         assert_eq!(size.known(now + Duration::from_secs(59)), Some(7));
         assert_eq!(size.known(now + Duration::from_secs(60)), None);
-        // A clock that seems to go back.
+        // A clock that moves back.
         size.enter(now + Duration::from_secs(1), 8);
         assert_eq!(size.known(now), Some(8));
     }
 
-    /// A load that began before the names of a body were there, or ended in the middle, brings only some of them.
+    /// A load that began before a body's names existed, or was dropped, loads only some of them.
     #[tokio::test]
     async fn who_misses_names_does_not_rely_on_a_load_that_began_before() {
         let (db, _storage) = database().await;
@@ -308,7 +308,7 @@ mod tests {
         let edit =
             Edit { expiry: None, id, parent: None, history: None, deleted: false, attachments: Vec::new(), body };
         db.update(&edit).await.unwrap();
-        // As a process that has not seen its names.
+        // As a process that does not know the names.
         db.inner.databases.remove(&*db.name);
         db.exists().await.unwrap();
         let instance = db.inner.cached(&db.name).expect("an instance");
@@ -322,7 +322,7 @@ mod tests {
         drop(loading);
         let (one, two) = reads.await.unwrap();
         assert_eq!([one.body, two.body], [br#""a":1,"b":2,"c":3"#; 2]);
-        // One of them for both.
+        // One load for both.
         assert_eq!(instance.fields.loads.load(Ordering::Relaxed), 1);
     }
 

@@ -1,8 +1,8 @@
-//! Where single writes of small documents wait for each other: those of a database that arrive while others of it are under
-//! way go into its next transaction together.
+//! Queues of small single writes (group commit): writes that arrive while others of their database are running are
+//! committed together in its next transaction.
 //!
-//! A lane is there as long as somebody is in it. It says who goes with whom, and holds what waits; what that is, and how
-//! it is written, those above know. What waits lies in memory of the request that brought it, and goes when that goes.
+//! A lane exists while it has writes. It decides which writes go together and holds the waiting ones; its callers know
+//! what they are and how to write them. A waiting write belongs to the memory of its request, and is dropped with it.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -15,80 +15,81 @@ use dashmap::DashMap;
 
 use crate::instance::InstanceId;
 
-/// Transactions of one lane that are under way at once.
+/// Transactions of one lane that run at once.
 const RUNNING_MAX: usize = 16;
 
-/// One more begins only when the documents that wait are this part of those under way, or one has ended: else a busy server
-/// would work for many small transactions instead of few larger ones. Few clients wait for nobody.
+/// One more transaction begins when the waiting documents are at least this part of the running ones, or a transaction
+/// has ended. Otherwise a busy server would run many small transactions instead of few large ones. With few clients no
+/// write waits.
 const WORTH_ONE_MORE: usize = 4;
 
-/// How many are under way where a transaction takes less than [`SHORT`], whatever waits.
+/// Transactions of a lane that run at once while they take less than [`SHORT`] on average.
 const RUNNING_SHORT_MAX: usize = 32;
 
-/// What takes less has no round trips to a cluster, three at least, but this process's own engine, which commits
-/// transactions together that come together: to wait before it gains little.
+/// The average duration below which transactions are short. They then have no round trips to a cluster, at least three,
+/// but run in this process's engine, which itself commits concurrent transactions together, so waiting gains little.
 const SHORT: Duration = Duration::from_millis(3);
 
-/// A transaction changes what they take on average by this part of the difference.
+/// The part of the difference by which a transaction changes the average duration.
 const SHARE: i64 = 16;
 
-/// Most documents of one transaction.
+/// Document limit of one transaction.
 const DOCUMENTS_MAX: usize = 250;
 
-/// What they bring, in bytes; one may pass it.
+/// Byte limit of one transaction; a single write may exceed it.
 const BYTES_MAX: u64 = 300_000;
 
-/// Most writes of one document in one transaction: all but one of them are refused there.
+/// Limit of writes of one document in one transaction, of which all but one are refused.
 const OF_DOCUMENT_MAX: usize = 64;
 
-/// So many documents are looked at for one transaction: what does not go with its first write may be many.
+/// Documents that are examined for one transaction: many may not go with its first write.
 const LOOKED_AT_MAX: usize = 4 * DOCUMENTS_MAX;
 
 /// The lanes of all databases, by name.
 pub(crate) struct Lanes {
     lanes: DashMap<String, Lane>,
-    /// How many transactions a lane has under way at most, if that is set.
+    /// The configured limit of running transactions in a lane.
     running_max: Option<usize>,
-    /// What transactions have taken of late, in microseconds.
+    /// The average duration of recent transactions, in microseconds.
     takes_us: AtomicI64,
-    /// The number of the next one that waits, in whatever lane: a lane goes when nobody is in it, and who still holds a
-    /// number of it must not mean another one's write in the next lane of that name.
+    /// The number of the next waiting write, over all lanes. A lane is removed when it is empty, and a number of it
+    /// must not name a write in the next lane of that name.
     next: AtomicU64,
 }
 
 #[derive(Default)]
 struct Lane {
-    /// Transactions under way.
+    /// Number of running transactions.
     running: usize,
-    /// Documents that are written by these, or that somebody waits to write.
+    /// Documents that running transactions write, or that have waiting writes.
     documents: HashMap<Arc<str>, Queue>,
-    /// How many of them are under way.
+    /// Number of documents that are being written.
     under_way: usize,
-    /// Of the others, by the number of the first write that waits. So whoever waits behind others of a document, however
-    /// many do, is not looked at until these are written.
+    /// The other documents, by the number of their first waiting write. So writes that wait for a document, however
+    /// many, are not examined until it is written.
     ready: BTreeMap<u64, Arc<str>>,
 }
 
-/// A document's.
+/// The queue of a document.
 #[derive(Default)]
 struct Queue {
-    /// A transaction writes it: nobody else may yet.
+    /// Whether a transaction writes the document, so that others must wait.
     is_under_way: bool,
-    /// By number.
+    /// Waiting writes in the order of numbers.
     waiting: VecDeque<Waiting>,
 }
 
 /// A write that waits.
 pub(crate) struct Waiting {
-    /// Its document.
+    /// The id of its document.
     pub id: Arc<str>,
-    /// What it takes in a transaction, about.
+    /// Its approximate bytes in a transaction.
     pub bytes: u64,
-    /// What it was prepared for, and what judged it: others go into other transactions.
+    /// The instance and rules that it was prepared for: only equal ones share a transaction.
     pub fence: (InstanceId, u64),
-    /// Whether others of the same document may come into its transaction.
+    /// Whether its transaction may have other writes of the document.
     pub may_repeat: bool,
-    /// Given where it begins to wait, never twice.
+    /// Set when it begins to wait, and unique.
     pub number: u64,
     /// The write itself.
     pub write: Box<dyn Any + Send + Sync>,
@@ -99,7 +100,7 @@ impl Lane {
         self.running == 0 && self.documents.is_empty()
     }
 
-    /// Changes a document's queue, and what follows from it.
+    /// Changes a document's queue, and the lane's other state with it.
     fn change<T>(&mut self, id: &Arc<str>, change: impl FnOnce(&mut Queue) -> T) -> T {
         let queue = self.documents.entry(Arc::clone(id)).or_default();
         let is_ready = |queue: &Queue| queue.waiting.front().filter(|_| !queue.is_under_way).map(|first| first.number);
@@ -117,7 +118,7 @@ impl Lane {
         changed
     }
 
-    /// The writes of the next transaction, in the order in which they came.
+    /// Takes the writes of the next transaction, in the order of arrival.
     fn take(&mut self) -> Vec<Waiting> {
         let mut taken: Vec<Waiting> = Vec::new();
         let mut bytes = 0;
@@ -128,7 +129,7 @@ impl Lane {
             }
             self.change(&id, |queue| {
                 let mut of_document = 0;
-                // Nobody overtakes the first one at its document.
+                // Writes of a document stay in order.
                 while taken.len() < DOCUMENTS_MAX
                     && bytes < BYTES_MAX
                     && let Some(next) = queue.waiting.front()
@@ -148,12 +149,12 @@ impl Lane {
 }
 
 impl Lanes {
-    /// With so many transactions under way in each lane at most; `None`: as many as is good.
+    /// Creates lanes with a limit of running transactions in each; `None`: chosen by the lanes.
     pub(crate) fn new(running_max: Option<usize>) -> Lanes {
         Lanes { lanes: DashMap::new(), running_max, takes_us: AtomicI64::new(0), next: AtomicU64::new(0) }
     }
 
-    /// Whether one more transaction may begin where writes of so many documents wait.
+    /// Returns whether one more transaction may begin while writes of `waiting` documents wait.
     fn may_begin(&self, lane: &Lane, waiting: usize, has_ended: bool) -> bool {
         let is_short = self.takes_us.load(Ordering::Relaxed) < SHORT.as_micros() as i64;
         let most = self.running_max.unwrap_or(if is_short { RUNNING_SHORT_MAX } else { RUNNING_MAX });
@@ -161,7 +162,7 @@ impl Lanes {
         lane.running < most && waiting > 0 && is_worth_it
     }
 
-    /// Begins a transaction for one write at once, if nobody waits for that and few are under way.
+    /// Starts a transaction of one write at once, if few are running and no other write can begin.
     pub(crate) fn enter(&self, name: &str, id: &Arc<str>) -> bool {
         let mut lane = self.lane(name);
         let may_enter = lane.ready.is_empty() && self.may_begin(&lane, 1, false) && !lane.documents.contains_key(id);
@@ -172,17 +173,17 @@ impl Lanes {
         may_enter
     }
 
-    /// Lets a write wait; its number. Who does so asks for [`Lanes::next`] afterwards.
+    /// Adds a waiting write and returns its number. The caller must call [`Lanes::next`] afterwards.
     pub(crate) fn wait(&self, name: &str, waiting: Waiting) -> u64 {
         let mut lane = self.lane(name);
-        // With the lane locked, so that those that wait in it are in the order of their numbers.
+        // With the lane locked, so that its writes are in the order of their numbers.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = Arc::clone(&waiting.id);
         lane.change(&id, |queue| queue.waiting.push_back(Waiting { number, ..waiting }));
         number
     }
 
-    /// Takes back a write of a document that still waits.
+    /// Removes a write that still waits.
     pub(crate) fn leave(&self, name: &str, id: &Arc<str>, number: u64) -> Option<Waiting> {
         let found = {
             let mut lane = self.lanes.get_mut(name)?;
@@ -195,7 +196,8 @@ impl Lanes {
         found
     }
 
-    /// Begins the next transaction, if one may be: its writes. Asked for where something has come or, `has_ended`, ended.
+    /// Returns the writes of the next transaction, if one may begin. To be called after a write was added or,
+    /// `has_ended`, a transaction has ended.
     pub(crate) fn next(&self, name: &str, has_ended: bool) -> Option<Vec<Waiting>> {
         let mut lane = self.lanes.get_mut(name)?;
         if !self.may_begin(&lane, lane.ready.len(), has_ended) {
@@ -209,12 +211,11 @@ impl Lanes {
         Some(taken)
     }
 
-    /// A transaction has ended, with these documents, after some time; of its writes some wait again, before all others of
-    /// their documents.
+    /// Ends a transaction of these documents; the writes in `again` wait again, before all others of their documents.
     pub(crate) fn end(&self, name: &str, documents: &[Arc<str>], took: Duration, again: Vec<Waiting>) {
         let before = self.takes_us.load(Ordering::Relaxed);
         let took = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
-        // What others do to it at the same time may be lost.
+        // A concurrent update may be lost.
         self.takes_us.store(before + (took - before) / SHARE, Ordering::Relaxed);
         if let Some(mut lane) = self.lanes.get_mut(name) {
             lane.running = lane.running.saturating_sub(1);
@@ -227,7 +228,7 @@ impl Lanes {
         self.lanes.remove_if(name, |_, lane| lane.is_idle());
     }
 
-    /// How many writes wait in a lane.
+    /// Returns the number of waiting writes in a lane.
     #[cfg(test)]
     pub(crate) fn count_waiting(&self, name: &str) -> usize {
         self.lanes.get(name).map_or(0, |lane| lane.documents.values().map(|queue| queue.waiting.len()).sum())
@@ -283,11 +284,11 @@ mod tests {
         assert!(!lanes.enter("db", &"b".into()));
         lanes.wait("db", waiting("b", 1, 0));
         assert!(next(&lanes).is_empty());
-        // Past those that wait for their document.
+        // Writes that wait for their document do not block it.
         assert!(lanes.enter("db", &"e".into()));
         lanes.wait("db", waiting("f", 1, 0));
         end(&lanes, &["e"]);
-        // Not past one that waits for a transaction alone.
+        // A write that waits for a transaction goes first.
         assert!(!lanes.enter("db", &"e".into()));
         assert_eq!(next(&lanes), [1]);
         end(&lanes, &["f"]);
@@ -302,7 +303,7 @@ mod tests {
     #[test]
     fn who_goes_with_whom() {
         let lanes = Lanes::new(Some(4));
-        // a; a larger one and the one of its document that came after it; judged otherwise.
+        // a; a larger one and a later one of its document; one of other rules.
         let of = [("a", 200_000, 0), ("b", 200_000, 0), ("b", 1, 0), ("c", 1, 1), ("a", 1, 0), ("d", 1, 0)];
         for (id, bytes, rules) in of {
             lanes.wait("db", waiting(id, bytes, rules));
@@ -310,7 +311,7 @@ mod tests {
         assert_eq!(next(&lanes), [0, 4, 5]);
         assert_eq!(next(&lanes), [1, 2]);
         lanes.wait("db", waiting("a", 1, 1));
-        // Of `a` one is under way.
+        // A write of `a` is running.
         assert_eq!(next(&lanes), [3]);
         assert!(next(&lanes).is_empty());
         lanes.end("db", &ids(&["a", "d"]), SHORT, vec![Waiting { number: 4, ..waiting("a", 1, 0) }]);
@@ -335,20 +336,20 @@ mod tests {
         assert!(lanes.leave("db", &"hot".into(), 99).is_some_and(|left| &*left.id == "hot"));
     }
 
-    /// A crowd at one document costs nobody else: neither who comes to another one nor who ends is held up by it.
+    /// Many writes of one document do not slow down those of other documents.
     #[test]
     fn who_waits_behind_others_is_not_looked_at() {
         let lanes = Lanes::new(Some(4));
         assert!(lanes.enter("db", &"hot".into()));
         (0..100_000).map(|_| lanes.wait("db", waiting("hot", 1, 0))).for_each(drop::<u64>);
-        // All that the next transaction looks at.
+        // The documents that the next transaction examines.
         let is_looked_at = || !lanes.lanes.get("db").unwrap().ready.is_empty();
         for _ in 0..3 {
             assert!(!is_looked_at() && lanes.next("db", false).is_none());
             assert!(lanes.enter("db", &"other".into()) && !is_looked_at());
             end(&lanes, &["other"]);
         }
-        // Who leaves from wherever in it leaves the others in order.
+        // Removal from any position keeps the order.
         for number in [0, 2, 99_999] {
             assert!(lanes.leave("db", &"hot".into(), number).is_some());
         }
@@ -365,15 +366,15 @@ mod tests {
         let number = lanes.wait("db", waiting("a", 1, 0));
         assert_eq!(next(&lanes), [number]);
         end(&lanes, &["a"]);
-        // The lane is gone, and another one is there.
+        // The lane was removed, and another one exists.
         assert!(lanes.enter("db", &"a".into()));
         let other = lanes.wait("db", waiting("a", 1, 0));
         assert!(lanes.leave("db", &"a".into(), number).is_none());
         assert!(lanes.leave("db", &"a".into(), other).is_some());
     }
 
-    /// Whatever comes, leaves and ends in whatever order: each write is taken or left once, those of a document in their
-    /// order and one transaction at a time, and nothing is forgotten.
+    /// In any order of arrivals, removals and ends, each write is taken or removed once, those of a document in order
+    /// and in one transaction at a time.
     #[test]
     fn nothing_is_forgotten() {
         for seed in 1..40_u64 {
@@ -385,7 +386,7 @@ mod tests {
             let mut written: HashMap<Arc<str>, u64> = HashMap::new();
             for step in 0..2_000 {
                 match random(if step < 1_500 { 4 } else { 3 }) {
-                    // It ends; some of a document wait again, the last ones of it.
+                    // A transaction ends; the last writes of some of its documents wait again.
                     0 | 1 if !running.is_empty() => {
                         let ended = running.swap_remove(random(running.len() as u64) as usize);
                         let documents: Vec<Arc<str>> = ended.iter().map(|write| Arc::clone(&write.id)).collect();
@@ -442,7 +443,7 @@ mod tests {
         let all: Vec<Arc<str>> = (0..RUNNING_SHORT_MAX).map(|at| at.to_string().into()).collect();
         let end = |id: &Arc<str>| lanes.end("db", std::slice::from_ref(id), SHORT * 40, Vec::new());
         all.iter().for_each(end);
-        // They are long now: until they are eight, one is the fourth part of those under way.
+        // Long transactions: up to eight begin while one document is a fourth of the running ones.
         assert_eq!(begun(0), 8);
         lanes.wait("db", waiting("a", 1, 0));
         assert!(lanes.next("db", false).is_none());

@@ -1,4 +1,4 @@
-//! The layer of one server: databases by name, what is cached of them, and how they come and go.
+//! The layer of one server: databases by name, their cache, and their creation and deletion.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -47,86 +47,88 @@ use crate::view_bounds::ViewBounds;
 use crate::view_updates::ViewUpdates;
 use crate::view_updates::memory::bytes_by_default;
 
-/// `run_bytes` of a database that is created without one: measured best for documents of 0.2 to 20 kB
+/// The default of `run_bytes`: measured best for documents of 0.2 to 20 kB
 /// (design/data-model.md).
 pub const DEFAULT_RUN_BYTES: u32 = 8_000;
 
-/// Most field ids of a database that is created without another bound.
+/// The default limit of a database's field ids.
 pub const DEFAULT_FIELD_IDS_MAX: u32 = 4_096;
 
-/// Most leaves of a document, unless the layer is set up otherwise.
+/// The default limit of a document's leaves.
 pub(crate) const LEAVES_MAX: usize = 10_000;
 
-/// Most leaves that the edits of one request go through, unless the layer is set up otherwise: some 15 s of processor.
+/// The default limit of leaves that the edits of one request read: about 15 s of processor time.
 pub(crate) const LEAVES_READ_MAX: u64 = 15_000_000;
 
-/// How many revisions of a branch are kept where a database says nothing else (CouchDB's default `_revs_limit`).
+/// The default limit of revisions in a branch (CouchDB's default `_revs_limit`).
 pub const REVS_LIMIT: u64 = 1_000;
 
-/// Room is left below FoundationDB's 10,000 for what else is watched, and for watches that are being set again.
+/// Below FoundationDB's limit of 10,000, because other keys are watched, too, and some watches are being replaced.
 const WATCHES_MAX: usize = 8_000;
 
-/// Databases that are held in memory.
+/// Databases that the cache holds.
 const DATABASES_CACHED_MAX: usize = 4_096;
 
-/// Of a full cache of databases this part goes at once: so the look at all entries is paid for by many that come.
+/// The part of a full cache that is evicted at once, so that its scan pays off for many insertions.
 const PART_THAT_GOES: usize = 8;
 
-/// A staged blob that no document took for this long is a broken upload, unless the layer is set up otherwise.
+/// The default age after which a staged blob that no document took counts as abandoned.
 pub(crate) const UPLOADS_BROKEN_AFTER: Duration = Duration::from_secs(60 * 60);
 
-/// Whenever a process has superseded so many bytes of a database, it notes that somebody is to see whether the database
-/// should be compacted: a quarter of what makes it so.
+/// Bytes that a process supersedes in a database before it schedules a check for compaction: a quarter of the bytes
+/// that make a compaction due.
 const SUPERSEDED_NOTED_EACH: u64 = 4_000_000;
 
-/// How the layer is set up.
+/// Options of the layer.
 #[derive(Debug, Clone)]
 pub struct LayerOptions {
     /// First element of every key, so that several services share a cluster. At most 64 bytes.
     pub root: Vec<u8>,
-    /// The largest document, in bytes of JSON text of its body. At most 8 MB: one revision must be readable and
-    /// writable by pointers to blobs within FoundationDB's 5 s.
+    /// The largest document, in bytes of JSON text of its body. At most 8 MB: a revision in blobs must be readable and
+    /// writable within FoundationDB's 5 s.
     pub document_bytes_max: u64,
     /// The approximate bound of one database, in bytes, attachments and views included. Writes beyond it fail with
     /// [`crate::Refusal::DatabaseFull`]. 0: no bound.
     pub database_bytes_max: u64,
     /// `run_bytes` of databases created without one.
     pub default_run_bytes: u32,
-    /// Databases whose changes are followed on a watch of their own; further ones share a poll. FoundationDB allows a
-    /// connection 10,000 watches.
+    /// Databases whose changes are followed by a watch each; further ones share a poll. FoundationDB allows 10,000
+    /// watches for each connection.
     pub watches_max: usize,
-    /// How many leaves a document may have: each edit of it reads them all. Replication makes no more.
+    /// Limit of a document's leaves, all of which each edit reads. Replication adds no more.
     pub leaves_max: usize,
-    /// How many leaves the edits of one request may go through: each edit of a document with several goes through all.
+    /// Limit of leaves that the edits of one request read: each edit of a document with several reads all.
     pub leaves_read_max: u64,
-    /// Databases that are held in memory, some 40 kB each: further ones take the place of others that nobody is using.
+    /// Databases in the cache, about 40 kB each; further ones evict unused ones.
     pub databases_cached_max: usize,
-    /// What was uploaded longer ago and not renewed since, and no document took, is removed.
+    /// The age after which uploads that no document took are removed; a renewal restarts it.
     pub uploads_broken_after: Duration,
-    /// Which of a database's shards is written to: the remainder of this number. `None`: drawn for each database when the
-    /// layer is opened.
+    /// Selects a database's shard to write to, as the remainder of this number. `None`: drawn for each database when
+    /// the layer is opened.
     pub shard: Option<u32>,
-    /// How many transactions of single writes of a database are under way at once before others wait for them, to be
-    /// committed together; `None`: as many as is good.
+    /// Transactions of single writes of a database that run at once; further writes wait and are committed together.
+    /// `None`: chosen by the layer.
     pub single_writes_at_once: Option<usize>,
-    /// What a document may have in a group of views: one with more is in none of them.
+    /// Limits of a document in a group of views: a larger one is in none of its views.
     pub view_bounds: ViewBounds,
-    /// The bound of a database's local documents, in bytes, with an overhead for keys. Anonymous writers may fill an eighth of it, and
-    /// each user of a database with channels has an eighth. Administrators and the server have no bound.
+    /// The bound of a database's local documents, in bytes, with an overhead for keys. Anonymous writers may fill an
+    /// eighth of it, and each user of a database with channels has an eighth. Administrators and the server have no
+    /// bound.
     pub local_bytes_max: u64,
-    /// The memory budget of emitted rows until they are written, in bytes. One database may hold half of it. A single document may
-    /// exceed that, one at a time. The default is 128 MB plus 64 MB per processor.
+    /// The memory budget of emitted rows until they are written, in bytes. One database may hold half of it. A single
+    /// document may exceed that, one at a time. The default is 128 MB plus 64 MB per processor.
     pub view_memory_bytes: usize,
     /// Queries that wait for an index fail once its builder has failed for this long.
     pub index_stuck_max: Duration,
-    /// How long a failing transaction is retried before the caller gets its error, such as that of a database that an operator has
-    /// locked.
+    /// How long a failing transaction is retried before the caller gets its error, such as that of a database that an
+    /// operator has locked.
     pub retry_max: Duration,
-    /// Where all of the layer takes the time from, and what is built on it.
+    /// The clock of the layer and of everything above it.
     pub clock: Clock,
 }
 
-/// The checkpoints of 10,000 devices with 50 kB each. CouchDB's checkpoints, with a history of 50 sessions, are smaller.
+/// The checkpoints of 10,000 devices with 50 kB each. CouchDB's checkpoints, with a history of 50 sessions, are
+/// smaller.
 const LOCAL_DOCUMENTS_BYTES_MAX: u64 = 512 << 20;
 
 impl Default for LayerOptions {
@@ -153,29 +155,29 @@ impl Default for LayerOptions {
     }
 }
 
-/// Settings of a new database.
+/// Options of a new database.
 #[derive(Debug, Clone, Default)]
 pub struct CreateOptions {
-    /// How many bytes of consecutive leaves lie in one value; 0: one key a leaf. At most 60,000.
+    /// Bytes of consecutive leaves in one value; 0: one key for each leaf. At most 60,000.
     pub run_bytes: Option<u32>,
-    /// How many field names get an id; later names stand literally in paths. At most 1,000,000.
+    /// Limit of field names with an id; further names are stored literally in paths. At most 1,000,000.
     pub field_ids_max: Option<u32>,
-    /// Bodies of revisions that are no leaves are dropped at once, and not only by compaction.
+    /// Drops bodies of revisions that are not leaves at once, and not only by compaction.
     pub leaves_only: bool,
-    /// In how many places writers keep by-seq, `last_seq` and counters, each process in one: 1 (as where nothing is said) to
-    /// [`SHARDS_MAX`](crate::SHARDS_MAX). For databases that many processes write to faster than one storage server takes: each page of a feed
-    /// reads all places.
+    /// Number of places for by-seq, `last_seq` and counters, of which each process writes one: 1 (the default) to
+    /// [`SHARDS_MAX`](crate::SHARDS_MAX). For databases with more writes than one storage server takes; each page of a
+    /// feed reads all places.
     pub shards: Option<u32>,
-    /// The number of shards that a client asked CouchDB for (`q`): shown in [`DatabaseInfo`](crate::DatabaseInfo), without effect. Not
-    /// stored if [`shards`](Self::shards) is given.
+    /// The number of shards that a client asked CouchDB for (`q`): shown in [`DatabaseInfo`](crate::DatabaseInfo),
+    /// without effect. Not stored if [`shards`](Self::shards) is given.
     pub hinted_shards: Option<u16>,
-    /// Whether ids of documents begin with a partition's name and a colon, `partition:id`, and partitions are counted.
+    /// Whether document ids begin with a partition's name and a colon, `partition:id`, and partitions have counters.
     pub partitioned: bool,
-    /// Whether its users see what is in their channels alone, and what says which documents those are.
+    /// Makes users see only documents in their channels, and sets the function that routes documents to channels.
     pub channels: Option<ChannelsOptions>,
 }
 
-/// The document layer of one server. Cheap to clone; all state is in it, none is process-wide.
+/// The document layer of one server. Cheap to clone; it holds all state, and none is process-wide.
 #[derive(Clone)]
 pub struct Layer {
     pub(crate) inner: Arc<Inner>,
@@ -191,49 +193,50 @@ pub(crate) struct Inner {
     pub resyncs: Resyncs,
     pub index_builds: IndexBuilds,
     pub index_waits: IndexWaits,
-    /// Single writes that wait for each other.
+    /// Single writes that wait to be committed together.
     pub lanes: Lanes,
     pub watches: Watches,
-    /// Databases that are followed.
+    /// Number of hubs that run.
     pub hubs_running: AtomicUsize,
     /// Becomes true when the server stops.
     pub closing: watch::Sender<bool>,
-    /// Followers of `_db_updates`.
+    /// The followers of `_db_updates`.
     pub updates: UpdatesHub,
-    /// What is done of one kind at once.
+    /// Semaphores of kinds of work.
     pub turns: Turns,
-    /// What judges writes.
+    /// The judge of writes.
     pub judge: Option<Arc<dyn Judge>>,
-    /// Groups of views that are built, followed or waited for.
+    /// The view groups that are being built, followed or waited for.
     pub views: ViewUpdates,
-    /// For databases that are created.
+    /// Reserved namespaces for new databases.
     pub namespaces: Namespaces,
-    /// The signature of the order that json indexes have; tests have programs with others.
+    /// The signature of the collation of json indexes; tests replace it.
     pub collation: &'static str,
     uuid: String,
-    /// Chooses which of a database's buckets this process writes to.
+    /// Selects the bucket of a database that this process writes to.
     pub writer: Writer,
     pub databases: DashMap<String, Cached>,
-    /// What principals of databases have.
+    /// The cached rights of principals.
     pub held: HeldCache,
-    /// Up to when `databases` is known to be as it is stored.
+    /// The time up to which `databases` is known to be current.
     pub confirmed: Confirmed,
-    /// What is to be noted as due.
+    /// Work to be scheduled.
     pub due: Noted,
     /// Limits log lines about expired documents that cannot be given tombstones.
     pub expiry_lines: LinePacer<()>,
-    /// In which `databases` was filled.
+    /// The epoch of the entries in `databases`.
     epoch: Mutex<u64>,
 }
 
 impl Layer {
-    /// Opens the layer on a FoundationDB database; creates the root's record the first time. The authority is what writes
-    /// as the server are made with: whoever puts the program together hands it out, to jobs by name.
+    /// Opens the layer on a FoundationDB database, and creates the root's record the first time. The authority makes
+    /// the actors that write as the server; the program hands them to jobs by name.
     ///
-    /// Without a judge no write of a user is taken where design documents judge.
+    /// Without a judge, writes of users are refused in databases with validation functions.
     ///
     /// # Errors
-    /// [`Error::FormatTooNew`], [`Error::FormatTooOld`], [`Error::Renewing`], [`Error::StampsAhead`], [`Error::Storage`].
+    /// [`Error::FormatTooNew`], [`Error::FormatTooOld`], [`Error::Renewing`], [`Error::StampsAhead`],
+    /// [`Error::Storage`].
     #[boxed]
     pub async fn open(
         db: Arc<Fdb>,
@@ -287,52 +290,52 @@ impl Layer {
         Ok((Layer { inner }, Authority::new()))
     }
 
-    /// The root's own id, 32 hexadecimal digits; the same for every server on it.
+    /// Returns the root's own id, 32 hexadecimal digits; the same for every server of the root.
     pub fn uuid(&self) -> &str {
         &self.inner.uuid
     }
 
-    /// The largest document, in bytes of JSON text of its body.
+    /// Returns the limit of a document, in bytes of JSON text of its body.
     pub fn document_bytes_max(&self) -> u64 {
         self.inner.options.document_bytes_max
     }
 
-    /// Where the layer takes the time from, for what is built on it.
+    /// Returns the clock of the layer.
     pub fn clock(&self) -> &Clock {
         &self.inner.clock
     }
 
-    /// Reads a key of the root: whether the storage answers. Whether it takes writes is not tried.
+    /// Reads a key of the root, to check that the storage answers reads. Does not write.
     ///
     /// # Errors
-    /// [`Error::Storage`], after some 30 s at most.
+    /// [`Error::Storage`], after about 30 s at most.
     #[boxed]
     pub async fn ping(&self) -> Result<()> {
         transaction::read(&self.inner.db, &self.inner.metrics, &mut Ping { keys: &self.inner.keys }).await
     }
 
-    /// The indexes that this process is building.
+    /// Returns the indexes that this process is building.
     pub fn index_builds(&self) -> Vec<IndexBuild> {
         self.inner.index_builds.all()
     }
 
-    /// Queries of this process that wait for indexes that are being built, together by index: those that have waited the
-    /// longest, 500 at most; and how many queries more wait than these.
+    /// Returns the queries of this process that wait for indexes, grouped by index: the 500 longest waits, and the
+    /// number of further queries.
     pub fn index_waits(&self) -> (Vec<IndexWait>, u64) {
         self.inner.index_waits.all(&self.index_builds())
     }
 
-    /// The databases whose documents this process brings to where their sync functions put them.
+    /// Returns the databases that this process resyncs with their sync functions.
     pub fn resyncs(&self) -> Vec<ResyncTask> {
         self.inner.resyncs.all()
     }
 
-    /// The compactions that this process is at.
+    /// Returns the compactions that this process runs.
     pub fn compactions(&self) -> Vec<CompactionProgress> {
         self.inner.compactions.all()
     }
 
-    /// How the followers of all databases do.
+    /// Returns statistics of the followers of all databases.
     pub fn followers(&self) -> Followers {
         let mut all = Followers::default();
         for cached in &self.inner.databases {
@@ -341,24 +344,24 @@ impl Layer {
         all
     }
 
-    /// Databases that are held in memory.
+    /// Returns the number of databases in the cache.
     pub fn databases_cached(&self) -> usize {
         self.inner.databases.len()
     }
 
-    /// Wakes every waiting feed, which then says that the server is going away.
+    /// Wakes every waiting feed, which then reports that the server is stopping.
     pub fn shutdown(&self) {
         self.inner.closing.send_replace(true);
     }
 }
 
 impl Inner {
-    /// The database's instance as of the transaction's read version: from the cache where `\xff/metadataVersion` has not
-    /// changed, else from its record. What is older than what the cache has does not go into it.
+    /// Returns the database's instance as of the transaction's read version: from the cache if `\xff/metadataVersion`
+    /// is unchanged, else from its record. An older instance than the cached one is not cached.
     pub(crate) async fn resolve(&self, trx: &Transaction, name: &str) -> Result<Arc<Instance>> {
         let version = trx.get(METADATA_VERSION, true).await?;
         let version: &[u8] = version.as_deref().unwrap_or_default();
-        // What reads the past says nothing of now.
+        // A read of the past says nothing of the present.
         let as_of_us = if trx.is_pinned() { 0 } else { self.confirmed.us(trx.began()) };
         if let Some(cached) = self.databases.get(name)
             && cached.seen.version() == version
@@ -372,7 +375,7 @@ impl Inner {
         let Some(bytes) = record.await? else {
             self.databases.remove_if(name, |_, _| !trx.is_pinned());
             if !trx.is_pinned() {
-                // As true as where there is one: who asks for what is not there has nobody else ask in line.
+                // A missing database confirms the version as well, so its readers need no confirmation of their own.
                 self.confirmed.see(version, as_of_us);
             }
             return Err(Error::DatabaseNotFound);
@@ -403,16 +406,15 @@ impl Inner {
                     (known.record.channels, known.record.closed) != (record.channels, record.closed)
                 };
                 if record.indexes.iter().any(|index| !index.readable) || of_this.is_some_and(is_resynced) {
-                    // Some may be defined just now, by this process or another, or a sync function has been given: whoever has time
-                    // is at it at once.
+                    // New indexes or a new sync function may have been defined, by any process: look for work at once.
                     self.due.wake.notify_one();
                 }
                 if is_outdated(&record, self.collation) {
                     self.due.note(Kind::Indexes, name);
                 }
-                // What is at work for it goes on.
+                // Running selectors continue.
                 let selecting = known.as_ref().map(|known| known.selecting.clone()).unwrap_or_default();
-                // Settings change without followers noticing.
+                // Settings change without effect on followers.
                 let hub = known.map(|known| known.hub.clone());
                 let hub = hub.filter(|hub| hub.is_of(record.namespace, record.incarnation));
                 let buckets = Buckets::of_record(&keys, &record, self.writer);
@@ -451,7 +453,7 @@ impl Inner {
         Ok(instance)
     }
 
-    /// Makes room in a full cache: what goes is read again when it is asked for. What is being followed or used stays.
+    /// Evicts entries of a full cache, except those that are followed or used.
     fn make_room(&self) {
         let most = self.options.databases_cached_max;
         if self.databases.len() <= most {
@@ -468,7 +470,7 @@ impl Inner {
         });
     }
 
-    /// What is cached of another epoch goes, also of databases that nobody asks for again.
+    /// Evicts the entries of another epoch.
     fn enter_epoch(&self, trx: &Transaction, epoch: u64) {
         let mut entered = self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
         if *entered != epoch && !trx.is_pinned() {
@@ -478,13 +480,13 @@ impl Inner {
         }
     }
 
-    /// As [`Inner::resolve`], for a transaction that writes: it fails if the database is deleted or changed meanwhile, or
-    /// the store renewed.
+    /// As [`Inner::resolve`], for a writing transaction: it conflicts if the database is deleted or changed, or the
+    /// store renewed, before the commit.
     pub(crate) async fn resolve_for_write(&self, trx: &Transaction, name: &str) -> Result<Arc<Instance>> {
         let instance = self.resolve(trx, name).await?;
         if is_outdated(&instance.record, self.collation) {
             self.reorder_indexes(name).await.map_err(transaction::of_nested)?;
-            // This transaction reads what was before: let it begin anew.
+            // This transaction has read an older state: it must retry.
             return Err(Error::Storage(FdbError::from_code(NOT_COMMITTED)));
         }
         transaction::conflict_with(trx, &instance.record_key)?;
@@ -492,7 +494,7 @@ impl Inner {
         Ok(instance)
     }
 
-    /// Puts indexes of this program's collation in the place of a database's others. This process does so once at a time.
+    /// Replaces a database's indexes of another collation by this program's, one call at a time in each process.
     pub(crate) async fn reorder_indexes(&self, name: &str) -> Result<()> {
         let instance = self.cached(name);
         let _alone = match &instance {
@@ -502,18 +504,18 @@ impl Inner {
         reorder(self, name).await
     }
 
-    /// What the cache holds for a name, which may be out of date: a transaction that resolves says so.
+    /// Returns the cached instance of a name, which may be outdated: a transaction that resolves it checks.
     pub(crate) fn cached(&self, name: &str) -> Option<Arc<Instance>> {
         self.databases.get(name).map(|cached| cached.instance.clone())
     }
 
-    /// The mark of an operation that is about to begin.
+    /// Creates the mark of an operation.
     pub(crate) fn once(&self) -> Result<Once> {
         self.due.note_mark();
         once::new_mark(&self.keys, &self.clock)
     }
 
-    /// A write of this process supersedes so many bytes more of a database, if it is committed.
+    /// Counts bytes that a write of this process supersedes in a database if it commits.
     pub(crate) fn note_superseded(&self, instance: &Instance, bytes: u64) {
         let before = instance.superseded_bytes.fetch_add(bytes, Ordering::Relaxed);
         if before / SUPERSEDED_NOTED_EACH != before.saturating_add(bytes) / SUPERSEDED_NOTED_EACH {
@@ -541,30 +543,30 @@ pub(crate) struct Create<'a> {
     pub channels: Option<&'a ChannelsOptions>,
     pub created_at_ms: u64,
     pub once: Once,
-    /// What the attempts are for.
+    /// The namespace of the last attempts.
     pub namespace: Option<Given>,
 }
 
-/// The namespace of a database that is created.
+/// The namespace of a new database.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Given {
     number: u64,
     epoch: u64,
-    /// The transaction takes so many, and leaves these.
+    /// The number of namespaces that the transaction takes, and the block that remains.
     taken: Option<(u64, Block)>,
 }
 
 impl Create<'_> {
-    /// To be called once it is committed.
+    /// Keeps the remaining block; to be called after the commit.
     pub(crate) fn keep_namespaces(&self) {
         if let Some((taken, left)) = self.namespace.and_then(|given| given.taken) {
             self.inner.namespaces.keep(taken, left, &self.inner.clock);
         }
     }
 
-    /// Takes a namespace from those that this process has; else from the store, and some more with it.
+    /// Takes a reserved namespace of this process, or else reserves a block in the store.
     async fn take_namespace(&mut self, trx: &Transaction, epoch: u64, next: Option<u64>) -> Result<u64> {
-        // An attempt whose commit is not known cannot land beside a later one: both leave a mark.
+        // An attempt with an unknown result cannot commit beside a later one: both leave a mark.
         if let Some(given) = self.namespace.filter(|given| given.epoch == epoch && given.taken.is_none()) {
             return Ok(given.number);
         }
@@ -592,9 +594,9 @@ impl Operation for Create<'_> {
     type Output = ();
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
-        // Others may have deleted it since.
+        // Another client may have deleted it since the earlier attempt.
         if self.once.happened(trx, attempt).await?.is_some() {
-            // Which attempt that was is not known, and so not what is left of what it took.
+            // It is unknown which attempt committed, and so which block remains.
             self.namespace = None;
             return Ok(());
         }
@@ -604,7 +606,7 @@ impl Operation for Create<'_> {
             (trx.get(&key, false), (!self.inner.namespaces.has_some()).then(|| trx.get(&namespace_key, false)));
         let writer = self.inner.writer(trx, self.actor);
         let (writer, epoch) = futures_util::try_join!(writer, epoch_for_write(trx, &self.inner.keys))?;
-        // There is nothing to be judged by yet.
+        // A new database has no `_security` yet.
         writer.admitted_by(trx, &SecurityOf::new(&[], 0)).await?;
         if found.await?.is_some() {
             return Err(Error::DatabaseExists);
@@ -638,10 +640,11 @@ impl Operation for Create<'_> {
         }
         name_features(&mut record);
         trx.set(&key, &record.encode_to_vec());
-        // There from the beginning, so that deletion changes it even if nobody ever wrote, and wakes followers.
+        // Written at creation, so that the deletion of a database without writes changes it as well and wakes
+        // followers.
         let buckets = Buckets::of_record(&self.inner.keys.namespace(namespace), &record, self.inner.writer);
         touch_last_seq(trx, buckets.own(), 0)?;
-        // No cache holds what is not there, so none has to be dropped; the deletion of one of that name has dropped them all.
+        // No cache has an absent database; the deletion of an earlier one of the name has invalidated all.
         note_event(trx, &self.inner.keys, self.name, None)?;
         self.once.mark(trx);
         Ok(())
@@ -659,7 +662,7 @@ impl Operation for Delete<'_> {
     type Output = ();
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
-        // Others may have created another one since.
+        // Another database of the name may exist since the earlier attempt.
         if self.once.happened(trx, attempt).await?.is_some() {
             return Ok(());
         }

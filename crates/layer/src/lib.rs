@@ -1,14 +1,13 @@
 //! The document layer: databases, documents, indexes and feeds as FoundationDB transactions.
 //!
-//! This is the only crate that knows its keys. Everything in it is written against the crate `foundationdb`; whether a
-//! cluster or the embedded engine answers is decided beneath. `flatbed-kit` runs the transactions: the folder `store` gives
-//! the kit's types the layer's errors and counters. A [`Layer`] is one server's view of one root: its caches and feeds are
-//! its own, so that several may run in one process. A [`Database`] is a name; each operation finds out in its own
-//! transaction which instance of the database the name means (see `\xff/metadataVersion` in design/data-model.md).
+//! This is the only crate that knows keys. It is written against the crate `foundationdb`; whether a cluster or the
+//! embedded engine answers is decided below. A [`Layer`] is one server's view of one root with its own caches and
+//! feeds, so several can run in one process. A [`Database`] is a name; each operation resolves it in its own
+//! transaction to an instance of the database (see `\xff/metadataVersion` in design/data-model.md).
 //!
-//! Writes go through one function, which hands the old and the new state of each document to the index maintainers in
-//! the same transaction. Reads of single documents are one range read. Walks and feeds are read page by page, each page
-//! in a transaction of its own.
+//! All writes go through one function, which passes the old and the new state of each document to the index maintainers
+//! in the same transaction. A read of a single document is one range read. Scans and feeds are read in pages, each in
+//! its own transaction.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 mod actor;
@@ -142,9 +141,9 @@ pub use write::compact::SUPERSEDED_PERCENT_MAX;
 #[path = "../../fdb-embedded/src/layers.rs"]
 mod layers;
 
-/// The table in ARCHITECTURE.md. `layer` has what all share, `instance` what is known of one database; the state of each
-/// stratum lies in them, and all that works in a transaction begins with them: so they know upwards, and so does who is
-/// handed a whole `Database`. What is named here may become less, and never more.
+/// Checks the table in ARCHITECTURE.md. `layer` has the shared state and `instance` that of one database, including the
+/// state of each folder, and every transaction begins with them: so they know upwards, as does code that takes a whole
+/// `Database`. The list of exceptions may only shrink.
 #[test]
 fn folders_know_only_those_below_them() {
     let layers = layers::Layers::of(env!("CARGO_MANIFEST_DIR"));

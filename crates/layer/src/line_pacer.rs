@@ -1,4 +1,4 @@
-//! Limits log lines that one cause may write for each of many documents to one a minute. The next line has the number left out.
+//! Limits the log lines of one cause to one a minute, with the number of omitted lines.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -23,7 +23,7 @@ pub(crate) struct LinePacer<K> {
 struct Lines {
     /// When the last line was written.
     last: Instant,
-    /// The number of lines left out since.
+    /// Number of lines omitted since.
     left_out: u64,
 }
 
@@ -32,7 +32,7 @@ impl<K: Eq + Hash> LinePacer<K> {
         LinePacer { clock: clock.clone(), causes: Mutex::default() }
     }
 
-    /// Returns how many lines of the cause were left out since its last one, if a line is to be written now; `None`: write none.
+    /// Returns the number of omitted lines if a line should be written now; `None` if it should be omitted.
     pub(crate) fn line(&self, cause: K) -> Option<u64> {
         let now = self.clock.now();
         let mut causes = self.causes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! A database with very many names of fields, in a process that knows none of them yet.
+//! Tests a database with very many names of fields in a process that has none of them in its cache.
 #![cfg(test)]
 
 use prost::Message;
@@ -13,7 +13,7 @@ use crate::{CreateOptions, Edit, Layer, Result};
 
 const NAMES: u64 = 40_500;
 
-/// Names beside those that are there.
+/// Adds names beside the existing ones.
 struct Enter<'a> {
     keys: &'a Keys,
     ids: std::ops::Range<u64>,
@@ -54,20 +54,20 @@ async fn a_new_process_reads_all_names_at_full_width() {
     }
     let last = format!("name of a field {}", first + NAMES - 1);
 
-    // It writes: many names are loaded before it allocates.
+    // A write loads the names before it allocates.
     let options = layer.inner.options.clone();
     let (other, others) = Layer::open(layer.inner.db.clone(), options.clone(), None).await.unwrap();
     let theirs = other.database("many", others.for_job("test"));
     let (written, counted) = waits::count(async { theirs.update(&edit("last", &last)).await }).await;
     written.unwrap();
     assert!(counted.keys_read < NAMES + 1_100, "each name is read once, but for the first: {counted:?}");
-    // Three to load, each with ranges of 1,000 names at once; one that finds so many, one for what is left, one that writes.
-    // A reply holds some 900 of these names, so a range takes two.
+    // Three transactions to load, each with concurrent ranges of 1,000 names; one that counts names, one that
+    // allocates, one that writes. A reply holds about 900 of these names, so a range takes two.
     assert!(!waits::are_exact() || counted.transactions <= 6 && counted.range_reads <= 90, "{counted:?}");
     let known = |layer: &Layer| layer.inner.cached("many").expect("cached").fields.clone();
     assert_eq!(known(&other).len() as u64, NAMES + first - flatbed_flatten::path::FIRST_FIELD_ID);
 
-    // It reads, many at once: they wait for one load.
+    // Concurrent reads share a load.
     let (third, _) = Layer::open(layer.inner.db.clone(), options, None).await.unwrap();
     let reader = third.reader("many");
     let (read, counted) = waits::count(async {
@@ -80,14 +80,14 @@ async fn a_new_process_reads_all_names_at_full_width() {
     }
     assert!(counted.keys_read < NAMES + 2_500, "{counted:?}");
 
-    // Settings change, the names stay.
+    // Settings change, and the names stay cached.
     let before = known(&third);
     db.set_revs_limit(17).await.unwrap();
     let (read, counted) = waits::count(reader.get("last", &GetOptions::default())).await;
     read.unwrap();
     assert!(std::sync::Arc::ptr_eq(&before, &known(&third)));
     assert!(counted.keys_read < 10, "{counted:?}");
-    // Another database of the name has others.
+    // Another database of the name has other names.
     db.delete().await.unwrap();
     db.create(&CreateOptions::default()).await.unwrap();
     assert!(reader.get("last", &GetOptions::default()).await.is_err());

@@ -1,4 +1,4 @@
-//! Changing a database's settings.
+//! Changes of a database's settings.
 
 use prost::Message;
 
@@ -12,11 +12,11 @@ use crate::store::proto;
 use crate::store::root::epoch_for_write;
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
-/// What the whole record may take with a setting that makes it larger, in bytes: it is one value, of at most 100,000. More than
-/// for one more index or group, which have to leave room for settings; what is left is for what is noted later.
+/// Byte limit of the whole record after a change that makes it larger. The record is one value, of at most 100,000
+/// bytes. Indexes and groups have a lower limit, to leave room for settings; the rest is for later notes of the layer.
 const RECORD_BYTES_MAX: usize = 95_000;
 
-/// Whether a record may take the place of another one.
+/// Checks whether a record may replace another one.
 pub(crate) fn check_room(record: &[u8], before: &[u8]) -> std::result::Result<(), Refusal> {
     if record.len() <= RECORD_BYTES_MAX || record.len() <= before.len() {
         return Ok(());
@@ -26,7 +26,7 @@ pub(crate) fn check_room(record: &[u8], before: &[u8]) -> std::result::Result<()
     Err(Refusal::InvalidSetting(reason))
 }
 
-/// Changes a database's settings; every process notices. What makes the record too large is refused.
+/// Changes a database's settings, which every process notices. A change that makes the record too large is refused.
 pub(crate) struct ChangeRecord<'a, F> {
     pub inner: &'a Inner,
     pub name: &'a str,
@@ -39,7 +39,7 @@ impl<F: Fn(&mut proto::DatabaseRecord) + Send> Operation for ChangeRecord<'_, F>
     type Output = ();
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
-        // Others may have set it since, or have deleted the database and created another one.
+        // Other clients may have changed the setting or replaced the database since the earlier attempt.
         if self.once.happened(trx, attempt).await?.is_some() {
             return Ok(());
         }
@@ -95,7 +95,7 @@ mod tests {
         let refused = db.set_security(&half).await;
         assert!(matches!(refused, Err(Error::Refused(Refusal::InvalidSetting(_)))), "{refused:?}");
         assert_eq!(db.security().await.unwrap().as_deref(), Some(small));
-        // What makes it smaller is always taken.
+        // A change that makes it smaller is always accepted.
         write(fill(94_000)).await.unwrap();
         db.set_revs_limit(7).await.unwrap();
         db.set_security(b"").await.unwrap();

@@ -1,16 +1,16 @@
-//! What a store must go through after a restore, before it is served.
+//! Renewal of a store after a restore, before it is served.
 //!
-//! What was restored goes on from an older state than the one that followers, replicas and caches have seen, and its stamps
-//! may lie ahead of the cluster's versions. So a renewal draws another epoch, which no cache survives, gives every database
-//! another incarnation, so that no sequence from before means anything, and gives whatever bears a stamp one of this
-//! cluster's own commits, in the order that it had.
+//! A restored store continues from an older state than followers, replicas and caches have seen, and its stamps may be
+//! ahead of the cluster's versions. So a renewal draws another epoch, which invalidates all caches; gives each database
+//! another incarnation, which invalidates all earlier sequences; and replaces each stamp by one of this cluster's
+//! commits, in the same order.
 //!
-//! What users see of a database with channels depends on the order of documents' changes and of what users were given: both are
-//! stamped anew together (`channels`).
+//! The documents that users of a database with channels see depend on the order of document changes and grants, so both
+//! are stamped together (`channels`).
 //!
-//! All of it goes in transactions of bounded size, and an interrupted renewal is taken up where it was: entries of by-seq
-//! that are done lie in the new incarnation, records, purges and events that are done bear the new epoch. While it goes on the
-//! root's record says so, and nobody else reads or writes.
+//! It works in transactions of bounded size, and an interrupted renewal resumes: finished by-seq entries are in the new
+//! incarnation, and finished records, purges and events have the new epoch. While it runs the root's record says so,
+//! and other processes neither read nor write.
 
 mod channels;
 mod database;
@@ -39,32 +39,33 @@ use crate::store::updated::{newest_stamps, touch_newest};
 
 pub use roots::roots;
 
-/// What one transaction moves is at most this many entries, and this many bytes of keys and values together (one entry may
-/// pass it by its own size of a few kilobytes, in a database with channels by what it has of these): well below FoundationDB's bounds. Each further attempt takes half.
+/// Limits of one transaction: entries, and bytes of keys and values together. A last entry may exceed them by its own
+/// size of a few kilobytes, and in a database with channels by its channel entries. Both are well below FoundationDB's
+/// limits. Each failed attempt of a transaction halves them.
 const PAGE_ENTRIES: usize = if cfg!(test) { 7 } else { 2_000 };
 const PAGE_BYTES_MAX: usize = 400_000;
 
-/// Records of databases read at once; each may have a `_security` of 50 kB.
+/// Database records that are read at once; each may have a `_security` of 50 kB.
 const RECORDS_AT_ONCE: usize = 20;
 
-/// What [`renew`] did.
+/// The result of [`renew`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Renewed {
     /// Databases with a new incarnation.
     pub databases: u64,
-    /// Documents that have got a new sequence; after an interruption the rest of them.
+    /// Documents with a new sequence; after an interruption, the rest of them.
     pub entries: u64,
 }
 
-/// Renews everything under a root. Whoever serves it should be stopped: a layer that is open refuses all work meanwhile.
+/// Renews all databases under a root. Stop its servers before: an open layer refuses all work during a renewal.
 ///
-/// `is_copy`: the store was copied with all that the cluster knows beside it, so it cannot be seen whether an interrupted
-/// renewal in it was ended elsewhere. After an error or a kill it may be called again. `progress` is called after each
-/// transaction that changed something, with the number of documents so far.
+/// `is_copy`: the store was copied together with the cluster's other keys, so an interrupted renewal in it may have
+/// ended elsewhere, which it cannot detect. After an error or a kill it may be called again. `progress` is called after
+/// each transaction that changed something, with the number of documents so far.
 ///
 /// # Errors
-/// [`Error::StoreNotFound`], [`Error::FormatTooNew`], [`Error::FormatTooOld`], [`Error::RenewedElsewhere`], [`Error::Corrupt`] for
-/// a record that cannot be read, [`Error::Storage`].
+/// [`Error::StoreNotFound`], [`Error::FormatTooNew`], [`Error::FormatTooOld`], [`Error::RenewedElsewhere`],
+/// [`Error::Corrupt`] for a record that cannot be decoded, [`Error::Storage`].
 pub async fn renew(db: &Fdb, root: &[u8], is_copy: bool, mut progress: impl FnMut(u64) + Send) -> Result<Renewed> {
     let metrics = Arc::new(Instruments::default());
     let keys = RootKeys::new(root);
@@ -93,7 +94,7 @@ fn draw() -> Result<u64> {
     Ok(random.iter().fold(0, |drawn, byte| drawn << 8 | u64::from(*byte)))
 }
 
-/// A renewal under way.
+/// A running renewal.
 #[derive(Clone, Copy)]
 struct Renewal<'a> {
     db: &'a Fdb,
@@ -104,7 +105,7 @@ struct Renewal<'a> {
 
 impl Renewal<'_> {
     async fn run(&self, progress: &mut (dyn FnMut(u64) + Send)) -> Result<Renewed> {
-        // Of each name one is left: in whatever order they are stamped, none is paired with what was before it.
+        // One event of each name is left, so in any order none is paired with an earlier one.
         let is_own = |bytes: Option<&[u8]>| self.is_own(bytes).map(|()| self.epoch);
         sweep_root(self.db, self.metrics, self.keys, Duration::ZERO, &is_own, &mut |_| progress(0)).await?;
         self.events(&mut || progress(0)).await?;
@@ -124,7 +125,7 @@ impl Renewal<'_> {
         Ok(renewed)
     }
 
-    /// Whether the root's record, as a transaction finds it, says that this renewal goes on.
+    /// Checks that the root's record names this renewal.
     fn is_own(&self, bytes: Option<&[u8]>) -> Result<()> {
         let record = bytes.map(proto::Instance::decode).transpose()?.unwrap_or_default();
         let is_own = record.epoch == self.epoch && is_renewing(&record);
@@ -134,16 +135,16 @@ impl Renewal<'_> {
 
 struct Begun {
     epoch: u64,
-    /// It was begun before, and perhaps ended since, in a state that this one is a copy of: its epoch and incarnations may
-    /// be known to others. It must be ended, and another follow.
+    /// Whether it began before, in a state of which this one is a copy, and may have ended there: its epoch and
+    /// incarnations may be known to clients. Then it must be completed, and another one must follow.
     is_foreign: bool,
 }
 
-/// Says in the root's record that a renewal goes on, with the epoch that it brings; or finds one that was interrupted.
+/// Marks the root's record with a renewal and its new epoch, or finds an interrupted renewal.
 struct Begin<'a> {
     keys: &'a RootKeys,
     drawn: u64,
-    /// The epoch of one that has just been ended, which another is to follow.
+    /// The epoch of a renewal that has just ended and that another one follows.
     ended: Option<u64>,
     is_copy: bool,
 }
@@ -162,8 +163,8 @@ impl Operation for Begin<'_> {
         match self.ended {
             Some(ended) if record.epoch != ended || !is_renewing(&record) => return Err(Error::RenewedElsewhere),
             None if is_renewing(&record) => {
-                // The transaction that began it has stamped both. A renewal's end changes the other, which no restore of
-                // what lies under the root brings back.
+                // The transaction that began it stamped both. The end of a renewal changes the metadata version, which
+                // a restore of the root's keys does not revert.
                 let is_own = !self.is_copy && metadata.await?.as_deref() == Some(&record.renewal);
                 return Ok(Begun { epoch: record.epoch, is_foreign: !is_own });
             }
@@ -176,7 +177,7 @@ impl Operation for Begin<'_> {
     }
 }
 
-/// Lets the store be used.
+/// Marks the store as usable.
 struct Finish<'a> {
     keys: &'a RootKeys,
     epoch: u64,
@@ -196,25 +197,25 @@ impl Operation for Finish<'_> {
             return if attempt.maybe_committed { Ok(()) } else { Err(Error::RenewedElsewhere) };
         }
         end_renewal(&mut record);
-        // Of processes that are gone.
+        // Their processes are gone.
         let leases = self.keys.leases();
         trx.clear_range(&leases.begin, &leases.end);
         trx.set(&key, &record.encode_to_vec());
-        // Of all buckets: their databases' stamps are of this cluster now, their own may be of another.
+        // All buckets: their databases have stamps of this cluster, and their own may be of another.
         newest.iter().try_for_each(|(bucket, _)| touch_newest(trx, self.keys, *bucket))?;
         trx.update_metadata_version();
         Ok(())
     }
 }
 
-/// A page of databases.
+/// Reads a page of databases.
 struct Records<'a> {
     keys: &'a RootKeys,
     range: &'a KeyRange,
 }
 
 impl Operation for Records<'_> {
-    /// Keys, names and records, and what is left.
+    /// Keys, names and records, and the remaining range.
     type Output = (Vec<(Vec<u8>, String, proto::DatabaseRecord)>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

@@ -1,5 +1,6 @@
-//! The list of replicator databases beside `_replicator` itself. The transactions that create and delete these databases maintain it,
-//! and change one key that servers watch. The cost of following it depends only on the number of these databases.
+//! The list of replicator databases beside `_replicator` itself. The transactions that create and delete these
+//! databases maintain it, and change one key that servers watch. The cost of following it depends only on the number of
+//! these databases.
 
 use std::sync::Arc;
 
@@ -32,7 +33,8 @@ impl Layer {
 }
 
 impl ReplicatorDatabases {
-    /// Reads the current names, sorted. A database may be deleted, and created again as an ordinary one, before the caller opens it.
+    /// Reads the current names, sorted. A database may be deleted, and created again as an ordinary one, before the
+    /// caller opens it.
     ///
     /// # Errors
     /// [`Error::Storage`](crate::Error::Storage), [`Error::Corrupt`](crate::Error::Corrupt).
@@ -52,7 +54,8 @@ impl ReplicatorDatabases {
         Ok(names)
     }
 
-    /// Waits until the names may differ from those last returned by [`ReplicatorDatabases::names`], or until the server stops.
+    /// Waits until the names may differ from those last returned by [`ReplicatorDatabases::names`], or until the server
+    /// stops.
     ///
     /// # Errors
     /// [`Error::Storage`](crate::Error::Storage).
@@ -187,7 +190,7 @@ mod tests {
         assert!(matches!(refused, Err(Error::Refused(Refusal::Forbidden(_)))));
     }
 
-    /// A database of an earlier version has no mark, whatever its name, and is not listed.
+    /// A database of an earlier version is not marked, whatever its name, and is not listed.
     #[tokio::test]
     async fn one_from_before_is_an_ordinary_one() {
         let manual = ManualClock::new();

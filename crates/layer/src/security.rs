@@ -1,4 +1,4 @@
-//! `_security` of a database, as of less than a second ago, mostly without a transaction.
+//! Reads `_security` of a database, less than a second old and mostly without a transaction.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::layer::{Inner, Layer};
 use crate::store::keys::METADATA_VERSION;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// How old may be what is answered without asking the storage.
+/// Age limit of an answer without a read.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 
 impl Layer {
-    /// A database's `_security` as of a moment less than a second before this answers: from memory where some transaction of this
-    /// process has found since then that no record has changed, else after one that finds out, which one of all who ask
-    /// carries out. The same one as long as it is not changed.
+    /// Returns a database's `_security` as of less than a second ago: from the cache if a transaction of this process
+    /// has since found that no record has changed, else after a read, which concurrent callers share. Equal values are
+    /// shared while it does not change.
     ///
     /// # Errors
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), [`Storage`](crate::Error::Storage).
@@ -31,7 +31,7 @@ impl Layer {
         inner.metrics.security_reads.add(1);
         let came_us = inner.confirmed.us(inner.clock.now());
         if inner.confirmed.newest().is_confirmed(came_us, CONFIRMED_WITHIN) {
-            // This one alone is unknown, or was cached before some record changed.
+            // Only this database is unknown, or was cached before some record changed.
             return read(inner, name).await;
         }
         let mut failed = inner.confirmed.in_line.lock().await;
@@ -43,7 +43,7 @@ impl Layer {
             drop(failed);
             return read(inner, name).await;
         }
-        // Who came before one began that failed does not try as long once more, one behind the other.
+        // Waiting callers of a failed read return its error, and do not retry one after another.
         if let Some((began_us, error)) = &*failed
             && came_us <= *began_us
         {
@@ -59,8 +59,8 @@ impl Layer {
 }
 
 impl Layer {
-    /// `_security` of each of these databases as of now, of one transaction; `None` for one that is not there, or that this
-    /// program cannot open. With the state that they are of.
+    /// Reads `_security` of each of these databases in one transaction, with the state of all records at its read
+    /// version. `None` for a database that does not exist or that this program cannot open.
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage).
@@ -87,15 +87,15 @@ impl Layer {
     }
 }
 
-/// From memory.
+/// Returns it from the cache.
 fn known(inner: &Inner, name: &str) -> Option<Arc<SecurityOf>> {
     let cached = inner.databases.get(name)?;
-    // After the entry was found: what it holds may have been confirmed since.
+    // After the lookup, since the entry may have been confirmed meanwhile.
     let now_us = inner.confirmed.us(inner.clock.now());
     cached.seen.is_confirmed(now_us, CONFIRMED_WITHIN).then(|| Arc::clone(&cached.instance.security))
 }
 
-/// In a transaction, which confirms all that is cached under the same value.
+/// Reads it in a transaction, which confirms all entries that are cached under the same value.
 async fn read(inner: &Inner, name: &str) -> Result<Arc<SecurityOf>> {
     struct Security<'a>(&'a Inner, &'a str);
     impl Operation for Security<'_> {
@@ -132,26 +132,31 @@ mod tests {
         let first = layer.security("db").await.unwrap();
         assert_eq!(first.bytes(), Some(b"{\"a\":1}".as_slice()));
         let (before, quiet) = (reads(&layer), metadata_version(&layer.inner.db).await);
-        // What is done with another database alone confirms this one as well.
+        // Operations on another database confirm this one as well.
         for _ in 0..26 {
             other.exists().await.unwrap();
             assert!(Arc::ptr_eq(&layer.security("db").await.unwrap(), &first));
             manual.advance(Duration::from_millis(50));
         }
-        // Where another root's record changes this one is confirmed by what is done with it alone.
+        // After a change of another root's record only operations on this database confirm it.
         assert!(reads(&layer) == before || !is_quiet(&layer.inner.db, &quiet).await);
-        // Nothing is done for a second: who asks then asks the storage, one for all.
+        // After a second without operations the next caller reads, for all.
         manual.advance(CONFIRMED_WITHIN);
         let transactions = layer.inner.metrics.storage().transactions.get();
         let all = futures_util::future::join_all((0..100).map(|_| layer.security("db"))).await;
         assert!(all.into_iter().all(|security| Arc::ptr_eq(&security.unwrap(), &first)));
+<<<<<<< HEAD
         assert_eq!(layer.inner.metrics.storage().transactions.get(), transactions + 1);
         // One that is not there confirms the others as well.
+=======
+        assert_eq!(layer.inner.metrics.transactions.get(), transactions + 1);
+        // The read of a missing database confirms the others as well.
+>>>>>>> 5312f46d (Rewrite comments, errors and metric texts of the layer's core)
         manual.advance(CONFIRMED_WITHIN);
         assert!(known(&layer.inner, "db").is_none());
         assert!(matches!(layer.security("none").await, Err(Error::DatabaseNotFound)));
         assert!(known(&layer.inner, "db").is_some() || !is_quiet(&layer.inner.db, &quiet).await);
-        // Another setting leaves it as it is.
+        // Another setting leaves it unchanged.
         db.set_revs_limit(9).await.unwrap();
         assert!(Arc::ptr_eq(&layer.security("db").await.unwrap(), &first));
     }
@@ -165,11 +170,11 @@ mod tests {
         let there = elsewhere.database("db", its.for_job("test"));
         assert_eq!(layer.security("db").await.unwrap().bytes(), None);
         there.set_security(b"{}").await.unwrap();
-        // A request to any database meanwhile may show it earlier.
+        // Another request may have read it earlier.
         manual.advance(CONFIRMED_WITHIN);
         let seen = layer.security("db").await.unwrap();
         assert_eq!(seen.bytes(), Some(b"{}".as_slice()));
-        // A database that was deleted and created again has another one, though it says the same.
+        // A database that was deleted and created again has another `_security`, even if it is equal.
         there.delete().await.unwrap();
         there.create(&CreateOptions::default()).await.unwrap();
         there.set_security(b"{}").await.unwrap();
@@ -193,11 +198,11 @@ mod tests {
         let (state, found) = layer.securities(&names).await.unwrap();
         assert!(found[0].as_ref().is_some_and(|security| security.bytes().is_none()) && found[1].is_none());
         assert!(layer.securities(&names).await.unwrap().0 == state || !is_quiet(fdb, &quiet).await);
-        // The look at who signs in confirms it, too.
+        // The read of the sign-in state confirms it, too.
         manual.advance(CONFIRMED_WITHIN);
         assert!(known(&layer.inner, "db").is_none());
         assert!(layer.sign_in_state().await.unwrap().1 == state || !is_quiet(fdb, &quiet).await);
-        // That was asked just now.
+        // It was just confirmed.
         let before = reads(&layer);
         assert!(Arc::ptr_eq(&layer.security("db").await.unwrap(), found[0].as_ref().unwrap()));
         assert!(reads(&layer) == before || !is_quiet(fdb, &quiet).await);
@@ -209,7 +214,7 @@ mod tests {
         assert!(found[0].as_ref().is_some_and(|security| security.bytes() == Some(b"{}")));
     }
 
-    /// What another root does makes others look again, and changes nothing.
+    /// A change of another root causes reads, and changes nothing.
     #[tokio::test]
     async fn a_neighbour_has_it_read_again() {
         let manual = ManualClock::new();
@@ -226,11 +231,11 @@ mod tests {
             assert!(Arc::ptr_eq(&layer.security("db").await.unwrap(), &first));
             manual.advance(CONFIRMED_WITHIN / 10);
         }
-        // Each second, and not with each request; what is not there is looked for each time.
+        // One read a second, not one for each request; a missing database is read each time.
         assert_eq!(reads(&layer) - before, 20 + 1);
     }
 
-    /// Who reads as of a version of some time ago says nothing of now.
+    /// A read of an old version confirms nothing.
     #[tokio::test]
     async fn the_past_confirms_nothing() {
         let manual = ManualClock::new();
@@ -245,7 +250,7 @@ mod tests {
         past.set_read_version(version);
         inner.resolve(&past, "db").await.unwrap();
         assert!(known(inner, "db").is_none());
-        // One that began then and reads on neither.
+        // Nor does a transaction that began then and continues.
         inner.resolve(&trx, "db").await.unwrap();
         assert!(known(inner, "db").is_none());
         layer.security("db").await.unwrap();

@@ -1,7 +1,7 @@
-//! What who signs in is judged by, as far as it is stored: up to where `_users` was written, and the secrets of sessions.
+//! The stored state that authentication depends on: the state of `_users`, and the secrets of sessions.
 //!
-//! The transaction that reads it brings `\xff/metadataVersion` with its read version, which is another one after each change of
-//! a database's record, `_security` among it, and of the stored settings. So one look confirms all that answers rest on.
+//! The transaction that reads it also reads `\xff/metadataVersion`, which changes with each database record,
+//! `_security` included, and with the stored settings. So one read confirms everything that answers depend on.
 
 use async_recursion::async_recursion as boxed;
 
@@ -15,27 +15,27 @@ use crate::store::secrets::{MakeSecret, RotateSecret, SECRET_BYTES, SigningSecre
 use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Which state `_users` is in: another one after each write to it.
+/// The state of `_users`, which changes with each write to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsersState {
-    /// The newest sequence, which tells this database from others that had the name.
+    /// The newest sequence, which also identifies the database.
     pub update_seq: Seq,
-    /// How often something was purged: no feed has that.
+    /// The number of purges, which have no sequences.
     pub purges: i64,
 }
 
-/// What is stored of signing in, of one read version.
+/// The stored state of authentication, of one read version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignInState {
-    /// Of `_users`; `None`: there is no such database.
+    /// The state of `_users`; `None` if it does not exist.
     pub users: Option<UsersState>,
-    /// The secrets of sessions, newest first: the one that signs, and those before it.
+    /// The secrets of sessions, newest first: the newest one signs, the others verify.
     pub secrets: Vec<SigningSecret>,
 }
 
 impl Layer {
-    /// What is stored of signing in, and the state of all records at the same read version: what was cached of these, and of
-    /// the [stored settings](Layer::stored_settings), is confirmed where that has not moved. Makes the first secret.
+    /// Reads the state of authentication, with the state of all records at the same read version: cached records and
+    /// [stored settings](Layer::stored_settings) are confirmed if that is unchanged. Creates the first secret.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -53,10 +53,10 @@ impl Layer {
         Ok((SignInState { users, secrets }, records))
     }
 
-    /// Has another secret sign sessions from now on. What those before have signed counts for as long as a session lasts.
+    /// Makes another secret sign sessions from now on. Earlier sessions stay valid for their lifetime.
     ///
     /// # Errors
-    /// [`Error::Storage`]. It may have taken place where it is not known whether a commit was made.
+    /// [`Error::Storage`]. After an unknown commit result the rotation may have happened.
     #[boxed]
     pub async fn rotate_secret(&self) -> Result<()> {
         let inner = &*self.inner;

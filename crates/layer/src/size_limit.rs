@@ -1,8 +1,10 @@
-//! The bound of the size of one database: [`LayerOptions::database_bytes_max`](crate::LayerOptions::database_bytes_max).
+//! The bound of the size of one database:
+//! [`LayerOptions::database_bytes_max`](crate::LayerOptions::database_bytes_max).
 //!
-//! The size is FoundationDB's estimate of all keys of the database, or the counted bytes of bodies if that is larger. A process reads it
-//! at most every five seconds per database, in a snapshot transaction of its own, so most writes read nothing for the check. A
-//! database can exceed its bound by what all processes write in that time, by requests in progress, and by the error of the estimate.
+//! The size is FoundationDB's estimate of all keys of the database, or the counted bytes of bodies if that is larger. A
+//! process reads it at most every five seconds per database, in a snapshot transaction of its own, so most writes read
+//! nothing for the check. A database can exceed its bound by what all processes write in that time, by requests in
+//! progress, and by the error of the estimate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +44,8 @@ pub(crate) async fn check(inner: &Inner, name: &str, growth: Growth) -> Result<(
     if held_bytes(inner, name).await? < most { Ok(()) } else { Err(Refusal::DatabaseFull { bytes_max }.into()) }
 }
 
-/// Returns the size of a database, at most [`FIGURE_KEPT`] old. While one task reads the size, other tasks use the previous one.
+/// Returns the size of a database, at most [`FIGURE_KEPT`] old. While one task reads the size, other tasks use the
+/// previous one.
 async fn held_bytes(inner: &Inner, name: &str) -> Result<u64> {
     let Some(size) = inner.cached(name).map(|instance| Arc::clone(&instance.size)) else {
         return measure(inner, name).await;

@@ -1,7 +1,7 @@
-//! Settings that are kept for all processes of a root: texts, by section and key. What they mean, whoever reads them knows.
+//! Settings that all processes of a root share: texts by section and key, whose meaning their readers know.
 //!
-//! They are few and small, so that all are read at once, and changed in one transaction that has read all. Each change draws
-//! another state and bumps `\xff/metadataVersion`: where that has not moved, nothing was changed, and nothing is read.
+//! They are few and small, so one transaction reads all, and each change reads all before it writes. A change draws
+//! another state and bumps `\xff/metadataVersion`: while that is unchanged, no read is needed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,30 +21,30 @@ use crate::store::proto;
 use crate::store::root::{epoch_for_write, has_settings, in_use, name_settings};
 use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded};
 
-/// Settings that are stored at most.
+/// Limit of stored settings.
 pub const STORED_SETTINGS_MAX: usize = 500;
 
-/// Bytes of a section's name, and of a key's, at most.
+/// Byte limit of a section's name and of a key's.
 pub const SETTING_NAME_BYTES_MAX: usize = 600;
 
-/// Bytes of a value at most.
+/// Byte limit of a value.
 pub const SETTING_BYTES_MAX: usize = 16_000;
 
-/// Bytes of all names and values together: they are read and written in one transaction.
+/// Byte limit of all names and values together: one transaction reads and writes them.
 const ALL_BYTES_MAX: usize = 400_000;
 
 /// Stored settings: texts by section and key.
 pub type StoredSettings = BTreeMap<(String, String), String>;
 
-/// How old a state may be that is known without asking the storage.
+/// Age limit of a state that is known without a read.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(1);
 
 impl Layer {
-    /// The stored settings, and their state. `None` in their place: they are as they were at `seen`. What is answered was so
-    /// when this began, or later.
+    /// Reads the stored settings and their state; `None` in their place if they still have the state `seen`. The result
+    /// is not older than the call.
     ///
     /// # Errors
-    /// [`Error::Storage`]; [`Error::Renewing`] and others of a store that may not be used.
+    /// [`Error::Storage`]; [`Error::Renewing`] and other errors of a store that may not be used.
     #[boxed]
     pub async fn stored_settings(
         &self,
@@ -54,14 +54,14 @@ impl Layer {
         transaction::read(&self.inner.db, &self.inner.metrics, &mut look).await
     }
 
-    /// Whether the settings were still those of `state` a moment less than a second ago, as some transaction of this process
-    /// has found, whatever it was about. Asks nobody.
+    /// Returns whether the settings had this state less than a second ago, as any transaction of this process has
+    /// found. Reads nothing.
     pub fn are_settings_known(&self, state: &SettingsState) -> bool {
         state.seen.is_confirmed(self.inner.confirmed.us(self.inner.clock.now()), CONFIRMED_WITHIN)
     }
 
-    /// Waits until the settings are others than those of `state`: on a watch, which may be lost, so that it is looked every now and
-    /// then. `false`: the server stops.
+    /// Waits until the state of the settings has changed, on a watch and, since a watch may be lost, an occasional
+    /// read. Returns false if the server stops.
     ///
     /// # Errors
     /// [`Error::Storage`].
@@ -82,12 +82,12 @@ impl Layer {
         }
     }
 
-    /// Changes stored settings in one transaction: `change` is given all of them as they are, and what it leaves is stored,
-    /// unless it gives an error. It may be asked again. All processes find the change when they look next.
+    /// Changes stored settings in one transaction: `change` gets all of them, and its result is stored unless it
+    /// returns an error. It may be called several times. Other processes see the change at their next read.
     ///
     /// # Errors
-    /// [`Refusal::InvalidSetting`]: more than there is room for; [`Refusal::UserChanged`] and the gate's, of whom it is changed
-    /// for; [`Error::Storage`].
+    /// [`Refusal::InvalidSetting`] over the limits; [`Refusal::UserChanged`] and refusals of the actor's gate;
+    /// [`Error::Storage`].
     pub async fn change_settings<T, E>(
         &self,
         by: &Actor,
@@ -110,9 +110,9 @@ impl Layer {
     }
 }
 
-/// What an attempt has done.
+/// The result of an attempt.
 enum Done<T, E> {
-    /// This attempt, or the one of this number, has written.
+    /// An attempt has written: the one of this number.
     Written(usize),
     /// There was nothing to write.
     Unwritten(std::result::Result<T, E>),
@@ -147,7 +147,7 @@ impl Operation for Look<'_> {
     }
 }
 
-/// All settings, as the transaction finds them.
+/// Reads all settings.
 async fn all(trx: &Transaction, keys: &RootKeys, snapshot: bool) -> Result<StoredSettings> {
     let mut settings = StoredSettings::new();
     for row in trx.range(&keys.settings(), snapshot).all(STORED_SETTINGS_MAX).await?.iter() {
@@ -157,7 +157,7 @@ async fn all(trx: &Transaction, keys: &RootKeys, snapshot: bool) -> Result<Store
     Ok(settings)
 }
 
-/// Whether there is room for what is to be stored.
+/// Checks the limits of settings.
 fn check_bounds(settings: &StoredSettings) -> Result<()> {
     let refused = |reason: String| Err(Refusal::InvalidSetting(reason).into());
     if settings.len() > STORED_SETTINGS_MAX {
@@ -185,7 +185,7 @@ struct Change<'a, T, F> {
     change: F,
     once: Once,
     state: [u8; 16],
-    /// What each attempt that wrote has given.
+    /// The output of each attempt that wrote.
     outputs: Vec<T>,
 }
 
@@ -198,7 +198,7 @@ where
     type Output = Done<T, E>;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Done<T, E>> {
-        // Others may have changed the same since.
+        // Other clients may have changed the same since the earlier attempt.
         if let Some(number) = self.once.happened(trx, attempt).await? {
             return Ok(Done::Written(number as usize));
         }
@@ -207,7 +207,7 @@ where
         let root = trx.get(&root_key, false);
         let writer = self.inner.writer(trx, self.by);
         let (writer, _) = futures_util::try_join!(writer, epoch_for_write(trx, keys))?;
-        // No database's `_security` has a say in it.
+        // Settings do not depend on a database's `_security`.
         writer.admitted_by(trx, &SecurityOf::new(&[], 0)).await?;
         let mut root = proto::Instance::decode(&*root.await?.ok_or(Error::StoreNotFound)?)?;
         let before = all(trx, keys, false).await?;
@@ -225,7 +225,7 @@ where
         }
         trx.set(&keys.settings_state(), &self.state);
         if has_settings(&root) == after.is_empty() {
-            // Programs that do not know of them would let in everyone whom they keep out.
+            // Programs without stored settings would admit the users that they lock out.
             name_settings(&mut root, !after.is_empty());
             trx.set(&root_key, &root.encode_to_vec());
         }

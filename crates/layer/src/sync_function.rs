@@ -1,6 +1,6 @@
-//! The sync function of a database: giving it one, and with it channels; reading it.
+//! The sync function of a database: set, which also gives the database channels, and read.
 //!
-//! The function lies beside the record, whose number says which one judges: whoever writes has the record as a read conflict.
+//! The function is stored beside the record, whose number selects it, so each writer has a read conflict on it.
 
 use async_recursion::async_recursion as boxed;
 use prost::Message;
@@ -29,22 +29,22 @@ use crate::store::sync_function::set_function;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::batch::resolved;
 
-/// The longest sync function, in bytes: it is one value.
+/// Byte limit of a sync function, which is one value.
 pub const SYNC_FUNCTION_BYTES_MAX: usize = 80_000;
 
-/// What says of a database's documents in which channels they are.
+/// The rule that routes a database's documents to channels.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SyncFunctionInfo {
-    /// `None`: the documents' own members `channels`.
+    /// The function's text; `None`: the documents' own members `channels`.
     pub source: Option<String>,
-    /// One more with each that the database is given.
+    /// Its number; each new rule of the database increments it.
     pub number: u64,
-    /// When it was given, in milliseconds of Unix time; 0: with the database.
+    /// The time when it was set, in milliseconds of Unix time; 0: at the creation of the database.
     pub since_ms: u64,
 }
 
 impl Reader {
-    /// Its sync function; `None`: it has no channels.
+    /// Returns its sync function; `None` if it has no channels.
     #[boxed]
     pub async fn sync_function(&self) -> Result<Option<SyncFunctionInfo>> {
         struct Read<'a>(&'a Inner, &'a str);
@@ -64,13 +64,13 @@ impl Reader {
         self.read(&mut Read(&self.inner, &self.name)).await
     }
 
-    /// For what it is closed to its users; of a database that is not, nothing.
+    /// Returns the reasons for which it is closed to its users, if any.
     #[boxed]
     pub async fn closed(&self) -> Result<Closed> {
         self.of_instance(Instance::closed).await
     }
 
-    /// Whether it has channels: [`ChannelsOptions`](crate::ChannelsOptions), [`Database::set_sync_function`].
+    /// Returns whether it has channels: [`ChannelsOptions`](crate::ChannelsOptions), [`Database::set_sync_function`].
     #[boxed]
     pub async fn has_channels(&self) -> Result<bool> {
         self.of_instance(|instance| instance.channels() > 0).await
@@ -78,11 +78,11 @@ impl Reader {
 }
 
 impl Database {
-    /// Takes a database that has channels from its users, or gives it back: they are refused with [`Refusal::Closed`] until then, at every
-    /// process, and feeds of theirs end. Administrators go on.
+    /// Sets a database with channels offline or online. While it is offline, all processes refuse its users with
+    /// [`Refusal::Closed`] and end their feeds. Administrators can still use it.
     ///
     /// # Errors
-    /// [`Refusal::InvalidSetting`]: it has no channels.
+    /// [`Refusal::InvalidSetting`] if it has no channels.
     #[boxed]
     pub async fn set_offline(&self, is_offline: bool) -> Result<()> {
         if !self.has_channels().await? {
@@ -95,17 +95,18 @@ impl Database {
         let (inner, name, once) = (&*self.inner, &*self.name, self.inner.once()?);
         let mut operation = ChangeRecord { inner, name, actor: &self.actor, change, once };
         transaction::write(&inner.db, &inner.metrics, &mut operation).await?;
-        // This process knows at once.
+        // This process sees the change at once.
         self.closed().await.map(drop)
     }
 
-    /// Gives it a sync function, of at most [`SYNC_FUNCTION_BYTES_MAX`] bytes, and channels if it had none; `None`: the documents' own
-    /// members `channels` say where they are. No write is committed afterwards that another function let through. Documents that are there
-    /// stay where they are until [work in the background](crate::Background) has come to them. The same function anew changes nothing.
+    /// Sets the sync function, of at most [`SYNC_FUNCTION_BYTES_MAX`] bytes, and gives the database channels if it had
+    /// none; `None`: the documents' own members `channels` route them. No write commits later that another function
+    /// judged. Existing documents keep their channels until [background work](crate::Background) has routed them. An
+    /// equal function changes nothing.
     ///
     /// # Errors
-    /// [`Refusal::InvalidDesign`]: it is no function. [`Refusal::InvalidSetting`]: it is too long, or such a database has no channels.
-    /// [`Refusal::NotJudged`]: whether it is a function is not known.
+    /// [`Refusal::InvalidDesign`] if it is not a function. [`Refusal::InvalidSetting`] if it is too long, or the
+    /// database cannot have channels. [`Refusal::NotJudged`] if it could not be checked.
     #[boxed]
     pub async fn set_sync_function(&self, source: Option<&str>) -> Result<()> {
         check_has_channels(&self.name, false)?;
@@ -123,11 +124,11 @@ impl Database {
         Ok(())
     }
 
-    /// What would be said of an edit in a database that has channels, if the asker made it: of its revision as it would be stored. Nothing is
-    /// written, and no validator is asked.
+    /// Returns the verdict on an edit of a principal in a database with channels, for the revision as it would be
+    /// stored. Writes nothing, and runs no validation function.
     ///
     /// # Errors
-    /// [`Refusal::Rejected`] and others of a write; [`Refusal::InvalidSetting`]: it has no channels.
+    /// [`Refusal::Rejected`] and others of a write; [`Refusal::InvalidSetting`] if it has no channels.
     #[boxed]
     pub async fn route(&self, edit: &Edit<'_>, asker: &Asker) -> Result<Verdict> {
         let instance = resolved(&self.inner, &self.name).await?;
@@ -146,8 +147,8 @@ impl Database {
     }
 }
 
-/// Checks that a database of this name may have channels: replicator databases and the server's own databases may not, since they
-/// have other rules for reading.
+/// Checks that a database of this name may have channels: replicator databases and the server's own databases may not,
+/// since they have other rules for reading.
 pub(crate) fn check_has_channels(name: &str, is_replicator: bool) -> std::result::Result<(), Refusal> {
     match DatabaseKind::of(name) {
         DatabaseKind::Ordinary if !is_replicator => Ok(()),
@@ -155,7 +156,7 @@ pub(crate) fn check_has_channels(name: &str, is_replicator: bool) -> std::result
     }
 }
 
-/// Whether a database may be given a function.
+/// Checks whether a database may have this function.
 pub(crate) async fn check_source(inner: &Inner, name: &str, source: Option<&str>) -> std::result::Result<(), Refusal> {
     let Some(source) = source else { return Ok(()) };
     if source.len() > SYNC_FUNCTION_BYTES_MAX {
@@ -170,7 +171,7 @@ pub(crate) async fn check_source(inner: &Inner, name: &str, source: Option<&str>
     judge.check_sync_function(&named_by(name, 0), source).await
 }
 
-/// Gives a database that is there another function.
+/// Sets the function of an existing database.
 struct SetFunction<'a> {
     inner: &'a Inner,
     name: &'a str,
@@ -184,7 +185,7 @@ impl Operation for SetFunction<'_> {
     type Output = ();
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<()> {
-        // Others may have set it since.
+        // Other clients may have set another one since the earlier attempt.
         if self.once.happened(trx, attempt).await?.is_some() {
             return Ok(());
         }
@@ -207,7 +208,7 @@ impl Operation for SetFunction<'_> {
         }
         let mut record = before.clone();
         set_function(trx, &keys, &mut record, self.source, self.now_ms);
-        // It stays closed to its users where it is until documents are where the function before puts them.
+        // It stays closed to its users until the documents are routed by the earlier function.
         let exclusive = Closed::of(record.closed).is_resyncing;
         let (number, begun_at_ms) = (record.channels, self.now_ms);
         let resync = proto::Resync { number, begun_at_ms, exclusive, ..proto::Resync::default() };

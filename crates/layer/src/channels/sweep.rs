@@ -69,7 +69,8 @@ struct Page<'a> {
     name: &'a str,
     of: Of,
     now_ms: u64,
-    /// The last row of the previous page and its instance. Another instance has other keys, and is read from its beginning.
+    /// The last row of the previous page and its instance. Another instance has other keys, and is read from its
+    /// beginning.
     behind: Option<(InstanceId, Vec<u8>)>,
 }
 

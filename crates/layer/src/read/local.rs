@@ -41,7 +41,8 @@ impl Reader {
         self.read_judged(&mut GetLocal { inner: &self.inner, name: &self.name, asker: self.asker(), id }).await
     }
 
-    /// Reads a page of the ids of local documents in order, from `from` on (with it, or after it), and whether it is the last.
+    /// Reads a page of the ids of local documents in order, from `from` on (with it, or after it), and whether it is
+    /// the last.
     #[boxed]
     pub async fn list_local(&self, from: Option<(&str, bool)>, descending: bool) -> Result<(Vec<String>, bool)> {
         let (inner, name, asker) = (&self.inner, &self.name, self.asker());
@@ -53,8 +54,8 @@ impl Database {
     /// Writes a local document over the one of its id.
     ///
     /// # Errors
-    /// [`Refusal::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`]. Beyond the bound of bytes [`Refusal::LocalDocumentsFull`], for
-    /// anonymous users [`Refusal::Forbidden`].
+    /// [`Refusal::DocumentTooLarge`] above [`crate::LOCAL_BYTES_MAX`]. Beyond the bound of bytes
+    /// [`Refusal::LocalDocumentsFull`], for anonymous users [`Refusal::Forbidden`].
     #[boxed]
     pub async fn put_local(&self, document: &LocalDocument) -> Result<()> {
         check_size(self).await?;
@@ -67,8 +68,8 @@ impl Database {
         edit_local(self, LocalEdit::Delete(id.to_owned())).await
     }
 
-    /// Writes and removes local documents one after the other, many in a transaction, and returns the outcome of each in
-    /// order. Removing a document that does not exist is [`Refusal::DocumentNotFound`].
+    /// Writes and removes local documents one after the other, many in a transaction, and returns the outcome of each
+    /// in order. Removing a document that does not exist is [`Refusal::DocumentNotFound`].
     ///
     /// # Errors
     /// An error means that the database is gone or the storage gave up; the outcomes are then unknown.
@@ -81,8 +82,8 @@ impl Database {
     }
 }
 
-/// Refuses a user's write of local documents to a full database. Checkpoints of replicators are small, so the reserve is open to them
-/// ([`Growth::Reserve`]).
+/// Refuses a user's write of local documents to a full database. Checkpoints of replicators are small, so the reserve
+/// is open to them ([`Growth::Reserve`]).
 async fn check_size(database: &Database) -> Result<()> {
     match database.actor.user() {
         Some(_) => size_limit::check(&database.inner, &database.name, Growth::Reserve).await,
@@ -105,8 +106,8 @@ const READS_AT_ONCE: usize = 16;
 /// The longest owner name of local documents in bytes: it is part of keys, beside an id.
 const OWNER_BYTES_MAX: usize = 1_000;
 
-/// Each user of a database with channels may have [`crate::LayerOptions::local_bytes_max`] divided by this, and anonymous writers may
-/// fill a database up to that.
+/// Each user of a database with channels may have [`crate::LayerOptions::local_bytes_max`] divided by this, and
+/// anonymous writers may fill a database up to that.
 const LOCAL_BYTES_PART: u64 = 8;
 
 /// The bytes that a local document counts beside its id and record, for keys and small values in the storage.
@@ -297,8 +298,9 @@ async fn edit_local(database: &Database, edit: LocalEdit) -> Result<bool> {
     Ok(effects.contains(&LocalEffect::Applied))
 }
 
-/// The refusal of a write beyond the bound of bytes. Clients such as PouchDB continue without a checkpoint of the source if they may not
-/// write it (4xx), and fail if the storage is full (507). Anonymous clients are refused with the former: any of them can fill the bound.
+/// The refusal of a write beyond the bound of bytes. Clients such as PouchDB continue without a checkpoint of the
+/// source if they may not write it (4xx), and fail if the storage is full (507). Anonymous clients are refused with the
+/// former: any of them can fill the bound.
 fn over_limit(actor: &Actor) -> Refusal {
     if actor.is_anonymous() {
         Refusal::Forbidden("There is no room for more local documents of anonymous clients.".to_owned())
@@ -307,8 +309,8 @@ fn over_limit(actor: &Actor) -> Refusal {
     }
 }
 
-/// Applies edits in order, in as many transactions as their size needs. Only the edit itself is refused if it removes a document
-/// that does not exist, or exceeds the bound of bytes.
+/// Applies edits in order, in as many transactions as their size needs. Only the edit itself is refused if it removes a
+/// document that does not exist, or exceeds the bound of bytes.
 async fn edit_locals(database: &Database, edits: &[LocalEdit]) -> Result<Vec<LocalOutcome>> {
     let inner = &*database.inner;
     let mut outcomes = Vec::with_capacity(edits.len());
@@ -338,7 +340,8 @@ async fn edit_locals(database: &Database, edits: &[LocalEdit]) -> Result<Vec<Loc
     Ok(outcomes)
 }
 
-/// Encodes a local document. Returns the record and its counted bytes. `counted` comes first, so that part 0 contains it.
+/// Encodes a local document. Returns the record and its counted bytes. `counted` comes first, so that part 0 contains
+/// it.
 fn record_of(document: &LocalDocument) -> (Vec<u8>, i64) {
     let LocalDocument { id, revision, body } = document;
     let record = proto::LocalDocument { revision: *revision, members: body.clone(), counted: 0 }.encode_to_vec();
@@ -359,8 +362,8 @@ pub(crate) fn counted_in(first_part: &[u8]) -> i64 {
 /// A pending read of one key.
 type PointRead = BoxFuture<'static, FdbResult<Option<FdbSlice>>>;
 
-/// A pending read of each item, in order. At most [`READS_AT_ONCE`] are begun and not yet taken, so that many edits do not hold as
-/// many values in memory.
+/// A pending read of each item, in order. At most [`READS_AT_ONCE`] are begun and not yet taken, so that many edits do
+/// not hold as many values in memory.
 struct ReadsAhead<'e, T, F> {
     begun: VecDeque<F>,
     rest: std::slice::Iter<'e, T>,
@@ -390,7 +393,8 @@ struct LocalReads<'e> {
     bytes: Option<PointRead>,
 }
 
-/// Begins the read of part 0 of an edited document. It conflicts: a concurrent write of the same document changes its counted bytes.
+/// Begins the read of part 0 of an edited document. It conflicts: a concurrent write of the same document changes its
+/// counted bytes.
 fn begin_first(trx: &Transaction, keys: &Keys, owner: &Owner, edit: &LocalEdit) -> PointRead {
     trx.get(&owner.part(keys, edit.id(), 0), false).boxed()
 }
@@ -416,8 +420,8 @@ impl<'a> EditLocals<'a> {
         Ok(EditLocals { database, edits, once: database.inner.once()?, effects: Vec::new() })
     }
 
-    /// The bytes up to which this writer may grow the owner's local documents. Users must not keep the server's administrators and
-    /// jobs from their checkpoints, so these have no bound.
+    /// The bytes up to which this writer may grow the owner's local documents. Users must not keep the server's
+    /// administrators and jobs from their checkpoints, so these have no bound.
     fn bytes_max(&self, owner: &Owner) -> i64 {
         let (max, actor) = (self.database.inner.options.local_bytes_max, &self.database.actor);
         if actor.is_administrator() {

@@ -77,8 +77,8 @@ impl Operation for MissingRevs<'_> {
     }
 }
 
-/// Returns the revisions of `revs` that are neither leaves nor their ancestors, ascending, each once. A document that does not exist
-/// lacks all of them, in the request's order.
+/// Returns the revisions of `revs` that are neither leaves nor their ancestors, ascending, each once. A document that
+/// does not exist lacks all of them, in the request's order.
 async fn missing(trx: &Transaction, keys: &DocumentKeys, leaves: &Leaves, revs: &[RevId]) -> Result<Vec<RevId>> {
     if leaves.0.is_empty() {
         return Ok(revs.to_vec());

@@ -68,8 +68,8 @@ impl Operation for ReadInfos<'_> {
 }
 
 impl Reader {
-    /// Returns a page of the recorded purges, from the position of an earlier page or from the oldest. The last `purged_infos_limit`
-    /// purges are recorded, and older ones while groups of views may need them.
+    /// Returns a page of the recorded purges, from the position of an earlier page or from the oldest. The last
+    /// `purged_infos_limit` purges are recorded, and older ones while groups of views may need them.
     ///
     /// # Errors
     /// [`DatabaseNotFound`](crate::Error::DatabaseNotFound), and errors of the storage.

@@ -1,12 +1,13 @@
-//! New stamps for what channels, users and roles have of sequences.
+//! New stamps for the sequences in channels, users and roles.
 //!
-//! Whether a row of a user's feed is there depends on whether a document changed, or left a channel, before or behind the change that
-//! gave the user the channel. So the stamps of left channels, of periods, of versions and of principals' records are given anew
-//! together with those of documents, in the order that all of them had, and what had the same has the same again.
+//! A row of a user's feed depends on whether a document changed, or left a channel, before or behind the grant of the
+//! channel. So the stamps of departures, periods, versions and principals' records are renewed together with those of
+//! documents, in their common order; equal stamps stay equal.
 //!
-//! They stand in values, in the order of names. So first the renewal notes under each stamp the keys whose values bear it, and that
-//! it has noted all ([`Renewal::mark`]); an interrupted one begins that anew. Then each transaction that moves entries of by-seq takes
-//! the marks among them along ([`Marks::up_to`]) and clears them, so that it is seen where it was interrupted.
+//! These stamps are in values, ordered by names. So the renewal first writes a mark for each of them, by stamp and key,
+//! and then that the marks are complete ([`Renewal::mark`]); an interrupted renewal begins this step again. Then each
+//! transaction that moves by-seq entries applies the marks between them ([`Marks::up_to`]) and clears them, which
+//! records the position.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -29,7 +30,7 @@ use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 type Stamp = [u8; STAMP_BYTES];
 
 impl Renewal<'_> {
-    /// Notes all stamps in values, unless that has been done.
+    /// Writes marks for all stamps in values, unless they are complete.
     pub(super) async fn mark(
         &self,
         record_key: &[u8],
@@ -51,12 +52,12 @@ impl Renewal<'_> {
     }
 }
 
-/// What lies in a range.
+/// The content of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Of {
-    /// Values that bear stamps.
+    /// Values with stamps.
     Values,
-    /// Entries of by-seq: of documents whose infos do.
+    /// By-seq entries, whose documents' infos have stamps.
     Documents,
 }
 
@@ -71,7 +72,7 @@ struct MarkPage<'a> {
 }
 
 impl Operation for MarkPage<'_> {
-    /// What is left; `None`: all is noted.
+    /// The remaining ranges; `None` if all are marked.
     type Output = Option<VecDeque<(KeyRange, Of)>>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -129,7 +130,7 @@ impl Operation for MarkPage<'_> {
 }
 
 impl MarkPage<'_> {
-    /// The info of the document of an entry of by-seq, with its key.
+    /// Reads the info of a by-seq entry's document, with its key.
     async fn info(&self, trx: &Transaction, entry: &[u8]) -> Result<Option<Row>> {
         let Ok(entry) = proto::SequenceEntry::decode(entry) else { return Ok(None) };
         if entry.channels.is_none() {
@@ -141,9 +142,9 @@ impl MarkPage<'_> {
     }
 }
 
-/// Where stamps stand in a value; of what cannot be read nowhere: it stays, for the checker to report.
+/// Returns the positions of stamps in a value; none for a corrupt value, which stays for the checker to report.
 fn places(keys: &Keys, key: &[u8], value: &[u8]) -> Vec<usize> {
-    // Behind the first is a byte.
+    // A byte follows the first one.
     let of_periods = || [0].into_iter().chain((STAMP_BYTES + 1..value.len()).step_by(STAMP_BYTES)).collect();
     match keys.split_channels(key) {
         Ok(ChannelPart::Left { .. }) => {
@@ -157,7 +158,7 @@ fn places(keys: &Keys, key: &[u8], value: &[u8]) -> Vec<usize> {
         && keys.document(&id).info() == key
     {
         let count = Info::decode(value).map_or(0, |info| info.routed.since.count());
-        // What the last field is of: its own sequence comes with its entry of by-seq.
+        // The other values of the last field; the document's own sequence comes with its by-seq entry.
         let first = value.len().saturating_sub(count * STAMP_BYTES);
         return (first..value.len()).step_by(STAMP_BYTES).collect();
     }
@@ -178,10 +179,10 @@ fn stamp_at(value: &[u8], place: usize) -> Option<Stamp> {
     value.get(place..)?.first_chunk().copied()
 }
 
-/// The user versions of a transaction: each stamp of before has its own.
+/// Assigns user versions in a transaction: one for each old stamp.
 #[derive(Default)]
 pub(super) struct Numbers {
-    /// The last one, whose it is, and whether an entry of by-seq has it.
+    /// The last one, its stamp, and whether a by-seq entry has it.
     last: Option<(u16, Stamp, bool)>,
 }
 
@@ -197,34 +198,34 @@ impl Numbers {
     }
 }
 
-/// A value that bears a stamp.
+/// A marked value.
 struct Mark {
     mark: Vec<u8>,
     key: Vec<u8>,
     value: Option<Vec<u8>>,
-    /// The channel that it says was left, and the entry that says so.
+    /// The channel of a departure, and its entry.
     left: Option<(String, Vec<u8>, Option<Vec<u8>>)>,
 }
 
-/// The marks that a transaction may take.
+/// The marks for a transaction.
 pub(super) struct Marks {
     incarnation: u64,
     groups: VecDeque<(Stamp, Vec<Mark>)>,
-    /// Nothing is left behind the last one.
+    /// Whether these are all.
     is_all: bool,
-    /// The stamp of the last one that was read.
+    /// The stamp of the last mark that was read.
     until: Option<Stamp>,
     left: KeyRange,
-    /// Values that got a stamp: what a transaction has stamped cannot be read back, so none gets two.
+    /// Values that were stamped: a transaction cannot read its own stamps back, so each value gets at most one.
     touched: HashSet<Vec<u8>>,
-    /// The first that was taken.
+    /// The first applied mark.
     pub first: Option<Vec<u8>>,
-    /// The user version of the last one that was taken.
+    /// The user version of the last applied mark.
     pub last: Option<u16>,
 }
 
 impl Marks {
-    /// Reads a page of them: all of each stamp. `old` is the incarnation of before, `incarnation` the new one.
+    /// Reads a page with all marks of each stamp. `old` is the earlier incarnation, `incarnation` the new one.
     pub(super) async fn read(
         trx: &Transaction,
         keys: &Keys,
@@ -239,7 +240,7 @@ impl Marks {
             let (stamp, _) = parse(last)?;
             let mut end = keys.renewal_mark(&stamp, b"");
             end.push(0xff);
-            // One transaction has stamped them, so they are no more than one can take.
+            // One transaction wrote this stamp, so its marks fit one transaction.
             let mut rest = KeyRange { begin: [last.as_slice(), &[0]].concat(), end };
             loop {
                 let (more, is_end) = read(trx, &rest, PAGE_ENTRIES).await?;
@@ -284,8 +285,9 @@ impl Marks {
         Ok(Marks { incarnation, groups, is_all, until, left, touched, first: None, last: None })
     }
 
-    /// Takes those that come before an entry of by-seq, and those of its stamp; `None`: all. `info`: the key of what its document says
-    /// of itself. Whether the entry's turn has come: else the transaction takes no more, and nothing of the entry's stamp either.
+    /// Applies the marks before a by-seq entry and those of its stamp; `None`: all. `info`: the key of its document's
+    /// info. Returns whether the entry may be moved: otherwise the transaction ends before it, and before its stamp's
+    /// marks.
     pub(super) fn up_to(
         &mut self,
         trx: &Transaction,
@@ -318,11 +320,11 @@ impl Marks {
             }
         }
         let are_read = self.is_all || entry.is_some_and(|entry| self.until.is_some_and(|until| *entry <= until));
-        // What got a stamp in this transaction is not what was read.
+        // A value stamped in this transaction differs from the one that was read.
         Ok(are_read && !info.is_some_and(|info| self.touched.contains(info)))
     }
 
-    /// What is left behind those that were taken.
+    /// Returns the range of the remaining marks.
     pub(super) fn left(&self) -> KeyRange {
         let KeyRange { begin, end } = self.left.clone();
         match self.is_all && self.groups.is_empty() {
@@ -333,7 +335,7 @@ impl Marks {
 }
 
 impl Mark {
-    /// Gives the value another stamp, and the entry that belongs to it. Returns the bytes of that.
+    /// Replaces the stamp in the value and in its entry, and returns their bytes.
     fn stamp_anew(
         &self,
         trx: &Transaction,
@@ -365,7 +367,7 @@ impl Mark {
     }
 }
 
-/// Moves a document's own entries along with that of by-seq. Returns the bytes of that.
+/// Moves a document's channel entries with its by-seq entry, and returns their bytes.
 pub(super) async fn move_entries(
     trx: &Transaction,
     keys: &Keys,

@@ -1,4 +1,4 @@
-//! A new incarnation and new stamps for one database.
+//! A new incarnation and new stamps for a database.
 
 use foundationdb::options::MutationType;
 use futures_util::future::{try_join, try_join_all};
@@ -20,7 +20,7 @@ use crate::store::updated::UpdatedKeys;
 use crate::store::updated::touch_last_seq;
 
 impl Renewal<'_> {
-    /// Moves what is not in the new incarnation yet, and gives the record that incarnation at the end. `entries` counts.
+    /// Moves the remaining entries to the new incarnation, and then changes the record. Adds to `entries`.
     pub(super) async fn database(
         &self,
         record_key: &[u8],
@@ -64,15 +64,15 @@ impl Renewal<'_> {
     }
 }
 
-/// What has not been looked at.
+/// The remaining work.
 #[derive(Clone)]
 struct Left {
-    /// Of each bucket.
+    /// The by-seq entries of each bucket.
     entries: Vec<KeyRange>,
-    /// What has been noted of channels.
+    /// The marks of channels.
     marks: KeyRange,
     purges: KeyRange,
-    /// Of the buckets in the entries that were moved last.
+    /// Each bucket's share of the entries in the last transaction.
     shares: Shares,
 }
 
@@ -82,20 +82,20 @@ impl Left {
     }
 }
 
-/// What one transaction has done.
+/// The result of one transaction.
 #[derive(Clone)]
 struct Stepped {
-    /// Entries of by-seq.
+    /// Number of moved by-seq entries.
     moved: u64,
-    /// Something that was noted of channels was stamped.
+    /// Whether marks were applied.
     is_marked: bool,
-    /// Purges stamped.
+    /// Number of purges that were stamped.
     purges: u16,
-    /// `None`: the database is done.
+    /// The remaining work; `None` if the database is finished.
     left: Option<Left>,
 }
 
-/// One transaction's part of a database.
+/// One transaction of a database's renewal.
 struct Step<'a> {
     renewal: &'a Renewal<'a>,
     record_key: &'a [u8],
@@ -103,11 +103,11 @@ struct Step<'a> {
     incarnation: u64,
     keys: Keys,
     buckets: Buckets,
-    /// Of each bucket.
+    /// The keys of each bucket's last update.
     updated: Vec<UpdatedKeys>,
     left: Left,
     attempts: u32,
-    /// The first entry that the last attempt would have moved, and what it would have done.
+    /// The first entry that the last attempt would have moved, and its result.
     attempted: Option<(Option<Vec<u8>>, Stepped)>,
 }
 
@@ -117,7 +117,7 @@ impl Operation for Step<'_> {
     type Output = Stepped;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Stepped> {
-        // What takes too long, or is too large with the ids that it has, is done in smaller parts.
+        // After failures a transaction takes less, in case it took too long or is too large with the document ids.
         let halvings = self.attempts.min(10);
         self.attempts += 1;
         let mut room = Room { entries: (PAGE_ENTRIES >> halvings).max(1), bytes: PAGE_BYTES_MAX >> halvings };
@@ -131,7 +131,7 @@ impl Operation for Step<'_> {
             None => return Err(Error::RenewedElsewhere),
         };
         if let (true, Some((first, stepped))) = (attempt.maybe_committed, &self.attempted) {
-            // It is counted, and not looked for again.
+            // A finished database is counted and not examined again.
             let is_settled = record.epoch == self.renewal.epoch;
             if is_settled || matches!(first, Some(first) if trx.get(first, false).await?.is_none()) {
                 return Ok(stepped.clone());
@@ -140,11 +140,11 @@ impl Operation for Step<'_> {
         if record != *self.record {
             return Err(Error::RenewedElsewhere);
         }
-        // Before anything is written there: a read that is asked again sees what the transaction has stamped, and fails.
+        // Before any write: a later read of these keys would see versionstamped values of the transaction, and fail.
         let newest = try_join_all(newest).await?;
         let Moved { moved, first, mut last_of, left: entries, marks, last_mark, shares } =
             self.entries(trx, &own, &mut room).await?;
-        // What users and roles have counts as a change of the database, and lies behind entries.
+        // A change of users and roles counts as a change of the database, behind its entries.
         last_of.iter_mut().take(1).for_each(|last| *last = (*last).max(last_mark));
         let mut has_entries: Vec<bool> =
             newest.into_iter().zip(&last_of).map(|(has, last)| has || last.is_some()).collect();
@@ -164,14 +164,15 @@ impl Operation for Step<'_> {
         if is_done {
             let says_users = record.channels > 0 && has_entries.first() == Some(&false);
             if !has_entries.contains(&true) || says_users {
-                // Nothing else says where it stands, or where users and roles do: the first bucket does.
+                // Only the first bucket records the position of a database without entries, and that of its users and
+                // roles.
                 has_entries.iter_mut().take(1).for_each(|has| *has = true);
                 touch_last_seq(trx, self.buckets.own(), 0)?;
                 if was_updated {
                     self.updated.iter().take(1).try_for_each(|updated| updated.touch(trx))?;
                 }
             }
-            // What a bucket without entries says is of another cluster.
+            // The stamp of a bucket without entries may be of another cluster.
             for ((bucket, updated), _) in
                 self.buckets.all().iter().zip(&self.updated).zip(&has_entries).filter(|(_, has)| !**has)
             {
@@ -192,29 +193,29 @@ impl Operation for Step<'_> {
     }
 }
 
-/// What a transaction does to by-seq.
+/// The changes of by-seq in a transaction.
 struct Moved {
-    /// How many entries.
+    /// Number of entries.
     moved: u64,
-    /// The first of them.
+    /// The key of the first entry.
     first: Option<Vec<u8>>,
-    /// Of each bucket the user version of the last one; `None`: none was moved there.
+    /// The user version of the last moved entry of each bucket; `None` if none was moved.
     last_of: Vec<Option<u16>>,
     left: Vec<KeyRange>,
-    /// What is left of what has been noted of channels, and the user version of the last of it that was stamped.
+    /// The remaining marks; `last_mark` is the user version of the last applied one.
     marks: KeyRange,
     last_mark: Option<u16>,
     shares: Shares,
 }
 
-/// What a transaction may still take.
+/// The remaining room of a transaction.
 pub(super) struct Room {
     entries: usize,
     bytes: usize,
 }
 
 impl Room {
-    /// Takes one with so many bytes; whether there is room for another.
+    /// Takes an entry of this many bytes, and returns whether there is room for another.
     pub(super) fn take(&mut self, bytes: usize) -> bool {
         self.entries = self.entries.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
@@ -226,15 +227,14 @@ impl Room {
     }
 }
 
-/// The value of an entry that names the change before it, which has another sequence now: nobody stands between them, since every feed
-/// begins anew, so any that is behind no follower does.
+/// Encodes an entry without the sequence of the change before, which has changed. Every feed begins again, so no
+/// follower is between the two changes.
 fn without_before(entry: &proto::SequenceEntry) -> Vec<u8> {
     proto::SequenceEntry { before: vec![0; STAMP_BYTES], ..entry.clone() }.encode_to_vec()
 }
 
 impl Step<'_> {
-    /// Moves entries into the new incarnation, each within its bucket and with its document's sequence, in the order that
-    /// they had.
+    /// Moves entries to the new incarnation, each in its bucket and with its document's sequence, in their order.
     async fn entries(&self, trx: &Transaction, own: &[KeyRange], room: &mut Room) -> Result<Moved> {
         let buckets = self.buckets.all();
         let limits = (0..own.len()).map(|bucket| self.left.shares.limit(bucket, own.len(), room.entries));
@@ -293,11 +293,11 @@ impl Step<'_> {
             }
             *last_read = Some(key);
             if *key >= own.end {
-                // What was moved lies between entries of older incarnations before and behind it.
+                // Moved entries lie between entries of older incarnations before and behind them.
                 cleared.take_if(|begin| *begin < own.begin).inspect(|begin| trx.clear_range(begin, &own.begin));
             }
             let Some(seq) = seq else {
-                // What is no entry stays, for the checker to report.
+                // An invalid entry stays for the checker to report.
                 cleared.take().inspect(|begin| trx.clear_range(begin, key));
                 continue;
             };
@@ -355,7 +355,7 @@ impl Step<'_> {
         Ok(Moved { moved, first, last_of, left, marks, last_mark, shares })
     }
 
-    /// All that was noted of channels has been stamped; whom followers of before should have heard of means nothing now.
+    /// Clears the complete marks, and the records of changed principals, which only earlier followers need.
     fn forget_marks(&self, trx: &Transaction) -> Result<()> {
         let quiet = Quiet(trx);
         quiet.clear(&self.keys.renewal_marked())?;
@@ -363,7 +363,7 @@ impl Step<'_> {
         quiet.clear_range(&self.keys.changed_principals_all())
     }
 
-    /// Stamps purges anew. Returns how many, and what is left.
+    /// Stamps purges again. Returns their number, and the remaining range.
     async fn purges(&self, trx: &Transaction, room: &mut Room) -> Result<(u16, KeyRange)> {
         let range = &self.left.purges;
         if !room.is_left() {
@@ -391,7 +391,7 @@ impl Step<'_> {
     }
 }
 
-/// The first rows of a range, with conflict, and whether they are all.
+/// Reads the first rows of a range, with conflict, and whether they are all.
 pub(super) async fn read(trx: &Transaction, range: &KeyRange, most: usize) -> Result<(Vec<Row>, bool)> {
     if range.begin >= range.end {
         return Ok((Vec::new(), true));

@@ -10,8 +10,8 @@ use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 
 impl Renewal<'_> {
-    /// Goes through the log from its beginning. What has been stamped anew lies behind what has not, or, where the cluster
-    /// is younger than the stamps, before it: it bears the epoch, and is passed over.
+    /// Stamps the log from its beginning. Stamped events lie behind the others, or before them if the cluster's
+    /// versions are lower than the old stamps; they have the new epoch and are skipped.
     pub(super) async fn events(&self, progress: &mut (dyn FnMut() + Send)) -> Result<()> {
         let mut range = self.keys.database_events();
         loop {
@@ -32,7 +32,7 @@ struct EventsPage<'a> {
 }
 
 impl Operation for EventsPage<'_> {
-    /// How many were stamped, and the last key looked at; `None`: there was none.
+    /// Number of stamped events, and the last key examined; `None`: there was none.
     type Output = (u16, Option<Vec<u8>>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -44,7 +44,7 @@ impl Operation for EventsPage<'_> {
         let (mut bytes, mut user_version, mut last) = (0, 0, None);
         for row in &page {
             last = Some(row.key().to_vec());
-            // What is no event stays, for the checker to report.
+            // An invalid event stays for the checker to report.
             let event = proto::DatabaseEvent::decode(row.value()).ok().filter(|event| event.renewed != epoch);
             if let (Some(mut event), Ok(_)) = (event, keys.database_event_stamp(row.key())) {
                 event.renewed = epoch;

@@ -1,4 +1,4 @@
-//! Which roots there are in a store.
+//! Finds the roots in a store.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::store::proto;
 use crate::store::root::check_store;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// The roots of all layers in a store, in bytewise order.
+/// Returns the roots of all layers in a store, in bytewise order.
 ///
-/// Reads one key a root, and one for each key of others' that begins like a root.
+/// Reads one key for each root, and one for each key of other programs that looks like a root.
 ///
 /// # Errors
 /// [`crate::Error::FormatTooNew`] or [`crate::Error::FormatTooOld`] for a root that this program does not know,
@@ -27,7 +27,7 @@ pub async fn roots(db: &Fdb) -> Result<Vec<Vec<u8>>> {
     let mut rest = RootKeys::every_root();
     while let Some((key, instance)) = transaction::read(db, &metrics, &mut FirstRoot { range: &rest }).await? {
         rest.begin = match instance {
-            // Behind all keys under this root. What follows may be the root that has this one as its beginning.
+            // Behind all keys of this root. The next root may begin with this one.
             Some((root, is_ours)) => {
                 let next = RootKeys::new(&root).end();
                 roots.extend(is_ours.then_some(root));
@@ -44,7 +44,7 @@ struct FirstRoot<'a> {
 }
 
 impl Operation for FirstRoot<'_> {
-    /// A key, and the root that it lies under if it has that form; whether that is a layer's.
+    /// A key, and its root if it has that form, with whether the root is a layer's.
     type Output = Option<(Vec<u8>, Option<(Vec<u8>, bool)>)>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -53,7 +53,7 @@ impl Operation for FirstRoot<'_> {
         let Ok(root) = RootKeys::root_of(&key) else { return Ok(Some((key, None))) };
         let bytes = trx.get(&RootKeys::new(&root).instance(), true).await?;
         let record = bytes.and_then(|bytes| proto::Instance::decode(&*bytes).ok());
-        // Anything may stand under a key of this form in a store that is shared.
+        // In a shared store other programs may have keys of this form.
         let record = record.filter(|record| record.uuid.len() == 16 && record.format_version > 0);
         if let Some(record) = &record {
             check_store(record)?;

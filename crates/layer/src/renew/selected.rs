@@ -1,4 +1,4 @@
-//! New sequences for what lies in selector indexes: each entry moves with that of by-seq.
+//! New sequences for entries of selector indexes, which move with those of by-seq.
 
 use std::collections::HashMap;
 
@@ -12,14 +12,14 @@ use crate::store::proto;
 use crate::store::seq::Seq;
 use crate::store::transaction::{Quiet, Transaction};
 
-/// What the entries of an index take that belong to one page of by-seq, at most.
+/// Byte limit of an index's entries that belong to one page of by-seq.
 const ENTRIES_BYTES_MAX: u64 = 20_000_000;
 
-/// The entries of selector indexes beside a page of by-seq, by their sequences: the index's number, and the value.
+/// The entries of selector indexes beside a page of by-seq, by sequence: the index's number and the value.
 pub(super) struct Selected(HashMap<Seq, Vec<(u64, Vec<u8>)>>);
 
 impl Selected {
-    /// Those at some sequences: of each index a range, which has no more entries than by-seq.
+    /// Reads the entries of some sequences: one range for each index, which has at most as many entries as by-seq.
     pub(super) async fn read(
         trx: &Transaction,
         keys: &Keys,
@@ -41,7 +41,7 @@ impl Selected {
             begin: keys.index_change(*number, &first),
             end: [keys.index_change(*number, &last).as_slice(), &[0]].concat(),
         };
-        // Asked for at once.
+        // All requests at once.
         let reads: Vec<_> = indexes.iter().map(|number| begin_read(trx, range(number))).collect();
         for (number, read) in indexes.iter().zip(reads) {
             for row in read.finish(trx, ENTRIES_BYTES_MAX).await?.iter().flat_map(|page| page.iter()) {
@@ -52,7 +52,7 @@ impl Selected {
         Ok(Selected(found))
     }
 
-    /// Moves those at a sequence. Returns the bytes of that.
+    /// Moves the entries of a sequence, and returns their bytes.
     pub(super) fn move_entries(
         &self,
         trx: &Transaction,

@@ -142,8 +142,8 @@ pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Resu
     Err(Error::DatabaseNotFound)
 }
 
-/// Refuses a user's edits if the database is full. The whole request fails: a replicator skips a document that is refused on its own,
-/// but retries a failed request.
+/// Refuses a user's edits if the database is full. The whole request fails: a replicator skips a document that is
+/// refused on its own, but retries a failed request.
 async fn check_size(database: &Database, edits: &[Edit<'_>]) -> Result<()> {
     let inner = &*database.inner;
     if inner.options.database_bytes_max == 0 || database.actor.user().is_none() {

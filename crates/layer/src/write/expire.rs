@@ -93,9 +93,9 @@ impl Operation for ReadEnded<'_> {
     }
 }
 
-/// Writes tombstones for documents that expired by the later of now and `due_ms`, for about `turn`. Returns whether it has finished.
-/// `None`: `due_ms` is more than `ahead` from now, because the clock was set back since the entry was due. The entry stays: no
-/// document goes before its time, and none is forgotten.
+/// Writes tombstones for documents that expired by the later of now and `due_ms`, for about `turn`. Returns whether it
+/// has finished. `None`: `due_ms` is more than `ahead` from now, because the clock was set back since the entry was
+/// due. The entry stays: no document goes before its time, and none is forgotten.
 pub(crate) async fn expire(database: &Database, turn: Duration, due_ms: u64, ahead: Duration) -> Result<Option<bool>> {
     let inner = &*database.inner;
     let now_ms = inner.clock.unix_ms();
@@ -106,7 +106,8 @@ pub(crate) async fn expire(database: &Database, turn: Duration, due_ms: u64, ahe
     let until = inner.clock.now() + turn;
     let mut begin: Option<(InstanceId, Vec<u8>)> = None;
     loop {
-        // The cached database may be older than a change of the rules or of the sync function: each page reads the database with it.
+        // The cached database may be older than a change of the rules or of the sync function: each page reads the
+        // database with it.
         let mut read = ReadEnded { inner, name: &database.name, begin: begin.as_ref(), until_s };
         let Page { instance, ended, behind } = transaction::read(&inner.db, &inner.metrics, &mut read).await?;
         let parts = ended.chunks(ended.len().div_ceil(AT_ONCE).max(1));

@@ -358,8 +358,9 @@ impl Purge<'_> {
         maintainers.document(within, &change).await
     }
 
-    /// The records to remove when another purge is added: those beyond the limit. While groups of views may need them, only the oldest
-    /// of those, and only if the log takes too many bytes. Must be called before the first write with a versionstamp in its key.
+    /// The records to remove when another purge is added: those beyond the limit. While groups of views may need them,
+    /// only the oldest of those, and only if the log takes too many bytes. Must be called before the first write with a
+    /// versionstamp in its key.
     async fn beyond_limit(&self, trx: &Transaction, instance: &Instance) -> Result<Option<KeyRange>> {
         let limit = instance.purged_infos_limit();
         if limit > PURGES_COUNTED_MAX {
@@ -432,8 +433,8 @@ fn cut(mut revs: &[RevId], bytes_max: usize) -> impl Iterator<Item = &[RevId]> {
 /// Limit of the database above which no record is removed: each purge counts back as far as the limit.
 const PURGES_COUNTED_MAX: u64 = 1_000_000;
 
-/// The approximate limit of the log of purges of a database with groups of views, in bytes: some 500,000 purges. Beyond it the
-/// oldest records are removed, and groups that lack them are compared with the documents.
+/// The approximate limit of the log of purges of a database with groups of views, in bytes: some 500,000 purges. Beyond
+/// it the oldest records are removed, and groups that lack them are compared with the documents.
 const LOG_BYTES_MAX: i64 = if cfg!(test) { 50_000 } else { 64_000_000 };
 
 /// Number of records that are then removed at once.

@@ -1,4 +1,5 @@
-//! Databases with channels, users and roles that are renewed, and killed while they are: users see what they saw, in the order that it had.
+//! Renewals of databases with channels, users and roles, with kills: users then see the same documents in the same
+//! order.
 #![cfg(test)]
 
 use std::collections::BTreeSet;
@@ -24,7 +25,7 @@ use crate::{ChangesQuery, Judge};
 
 const USERS: [&str; 3] = ["anna", "bert", ""];
 
-/// What can be asked for: documents and their revisions.
+/// Documents and revisions that readers request.
 type Written = BTreeSet<(String, RevId)>;
 
 fn asker(name: &str) -> Asker {
@@ -40,12 +41,12 @@ fn settled<T>(done: Result<T>) -> Option<T> {
     }
 }
 
-/// Some of these, by chance.
+/// Returns a random subset.
 fn some_of(random: &mut Random, names: &[&str]) -> BTreeSet<String> {
     names.iter().filter(|_| random.below(2) == 0).map(|name| (*name).to_owned()).collect()
 }
 
-/// Documents that come, move, conflict and go, and users and roles that are given and lose channels, by administrators and documents.
+/// Writes, moves and removes documents with conflicts, and changes grants by administrators and documents.
 async fn work(db: &Database, random: &mut Random, written: &mut Written) {
     let user = Layer { inner: Arc::clone(&db.inner) }.database(&db.name, crate::fenced::user("writer"));
     let user = user.asked_by(Asker::All);
@@ -102,7 +103,7 @@ async fn work(db: &Database, random: &mut Random, written: &mut Written) {
     }
 }
 
-/// All that users see: rows of feeds, with the places of all that they have of sequences in place of these, and documents.
+/// Returns everything that users see: feed rows with ranks in the place of sequences, and documents.
 async fn seen(db: &Database, written: &Written) -> Vec<String> {
     let mut seen = Vec::new();
     let accounts = [true, false].map(|is_member| Asker::Account { name: "anna".into(), is_member });
@@ -113,7 +114,7 @@ async fn seen(db: &Database, written: &Written) -> Vec<String> {
             let mut rows = Vec::new();
             loop {
                 let page = match changes.next_page().await {
-                    // Who is neither a user nor a member.
+                    // Neither a user nor a member.
                     Err(Error::Refused(refusal)) => {
                         seen.push(format!("{asker:?} {revocations}: {refusal:?}"));
                         break;
@@ -143,7 +144,7 @@ async fn seen(db: &Database, written: &Written) -> Vec<String> {
     seen
 }
 
-/// All rows of a range, whatever fails.
+/// Reads all rows of a range, with retries.
 async fn keys_of(db: &Database, range: KeyRange) -> Vec<foundationdb::future::FdbValues> {
     loop {
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
@@ -153,7 +154,7 @@ async fn keys_of(db: &Database, range: KeyRange) -> Vec<foundationdb::future::Fd
     }
 }
 
-/// Nothing bears a stamp of before, or another incarnation; nothing is left of the renewal.
+/// Checks that no stamp or incarnation is old, and that the renewal left no keys.
 async fn assert_renewed(db: &Database, before: u64) {
     let instance = resolved(&db.inner, &db.name).await.unwrap();
     for subspace in [Subspace::Channels, Subspace::Principals] {
@@ -182,7 +183,7 @@ async fn assert_renewed(db: &Database, before: u64) {
     }
 }
 
-/// Renews, and is killed after as many transactions. Whether it came to its end before.
+/// Renews, and kills the renewal after this many transactions. Returns whether it ended before.
 async fn renew_for(db: &Database, mut transactions: u64) -> bool {
     let (fdb, root) = (db.inner.db.clone(), db.inner.options.root.clone());
     let renewal = async move {
@@ -197,12 +198,12 @@ async fn renew_for(db: &Database, mut transactions: u64) -> bool {
     tokio::spawn(renewal).await.is_ok()
 }
 
-/// `kills`: a renewal is killed after each of its transactions, else after none.
+/// `kills`: kills a renewal after each of its transactions, else never.
 async fn renewals(db: &Database, seed: u64, kills: bool) {
     crate::index::channels::tests::give_channels(db).await;
     let (mut random, mut written) = (Random(seed), Written::new());
     let (mut told, mut rounds) = ([0; 4], 0);
-    // Until feeds have told enough of each.
+    // Until feeds have shown enough rows of each kind.
     while rounds < 3 || told.iter().any(|told| *told <= 3) {
         rounds += 1;
         assert!(rounds < 20, "{told:?}");
@@ -254,7 +255,7 @@ async fn a_renewal_goes_on_where_it_was_killed() {
 
 #[tokio::test]
 async fn a_renewal_with_shards_and_faults() {
-    // Faults cost waits, and next to no work: both at once.
+    // Faults cost waiting time and little work, so both run at once.
     let both = [3, 2].map(|seed| async move {
         let judge: Arc<dyn Judge> = Arc::new(ByBody);
         let Some(([db, _], _storage)) = with_faults(0.05, seed, Some(judge)).await else { return };
@@ -263,8 +264,8 @@ async fn a_renewal_with_shards_and_faults() {
     futures_util::future::join_all(both).await;
 }
 
-/// What a document has left with its last change gets its new sequence together with that change, also where a transaction ends at that
-/// since the document's info, which bears an earlier stamp, has got that one already.
+/// The departure of a document's last change gets the new sequence of that change, also if the transaction ends there
+/// because the document's info, with an earlier stamp, was stamped in it already.
 #[tokio::test]
 async fn what_was_left_with_the_last_change_keeps_its_sequence() {
     let (layer, authority, _storage) = crate::fenced::layer_judged_by(Some(Arc::new(ByBody))).await;
@@ -272,8 +273,8 @@ async fn what_was_left_with_the_last_change_keeps_its_sequence() {
     crate::index::channels::tests::give_channels(&db).await;
     let user = layer.database("db", crate::fenced::user("writer")).asked_by(Asker::All);
     let mut revs = std::collections::BTreeMap::new();
-    // One transaction ends before the last change of "a": what is kept of the channel that was left bears two stamps. The next one has
-    // given the info of "b" a stamp when the last change of that comes.
+    // One transaction ends before the last change of "a": the kept departure has two stamps. The next one has stamped
+    // the info of "b" when it reaches b's last change.
     for (id, channels) in
         [("b", r#"["B"]"#), ("a", r#"["A","B"]"#), ("a", r#"["A"]"#), ("b", r#"["A","B"]"#), ("b", r#"["A"]"#)]
     {
