@@ -1,4 +1,4 @@
-//! Several documents are written in one transaction or not at all.
+//! Several documents are written in one transaction, or none of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use crate::support::{Layer, Random, Store, assert_clean, create, delete, get, pu
 use flatbed_layer::json::{Limits, parse};
 use flatbed_layer::{Database, Edit, EditParts, Error, GetOptions, Got, Refusal, Result, RevId, Updated};
 
-/// An edit of a document with this body, of a revision.
+/// Creates an edit of a document with this body, on a revision.
 fn edit<'a>(id: &'a str, parent: Option<&RevId>, body: &'a str) -> Edit<'a> {
     let parts = EditParts::from_json(
         parse(body.as_bytes(), &Limits::default()).expect("JSON"),
@@ -25,7 +25,7 @@ fn edit<'a>(id: &'a str, parent: Option<&RevId>, body: &'a str) -> Edit<'a> {
     }
 }
 
-/// Why each document was refused.
+/// Returns the refusal of each document.
 fn refused(result: Result<Vec<Updated>>) -> Vec<(String, String)> {
     match result {
         Err(Error::NoneWritten(refused)) => refused.into_iter().map(|(id, error)| (id, error.to_string())).collect(),
@@ -41,7 +41,7 @@ async fn all_are_written_or_none() {
     let first = put(&db, "there", None, r#"{"n":1}"#).await.unwrap();
     let written = db.update_all(&[edit("a", None, "{}"), edit("there", Some(&first), r#"{"n":2}"#)]).await.unwrap();
     assert_eq!(written.iter().map(|updated| updated.rev.generation()).collect::<Vec<_>>(), [1, 2]);
-    // A large body is stored before the transaction, and goes when that is refused.
+    // A large body is staged before the transaction, and removed if that is refused.
     let large = format!("{{\"pad\":\"{}\"}}", "x".repeat(2_000_000));
     let conflict = "Document update conflict.".to_owned();
     let edits =
@@ -54,7 +54,7 @@ async fn all_are_written_or_none() {
     let twice = refused(db.update_all(&[edit("c", None, "{}"), edit("c", None, "{}")]).await);
     assert_eq!(twice, [("c".to_owned(), "the document is edited twice".to_owned())]);
     assert_eq!(refused(db.update_all(&[edit("c", None, "{}"), edit("_no", None, "{}")]).await)[0].0, "_no");
-    // More than one transaction takes, by number and by size; large bodies lie outside of it.
+    // More than one transaction takes, by number and by size; large bodies are in blobs.
     let ids: Vec<String> = (0..251).map(|number| format!("m{number}")).collect();
     let many: Vec<Edit<'_>> = ids.iter().map(|id| edit(id, None, "{}")).collect();
     assert!(matches!(db.update_all(&many).await, Err(Error::Refused(Refusal::TooMuchAtOnce { .. }))));
@@ -81,7 +81,7 @@ fn account(number: usize) -> String {
     format!("account{number}")
 }
 
-/// What stands in accounts, of one read version, with their revisions.
+/// Reads the balances of accounts at one read version, with their revisions.
 async fn balances(db: &Database, accounts: &[usize]) -> Result<Vec<(RevId, i64)>> {
     let requests: Vec<_> = accounts.iter().map(|number| (account(*number), GetOptions::default())).collect();
     let found = db.get_many(&requests).await?;
@@ -96,7 +96,7 @@ async fn balances(db: &Database, accounts: &[usize]) -> Result<Vec<(RevId, i64)>
     Ok(found.into_iter().map(one).collect())
 }
 
-/// Moves money between three accounts at a time, some of it to an account that is gone: that moves nothing.
+/// Moves money between three accounts at a time, some of it to a deleted account, which must move nothing.
 async fn transfer(db: Database, gone: RevId, made: Arc<[AtomicU64; ACCOUNTS]>, seed: u64) {
     let mut random = Random(seed);
     for _ in 0..25 {
@@ -148,7 +148,7 @@ async fn work(layers: [Layer; 2]) {
     let workers: Vec<_> = (0..6)
         .map(|seed| tokio::spawn(transfer(layers[seed % 2].database("db"), gone.clone(), made.clone(), seed as u64)))
         .collect();
-    // Whoever looks meanwhile never sees a part.
+    // A concurrent reader never sees a part.
     let all: Vec<usize> = (0..ACCOUNTS).collect();
     while !workers.iter().all(|worker| worker.is_finished()) {
         let sum: i64 =
@@ -159,7 +159,7 @@ async fn work(layers: [Layer; 2]) {
     for worker in workers {
         worker.await.unwrap();
     }
-    // What was acknowledged was made once, at each of its documents, and nothing else was.
+    // Each acknowledged transfer was applied once to each of its documents, and no other was.
     let last = balances(&db, &all).await.unwrap();
     for (number, (rev, _)) in last.iter().enumerate() {
         assert_eq!(rev.generation(), 1 + made[number].load(Ordering::Relaxed), "{}", account(number));

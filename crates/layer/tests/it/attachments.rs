@@ -1,4 +1,4 @@
-//! Attachments: stored once, referenced by documents, gone with the last of them.
+//! Attachments: stored once, referenced by documents, removed with the last reference.
 
 use crate::support::*;
 use flatbed_layer::check::check_database;
@@ -39,7 +39,7 @@ async fn stored(db: &Database, id: &str, rev: Option<&RevId>, name: &str) -> Res
     Ok(bytes)
 }
 
-/// Bytes of all bodies and attachments.
+/// Returns the bytes of all bodies and attachments.
 async fn stored_bytes(db: &Database) -> u64 {
     db.info().await.unwrap().active_size_bytes
 }
@@ -58,7 +58,7 @@ async fn equal_data_lies_once_and_goes_with_its_last_document() {
         put_with(&db, "two", None, vec![("c", data(&db, "x/y", &large).await), ("d", data(&db, "x/z", &large).await)]);
     let second = second.await.unwrap();
     assert!(stored_bytes(&db).await < one_bytes + 1_000);
-    // A later revision keeps it by a stub, without it only the older one has it.
+    // A later revision keeps the attachment by a stub; without the stub only the older one has it.
     let kept = put_with(&db, "one", Some(&first), vec![("a/b", stub())]).await.unwrap();
     let listed = db.get("one", &GetOptions::default()).await.unwrap().attachments;
     assert_eq!((listed[0].name.as_str(), listed[0].revpos, listed[0].length), ("a/b", 1, 12_000_000));
@@ -68,7 +68,7 @@ async fn equal_data_lies_once_and_goes_with_its_last_document() {
     let missing = put_with(&db, "one", Some(&gone), vec![("a/b", stub())]).await;
     assert!(matches!(missing, Err(Error::Refused(Refusal::MissingStub { .. }))));
     assert_clean(&layer, &db).await;
-    // Beyond the limit of revisions the lists go, and with the last of them the data.
+    // Lists beyond the limit of revisions are removed, and the data with the last of them.
     db.set_revs_limit(1).await.unwrap();
     put_with(&db, "one", Some(&gone), vec![]).await.unwrap();
     assert!(stored_bytes(&db).await > 12_000_000);
@@ -90,7 +90,7 @@ async fn external_bytes_are_those_of_attachments_too() {
     let one = vec![("a", data(&db, "x/y", &large).await)];
     let second = put_with(&db, "one", Some(&first), one).await.unwrap();
     assert_eq!(external().await, text + 500_000);
-    // The decoded length counts, beside an attachment that stays.
+    // The decoded length counts, together with the kept attachment.
     let two = vec![("a", stub()), ("b", data(&db, "text/plain", &[b'x'; 10_000]).await)];
     let third = put_with(&db, "one", Some(&second), two).await.unwrap();
     assert_eq!(external().await, text + 510_000);
@@ -130,7 +130,7 @@ async fn text_is_compressed_as_couchdb_does() {
     assert_eq!(rev.await.unwrap().to_string(), "1-4d133cc6498366b6ee59c2d097d8889d");
     let listed = db.get("a", &GetOptions::default()).await.unwrap().attachments;
     assert_eq!((listed[0].gzip, listed[0].length, listed[0].stored_length), (true, 3, 23));
-    // What comes compressed is looked into.
+    // Compressed data is decompressed for its length.
     let gzip = stored(&db, "a", None, "x").await.unwrap();
     let mut upload = db.upload("text/plain", true).await.unwrap();
     upload.write(&gzip).await.unwrap();
@@ -143,7 +143,7 @@ async fn text_is_compressed_as_couchdb_does() {
     assert!(matches!(bad.await, Err(Error::Refused(Refusal::InvalidAttachment))));
 }
 
-/// The check reads blobs and what marks them as staged in different transactions.
+/// The check reads blobs and their staging records in different transactions.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upload_that_goes_during_a_check_is_no_violation() {
     let store = Store::new();
@@ -198,7 +198,7 @@ async fn documents_come_and_go_under_faults() {
     for writer in writers {
         writer.await.unwrap();
     }
-    // What refused edits had staged waits for the sweeper.
+    // The sweeper removes the staged data of refused edits.
     assert_clean(&layer, &db).await;
 }
 

@@ -1,4 +1,4 @@
-//! Work in the background: done where it is due, once for all processes, and by another where one dies.
+//! Background work: done when it is due, by one process for all, and by another one after a crash.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use flatbed_layer::{Background, BackgroundOptions, CreateOptions, Database, Laye
 use flatbed_testkit::{Waiting, until};
 use foundationdb::tuple::{Bytes, pack};
 
-/// Looks often, and gives others up soon.
+/// Looks often, and takes over soon.
 fn hasty() -> BackgroundOptions {
     BackgroundOptions {
         look_every: Duration::from_millis(50),
@@ -18,19 +18,19 @@ fn hasty() -> BackgroundOptions {
     }
 }
 
-/// What is due within a quarter of an hour is due now.
+/// Treats work that is due within a quarter of an hour as due now.
 fn ahead() -> BackgroundOptions {
     BackgroundOptions { ahead: Duration::from_secs(15 * 60), ..BackgroundOptions::default() }
 }
 
-/// What compression makes no smaller.
+/// Returns text that does not compress.
 fn fill(size: usize) -> String {
     let mut random = Random(7);
     let text: String = (0..size).map(|_| char::from(b'0' + random.below(75) as u8).to_ascii_lowercase()).collect();
     format!(r#"{{"fill":"{}"}}"#, text.replace('\\', "/"))
 }
 
-/// Documents with two superseded revisions each.
+/// Writes documents with two superseded revisions each.
 async fn superseded(db: &Database, documents: usize, size: usize) {
     let fill = fill(size);
     for number in 0..documents {
@@ -52,7 +52,7 @@ async fn upload(db: &Database) {
     upload.finish().await.unwrap();
 }
 
-/// Keys under the root by their first number, how many.
+/// Counts the keys under the root by their first number.
 async fn keys(store: &Store) -> HashMap<i64, usize> {
     let mut count = HashMap::new();
     for (key, _) in snapshot(store).await {
@@ -73,7 +73,7 @@ async fn nothing_due_is_nothing_leased_or_read() {
         put(&db, "d", None, "{}").await.unwrap();
     }
     let background = layer.background(BackgroundOptions::default());
-    // It writes down that databases were created.
+    // The creations of the databases are recorded.
     assert_eq!(background.round().await.unwrap(), 0);
     for background in [&background, &store.layer_alone().await.background(BackgroundOptions::default())] {
         let (done, waited) = waits::count(background.round()).await;
@@ -101,11 +101,11 @@ async fn what_nobody_took_is_swept_when_it_is_due() {
     later.round().await.unwrap();
     assert_eq!((layer.counted("flatbed_blobs_swept"), layer.counted("flatbed_sweeps") - sweeps), (1, 1));
     assert_clean(&layer, &with).await;
-    // What is staged after it is noted again.
+    // A later upload schedules the work again.
     upload(&with).await;
     later.round().await.unwrap();
     assert_eq!(layer.counted("flatbed_blobs_swept"), 2);
-    // A database that is gone leaves nothing to do.
+    // A deleted database leaves no work.
     upload(&with).await;
     with.delete().await.unwrap();
     later.round().await.unwrap();
@@ -126,7 +126,7 @@ async fn an_upload_that_is_not_broken_yet_is_looked_at_again() {
     assert_clean(&layer, &db).await;
 }
 
-/// As design/data-model.md says it.
+/// Computes the slice as design/data-model.md defines it.
 fn slice_of(name: &str) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for byte in name.bytes() {
@@ -143,7 +143,7 @@ async fn a_database_with_much_that_is_superseded_is_compacted_by_itself() {
     superseded(&much, 24, 390_000).await;
     superseded(&little, 10, 2_000).await;
     let done = layer.background(BackgroundOptions::default()).round().await.unwrap();
-    // At how many bytes a database is noted is drawn by lot: the small one may be looked at, too.
+    // The threshold of bytes is random, so the small database may be examined, too.
     assert!((2..=3).contains(&done), "{done}");
     assert_eq!(layer.counted("flatbed_compactions"), 1);
     assert_eq!(much.info().await.unwrap().superseded_size_bytes, 0);
@@ -182,7 +182,7 @@ async fn of_two_processes_one_does_each_piece_of_work() {
 async fn another_process_goes_on_where_one_has_died() {
     let mut waiting = Waiting::begin();
     loop {
-        // It takes its time: one server that needs 13 us for a key.
+        // Slow storage: one server that needs 13 us for a key.
         let Some(store) = Store::slow() else { return };
         let layers = [store.layer_alone().await, store.layer_alone().await];
         let db = create(&layers[0], "db", None).await;
@@ -201,7 +201,7 @@ async fn another_process_goes_on_where_one_has_died() {
         drop(one);
         until("it has ended", async || layers[0].compactions().is_empty()).await;
         let left = db.info().await.unwrap();
-        // All of it may be done before anybody has looked.
+        // All of it may be done before the first look.
         if left.superseded_size_bytes == 0 {
             waiting.pause("a compaction is seen in the middle").await;
             continue;
@@ -260,7 +260,7 @@ async fn one_bad_database_does_not_end_the_work_of_those_behind_it() {
     for db in &databases[1..] {
         assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
     }
-    // It rests, and is tried again.
+    // A failed task waits, and is retried.
     let failures = || background_failures(&store);
     assert_eq!((background.round().await.unwrap(), failures().await), (0, vec![1]));
     layer.database("db00").delete().await.unwrap_err();
@@ -273,7 +273,7 @@ async fn one_bad_database_does_not_end_the_work_of_those_behind_it() {
     assert!(!failures().await.contains(&1));
 }
 
-/// How often what is due has failed: the second field of each entry.
+/// Returns how often each due task has failed: the second field of its entry.
 async fn background_failures(store: &Store) -> Vec<u8> {
     let due = pack(&(Bytes::from(store.root.clone()), 17));
     let entries = snapshot(store).await.into_iter().filter(|(key, _)| key.starts_with(&due));
@@ -290,7 +290,7 @@ async fn what_only_a_newer_program_can_do_is_left_to_it() {
     db.compact().await.unwrap();
     let key = pack(&(Bytes::from(store.root.clone()), 1, "db"));
     let record = snapshot(&store).await.into_iter().find(|(found, _)| *found == key).unwrap().1;
-    // With a feature that nobody knows.
+    // With an unknown feature.
     let newer = [&record[..], b"\x6a\x07unknown"].concat();
     let set = async |value: &[u8]| {
         change(&store.fdb, |trx| {
@@ -304,13 +304,13 @@ async fn what_only_a_newer_program_can_do_is_left_to_it() {
     let before = keys(&store).await.get(&17).copied();
     assert_eq!((background.round().await.unwrap(), layer.counted("flatbed_background_failures")), (0, 0));
     set(&record).await;
-    // That databases are created and written is noted by the first look.
+    // The first look records the creations and writes of databases.
     assert!(keys(&store).await.get(&17).copied() > before);
     assert!(background.round().await.unwrap() >= 1);
     assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
 }
 
-/// One place for all buckets, though documents move between them.
+/// One position for all buckets, though documents move between them.
 #[tokio::test]
 async fn compactions_of_a_database_with_shards_go_on_where_others_were() {
     let store = Store::new();
@@ -336,9 +336,9 @@ async fn compactions_of_a_database_with_shards_go_on_where_others_were() {
         revs.push(put(db, &id, Some(&first), "{}").await.unwrap());
     }
     let compacted = [compact(0).await, compact(0).await, compact(1).await];
-    // Where one bucket's page is short, rows of the others are read again.
+    // If one bucket's page is short, rows of the others are read again.
     assert!(compacted == [30, 0, 0] || !pages_are_full() && compacted[0] >= 30, "{compacted:?}");
-    // Ten stay in their bucket, ten move to the other one, which was gone through as well.
+    // Ten stay in their bucket, ten move to the other one, which was examined as well.
     for (number, rev) in revs.iter().enumerate().filter(|(number, _)| number % 3 < 2) {
         put(&databases[number % 3], &format!("d{number}"), Some(rev), "{}").await.unwrap();
     }

@@ -1,5 +1,4 @@
-//! Documents whose revisions take more than a transaction holds: each of them can still be edited, deleted, compacted and
-//! purged.
+//! Documents whose revisions exceed a transaction can still be edited, deleted, compacted and purged.
 
 use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
@@ -26,7 +25,7 @@ async fn data(db: &Database, text: String) -> AttachmentEdit {
     AttachmentEdit::Data { content_type: "x/y".into(), revpos: None, data: upload.finish().await.unwrap() }
 }
 
-/// A document of 60 revisions of 400 attachments each, 60 of these new in each of them.
+/// Writes a document of 60 revisions with 400 attachments each, 60 of which are new in each.
 async fn with_attachments(db: &Database, id: &str) -> RevId {
     let name = |number: u64| format!("{number:03}");
     let mut rev = None;
@@ -43,7 +42,7 @@ async fn with_attachments(db: &Database, id: &str) -> RevId {
     rev.unwrap()
 }
 
-/// All leaves with the length of their lines.
+/// Returns all leaves with the lengths of their lines.
 async fn leaves(db: &Database, id: &str) -> Vec<(RevId, usize)> {
     let options = GetOptions { revs: true, no_body: true, ..GetOptions::default() };
     let (found, count) = db.open_revs(id, &OpenRevs::All, 0, false, &options).await.unwrap();
@@ -74,13 +73,13 @@ async fn many_revisions_of_many_attachments() {
     assert_clean(&layer, &db).await;
     let options = GetOptions { tombstone: true, revs: true, ..GetOptions::default() };
     assert_eq!(db.get(&ids[0], &options).await.unwrap().revisions.unwrap(), [edited]);
-    // What is left: the body of a tombstone.
+    // The body of a tombstone is left.
     let info = db.info().await.unwrap();
     assert_eq!((info.doc_count, info.doc_del_count, info.superseded_size_bytes), (0, 1, 0));
     assert!(info.active_size_bytes < 5_000, "{info:?}");
 }
 
-/// Its lists of attachments take more than is read of them to find what a stub means: the nearest revisions count.
+/// The document's attachment lists exceed what the lookup of a stub reads, so the nearest revisions count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stub_of_a_replica_means_what_a_near_ancestor_has() {
     let store = Store::new();
@@ -106,7 +105,7 @@ async fn a_stub_of_a_replica_means_what_a_near_ancestor_has() {
     assert_clean(&layer, &db).await;
 }
 
-/// As much as 4 branches of 460 revisions under an id of 2,048 letters: a NUL takes two bytes in a key.
+/// 4 branches of 460 revisions under an id of 2,048 NULs, each of which takes two bytes in a key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_branches_under_a_long_id() {
     let store = Store::new();
@@ -124,7 +123,7 @@ async fn long_branches_under_a_long_id() {
     assert_clean(&layer, &db).await;
     db.set_revs_limit(1).await.unwrap();
     let [edited, purged] = &ids[..] else { unreachable!() };
-    // As many edits as it takes until a segment is sealed, on each branch.
+    // As many edits on each branch as seal a segment.
     for hash in ["a", "b", "c", "d"] {
         let mut parent: RevId = format!("150-{hash}").parse().unwrap();
         for _ in 0..40 {
@@ -133,7 +132,7 @@ async fn long_branches_under_a_long_id() {
         write(&db, edit(edited, Some(parent), true, Vec::new())).await.unwrap();
     }
     assert_clean(&layer, &db).await;
-    // A path that names another branch looks at all of them.
+    // A path that names another branch examines all of them.
     let history = Some(vec!["2-z".parse().unwrap(), "1-z".parse().unwrap()]);
     write(&db, Edit { history, ..edit(edited, None, false, Vec::new()) }).await.unwrap();
     assert_clean(&layer, &db).await;
@@ -151,7 +150,7 @@ async fn long_branches_under_a_long_id() {
     assert_eq!(db.info().await.unwrap().superseded_size_bytes, 0);
 }
 
-/// More than a record of a purge holds, and more leaves than a transaction takes away.
+/// More leaves than a record of a purge holds and than one transaction removes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn very_many_leaves_are_purged() {
     let store = Store::new();
@@ -181,7 +180,7 @@ async fn very_many_leaves_are_purged() {
     assert_clean(&layer, &db).await;
 }
 
-/// Steps of purges and compactions fail, or are not known to have taken place, and edits come in between.
+/// Steps of purges and compactions fail or have unknown results, with edits in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn steps_are_taken_once_under_faults() {
     let seed = u64::from(std::process::id());

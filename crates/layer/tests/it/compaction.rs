@@ -1,4 +1,4 @@
-//! What goes: bodies of revisions that are no leaves, purged leaves, purged documents.
+//! Removal of bodies of revisions that are not leaves, of purged leaves, and of purged documents.
 
 use crate::support::*;
 use flatbed_layer::check::check_database;
@@ -44,7 +44,7 @@ async fn compaction_drops_what_is_no_leaf_and_nothing_else() {
     let mut old = Vec::new();
     for number in 0..60 {
         let id = format!("d{number:02}");
-        // Some bodies in rows, some in blobs.
+        // Some bodies in rows, others in blobs.
         let size = if number % 20 == 0 { 450_000 } else { 2_000 };
         let first = put(&db, &id, None, &fill(size)).await.unwrap();
         let second = put(&db, &id, Some(&first), &fill(size)).await.unwrap();
@@ -115,7 +115,7 @@ async fn purged_leaves_and_documents_are_gone() {
         }
         let second = replicate(&db, id, "4-f 3-c 2-b 1-a", &fill(size)).await;
         assert_clean(&layer, &db).await;
-        // The winner goes, and what only it had below it.
+        // The winner is purged, with the data that only it had below it.
         assert_eq!(db.purge(id, &["4-f".parse().unwrap(), "2-b".parse().unwrap()]).await.unwrap(), [second]);
         let shown = db.get(id, &GetOptions { revs: true, conflicts: true, ..GetOptions::default() }).await.unwrap();
         assert_eq!((shown.rev.to_string().as_str(), shown.conflicts.map(|c| c.len())), ("3-d", Some(1)));
@@ -136,7 +136,7 @@ async fn purged_leaves_and_documents_are_gone() {
     assert_clean(&layer, &db).await;
 }
 
-/// What two servers compact at the same time comes off the counters once.
+/// Two servers that compact at the same time subtract the freed bytes from the counters once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn compactions_of_two_servers_count_what_goes_once() {
     let store = Store::new();
@@ -155,7 +155,7 @@ async fn compactions_of_two_servers_count_what_goes_once() {
     }
 }
 
-/// What is dropped of 25 documents is named by keys that take more than FoundationDB has room for in a transaction.
+/// The keys of the dropped data of 25 documents exceed one transaction.
 #[tokio::test]
 async fn a_compaction_takes_as_many_transactions_as_it_needs() {
     let store = Store::new();
@@ -204,11 +204,11 @@ async fn where_a_documents_present_life_began() {
     assert_eq!(born("d").await, again);
     compact(&db).await;
     assert_eq!(born("d").await, again);
-    // Nobody looks for it who has not asked, and an older revision has its own.
+    // Only a request for it returns it, and an older revision has its own.
     let older = GetOptions { rev: Some(changed), ..GetOptions::default() };
     assert_eq!(db.get("d", &older).await.unwrap().born, None);
 
-    // What came by replication, and what lies between did not: taken for a tombstone where it is a plain one.
+    // A replicated revision whose missing parent could be a tombstone counts as created again.
     let [a, b, c] = ["a", "b", "c"].map(|of| of.repeat(32));
     replicate(&db, "r", &format!("1-{a}"), r#"{"n":1}"#).await;
     replicate(&db, "r", &format!("3-{c} 2-{b} 1-{a}"), r#"{"n":3}"#).await;
@@ -217,7 +217,7 @@ async fn where_a_documents_present_life_began() {
     let plain = delete(&db, "other", &format!("3-{c}").parse().unwrap()).await.unwrap();
     replicate(&db, "r", &format!("5-{a} {plain} 3-{c} 2-{b} 1-{a}"), r#"{"n":5}"#).await;
     assert_eq!(born("r").await.to_string(), format!("5-{a}"));
-    // And a tombstone that has members, where it came here.
+    // A stored tombstone with members counts as one.
     replicate(&db, "m", &format!("1-{a}"), "{}").await;
     replicate(&db, "m", &format!("2-{b} 1-{a}"), r#"{"_deleted":true,"by":"anna"}"#).await;
     replicate(&db, "m", &format!("3-{c} 2-{b} 1-{a}"), "{}").await;

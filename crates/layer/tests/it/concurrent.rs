@@ -1,4 +1,4 @@
-//! Random concurrent work, with and without faults; then everything is recomputed from the raw keys.
+//! Random concurrent work, with and without faults, after which everything is recomputed from the raw keys.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -37,7 +37,7 @@ impl Bodies for Random {
 
 type Acknowledged = Arc<Mutex<HashMap<String, Vec<RevId>>>>;
 
-/// The winner, be it a tombstone.
+/// Returns the winner, which may be a tombstone.
 async fn winner(db: &Database, id: &str) -> Option<RevId> {
     let rows = db.all_docs_keys(&[id.to_owned()], false, Conflicts::No).await.expect("read");
     rows.into_iter().next().flatten().map(|row| row.rev)
@@ -47,7 +47,7 @@ fn note(acknowledged: &Acknowledged, id: &str, rev: RevId) {
     acknowledged.lock().unwrap().entry(id.to_owned()).or_default().push(rev);
 }
 
-/// Edits shared documents, where conflicts are, and one of its own, where there must be none.
+/// Edits shared documents, which conflict, and one of its own, which must not.
 async fn writer(db: Database, number: u64, operations: u64, documents: u64, acknowledged: Acknowledged) {
     let mut random = Random(number * 7_919 + 1);
     let own = format!("own{number}");
@@ -105,7 +105,7 @@ async fn writer(db: Database, number: u64, operations: u64, documents: u64, ackn
     }
 }
 
-/// Follows until the last sequence is seen; every row is later than the one before.
+/// Follows until it reads the last sequence; each row must be later than the one before.
 async fn follower(db: Database, until: tokio::sync::watch::Receiver<Option<Seq>>) -> BTreeMap<String, (Seq, RevId)> {
     let mut changes = db.changes(ChangesQuery { since: Since::Beginning, ..ChangesQuery::default() });
     let mut view = BTreeMap::new();
@@ -129,7 +129,7 @@ async fn follower(db: Database, until: tokio::sync::watch::Receiver<Option<Seq>>
     }
 }
 
-/// Random work at all the layers; afterwards nothing acknowledged is missing, nothing is there twice.
+/// Runs random work on all layers. Afterwards no acknowledged edit may be missing or exist twice.
 async fn work(layers: &[Layer], run_bytes: Option<u32>, writers: u64, operations: u64, documents: u64) {
     let db = create(&layers[0], "db", run_bytes).await;
     let acknowledged = Acknowledged::default();
@@ -183,8 +183,8 @@ async fn random_work_with_shards() {
     work(&layers, None, 16, 60, 30).await;
 }
 
-/// The probabilities and seeds to work with: the test's own, or up to the probability and from the seed on that
-/// `FLATBED_TEST_FAULTS=PROBABILITY,SEED` of the environment gives.
+/// Returns the probabilities and seeds of the runs: the test's own, or those up to the probability and from the seed in
+/// the environment's `FLATBED_TEST_FAULTS=PROBABILITY,SEED`.
 fn faults(probability: f64, seeds: std::ops::Range<u64>) -> Vec<(f64, u64)> {
     let given = Faults::given();
     let with = |seed: u64| match given {
@@ -219,7 +219,7 @@ async fn databases_and_large_bodies_under_faults() {
         let Some(store) = Store::with_faults(probability, seed) else { return };
         let layer = store.layer().await;
         for round in 0..6 {
-            // A creation whose result was unknown must not answer that the database exists already.
+            // After an unknown result the retry of a creation must not report that the database exists.
             let db = create(&layer, "db", None).await;
             let large = format!(r#"{{"round":{round},"text":"{}"}}"#, "é".repeat(600_000));
             let first = put(&db, "large", None, &large).await.unwrap();
@@ -232,7 +232,7 @@ async fn databases_and_large_bodies_under_faults() {
     }
 }
 
-/// The checker beside writers that go on making names: nothing is wrong, whatever moment it meets.
+/// The checker runs beside writers that add names of fields, and must find no fault at any moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn checks_beside_writers() {
     let store = Store::new();
@@ -249,7 +249,7 @@ async fn checks_beside_writers() {
             })
         })
         .collect();
-    // A server of its own, whose names are those of the moment at which it begins.
+    // Another server, whose cached names are those of its start.
     let checked = store.layer().await.database("db");
     while !writers.iter().all(tokio::task::JoinHandle::is_finished) {
         let report = flatbed_layer::check::check_database(&checked, |_| {}).await.expect("checked");

@@ -1,4 +1,4 @@
-//! Trees of revisions: what replication brings, edits of any leaf, the winner's body in its place.
+//! Trees of revisions: replicated revisions, edits of any leaf, and the place of the winner's body.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ fn path(text: &str) -> Vec<RevId> {
     text.split(' ').map(|rev| rev.parse().unwrap()).collect()
 }
 
-/// Writes a revision as another replica made it.
+/// Writes a revision of another replica.
 async fn replicate(db: &Database, id: &str, path: &[RevId], body: &str) -> Result<RevId> {
     let parts = EditParts::from_json(
         parse(body.as_bytes(), &Limits::default()).expect("JSON"),
@@ -35,7 +35,7 @@ fn body(rev: &RevId, size: usize, deleted: bool) -> String {
     format!(r#"{{"_deleted":{deleted},"rev":"{rev}","fill":"{}"}}"#, "x".repeat(size))
 }
 
-/// All leaves, the winner first, each with its line and what its body says of itself.
+/// Returns all leaves, the winner first, each with its line and whether its body names it.
 async fn leaves(db: &Database, id: &str) -> Vec<(Vec<RevId>, bool)> {
     let options = GetOptions { revs: true, ..GetOptions::default() };
     let (mut leaves, mut count) = (Vec::new(), 1);
@@ -74,13 +74,13 @@ async fn a_losing_leaf_is_edited_and_comes_up() {
     let winner = db.get("t", &options).await.unwrap();
     assert_eq!((&winner.rev, winner.conflicts), (&path("3-d")[0], Some(path("3-c"))));
     assert_eq!((winner.deleted_conflicts, winner.revisions), (Some(path("2-e")), Some(path("3-d 2-b 1-a"))));
-    // What is known is known, and changes nothing: but a body that comes later is taken, once.
+    // A known revision changes nothing; but its body is stored if it arrives later, once.
     replicate(&db, "t", &path("2-b 1-a"), r#"{"v":"first"}"#).await.unwrap();
     let before = all_changes(&db).await;
     replicate(&db, "t", &path("2-b 1-a"), r#"{"v":"other"}"#).await.unwrap();
     replicate(&db, "t", &path("3-c 2-b"), r#"{"v":"other"}"#).await.unwrap();
     assert_eq!(all_changes(&db).await, before);
-    // An edit of the loser wins; an edit of what is no leaf is a conflict.
+    // An edit of the loser becomes the winner; an edit of an inner revision is a conflict.
     let fourth = put(&db, "t", Some(&path("3-c")[0]), r#"{"v":4}"#).await.unwrap();
     assert_eq!(fourth.generation(), 4);
     assert_eq!(get(&db, "t").await.unwrap(), r#"{"v":4}"#);
@@ -88,7 +88,7 @@ async fn a_losing_leaf_is_edited_and_comes_up() {
         assert!(matches!(put(&db, "t", Some(&path(no_leaf)[0]), "{}").await, Err(Error::Refused(Refusal::Conflict))));
     }
     assert_clean(&layer, &db).await;
-    // Without it the best of the others comes up, with its body.
+    // After its deletion the best of the other leaves is the winner, with its body.
     delete(&db, "t", &fourth).await.unwrap();
     assert!(get(&db, "t").await.unwrap().contains(r#""rev":"3-d""#));
     assert_clean(&layer, &db).await;
@@ -110,7 +110,7 @@ async fn large_bodies_change_places() {
     let store = Store::new();
     let layer = store.layer().await;
     let db = create(&layer, "db", None).await;
-    // In rows, at the bound, in a blob, near the largest that there may be.
+    // In rows, at the limit, in a blob, near the largest size.
     for size in [50_000, 390_000, 420_000, 7_900_000] {
         let id = format!("d{size}");
         let (low, high) = (path("2-a 1-r"), path("2-b 1-r"));
@@ -142,7 +142,7 @@ async fn long_histories_and_many_branches_keep_their_lines() {
     let mut expected = Tree::default();
     for (hash, from) in [("a", 500), ("b", 500), ("c", 200), ("d", 849), ("e", 10)] {
         let line = line(hash, from);
-        // Not at once, and not from the beginning.
+        // In parts, and not from the beginning.
         for end in [line.len() - 90, line.len() - 3, 0] {
             let part = &line[end..];
             replicate(&db, "t", part, &body(&part[0], 10, false)).await.unwrap();
@@ -151,7 +151,7 @@ async fn long_histories_and_many_branches_keep_their_lines() {
     }
     assert!(leaves(&db, "t").await == of(&expected));
     assert_clean(&layer, &db).await;
-    // Each is edited past the limit of 1,000 revisions.
+    // Each is edited beyond the limit of 1,000 revisions.
     let mut tips: BTreeMap<String, RevId> = BTreeMap::new();
     for branch in expected.branches() {
         tips.insert(branch.leaf.hash_text(), branch.leaf.clone());
@@ -177,7 +177,7 @@ async fn the_oldest_revisions_of_a_branch_go_a_few_at_a_time() {
     let store = Store::new();
     let layer = store.layer().await;
     let db = create(&layer, "db", None).await;
-    // A thirty-second part of it is two.
+    // A thirty-second part of the limit is two.
     db.set_revs_limit(64).await.unwrap();
     let mut line = vec![put(&db, "t", None, r#"{"v":0}"#).await.unwrap()];
     let still_there = async |line: &[RevId]| {
@@ -202,7 +202,7 @@ async fn the_oldest_revisions_of_a_branch_go_a_few_at_a_time() {
     assert_eq!(counts, [64, 65, 64, 65]);
     let options = GetOptions { revs: true, ..GetOptions::default() };
     assert_eq!(db.get("t", &options).await.unwrap().revisions.map(|line| line.len()), Some(64));
-    // With a small limit every edit does it.
+    // With a small limit each edit drops revisions.
     db.set_revs_limit(3).await.unwrap();
     for edit in 0..3 {
         let next = put(&db, "t", line.last(), &format!("{{\"v\":{edit}}}")).await.unwrap();
@@ -212,8 +212,8 @@ async fn the_oldest_revisions_of_a_branch_go_a_few_at_a_time() {
     assert_clean(&layer, &db).await;
 }
 
-/// Random trees come to two databases in different orders and pieces, and are edited in one of them: equal leaves,
-/// equal winners, the right body for each leaf.
+/// Random trees are replicated to two databases in different orders and parts, and edited in one of them: both have
+/// equal leaves, equal winners, and the right body for each leaf.
 #[tokio::test]
 async fn replicas_agree_leaf_for_leaf() {
     let seed = seed(1);
@@ -254,7 +254,7 @@ async fn replicas_agree_leaf_for_leaf() {
     assert_clean(&layer, &two).await;
 }
 
-/// A branch that was cut off above a leaf may hold, unknown to that leaf, what is built on it now.
+/// A branch that was cut off above a leaf may hold, unknown to that leaf, the parent of a new revision.
 #[tokio::test]
 async fn what_lies_on_a_cut_branch_comes_once() {
     let store = Store::new();
@@ -263,7 +263,7 @@ async fn what_lies_on_a_cut_branch_comes_once() {
     for (id, cut) in [("leaf", "3-c"), ("inner", "4-d 3-c"), ("deep", "70-z")] {
         let mut cut = path(cut);
         if id == "deep" {
-            // So long that the revision lies in a sealed segment.
+            // So long that the revision is in a sealed segment.
             cut.extend((3..70).rev().map(|generation| format!("{generation}-c").parse::<RevId>().unwrap()));
         }
         replicate(&db, id, &cut, &body(&cut[0], 10, false)).await.unwrap();
@@ -274,7 +274,7 @@ async fn what_lies_on_a_cut_branch_comes_once() {
         assert_eq!(leaves(&db, id).await, [(cut, false)], "{id}");
         assert_clean(&layer, &db).await;
     }
-    // An edit whose name is there already, on a branch that says nothing of its parent.
+    // An edit with the name of an existing revision, on a branch that does not name its parent.
     let first = put(&db, "edit", None, r#"{"v":1}"#).await.unwrap();
     let other = create(&layer, "other", None).await;
     assert_eq!(put(&other, "edit", None, r#"{"v":1}"#).await.unwrap(), first);
@@ -289,7 +289,7 @@ async fn compact(db: &Database) {
     until("it is compacted", async || !db.info().await.unwrap().is_compacting).await;
 }
 
-/// What a revision says of itself; `None`: it is not available.
+/// Returns a revision's body; `None` if it is not available.
 async fn text(db: &Database, id: &str, rev: &str) -> Option<String> {
     let options = GetOptions { rev: Some(rev.parse().unwrap()), ..GetOptions::default() };
     db.get(id, &options).await.ok().map(|document| braces(&document.body))
@@ -330,12 +330,12 @@ async fn a_revision_that_arrives_after_its_child_is_available_until_compaction()
             assert_eq!(text(&db, id, rev).await, None);
         }
         assert_clean(&layer, &db).await;
-        // And once more.
+        // A second time.
         replicate(&db, id, &line[1..], r#"{"rev":"again"}"#).await.unwrap();
         assert_eq!(text(&db, id, "4-d").await.unwrap(), r#"{"rev":"again"}"#);
         assert_clean(&layer, &db).await;
     }
-    // Beyond the limit of revisions it is not.
+    // It is not available beyond the limit of revisions.
     db.set_revs_limit(2).await.unwrap();
     let line = path("5-e 4-d 3-c");
     replicate(&db, "short", &line, "{}").await.unwrap();
@@ -343,7 +343,7 @@ async fn a_revision_that_arrives_after_its_child_is_available_until_compaction()
     replicate(&db, "short", &line[1..], "{}").await.unwrap();
     assert_eq!((text(&db, "short", "3-c").await, text(&db, "short", "4-d").await), (None, Some("{}".into())));
     assert_clean(&layer, &db).await;
-    // Nor where only the bodies of leaves are kept.
+    // Nor if only bodies of leaves are kept.
     let options = CreateOptions { leaves_only: true, ..CreateOptions::default() };
     layer.create_database("leaves", &options).await.unwrap();
     let db = layer.database("leaves");

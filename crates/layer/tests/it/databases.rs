@@ -1,4 +1,4 @@
-//! Databases come and go, at one server and at two.
+//! Creation and deletion of databases, at one server and at two.
 
 use std::time::Duration;
 
@@ -39,14 +39,14 @@ async fn two_servers_see_one_another() {
     let at_two = two.database("db");
     let rev = put(&at_one, "d", None, r#"{"from":"one"}"#).await.unwrap();
     assert_eq!(get(&at_two, "d").await.unwrap(), r#"{"from":"one"}"#);
-    // Fields allocated at both.
+    // Both servers allocate fields.
     for n in 0..30 {
         put(&at_one, &format!("o{n}"), None, &format!(r#"{{"one{n}":1,"both{n}":{{"x{n}":2}}}}"#)).await.unwrap();
         put(&at_two, &format!("t{n}"), None, &format!(r#"{{"both{n}":1,"two{n}":2}}"#)).await.unwrap();
         assert_eq!(get(&at_one, &format!("t{n}")).await.unwrap(), format!(r#"{{"both{n}":1,"two{n}":2}}"#));
     }
     assert_clean(&two, &at_two).await;
-    // Deleted and created again at one: nothing of the old one is seen or written by the other.
+    // After deletion and creation at one server, the other one neither sees nor writes the old database.
     let old_seq = at_two.update_seq().await.unwrap();
     one.delete_database("db").await.unwrap();
     assert!(matches!(get(&at_two, "d").await, Err(Error::DatabaseNotFound)));
@@ -70,7 +70,7 @@ async fn nothing_is_kept_of_databases_that_are_gone() {
         assert_eq!(get(&two.database(&format!("db{n}")), "d").await.unwrap(), r#"{"a":1}"#);
     }
     assert_eq!((one.databases_cached(), two.databases_cached()), (20, 20));
-    // Names of databases that are not there leave nothing.
+    // Lookups of missing databases leave no entries.
     for n in 20..40 {
         let db = one.database(&format!("db{n}"));
         assert!(matches!(get(&db, "d").await, Err(Error::DatabaseNotFound)));
@@ -80,7 +80,7 @@ async fn nothing_is_kept_of_databases_that_are_gone() {
     for n in 0..10 {
         one.delete_database(&format!("db{n}")).await.unwrap();
     }
-    // Another one of the same name.
+    // Another database of the same name.
     create(&one, "db0", None).await;
     one.forget_gone_databases().await.unwrap();
     two.forget_gone_databases().await.unwrap();
@@ -105,7 +105,7 @@ async fn few_databases_are_held_in_memory() {
     for n in 0..40 {
         assert_eq!(get(&layer.database(&format!("db{n}")), "d").await.unwrap(), format!(r#"{{"a{n}":1}}"#));
     }
-    // Its follower sees what comes, though the cache was full many times.
+    // Its follower sees changes, though the cache was full many times.
     let waited = tokio::spawn(async move {
         let came = changes.wait().await;
         (came, changes)
@@ -148,7 +148,7 @@ async fn a_follower_at_one_server_sees_writes_at_the_other() {
     );
     let fired = flatbed_metrics::total(&two.metrics(), "flatbed_watches_fired");
     assert!(fired > 0);
-    // The end of the server ends the wait.
+    // The shutdown of the server ends the wait.
     two.shutdown();
     assert_eq!(soon(changes.wait()).await, Wait::Shutdown);
 }

@@ -1,4 +1,4 @@
-//! Feeds of a list of documents: the same rows as a walk of by-seq gives, whichever way they are found.
+//! Feeds of a list of documents: the same rows as a scan of by-seq, whichever way they are read.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn list(ids: impl IntoIterator<Item = String>) -> Scope {
     Scope::Ids(Arc::new(ids.into_iter().collect()))
 }
 
-/// All pages up to the end.
+/// Reads all pages up to the end.
 async fn rows(changes: &mut Changes) -> Vec<ChangeRow> {
     let mut rows = Vec::new();
     loop {
@@ -54,7 +54,7 @@ async fn lists_give_what_a_walk_gives() {
     let layer = store.layer().await;
     let db = create(&layer, "db", None).await;
     fill(&db, 0..4_600).await;
-    // Some change place, some go, some have conflicts.
+    // Some documents move, some are deleted, some have conflicts.
     for n in (0..4_600).step_by(97) {
         let rev = current(&db, &name(n)).await;
         match n % 3 {
@@ -110,7 +110,7 @@ async fn lists_give_what_a_walk_gives() {
     }
 }
 
-/// Another first revision beside the one that is there.
+/// Writes another first revision beside the existing one.
 async fn put_conflict(db: &Database, id: &str) {
     let edit = Edit {
         expiry: None,
@@ -139,11 +139,11 @@ async fn a_short_list_walks_nothing() {
     let query = ChangesQuery { scope: list((0..100).map(|n| name(n * 30))), ..Default::default() };
     assert_eq!(rows(&mut db.changes(query)).await.len(), 100);
     assert_eq!(by_seq_rows(&layer), before);
-    // A longer one reads a page of by-seq first.
+    // A longer list reads a page of by-seq first.
     let query = ChangesQuery { scope: list((0..1_000).map(|n| name(n * 3))), ..Default::default() };
     assert_eq!(rows(&mut db.changes(query)).await.len(), 1_000);
     assert!((1..=2_000).contains(&(by_seq_rows(&layer) - before)));
-    // Close to the end that page is all.
+    // Near the end that page is enough.
     let since = Since::after(all_changes(&db).await[2_990].seq);
     let before = by_seq_rows(&layer);
     let query = ChangesQuery { since, scope: list((0..1_000).map(|n| name(n * 3))), ..Default::default() };
@@ -160,7 +160,7 @@ async fn what_changes_between_pages_comes_once() {
     let ids: Vec<String> = (0..3_000).filter(|n| n % 2 == 0).map(name).collect();
     let query = ChangesQuery { extras: Extras::DOCUMENTS, scope: list(ids.clone()), ..Default::default() };
     let mut changes = db.changes(query);
-    // A page of by-seq, the first of the list.
+    // A page of by-seq, then the first one of the list.
     let mut found = changes.next_page().await.unwrap().rows;
     let page = changes.next_page().await.unwrap();
     assert!(!page.at_end && page.rows.len() == 500);
@@ -175,12 +175,12 @@ async fn what_changes_between_pages_comes_once() {
             _ => drop(db.purge(id, &[rev]).await.unwrap()),
         }
     }
-    // One that has been shown comes again, and one that nobody asked for does not.
+    // A document that was shown comes again after a change, and one outside of the list does not come.
     let again = found[5].clone();
     put(&db, &again.id, Some(&again.rev), "{\"n\":3}").await.unwrap();
     put(&db, &name(1), Some(&current(&db, &name(1)).await), "{}").await.unwrap();
     found.extend(rows(&mut changes).await);
-    // The list is answered as of its first read; what came since is read on.
+    // The list is answered as of its first read; later changes follow.
     found.extend(rows(&mut changes).await);
     assert!(found.is_sorted_by(|a, b| a.seq < b.seq));
     assert_eq!(found.len(), 1_500 - 10 + 1);

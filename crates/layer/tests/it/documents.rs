@@ -1,4 +1,4 @@
-//! Documents in and out, one at a time, in both layouts.
+//! Writes and reads of single documents, in both layouts.
 
 use crate::support::{Store, all_changes, assert_clean, braces, create, delete, get, pages_are_full, put};
 use flatbed_layer::{AllDocsQuery, CreateOptions, Error, GetOptions, NotFound, Refusal, RevId, check};
@@ -40,7 +40,7 @@ async fn a_document_that_is_small_only_as_it_is_stored_is_large() {
     let small = GetOptions { small_only: true, ..GetOptions::default() };
     assert!(matches!(db.get("d", &small).await, Err(Error::Refused(Refusal::LargeDocument))));
     put(&db, "d", Some(&first), "{}").await.unwrap();
-    // A body whose first page is short counts as large: the caller reads it once more.
+    // A body whose first page is short counts as large: the caller reads it again.
     assert!(db.get("d", &small).await.is_ok() || !pages_are_full());
     let superseded = GetOptions { rev: Some(first), ..small };
     assert!(matches!(db.get("d", &superseded).await, Err(Error::Refused(Refusal::LargeDocument))));
@@ -86,11 +86,11 @@ async fn revision_ids_are_couchdbs() {
         assert_eq!(rev.to_string(), expected);
         parent = Some(rev);
     }
-    // A first edit may name a parent that nobody has.
+    // A first edit may name an unknown parent.
     let unknown: RevId = "1-967a00dff5e02add41819138abb3284d".parse().unwrap();
     let rev = put(&db, "missing", Some(&unknown), r#"{"a":1}"#).await.unwrap();
     assert_eq!(rev.to_string(), "2-4f54ab3740f3104eec1cf2ec2b0327ed");
-    // But not one that no edit can have made.
+    // But not one that no edit can create.
     let invented: RevId = "1-123".parse().unwrap();
     assert!(matches!(put(&db, "new", Some(&invented), "{}").await, Err(Error::Refused(Refusal::Conflict))));
     assert_clean(&layer, &db).await;
@@ -194,10 +194,10 @@ async fn large_bodies_are_staged_and_broken_uploads_swept() {
             Err(Error::Refused(Refusal::DocumentTooLarge { .. }))
         ));
         assert_clean(&layer, &db).await;
-        // The upload breaks off between its transactions.
+        // The upload ends between its transactions.
         let upload = put(&db, "broken", None, &large);
         let _ = tokio::time::timeout(std::time::Duration::from_millis(120), upload).await;
-        // A commit in flight lands whoever waits for it; the sums are compared only when all is quiet.
+        // A dropped commit may still succeed, so the sums are compared only when nothing is running.
         until("the upload is swept", async || {
             layer.sweep_broken_uploads(std::time::Duration::ZERO).await.unwrap();
             let report = check::check_database(&db, |_| {}).await.unwrap();

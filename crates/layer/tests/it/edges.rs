@@ -1,4 +1,5 @@
-//! Two servers that allocate the same names, document ids of the greatest length, and databases that change under a walk.
+//! Two servers that allocate the same names, document ids of the greatest length, and databases that are replaced
+//! during a scan.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ fn names(range: std::ops::Range<usize>) -> String {
     format!("{{{}}}", members.join(","))
 }
 
-/// The second batch of an allocation must not give ids to names that the first found to be another server's.
+/// The second batch of an allocation must not give ids to names that another server allocated during the first.
 #[tokio::test]
 async fn names_of_another_server_get_no_second_id() {
     let store = Store::new();
@@ -26,7 +27,7 @@ async fn names_of_another_server_get_no_second_id() {
     assert_clean(&one, &at_one).await;
 }
 
-/// Each key of a document has its id: many small rows under a long id must still fit.
+/// Each key of a document contains its id: many small rows under a long id must still fit.
 #[tokio::test]
 async fn a_long_id_with_many_rows() {
     let store = Store::new();
@@ -40,7 +41,7 @@ async fn a_long_id_with_many_rows() {
     assert_clean(&layer, &db).await;
 }
 
-/// A walk whose database is another one at its next page must not end as if all had been read.
+/// A scan must not end as if it were complete if its database was replaced before the next page.
 #[tokio::test]
 async fn a_walk_does_not_end_well_in_another_database() {
     let store = Store::new();
@@ -70,7 +71,7 @@ async fn a_walk_does_not_end_well_in_another_database() {
     assert!(next.is_err(), "the walk ended as if it were complete");
 }
 
-/// Deletion of a database that nobody has written to wakes its followers, or they never see its successor.
+/// The deletion of a database without writes must wake its followers, or they never see its successor.
 #[tokio::test]
 async fn a_follower_of_an_empty_database_sees_its_successor() {
     let store = Store::new();
@@ -91,7 +92,7 @@ async fn a_follower_of_an_empty_database_sees_its_successor() {
     assert_eq!(changes.next_page().await.unwrap().rows.len(), 1);
 }
 
-/// What a newer or an older Flatbed wrote is refused, not misread.
+/// Data of a newer or an older Flatbed is refused, not misread.
 #[tokio::test]
 async fn other_formats_are_refused() {
     let store = Store::new();
@@ -115,7 +116,7 @@ async fn other_formats_are_refused() {
     assert!(matches!(renew(&store.fdb, &store.root, false, |_| ()).await, Err(Error::FormatTooOld { found: 1, .. })));
 }
 
-/// A sweep in the middle of an upload fails it, and never leaves a document with half a body.
+/// A sweep in the middle of an upload makes it fail, and never leaves a document with half a body.
 #[tokio::test(flavor = "multi_thread")]
 async fn sweeps_during_an_upload() {
     let store = Store::new();
@@ -144,7 +145,7 @@ async fn sweeps_during_an_upload() {
     assert_clean(&layer, &db).await;
 }
 
-/// Nothing that another server has deleted is answered from a cache, whatever the edits are.
+/// After a deletion at another server no edit succeeds from the cache.
 #[tokio::test]
 async fn edits_that_need_no_transaction_see_a_deletion_too() {
     let store = Store::new();

@@ -1,4 +1,4 @@
-//! Documents that end.
+//! Expiry of documents.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ async fn nobody_finds_what_has_ended() {
     db.update(&ends("later", None, 3_600)).await.expect("written");
     assert!(is_deleted(get(&db, "over").await));
     assert_eq!(get(&db, "later").await.expect("a document"), r#"{"channels":"A","n":1}"#);
-    // What is written without a revision begins it again, upon the one that has ended.
+    // An edit without a parent creates the document again, on top of the expired revision.
     let again = put(&db, "over", None, r#"{"n":2}"#).await.expect("written");
     assert_eq!((rev.generation(), again.generation()), (1, 2));
     assert_eq!(get(&db, "over").await.expect("a document"), r#"{"n":2}"#);
@@ -68,7 +68,7 @@ async fn what_has_ended_becomes_tombstones_in_its_channels() {
     assert!(db.bulk_update(&over).await.expect("outcomes").iter().all(|outcome| outcome.is_ok()));
     db.update(&ends("later", None, 24 * 3_600)).await.expect("written");
     put(&db, "ever", None, r#"{"channels":"A"}"#).await.expect("written");
-    // One that has ended and was written again stays.
+    // An expired document that was written again stays.
     put(&db, "over007", None, "{}").await.expect("written");
     let options = BackgroundOptions { ahead: Duration::from_secs(120), ..BackgroundOptions::default() };
     let background = layer.background(options);
@@ -87,7 +87,7 @@ async fn what_has_ended_becomes_tombstones_in_its_channels() {
     assert_clean(&layer, &db).await;
 }
 
-/// Does the work that is due now or within two minutes.
+/// Does the background work that is due now or within two minutes.
 async fn bury(layer: &Layer) {
     let options = BackgroundOptions { ahead: Duration::from_secs(120), ..BackgroundOptions::default() };
     layer.background(options).round().await.expect("a round");
@@ -100,7 +100,7 @@ async fn what_has_ended_goes_where_another_server_has_changed_what_judges() {
     let db = create(&layer).await;
     let over: Vec<Edit<'_>> = (0..10).map(|at| ends(&format!("over{at}"), None, -5)).collect();
     assert!(db.bulk_update(&over).await.expect("outcomes").iter().all(|outcome| outcome.is_ok()));
-    // The other server has the database's earlier state in its cache.
+    // The other server has cached the database's earlier state.
     other.database("db").exists().await.expect("read");
     layer.database("db").set_security(br#"{"members":{"roles":["a"]}}"#).await.expect("set");
     bury(&other).await;
@@ -112,7 +112,8 @@ async fn what_has_ended_goes_where_another_server_has_changed_what_judges() {
     assert_clean(&layer, &db).await;
 }
 
-/// A sync function for any text: the document `key` grants the user `alice` the channel `A`, and all other documents are in that channel.
+/// A sync function for any text: the document `key` grants the user `alice` the channel `A`, and all other documents
+/// are in that channel.
 struct KeyGives;
 
 impl Judge for KeyGives {
@@ -147,7 +148,7 @@ impl Rule for KeyGives {
     }
 }
 
-/// What another server has changed since this one last read the database's record.
+/// The change by another server since this one last read the database's record.
 #[derive(Debug)]
 enum Changed {
     Security,
@@ -177,7 +178,7 @@ async fn what_an_ended_document_gave_goes_where_another_server_has_changed_what_
         db.put_principal(&alice).await.expect("written");
         put(&db, "secret", None, "{}").await.expect("written");
         db.update(&ends("key", None, -5)).await.expect("written");
-        // Whether she may read it at either server. The other one has the database's record in its cache afterwards.
+        // Whether she may read it at either server, which also caches the record at the other one.
         let may_read = async || {
             let mut may_read = [false; 2];
             for (may_read, layer) in may_read.iter_mut().zip([&layer, &other]) {
@@ -200,7 +201,7 @@ async fn what_an_ended_document_gave_goes_where_another_server_has_changed_what_
     }
 }
 
-/// As if the clock were set back after the look at the due work.
+/// As after a clock that was set back between the look at the due work and the work.
 #[tokio::test]
 async fn work_that_is_done_leaves_nothing_of_what_it_was_due_for() {
     let store = Store::new();
@@ -219,7 +220,7 @@ async fn what_has_ended_goes_where_another_server_has_given_the_database_channel
     layer.create_database("db", &CreateOptions::default()).await.expect("created");
     other.database("db").exists().await.expect("read");
     layer.database("db").set_sync_function(None).await.expect("channels");
-    // The resync of no documents is done.
+    // The resync of no documents finishes.
     bury(&layer).await;
     let user = User { name: Some("root".to_owned()), roles: vec!["_admin".to_owned()], ..User::default() };
     let db = flatbed_layer::Layer::database(&layer, "db", user.through(Arc::new(Open)));

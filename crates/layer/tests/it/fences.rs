@@ -1,5 +1,5 @@
-//! What a user may do holds when it is committed: the gate is asked about the `_security` of that moment, and the user's document
-//! is the one that was judged.
+//! A user's rights are checked as of the commit: the gate is asked about the current `_security`, and the user's
+//! document must be the one that was judged.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use flatbed_layer::{
 use flatbed_testkit::{pass, until};
 use futures_util::future::join_all;
 
-/// Lets those write whose names `_security` lists, with commas between them; without one everyone.
+/// Admits the names that `_security` lists, separated by commas; without one, all users.
 #[derive(Debug)]
 struct Listed(String);
 
@@ -36,7 +36,8 @@ fn by(layer: &Layer, database: &str, name: &str, rev: Option<&RevId>) -> Databas
     (**layer).database(database, user.through(Arc::new(Listed(name.to_owned()))))
 }
 
-/// By what is stored of administrators now, or was `found` so: `None` means that there are none.
+/// Returns a database for an administrator with the currently stored setting, or with the one that was `found`; `None`:
+/// there are no administrators.
 async fn by_setting(layer: &Layer, database: &str, found: Option<(&str, &str)>) -> Database {
     let (state, _) = layer.stored_settings(None).await.unwrap();
     let (settings, name) = (layer.stored_settings(None).await.unwrap().1.unwrap(), found.map(|(name, _)| name));
@@ -44,7 +45,7 @@ async fn by_setting(layer: &Layer, database: &str, found: Option<(&str, &str)>) 
         Some((name, text)) => settings.get(&("admins".to_owned(), name.to_owned())).is_some_and(|is| is == text),
         None => !settings.keys().any(|(section, _)| section == "admins"),
     };
-    // What was not found so must be read.
+    // A setting that differs from the stored one must be read.
     let setting = Some(Arc::new(SettingFence::new(is_so.then_some(state), "admins", found)));
     let user = User { name: name.map(str::to_owned), setting, ..User::default() };
     (**layer).database(database, user.through(Arc::new(Everyone)))
@@ -59,11 +60,11 @@ async fn set(layer: &Layer, text: Option<&str>) {
             None => settings.remove(&name),
         })
     };
-    // With faults it may not be known whether it was stored: it says the same each time.
+    // With faults the result may be unknown, so it is retried; the change is idempotent.
     while layer.change_settings(&layer.actor().clone().into(), change).await.is_err() {}
 }
 
-/// Lets everyone write.
+/// Admits all users.
 #[derive(Debug)]
 struct Everyone;
 
@@ -82,7 +83,7 @@ async fn user(users: &Database, name: &str, parent: Option<&RevId>) -> RevId {
     put(users, &format!("org.couchdb.user:{name}"), parent, &format!(r#"{{"name":"{name}"}}"#)).await.unwrap()
 }
 
-/// Each way to write, on behalf of whoever the database is given to.
+/// Writes in each possible way, for the actor of the database.
 async fn all_ways(db: &Database, new: &Database, revs: &[RevId]) -> Vec<Result<()>> {
     let local = LocalDocument { id: "l".into(), revision: 1, body: Vec::new() };
     let edits = [LocalEdit::Put(local.clone())];
@@ -118,7 +119,7 @@ async fn all_ways(db: &Database, new: &Database, revs: &[RevId]) -> Vec<Result<(
     ]
 }
 
-/// What refused it.
+/// Returns the refusal.
 fn refusal(done: Result<()>) -> Option<Refusal> {
     match done {
         Ok(()) => None,
@@ -134,11 +135,11 @@ async fn every_way_to_write_is_judged_in_its_transaction() {
     let layer = store.layer_alone().await;
     let db = create(&layer, "db", None).await;
     let old = put(&db, "old", None, "{}").await.unwrap();
-    // Without `_users` nobody has a document.
+    // While `_users` does not exist, users have no documents.
     let anna = |rev: Option<&RevId>| (by(&layer, "db", "anna", rev), by(&layer, "new", "anna", rev));
     let nobodys: RevId = "1-967a00dff5e02add41819138abb3284d".parse().unwrap();
     let changed = |mut done: Vec<Result<()>>| {
-        // What was not created cannot be deleted.
+        // The database that was not created cannot be deleted.
         assert!(matches!(done.pop(), Some(Err(Error::DatabaseNotFound))));
         done.into_iter().map(refusal).enumerate().for_each(|(at, refusal)| {
             assert_eq!(refusal, Some(Refusal::UserChanged), "{at}");
@@ -160,7 +161,7 @@ async fn every_way_to_write_is_judged_in_its_transaction() {
     for (at, done) in all_ways(&there, &new, &[old]).await.into_iter().enumerate() {
         assert!(done.is_ok(), "{at}: {done:?}");
     }
-    // Her name is listed, as the last of these has set it; now it is no longer.
+    // The last of these has listed her name, which is now removed.
     db.set_security(b"bob").await.unwrap();
     let done = all_ways(&there, &new, &[]).await;
     let last = done.len() - 2;
@@ -188,7 +189,7 @@ async fn attachments_of_one_who_may_no_longer_write_come_into_no_document() {
     assert_clean(&layer, &db).await;
 }
 
-/// Of requests whose writes are committed together those fail that may not write, and no other.
+/// In a shared transaction only the writes of refused users fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_joined_writes_only_those_fail_that_may_not() {
     let store = Store::new();
@@ -223,7 +224,7 @@ async fn of_joined_writes_only_those_fail_that_may_not() {
     assert_clean(&layer, &db).await;
 }
 
-/// What a right is taken away by.
+/// The way in which a right is revoked.
 #[derive(Clone, Copy, PartialEq)]
 enum What {
     Security,
@@ -231,7 +232,7 @@ enum What {
     Setting,
 }
 
-/// Another server takes a right away while its user writes as fast as it goes: what is committed, is so before that is
+/// Another server revokes a right while its user writes without pause: no write commits after the revocation was
 /// acknowledged.
 async fn is_never_behind(store: &Store, what: What) {
     let (here, there) = (store.layer().await, store.layer().await);
@@ -241,7 +242,7 @@ async fn is_never_behind(store: &Store, what: What) {
     let number = AtomicU64::new(0);
     let mut written = 0;
     for round in 0..5 {
-        // As whoever asks anew.
+        // As a client that authenticates again.
         db.set_security(b"anna,bob").await.unwrap();
         let text = format!("hash {round}");
         set(&there, Some(&text)).await;
@@ -251,17 +252,17 @@ async fn is_never_behind(store: &Store, what: What) {
         };
         let bob = by(&here, "db", "bob", None);
         let has_ended = AtomicBool::new(false);
-        // Of each who writes.
+        // The count of each writer.
         let counts: [AtomicU64; 11] = Default::default();
         let write = async |db: &Database, name: &str, at: usize| {
             let mut count = 0;
             loop {
-                // Looked at before: what was begun earlier and took long says nothing of what holds by then.
+                // Loaded before the write: a slow write that began earlier may have committed before the revocation.
                 let is_last = has_ended.load(Ordering::Relaxed);
                 let id = format!("{name} {}", number.fetch_add(1, Ordering::Relaxed));
                 match db.update(&edit(&id)).await.map(drop) {
                     Ok(()) if is_last => return (count, None),
-                    // An attempt whose result is not known may have failed for good.
+                    // An attempt with an unknown result may have failed for good.
                     Ok(()) | Err(Error::Storage(_)) => count += 1,
                     refused => return (count, refusal(refused)),
                 }
@@ -322,7 +323,7 @@ async fn nothing_is_committed_behind_a_change_of_the_setting() {
     is_never_behind(&Store::new(), What::Setting).await;
 }
 
-/// An administrator who is stored with the settings, by each way to write; and everyone, where there is none.
+/// An administrator from the stored settings writes in each way; without administrators all users do.
 #[tokio::test]
 async fn a_stored_setting_is_judged_in_the_transaction() {
     let store = Store::new();
@@ -347,7 +348,7 @@ async fn a_stored_setting_is_judged_in_the_transaction() {
         assert!(done.iter().all(is_refused), "{done:?}");
     };
     let allowed = |done: Vec<Result<()>>| {
-        // There is nothing to purge, and each document is there after the first time.
+        // There is nothing to purge, and each document exists after the first time.
         let is_allowed =
             |done: &Result<()>| !matches!(done, Err(Error::Refused(Refusal::UserChanged) | Error::NoneWritten(_)));
         assert!(done.iter().all(is_allowed), "{done:?}");
@@ -356,7 +357,7 @@ async fn a_stored_setting_is_judged_in_the_transaction() {
     allowed(all(None).await);
     let (open, new) = (by_setting(&layer, "db", None).await, by_setting(&layer, "new", None).await);
     set(&other, Some("hash")).await;
-    // By what was found before, of which nothing was known to have changed.
+    // With a setting that was found before, of a state that still seems current.
     refused(
         [
             open.update(&edit("behind")).await.map(drop),
@@ -369,7 +370,7 @@ async fn a_stored_setting_is_judged_in_the_transaction() {
     refused(all(Some(("anna", "another"))).await);
     let anna = by_setting(&layer, "db", Some(("anna", "hash"))).await;
     anna.update(&edit("as it was found")).await.unwrap();
-    // Another setting, and a database's: it is read, and as it was.
+    // After a change of another setting or of a database the setting is read, and is unchanged.
     let change_another = |settings: &mut StoredSettings| {
         Ok::<_, std::convert::Infallible>(settings.insert(("log".into(), "level".into()), "debug".into()))
     };

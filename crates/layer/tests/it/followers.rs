@@ -1,4 +1,4 @@
-//! Followers of a database's changes: what they share, and that none of them misses a row.
+//! Followers of a database's changes: shared rows, of which none may be missed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn metric(layer: &Layer, name: &str) -> u64 {
     flatbed_metrics::total(&layer.metrics(), &format!("flatbed_{name}"))
 }
 
-/// The next rows of a feed, by pages or from what is shared; at least one.
+/// Returns the next rows of a feed, from a page or shared; at least one.
 async fn next(changes: &mut Changes, is_following: &mut bool) -> Vec<ChangeRow> {
     loop {
         let rows = if *is_following {
@@ -89,8 +89,8 @@ async fn followers_share_what_is_read() {
     assert_eq!(reader.followers().lag, Duration::ZERO);
 }
 
-/// What was acknowledged before a feed began is in its first page, also if that comes from what is shared; what was purged
-/// is not.
+/// The first page of a feed, also if it is shared, has all changes that were acknowledged before, and no purged
+/// documents.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_feed_that_begins_sees_all_that_was_there() {
     let store = Store::new();
@@ -128,7 +128,7 @@ async fn a_feed_that_begins_sees_all_that_was_there() {
     drop(follower);
 }
 
-/// Settings change, and followers go on where they are.
+/// A change of settings does not move followers.
 #[tokio::test]
 async fn a_new_setting_moves_no_follower() {
     let store = Store::new();
@@ -144,7 +144,7 @@ async fn a_new_setting_moves_no_follower() {
     assert_eq!(metric(&layer, "tail_rows"), 1);
 }
 
-/// More databases than watches: the others are looked at together.
+/// Databases beyond the limit of watches are polled together.
 #[tokio::test(flavor = "multi_thread")]
 async fn databases_without_a_watch_are_polled() {
     let store = Store::new();
@@ -175,14 +175,14 @@ async fn databases_without_a_watch_are_polled() {
     assert!(metric(&few, "polls") > 0 && metric(&few, "safety_rereads") == 0);
 }
 
-/// What a follower keeps of a database.
+/// The state of a follower.
 #[derive(Default)]
 struct View {
     last: Option<Seq>,
     documents: BTreeMap<String, (RevId, bool)>,
 }
 
-/// Follows until it stands at the last sequence; some leave and come again after some rows.
+/// Follows up to the last sequence; some followers reconnect after some rows.
 async fn follower(database: Database, number: u64, until: watch::Receiver<Option<Seq>>) -> View {
     let mut view = View::default();
     loop {

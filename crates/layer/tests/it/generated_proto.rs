@@ -1,5 +1,5 @@
-//! The committed `src/store/proto.rs` is the output of prost-build for `proto/flatbed.proto`. So no build needs protoc, and neither file
-//! changes without the other.
+//! The committed `src/store/proto.rs` is the output of prost-build for `proto/flatbed.proto`. So no build needs protoc,
+//! and neither file changes without the other.
 
 use sha2::{Digest, Sha256};
 

@@ -1,4 +1,4 @@
-//! Leases: one holder at a time, whatever the storage and the owners do. Contenders live in virtual time.
+//! Leases: one holder at a time, whatever the storage and the owners do. Contenders run in virtual time.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,17 +40,17 @@ async fn taken_held_released_and_dropped() {
     let seen = others(db.take_lease("a", &two, None).await.unwrap());
     assert!(seen.state == b"first" && seen.is_of_another(&two) && !seen.is_of_another(&one));
     assert!(!db.hold_lease("a", &two, b"", false).await.unwrap());
-    // Held since: what was seen before counts no more.
+    // Renewed since: the earlier observation does not count any more.
     assert!(db.hold_lease("a", &one, b"first", false).await.unwrap());
     let seen = others(db.take_lease("a", &two, Some(&seen)).await.unwrap());
-    // Silent since: taken over, with what the last owner told, and the old owner notices.
+    // Silent since: taken over with the last owner's state, and the old owner notices.
     assert_eq!(ours(db.take_lease("a", &two, Some(&seen)).await.unwrap()).state, b"first");
     assert!(!db.hold_lease("a", &one, b"", true).await.unwrap());
     // Released: free at once, and the state stays.
     assert!(db.hold_lease("a", &two, b"second", true).await.unwrap());
     assert_eq!(ours(db.take_lease("a", &one, None).await.unwrap()).state, b"second");
 
-    // A lease that was dropped and taken anew by the same owner is not the one that was seen.
+    // A lease that the same owner released and took again is not the observed one.
     assert!(db.hold_lease("a", &one, b"", false).await.unwrap());
     db.drop_lease("b").await.unwrap();
     ours(db.take_lease("b", &one, None).await.unwrap());
@@ -82,7 +82,7 @@ async fn a_documents_lease_is_there_with_its_document_alone() {
     let layer = store.layer().await;
     let db = create(&layer, "db", None).await;
     let (one, two): (Owner, Owner) = ([1; 16], [2; 16]);
-    // Of what is no document nobody has one, and none is left behind.
+    // A missing document cannot have a lease, and no lease of it is left behind.
     assert!(db.take_document_lease("a", &one, None).await.unwrap().is_none());
     assert!(db.leases(None).await.unwrap().is_empty());
     let first = put(&db, "a", None, "{}").await.unwrap();
@@ -91,12 +91,12 @@ async fn a_documents_lease_is_there_with_its_document_alone() {
     assert!(db.hold_lease("a", &one, b"one", false).await.unwrap());
     let gone = delete(&db, "a", &first).await.unwrap();
     assert!(db.take_document_lease("a", &two, None).await.unwrap().is_none());
-    // Who has seen it go comes late, once it was made again and is somebody's.
+    // The document was created again and leased since another process saw its deletion.
     put(&db, "a", Some(&gone), "{}").await.unwrap();
     assert!(!db.drop_document_lease("a").await.unwrap());
     others(db.take_document_lease("a", &two, None).await.unwrap().unwrap());
     assert!(db.hold_lease("a", &one, b"one", false).await.unwrap());
-    // In time, it does go.
+    // In time, the removal succeeds.
     put(&db, "b", None, "{}").await.unwrap();
     ours(db.take_document_lease("b", &one, None).await.unwrap().unwrap());
     db.drop_lease("a").await.unwrap();
@@ -160,8 +160,9 @@ async fn several_are_held_at_once_and_each_is_somebodys() {
     assert!(db.hold_leases_after(&one, &[], &|_, _| true).await.unwrap().is_empty());
 }
 
-/// Owners hold all that they have in one transaction each, while others take over what they see; the storage fails now and then. Nobody
-/// is told that a lease is its own which another has taken since, and none is lost for want of another one.
+/// Owners hold all that they have in one transaction each, while others take over what they see; the storage fails now
+/// and then. Nobody is told that a lease is its own which another has taken since, and none is lost for want of another
+/// one.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_taken_over_among_several_is_lost_alone_under_faults() {
     let Some(store) = Store::with_faults(0.1, 7) else { return };
@@ -198,7 +199,7 @@ async fn what_is_taken_over_among_several_is_lost_alone_under_faults() {
             let mine: Vec<Hold> = ids.iter().filter(|id| !lost.contains(*id)).map(|id| hold(id, b"state")).collect();
             let begun = Instant::now();
             let held = holder.hold_leases_after(&one, &mine, &|_, _| true).await;
-            // Between two of them a lease can be seen, and taken, in longer and longer time.
+            // The interval in which another process can see and take a lease grows.
             pass(begun.elapsed() * (2 + round % 8)).await;
             let Ok(held) = held else { continue };
             lost.extend(mine.iter().zip(held).filter(|(_, held)| !held).map(|(hold, _)| hold.id.clone()));
@@ -226,13 +227,13 @@ async fn what_is_taken_over_among_several_is_lost_alone_under_faults() {
     }
 }
 
-/// Others take a lease over that stood still for this long. A fault makes an answer up to a fifth of a second late.
+/// Others take over a lease that has not changed for this long. A fault delays an answer by up to a fifth of a second.
 const SILENCE_MAX: Duration = Duration::from_millis(300);
 
-/// How often each contender tries to take the lease.
+/// Attempts of each contender to take the lease.
 const TURNS: u32 = 120;
 
-/// A time in which an owner acts on the lease: it ends before `until`.
+/// A period in which an owner acts on the lease: it ends before `until`.
 #[derive(Debug, Clone, PartialEq)]
 struct Term {
     owner: u8,
@@ -240,19 +241,19 @@ struct Term {
     until: Duration,
 }
 
-/// What the contenders share. The clock stands still while any of them runs, so that reading it twice in one step gives
-/// the same time twice.
+/// The state that the contenders share. The clock stands still while any of them runs, so it shows one time throughout
+/// a step.
 struct Contest {
     clock: Arc<VirtualClock>,
     base: Instant,
     terms: Mutex<Vec<Term>>,
-    /// What happened to whom, and when.
+    /// Events with their times and contenders.
     events: Mutex<Vec<(Duration, u8, &'static str)>>,
     taken_over: AtomicU64,
     given_up: AtomicU64,
 }
 
-/// A server that wants the lease. Its clock runs at `percent` of the contest's.
+/// A server that contends for the lease. Its clock runs at `percent` of the contest's.
 struct Contender {
     contest: Arc<Contest>,
     db: Database,
@@ -262,12 +263,12 @@ struct Contender {
 }
 
 impl Contender {
-    /// By its own clock.
+    /// Returns the time of its own clock.
     fn now(&self) -> Instant {
         self.contest.base + self.contest.clock.now() * self.percent / 100
     }
 
-    /// The time of the contest at which its own clock shows `instant`, rounded up.
+    /// Returns the contest's time at which its own clock shows `instant`, rounded up.
     fn moment(&self, instant: Instant) -> Duration {
         let own = instant.saturating_duration_since(self.contest.base);
         (own * 100 + Duration::from_nanos(u64::from(self.percent) - 1)) / self.percent
@@ -277,7 +278,7 @@ impl Contender {
         self.contest.events.lock().unwrap().push((self.contest.clock.now(), self.number, event));
     }
 
-    /// With the lease that it releases end also terms that it left by falling silent.
+    /// Ends its terms when it releases the lease, including those that it left by silence.
     fn end_terms(&self) {
         let now = self.contest.clock.now();
         let mut terms = self.contest.terms.lock().unwrap();
@@ -289,7 +290,8 @@ impl Contender {
         self.contest.clock.sleep(Duration::from_micros(micros)).await;
     }
 
-    /// The storage's answer. `None`: it did not come until its clock showed `until`. What was asked may land afterwards.
+    /// Returns the storage's answer; `None` if it did not arrive until its clock showed `until`. The operation may
+    /// still take effect later.
     async fn until<T>(&self, until: Instant, answer: impl Future<Output = T>) -> Option<T> {
         let left = self.moment(until).saturating_sub(self.contest.clock.now());
         let timeout = self.contest.clock.sleep(left);
@@ -307,7 +309,8 @@ impl Contender {
         }
     }
 
-    /// Takes the lease now and then, renews it a few times as [`flatbed_jobs::lead`] does, and releases it or falls silent.
+    /// Takes the lease repeatedly, renews it a few times as [`flatbed_jobs::lead`] does, and releases it or falls
+    /// silent.
     async fn contend(mut self) {
         let owner: Owner = [self.number; 16];
         let mut seen: Option<Sighting> = None;
@@ -316,7 +319,7 @@ impl Contender {
             self.note("takes");
             let begun = self.now();
             let stale = seen.as_ref().and_then(|seen| seen.stale(begun, SILENCE_MAX)).cloned();
-            // One in eight is given up early, as by a process that ends or whose connection breaks.
+            // One in eight operations is dropped early, as by a process that ends or loses its connection.
             let patience = if self.random.below(8) == 0 { Duration::from_millis(4) } else { SILENCE_MAX };
             let taken = self.db.take_lease("job", &owner, stale.as_ref());
             match self.until(begun + patience, taken).await {
@@ -359,7 +362,7 @@ impl Contender {
             if term.from < term.until {
                 self.contest.terms.lock().unwrap().push(term);
             }
-            // A long silence, in which another may take it over.
+            // A long silence, in which another contender may take it over.
             if self.random.below(2) == 0 {
                 self.pause(SILENCE_MAX * 4).await;
             }
@@ -367,8 +370,8 @@ impl Contender {
     }
 }
 
-/// Four servers contend for one lease. All follows from the seed: one thread runs, it moves the clock when nobody else has
-/// anything to do, and each step of the clock wakes one of them.
+/// Four servers contend for one lease. Everything follows from the seed: one thread runs, it moves the clock when no
+/// task can run, and each step of the clock wakes one task.
 fn contest(engine: Embedded, seed: u64) -> Contest {
     let clock = Arc::<VirtualClock>::default();
     let store = Store::simulated_with_faults(&clock, 0.1, seed).expect("the engine");
@@ -388,7 +391,7 @@ fn contest(engine: Embedded, seed: u64) -> Contest {
         let mut contenders = Vec::new();
         for number in 1..=4 {
             let db = store.layer_alone().await.database("db");
-            // Of what is left of the silence a clock that runs 10 % too fast takes a part, and one that is too slow another.
+            // A clock that runs 10 % too fast or too slow uses up part of the rest of the silence.
             let percent = 90 + u32::try_from(random.below(21)).expect("small");
             let random = Random(random.below(u64::MAX));
             contenders.push(Contender { contest: Arc::clone(&contest), db, number, percent, random });
@@ -401,7 +404,7 @@ fn contest(engine: Embedded, seed: u64) -> Contest {
     Arc::into_inner(contest).expect("all have ended")
 }
 
-/// Fails where two owners had the lease at one time.
+/// Fails if two owners had the lease at the same time.
 fn assert_one_at_a_time(terms: &[Term], seed: u64) {
     let mut terms = terms.to_vec();
     terms.sort_by_key(|term| term.from);
@@ -434,7 +437,7 @@ fn never_two_holders_at_once_under_faults() {
     }
     let count = seeds.end - seeds.start;
     println!("{count} seeds: {terms} terms, {taken_over} taken over, {given_up} answers not waited for");
-    // Of each seed something, on average.
+    // On average each seed has some of each.
     assert!(terms > 20 * count && 2 * several > count && taken_over > 5 * count && given_up > 5 * count);
 }
 

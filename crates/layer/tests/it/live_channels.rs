@@ -1,4 +1,4 @@
-//! Live feeds of channels: followers are woken for what lies in their channels, and none of them misses a row.
+//! Live feeds of channels: followers are woken by changes in their channels, and none of them misses a row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use flatbed_layer::{
 use flatbed_testkit::{number, pass, until, within};
 use tokio::sync::{mpsc, watch};
 
-/// Two of the long ones are more than an entry names.
+/// Two of the long names exceed the names of an entry.
 fn channel(number: u64) -> String {
     match number {
         0 => "!".to_owned(),
@@ -68,7 +68,7 @@ fn body(channels: &BTreeSet<String>) -> String {
     format!("{{\"channels\":[{}]}}", names.join(","))
 }
 
-/// What a client has of a database.
+/// The client's copy of a database.
 #[derive(Default)]
 struct Client {
     docs: BTreeMap<String, String>,
@@ -89,7 +89,7 @@ impl Client {
     }
 }
 
-/// The next rows of a feed, perhaps none.
+/// Returns the next rows of a feed, possibly none.
 async fn next(changes: &mut Changes, is_following: &mut bool) -> Vec<ChangeRow> {
     if *is_following {
         match changes.follow().await {
@@ -103,7 +103,7 @@ async fn next(changes: &mut Changes, is_following: &mut bool) -> Vec<ChangeRow> 
     page.rows
 }
 
-/// What a walk from the beginning gives.
+/// Returns the rows of a feed from the beginning.
 async fn walk(reader: &Reader, scope: &Scope) -> BTreeMap<String, String> {
     let mut changes = reader.changes(ChangesQuery { scope: scope.clone(), ..ChangesQuery::default() });
     let mut client = Client::default();
@@ -116,7 +116,7 @@ async fn walk(reader: &Reader, scope: &Scope) -> BTreeMap<String, String> {
     }
 }
 
-/// Writes, deletes and moves documents, some of them twice at once.
+/// Writes, deletes and moves documents, some twice in one request.
 async fn write(db: Database, mut random: Random, rounds: u64) {
     for round in 0..rounds {
         if random.below(30) == 0 {
@@ -140,7 +140,7 @@ async fn write(db: Database, mut random: Random, rounds: u64) {
                 0 => r#"{"_deleted":true}"#.to_owned(),
                 _ => body(&some_channels(&mut random, 3)),
             };
-            // Others write too, and deletion may find nothing.
+            // Other writers interfere, and a deletion may find nothing.
             let _ = put(&db, &id, found.as_ref(), &text).await;
         }
         if random.below(4) == 0 {
@@ -153,7 +153,7 @@ struct Follower {
     number: usize,
     reader: Reader,
     scope: Scope,
-    /// Whether its user never loses anything.
+    /// Whether its user never loses a channel.
     keeps_all: bool,
     random: Random,
     is_over: watch::Receiver<bool>,
@@ -171,7 +171,7 @@ impl Follower {
     }
 
     fn is_done(&self, has: &BTreeMap<String, String>, seen: &BTreeMap<String, String>) -> bool {
-        // Who loses a channel keeps what they have of it.
+        // A user who loses a channel keeps the documents that they have of it.
         seen.iter().all(|(id, rev)| has.get(id) == Some(rev)) && (!self.keeps_all || has.len() == seen.len())
     }
 
@@ -193,7 +193,7 @@ impl Follower {
                 client.take(next(&mut changes, &mut is_following).await);
             }
         };
-        // Sooner than a feed looks again by itself.
+        // Sooner than a feed reads by itself.
         let in_time = within(Duration::from_secs(20), rest).await.is_some();
         assert!(in_time, "{}, {:?}: {:?} instead of {seen:?}", self.number, self.scope, client.docs);
     }
@@ -223,7 +223,7 @@ async fn followers_have_what_they_see(store: Store, seed: u64, rounds: u64) {
             followers.spawn(Follower { number, reader, scope, keeps_all, random, is_over }.run());
         }
     }
-    // One that is woken for all.
+    // A follower that is woken by each change.
     let reader = two.database("db").reader().asked_by(Asker::All);
     let random_of_all = Random(random.below(u64::MAX));
     let of_all = Follower { number: 0, reader, scope: Scope::All, keeps_all: true, random: random_of_all, is_over };
@@ -271,7 +271,7 @@ async fn followers_of_shards_under_faults_have_what_a_walk_gives() {
     followers_have_what_they_see(store.sharded(3), 11, 25).await;
 }
 
-/// Each write wakes those that hold one of its channels, and nobody else.
+/// Each write wakes exactly the followers that hold one of its channels.
 #[tokio::test(flavor = "multi_thread")]
 async fn those_are_woken_who_hold_a_channel_of_the_row() {
     const USERS: u64 = 30;
@@ -298,10 +298,10 @@ async fn those_are_woken_who_hold_a_channel_of_the_row() {
     }
     let standing = || layer.followers();
     until("all follow", async || standing().by_channels == USERS as usize).await;
-    // The own channel, `!`, and the user.
+    // The channel `!`, the own channel, and the user.
     assert_eq!(standing().held, 3 * USERS as usize);
     let all: Vec<u64> = (0..USERS).collect();
-    // What is in more channels than an entry names is looked up once for all.
+    // A document in more channels than an entry names is looked up once for all followers.
     let mut rev = None;
     let steps: [(BTreeSet<String>, Vec<u64>); 6] = [
         (own(&[3]), vec![3]),
@@ -311,7 +311,8 @@ async fn those_are_woken_who_hold_a_channel_of_the_row() {
         (BTreeSet::new(), all[..20].to_vec()),
         (["!".to_owned()].into(), all.clone()),
     ];
-    // Who stands there may be at the end of a page yet. Who has the first of these takes the second from what is shared.
+    // A follower may still be at the end of its page. After the first of these changes it takes the second from the
+    // shared rows.
     for id in ["ready", "steady"] {
         put(&db, id, None, r#"{"channels":["!"]}"#).await.expect("written");
         let mut told = BTreeSet::new();
@@ -342,10 +343,10 @@ async fn those_are_woken_who_hold_a_channel_of_the_row() {
         assert!(told.iter().all(|(user, is_lost)| *is_lost != is_seen(user)), "{channels:?} {told:?}");
         assert_eq!(counted(&layer, "hub_wakes") - before, users.len() as u64, "{channels:?}");
     }
-    // But for one that the system has kept from running until now.
+    // Except for a follower that the system has not run until now.
     let reads = counted(&layer, "channel_reads") - read;
     assert!(reads < woken as u64 / 4, "{reads} of {woken} have read their channels");
-    // Nobody hears of what they do not see, and who was asleep all the time goes on from where the others are.
+    // Hidden changes reach no follower, and a follower that slept all the time continues at the position of the others.
     put(&db, "hidden", None, r#"{"channels":["nobody's"]}"#).await.expect("written");
     let before = counted(&layer, "hub_wakes");
     give(&db, Kind::User, "u29", &own(&[29, 0]), &[]).await;
@@ -364,7 +365,7 @@ async fn those_are_woken_who_hold_a_channel_of_the_row() {
     until("all are where the last change is", async || are_there()).await;
 }
 
-/// Who has more channels than one page asks about, and more in them than a merge has room for, reads to the end all the same.
+/// A user with more channels than one page reads, and more entries in them than a merge buffers, reads to the end.
 #[tokio::test]
 async fn thousands_of_channels_are_read_to_the_end() {
     let store = Store::new();
@@ -389,7 +390,8 @@ async fn thousands_of_channels_are_read_to_the_end() {
         loop {
             let (page, waits) = waits::count(changes.next_page()).await;
             let page = page.expect("a page");
-            // However many ranges there are, a transaction reads 4,096 of them, and some of who asks and of documents.
+            // However many ranges there are, a transaction reads 4,096 of them, beside some for the principal and for
+            // documents.
             assert!(waits.range_reads <= 4_500 * waits.transactions, "{waits:?}");
             client.take(page.rows);
             pages += 1;

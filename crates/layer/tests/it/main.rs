@@ -1,5 +1,5 @@
-//! The layer's tests, one program: each is linked with the layer and the engine, which takes longer than to compile it.
-//! What needs a process of its own is a program beside this one and says why.
+//! The layer's tests, one program, because linking it with the layer and the engine takes longer than compiling it. A
+//! test that needs a process of its own is a program beside this one and says why.
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub, reason = "tests and their helpers")]
 
 mod all_or_nothing;

@@ -1,5 +1,5 @@
-//! Documents with very many leaves, and many documents whose bodies change places at once: what a transaction holds has
-//! a bound.
+//! Documents with very many leaves, and many documents whose bodies move at once: transactions stay within their
+//! bounds.
 
 use crate::support::*;
 use flatbed_layer::json::{Limits, parse};
@@ -53,7 +53,7 @@ async fn leaves(db: &Database, id: &str) -> Vec<(Vec<RevId>, bool)> {
     leaves
 }
 
-/// Text that no compression makes small.
+/// Returns text that does not compress.
 fn noise(random: &mut Random, size: usize) -> String {
     let letters = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     (0..size).map(|_| char::from(letters[random.below(62) as usize])).collect()
@@ -83,7 +83,8 @@ async fn one_request_brings_500_leaves_and_another_resolves_them() {
     assert_clean(&layer, &db).await;
 }
 
-/// In each document a losing leaf of 350 kB comes up: altogether more than FoundationDB takes in a transaction.
+/// In each document a losing leaf of 350 kB becomes the winner: together they exceed FoundationDB's limit of a
+/// transaction.
 #[tokio::test]
 async fn many_bodies_come_up_at_once() {
     let store = Store::new();
@@ -121,20 +122,20 @@ async fn leaves_beyond_the_limit_are_refused() {
     let results = bulk(&db, &(0..25).map(leaf).collect::<Vec<_>>()).await;
     assert!(results[..20].iter().all(|outcome| outcome.is_ok()));
     assert!(results[20..].iter().all(|result| matches!(result, Err(Refusal::TooManyLeaves { leaves_max: 20 }))));
-    // What makes no more of them is taken.
+    // Edits that add no leaves are accepted.
     let others =
         [leaf(3), replicated("d", &["3-x".into(), "2-05".into()], "{}"), replicated("d", &["1-a".into()], "{}")];
     assert!(bulk(&db, &others).await.iter().all(|outcome| outcome.is_ok()));
     delete(&db, "d", &"2-07".parse().unwrap()).await.unwrap();
     assert_eq!(leaves(&db, "d").await.len(), 20);
     assert_clean(&layer, &db).await;
-    // A purge makes room.
+    // After a purge another leaf is accepted.
     db.purge("d", &["2-08".parse().unwrap()]).await.unwrap();
     assert!(bulk(&db, &[leaf(24)]).await[0].is_ok());
     assert_clean(&layer, &db).await;
 }
 
-/// What a path says of the past of many branches is written into each of them.
+/// The ancestors that a path adds to many branches are written into each of them.
 #[tokio::test]
 async fn a_path_that_many_branches_share_is_taken_while_it_fits() {
     let store = Store::new();
@@ -180,10 +181,10 @@ async fn edits_of_one_request_go_through_a_bounded_number_of_leaves() {
     let edits = |writes: &[Write]| -> Vec<Edit<'static>> { writes.iter().map(edit).collect() };
     let refused = db.bulk_update(&edits(&branches(60, 160))).await;
     assert!(matches!(refused, Err(Error::Refused(Refusal::TooManyEdits))), "{refused:?}");
-    // Those before the one that was too many are made.
+    // The edits before the first one over the limit are applied.
     let made = count().await;
     assert!((61..160).contains(&made), "{made}");
-    // In parts it is taken, and what many documents cost is not counted.
+    // The edits are accepted in parts, and those of many documents do not count.
     for begin in (60..160).step_by(10) {
         assert!(bulk(&db, &branches(begin, begin + 10)).await.iter().all(|outcome| outcome.is_ok()));
     }

@@ -1,4 +1,4 @@
-//! Stores that a newer program has changed while this one runs: refused, whatever this one has cached.
+//! Stores that a newer program has changed while this one runs: refused, whatever is cached.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use foundationdb::tuple::{Bytes, pack};
 
 type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Keys of a subspace of the root.
+/// Counts keys of a subspace of the root.
 fn count(store: &Store, rows: &Rows, number: i64) -> usize {
     let prefix = pack(&(Bytes::from(store.root.clone()), number));
     rows.iter().filter(|(key, _)| key.starts_with(&prefix)).count()
@@ -19,11 +19,12 @@ async fn open(store: &Store) -> Result<Layer, Error> {
     Layer::open(store.fdb.clone(), LayerOptions { root: store.root.clone(), ..LayerOptions::default() }).await
 }
 
-/// As this program is beside the next one: what it has cached does not keep it from seeing another feature.
+/// A program beside its successor: its cache does not keep it from seeing another feature.
 #[tokio::test]
 async fn a_process_that_runs_refuses_what_a_newer_one_has_changed() {
     let store = Store::new();
-    // What it does in the background it does when it is asked to: else what it notes could come between the two looks at all keys.
+    // What it does in the background it does when it is asked to: else what it notes could come between the two looks
+    // at all keys.
     let layer = store.layer_alone().await;
     let background = layer.background(BackgroundOptions::default());
     let db = create(&layer, "db", None).await;
@@ -31,7 +32,7 @@ async fn a_process_that_runs_refuses_what_a_newer_one_has_changed() {
     let before = snapshot(&store).await;
     let instance = pack(&(Bytes::from(store.root.clone()), 0));
     let record = before.iter().find(|(key, _)| *key == instance).expect("the root's record").1.clone();
-    // Another feature (field 5), in a transaction that tells.
+    // Another feature (field 5), in a transaction that bumps the metadata version.
     let newer = [record.as_slice(), &[0x2a, 6], b"shards"].concat();
     let write = async |record: &[u8]| {
         change(&store.fdb, |trx| {
@@ -50,7 +51,7 @@ async fn a_process_that_runs_refuses_what_a_newer_one_has_changed() {
     assert!(is_refused(layer.delete_database("db").await));
     assert!(is_refused(layer.newest_database_update().await.map(|_| ())));
     assert!(is_refused(layer.sweep_database_updates(Duration::ZERO).await.map(|_| ())));
-    // A creation and its mark are still to be noted.
+    // A creation and its mark are still to be recorded.
     assert_eq!(count(&store, &before, 17), 0);
     assert!(is_refused(background.round().await.map(|_| ())));
     assert!(is_refused(open(&store).await.map(|_| ())));

@@ -1,5 +1,5 @@
-//! What others may write over takes place once, under faults and with writers of two servers: no value comes back after
-//! another has taken its place.
+//! A write that others may overwrite takes effect once, under faults and with writers at two servers: no value returns
+//! after another has replaced it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use flatbed_layer::{Database, LocalDocument};
 
 const WRITERS: usize = 6;
 
-/// The values that were seen, each once for as long as it stood there.
+/// The values that were read, each once for as long as it was current.
 #[derive(Default)]
 struct Seen {
     all: HashSet<u64>,
@@ -54,11 +54,11 @@ async fn look(db: &Database, seen: &mut [Seen; 3]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_value_comes_back_after_another_has_taken_its_place() {
-    // On a cluster the faults are its own.
+    // A cluster has its own faults.
     let store = Store::with_faults(0.3, 7).unwrap_or_else(Store::new);
     let layers = [store.layer().await, store.layer().await];
     let db = create(&layers[0], "db", None).await;
-    // Above the default of `_revs_limit`, below its bound.
+    // Above the default of `_revs_limit`, below its limit.
     let next = Arc::new(AtomicU64::new(2_000));
     let is_done = Arc::new(AtomicBool::new(false));
     let looks = {

@@ -1,4 +1,4 @@
-//! Partitioned databases: which ids they take, and what is counted of a partition.
+//! Partitioned databases: valid ids, and the counters of partitions.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ async fn ids_name_their_partition() {
     }
     assert!(db.is_partitioned().await.unwrap() && db.info().await.unwrap().is_partitioned);
     assert_eq!(info(&db, "a").await.doc_count, 2);
-    // Those without are as they were.
+    // Databases without partitions are unchanged.
     layer.create_database("other", &CreateOptions::default()).await.unwrap();
     let other = layer.database("other");
     put(&other, "nopartition", None, "{}").await.unwrap();
@@ -51,8 +51,7 @@ async fn ids_name_their_partition() {
     assert!(matches!(refused, Err(Error::Refused(Refusal::InvalidSetting(_)))), "{refused:?}");
 }
 
-/// Whatever is written, deleted and purged: the counters are what a recount gives, and a partition that is gone leaves
-/// nothing.
+/// After writes, deletions and purges the counters equal a recount, and an empty partition leaves no keys.
 #[tokio::test]
 async fn counters_are_what_a_recount_gives() {
     for shards in [None, Some(3)] {
@@ -83,7 +82,7 @@ async fn counters_are_what_a_recount_gives() {
         }
         assert_eq!(info(&db, "p0").await, PartitionInfo::default());
         assert_clean(&layer, &db).await;
-        // A counter that is wrong is found.
+        // The checker finds a wrong counter.
         let (key, _) =
             snapshot(&store).await.into_iter().rfind(|(key, _)| key.windows(2).any(|two| two == b"p1")).unwrap();
         change(&store.fdb, |trx| trx.set(&key, &9_i64.to_le_bytes())).await;
@@ -92,7 +91,7 @@ async fn counters_are_what_a_recount_gives() {
     }
 }
 
-/// Queries of a partition find its documents alone, through an index of partitions or by ids.
+/// Queries of a partition return only its documents, through a partitioned index or by ids.
 #[tokio::test]
 async fn partitions_are_queried() {
     let (_store, layer, db) = partitioned(None).await;
@@ -129,17 +128,17 @@ async fn partitions_are_queried() {
     }
 }
 
-/// What is before a walk of a partition is what a walk of all has before it, whichever partitions there are.
+/// The number of rows before a scan of a partition equals that before it in a scan of all documents.
 #[tokio::test]
 async fn walks_of_partitions_know_what_is_before_them() {
     for shards in [None, Some(4)] {
         let (_store, layer, db) = partitioned(shards).await;
         let other = layer.written_by("db", "anna");
-        // Ids of those that begin with others are before theirs, or behind.
+        // Partitions whose names are prefixes of others have ids before or behind theirs.
         let partitions = ["a", "a!", "a\0", "aa", "A", "\u{e9}", "\u{10ffff}", "\u{10ffff}\u{10ffff}", "none"];
         for (at, partition) in partitions.iter().take(8).enumerate() {
             for n in 0..=at {
-                // The last one is above all that is tried for an end.
+                // The last id is above all possible ends.
                 let rest = if n == at { "\u{10ffff}".repeat(4) } else { n.to_string() };
                 put(&other, &format!("{partition}:{rest}"), None, "{}").await.unwrap();
             }
@@ -197,7 +196,7 @@ async fn walks_of_partitions_know_what_is_before_them() {
                 let place = query.start.clone();
                 let (before, found) = ids(query).await;
                 assert_eq!(found, wanted, "{partition:?} {place:?} {descending}");
-                // Where there are no rows it is known between which they would be.
+                // An empty result also has a number of rows before it.
                 if let Some(first) = wanted.first() {
                     let position = order.iter().position(|id| id == first).unwrap();
                     assert_eq!(before, Some(position as u64), "{partition:?} {place:?} {descending}");

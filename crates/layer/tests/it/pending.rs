@@ -1,4 +1,4 @@
-//! How many rows a feed has left: exact where that is cheap, never 0 where there is one.
+//! Counts of a feed's remaining rows: exact if that is cheap, and never 0 if there is one.
 
 use crate::support::{Layer, Random, Store, create, pages_are_full};
 use flatbed_layer::{ChangesQuery, CreateOptions, Database, Edit, LayerOptions, Seq, Since, waits};
@@ -65,7 +65,7 @@ async fn pending_is_exact_near_the_end_and_never_too_little() {
     let mut limited = db.changes(ChangesQuery { limit: Some(10), ..ChangesQuery::default() });
     assert_eq!(limited.next_page().await.unwrap().rows.len(), 10);
     assert!(limited.pending().await.unwrap() > EXACT_MAX as u64);
-    // All that a database of the same name has is left to who comes from another one.
+    // For a sequence of another database of the name all rows remain.
     db.delete().await.unwrap();
     let db = create(&layer, "pending", None).await;
     assert_eq!(limited.pending().await.unwrap(), 0);
@@ -73,7 +73,7 @@ async fn pending_is_exact_near_the_end_and_never_too_little() {
     assert_eq!(limited.pending().await.unwrap(), 3);
 }
 
-/// What is read does not grow with shards, wherever entries lie.
+/// The number of reads does not grow with shards, wherever the entries lie.
 #[tokio::test]
 async fn pending_of_a_database_with_shards_reads_little() {
     let store = Store::new();

@@ -1,11 +1,12 @@
-//! A store after a restore: other incarnations and stamps, everything else as it was, and nobody writes what he knew before.
+//! Stores after a restore: other incarnations and stamps, and otherwise the same content; no server writes from an old
+//! cache.
 
 use crate::support::{Store, all_changes, assert_clean, change, create, delete, get, put, rows_between};
 use flatbed_layer::renew::{Renewed, renew, roots};
 use flatbed_layer::{ChangesQuery, CreateOptions, Database, Edit, Error, Refusal, Seq, Since, json};
 use foundationdb::tuple::pack;
 
-/// Where a feed stands that begins after `since`, and how many rows it gives.
+/// Returns the position of a feed that begins after `since`, and the number of its rows.
 async fn follow(db: &Database, since: Since) -> (Seq, usize) {
     let mut changes = db.changes(ChangesQuery { since, ..ChangesQuery::default() });
     let mut rows = 0;
@@ -23,7 +24,7 @@ async fn followers_begin_anew() {
     let store = Store::new();
     let layer = store.layer().await;
     let (db, empty) = (create(&layer, "db", None).await, create(&layer, "empty", None).await);
-    // More than a page of entries, long ones among them; edited and deleted documents.
+    // More than a page of entries, some of them long; edited and deleted documents.
     let id = |n: usize| format!("{n:05}{}", "i".repeat(if n.is_multiple_of(7) { 900 } else { 0 }));
     for chunk in (0..5_000).collect::<Vec<_>>().chunks(500) {
         let body = || json::parse(b"{}", &json::Limits::default()).expect("JSON");
@@ -55,7 +56,7 @@ async fn followers_begin_anew() {
     assert_eq!(renewed, Renewed { databases: 2, entries: 5_002 });
     assert!(told.is_sorted() && told.len() > 3 && told.last() == Some(&5_002), "{told:?}");
 
-    // A layer that was open all the time notices, as one that is opened now does.
+    // A layer that was open all the time notices, as does one that is opened now.
     for layer in [layer.clone(), store.layer().await] {
         let (db, empty) = (layer.database("db"), layer.database("empty"));
         assert_clean(&layer, &db).await;
@@ -74,7 +75,7 @@ async fn followers_begin_anew() {
         assert_eq!((now.doc_count, now.doc_del_count), (info.doc_count, info.doc_del_count));
         assert_ne!(now.incarnation, info.incarnation);
     }
-    // It goes on from there.
+    // Both continue from there.
     assert_eq!(get(&db, "first").await.unwrap(), r#"{"n":2}"#);
     let (last, _) = follow(&db, Since::Beginning).await;
     put(&db, "later", None, "{}").await.unwrap();
@@ -92,7 +93,7 @@ async fn what_was_interrupted_is_done_again() {
         put(&db, &format!("d{n}"), None, "{}").await.unwrap();
     }
     let (seen, _) = follow(&db, Since::Beginning).await;
-    // As after an end in the middle: the entries lie in another incarnation than the record's.
+    // As after an interruption: the entries are in another incarnation than the record.
     let namespace = |n: u64| {
         let root = foundationdb::tuple::Bytes::from(store.root.clone());
         (pack(&(root.clone(), 3, n, 3)), pack(&(root, 3, n, 4)))
@@ -119,7 +120,7 @@ async fn what_was_interrupted_is_done_again() {
     assert_clean(&layer, &db).await;
     let (once, rows) = follow(&db, Since::after(seen)).await;
     assert_eq!(rows, 20);
-    // Each restore is another one.
+    // Each renewal draws another incarnation.
     renew(&store.fdb, &store.root, false, |_| {}).await.unwrap();
     assert_eq!(follow(&db, Since::after(once)).await.1, 20);
     assert_clean(&layer, &db).await;
@@ -160,7 +161,7 @@ async fn all_roots_are_found() {
         put(&layer.database("db"), "d", None, "{}").await.unwrap();
         expected.push(root);
     }
-    // Others' keys, some of which look like a layer's.
+    // Keys of other programs, some of which look like a layer's.
     let other = foundationdb::tuple::Bytes::from([store.root.as_slice(), b"other"].concat());
     let others = [
         [b"\x01", store.root.as_slice(), b"endless"].concat(),
@@ -174,7 +175,7 @@ async fn all_roots_are_found() {
     found.retain(|root| root.starts_with(&store.root));
     expected.sort();
     assert_eq!(found, expected);
-    // One root alone is renewed.
+    // A single root is renewed.
     let renewed = renew(&store.fdb, &expected[1], false, |_| {}).await.unwrap();
     assert_eq!(renewed, Renewed { databases: 1, entries: 1 });
 }

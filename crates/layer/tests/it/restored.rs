@@ -1,5 +1,5 @@
-//! Restores beside layers that are open, and into clusters that are younger: nobody writes what he knew before, and a
-//! renewal that was interrupted goes on.
+//! Restores beside open layers and into younger clusters: no server writes from an old cache, and an interrupted
+//! renewal resumes.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use futures_util::FutureExt;
 
 type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Renews, and is killed after as many transactions; `None`: it was.
+/// Runs a renewal, and kills it after this many transactions; `None` if it was killed.
 async fn renew_for(store: &Store, transactions: usize) -> Option<Renewed> {
     let mut left = transactions;
     let killed = |_: u64| {
@@ -42,7 +42,7 @@ fn ids(rows: &[flatbed_layer::ChangeRow]) -> Vec<String> {
     rows.iter().map(|row| row.id.clone()).collect()
 }
 
-/// How many rows a feed gives that begins after a sequence.
+/// Returns the number of rows of a feed behind a sequence.
 async fn after(db: &Database, seq: Seq) -> usize {
     let mut changes = db.changes(ChangesQuery { since: Since::after(seq), ..ChangesQuery::default() });
     let mut rows = 0;
@@ -55,7 +55,7 @@ async fn after(db: &Database, seq: Seq) -> usize {
     }
 }
 
-/// Two servers, a database, and what a backup of it holds.
+/// Opens two servers with a database, and takes a backup of it.
 async fn two_servers() -> (Store, [Layer; 2], Rows) {
     let store = Store::new();
     let layers = [store.layer().await, store.layer().await];
@@ -76,7 +76,7 @@ async fn names_that_the_restored_mapping_lacks_are_not_written_by_their_old_ids(
     let write = async |phase: &str| {
         let mut written = Vec::new();
         for n in 0..20 {
-            // In another order each time, so that an id of before is another name's now.
+            // Another order each time, so that an old id now belongs to another name.
             let n = if phase == "lost" { n } else { 19 - n };
             for (at, layer) in layers.iter().enumerate() {
                 let (id, body) = (format!("{phase}-{at}-{n}"), body(at, n));
@@ -99,12 +99,12 @@ async fn names_that_the_restored_mapping_lacks_are_not_written_by_their_old_ids(
         }
         assert_eq!(get(&db, "first").await.unwrap(), r#"{"known":{"a":1}}"#);
         assert!(matches!(get(&db, "lost-0-1").await, Err(Error::Refused(Refusal::DocumentNotFound(_)))));
-        // What a replica or a follower noted of the lost history means nothing.
+        // Positions of replicas and followers in the lost history are invalid.
         assert_eq!(after(&db, seen).await, 41);
     }
 }
 
-/// Both databases have the same namespace: the restore has taken back that the first was ever given it.
+/// Both databases have the same namespace: the restore has reverted its first allocation.
 #[tokio::test]
 async fn a_database_of_a_lost_history_is_another_one() {
     let (store, layers, backup) = two_servers().await;
@@ -117,7 +117,7 @@ async fn a_database_of_a_lost_history_is_another_one() {
     renewed(&store).await;
     let again = create(&layers[1], "again", None).await;
     put(&again, "e", None, r#"{"y":2,"x":1}"#).await.unwrap();
-    // The first that this server does to it: what it knows is of the lost one, whose ids were the other way round.
+    // The first operation of this server: its cache is of the lost database, whose ids were the other way round.
     put(&lost, "f", None, r#"{"x":1,"y":2}"#).await.unwrap();
     for layer in &layers {
         let again = layer.database("again");
@@ -160,7 +160,7 @@ async fn what_is_staged_for_a_lost_history_is_not_taken() {
         body: parse(b"{}", &Limits::default()).unwrap(),
     };
     assert!(matches!(db.update(&edit).await, Err(Error::Refused(Refusal::UploadSwept))));
-    // What is left of them goes as of any broken upload.
+    // The rest of them is swept like other abandoned uploads.
     assert_eq!(other.sweep_broken_uploads(Duration::ZERO).await.unwrap(), 2);
     assert_clean(&other, &other.database("db")).await;
 }
@@ -196,7 +196,7 @@ async fn followers_of_a_lost_history_begin_anew() {
     }
 }
 
-/// Several databases with what bears stamps: edits, tombstones, conflicts, purges, creations and deletions.
+/// Creates several databases with all kinds of stamps: edits, tombstones, conflicts, purges, creations and deletions.
 async fn much(layer: &Layer) -> Database {
     let db = create(layer, "db", None).await;
     for n in 0..30 {
@@ -241,7 +241,7 @@ async fn assert_all_clean(layer: &Layer) {
     assert_eq!(names, told);
 }
 
-/// Every stamp moved by some seconds, as of a cluster that is older.
+/// Moves every stamp by some seconds, as of an older cluster.
 fn shifted(rows: &Rows, by: i64) -> Rows {
     let shift = |stamp: &mut [u8]| {
         let version = u64::from_be_bytes(stamp[..8].try_into().unwrap());
@@ -284,7 +284,7 @@ async fn what_was_restored_into_a_younger_cluster_is_stamped_anew() {
         }
         let done = renewed(&store).await;
         assert_eq!(done, Renewed { databases: 3, entries: before.len() as u64 });
-        // Whatever bears a stamp has one that this cluster has given.
+        // All stamps are those of commits of this cluster.
         let stamped = snapshot(&store).await;
         assert_eq!(stamped.len(), rows.len() - 3, "superseded creations are forgotten");
         let layer = store.layer().await;
@@ -301,7 +301,7 @@ async fn what_was_restored_into_a_younger_cluster_is_stamped_anew() {
         put(&db, "later", None, "{}").await.unwrap();
         assert_eq!(after(&db, seen).await, 1);
         assert_eq!(all_changes(&db).await.last().unwrap().id, "later");
-        // A purge finds those of before in their order.
+        // A later purge finds the earlier ones in order.
         db.set_purged_infos_limit(1).await.unwrap();
         let rev = put(&db, "purged", None, "{}").await.unwrap();
         db.purge("purged", &[rev]).await.unwrap();
@@ -318,18 +318,18 @@ async fn what_was_restored_into_a_younger_cluster_is_stamped_anew() {
     }
 }
 
-/// [`much`] in a store of its own, which injects faults if it is to: what is made under faults is in doubt, so it is made
-/// without and put in. `None` where nothing can inject them.
+/// Returns [`much`] in a store of its own, with injected faults if requested. The rows are made without faults, whose
+/// results would be unknown, and then inserted. `None` if faults cannot be injected.
 async fn filled(faults: Option<f64>) -> Option<(Store, Layer)> {
     let made = Store::new();
     let layer = made.layer().await;
     much(&layer).await;
     let Some(probability) = faults else { return Some((made, layer)) };
     let mut store = Store::with_faults(probability, 77)?;
-    // What a record takes is counted with the root in its key.
+    // The size of a record includes the root in its key.
     store.storage.root.clone_from(&made.root);
     let rows = snapshot(&made).await;
-    // It may be younger than what is put in: no layer opens afterwards.
+    // The cluster may be younger than the inserted stamps, so that no layer opens afterwards.
     let layer = store.layer().await;
     put_back(&store, &rows).await;
     Some((store, layer))
@@ -348,9 +348,9 @@ async fn a_renewal_that_is_killed_goes_on() {
             }
             kills += 1;
             assert!(kills < 20, "it gets on");
-            // Killed after the last transaction it had ended.
+            // Killed after its last transaction.
             let Err(refused) = open(&store).await else { break renewed(&store).await };
-            // Nobody writes, nor reads what is half done.
+            // All reads and writes are refused meanwhile.
             assert!(matches!(refused, Error::Renewing));
             assert!(matches!(put(&db, "no", None, "{}").await, Err(Error::Renewing)));
             assert!(matches!(get(&db, "edited").await, Err(Error::Renewing)));
@@ -372,7 +372,7 @@ async fn a_backup_of_a_renewal_under_way_gets_incarnations_that_nobody_knows() {
     let layer = store.layer().await;
     let db = much(&layer).await;
     let before = all_changes(&db).await;
-    // From before the database is done to when all are.
+    // From before the database is finished until all are.
     let mut transactions = 3;
     let backup = loop {
         assert!(renew_for(&store, transactions).await.is_none());
@@ -388,7 +388,7 @@ async fn a_backup_of_a_renewal_under_way_gets_incarnations_that_nobody_knows() {
         }
         transactions += 1;
     };
-    // Copied with all that the engine knows.
+    // Copied with all keys of the engine.
     put_back(&store, &backup).await;
     renew(&store.fdb, &store.root, true, |_| {}).await.unwrap();
     assert_all_clean(&layer).await;

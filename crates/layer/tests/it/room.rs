@@ -1,4 +1,4 @@
-//! What edits are validated with is held only where there is room for it.
+//! Texts for validation are held in memory only while there is room for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 const PAD_BYTES: usize = 1_000_000;
 
-/// Room for the old and the new texts of three such documents.
+/// Room for the old and new texts of three such documents.
 const ROOM_BYTES: usize = 3 * 3 * (PAD_BYTES + 1_000);
 
 #[derive(Clone)]
@@ -20,7 +20,7 @@ struct Counting {
     held: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
     may_answer: Arc<Semaphore>,
-    /// How often more room was asked for than there was.
+    /// How often the room was exceeded.
     lacked: Arc<AtomicUsize>,
     is_busy: bool,
 }

@@ -1,4 +1,4 @@
-//! What a write was judged by holds when it is committed: functions of design documents, and `_security`.
+//! A write commits only under the functions of design documents and the `_security` that judged it.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use flatbed_layer::{Document, Error, Judge, Judgement, Refusal, Rule, Verdict, W
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
-/// A function that refuses what `_security` says is closed, and takes its time once it has looked.
+/// A function that refuses if `_security` says closed, and waits after it has read it.
 #[derive(Clone)]
 struct Gate {
     asked: Arc<Semaphore>,
@@ -100,7 +100,7 @@ async fn a_changed_security_holds_for_the_next_write_everywhere() {
             }
         }
     }
-    // The server's own writes are not judged.
+    // Writes of the server are not judged.
     put(&own, "own", None, "{}").await.unwrap();
     assert_clean(&two, &own).await;
 }

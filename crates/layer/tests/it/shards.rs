@@ -1,7 +1,7 @@
-//! Databases with shards: what every write changes lies in buckets by process, and feeds show it as one.
+//! Databases with shards: keys that each write changes are in buckets by process, and feeds show them as one.
 //!
-//! The tortures of `followers`, `concurrent` and `replicas` run with shards too; `FLATBED_TEST_SHARDS=4` gives shards to the
-//! databases of every test.
+//! The tortures of `followers`, `concurrent` and `replicas` run with shards too; `FLATBED_TEST_SHARDS=4` gives shards
+//! to the databases of every test.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use foundationdb::tuple::{Bytes, pack};
 
 const SHARDS: u64 = 4;
 
-/// Layers of as many processes; each writes to a bucket of its own.
+/// Opens a layer for each process; each writes to its own bucket.
 async fn layers<const N: usize>(store: &Store) -> [Layer; N] {
     let mut layers = Vec::new();
     for _ in 0..N {
@@ -28,7 +28,7 @@ async fn layers<const N: usize>(store: &Store) -> [Layer; N] {
     layers.try_into().unwrap_or_else(|_| unreachable!())
 }
 
-/// How many keys lie directly under {NS} with a first element, and how many in each bucket under it.
+/// Counts the keys directly under {NS} with a first element, and those in each bucket under it.
 async fn keys(store: &Store, subspace: u64) -> (usize, [usize; SHARDS as usize]) {
     let rows = snapshot(store).await;
     let root = || Bytes::from(store.root.clone());
@@ -94,8 +94,9 @@ fn edits<'a>(ids: &'a [String], body: &'a str) -> Vec<Edit<'a>> {
     ids.iter().map(edit).collect()
 }
 
-/// Writes documents from three processes in turn, three from each and `most` from the last one, and returns their ids in that order, which
-/// every feed must have. The ids end with `letters` letters. The documents of one process must fit into one transaction.
+/// Writes documents from three processes in turn, three from each and `most` from the last one, and returns their ids
+/// in that order, which every feed must have. The ids end with `letters` letters. The documents of one process must fit
+/// into one transaction.
 async fn write_in_turns(layers: &[Layer; 3], rounds: usize, most: usize, letters: usize) -> Vec<String> {
     let mut order = Vec::new();
     let end = "i".repeat(letters);
@@ -117,7 +118,7 @@ async fn walk(database: &Database, query: ChangesQuery) -> (Vec<String>, Seq, us
     let (mut ids, mut pages, mut last) = (Vec::new(), 0, None);
     loop {
         let page = changes.next_page().await.unwrap();
-        // Where a filter passes nothing, the place alone moves.
+        // If a filter drops all rows, only the position moves.
         assert!(page.at_end || last.is_none_or(|last| query_descends || last < page.last_seq), "a page gets on");
         for row in page.rows {
             last = Some(row.place());
@@ -183,7 +184,7 @@ async fn feeds_have_the_order_of_commits_and_every_parameter_its_meaning() {
     assert_eq!(near.pending().await.unwrap(), 7);
 }
 
-/// A restore into a cluster that is younger or older: the order stays, and no bucket says something of before.
+/// After a restore into a younger or older cluster the order stays, and no bucket has an old stamp.
 #[tokio::test]
 async fn a_renewal_keeps_the_order_over_all_buckets() {
     let store = Store::new().sharded(4);
@@ -192,7 +193,7 @@ async fn a_renewal_keeps_the_order_over_all_buckets() {
     // Their ids fill four transactions of a renewal.
     let order = write_in_turns(&layers, 61, 20, 900).await;
     let [first, second, _] = layers.each_ref().map(|layer| layer.database("db"));
-    // What a bucket whose entries have all moved on says of itself is older than what the others have.
+    // The stamp of a bucket whose entries have all moved is older than those of the others.
     let moved = store.layer().await.database("db");
     let rev = put(&moved, "moved", None, "{}").await.unwrap();
     put(&first, "moved", Some(&rev), "{}").await.unwrap();
@@ -216,8 +217,8 @@ async fn a_renewal_keeps_the_order_over_all_buckets() {
     assert_clean(&layers[0], &first).await;
 }
 
-/// Whether the stamp of each shard's newest change is there, of "db", which lies in 78 and from there on in every 37th
-/// bucket. There is none elsewhere.
+/// Returns whether there is a stamp of each shard's newest change of "db", which lies in bucket 78 and from there in
+/// every 37th. No other bucket has one.
 async fn stamps(store: &Store) -> [bool; SHARDS as usize] {
     let root = || Bytes::from(store.root.clone());
     let rows = snapshot(store).await;
@@ -230,7 +231,7 @@ async fn stamps(store: &Store) -> [bool; SHARDS as usize] {
     there
 }
 
-/// Names, kinds and sequences of all rows of `_db_updates`.
+/// Returns names, kinds and sequences of all rows of `_db_updates`.
 async fn updates(layer: &Layer, query: DatabaseUpdatesQuery) -> Vec<(String, DatabaseUpdateKind, Seq)> {
     let mut updates = layer.database_updates(query);
     let mut rows = Vec::new();
@@ -243,7 +244,7 @@ async fn updates(layer: &Layer, query: DatabaseUpdatesQuery) -> Vec<(String, Dat
     }
 }
 
-/// Each shard has a stamp of its own; the newest of them is the database's.
+/// Each shard has its own stamp; the newest of them is the database's.
 #[tokio::test]
 async fn each_shard_says_when_it_was_changed() {
     let store = Store::new().sharded(4);
@@ -259,7 +260,7 @@ async fn each_shard_says_when_it_was_changed() {
     assert_eq!(stamps(&store).await, [true, true, true, false]);
     // Each is compared with its own bucket, though that of shard 0 is older.
     assert_clean(&one, &first).await;
-    // Another one in between.
+    // Another database in between.
     create(&two, "other", None).await;
     put(&first, "d", None, "{}").await.unwrap();
     let stamp = |seq: Seq| seq.to_string().split('-').next().map(str::to_owned);
@@ -272,7 +273,7 @@ async fn each_shard_says_when_it_was_changed() {
         use DatabaseUpdateKind::{Created, Updated};
         assert_eq!(told, [("db", Created), ("other", Created), ("db", Updated)]);
         assert_eq!(stamp(all[2].2), stamp(first.update_seq().await.unwrap()));
-        // What is newer in one shard hides what is older in another, whichever page either is in.
+        // The newer stamp of one shard hides an older one of another, whichever page either is in.
         let since = Since::after(all[1].2);
         let later = updates(&one, DatabaseUpdatesQuery { since, ..DatabaseUpdatesQuery::default() }).await;
         assert_eq!(later, all[2..]);
@@ -281,7 +282,7 @@ async fn each_shard_says_when_it_was_changed() {
     assert_eq!(updates(&one, limited).await.len(), 1);
     assert!(before < first.update_seq().await.unwrap());
     assert_clean(&one, &first).await;
-    // The checker knows where stamps belong, and whose they are.
+    // The checker knows the place and the database of each stamp.
     let root = || Bytes::from(store.root.clone());
     let rows = snapshot(&store).await;
     let value = |bucket: i32| {
@@ -306,7 +307,7 @@ async fn each_shard_says_when_it_was_changed() {
     assert_eq!(kinds, [DatabaseUpdateKind::Created, DatabaseUpdateKind::Created, DatabaseUpdateKind::Deleted]);
 }
 
-/// A database that nothing is left of is stamped in its first shard by a renewal, and in no other.
+/// A renewal stamps an empty database in its first shard only.
 #[tokio::test]
 async fn a_renewal_stamps_an_empty_database_once() {
     let store = Store::new().sharded(4);
@@ -325,7 +326,7 @@ fn metric(layer: &Layer, name: &str) -> u64 {
     flatbed_metrics::total(&layer.metrics(), &format!("flatbed_{name}"))
 }
 
-/// A change sets one watch anew, that of its bucket.
+/// A change sets one watch again, that of its bucket.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_bucket_has_a_watch_that_stays_until_it_fires() {
     let store = Store::new().sharded(4);
@@ -335,7 +336,7 @@ async fn each_bucket_has_a_watch_that_stays_until_it_fires() {
     while !changes.next_page().await.unwrap().at_end {}
     let writers = [one.database("db"), two.database("db")];
     for (number, writer) in writers.iter().cycle().take(20).enumerate() {
-        // The hub waits, so that each change is a reading of its own.
+        // The hub waits, so that it reads each change separately.
         let watches = 4 + number as u64;
         let waits = async {
             while !matches!(
@@ -353,7 +354,7 @@ async fn each_bucket_has_a_watch_that_stays_until_it_fires() {
     assert_eq!(metric(&reader, "safety_rereads"), 0);
 }
 
-/// A database with more shards than there are watches is looked at from time to time.
+/// A database with more shards than there are watches is polled.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_watches_for_all_buckets_they_are_polled() {
     let store = Store::new().sharded(4);
@@ -386,7 +387,7 @@ async fn without_watches_for_all_buckets_they_are_polled() {
     let mut changes = soon(following).await.unwrap();
     assert_eq!(metric(&few, "watches_set"), 0);
     assert!(metric(&few, "polls") > 0);
-    // Its deletion is found as well.
+    // The poll notices its deletion as well.
     let waiting = tokio::spawn(async move { changes.wait().await });
     writer.delete_database("db").await.unwrap();
     assert_eq!(soon(waiting).await.unwrap(), Wait::MayHaveChanged);

@@ -1,4 +1,4 @@
-//! The bound of one database.
+//! The limit of a database's size.
 
 use std::time::Duration;
 

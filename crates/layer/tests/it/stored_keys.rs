@@ -1,4 +1,4 @@
-//! The keys of a document, taken apart for people: each key that is there, once, and nobody else's.
+//! The keys of a document in readable form: each existing key once, and none of other documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ async fn all(db: &Database, id: &str) -> Vec<StoredKey> {
         keys.extend(page.keys);
         after = page.next;
         if after.is_none() {
-            // The keys beside the document come with the first page.
+            // The keys elsewhere come with the first page.
             keys.sort_by_key(|key| ["by_seq", "all_docs"].contains(&key.what));
             return keys;
         }
@@ -31,7 +31,7 @@ async fn names_and_places_instead_of_numbers() {
     let db = layer.database("db");
     let body = r#"{"customer":{"city":"Bern"},"tags":["x",["y"]]}"#;
     let rev = put(&db, "a\"/1", None, body).await.unwrap();
-    // Longer by a NUL, and so right behind.
+    // Longer by a NUL, and so directly behind.
     put(&db, "a\"/1\0", None, body).await.unwrap();
     let keys = all(&db, "a\"/1").await;
     let begin = r#"{NS} / 2 / "a\"/1" / "#;
@@ -48,12 +48,12 @@ async fn names_and_places_instead_of_numbers() {
     assert_eq!(what, ["info", "body", "body", "body", "leaf", "revision", "by_seq", "all_docs"]);
     assert!(keys[6].form.starts_with("{NS} / 3 / "), "{}", keys[6].form);
     assert_eq!(keys[7].form, r#"{NS} / 4 / "a\"/1""#);
-    // They are there, with these lengths.
+    // The store has these keys, with these lengths.
     let raw: BTreeMap<_, _> = snapshot(&store).await.into_iter().collect();
     for key in &keys {
         assert_eq!(raw.get(&key.key).map(Vec::len), Some(key.value_bytes), "{}", key.form);
     }
-    // Another process has not met the names.
+    // Another process has not cached the names.
     let other = store.layer().await;
     assert_eq!(all(&other.database("db"), "a\"/1").await, keys);
     assert_eq!(all(&db, "none").await, []);
@@ -75,7 +75,7 @@ async fn pages_have_each_key_once_and_no_other_documents() {
     assert_eq!((keys.len(), different.len()), (255, 255));
     let first = db.stored_keys("a", None).await.unwrap();
     assert!(first.next.is_some() && first.keys.len() < 150);
-    // A place in another document is no place in this one.
+    // A position in another document is not valid in this one.
     let of_b = db.stored_keys("b", None).await.unwrap().keys;
     let strayed = db.stored_keys("a", Some(&of_b[0].key)).await.unwrap();
     assert!(strayed.keys.iter().all(|key| different.contains(&key.key)));

@@ -13,7 +13,7 @@ fn name(section: &str, key: &str) -> (String, String) {
     (section.to_owned(), key.to_owned())
 }
 
-/// Sets a text, or removes the setting; gives the text of before.
+/// Sets or removes a setting, and returns its old text.
 async fn set(layer: &Layer, key: &str, text: Option<&str>) -> flatbed_layer::Result<Option<String>> {
     let change = |settings: &mut StoredSettings| {
         Ok::<_, Infallible>(match text {
@@ -36,15 +36,15 @@ async fn another_process_finds_a_change() {
     assert_eq!(set(&one, "k\0é", Some("x")).await.unwrap(), None);
     let (second, settings) = other.stored_settings(Some(&state)).await.unwrap();
     assert_eq!(settings, Some([(name("section", "k\0é"), "x".to_owned())].into()));
-    // Something else bumps the version that all caches look at: the settings are as they were.
+    // Another change bumps the metadata version: the settings are unchanged.
     one.create_database("db", &Default::default()).await.unwrap();
     let quiet = metadata_version(&store.fdb).await;
     let (third, settings) = other.stored_settings(Some(&second)).await.unwrap();
     assert_eq!(settings, None);
-    // What changes nothing writes nothing.
+    // A change without effect writes nothing.
     assert_eq!(set(&one, "k\0é", Some("x")).await.unwrap().as_deref(), Some("x"));
     assert_eq!(other.stored_settings(Some(&third)).await.unwrap().1, None);
-    // They are known for a second without a look, and as long as anything else is done.
+    // Their state is known for a second without a read, and longer while there are other operations.
     assert!(other.are_settings_known(&third));
     manual.advance(Duration::from_secs(1));
     assert!(!other.are_settings_known(&third));
@@ -96,7 +96,7 @@ async fn there_are_bounds() {
     assert!(check::check_namespaces(&layer).await.unwrap().is_clean());
 }
 
-/// Each change is made once, though commits fail and their results are unknown.
+/// Each change takes effect once, though commits fail or have unknown results.
 #[tokio::test]
 async fn changes_take_place_once() {
     let Some(store) = Store::with_faults(0.1, 7) else { return };

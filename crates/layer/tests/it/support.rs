@@ -1,5 +1,5 @@
-//! What the layer's tests share: a layer on the embedded engine in a temporary directory, or on the cluster named by
-//! `FLATBED_CLUSTER_FILE` under a root of its own.
+//! Helpers of the layer's tests: a layer on the embedded engine in a temporary directory, or on the cluster of
+//! `FLATBED_CLUSTER_FILE` under its own root.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,10 +16,10 @@ use flatbed_layer::{
 use flatbed_testkit::{Faults, Storage, number, until_wanted};
 pub use flatbed_testkit::{Random, pages_are_full, soon};
 
-/// Storage of its own for one test, with the layers that it opens.
+/// The storage of one test, and its layers.
 pub struct Store {
     pub storage: Storage,
-    /// Of databases that are created; each layer that is opened writes to another one.
+    /// Shards of new databases; each layer writes to another one.
     shards: Option<u32>,
     layers: AtomicU32,
 }
@@ -41,60 +41,60 @@ impl Store {
         Store { storage, shards: default_shards(), layers: AtomicU32::new(0) }
     }
 
-    /// With faults: conflicts, unknown results of commits, reads that come too late. `None` on a cluster.
+    /// Creates storage with faults: conflicts, unknown commit results, reads that come too late. `None` on a cluster.
     pub fn with_faults(probability: f64, seed: u64) -> Option<Store> {
         Storage::with(Faults::new(probability, seed)).map(Store::of)
     }
 
-    /// With faults too, on what answers as late as a cluster by the machine's clock, with one server that works for all.
+    /// As `with_faults`, with a cluster's latencies by the machine's clock and one storage server.
     pub fn as_a_cluster_with_faults(probability: f64, seed: u64) -> Option<Store> {
         Storage::as_a_cluster(Faults::new(probability, seed)).map(Store::of)
     }
 
-    /// With a cluster's latencies by a clock that stands still until it is moved. `None` on a cluster.
+    /// Creates storage with a cluster's latencies by a clock that the test moves. `None` on a cluster.
     pub fn simulated(clock: &Arc<VirtualClock>) -> Option<Store> {
         Storage::simulated(clock, None).map(Store::of)
     }
 
-    /// The same with faults, which follow from the seed alone as long as one thread calls.
+    /// As `simulated`, with faults that follow from the seed alone while only one thread calls.
     pub fn simulated_with_faults(clock: &Arc<VirtualClock>, probability: f64, seed: u64) -> Option<Store> {
         Storage::simulated(clock, Some(Faults::new(probability, seed))).map(Store::of)
     }
 
-    /// With one server that works for each call, and answers that come soon otherwise. `None` on a cluster.
+    /// Creates storage with one server that works for each call, and otherwise fast answers. `None` on a cluster.
     pub fn slow() -> Option<Store> {
         Storage::slow().map(Store::of)
     }
 
-    /// The same with databases of so many shards.
+    /// Sets the number of shards of new databases.
     pub fn sharded(self, shards: u32) -> Store {
         Store { shards: Some(shards), ..self }
     }
 
-    /// A server's layer on the store; call it twice for two servers.
+    /// Opens a server's layer on the store; a second call opens a second server.
     pub async fn layer(&self) -> Layer {
         self.layer_with(LayerOptions::default()).await
     }
 
-    /// The same, without anything in the background.
+    /// As `layer`, without background work.
     pub async fn layer_alone(&self) -> Layer {
         let options = LayerOptions { root: self.root.clone(), ..LayerOptions::default() };
         Layer::open_alone(self.fdb.clone(), options, None).await.expect("the layer opens")
     }
 
-    /// The same, with a clock that the test moves.
+    /// As `layer_alone`, with a clock that the test moves.
     pub async fn layer_alone_at(&self, manual: &ManualClock) -> Layer {
         let options = LayerOptions { root: self.root.clone(), clock: manual.clock(), ..LayerOptions::default() };
         Layer::open_alone(self.fdb.clone(), options, None).await.expect("the layer opens")
     }
 
-    /// The same, with what judges writes.
+    /// As `layer`, with a judge.
     pub async fn layer_judged_by(&self, judge: impl Judge + 'static) -> Layer {
         let options = self.options(LayerOptions::default());
         Layer::open_judged(self.fdb.clone(), options, Some(Arc::new(judge))).await.expect("the layer opens")
     }
 
-    /// The same, set up otherwise.
+    /// As `layer`, with other options.
     pub async fn layer_with(&self, options: LayerOptions) -> Layer {
         let layer = Layer::open(self.fdb.clone(), self.options(options)).await.expect("the layer opens");
         Layer { shards: self.shards, ..layer }
@@ -106,12 +106,13 @@ impl Store {
     }
 }
 
-/// `FLATBED_TEST_SHARDS=4`: every test's databases have shards, whatever it is about (but `waits`, whose figures are others).
+/// With `FLATBED_TEST_SHARDS=4` the databases of every test have shards, except those of `waits`, which have other
+/// figures.
 fn default_shards() -> Option<u32> {
     number("FLATBED_TEST_SHARDS")
 }
 
-/// Lets everyone write, whatever `_security` says.
+/// Admits all users, whatever `_security` says.
 #[derive(Debug)]
 pub struct Open;
 
@@ -121,8 +122,7 @@ impl Gate for Open {
     }
 }
 
-/// A server's layer, with the right to write as the server. Cheap to clone; what it does in the background ends with the
-/// last of them.
+/// A server's layer with the right to write as the server. Cheap to clone; background work ends with the last clone.
 #[derive(Clone)]
 pub struct Layer {
     layer: flatbed_layer::Layer,
@@ -155,7 +155,7 @@ impl Layer {
         Ok(Layer { _background: Some(Arc::new(background)), ..alone })
     }
 
-    /// One that does nothing in the background.
+    /// Opens a layer without background work.
     pub async fn open_alone(
         fdb: Arc<foundationdb::Database>,
         options: LayerOptions,
@@ -165,17 +165,17 @@ impl Layer {
         Ok(Layer { layer, actor: authority.for_job("test"), shards: None, _background: None })
     }
 
-    /// Its work in the background, not begun yet.
+    /// Returns its background work, which has not begun yet.
     pub fn background(&self, options: BackgroundOptions) -> Background {
         Background::new(&self.layer, self.actor.clone(), options).expect("randomness")
     }
 
-    /// The server's right to write.
+    /// Returns the server's right to write.
     pub fn actor(&self) -> &ServerActor {
         &self.actor
     }
 
-    /// A counter of its metrics.
+    /// Returns a counter of its metrics.
     pub fn counted(&self, name: &str) -> u64 {
         let family = self.metrics().into_iter().find(|family| family.name == name).expect("the family");
         match family.samples[0].value {
@@ -184,12 +184,12 @@ impl Layer {
         }
     }
 
-    /// Written to as the server.
+    /// Returns a database for writes of the server.
     pub fn database(&self, name: &str) -> Database {
         self.layer.database(name, self.actor.clone())
     }
 
-    /// Written to by a user of this name.
+    /// Returns a database for writes of a user of this name.
     pub fn written_by(&self, name: &str, user: &str) -> Database {
         self.layer.database(name, User { name: Some(user.to_owned()), ..User::default() }.through(Arc::new(Open)))
     }
@@ -212,7 +212,7 @@ impl Layer {
     }
 }
 
-/// Changes keys beside the layer, until it is committed.
+/// Changes keys without the layer, and retries until the commit.
 pub async fn change(fdb: &foundationdb::Database, change: impl Fn(&foundationdb::Transaction)) {
     let mut trx = fdb.create_trx().expect("a transaction");
     loop {
@@ -229,7 +229,7 @@ pub async fn create(layer: &Layer, name: &str, run_bytes: Option<u32>) -> Databa
     layer.database(name)
 }
 
-/// Writes `body` (JSON text) onto `parent`.
+/// Writes `body` (JSON text) on top of `parent`.
 pub async fn put(db: &Database, id: &str, parent: Option<&RevId>, body: &str) -> Result<RevId> {
     let value = parse(body.as_bytes(), &Limits::default()).expect("JSON");
     let parts = EditParts::from_json(value, &flatbed_clock::Clock::system())?;
@@ -249,7 +249,7 @@ pub async fn delete(db: &Database, id: &str, parent: &RevId) -> Result<RevId> {
     put(db, id, Some(parent), r#"{"_deleted":true}"#).await
 }
 
-/// The latest body as `{...}`.
+/// Reads the latest body as `{...}`.
 pub async fn get(db: &Database, id: &str) -> Result<String> {
     db.get(id, &GetOptions::default()).await.map(|document| braces(&document.body))
 }
@@ -258,7 +258,7 @@ pub fn braces(members: &[u8]) -> String {
     format!("{{{}}}", std::str::from_utf8(members).expect("UTF-8"))
 }
 
-/// Everything on the feed from the beginning.
+/// Reads the feed from the beginning to its end.
 pub async fn all_changes(db: &Database) -> Vec<ChangeRow> {
     let mut changes = db.changes(ChangesQuery { since: Since::Beginning, ..ChangesQuery::default() });
     let mut rows = Vec::new();
@@ -271,17 +271,17 @@ pub async fn all_changes(db: &Database) -> Vec<ChangeRow> {
     }
 }
 
-/// The checker must find nothing, neither in the database nor beside it.
+/// Checks that the checker finds no fault, in the database or elsewhere.
 pub async fn assert_clean(layer: &Layer, db: &Database) {
     let check = async || check::check_database(db, |_| {}).await.expect("checked");
-    // Work in the background may write meanwhile.
+    // Background work may write meanwhile.
     let report = until_wanted("the sums are compared", check, |report| report.sums_compared).await;
     assert!(report.is_clean(), "{report:#?}");
     let report = check::check_namespaces(layer).await.expect("checked");
     assert!(report.is_clean(), "{report:#?}");
 }
 
-/// All keys of the store's root with their values, as a backup has them.
+/// Reads all keys of the store's root with their values, as a backup has them.
 pub async fn snapshot(store: &Store) -> Vec<(Vec<u8>, Vec<u8>)> {
     let begin = foundationdb::tuple::pack(&(foundationdb::tuple::Bytes::from(store.root.clone()),));
     let end = [begin.as_slice(), &[0xff]].concat();
@@ -294,7 +294,8 @@ pub async fn snapshot(store: &Store) -> Vec<(Vec<u8>, Vec<u8>)> {
     }
 }
 
-/// All rows of a range, as a snapshot. `RangeOption::next_range` takes a reply without rows for the end, which it need not be.
+/// Reads all rows of a range, as a snapshot. `RangeOption::next_range` takes a reply without rows for the end, which it
+/// need not be.
 pub async fn rows_between(
     trx: &foundationdb::Transaction,
     begin: &[u8],
@@ -313,7 +314,7 @@ pub async fn rows_between(
     }
 }
 
-/// Puts the root's keys back to what they were, as `fdbrestore` does: beside every layer that is open.
+/// Restores the root's keys, as `fdbrestore` does, beside open layers.
 pub async fn put_back(store: &Store, rows: &[(Vec<u8>, Vec<u8>)]) {
     let begin = foundationdb::tuple::pack(&(foundationdb::tuple::Bytes::from(store.root.clone()),));
     let end = [begin.as_slice(), &[0xff]].concat();
@@ -323,7 +324,7 @@ pub async fn put_back(store: &Store, rows: &[(Vec<u8>, Vec<u8>)]) {
     }
 }
 
-/// Names and kinds of all rows of `_db_updates`.
+/// Returns names and kinds of all rows of `_db_updates`.
 pub async fn update_names(layer: &Layer) -> Vec<String> {
     let mut updates = layer.database_updates(DatabaseUpdatesQuery::default());
     let mut names = Vec::new();

@@ -1,4 +1,4 @@
-//! Writes are judged by the database's sync function: the one that it has when they are committed.
+//! Writes are judged by the sync function that the database has at their commit.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use flatbed_layer::{
 use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
-/// Sync functions of a few words: `no` refuses all, `old` with what the document replaces, and others take them. One that is
-/// called `slow` takes its time once it has looked.
+/// Sync functions of a few words: `no` refuses all, `old` refuses with the replaced document, and others accept. A
+/// function with the word `slow` waits after its reads.
 #[derive(Clone)]
 struct Functions {
     asked: Arc<Semaphore>,
@@ -134,7 +134,8 @@ async fn a_write_is_judged_by_the_function_that_it_is_committed_under() {
     let functions = Functions::new();
     let (one, two) = (store.layer_judged_by(functions.clone()).await, store.layer_judged_by(functions.clone()).await);
     let db = create(&one, Some("slow")).await;
-    // Let through by the old function at either server, and not committed yet: single writes, several at once, and all or none.
+    // Accepted by the old function at either server and not committed yet: single writes, bulk writes, and
+    // all-or-nothing.
     let mut writers = Vec::new();
     for (at, layer) in [&one, &two].into_iter().enumerate() {
         let db = administrator(layer);
@@ -174,7 +175,7 @@ async fn a_function_holds_for_the_next_write_everywhere() {
     let before = db.sync_function().await.expect("read").expect("channels");
     assert_eq!((before.source.as_deref(), before.number), (Some("yes"), 7));
     assert!(before.since_ms > 0);
-    // The same once more is nothing new; what cannot be read changes nothing.
+    // An equal function changes nothing, nor does an invalid one.
     db.set_sync_function(Some("yes")).await.expect("set");
     let broken = db.set_sync_function(Some("broken")).await;
     assert!(matches!(&broken, Err(Error::Refused(Refusal::InvalidDesign { .. }))), "{broken:?}");
@@ -202,9 +203,9 @@ async fn who_may_not_write_does_not_learn_what_is_there() {
         }
         assert_eq!(rejection(replicate(&db, id, &["3-c", "2-b", "1-a"]).await), no, "{id}");
     }
-    // What is there already is written by nobody.
+    // A known revision is not written, and so not judged.
     replicate(&db, "there", &[&rev.to_string()]).await.expect("known");
-    // What the server writes, design documents and local ones are nobody's to route.
+    // Writes of the server, design documents and local documents are not routed.
     put(&layer.database("db"), "server", None, "{}").await.expect("written");
     put(&db, "_design/d", None, "{}").await.expect("written");
     assert_clean(&layer, &db).await;
@@ -223,7 +224,7 @@ async fn the_function_sees_what_a_document_replaces() {
     let old = |text: &str| (418, text.to_owned());
     assert_eq!(rejection(put(&db, "new", None, "{}").await), old("new"));
     assert_eq!(rejection(put(&db, "d", Some(&second), "{}").await), old("false 2"));
-    // The tombstone, though nobody names it: also of several at once.
+    // With the tombstone, though the edit does not name it, also in a bulk request.
     assert_eq!(rejection(put(&db, "gone", None, "{}").await), old("true 2"));
     let body = parse(b"{}", &Limits::default()).expect("JSON");
     let edit = |id: &'static str| Edit {
@@ -246,7 +247,7 @@ async fn the_function_sees_what_a_document_replaces() {
     let line: Vec<&str> = line.split(',').collect();
     assert_eq!(rejection(replicate(&db, "d", &line).await), old("false 2"));
     assert_eq!(rejection(replicate(&db, "elsewhere", &line).await), old("new"));
-    // Made again on its tombstone.
+    // Created again on its tombstone.
     db.set_sync_function(Some("yes")).await.expect("set");
     assert_eq!(put(&db, "gone", None, "{}").await.expect("written").generation(), 3);
     assert_clean(&layer, &db).await;
@@ -275,7 +276,7 @@ async fn channels_come_with_a_database_or_later() {
     let db = create(&layer, None).await;
     let info = SyncFunctionInfo { source: None, number: 1, since_ms: 0 };
     assert_eq!(db.sync_function().await.expect("read"), Some(info));
-    // Without a function the document says it.
+    // Without a function the document's own channels count.
     put(&db, "d", None, r#"{"channels":["A"]}"#).await.expect("written");
     let illegal = rejection(put(&db, "e", None, r#"{"channels":["A,B"]}"#).await);
     assert_eq!(illegal, (400, r#"Illegal channel name "A,B""#.to_owned()));
@@ -291,7 +292,7 @@ async fn channels_come_with_a_database_or_later() {
     let options = CreateOptions { channels: Some(ChannelsOptions::default()), ..CreateOptions::default() };
     let refused = system.create(&options).await;
     assert!(matches!(&refused, Err(Error::Refused(Refusal::InvalidSetting(_)))), "{refused:?}");
-    // Who runs no functions takes no writes of users where one judges, and sets none.
+    // A program without functions refuses writes of users that a function must judge, and sets no function.
     let unjudged = store.layer().await;
     db.set_sync_function(Some("yes")).await.expect("set");
     let refused = put(&administrator(&unjudged), "f", None, "{}").await;
@@ -311,7 +312,7 @@ async fn who_writes_is_known_by_what_they_have_when_it_is_committed() {
         let nobody = put(writer, "nobody", None, "{}").await;
         assert!(matches!(&nobody, Err(Error::Refused(Refusal::Forbidden(_)))), "{nobody:?}");
     }
-    // What is given and taken at one server holds for the next write at each.
+    // Grants and revocations at one server apply to the next write at each.
     for round in 0..3 {
         for (channels, is_open) in [(&["A"][..], true), (&["B"][..], false)] {
             alice(&db, channels, false).await;
@@ -322,7 +323,7 @@ async fn who_writes_is_known_by_what_they_have_when_it_is_committed() {
             }
         }
     }
-    // Several in one request, and all or none.
+    // Bulk requests, and all-or-nothing ones.
     let body = parse(b"{}", &Limits::default()).expect("JSON");
     let [a, b] = ["a", "b"].map(|id| Edit {
         id: id.into(),
@@ -339,7 +340,7 @@ async fn who_writes_is_known_by_what_they_have_when_it_is_committed() {
     alice(&db, &[], false).await;
     let refused = writers[0].update_all(&edits).await;
     assert!(matches!(&refused, Err(Error::NoneWritten(refused)) if refused.len() == 2), "{refused:?}");
-    // Who is kept out writes nothing, whatever they have.
+    // A disabled user writes nothing, whatever their channels.
     alice(&db, &["A"], true).await;
     let disabled = put(&writers[1], "disabled", None, "{}").await;
     assert!(matches!(&disabled, Err(Error::Refused(Refusal::Forbidden(_)))), "{disabled:?}");
@@ -367,7 +368,7 @@ async fn rights_that_go_while_a_function_is_asked_are_not_written_by() {
     for writer in writers {
         assert_eq!(rejection(soon(writer).await.expect("no panic")), (403, "alice".to_owned()));
     }
-    // And the other way round: what was refused by rights of before is judged by those of now.
+    // The reverse: a write that the old rights would refuse is judged by the current ones.
     let writer = written_by(&layer, Asker::Principal("alice".into()));
     functions.may_answer.forget_permits(1_000);
     let later = tokio::spawn(async move { put(&writer, "later", None, "{}").await });
@@ -395,10 +396,10 @@ async fn who_is_no_user_is_a_stranger_or_has_what_everybody_has() {
             other => panic!("{asker:?}: {other:?}"),
         }
     }
-    // Nobody said who it is.
+    // An anonymous write.
     let unsaid = put(&layer.written_by("db", "root"), "unsaid", None, "{}").await;
     assert!(matches!(&unsaid, Err(Error::Refused(Refusal::Unauthorized(_)))), "{unsaid:?}");
-    // Functions know members who are no users by a name that no user has.
+    // Functions see members who are not users under a name that no user has.
     db.set_sync_function(Some("needs A")).await.expect("set");
     assert_eq!(rejection(put(&written_by(&layer, account(true)), "d", None, "{}").await), (403, ":bob".to_owned()));
     let body = parse(b"{}", &Limits::default()).expect("JSON");

@@ -1,4 +1,4 @@
-//! Single writes that arrive together are committed together, and each of them is as if it were alone.
+//! Small writes that arrive together are committed together, each as if it were alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,19 +20,19 @@ fn id(number: usize) -> String {
     format!("d{number:03}")
 }
 
-/// A server that has four transactions of single writes under way at once.
+/// Opens a server that runs four transactions of single writes at once.
 async fn four(store: &Store) -> Layer {
     store.layer_with(LayerOptions { single_writes_at_once: Some(4), ..LayerOptions::default() }).await
 }
 
-/// Runs writes at once, and says how many transactions were committed for them. All of them arrive before any ends: the task that polls
-/// them does not yield to the runtime in between.
+/// Runs writes at once, and says how many transactions were committed for them. All of them arrive before any ends: the
+/// task that polls them does not yield to the runtime in between.
 async fn at_once<T>(writes: impl IntoIterator<Item = impl Future<Output = T>>) -> (Vec<T>, u64) {
     let (done, counted) = soon(waits::count(unconstrained(join_all(writes)))).await;
     (done, counted.commits)
 }
 
-/// Writes `n` one higher than it was, on what was read.
+/// Reads `n`, and writes it incremented.
 async fn increment(db: &Database, id: &str) -> Result<RevId> {
     let found = db.get(id, &GetOptions::default()).await?;
     let n: u64 = number(&found.body);
@@ -52,7 +52,7 @@ async fn writes_that_come_together_take_few_transactions() {
     let ids: Vec<String> = (0..WRITERS).map(id).collect();
     let (written, commits) = at_once(ids.iter().map(|id| put(&db, id, None, r#"{"n":1}"#))).await;
     assert!(written.iter().all(|rev| rev.is_ok()), "{written:?}");
-    // Those that find nobody, and few more.
+    // The first ones, which do not wait, and a few more.
     assert!(commits < 15, "{commits}");
     let edits = ids.iter().zip(&written).map(|(id, rev)| put(&db, id, rev.as_ref().ok(), r#"{"n":2}"#));
     let (edited, commits) = at_once(edits).await;
@@ -62,7 +62,7 @@ async fn writes_that_come_together_take_few_transactions() {
         let found = db.get(id, &GetOptions::default()).await.unwrap();
         assert_eq!((found.rev, number(&found.body)), (rev.unwrap(), 2));
     }
-    // One client waits for nobody.
+    // A single client does not wait.
     let (_, counted) = waits::count(async {
         for at in 0..10 {
             put(&db, &format!("alone{at}"), None, "{}").await.unwrap();
@@ -73,7 +73,7 @@ async fn writes_that_come_together_take_few_transactions() {
     assert_clean(&layer, &db).await;
 }
 
-/// Refuses what `bob` writes.
+/// Refuses writes of `bob`.
 struct NotBob;
 
 impl Judge for NotBob {
@@ -144,7 +144,7 @@ async fn of_edits_of_one_document_one_is_made_after_the_other() {
     assert_eq!((made.len(), done.iter().filter(is_refused).count()), (1, WRITERS - 1));
     assert!(commits < 8, "{commits}");
     assert_eq!(&db.get("hot", &GetOptions::default()).await.unwrap().rev, made[0]);
-    // Others are written meanwhile.
+    // Other documents are written meanwhile.
     put(&db, "count", None, r#"{"n":0}"#).await.unwrap();
     let writers = (0..8).map(|at| {
         let db = db.clone();
@@ -161,7 +161,7 @@ async fn of_edits_of_one_document_one_is_made_after_the_other() {
     assert_clean(&layer, &db).await;
 }
 
-/// A client that knows which revision an edit makes need not wait for it before the next one.
+/// A client that computes the revision of its edit need not wait for it before the next edit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_edit_goes_into_the_transaction_after() {
     let store = Store::new();
@@ -173,7 +173,7 @@ async fn a_second_edit_goes_into_the_transaction_after() {
         revs.push(put(&model, "d", revs.last(), &format!(r#"{{"n":{n}}}"#)).await.unwrap());
     }
     assert_eq!(put(&db, "d", None, r#"{"n":0}"#).await.unwrap(), revs[0]);
-    // The first one is under way as the others come.
+    // The first one is running when the others arrive.
     let first = put(&db, "other", None, r#"{"n":0}"#);
     let edit = |n: usize| {
         let (db, parent) = (db.clone(), revs[n - 1].clone());
@@ -212,8 +212,8 @@ async fn a_document_with_many_leaves_goes_alone() {
     assert_clean(&layer, &db).await;
 }
 
-/// Small edits of documents whose bodies are large, which each edit moves: whoever comes behind many of them waits for
-/// one transaction, not for one of each two.
+/// Small edits of documents with large bodies, which each edit moves: a write behind many of them waits for one
+/// transaction, not for one for each two of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_behind_large_documents_waits_for_one_transaction() {
     let store = Store::new();
@@ -227,13 +227,13 @@ async fn who_comes_behind_large_documents_waits_for_one_transaction() {
         for id in &ids {
             revs.push(put(&db, id, None, &large).await.unwrap());
         }
-        // Those that go alone do so beside it.
+        // Writes that go alone do so beside it.
         let joint = || flatbed_metrics::total(&layer.metrics(), "flatbed_joint_commits");
         let before = joint();
         let edits = ids.iter().zip(&revs).map(|(id, rev)| put(&db, id, Some(rev), r#"{"n":2}"#));
         let behind = format!("behind {body_bytes}");
         let waits = async {
-            // All others have come.
+            // All others have arrived.
             tokio::task::yield_now().await;
             put(&db, &behind, None, r#"{"n":1}"#).await.unwrap();
             joint() - before
@@ -260,7 +260,7 @@ async fn who_goes_away_takes_nobody_along() {
                 tokio::spawn(async move { put(&db, &id, None, r#"{"n":1}"#).await })
             })
             .collect();
-        // The first ones are those that wait for nobody.
+        // The first ones are those that do not wait.
         pass(Duration::from_micros(random.below(1_500))).await;
         tasks.iter().step_by(3).for_each(|task| task.abort());
         for (at, task) in tasks.into_iter().enumerate() {
@@ -272,13 +272,14 @@ async fn who_goes_away_takes_nobody_along() {
             }
         }
     }
-    // Nothing is left that holds anybody up.
+    // No write is left that delays others.
     let (_, counted) = waits::count(put(&db, "alone", None, "{}")).await;
     assert_eq!((counted.transactions, counted.commits), (1, 1));
     assert_clean(&layer, &db).await;
 }
 
-/// Writers at two servers under faults, some of whom go away: what is acknowledged is there once, what is refused is not.
+/// Writers at two servers under faults, some of which are dropped: each acknowledged write exists once, each refused
+/// one does not.
 async fn torture(seed: u64) {
     let Some(store) = Store::with_faults(0.03, seed) else { return };
     let layers = [four(&store).await, four(&store).await];
@@ -318,7 +319,7 @@ async fn torture(seed: u64) {
         // Written twelve times, and none of them twice.
         assert_eq!((found.rev, found.revisions.map_or(0, |revs| revs.len())), (rev, 12), "{own}");
     }
-    // What was given up may have been on its way.
+    // A dropped write may still be committed.
     pass(Duration::from_millis(100)).await;
     for counter in 0..COUNTERS as usize {
         let found = db.get(&format!("c{counter}"), &GetOptions::default()).await.unwrap();

@@ -17,7 +17,7 @@ fn follow(layer: &Layer, since: Since) -> DatabaseUpdates {
     layer.database_updates(DatabaseUpdatesQuery { since, ..DatabaseUpdatesQuery::default() })
 }
 
-/// All that is there, and where that ends.
+/// Reads all updates, and the position of their end.
 async fn all(layer: &Layer, since: Since) -> (Vec<DatabaseUpdate>, Seq) {
     let mut updates = follow(layer, since);
     let mut rows = Vec::new();
@@ -34,7 +34,7 @@ fn told(rows: &[DatabaseUpdate]) -> Vec<(&str, DatabaseUpdateKind)> {
     rows.iter().map(|row| (&*row.name, row.kind)).collect()
 }
 
-/// Rows until one is found that satisfies.
+/// Reads rows until `enough` returns true for them.
 async fn read_until(
     updates: &mut DatabaseUpdates,
     rows: &mut Vec<DatabaseUpdate>,
@@ -66,7 +66,7 @@ async fn changes_of_a_database_are_one_row() {
     assert_eq!(told(&rows), [("a", Created), ("b", Created), ("a", Updated), ("b", Updated)]);
     assert_eq!(rows.last().map(|row| row.seq), Some(last));
     assert_eq!(layer.newest_database_update().await.unwrap(), last);
-    // From each row on, there is what follows it.
+    // Each row's sequence continues with the rows behind it.
     for (at, row) in rows.iter().enumerate() {
         assert_eq!(all(&layer, Since::after(row.seq)).await, (rows[at + 1..].to_vec(), last));
     }
@@ -127,7 +127,7 @@ async fn pages_and_the_other_direction() {
     assert_eq!(limited(Since::Now, true, 5).await.last_seq, last);
 }
 
-/// What two layers do to four databases at random, and what followers at both see of it.
+/// Two layers change four databases at random, with followers at both.
 async fn random_work(store: &Store, steps: usize) {
     let (here, there) = (store.layer().await, store.layer().await);
     let mut followers = Vec::new();
@@ -186,7 +186,7 @@ async fn random_work(store: &Store, steps: usize) {
     }
     let db = create(&here, "checked", None).await;
     assert_clean(&there, &db).await;
-    // Nothing is left of what was superseded, and two that sweep do no harm.
+    // No superseded entries are left, and two concurrent sweeps do no harm.
     let (one, two) = tokio::join!(
         here.sweep_database_updates(Duration::from_secs(3_600)),
         there.sweep_database_updates(Duration::from_secs(3_600))
@@ -219,13 +219,12 @@ async fn and_so_they_do_under_faults() {
     }
 }
 
-/// Databases of one writer, written one after the other again and again.
+/// Databases of one writer, written one after the other in rounds.
 const CHAIN: usize = 6;
 
 /// Chains of databases whose names lie in different buckets, each written by two servers in turn, and so in two shards
-/// where it has any. What a listing shows is cut off at one read version: where it
-/// shows a change and not the one that was acknowledged before it, that one's database has changed again behind the end of
-/// the listing, and the next one shows it.
+/// if it has shards. A listing ends at one read version: if it has a change but not the one that was acknowledged
+/// before it, the other database has changed again behind the listing's end, and the next listing has it.
 async fn chains(store: &Store, rounds: usize) {
     let (here, there) = (store.layer().await, store.layer().await);
     let chains: Vec<Vec<String>> =
@@ -273,7 +272,7 @@ async fn chains(store: &Store, rounds: usize) {
         let before = newest.clone();
         newest.extend(some.iter().map(|row| (row.name.to_string(), row.seq)));
         for links in chains.iter().flat_map(|names| names.windows(2)) {
-            // Since the second was shown before, the first was written once at least.
+            // The second change was in an earlier listing, so the first database was written at least once.
             let (first, second) = (newest.get(&links[0]), before.get(&links[1]));
             if shown.contains_key(&*links[1]) && first <= second {
                 owed.insert(links[0].clone(), end);
@@ -293,7 +292,7 @@ async fn chains(store: &Store, rounds: usize) {
     create(&here, "end", None).await;
     let followed = soon(follower).await.expect("a follower");
     assert!(followed.is_sorted_by(|a, b| a.seq < b.seq));
-    // Whatever was overwritten in between, what came last is there, and at the same place.
+    // Whatever was overwritten in between, the last change is there, at the same position.
     let last = |rows: &[DatabaseUpdate], name: &str| rows.iter().rfind(|row| *row.name == *name).map(|row| row.seq);
     let (listed, _) = all(&here, Since::after(begin)).await;
     for name in chains.iter().flatten() {
@@ -322,7 +321,7 @@ async fn and_those_of_databases_with_shards() {
     chains(&store.sharded(4), 4).await;
 }
 
-/// Only the watches that have fired are set anew, and at once.
+/// Only the watches that have fired are set again, and at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_bucket_is_watched_until_it_moves() {
     let store = Store::new();

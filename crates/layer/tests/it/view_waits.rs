@@ -1,6 +1,6 @@
-//! How many answers of a cluster reading a view, and `_find`, waits for, against bounds. Each tree draws how its rows are cut
-//! into nodes, and a part of a level may be longer than a read asks for at once. So the numbers vary, and each operation is
-//! measured at many places of a view.
+//! Bounds on the replies of a cluster that reads of a view and `_find` wait for. Each tree draws the cuts of its rows
+//! into nodes, and a part of a level may exceed one read. So the numbers vary, and each operation is measured at many
+//! positions of a view.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use flatbed_layer::{
 use flatbed_testkit::engine;
 use futures_util::future::{BoxFuture, ready};
 
-/// Each operation, and the bounds on the median and on the maximum of its waits.
+/// Each operation, and the limits of the median and the maximum of its waits.
 const BOUNDS: [(&str, u64, u64); 7] = [
     ("page of a view", 3, 3),
     ("page of a view from a key", 4, 5),
@@ -32,7 +32,7 @@ const DOCUMENTS: u64 = 6_000;
 /// Rows of a group of the first level.
 const OF_GROUP: u64 = 60;
 
-/// Places at which each is measured.
+/// Positions at which each operation is measured.
 const PLACES: u64 = 100;
 
 #[test]
@@ -53,7 +53,7 @@ fn views_wait_within_their_bounds() {
     }
 }
 
-/// Each operation, and what it waited for at each place.
+/// Measures each operation at each position.
 async fn measure(store: &Store) -> Vec<(&'static str, Vec<Waits>)> {
     let layer = store.layer_alone().await;
     let db = created(&layer).await;
@@ -66,7 +66,7 @@ async fn measure(store: &Store) -> Vec<(&'static str, Vec<Waits>)> {
         }
         all.push((name, waits));
     };
-    // What a process knows by its first query is not counted.
+    // The first query of a process fills its caches and is not counted.
     Operation::Page { from: None, descending: false }.run(&db).await;
     measured("page of a view", &mut |_| Operation::Page { from: None, descending: false }).await;
     measured("page of a view from a key", &mut |at| Operation::Page { from: Some(at), descending: false }).await;
@@ -78,7 +78,7 @@ async fn measure(store: &Store) -> Vec<(&'static str, Vec<Waits>)> {
     all
 }
 
-/// Functions that nobody asks: the view is one of fields.
+/// Functions that are never called: the view is one of fields.
 struct NoFunctions;
 
 impl ViewFunctions for NoFunctions {
@@ -101,7 +101,7 @@ impl GroupFunctions for NoFunctions {
     }
 }
 
-/// A database with a view, and a json index.
+/// Creates a database with a view and a json index.
 async fn created(layer: &Layer) -> Database {
     layer.run_views_by(Arc::new(NoFunctions));
     let db = create(layer, "views", None).await;
@@ -128,7 +128,7 @@ enum Operation {
         from: Option<u64>,
         descending: bool,
     },
-    /// Of the rows from one on, up to the fifth last.
+    /// The rows from one on, up to the fifth last.
     Reduce {
         from: Option<u64>,
         grouping: Grouping,
@@ -175,7 +175,7 @@ impl Operation {
     }
 }
 
-/// The key of a document.
+/// Returns the key of a document.
 fn key(n: u64) -> Value<'static> {
     parse(format!("[{},{n}]", n / OF_GROUP).as_bytes(), &Limits::default()).unwrap().into_owned()
 }

@@ -1,10 +1,10 @@
-//! How many answers of a cluster each operation waits for, one after the other, and what it reads and writes.
+//! The replies of a cluster that each operation waits for, one after the other, and its reads and writes.
 //!
 //! The numbers must be exactly those of `waits.md` beside this file. design/performance.md defines its columns.
-//! `FLATBED_WAITS=update cargo test -p flatbed-layer --test it waits::` writes the file, for a change that means to change
-//! the numbers. The embedded engine answers when a simulated cluster would, by a clock that moves when the runtime is idle,
-//! so the machine's speed has no influence. On a real cluster it has, so the test compares there what an operation asks
-//! for, and not how long it waits.
+//! `FLATBED_WAITS=update cargo test -p flatbed-layer --test it waits::` writes the file, for a change that is meant to
+//! change the numbers. The embedded engine answers when a simulated cluster would, by a clock that moves when the
+//! runtime is idle, so the machine's speed does not matter. On a real cluster it does, so there the test compares reads
+//! and writes, and not waits.
 
 mod channels;
 
@@ -25,10 +25,10 @@ use foundationdb_sys::backend::{Embedded, embedded};
 /// The table of waits, in Markdown.
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/waits.md");
 
-/// Documents of the databases that are walked.
+/// Documents of the databases that are scanned.
 const DOCUMENTS: usize = 1_000;
 
-/// What was measured, in the order of the table.
+/// The measurements, in the order of the table.
 struct Table(Vec<(String, Waits)>);
 
 impl Table {
@@ -39,12 +39,12 @@ impl Table {
         output
     }
 
-    /// Measures each page of a walk: the first two, the last, and all together.
+    /// Measures each page of a scan: the first two, the last, and the total.
     async fn walk<P>(&mut self, name: &str, mut next: impl AsyncFnMut() -> Option<P>) {
         let mut pages = Vec::new();
         let (_, all) = waits::count(async {
             loop {
-                // An operation within another one counts for itself alone.
+                // An operation within another one is counted separately.
                 let (page, waits) = waits::count(next()).await;
                 if page.is_none() {
                     break;
@@ -105,7 +105,7 @@ fn operations_wait_as_often_as_the_table_says() {
         return;
     }
     let clock = Arc::<VirtualClock>::default();
-    // Beside a neighbour it is as on a cluster: no number is exact.
+    // Beside a neighbour, as on a cluster, no number is exact.
     let has_neighbour = std::env::var_os("FLATBED_TEST_NEIGHBOUR").is_some();
     let engine = embedded().filter(|_| !has_neighbour);
     let measured = || {
@@ -117,7 +117,7 @@ fn operations_wait_as_often_as_the_table_says() {
     };
     let expected = std::fs::read_to_string(TABLE).expect("the table of waits");
     if engine.is_none() {
-        // There it takes time, in which what is cached may go.
+        // On a cluster the test takes time, in which cached entries may be evicted.
         let differs =
             |_: &u32| compare_on_a_cluster(&expected, &measured()).inspect_err(|row| println!("{row}")).is_err();
         assert_ne!((0..3).take_while(differs).count(), 3, "three times an operation read or wrote otherwise");
@@ -142,16 +142,17 @@ fn operations_wait_as_often_as_the_table_says() {
     );
 }
 
-/// The records that one transaction has in its caches, at most.
+/// Limit of the records that one transaction has in its caches.
 const RECORDS_CACHED: u64 = 5;
 
-/// Depths depend on when answers come, bytes on the length of the root's name, and pages on the servers. Other roots there change
-/// the metadata version, and each transaction may then read cached records again: those of the root, of the database and of `_users`.
+/// Depths depend on when answers come, bytes on the length of the root's name, and pages on the servers. Other roots
+/// there change the metadata version, and each transaction may then read cached records again: those of the root, of
+/// the database and of `_users`.
 fn compare_on_a_cluster(expected: &str, measured: &str) -> Result<(), String> {
     println!("on a cluster waits, bytes and pages of ranges are not compared");
     let rows = |table: &str| -> Vec<Vec<String>> {
         let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect();
-        // How many pages there are depends on the length of the root's name too, and rows come with them.
+        // The number of pages, and of their rows, depends on the length of the root's name, too.
         table.lines().filter(|line| !line.contains(", page ")).map(cells).collect()
     };
     let (expected, measured) = (rows(expected), rows(measured));
@@ -189,12 +190,12 @@ fn id(number: usize) -> String {
     format!("document-{number:05}")
 }
 
-/// Writes documents in one request; gives their revisions.
+/// Writes documents in one request, and returns their revisions.
 async fn bulk(db: &Database, bodies: &[String], parents: Option<&[RevId]>) -> Vec<RevId> {
     bulk_from(db, 0, bodies, parents).await
 }
 
-/// The same, with the first one's number.
+/// As `bulk`, beginning with the number `first`.
 pub async fn bulk_from(db: &Database, first: usize, bodies: &[String], parents: Option<&[RevId]>) -> Vec<RevId> {
     let parent = |number: usize| parents.map(|parents| parents[number].clone());
     let edits: Vec<_> =
@@ -220,7 +221,7 @@ async fn measure(store: &Store, table: &mut Table) {
     channels::measure(&layer, table).await;
 }
 
-/// What it costs that a user's rights are those of the moment of the commit.
+/// Measures the cost of checking a user's rights at the commit.
 async fn fenced(layer: &Layer, table: &mut Table) {
     let db = create(layer, "fenced", None).await;
     let users = create(layer, USERS, None).await;
@@ -235,7 +236,7 @@ async fn fenced(layer: &Layer, table: &mut Table) {
     table.row("a local document is written, by a user", anna.put_local(&local)).await.unwrap();
 }
 
-/// What a json index costs writes, and queries that are answered from it.
+/// Measures the cost of a json index for writes, and queries that use it.
 async fn queries(layer: &Layer, table: &mut Table) {
     let db = create(layer, "queries", None).await;
     let documents =
@@ -266,7 +267,7 @@ async fn queries(layer: &Layer, table: &mut Table) {
     }
 }
 
-/// What a database with shards costs: documents of four processes, each in a bucket of its own.
+/// Measures the cost of shards: documents of four processes, each in its own bucket.
 async fn shards(store: &Store, table: &mut Table) {
     let mut layers = Vec::new();
     for shard in 0..4 {
@@ -407,7 +408,7 @@ async fn documents(layer: &Layer, table: &mut Table) {
     table.row("100 new documents, all or none", db.update_all(&together)).await.unwrap();
 }
 
-/// By a server that has four transactions of single writes under way at once, however long they take.
+/// Measures a server that runs four transactions of single writes at once, of any duration.
 async fn together(store: &Store, table: &mut Table) {
     let options = LayerOptions { single_writes_at_once: Some(4), ..LayerOptions::default() };
     let db = create(&store.layer_with(options).await, "together", None).await;
@@ -418,7 +419,7 @@ async fn together(store: &Store, table: &mut Table) {
     assert!(written.iter().all(|rev| rev.is_ok()), "{written:?}");
 }
 
-/// Leaves a database `walked` of [`DOCUMENTS`] documents, whose revisions are the answer.
+/// Leaves a database `walked` of [`DOCUMENTS`] documents, and returns their revisions.
 async fn walks(layer: &Layer, table: &mut Table) -> Vec<RevId> {
     let db = create(layer, "walked", None).await;
     put(&db, "names", None, &body(0)).await.unwrap();
@@ -494,7 +495,7 @@ async fn replication(layer: &Layer, revs: &[RevId], table: &mut Table) {
 async fn attachments(layer: &Layer, table: &mut Table) {
     let db = create(layer, "attachments", None).await;
     put(&db, "names", None, &body(0)).await.unwrap();
-    // As `_attachments` of a document in JSON: small ones are staged together.
+    // As `_attachments` in a document's JSON: small ones are staged together.
     let with_data = async {
         let (mut list, mut small) = (Vec::new(), Vec::new());
         for number in 0..200 {
@@ -540,7 +541,7 @@ async fn attachments(layer: &Layer, table: &mut Table) {
     table.row("an attachment of 10 MB is read", all).await.unwrap();
 }
 
-/// Of `walked`, each of whose documents has one superseded revision.
+/// Measures the compaction of `walked`, whose documents have one superseded revision each.
 async fn compaction(layer: &Layer, revs: &[RevId], table: &mut Table) {
     let db = layer.database("walked");
     let background = layer.background(BackgroundOptions::default());
@@ -587,7 +588,7 @@ async fn updates(layer: &Layer, table: &mut Table) {
     table.row("the newest of all databases' updates", layer.newest_database_update()).await.unwrap();
 }
 
-/// Totals are those of the process, whether what is counted is an operation or not.
+/// Totals are those of the process, also outside of counted operations.
 #[tokio::test]
 async fn the_process_counts_in_metrics() {
     let store = Store::new();
@@ -610,7 +611,8 @@ async fn the_process_counts_in_metrics() {
     }
 }
 
-/// Who creates databases costs nobody else a wait: nothing that is cached goes, here or at other servers. A deletion does.
+/// Creations of databases cause no waits for others: cached entries stay valid, here and at other servers. A deletion
+/// invalidates them.
 #[tokio::test]
 async fn creations_cost_other_databases_no_wait() {
     let store = Store::new();
@@ -634,7 +636,7 @@ async fn creations_cost_other_databases_no_wait() {
         created.unwrap();
         assert!(creation.path.depth() <= 3, "{creation:?}");
     }
-    // The first ones may have had something to read that is cached since. Where other roots' records change, each may.
+    // The first ones may fill caches. If other roots' records change, each may.
     if pages_are_full() && is_quiet(&store.fdb, &quiet).await {
         let (edit, got) = measured[1];
         assert_eq!((edit.path.depth(), got.path.depth()), (3, 2));

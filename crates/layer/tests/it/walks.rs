@@ -1,15 +1,15 @@
-//! What walks with documents read: few replies where documents lie close together, and documents one by one where histories
-//! or tombstones lie between them.
+//! Reads of scans with documents: few replies if documents are adjacent, and single documents if histories or
+//! tombstones lie between them.
 
 use crate::support::{Random, Store, create, pages_are_full};
 use flatbed_layer::json::parse;
 use flatbed_layer::waits::{self, Waits};
 use flatbed_layer::{AllDocsQuery, AllDocsRow, Database, Edit, RevId};
 
-/// Bytes of a reply of FoundationDB's.
+/// Bytes of a reply of FoundationDB.
 const REPLY_BYTES: u64 = 80_000;
 
-/// A body of about so many bytes that no compression makes small.
+/// Returns a body of about this many bytes that does not compress.
 fn body(random: &mut Random, bytes: usize) -> String {
     let digit =
         |_| char::from(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"[random.below(62) as usize]);
@@ -35,7 +35,7 @@ async fn write(db: &Database, edits: &[(&str, Option<&RevId>, &str)]) -> Vec<Rev
     revs
 }
 
-/// The pages of a walk with documents, and what each of them read.
+/// Returns the pages of a scan with documents, and the reads of each.
 async fn walk(db: &Database) -> Vec<(Vec<AllDocsRow>, Waits)> {
     let mut walk = db.all_docs(AllDocsQuery { include_docs: true, ..AllDocsQuery::default() });
     let mut pages = Vec::new();
@@ -68,7 +68,7 @@ async fn documents_close_together_take_few_replies() {
     let pages = walk(&db).await;
     assert_eq!(pages.iter().map(|(rows, _)| rows.len()).sum::<usize>(), documents.len());
     let is_within = |what: &str, range_reads: u64, bytes_read: u64| {
-        // A reply counts 24 bytes a row beside its key and value.
+        // A reply counts 24 bytes for each row beside its key and value.
         let at_most = bytes_read as f64 * 1.4 / REPLY_BYTES as f64;
         assert!(
             !pages_are_full() || range_reads as f64 <= at_most,
@@ -77,13 +77,13 @@ async fn documents_close_together_take_few_replies() {
     };
     let sum = |of: fn(&Waits) -> u64| pages.iter().map(|(_, waits)| of(waits)).sum();
     is_within("all", sum(|waits| waits.range_reads), sum(|waits| waits.bytes_read));
-    // Of the first page it is not known how large its documents are, and the last one is whatever is left.
+    // The size of documents is unknown for the first page, and the last one has the rest.
     for (rows, waits) in &pages[1..pages.len() - 1] {
         assert!(!pages_are_full() || rows.len() > 900 && waits.bytes_read >= body_bytes(rows), "{waits:?}");
         is_within("a page", waits.range_reads, waits.bytes_read);
     }
     assert!(!pages_are_full() || pages.len() <= 5, "{}", pages.len());
-    // What is not counted reads ahead, and shows the same.
+    // A scan that is not counted reads ahead, and shows the same rows.
     let shown: Vec<AllDocsRow> = pages.into_iter().flat_map(|(rows, _)| rows).collect();
     let all = AllDocsQuery { include_docs: true, ..AllDocsQuery::default() };
     for (query, from, to) in [
@@ -125,9 +125,9 @@ async fn documents_with_1000_revisions_are_read_one_by_one() {
         pages.iter().flat_map(|(rows, _)| rows).map(|row| (row.id.clone(), Some(row.rev.clone()))).collect();
     assert_eq!(shown, ids.into_iter().zip(revs).collect::<Vec<_>>());
     let [(first, looked), (second, by_document)] = &*pages else { panic!("{} pages", pages.len()) };
-    // The first page meets a history, and no other one.
+    // Only the first page meets a history.
     assert!(looked.bytes_read < body_bytes(first) + 400_000, "{looked:?}");
-    // The second one reads nothing but documents.
+    // The second one reads only documents.
     assert!(by_document.bytes_read < body_bytes(second) * 11 / 10, "{by_document:?}");
     assert!(by_document.range_reads <= 1 + 4 * second.len() as u64, "{by_document:?}");
 }
@@ -148,7 +148,7 @@ async fn documents_among_nine_times_as_many_tombstones_are_read_one_by_one() {
     let pages = walk(&db).await;
     assert_eq!(pages.iter().map(|(rows, _)| rows.len()).sum::<usize>(), 600);
     let (first, looked) = &pages[0];
-    // Three ranges are looked into, and end where they see what lies there.
+    // Three ranges are tried, and end when they meet histories.
     assert!(looked.bytes_read < body_bytes(first) * 11 / 10 + 3 * 400_000, "{looked:?}");
     for (rows, waits) in &pages[1..] {
         assert!(waits.bytes_read < body_bytes(rows) * 11 / 10, "{waits:?}");

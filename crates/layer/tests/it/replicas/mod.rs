@@ -1,5 +1,5 @@
-//! Many clients edit and delete leaves of the same documents while replication brings conflicts, under faults; then the
-//! raw keys are checked, nothing acknowledged is missing, and a replica is equal, leaf for leaf.
+//! Many clients edit and delete leaves of the same documents while replication adds conflicts, under faults. Then the
+//! raw keys are checked, no acknowledged edit is missing, and a replica is equal leaf for leaf.
 
 mod model;
 mod replica;
@@ -17,20 +17,20 @@ use flatbed_layer::{CreateOptions, Database, LayerOptions};
 use flatbed_testkit::{Faults, PATIENCE, number, until};
 use foundationdb_sys::backend::embedded;
 
-/// Clients at once.
+/// Number of concurrent clients.
 const WORKERS: u64 = 64;
 
 struct Scenario {
     seed: u64,
     probability: f64,
-    /// What each client does.
+    /// Operations of each client.
     operations: u64,
-    /// Servers, and how many transactions of single writes each of them has under way at once.
+    /// Servers, and the transactions of single writes that each of them runs at once.
     servers: usize,
     single_writes_at_once: Option<usize>,
 }
 
-/// What was counted while clients worked.
+/// Counts of events while the clients work.
 #[derive(Debug, Default)]
 struct Counts {
     joint_commits: u64,
@@ -72,7 +72,7 @@ async fn quiet(layers: &[Layer], db: &Database) {
 }
 
 impl Scenario {
-    /// Renews the store; killed now and then, and taken up again.
+    /// Renews the store; the renewal is killed now and then, and resumed.
     async fn renew(&self, store: &Store, random: &mut Random) {
         loop {
             let mut left = random.below(6);
@@ -118,12 +118,12 @@ impl Scenario {
         let model = Model::default();
         let next = Arc::default();
         let began = Instant::now();
-        // A renewal in between: the layers go on with what they have cached.
+        // A renewal in between: the layers continue with their caches.
         let is_renewed = random.below(2) == 0;
         for part in 0..1 + u64::from(is_renewed) {
             if part > 0 {
                 self.renew(store, &mut random).await;
-                // An upload that begins with what was cached would be refused, once.
+                // An upload that began with a cached instance would be refused once.
                 for layer in &layers {
                     layer.database("db").exists().await.expect("it is there");
                 }
@@ -176,11 +176,11 @@ impl Scenario {
     }
 }
 
-/// `FLATBED_TEST_SECONDS=N` goes on for so long; `FLATBED_TEST_FAULTS=PROBABILITY,SEED` begins elsewhere.
+/// `FLATBED_TEST_SECONDS=N` runs for that long; `FLATBED_TEST_FAULTS=PROBABILITY,SEED` begins with another seed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn replicas_of_what_many_clients_wrote_are_equal() {
     if embedded().is_none() {
-        // Without faults there.
+        // A cluster has no injected faults.
         let scenario = Scenario { seed: 1, probability: 0.0, operations: 6, servers: 2, single_writes_at_once: None };
         scenario.run(&Store::new()).await;
         return;
@@ -202,15 +202,14 @@ async fn replicas_of_what_many_clients_wrote_are_equal() {
     }
 }
 
-/// All of it together: three servers, each of which writes to another bucket, single writes that are committed together, a
-/// cluster's latencies, and one server that works for all; faults. `FLATBED_TEST_SECONDS` as above, and the seed of
-/// `FLATBED_TEST_FAULTS`.
+/// Everything together: three servers, each of which writes to another bucket; group commit; a cluster's latencies with
+/// one storage server; faults. `FLATBED_TEST_SECONDS` as above, and the seed of `FLATBED_TEST_FAULTS`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn replicas_of_what_came_by_three_servers_on_what_is_like_a_cluster_are_equal() {
     let (given, seconds): (_, Option<u64>) = (Faults::given(), number("FLATBED_TEST_SECONDS"));
     let (began, mut counts, mut seed) = (Instant::now(), Counts::default(), given.map_or(1, |(_, seed)| seed));
     let length = Duration::from_secs(seconds.unwrap_or(0));
-    // However slow the machine is: until what it is about has been met.
+    // However slow the machine is: until all expected events have occurred.
     while began.elapsed() < length || !counts.are_all_met() {
         let probability = given.map_or(0.1, |(probability, _)| probability);
         let Some(store) = Store::as_a_cluster_with_faults(probability, seed) else { return };

@@ -1,4 +1,4 @@
-//! What the tasks of the test know: what was attempted, what was acknowledged, who was built on whom.
+//! The knowledge of the test's tasks: attempted and acknowledged writes, and parents of revisions.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,15 +8,15 @@ use flatbed_layer::RevId;
 use super::replica::Leaf;
 use crate::support::Random;
 
-/// What a revision holds, apart from its name.
+/// The content of a revision, without its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
-    /// Stands in the body; distinct for each write but for tombstones without a body, which have none.
+    /// A tag in the body; unique for each write except for tombstones without a body, which have none.
     pub tag: String,
     pub deleted: bool,
     /// The members as JSON text, without braces.
     pub body: String,
-    /// Name, and the number of its data.
+    /// Names, and the numbers of their data.
     pub attachments: Vec<(String, u64)>,
 }
 
@@ -34,25 +34,25 @@ impl Content {
         Content { body: format!(r#""tag":"{tag}","fill":"{fill}""#), tag, deleted, attachments }
     }
 
-    /// A tombstone as a client makes it that sends nothing but `_deleted`.
+    /// Creates the tombstone of a client that sends only `_deleted`.
     pub fn bare_tombstone() -> Content {
         Content { tag: String::new(), deleted: true, body: String::new(), attachments: Vec::new() }
     }
 }
 
-/// The tag in a body.
+/// Returns the tag in a body.
 fn tag_of(body: &str) -> &str {
     body.strip_prefix(r#""tag":""#).and_then(|rest| rest.split('"').next()).unwrap_or_default()
 }
 
-/// What is expected of a document at the end.
+/// The expectation for a document at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Honest histories: each acknowledged revision must be there.
+    /// Consistent histories: each acknowledged revision must exist.
     Honest,
-    /// Leaves of it are purged.
+    /// Some of its leaves are purged.
     Purged,
-    /// Its replicas contradict each other about who was built on whom.
+    /// Its replicas contradict each other about parents.
     Contradictory,
 }
 
@@ -66,23 +66,23 @@ pub fn kind(id: &str) -> Kind {
 
 #[derive(Debug, Default)]
 pub struct Known {
-    /// Who was built on whom, as far as anybody has said so.
+    /// The parents of revisions, as far as a path has named them.
     parents: HashMap<RevId, RevId>,
-    /// By tag.
+    /// Attempted writes by tag.
     attempted: HashMap<String, Content>,
-    /// Revisions whose content is settled: acknowledged ones, and those of other replicas.
+    /// Revisions with settled content: acknowledged ones, and those of other replicas.
     contents: HashMap<RevId, Content>,
     acknowledged: HashSet<RevId>,
-    /// Something was written on it, or tried to be.
+    /// Revisions on which a write was made or attempted.
     built_on: HashSet<RevId>,
-    /// Made by other replicas.
+    /// Revisions of other replicas.
     foreign: Vec<RevId>,
-    /// Of a write of it nobody knows what became.
+    /// Whether a write of it has an unknown result.
     is_in_doubt: bool,
 }
 
 impl Known {
-    /// The revision and its ancestors as far as they are known, newest first.
+    /// Returns the revision and its known ancestors, newest first.
     pub fn line(&self, rev: &RevId) -> Vec<RevId> {
         let mut line = vec![rev.clone()];
         while let Some(parent) = line.last().and_then(|last| self.parents.get(last)) {
@@ -95,13 +95,13 @@ impl Known {
         self.contents.get(rev)
     }
 
-    /// Before a write.
+    /// Records a write before it is sent.
     pub fn attempt(&mut self, content: &Content, built_on: impl IntoIterator<Item = RevId>) {
         self.attempted.insert(content.tag.clone(), content.clone());
         self.built_on.extend(built_on);
     }
 
-    /// After it.
+    /// Records an acknowledged write.
     pub fn acknowledge(&mut self, rev: RevId, parent: Option<&RevId>, content: &Content) {
         if let Some(parent) = parent {
             self.parents.insert(rev.clone(), parent.clone());
@@ -112,15 +112,15 @@ impl Known {
         self.acknowledged.insert(rev);
     }
 
-    /// A write was given up.
+    /// Records a write with an unknown result.
     pub fn doubt(&mut self) {
         self.is_in_doubt = true;
     }
 
-    /// Another replica makes a revision, on one that it has from here or on one of its own.
+    /// Makes a revision of another replica, on one from here or on one of its own.
     pub fn make_foreign(&mut self, tag: String, kind: Kind, random: &mut Random) -> RevId {
         let mut candidates: Vec<RevId> = self.contents.keys().cloned().collect();
-        // A map's order differs from run to run.
+        // The order of a map differs between runs.
         candidates.sort_unstable();
         candidates.reverse();
         let parent = match random.below(8) {
@@ -154,12 +154,12 @@ impl Known {
         rev
     }
 
-    /// One that was made earlier.
+    /// Returns an earlier revision of another replica.
     pub fn any_foreign(&self, random: &mut Random) -> Option<RevId> {
         self.foreign.get(random.below(1 + self.foreign.len() as u64) as usize).cloned()
     }
 
-    /// How another replica presents a revision: with all it knows of its past, or with the beginning of that.
+    /// Returns the path with which another replica presents a revision: all known ancestors, or only the nearest.
     pub fn path(&self, rev: &RevId, kind: Kind, random: &mut Random) -> Vec<RevId> {
         let mut path = self.line(rev);
         if kind == Kind::Contradictory {
@@ -174,7 +174,7 @@ impl Known {
         path
     }
 
-    /// What a read gave: it must be what somebody wrote, and nobody may have said otherwise before.
+    /// Checks the result of a read: a write must have made it, and no earlier result may contradict it.
     pub fn look_at(&mut self, id: &str, leaf: &Leaf) {
         let rev = &leaf.line[0];
         let tag = tag_of(&leaf.content.body);
@@ -192,12 +192,12 @@ impl Known {
         }
     }
 
-    /// At the end: everything that was acknowledged is there, or as far down as the least limit of revisions, and nothing
-    /// else is: a write that was made twice, or refused after it was made, is one that nobody has heard of.
+    /// Checks the end: every acknowledged revision exists, down to the smallest limit of revisions, and no other one
+    /// does, since a write that was applied twice, or refused after it was applied, would be unknown here.
     pub fn account(&self, id: &str, leaves: &[Leaf], revs_limit_min: u64) {
         let present: HashSet<&RevId> = leaves.iter().flat_map(|leaf| &leaf.line).collect();
         let tips: HashSet<&RevId> = leaves.iter().map(|leaf| &leaf.line[0]).collect();
-        // What a contradiction stands on is known to the tree alone, which forgets what is beyond the limit.
+        // Only the tree knows the ancestors of a contradiction, and it forgets those beyond the limit.
         if kind(id) == Kind::Purged || (kind(id) == Kind::Contradictory && revs_limit_min < 30) {
             return;
         }
@@ -214,7 +214,7 @@ impl Known {
                 assert!(is_stemmed, "{id}: {rev} was acknowledged, and is neither a leaf nor below one: {tips:?}");
             }
             let content = &self.contents[rev];
-            // A tombstone may have been extended by a write that named none.
+            // A write that named no parent may have extended a tombstone.
             if kind(id) == Kind::Honest && !content.deleted && !self.built_on.contains(rev) {
                 assert!(tips.contains(rev), "{id}: nobody wrote on {rev}, and it is no leaf: {tips:?}");
             }
@@ -222,7 +222,7 @@ impl Known {
     }
 }
 
-/// Shared by all tasks.
+/// The model, shared by all tasks.
 #[derive(Debug, Clone, Default)]
 pub struct Model(Arc<Mutex<BTreeMap<String, Known>>>);
 
@@ -231,7 +231,7 @@ impl Model {
         self.0.lock().unwrap()
     }
 
-    /// What is known of a document, for a moment.
+    /// Locks the knowledge of a document for a moment.
     pub fn of<T>(&self, id: &str, look: impl FnOnce(&mut Known) -> T) -> T {
         look(self.lock().entry(id.to_owned()).or_default())
     }

@@ -1,4 +1,4 @@
-//! Reading all leaves of a database as a replicator does, and writing them into another one.
+//! Reads all leaves of a database as a replicator does, and writes them to another one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,17 +8,17 @@ use flatbed_layer::{AttachmentEdit, Database, Edit, Error, GetOptions, OpenRevs,
 use super::model::Content;
 use crate::support::{Random, all_changes, braces};
 
-/// A leaf as it is read.
+/// A leaf as read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaf {
     /// The leaf and its ancestors, newest first.
     pub line: Vec<RevId>,
     pub content: Content,
-    /// Of each attachment its revpos.
+    /// The revpos of each attachment.
     pub revpos: Vec<u64>,
 }
 
-/// The data of attachments, by number.
+/// Returns the data of an attachment, by number.
 pub fn attachment_data(number: u64) -> Vec<u8> {
     let mut random = Random(number);
     let size = [10, 3_000, 100_000][number as usize % 3];
@@ -34,7 +34,7 @@ async fn number_of(db: &Database, id: &str, rev: &RevId, name: &str) -> Result<u
     Ok((0..6).find(|number| attachment_data(*number) == bytes).expect("data that somebody uploaded"))
 }
 
-/// All leaves of a document; `None` if one went while they were read, which happens beside writers alone.
+/// Reads all leaves of a document; `None` if one was removed during the read, which only happens beside writers.
 pub async fn leaves(db: &Database, id: &str) -> Option<Vec<Leaf>> {
     let options = GetOptions { revs: true, ..GetOptions::default() };
     let (mut documents, mut count) = (Vec::new(), 1);
@@ -66,7 +66,7 @@ pub async fn leaves(db: &Database, id: &str) -> Option<Vec<Leaf>> {
     Some(leaves)
 }
 
-/// All documents with all their leaves, the winner first, while nobody writes.
+/// Reads all documents with all their leaves, the winner first, while there are no writers.
 pub async fn everything(db: &Database) -> BTreeMap<String, Vec<Leaf>> {
     let mut documents = BTreeMap::new();
     for row in all_changes(db).await {
@@ -84,7 +84,7 @@ pub async fn everything(db: &Database) -> BTreeMap<String, Vec<Leaf>> {
     documents
 }
 
-/// A revision on its way.
+/// A revision to be written.
 pub struct Write {
     pub id: String,
     pub parent: Option<RevId>,
@@ -100,7 +100,7 @@ impl Write {
         Write { id: id.to_owned(), parent, history, content, attachments: Vec::new(), text }
     }
 
-    /// Uploads the data of all attachments; `revpos`: as the source has it.
+    /// Uploads the data of all attachments; `revpos`: that of the source.
     pub async fn upload(&mut self, db: &Database, revpos: Option<&[u64]>) {
         for (at, (name, number)) in self.content.attachments.iter().enumerate() {
             let content_type = "application/octet-stream";
@@ -127,7 +127,7 @@ impl Write {
     }
 }
 
-/// Writes all leaves into other databases' handles of one target, in random order and pieces, some twice.
+/// Writes all leaves to several handles of one target, in random order and parts, some twice.
 pub async fn copy(source: &BTreeMap<String, Vec<Leaf>>, targets: &[Database], seed: u64) {
     let mut random = Random(seed);
     let mut rest: Vec<(String, Leaf)> = Vec::new();
@@ -166,8 +166,8 @@ pub async fn copy(source: &BTreeMap<String, Vec<Leaf>>, targets: &[Database], se
     }
 }
 
-/// Both have the same documents, leaf for leaf. A line may be longer in the copy, where branches of the source had been
-/// shortened at different times; never shorter, and never another one.
+/// Checks that both have the same documents, leaf for leaf. A line may be longer in the copy, if branches of the source
+/// were shortened at different times, but never shorter or different.
 pub fn assert_equal(source: &BTreeMap<String, Vec<Leaf>>, copy: &BTreeMap<String, Vec<Leaf>>, lines_too: bool) {
     assert_eq!(source.keys().collect::<Vec<_>>(), copy.keys().collect::<Vec<_>>());
     for (id, leaves) in source {

@@ -1,4 +1,4 @@
-//! What the tasks do, all at once.
+//! The concurrent tasks of the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,17 +10,17 @@ use super::model::{Content, Kind, Model, kind};
 use super::replica::{Write, leaves};
 use crate::support::{Layer, Random};
 
-/// One of many tasks.
+/// One of the tasks.
 pub struct Worker {
     pub layer: Layer,
     pub db: Database,
     pub random: Random,
     pub model: Model,
-    /// Limits of revisions to change between.
+    /// The limits of revisions to choose from.
     pub revs_limits: Vec<u64>,
-    /// Distinct among those that work at once.
+    /// Unique among concurrent tasks.
     pub number: u64,
-    /// For tags.
+    /// The next number of a tag.
     pub next: Arc<AtomicU64>,
 }
 
@@ -78,7 +78,7 @@ impl Worker {
         Some(tips.swap_remove(self.random.below(tips.len() as u64) as usize).0)
     }
 
-    /// An edit as a client makes it, its attachments new or those of the parent.
+    /// Makes an edit as a client does, with new attachments or those of the parent.
     async fn write(&mut self, id: &str, parent: Option<RevId>, mut content: Content) -> Write {
         let before = parent.as_ref().and_then(|parent| self.model.of(id, |known| known.content(parent).cloned()));
         let keeps = before.filter(|before| !before.attachments.is_empty() && !content.deleted);
@@ -94,7 +94,7 @@ impl Worker {
         write
     }
 
-    /// Writes, and remembers what was acknowledged.
+    /// Writes, and records acknowledged writes.
     async fn send(&mut self, writes: Vec<Write>) {
         for write in &writes {
             self.model.of(&write.id, |known| {
@@ -105,7 +105,7 @@ impl Worker {
         }
         let edits: Vec<_> = writes.iter().map(Write::edit).collect();
         let results = match edits.as_slice() {
-            // As clients do who have one document to write.
+            // As a client with one document to write.
             [edit] => match self.db.update(edit).await {
                 Ok(updated) => Ok(vec![Ok(updated)]),
                 Err(Error::Refused(refusal)) => Ok(vec![Err(refusal)]),
@@ -114,7 +114,7 @@ impl Worker {
             _ => self.db.bulk_update(&edits).await,
         };
         let results = match results {
-            // On a machine that is slow enough a write is given up after half a minute: nobody knows what became of it.
+            // On a slow machine a write is given up after half a minute, and its result is unknown.
             Err(Error::Storage(error)) => {
                 println!("  a write was given up: {error}");
                 writes.iter().for_each(|write| self.model.of(&write.id, |known| known.doubt()));
@@ -141,7 +141,7 @@ impl Worker {
         }
     }
 
-    /// On what a write stands that named no parent.
+    /// Reads the parent of a write that named none.
     async fn learn(&self, id: &str, rev: &RevId) {
         let options = GetOptions { no_body: true, revs: true, latest: true, ..GetOptions::default() };
         let wanted = OpenRevs::Some(vec![rev.clone()]);
@@ -157,7 +157,7 @@ impl Worker {
         }
     }
 
-    /// A document that nobody else writes: each edit of it is made.
+    /// Edits a document that no other task writes: each edit must succeed.
     async fn edit_own(&mut self) {
         let id = format!("o{:02}", self.number);
         let mut parent = self.any_leaf(&id, false).await;
@@ -187,7 +187,7 @@ impl Worker {
         self.send(vec![write]).await;
     }
 
-    /// Deletes all conflicting leaves but one in one request, each an edit of the same document.
+    /// Deletes all conflicting leaves but one in one request of several edits of the document.
     async fn resolve(&mut self) {
         let id = self.any_id();
         let mut tips = self.tips(&id).await;
@@ -200,7 +200,7 @@ impl Worker {
         self.send(writes).await;
     }
 
-    /// A document's first revision, or one on its tombstone.
+    /// Writes a document's first revision, or one on its tombstone.
     async fn create(&mut self) {
         let id = self.any_id();
         let content = self.content(false);
@@ -208,7 +208,7 @@ impl Worker {
         self.send(vec![write]).await;
     }
 
-    /// Brings revisions of other replicas, new ones and some that came before.
+    /// Writes revisions of other replicas, new and repeated ones.
     async fn replicate(&mut self) {
         let mut writes = Vec::new();
         let ids = 1 + self.random.below(3);
@@ -220,7 +220,7 @@ impl Worker {
             self.model.of(&id, |known| {
                 let mut revs: Vec<RevId> = tags.into_iter().map(|tag| known.make_foreign(tag, kind, random)).collect();
                 revs.extend(known.any_foreign(random));
-                // Those that are left out are known by their descendants alone, until they come.
+                // The omitted ones are known only by their descendants, until they come.
                 revs.retain(|_| random.below(3) > 0);
                 for rev in revs {
                     let path = known.path(&rev, kind, random);
@@ -235,7 +235,7 @@ impl Worker {
         self.send(writes).await;
     }
 
-    /// Edits of many documents in one request.
+    /// Edits many documents in one request.
     async fn bulk(&mut self) {
         let mut writes = Vec::new();
         for _ in 0..6 {
@@ -248,10 +248,10 @@ impl Worker {
         self.send(writes).await;
     }
 
-    /// All leaves of a document, as they are in this moment.
+    /// Reads all current leaves of a document.
     async fn look(&mut self) {
         let id = self.any_id();
-        // A purged revision may come again with other words.
+        // A purged revision may come again with another body.
         if kind(&id) != Kind::Honest {
             return;
         }
@@ -264,7 +264,7 @@ impl Worker {
         let id = format!("p{}", self.random.below(3));
         let tips: Vec<RevId> = self.tips(&id).await.into_iter().map(|(rev, _)| rev).collect();
         let wanted: Vec<RevId> = tips.into_iter().filter(|_| self.random.below(2) == 0).collect();
-        // Now and then it ends somewhere in between, as with its process.
+        // Sometimes it is dropped in between, as by a crash.
         let patience = if self.random.below(3) == 0 { self.random.below(30) } else { 60_000 };
         let purge = self.db.purge(&id, &wanted);
         let Ok(purged) = tokio::time::timeout(Duration::from_millis(patience), purge).await else { return };
@@ -281,7 +281,7 @@ impl Worker {
     }
 }
 
-/// Takes away what was uploaded for a write that was refused.
+/// Discards the uploads of a refused write.
 async fn discard(db: &Database, write: &Write) {
     for (_, edit) in &write.attachments {
         if let AttachmentEdit::Data { data, .. } = edit {

@@ -1,4 +1,4 @@
-//! What channels cost those who write, and a user of ten of them who reads what is there.
+//! The cost of channels for writers, and for a user of ten channels who reads.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(super) async fn measure(layer: &Layer, table: &mut Table) {
     let hidden: Vec<String> = (0..DOCUMENTS).map(|number| body(number, r#""other""#)).collect();
     table.row("a bulk of 1,000 new documents in a channel each", bulk_from(&db, 0, &seen, None)).await;
     bulk_from(&db, DOCUMENTS, &hidden, None).await;
-    // What the user has is found out by the first page of all.
+    // The first of all pages reads the rights of the user.
     for name in [
         "`_changes` of 1,000 in ten channels, by a user of whom nothing is known",
         "`_changes` of 1,000 in ten channels",
