@@ -21,25 +21,25 @@ struct Watch {
 
 /// The watches that are set and have not fired, by bucket number.
 #[derive(Default)]
-pub(super) struct Armed {
+pub(super) struct WatchSet {
     watches: Vec<Option<Watch>>,
 }
 
 /// Watches set in a transaction that is not committed yet.
-pub(super) struct Arming {
+pub(super) struct PendingWatches {
     watches: Vec<Option<Watch>>,
 }
 
-impl Arming {
+impl PendingWatches {
     /// Returns the number of watches.
     pub(super) fn len(&self) -> usize {
         self.watches.iter().flatten().count()
     }
 }
 
-impl Armed {
+impl WatchSet {
     /// Sets each watch that is missing or was set with another value than the one that the transaction read.
-    pub(super) fn set_missing(&self, trx: &Transaction, buckets: &[BucketKeys], found: &[LastSeq]) -> Arming {
+    pub(super) fn set_missing(&self, trx: &Transaction, buckets: &[BucketKeys], found: &[LastSeq]) -> PendingWatches {
         let watch = |(number, (bucket, found)): (usize, (&BucketKeys, &LastSeq))| {
             let set = self.watches.get(number).and_then(Option::as_ref);
             if set.is_some_and(|set| set.set_with == *found) {
@@ -47,11 +47,11 @@ impl Armed {
             }
             Some(Watch { set_with: found.clone(), fired: Box::pin(trx.watch(&bucket.last_seq())) })
         };
-        Arming { watches: buckets.iter().zip(found).enumerate().map(watch).collect() }
+        PendingWatches { watches: buckets.iter().zip(found).enumerate().map(watch).collect() }
     }
 
     /// Adds the watches of a committed transaction.
-    pub(super) fn enter(&mut self, arming: Arming) {
+    pub(super) fn enter(&mut self, arming: PendingWatches) {
         self.watches.resize_with(arming.watches.len(), || None);
         for (place, watch) in self.watches.iter_mut().zip(arming.watches) {
             if watch.is_some() {

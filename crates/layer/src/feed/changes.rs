@@ -8,13 +8,13 @@ use flatbed_metrics::Held;
 use tokio::sync::watch;
 
 use crate::error::{Error, Result};
-use crate::feed::hub::{Following, Taken};
+use crate::feed::hub::{HubAnswer, HubFollower};
 use crate::feed::place::Place;
 use crate::feed::query::{ChangesQuery, Extras, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
-use crate::feed::source::channels::{Counting, Live};
-use crate::feed::source::{AnySource, Behind, Page, Seen, Source};
-use crate::feed::tail::{Part, TailRow};
+use crate::feed::source::channels::{Counting, LiveVerdict};
+use crate::feed::source::{AnySource, FeedPage, PendingCount, RowVerdict, Source};
+use crate::feed::tail::{TailPart, TailRow};
 use crate::handle::Reader;
 use crate::held::HeldAt;
 use crate::instance::Instance;
@@ -62,7 +62,7 @@ pub struct Changes {
     /// The position up to which the feed has read; `None` at first.
     cursor: Option<Place>,
     limit: u64,
-    following: Option<Following>,
+    following: Option<HubFollower>,
     instance: Option<Arc<Instance>>,
     /// Counts this feed among the followers of a selector index, once it follows.
     selects: Option<Held>,
@@ -145,8 +145,8 @@ impl Changes {
         let extras = self.carried();
         let Changes { database, query, source, .. } = self;
         let (since, descending) = (query.since, query.descending);
-        let page = Page { inner: &database.inner, since, descending, extras, cursor, limit, before };
-        let mut read = Read { name: &database.name, source, page, asks_version: self.asks_version };
+        let page = FeedPage { inner: &database.inner, since, descending, extras, cursor, limit, before };
+        let mut read = ReadPage { name: &database.name, source, page, asks_version: self.asks_version };
         // Boxed: the read's state is large, and a waiting follower would keep its memory.
         Box::pin(database.read_judged(&mut read)).await
     }
@@ -176,7 +176,7 @@ impl Changes {
         if self.source.judged(instance.channels()).is_some() {
             return None;
         }
-        let following = Following::at_running(inner, &instance, self.carried())?;
+        let following = HubFollower::at_running(inner, &instance, self.carried())?;
         let version = async { Ok(Transaction::begin(&inner.db, &inner.metrics)?.get_read_version().await?) };
         let version = bounded(version).await.ok()?;
         if !bounded(async { Ok(following.fresh(version).await) }).await.ok()? {
@@ -188,10 +188,10 @@ impl Changes {
         });
         (self.following, self.instance) = (Some(following), Some(instance));
         let (rows, at_end) = match self.take() {
-            Step::Rows(rows, at_end) => (rows, at_end),
-            Step::Filtered => (Vec::new(), false),
-            Step::Nothing => (Vec::new(), true),
-            Step::NotRead | Step::ReadOn => return None,
+            TakeOutcome::Rows(rows, at_end) => (rows, at_end),
+            TakeOutcome::Filtered => (Vec::new(), false),
+            TakeOutcome::Nothing => (Vec::new(), true),
+            TakeOutcome::NotRead | TakeOutcome::ReadOn => return None,
         };
         let rows = rows.iter().map(|row| self.query.extras.of(row)).collect();
         Some(ChangesPage { rows, at_end, last_seq: self.cursor? })
@@ -207,10 +207,10 @@ impl Changes {
                 return Followed::Shutdown;
             }
             match self.take() {
-                Step::Rows(rows, _) => return Followed::Rows(rows),
-                Step::ReadOn => return Followed::ReadOn,
-                Step::Filtered => {}
-                Step::Nothing | Step::NotRead => self.changed(&mut closing).await,
+                TakeOutcome::Rows(rows, _) => return Followed::Rows(rows),
+                TakeOutcome::ReadOn => return Followed::ReadOn,
+                TakeOutcome::Filtered => {}
+                TakeOutcome::Nothing | TakeOutcome::NotRead => self.changed(&mut closing).await,
             }
         }
     }
@@ -224,11 +224,11 @@ impl Changes {
             }
             let before = self.cursor;
             match self.take() {
-                Step::Rows(rows, _) => return Some(Followed::Rows(rows)),
-                Step::ReadOn => return Some(Followed::ReadOn),
-                Step::Filtered => return None,
-                Step::Nothing | Step::NotRead if self.cursor != before => return None,
-                Step::Nothing | Step::NotRead => self.changed(&mut closing).await,
+                TakeOutcome::Rows(rows, _) => return Some(Followed::Rows(rows)),
+                TakeOutcome::ReadOn => return Some(Followed::ReadOn),
+                TakeOutcome::Filtered => return None,
+                TakeOutcome::Nothing | TakeOutcome::NotRead if self.cursor != before => return None,
+                TakeOutcome::Nothing | TakeOutcome::NotRead => self.changed(&mut closing).await,
             }
         }
     }
@@ -242,7 +242,7 @@ impl Changes {
                 return Wait::Shutdown;
             }
             match self.look() {
-                Some(Taken::Part(part)) if part.rows.is_empty() && !self.may_have_changed(&part) => {}
+                Some(HubAnswer::Part(part)) if part.rows.is_empty() && !self.may_have_changed(&part) => {}
                 Some(_) => return Wait::MayHaveChanged,
                 None => {}
             }
@@ -259,11 +259,11 @@ impl Changes {
     }
 
     /// Returns the shared changes behind the cursor; `None` while the hub reads for the first time.
-    fn look(&mut self) -> Option<Taken> {
-        let (Some(instance), Some(cursor)) = (&self.instance, self.cursor) else { return Some(Taken::ReadBySeq) };
+    fn look(&mut self) -> Option<HubAnswer> {
+        let (Some(instance), Some(cursor)) = (&self.instance, self.cursor) else { return Some(HubAnswer::ReadBySeq) };
         let following = match self.following.take() {
             Some(following) if following.is_at(instance) => following,
-            _ => Following::new(&self.database.inner, instance, self.query.extras.and(self.source.needs())),
+            _ => HubFollower::new(&self.database.inner, instance, self.query.extras.and(self.source.needs())),
         };
         if self.selects.is_none() && self.source.is_of_index() {
             self.selects = Some(self.database.inner.metrics.selector_index_followers.hold());
@@ -271,58 +271,58 @@ impl Changes {
         // A feed of channels has read everything up to its last judged end.
         let cursor = self.source.judged(instance.channels()).flatten().unwrap_or(cursor.seq());
         let taken = self.following.insert(following).take(cursor, self.source.interest());
-        if let Some(Taken::Ended) = taken {
+        if let Some(HubAnswer::Ended) = taken {
             self.following = None;
         }
         taken
     }
 
-    fn take(&mut self) -> Step {
+    fn take(&mut self) -> TakeOutcome {
         let step = match self.look() {
-            None => Step::NotRead,
-            Some(Taken::Part(part)) => match self.source.judged(part.channels) {
+            None => TakeOutcome::NotRead,
+            Some(HubAnswer::Part(part)) => match self.source.judged(part.channels) {
                 None => self.take_part(part),
                 Some(_) => self.take_judged(part),
             },
-            Some(Taken::ReadBySeq | Taken::Ended) => Step::ReadOn,
+            Some(HubAnswer::ReadBySeq | HubAnswer::Ended) => TakeOutcome::ReadOn,
         };
         let channels = self.instance.as_ref().map_or(0, |instance| instance.channels());
         let judged = self.source.judged(channels);
-        let is_behind = matches!(step, Step::ReadOn) && judged.is_none();
+        let is_behind = matches!(step, TakeOutcome::ReadOn) && judged.is_none();
         let metrics = &self.database.inner.metrics;
         if let Some(following) = &self.following {
             let stands = judged.unwrap_or(self.cursor.map(|cursor| cursor.seq()));
             following.stands_at(stands.filter(|_| !is_behind));
             metrics.tail_misses.add(u64::from(is_behind));
         }
-        if let Step::Rows(rows, _) = &step {
+        if let TakeOutcome::Rows(rows, _) = &step {
             metrics.tail_rows.add(rows.len() as u64);
         }
         step
     }
 
     /// Takes the rows of a part that the reader sees; a part that memory cannot judge is read as a page.
-    fn take_judged(&mut self, part: Part) -> Step {
+    fn take_judged(&mut self, part: TailPart) -> TakeOutcome {
         let (was_new, was_empty) = (self.is_new(&part), part.rows.is_empty());
         let extras = self.query.extras;
-        let AnySource::Channels(source) = &mut self.source else { return Step::ReadOn };
+        let AnySource::Channels(source) = &mut self.source else { return TakeOutcome::ReadOn };
         if !was_new && was_empty {
-            return Step::Nothing;
+            return TakeOutcome::Nothing;
         }
         if !source.is_as_it_was(&part.principals) || source.may_miss(&part.untold) {
-            return Step::ReadOn;
+            return TakeOutcome::ReadOn;
         }
         let mut rows = Vec::with_capacity(part.rows.len());
         for row in part.rows {
             let seq = row.row.seq;
             match source.judge(&row, extras) {
-                Live::Other => {}
-                Live::Row(removed) if removed.is_empty() => rows.push(row),
-                Live::Row(removed) => rows.push(Arc::new(row.removed_from(removed))),
-                Live::Left(removed) => rows.push(Arc::new(row.left(removed))),
+                LiveVerdict::Other => {}
+                LiveVerdict::Row(removed) if removed.is_empty() => rows.push(row),
+                LiveVerdict::Row(removed) => rows.push(Arc::new(row.removed_from(removed))),
+                LiveVerdict::Left(removed) => rows.push(Arc::new(row.left(removed))),
                 // The next page has it.
-                Live::Unknown if rows.is_empty() => return Step::ReadOn,
-                Live::Unknown => return Step::Rows(rows, false),
+                LiveVerdict::Unknown if rows.is_empty() => return TakeOutcome::ReadOn,
+                LiveVerdict::Unknown => return TakeOutcome::Rows(rows, false),
             }
             if let Some(shown) = rows.last().filter(|shown| shown.row.seq == seq) {
                 self.cursor = Some(shown.row.place());
@@ -330,31 +330,31 @@ impl Changes {
             }
             source.stands_at(self.cursor, seq);
             if self.limit == 0 {
-                return Step::Rows(rows, true);
+                return TakeOutcome::Rows(rows, true);
             }
         }
         if let Some(last_seq) = part.last_seq {
             source.stands_at(self.cursor, last_seq);
         }
         match (rows.is_empty(), was_empty) {
-            (false, _) => Step::Rows(rows, part.is_all),
-            (true, false) => Step::Filtered,
-            (true, true) => Step::Nothing,
+            (false, _) => TakeOutcome::Rows(rows, part.is_all),
+            (true, false) => TakeOutcome::Filtered,
+            (true, true) => TakeOutcome::Nothing,
         }
     }
 
     /// Returns whether a part without rows may matter to a feed that is not read from shared rows.
-    fn may_have_changed(&self, part: &Part) -> bool {
+    fn may_have_changed(&self, part: &TailPart) -> bool {
         let AnySource::Channels(source) = &self.source else { return false };
         self.is_new(part) && (!source.is_as_it_was(&part.principals) || source.may_miss(&part.untold))
     }
 
     /// Returns whether a part may matter to a feed that is not read from shared rows.
-    fn is_new(&self, part: &Part) -> bool {
+    fn is_new(&self, part: &TailPart) -> bool {
         self.source.judged(part.channels).is_some_and(|until| part.last_seq > until)
     }
 
-    fn take_part(&mut self, part: Part) -> Step {
+    fn take_part(&mut self, part: TailPart) -> TakeOutcome {
         self.ended_as_of = None;
         let mut rows = Vec::with_capacity(part.rows.len());
         let was_empty = part.rows.is_empty();
@@ -363,12 +363,14 @@ impl Changes {
             let place = row.row.place();
             let seen = if needs.are_in(&row) { Some(self.source.sees(&row)) } else { None };
             let shown = match seen {
-                Some(Seen::Other) => None,
-                Some(Seen::Changed) if self.query.extras.are_in(&row) => Some(row),
-                Some(Seen::Lost) => Some(Arc::new(row.lost())),
+                Some(RowVerdict::Other) => None,
+                Some(RowVerdict::Changed) if self.query.extras.are_in(&row) => Some(row),
+                Some(RowVerdict::Lost) => Some(Arc::new(row.lost())),
                 // The next page has it.
-                None | Some(Seen::Changed | Seen::Unknown) if rows.is_empty() => return Step::ReadOn,
-                None | Some(Seen::Changed | Seen::Unknown) => return Step::Rows(rows, false),
+                None | Some(RowVerdict::Changed | RowVerdict::Unknown) if rows.is_empty() => {
+                    return TakeOutcome::ReadOn;
+                }
+                None | Some(RowVerdict::Changed | RowVerdict::Unknown) => return TakeOutcome::Rows(rows, false),
             };
             if let Some(shown) = shown {
                 self.limit = self.limit.saturating_sub(1);
@@ -376,15 +378,15 @@ impl Changes {
             }
             self.cursor = Some(place);
             if self.limit == 0 {
-                return Step::Rows(rows, true);
+                return TakeOutcome::Rows(rows, true);
             }
         }
         self.cursor = part.last_seq.map(Place::from).or(self.cursor);
         self.ended_as_of = part.version;
         match (rows.is_empty(), was_empty) {
-            (false, _) => Step::Rows(rows, part.is_all),
-            (true, false) => Step::Filtered,
-            (true, true) => Step::Nothing,
+            (false, _) => TakeOutcome::Rows(rows, part.is_all),
+            (true, false) => TakeOutcome::Filtered,
+            (true, true) => TakeOutcome::Nothing,
         }
     }
 
@@ -396,12 +398,12 @@ impl Changes {
         let Some(cursor) = self.cursor else { return Ok(0) };
         let Reader { inner, name, .. } = &self.database;
         let (began, mut parts) = (inner.clock.now(), 0);
-        let mut behind = Behind { cursor, counting: None, is_last: false };
+        let mut behind = PendingCount { cursor, counting: None, is_last: false };
         loop {
             parts += 1;
             let known = behind.counting.as_ref().and_then(Counting::known);
             behind.is_last = !has_time(parts, known.is_some(), inner.clock.since(began));
-            let mut pending = Pending { inner, name, source: &self.source, behind: &mut behind };
+            let mut pending = CountRows { inner, name, source: &self.source, behind: &mut behind };
             match Box::pin(self.database.read_judged(&mut pending)).await {
                 Ok(Some(pending)) => return Ok(pending),
                 Ok(None) => {}
@@ -431,7 +433,7 @@ impl Changes {
 }
 
 /// The outcome of taking shared changes.
-enum Step {
+enum TakeOutcome {
     /// Rows, and whether they were all.
     Rows(Vec<Arc<TailRow>>, bool),
     /// Changes that the filter dropped.
@@ -445,14 +447,14 @@ enum Step {
 }
 
 /// Reads a page.
-struct Read<'a> {
+struct ReadPage<'a> {
     name: &'a str,
     source: &'a mut AnySource,
-    page: Page<'a>,
+    page: FeedPage<'a>,
     asks_version: bool,
 }
 
-impl Operation for Read<'_> {
+impl Operation for ReadPage<'_> {
     type Output = (Arc<Instance>, ChangesPage, Option<i64>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -464,14 +466,14 @@ impl Operation for Read<'_> {
 }
 
 /// Counts what lies behind a place.
-struct Pending<'a> {
+struct CountRows<'a> {
     inner: &'a Inner,
     name: &'a str,
     source: &'a AnySource,
-    behind: &'a mut Behind,
+    behind: &'a mut PendingCount,
 }
 
-impl Operation for Pending<'_> {
+impl Operation for CountRows<'_> {
     type Output = Option<u64>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<u64>> {

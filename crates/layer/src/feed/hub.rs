@@ -20,9 +20,9 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::feed::hub::reader::Reader;
-use crate::feed::hub::table::{Look, Table};
+use crate::feed::hub::table::{FollowerRows, FollowerTable};
 use crate::feed::query::{Documents, Extras};
-use crate::feed::tail::{Part, Tail};
+use crate::feed::tail::{Tail, TailPart};
 use crate::held::HeldAt;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -57,7 +57,7 @@ pub(crate) struct Hub {
     pub(crate) namespace: u64,
     incarnation: u64,
     pub(crate) buckets: Buckets,
-    state: Mutex<State>,
+    state: Mutex<HubState>,
     /// Wakes the followers that are woken for each change.
     rounds: watch::Sender<u64>,
     /// The read version as of which the tail is complete.
@@ -68,7 +68,7 @@ pub(crate) struct Hub {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HubState {
     is_running: bool,
     /// `None` until the first read.
     tail: Option<Tail>,
@@ -76,7 +76,7 @@ struct State {
     followers: HashMap<u64, Arc<AtomicU64>>,
     came: u64,
     /// The followers that are woken only for changes of their channels.
-    table: Table,
+    table: FollowerTable,
 }
 
 /// Statistics of followers that have reached the end of a feed once.
@@ -161,7 +161,7 @@ impl Hub {
         standing
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HubState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -192,7 +192,7 @@ impl Hub {
 }
 
 /// A follower's place at a hub.
-pub(crate) struct Following {
+pub(crate) struct HubFollower {
     hub: Arc<Hub>,
     number: u64,
     place: Arc<AtomicU64>,
@@ -205,18 +205,18 @@ pub(crate) struct Following {
 }
 
 /// The hub's answer to a follower.
-pub(crate) enum Taken {
+pub(crate) enum HubAnswer {
     /// Changes behind its place; possibly no rows, only a later place.
-    Part(Part),
+    Part(TailPart),
     /// The hub does not have the changes.
     ReadBySeq,
     /// The task has ended.
     Ended,
 }
 
-impl Following {
+impl HubFollower {
     /// Adds a follower, and starts the hub's task if it is not running.
-    pub(crate) fn new(inner: &Arc<Inner>, instance: &Instance, extras: Extras) -> Following {
+    pub(crate) fn new(inner: &Arc<Inner>, instance: &Instance, extras: Extras) -> HubFollower {
         let hub = instance.hub.clone();
         let place = Arc::new(AtomicU64::new(NO_PLACE));
         let (wants_documents, wants_conflicts) = (extras.has_documents(), extras.documents >= Documents::WithConflicts);
@@ -233,13 +233,13 @@ impl Following {
         }
         drop(state);
         let rounds = hub.rounds.subscribe();
-        Following { hub, number, place, rounds, stands_by: None, wake: None, wants_documents, wants_conflicts }
+        HubFollower { hub, number, place, rounds, stands_by: None, wake: None, wants_documents, wants_conflicts }
     }
 
     /// Adds a follower if the task is running and has read.
-    pub(crate) fn at_running(inner: &Arc<Inner>, instance: &Instance, extras: Extras) -> Option<Following> {
+    pub(crate) fn at_running(inner: &Arc<Inner>, instance: &Instance, extras: Extras) -> Option<HubFollower> {
         let has_tail = instance.hub.lock().tail.is_some();
-        has_tail.then(|| Following::new(inner, instance, extras))
+        has_tail.then(|| HubFollower::new(inner, instance, extras))
     }
 
     /// Returns the sequence up to which by-seq has been read.
@@ -253,15 +253,15 @@ impl Following {
     }
 
     /// Returns the changes behind `cursor`, up to which the follower has taken all; for a follower by channels only
-    /// those of its channels. [`Following::changed`] signals later changes.
-    pub(in crate::feed) fn take(&mut self, cursor: Seq, interest: Option<Interest<'_>>) -> Option<Taken> {
+    /// those of its channels. [`HubFollower::changed`] signals later changes.
+    pub(in crate::feed) fn take(&mut self, cursor: Seq, interest: Option<Interest<'_>>) -> Option<HubAnswer> {
         self.rounds.borrow_and_update();
         let mut state = self.hub.lock();
         if !state.is_running {
             self.stands_by = None;
-            return Some(Taken::Ended);
+            return Some(HubAnswer::Ended);
         }
-        let State { tail, table, .. } = &mut *state;
+        let HubState { tail, table, .. } = &mut *state;
         let is_same = match (&self.stands_by, interest) {
             (Some(by), Some(interest)) => Arc::ptr_eq(by, interest.found) && table.has(self.number),
             (None, None) => true,
@@ -286,11 +286,11 @@ impl Following {
         }
         let part = match table.look(self.number, cursor) {
             None => tail.after(cursor),
-            Some(Look::Nothing) => tail.these_after(cursor.max(tail.drained()), &[]),
-            Some(Look::These(after, these)) => tail.these_after(after, &these),
-            Some(Look::All(after)) => tail.after(after),
+            Some(FollowerRows::Nothing) => tail.these_after(cursor.max(tail.drained()), &[]),
+            Some(FollowerRows::These(after, these)) => tail.these_after(after, &these),
+            Some(FollowerRows::All(after)) => tail.after(after),
         };
-        Some(part.map_or(Taken::ReadBySeq, Taken::Part))
+        Some(part.map_or(HubAnswer::ReadBySeq, HubAnswer::Part))
     }
 
     /// Sets the follower's place; `None` if it reads by-seq.
@@ -298,7 +298,7 @@ impl Following {
         self.place.store(cursor.map_or(NO_PLACE, |cursor| cursor.number()), Ordering::Relaxed);
     }
 
-    /// Waits until there is a change since the last [`Following::take`].
+    /// Waits until there is a change since the last [`HubFollower::take`].
     pub(crate) async fn changed(&mut self) {
         match (&self.stands_by, &self.wake) {
             (Some(_), Some(wake)) => wake.notified().await,
@@ -323,7 +323,7 @@ impl Following {
     }
 }
 
-impl Drop for Following {
+impl Drop for HubFollower {
     fn drop(&mut self) {
         self.hub.documents_wanted.fetch_sub(usize::from(self.wants_documents), Ordering::Relaxed);
         self.hub.conflicts_wanted.fetch_sub(usize::from(self.wants_conflicts), Ordering::Relaxed);
@@ -379,29 +379,29 @@ async fn run(weak: Weak<Inner>, hub: Arc<Hub>) {
         drop(inner);
         let patience = if followers == 0 { LINGER } else { SAFETY_REREAD };
         let why = tokio::select! {
-            fired = reader.armed.fired() => Woken::Fired(fired),
-            () = clock.sleep(patience) => Woken::Unasked,
-            () = hub.look.notified() => Woken::Asked,
-            _ = closing.wait_for(|closing| *closing) => Woken::Asked,
+            fired = reader.armed.fired() => WakeReason::Fired(fired),
+            () = clock.sleep(patience) => WakeReason::Unasked,
+            () = hub.look.notified() => WakeReason::Asked,
+            _ = closing.wait_for(|closing| *closing) => WakeReason::Asked,
         };
         let metrics = |count: fn(&Metrics)| weak.upgrade().inspect(|inner| count(&inner.metrics));
         let pace = pace(std::mem::take(&mut woken));
         match why {
-            Woken::Fired(Ok(())) => {
+            WakeReason::Fired(Ok(())) => {
                 metrics(|metrics| metrics.watches_fired.add(1));
                 let rest = pace.saturating_sub(clock.since(begun));
                 let _ = clock.timeout(rest, hub.look.notified()).await;
             }
-            Woken::Fired(Err(error)) => {
+            WakeReason::Fired(Err(error)) => {
                 tracing::debug!(database = hub.name, %error, "a watch failed");
                 clock.sleep(ERROR_PAUSE).await;
             }
-            Woken::Unasked => {
+            WakeReason::Unasked => {
                 // They have not fired for a long time, so they are not trusted.
                 reader.armed.clear();
                 metrics(|metrics| metrics.safety_rereads.add(1));
             }
-            Woken::Asked => {}
+            WakeReason::Asked => {}
         }
     }
 }
@@ -411,7 +411,7 @@ fn pace(woken: usize) -> Duration {
     u32::try_from(woken).map_or(PACE_MAX, |woken| (PACE_OF_FOLLOWER.saturating_mul(woken)).min(PACE_MAX))
 }
 
-enum Woken {
+enum WakeReason {
     Fired(FdbResult<()>),
     Asked,
     Unasked,

@@ -37,26 +37,26 @@ use crate::store::transaction::Transaction;
 /// The source of a feed.
 pub(super) trait Source {
     /// Returns the extras that the source itself needs in rows. They are added to those of the feed's query, in pages
-    /// ([`Page::extras`]) and in shared rows; the feed removes what its query did not ask for.
+    /// ([`FeedPage::extras`]) and in shared rows; the feed removes what its query did not ask for.
     fn needs(&self) -> Extras {
         Extras::default()
     }
 
-    /// Reads the next bounded page, of one read version, with [`Page::rows_max`] and [`Page::complete`]. It may be
+    /// Reads the next bounded page, of one read version, with [`FeedPage::rows_max`] and [`FeedPage::complete`]. It may be
     /// attempted again, so state kept for the next page must not be counted twice.
     ///
-    /// Rows ascend by sequence (or descend: [`Page::descending`]), behind the page's cursor, and `last_seq` is the
+    /// Rows ascend by sequence (or descend: [`FeedPage::descending`]), behind the page's cursor, and `last_seq` is the
     /// position after them; a document that changes meanwhile comes behind it. A cursor of another incarnation means
     /// the beginning.
     fn read(
         &mut self,
         trx: &Transaction,
         instance: &Arc<Instance>,
-        page: &Page<'_>,
+        page: &FeedPage<'_>,
     ) -> impl Future<Output = Result<ChangesPage>> + Send;
 
     /// Judges a shared row of by-seq as [`Source::read`] would. The row carries what the source needs.
-    fn sees(&self, row: &TailRow) -> Seen;
+    fn sees(&self, row: &TailRow) -> RowVerdict;
 
     /// Counts the rows behind a place: exact while that is cheap, else an estimate; `None` if another transaction must
     /// continue.
@@ -65,13 +65,13 @@ pub(super) trait Source {
         trx: &Transaction,
         inner: &Inner,
         instance: &Instance,
-        behind: &mut Behind,
+        behind: &mut PendingCount,
     ) -> impl Future<Output = Result<Option<u64>>> + Send;
 }
 
 /// The meaning of a by-seq row for a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum RowVerdict {
     /// The document is not in the feed.
     Other,
     /// A change of a document in the feed.
@@ -98,10 +98,10 @@ impl AnySource {
     pub(super) fn of(query: &ChangesQuery, asker: &Asker) -> AnySource {
         match Channels::of(query, asker) {
             Some(channels) => AnySource::Channels(Box::new(channels)),
-            None => match Plain::of(query) {
-                Plain::BySeq(source) => AnySource::BySeq(source),
-                Plain::ByIds(source) => AnySource::ByIds(source),
-                Plain::Selected(source) => AnySource::Selected(source),
+            None => match UnrestrictedSource::of(query) {
+                UnrestrictedSource::BySeq(source) => AnySource::BySeq(source),
+                UnrestrictedSource::ByIds(source) => AnySource::ByIds(source),
+                UnrestrictedSource::Selected(source) => AnySource::Selected(source),
             },
         }
     }
@@ -161,20 +161,20 @@ impl AnySource {
 }
 
 /// The sources for unrestricted readers.
-enum Plain {
+enum UnrestrictedSource {
     BySeq(BySeq),
     ByIds(ByIds),
     Selected(Selected),
 }
 
-impl Plain {
-    fn of(query: &ChangesQuery) -> Plain {
+impl UnrestrictedSource {
+    fn of(query: &ChangesQuery) -> UnrestrictedSource {
         let walk = BySeq::new(query.scope.clone());
         match &query.scope {
-            Scope::Ids(ids) => Plain::ByIds(ByIds::new(ids.clone(), walk)),
-            Scope::Selected(name) => Plain::Selected(Selected::new(name.clone(), query.active_only)),
+            Scope::Ids(ids) => UnrestrictedSource::ByIds(ByIds::new(ids.clone(), walk)),
+            Scope::Selected(name) => UnrestrictedSource::Selected(Selected::new(name.clone(), query.active_only)),
             Scope::All | Scope::Designs | Scope::Channels(_) => {
-                Plain::BySeq(if query.active_only { walk.without_tombstones() } else { walk })
+                UnrestrictedSource::BySeq(if query.active_only { walk.without_tombstones() } else { walk })
             }
         }
     }
@@ -199,11 +199,11 @@ impl Source for AnySource {
         of_any!(self, source => source.needs())
     }
 
-    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
+    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &FeedPage<'_>) -> Result<ChangesPage> {
         of_any!(self, source => source.read(trx, instance, page).await)
     }
 
-    fn sees(&self, row: &TailRow) -> Seen {
+    fn sees(&self, row: &TailRow) -> RowVerdict {
         of_any!(self, source => source.sees(row))
     }
 
@@ -212,14 +212,14 @@ impl Source for AnySource {
         trx: &Transaction,
         inner: &Inner,
         instance: &Instance,
-        behind: &mut Behind,
+        behind: &mut PendingCount,
     ) -> Result<Option<u64>> {
         of_any!(self, source => source.pending(trx, inner, instance, behind).await)
     }
 }
 
 /// A running count of the rows behind a place.
-pub(super) struct Behind {
+pub(super) struct PendingCount {
     pub(super) cursor: Place,
     /// The state of earlier transactions.
     pub(super) counting: Option<Counting>,
@@ -228,7 +228,7 @@ pub(super) struct Behind {
 }
 
 /// A page to read.
-pub(super) struct Page<'a> {
+pub(super) struct FeedPage<'a> {
     pub(super) inner: &'a Inner,
     pub(super) since: Since,
     /// Newest first, down to `since`.
@@ -248,7 +248,7 @@ fn rows_max(extras: Extras) -> usize {
     if extras.has_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX }
 }
 
-impl Page<'_> {
+impl FeedPage<'_> {
     /// Returns the number of rows that one read fetches.
     fn rows_max(&self) -> usize {
         rows_max(self.extras)

@@ -1,7 +1,7 @@
 //! The newest changes of a database in memory, for all its followers: the content of by-seq behind a certain sequence.
 //!
 //! As in by-seq there is one row for each document: a newer change replaces the older one. The fact that the document
-//! left a channel with the older change is kept as [`Untold`]: a follower before it that holds the channel reads the
+//! left a channel with the older change is kept as [`Departure`]: a follower before it that holds the channel reads the
 //! channel's index.
 
 use std::collections::{HashMap, VecDeque};
@@ -128,7 +128,7 @@ impl TailRow {
 
 /// A departure of a document from a channel that no row shows, because a newer change of the document replaced it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Untold {
+pub(crate) struct Departure {
     /// The sequence of the change.
     pub(crate) at: Seq,
     /// The channel; `None` for any channel.
@@ -137,7 +137,7 @@ pub(crate) struct Untold {
 
 /// A part of the tail for a follower.
 #[derive(Debug, Default)]
-pub(crate) struct Part {
+pub(crate) struct TailPart {
     pub rows: Vec<Arc<TailRow>>,
     /// The position after these rows.
     pub last_seq: Option<Seq>,
@@ -150,7 +150,7 @@ pub(crate) struct Part {
     /// Users and roles of the database that have changed in this part and behind it.
     pub principals: Vec<(Kind, Arc<str>)>,
     /// Departures in this part and behind it that no row shows.
-    pub untold: Vec<Untold>,
+    pub untold: Vec<Departure>,
 }
 
 /// The tail; see the module.
@@ -172,7 +172,7 @@ pub(crate) struct Tail {
     /// Changed users and roles in the order of commits.
     principals: VecDeque<(Seq, Kind, Arc<str>)>,
     /// Unordered.
-    untold: Vec<Untold>,
+    untold: Vec<Departure>,
 }
 
 impl Tail {
@@ -211,12 +211,12 @@ impl Tail {
     }
 
     /// Adds departures that the rows of this page and the next do not show.
-    pub(crate) fn push_untold(&mut self, untold: impl IntoIterator<Item = Untold>) {
+    pub(crate) fn push_untold(&mut self, untold: impl IntoIterator<Item = Departure>) {
         self.untold.extend(untold);
         if self.untold.len() > UNTOLD_MAX
             && let Some(at) = self.untold.iter().map(|untold| untold.at).max()
         {
-            self.untold = vec![Untold { at, channel: None }];
+            self.untold = vec![Departure { at, channel: None }];
         }
     }
 
@@ -237,7 +237,7 @@ impl Tail {
         let row = place.checked_sub(self.passed).and_then(|at| self.rows.get_mut(usize::try_from(at).ok()?));
         if let Some(row) = row.and_then(|(_, row)| row.take()) {
             self.weight -= row.weight();
-            self.push_untold(row.channels.untold_by(by).map(|channel| Untold { at: row.row.seq, channel }));
+            self.push_untold(row.channels.untold_by(by).map(|channel| Departure { at: row.row.seq, channel }));
         }
     }
 
@@ -279,13 +279,13 @@ impl Tail {
     }
 
     /// Returns a bounded part behind a sequence; `None` if the tail no longer reaches back that far.
-    pub(crate) fn after(&self, cursor: Seq) -> Option<Part> {
+    pub(crate) fn after(&self, cursor: Seq) -> Option<TailPart> {
         let from = self.rows.partition_point(|(seq, _)| *seq <= cursor);
         self.part(cursor, self.rows.range(from..).filter_map(|(_, row)| row.as_ref()))
     }
 
     /// As [`Tail::after`], with the rows of these ascending sequences alone.
-    pub(crate) fn these_after(&self, cursor: Seq, these: &[Seq]) -> Option<Part> {
+    pub(crate) fn these_after(&self, cursor: Seq, these: &[Seq]) -> Option<TailPart> {
         let row = |seq: &Seq| {
             let at = self.rows.binary_search_by_key(seq, |(seq, _)| *seq).ok()?;
             self.rows.get(at)?.1.as_ref()
@@ -294,7 +294,7 @@ impl Tail {
         self.part(cursor, behind.iter().filter_map(row))
     }
 
-    fn part<'a>(&self, cursor: Seq, mut behind: impl Iterator<Item = &'a Arc<TailRow>>) -> Option<Part> {
+    fn part<'a>(&self, cursor: Seq, mut behind: impl Iterator<Item = &'a Arc<TailRow>>) -> Option<TailPart> {
         if cursor.incarnation() != self.begin.incarnation() || cursor < self.begin {
             return None;
         }
@@ -315,7 +315,7 @@ impl Tail {
         let from = self.principals.partition_point(|(seq, ..)| *seq <= cursor);
         let principals = self.principals.range(from..).map(|(_, kind, name)| (*kind, Arc::clone(name))).collect();
         let untold = self.untold.iter().filter(|untold| untold.at > cursor).cloned().collect();
-        Some(Part { rows, last_seq, is_all: !more, version, channels: self.channels, principals, untold })
+        Some(TailPart { rows, last_seq, is_all: !more, version, channels: self.channels, principals, untold })
     }
 
     /// Returns the age of the first change behind a commit version; zero if there is none.

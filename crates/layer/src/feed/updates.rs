@@ -119,7 +119,7 @@ impl Layer {
     #[boxed]
     pub async fn newest_database_update(&self) -> Result<Seq> {
         let inner = &self.inner;
-        let begin = transaction::read(&inner.db, &inner.metrics, &mut Newest { keys: &inner.keys }).await?;
+        let begin = transaction::read(&inner.db, &inner.metrics, &mut ReadNewest { keys: &inner.keys }).await?;
         Ok(Seq::new(begin.incarnation, begin.newest))
     }
 }
@@ -153,8 +153,8 @@ impl DatabaseUpdates {
 
     async fn read(&self) -> Result<DatabaseUpdatesPage> {
         let begin =
-            transaction::read(&self.inner.db, &self.inner.metrics, &mut Newest { keys: &self.inner.keys }).await?;
-        let Begin { incarnation, newest, buckets } = begin;
+            transaction::read(&self.inner.db, &self.inner.metrics, &mut ReadNewest { keys: &self.inner.keys }).await?;
+        let UpdatePositions { incarnation, newest, buckets } = begin;
         let of_this = |seq: Seq| if seq.incarnation() == incarnation { *seq.stamp() } else { [0; STAMP_BYTES] };
         let since = match self.query.since {
             Since::Beginning => [0; STAMP_BYTES],
@@ -237,7 +237,7 @@ fn before(mut stamp: Stamp) -> Stamp {
 }
 
 /// The positions of all updates at a read version.
-struct Begin {
+struct UpdatePositions {
     /// The incarnation of all updates: the epoch.
     incarnation: u64,
     newest: Stamp,
@@ -245,28 +245,28 @@ struct Begin {
     buckets: Vec<(u8, Stamp)>,
 }
 
-struct Newest<'a> {
+struct ReadNewest<'a> {
     keys: &'a RootKeys,
 }
 
-impl Operation for Newest<'_> {
-    type Output = Begin;
+impl Operation for ReadNewest<'_> {
+    type Output = UpdatePositions;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Begin> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<UpdatePositions> {
         let instance_key = self.keys.instance();
         let instance = async { Ok(in_use(trx.get(&instance_key, true).await?.as_deref())?.epoch) };
         let (incarnation, buckets) = try_join(instance, newest_stamps(trx, self.keys)).await?;
-        Ok(Begin { incarnation, newest: newest_of(&buckets), buckets })
+        Ok(UpdatePositions { incarnation, newest: newest_of(&buckets), buckets })
     }
 }
 
-struct Found {
+struct UpdateEntry {
     stamp: Stamp,
     name: Arc<str>,
     kind: DatabaseUpdateKind,
 }
 
-impl Found {
+impl UpdateEntry {
     fn row(self, incarnation: u64) -> DatabaseUpdate {
         DatabaseUpdate { seq: Seq::new(incarnation, self.stamp), name: self.name, kind: self.kind }
     }
@@ -280,7 +280,7 @@ struct Collect {
     until: Stamp,
     most: usize,
     descending: bool,
-    found: Vec<Found>,
+    found: Vec<UpdateEntry>,
     /// Whether a database may occur more than once.
     has_shards: bool,
     is_cut: bool,
@@ -294,7 +294,7 @@ impl Collect {
     /// `buckets`: the newest stamps of all, as of a read version that has all up to `until`.
     async fn read(&mut self, inner: &Inner, buckets: &[(u8, Stamp)]) -> Result<()> {
         let events = inner.keys.database_events_between(&self.after, &self.until);
-        let mut look = Look {
+        let mut look = ReadUpdates {
             keys: &inner.keys,
             events: Some(events),
             updated: moved(&inner.keys, buckets, &self.after),
@@ -341,14 +341,14 @@ impl Collect {
     }
 
     /// Returns the rows in order, and whether they are all.
-    fn finish(mut self) -> (Vec<Found>, bool) {
+    fn finish(mut self) -> (Vec<UpdateEntry>, bool) {
         self.cut();
         (self.found, !self.is_cut)
     }
 }
 
 /// Reads a part of both kinds in one transaction.
-struct Look<'a> {
+struct ReadUpdates<'a> {
     keys: &'a RootKeys,
     events: Option<KeyRange>,
     updated: Vec<KeyRange>,
@@ -359,19 +359,19 @@ struct Look<'a> {
 }
 
 #[derive(Default)]
-struct Looked {
-    events: Vec<Found>,
+struct UpdatesRead {
+    events: Vec<UpdateEntry>,
     next_events: Option<KeyRange>,
-    updated: Vec<Found>,
+    updated: Vec<UpdateEntry>,
     has_shards: bool,
     next_updated: Vec<KeyRange>,
 }
 
-impl Operation for Look<'_> {
-    type Output = Looked;
+impl Operation for ReadUpdates<'_> {
+    type Output = UpdatesRead;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Looked> {
-        let mut looked = Looked::default();
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<UpdatesRead> {
+        let mut looked = UpdatesRead::default();
         let most = KEYS_AT_ONCE.min(self.events_left);
         let events = self.events.as_ref();
         let events = events.map(|range| trx.range(range, true).reverse(self.descending).page(most));
@@ -384,7 +384,7 @@ impl Operation for Look<'_> {
                 let event = proto::DatabaseEvent::decode(row.value())?;
                 let kind = if event.deleted { DatabaseUpdateKind::Deleted } else { DatabaseUpdateKind::Created };
                 let stamp = self.keys.database_event_stamp(row.key())?;
-                looked.events.push(Found { stamp, name: event.name.into(), kind });
+                looked.events.push(UpdateEntry { stamp, name: event.name.into(), kind });
             }
             looked.next_events = page.rest;
         }
@@ -395,7 +395,7 @@ impl Operation for Look<'_> {
                 if self.after < stamp && stamp <= self.until {
                     let (name, shard) = self.keys.database_updated_parse(row.key())?;
                     looked.has_shards |= shard > 0;
-                    looked.updated.push(Found { stamp, name: name.into(), kind: DatabaseUpdateKind::Updated });
+                    looked.updated.push(UpdateEntry { stamp, name: name.into(), kind: DatabaseUpdateKind::Updated });
                 }
             }
             looked.next_updated.extend(page.rest);
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn of_a_database_with_shards_the_newest_change_is_shown() {
-        let found = |n: u8, name: &str, kind| Found { stamp: [n; STAMP_BYTES], name: name.into(), kind };
+        let found = |n: u8, name: &str, kind| UpdateEntry { stamp: [n; STAMP_BYTES], name: name.into(), kind };
         let shown = |descending, most| {
             let mut collect = Collect::new([0; STAMP_BYTES], [9; STAMP_BYTES], most, descending);
             use DatabaseUpdateKind::{Created, Deleted, Updated};

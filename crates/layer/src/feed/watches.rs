@@ -27,11 +27,11 @@ const POLLED_AT_ONCE: usize = 500;
 #[derive(Debug)]
 pub(crate) struct Watches {
     max: usize,
-    places: Mutex<Places>,
+    places: Mutex<WatchPlaces>,
 }
 
 #[derive(Debug, Default)]
-struct Places {
+struct WatchPlaces {
     /// The number of the last change of each watched database, from a count of all changes.
     watched: HashMap<u64, u64>,
     /// The reverse map, the quietest database first, each with the number of its watches.
@@ -90,7 +90,7 @@ impl Watches {
         places.polled.remove(&hub.namespace);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Places> {
+    fn lock(&self) -> MutexGuard<'_, WatchPlaces> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,7 +103,7 @@ impl Watches {
     }
 }
 
-impl Places {
+impl WatchPlaces {
     /// Removes the watches of the database at a place of `quietest`.
     fn forget(&mut self, place: u64) {
         if let Some((.., watches)) = self.quietest.remove(&place) {
@@ -135,7 +135,7 @@ async fn poll(inner: Weak<Inner>, clock: Clock) {
             let count = left.iter().take_while(fits).count().max(1);
             let (hubs, rest) = left.split_at(count.min(left.len()));
             left = rest;
-            let mut look = Look { hubs };
+            let mut look = PollHubs { hubs };
             match transaction::read(&inner.db, &inner.metrics, &mut look).await {
                 Ok(changed) => changed.into_iter().for_each(|hub| hub.look()),
                 Err(error) => tracing::debug!(%error, "the poll of databases without a watch failed"),
@@ -146,11 +146,11 @@ async fn poll(inner: Weak<Inner>, clock: Clock) {
 }
 
 /// Reads which databases have changed.
-struct Look<'a> {
+struct PollHubs<'a> {
     hubs: &'a [Arc<Hub>],
 }
 
-impl<'a> Operation for Look<'a> {
+impl<'a> Operation for PollHubs<'a> {
     type Output = Vec<&'a Arc<Hub>>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -187,16 +187,16 @@ pub(crate) type Watch = BoxFuture<'static, FdbResult<()>>;
 
 /// Reads a key, and sets a watch on it in the same transaction. An absent key reads as empty.
 pub(crate) async fn arm(inner: &Inner, key: &[u8]) -> Result<(Vec<u8>, Watch)> {
-    let (value, watches) = set_watches(inner, &[key], &mut Value { key }).await?;
+    let (value, watches) = set_watches(inner, &[key], &mut ReadValue { key }).await?;
     let watch = watches.into_iter().next().unwrap_or_else(|| Box::pin(std::future::pending()));
     Ok((value, watch))
 }
 
-struct Value<'a> {
+struct ReadValue<'a> {
     key: &'a [u8],
 }
 
-impl Operation for Value<'_> {
+impl Operation for ReadValue<'_> {
     type Output = Vec<u8>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<u8>> {

@@ -10,12 +10,12 @@ use futures_util::future::try_join_all;
 use crate::document::edit::Conflicts;
 use crate::document::latest::begin_latest;
 use crate::error::{Error, Result};
-use crate::feed::armed::{Armed, LastSeq};
+use crate::feed::armed::{LastSeq, WatchSet};
 use crate::feed::hub::routes::PageRows;
-use crate::feed::hub::table::{News, Table, Told};
-use crate::feed::hub::{Hub, State};
+use crate::feed::hub::table::{FollowerTable, PageKeys, Recipients};
+use crate::feed::hub::{Hub, HubState};
 use crate::feed::row::{ChangeRow, RowChannels, change_row_with_channels};
-use crate::feed::tail::{Tail, TailDocument, TailRow, Untold};
+use crate::feed::tail::{Departure, Tail, TailDocument, TailRow};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::by_seq;
@@ -45,11 +45,11 @@ pub(super) struct Reader {
     cursor: Option<Seq>,
     purges: Option<i64>,
     shares: Shares,
-    pub(super) armed: Armed,
+    pub(super) armed: WatchSet,
 }
 
 /// The effect of a read.
-pub(super) struct Entered {
+pub(super) struct PageEffect {
     /// Whether there were changes.
     pub(super) has_moved: bool,
     /// Number of followers that were woken.
@@ -57,7 +57,7 @@ pub(super) struct Entered {
 }
 
 /// The result of one read.
-pub(super) struct Page {
+pub(super) struct HubPage {
     rows: Vec<TailRow>,
     pub(super) at_end: bool,
     /// The sequence up to which the page has read.
@@ -71,14 +71,14 @@ pub(super) struct Page {
     /// The database's users and roles that have changed since the last read; `None` if they are over the limit.
     principals: Option<Vec<(Seq, Kind, Arc<str>)>>,
     /// Channel departures that the rows do not show.
-    untold: Vec<Untold>,
+    untold: Vec<Departure>,
     /// Each bucket's share of the next page.
     shares: Shares,
 }
 
 impl Reader {
     /// Reads a bounded page behind the cursor. The last page sets the watches if `may_watch`.
-    pub(super) async fn read(&mut self, inner: &Inner, hub: &Hub, may_watch: bool) -> Result<Page> {
+    pub(super) async fn read(&mut self, inner: &Inner, hub: &Hub, may_watch: bool) -> Result<HubPage> {
         if !may_watch {
             self.armed.clear();
         }
@@ -113,7 +113,7 @@ impl Reader {
         }
     }
 
-    async fn page(&self, trx: &Transaction, inner: &Inner, hub: &Hub) -> Result<Page> {
+    async fn page(&self, trx: &Transaction, inner: &Inner, hub: &Hub) -> Result<HubPage> {
         let wants_documents = hub.documents_wanted.load(Ordering::Relaxed) > 0;
         let limit = if wants_documents { SHARED_DOCUMENTS_MAX } else { SHARED_ROWS_MAX };
         // All requests before the first await.
@@ -139,7 +139,7 @@ impl Reader {
             }
             found.push(last_seq);
         }
-        let mut page = Page {
+        let mut page = HubPage {
             rows: Vec::new(),
             at_end: true,
             drained: newest,
@@ -183,12 +183,12 @@ impl Reader {
     }
 
     /// Makes a page available to followers, and wakes those that it may concern.
-    pub(super) fn enter(&mut self, inner: &Inner, hub: &Hub, page: Page) -> Entered {
+    pub(super) fn enter(&mut self, inner: &Inner, hub: &Hub, page: HubPage) -> PageEffect {
         let hubs = inner.hubs_running.load(Ordering::Relaxed).max(1);
         let weight_max = (TAILS_BYTES_MAX / hubs).clamp(TAIL_BYTES_MIN, TAIL_BYTES_MAX);
         let (has_moved, count, woken) = {
             let mut state = hub.lock();
-            let State { tail, table, followers, .. } = &mut *state;
+            let HubState { tail, table, followers, .. } = &mut *state;
             let is_first = tail.is_none();
             let tail = tail.get_or_insert_with(|| Tail::new(page.drained, &inner.clock));
             let has_moved = is_first || tail.drained() < page.drained;
@@ -231,14 +231,14 @@ impl Reader {
         if page.at_end {
             hub.versions.send_replace(page.version);
         }
-        Entered { has_moved, woken: count }
+        PageEffect { has_moved, woken: count }
     }
 }
 
-impl Page {
+impl HubPage {
     /// Returns the followers in a table that the page concerns, given the tail so far.
-    fn told(&self, table: &Table, tail: &Tail) -> Told {
-        let mut news = News::new(table, tail.drained(), self.drained);
+    fn told(&self, table: &FollowerTable, tail: &Tail) -> Recipients {
+        let mut news = PageKeys::new(table, tail.drained(), self.drained);
         if tail.channels() != self.channels {
             news.is_for_all();
         }

@@ -2,7 +2,7 @@
 //!
 //! An entry names few channels, and of the channels that its document left only those left with its newest change. When
 //! a document has changed twice since the hub's last read, by-seq has lost the first change, but the index of the
-//! channel that was left with it still has it. A follower of that channel must read the index ([`Untold`]) before it
+//! channel that was left with it still has it. A follower of that channel must read the index ([`Departure`]) before it
 //! takes a row behind that place.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use prost::Message;
 use crate::error::{Error, Result};
 use crate::feed::row::{ChangeRow, RowChannels};
 use crate::feed::source::channels::channels_of_revision;
-use crate::feed::tail::Untold;
+use crate::feed::tail::Departure;
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::by_seq;
@@ -52,7 +52,7 @@ pub(super) struct PageRows<'a> {
 }
 
 /// A document to look up.
-struct Sought {
+struct RouteLookup {
     /// The index of its row on the page.
     row: Option<usize>,
     id: String,
@@ -63,8 +63,8 @@ struct Sought {
     has_missed: bool,
 }
 
-struct Found {
-    sought: Sought,
+struct RouteResult {
+    sought: RouteLookup,
     entered: Option<Vec<String>>,
     /// `None` if they are over the limit, or were not needed.
     left: Option<Vec<(String, Seq)>>,
@@ -78,15 +78,21 @@ impl PageRows<'_> {
         trx: &Transaction,
         inner: &Inner,
         instance: &Instance,
-    ) -> Result<Vec<Untold>> {
+    ) -> Result<Vec<Departure>> {
         let is_missed = |before: Option<Stamp>| before.is_some_and(|at| seq(instance, at) > self.after);
-        let mut sought: Vec<Sought> = Vec::new();
+        let mut sought: Vec<RouteLookup> = Vec::new();
         for (number, (row, channels)) in self.rows.iter().enumerate() {
             let has_missed = is_missed(channels.before);
             let entered_of = (self.has_followers && channels.entered.is_none()).then(|| row.rev.clone());
             let is_left_sought = self.has_followers && channels.left.is_none();
             if has_missed || entered_of.is_some() || is_left_sought {
-                sought.push(Sought { row: Some(number), id: row.id.clone(), entered_of, is_left_sought, has_missed });
+                sought.push(RouteLookup {
+                    row: Some(number),
+                    id: row.id.clone(),
+                    entered_of,
+                    is_left_sought,
+                    has_missed,
+                });
             }
         }
         let mut untold = Vec::new();
@@ -95,37 +101,37 @@ impl PageRows<'_> {
             let missed = ahead.into_iter().filter(|(_, before)| is_missed(*before));
             sought.extend(missed.map(|(id, _)| {
                 let (row, entered_of, is_left_sought, has_missed) = (None, None, false, true);
-                Sought { row, id, entered_of, is_left_sought, has_missed }
+                RouteLookup { row, id, entered_of, is_left_sought, has_missed }
             }));
             if !is_all {
-                untold.push(Untold { at: self.drained, channel: None });
+                untold.push(Departure { at: self.drained, channel: None });
             }
         }
         if sought.len() > DOCUMENTS_MAX {
             if sought.iter().any(|sought| sought.has_missed) {
-                untold.push(Untold { at: self.drained, channel: None });
+                untold.push(Departure { at: self.drained, channel: None });
             }
             return Ok(untold);
         }
         let mut found = stream::iter(sought).map(|sought| look_up(trx, instance, sought)).buffered(AT_ONCE);
         let mut bytes = 0;
-        while let Some(Found { sought, entered, left }) = found.try_next().await? {
+        while let Some(RouteResult { sought, entered, left }) = found.try_next().await? {
             let names = entered.iter().flatten().chain(left.iter().flatten().map(|(name, _)| name));
             bytes += names.map(String::len).sum::<usize>();
             if bytes > NAMES_BYTES_MAX {
-                untold.push(Untold { at: self.drained, channel: None });
+                untold.push(Departure { at: self.drained, channel: None });
                 break;
             }
             let row = sought.row.and_then(|number| self.rows.get_mut(number));
             let until = row.as_ref().map_or(self.drained, |(row, _)| row.seq);
             match (&left, sought.has_missed) {
                 (_, false) => {}
-                (None, true) => untold.push(Untold { at: until, channel: None }),
+                (None, true) => untold.push(Departure { at: until, channel: None }),
                 (Some(left), true) => {
                     let is_row = row.is_some();
                     let is_missed = |at: Seq| at > self.after && (at < until || at == until && !is_row);
                     let missed = left.iter().filter(|(_, at)| is_missed(*at));
-                    untold.extend(missed.map(|(name, at)| Untold { at: *at, channel: Some(Arc::from(&**name)) }));
+                    untold.extend(missed.map(|(name, at)| Departure { at: *at, channel: Some(Arc::from(&**name)) }));
                 }
             }
             if let Some((row, channels)) = row {
@@ -165,7 +171,7 @@ async fn ahead(
     Ok((read.rows, read.is_all))
 }
 
-async fn look_up(trx: &Transaction, instance: &Instance, sought: Sought) -> Result<Found> {
+async fn look_up(trx: &Transaction, instance: &Instance, sought: RouteLookup) -> Result<RouteResult> {
     let left = (sought.is_left_sought || sought.has_missed).then(|| {
         let range = instance.keys.left_of(&sought.id);
         trx.range(&range, true).first(LEFT_MAX)
@@ -177,15 +183,15 @@ async fn look_up(trx: &Transaction, instance: &Instance, sought: Sought) -> Resu
             Some(channels.into_iter().collect())
         }
     };
-    let Some(left) = left else { return Ok(Found { sought, entered, left: None }) };
+    let Some(left) = left else { return Ok(RouteResult { sought, entered, left: None }) };
     let rows = left.await?;
     if rows.len() == LEFT_MAX {
-        return Ok(Found { sought, entered, left: None });
+        return Ok(RouteResult { sought, entered, left: None });
     }
     let mut found = Vec::with_capacity(rows.len());
     for row in rows.iter() {
         let left = Left::decode(row.value()).map_err(|error| Error::Corrupt(error.to_string()))?;
         found.push((instance.keys.left_channel(row.key())?, seq(instance, left.seq)));
     }
-    Ok(Found { sought, entered, left: Some(found) })
+    Ok(RouteResult { sought, entered, left: Some(found) })
 }

@@ -40,7 +40,7 @@ pub(in crate::feed) struct Interest<'a> {
 
 /// The table of a hub; see the module.
 #[derive(Default)]
-pub(super) struct Table {
+pub(super) struct FollowerTable {
     keyed: RandomState,
     /// Pairs of a key's number and the number of a follower that holds it.
     holders: BTreeSet<(u64, u64)>,
@@ -52,14 +52,14 @@ struct Member {
     keys: Box<[u64]>,
     wake: Arc<Notify>,
     /// `None` if there are no changes for it.
-    list: Option<List>,
+    list: Option<ChangeList>,
     /// Whether it was woken and has not looked since.
     is_woken: bool,
 }
 
 /// The changes for a follower.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct List {
+struct ChangeList {
     /// There are no changes up to this sequence.
     after: Seq,
     /// Sequences; `None` if they are over the limit.
@@ -70,7 +70,7 @@ struct List {
 
 /// The rows that a follower must read behind its place.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum FollowerRows {
     /// None, up to the hub's position.
     Nothing,
     /// The rows of these sequences, ascending, behind the first member.
@@ -80,31 +80,34 @@ pub(super) enum Look {
 }
 
 /// The keys that a page concerns.
-pub(super) struct News<'a> {
-    table: &'a Table,
+pub(super) struct PageKeys<'a> {
+    table: &'a FollowerTable,
     /// The page covers the sequences behind this up to `drained`.
     after: Seq,
     drained: Seq,
     /// The sequence of the last added row: no row lies between it and the next.
     passed: Seq,
     /// The sequences at which each number occurs.
-    by_key: BTreeMap<u64, List>,
+    by_key: BTreeMap<u64, ChangeList>,
     is_for_all: bool,
 }
 
-/// The followers that a page concerns: made of [`News`], so that the table can be borrowed mutably.
-pub(super) struct Told {
-    by_key: BTreeMap<u64, List>,
-    for_all: Option<List>,
+/// The followers that a page concerns: made of [`PageKeys`], so that the table can be borrowed mutably.
+pub(super) struct Recipients {
+    by_key: BTreeMap<u64, ChangeList>,
+    for_all: Option<ChangeList>,
 }
 
-impl fmt::Debug for Table {
+impl fmt::Debug for FollowerTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Table").field("members", &self.members.len()).field("entries", &self.holders.len()).finish()
+        f.debug_struct("FollowerTable")
+            .field("members", &self.members.len())
+            .field("entries", &self.holders.len())
+            .finish()
     }
 }
 
-impl Table {
+impl FollowerTable {
     /// Returns the number of followers in the table.
     pub(super) fn members(&self) -> usize {
         self.members.len()
@@ -142,7 +145,7 @@ impl Table {
         let keys: Box<[u64]> = channels.chain(principals).collect();
         self.holders.extend(keys.iter().map(|key| (*key, number)));
         // Earlier changes were looked up with what it held before.
-        let list = (at < drained).then_some(List { after: at, at: None, last: drained });
+        let list = (at < drained).then_some(ChangeList { after: at, at: None, last: drained });
         self.members.insert(number, Member { keys, wake: Arc::clone(wake), list, is_woken: false });
         true
     }
@@ -159,20 +162,20 @@ impl Table {
     }
 
     /// Returns the rows that a follower must read behind its place; `None` if it is not in the table.
-    pub(super) fn look(&mut self, number: u64, at: Seq) -> Option<Look> {
+    pub(super) fn look(&mut self, number: u64, at: Seq) -> Option<FollowerRows> {
         let member = self.members.get_mut(&number)?;
         member.is_woken = false;
         let Some(list) = member.list.as_mut().filter(|list| list.last > at) else {
             member.list = None;
-            return Some(Look::Nothing);
+            return Some(FollowerRows::Nothing);
         };
         list.after = list.after.max(at);
         Some(match &mut list.at {
-            None => Look::All(list.after),
+            None => FollowerRows::All(list.after),
             Some(listed) => {
                 listed.retain(|seq| *seq > at);
                 listed.sort_unstable();
-                Look::These(list.after, listed.clone())
+                FollowerRows::These(list.after, listed.clone())
             }
         })
     }
@@ -189,8 +192,8 @@ impl Table {
     }
 
     /// Adds a page to the lists of the followers that it concerns, and returns those to wake.
-    pub(super) fn tell(&mut self, told: Told) -> Vec<Arc<Notify>> {
-        let Told { by_key, for_all } = told;
+    pub(super) fn tell(&mut self, told: Recipients) -> Vec<Arc<Notify>> {
+        let Recipients { by_key, for_all } = told;
         let mut woken = Vec::new();
         for (key, list) in by_key {
             for (_, number) in self.holders.range((key, 0)..=(key, u64::MAX)) {
@@ -221,7 +224,7 @@ impl Table {
 }
 
 impl Member {
-    fn hear(&mut self, news: &List, woken: &mut Vec<Arc<Notify>>) {
+    fn hear(&mut self, news: &ChangeList, woken: &mut Vec<Arc<Notify>>) {
         match &mut self.list {
             None => self.list = Some(news.clone()),
             Some(list) => list.add(news),
@@ -233,8 +236,8 @@ impl Member {
     }
 }
 
-impl List {
-    fn add(&mut self, news: &List) {
+impl ChangeList {
+    fn add(&mut self, news: &ChangeList) {
         (self.after, self.last) = (self.after.min(news.after), self.last.max(news.last));
         match (&mut self.at, &news.at) {
             (Some(listed), Some(more)) => {
@@ -247,10 +250,10 @@ impl List {
     }
 }
 
-impl<'a> News<'a> {
+impl<'a> PageKeys<'a> {
     /// Creates the news of a page behind a place, up to another.
-    pub(super) fn new(table: &'a Table, after: Seq, drained: Seq) -> News<'a> {
-        News { table, after, drained, passed: after, by_key: BTreeMap::new(), is_for_all: false }
+    pub(super) fn new(table: &'a FollowerTable, after: Seq, drained: Seq) -> PageKeys<'a> {
+        PageKeys { table, after, drained, passed: after, by_key: BTreeMap::new(), is_for_all: false }
     }
 
     /// Makes the page concern all followers.
@@ -292,22 +295,22 @@ impl<'a> News<'a> {
     }
 
     fn key(&mut self, key: u64, after: Seq, at: Seq) {
-        let news = List { after, at: Some(vec![at]), last: at };
+        let news = ChangeList { after, at: Some(vec![at]), last: at };
         self.by_key.entry(key).and_modify(|list| list.add(&news)).or_insert(news);
     }
 
     /// Returns the followers that it concerns.
-    pub(super) fn told(self) -> Told {
-        let Told { by_key, for_all } = match self.is_for_all {
-            false => Told { by_key: self.by_key, for_all: None },
+    pub(super) fn told(self) -> Recipients {
+        let Recipients { by_key, for_all } = match self.is_for_all {
+            false => Recipients { by_key: self.by_key, for_all: None },
             // Users and roles may have changed behind the last row.
             true => {
                 let last = self.by_key.values().map(|list| list.last).chain([self.drained]).max();
-                let for_all = last.map(|last| List { after: self.after, at: None, last });
-                Told { by_key: BTreeMap::new(), for_all }
+                let for_all = last.map(|last| ChangeList { after: self.after, at: None, last });
+                Recipients { by_key: BTreeMap::new(), for_all }
             }
         };
-        Told { by_key, for_all }
+        Recipients { by_key, for_all }
     }
 }
 
@@ -372,13 +375,13 @@ mod tests {
     }
 
     /// The changes at a place: names of channels, and whether they concern all followers.
-    type Told = (u64, BTreeSet<String>, bool);
+    type NewsAt = (u64, BTreeSet<String>, bool);
 
     proptest! {
         /// A follower hears of all changes of its keys, and of no others while its list has room.
         #[test]
         fn who_holds_a_channel_hears_of_it(events in prop::collection::vec(event(), 0..60)) {
-            let (mut table, mut at, mut told) = (Table::default(), 10, Vec::<Told>::new());
+            let (mut table, mut at, mut told) = (FollowerTable::default(), 10, Vec::<NewsAt>::new());
             // The place of each follower, and its keys.
             let mut members: BTreeMap<u64, (u64, BTreeSet<String>)> = BTreeMap::new();
             for event in events {
@@ -387,7 +390,7 @@ mod tests {
                         let (before, drained) = (at, at + rows.len() as u64 + 1);
                         let is_open = rows.iter().flatten().any(Option::is_none);
                         let is_open = is_open || untold.as_ref().is_some_and(|(_, name)| name.is_none());
-                        let mut news = News::new(&table, seq(before), seq(drained));
+                        let mut news = PageKeys::new(&table, seq(before), seq(drained));
                         if let Some((back, name)) = &untold {
                             let of = drained.saturating_sub(*back).max(before + 1);
                             news.untold(seq(of), name.as_deref());
@@ -426,20 +429,20 @@ mod tests {
                             prop_assert_eq!(look, None);
                             continue;
                         };
-                        let is_its = |of: &&Told| of.0 > *stands && (of.2 || of.1.iter().any(|name| names.contains(name)));
+                        let is_its = |of: &&NewsAt| of.0 > *stands && (of.2 || of.1.iter().any(|name| names.contains(name)));
                         let its: BTreeSet<Seq> = told.iter().filter(is_its).map(|of| seq(of.0)).collect();
                         let first = its.first().copied();
                         let after = match look {
-                            Some(Look::Nothing) => {
+                            Some(FollowerRows::Nothing) => {
                                 prop_assert!(its.is_empty(), "{its:?}");
                                 seq(at)
                             }
-                            Some(Look::These(after, these)) => {
+                            Some(FollowerRows::These(after, these)) => {
                                 prop_assert_eq!(&these.iter().copied().collect::<BTreeSet<_>>(), &its);
                                 prop_assert!(these.is_sorted() && these.len() <= LISTED_MAX);
                                 after
                             }
-                            Some(Look::All(after)) => after,
+                            Some(FollowerRows::All(after)) => after,
                             None => return Err(TestCaseError::fail("it does not stand there")),
                         };
                         prop_assert!(after >= seq(*stands) && first.is_none_or(|first| after < first));
@@ -457,27 +460,27 @@ mod tests {
         }
     }
 
-    fn look_is_open(table: &Table, number: u64) -> bool {
+    fn look_is_open(table: &FollowerTable, number: u64) -> bool {
         table.members.get(&number).is_some_and(|member| member.list.is_some())
     }
 
     #[test]
     fn who_has_not_looked_since_is_not_woken_again() {
-        let mut table = Table::default();
+        let mut table = FollowerTable::default();
         let wake = Arc::new(Notify::new());
         let holds = found(&["A".to_owned()].into());
         assert!(table.join(1, interest(&holds), &wake, seq(5), seq(5)));
-        let page = |table: &mut Table, at: u64, name: &str| {
-            let mut news = News::new(table, seq(at - 1), seq(at));
+        let page = |table: &mut FollowerTable, at: u64, name: &str| {
+            let mut news = PageKeys::new(table, seq(at - 1), seq(at));
             news.row(seq(at), &RowChannels { entered: Some(vec![name.to_owned()]), ..RowChannels::default() });
             let told = news.told();
             table.tell(told).len()
         };
         assert_eq!([page(&mut table, 6, "B"), page(&mut table, 7, "A"), page(&mut table, 8, "A")], [0, 1, 0]);
         assert_eq!(table.stands(1, 5), Some(6));
-        assert_eq!(table.look(1, seq(5)), Some(Look::These(seq(6), vec![seq(7), seq(8)])));
+        assert_eq!(table.look(1, seq(5)), Some(FollowerRows::These(seq(6), vec![seq(7), seq(8)])));
         assert_eq!(page(&mut table, 9, "A"), 1);
-        assert_eq!(table.look(1, seq(9)), Some(Look::Nothing));
+        assert_eq!(table.look(1, seq(9)), Some(FollowerRows::Nothing));
         assert_eq!((table.stands(1, 9), table.stands(2, 4)), (None, Some(4)));
         assert_eq!(table.end().len(), 1);
         assert_eq!((table.look(1, seq(9)), table.entries()), (None, 0));
@@ -485,7 +488,7 @@ mod tests {
 
     #[test]
     fn who_sees_all_or_holds_much_is_woken_for_all() {
-        let mut table = Table::default();
+        let mut table = FollowerTable::default();
         let wake = Arc::new(Notify::new());
         let mut join = |names: BTreeSet<String>| table.join(1, interest(&found(&names)), &wake, seq(5), seq(5));
         assert!(join((1..KEYS_MAX).map(|name| name.to_string()).collect()));

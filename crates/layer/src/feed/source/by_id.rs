@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::feed::query::Since;
 use crate::feed::row::{ChangeRow, ChangesPage};
 use crate::feed::source::by_seq::BySeq;
-use crate::feed::source::{Behind, Page, Seen, Source, of_incarnation};
+use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -36,7 +36,7 @@ const READS_AT_ONCE: usize = 256;
 
 /// The documents that further pages have to show.
 #[derive(Clone)]
-struct Left {
+struct RemainingDocuments {
     incarnation: u64,
     /// The newest sequence at the lookup.
     until: Seq,
@@ -46,7 +46,7 @@ struct Left {
     passed: usize,
 }
 
-impl Left {
+impl RemainingDocuments {
     fn rest(&self) -> &[(Seq, String)] {
         self.documents.get(self.passed..).unwrap_or_default()
     }
@@ -69,7 +69,7 @@ pub(crate) struct ByIds {
     ids: Arc<HashSet<String>>,
     walk: BySeq,
     /// The list that is being answered.
-    left: Option<Left>,
+    left: Option<RemainingDocuments>,
     /// Whether the last page did not reach the end.
     is_behind: bool,
 }
@@ -81,7 +81,7 @@ impl ByIds {
     }
 
     /// Returns whether to look up the documents.
-    fn looks_up(&self, page: &Page<'_>) -> bool {
+    fn looks_up(&self, page: &FeedPage<'_>) -> bool {
         let is_far_back = self.ids.len() <= IDS_AT_ONCE_MAX || self.is_behind;
         let is_now = page.cursor.is_none() && page.since == Since::Now;
         self.ids.len() <= IDS_MAX && is_far_back && !is_now && page.limit > 0
@@ -93,8 +93,8 @@ impl ByIds {
         &self,
         trx: &Transaction,
         instance: &Instance,
-        page: &Page<'_>,
-    ) -> Result<Option<(Vec<ChangeRow>, Left)>> {
+        page: &FeedPage<'_>,
+    ) -> Result<Option<(Vec<ChangeRow>, RemainingDocuments)>> {
         match &self.left {
             // The database was replaced by another one.
             Some(left) if left.incarnation != instance.incarnation() => Ok(None),
@@ -118,8 +118,8 @@ impl ByIds {
         &self,
         trx: &Transaction,
         instance: &Instance,
-        page: &Page<'_>,
-    ) -> Result<Option<(Vec<ChangeRow>, Left)>> {
+        page: &FeedPage<'_>,
+    ) -> Result<Option<(Vec<ChangeRow>, RemainingDocuments)>> {
         let incarnation = instance.incarnation();
         let (descending, cursor) = (page.descending, page.cursor());
         if descending && cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
@@ -141,12 +141,12 @@ impl ByIds {
             rows.reverse();
         }
         let documents = rows.iter().map(|row| (row.seq, row.id.clone())).collect();
-        Ok(Some((rows, Left { incarnation, until, documents, passed: 0 })))
+        Ok(Some((rows, RemainingDocuments { incarnation, until, documents, passed: 0 })))
     }
 }
 
 impl Source for ByIds {
-    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
+    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &FeedPage<'_>) -> Result<ChangesPage> {
         let Some((mut rows, mut left)) = self.found(trx, instance, page).await? else {
             let read = self.walk.read(trx, instance, page).await?;
             (self.left, self.is_behind) = (None, !read.at_end);
@@ -170,7 +170,7 @@ impl Source for ByIds {
         Ok(read)
     }
 
-    fn sees(&self, row: &TailRow) -> Seen {
+    fn sees(&self, row: &TailRow) -> RowVerdict {
         self.walk.sees(row)
     }
 
@@ -179,7 +179,7 @@ impl Source for ByIds {
         trx: &Transaction,
         inner: &Inner,
         instance: &Instance,
-        behind: &mut Behind,
+        behind: &mut PendingCount,
     ) -> Result<Option<u64>> {
         self.walk.pending(trx, inner, instance, behind).await
     }

@@ -7,7 +7,7 @@ use futures_util::future::{try_join, try_join_all};
 use crate::error::{Error, Result};
 use crate::feed::query::Scope;
 use crate::feed::row::{ChangeRow, ChangesPage, change_row};
-use crate::feed::source::{Behind, Page, Seen, Source, of_incarnation};
+use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
 use crate::feed::tail::TailRow;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -45,7 +45,7 @@ impl BySeq {
 }
 
 impl Source for BySeq {
-    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
+    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &FeedPage<'_>) -> Result<ChangesPage> {
         let incarnation = instance.incarnation();
         let cursor = page.cursor();
         if page.descending && cursor.is_some_and(|cursor| cursor.incarnation() != incarnation) {
@@ -100,8 +100,8 @@ impl Source for BySeq {
         page.complete(trx, instance, rows, read_all || full, last_seq).await
     }
 
-    fn sees(&self, row: &TailRow) -> Seen {
-        if self.has(&row.row) { Seen::Changed } else { Seen::Other }
+    fn sees(&self, row: &TailRow) -> RowVerdict {
+        if self.has(&row.row) { RowVerdict::Changed } else { RowVerdict::Other }
     }
 
     async fn pending(
@@ -109,7 +109,7 @@ impl Source for BySeq {
         trx: &Transaction,
         _: &Inner,
         instance: &Instance,
-        behind: &mut Behind,
+        behind: &mut PendingCount,
     ) -> Result<Option<u64>> {
         // A cursor of another incarnation means the beginning.
         let cursor = of_incarnation(instance.incarnation(), behind.cursor.seq());

@@ -27,8 +27,8 @@ use crate::feed::hub::Interest;
 use crate::feed::place::Place;
 use crate::feed::query::{ChangesQuery, Documents, Extras, Scope, Since};
 use crate::feed::row::{ChangeRow, ChangesPage};
-use crate::feed::source::{Behind, Page, Plain, Seen, Source, rows_max};
-use crate::feed::tail::{TailRow, Untold};
+use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, UnrestrictedSource, rows_max};
+use crate::feed::tail::{Departure, TailRow};
 use crate::held::HeldAt;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -66,18 +66,18 @@ const IDS_MAX: usize = 10_000;
 /// The source for restricted readers; see the module.
 pub(crate) struct Channels {
     asker: Asker,
-    query: Wanted,
+    query: ScopeRequest,
     /// The source in a database without channels.
-    plain: Plain,
-    under_way: Option<UnderWay>,
-    reached: Option<Reached>,
-    live: Option<Following>,
+    plain: UnrestrictedSource,
+    under_way: Option<RunningMerge>,
+    reached: Option<FeedProgress>,
+    live: Option<FollowerRights>,
     /// The rights that judged the last page.
     judged: Option<Arc<HeldAt>>,
 }
 
 /// The meaning of a by-seq row for a follower at the end.
-pub(in crate::feed) enum Live {
+pub(in crate::feed) enum LiveVerdict {
     /// None.
     Other,
     /// A row of a visible document, with the reader's channels that it left.
@@ -89,14 +89,14 @@ pub(in crate::feed) enum Live {
 }
 
 /// The rights that judge a follower: those at the read of the end.
-struct Following {
+struct FollowerRights {
     held: Arc<HeldAt>,
     /// The rights restricted to the feed's channels, if it names some.
     only: Option<Held>,
 }
 
 /// The query of a feed of channels.
-struct Wanted {
+struct ScopeRequest {
     scope: Scope,
     active_only: bool,
     revocations: bool,
@@ -104,7 +104,7 @@ struct Wanted {
 
 /// The progress of a feed.
 #[derive(Clone, Copy)]
-struct Reached {
+struct FeedProgress {
     incarnation: u64,
     /// The position that the reader was given.
     shown: Place,
@@ -115,14 +115,14 @@ struct Reached {
 }
 
 /// A merge that continues with the next page.
-struct UnderWay {
+struct RunningMerge {
     incarnation: u64,
     held: Arc<HeldAt>,
     merge: Merge,
     /// The number of entries to request next from each stream.
     limits: Vec<usize>,
     /// Rows of the merge that did not fit the last page.
-    left: VecDeque<Slot>,
+    left: VecDeque<MergeRow>,
     /// The scope of a list of documents, which needs no merge.
     of_ids: Option<FeedScope>,
     /// The number of the feed's selector index.
@@ -131,7 +131,7 @@ struct UnderWay {
 
 /// A result of a merge or of an id list.
 #[derive(Clone)]
-enum Slot {
+enum MergeRow {
     Row(FeedRow),
     /// A row if the document is still in the same state.
     Asked(Asked),
@@ -146,8 +146,8 @@ impl Channels {
             return None;
         }
         let wanted =
-            Wanted { scope: query.scope.clone(), active_only: query.active_only, revocations: query.revocations };
-        let plain = Plain::of(query);
+            ScopeRequest { scope: query.scope.clone(), active_only: query.active_only, revocations: query.revocations };
+        let plain = UnrestrictedSource::of(query);
         let (under_way, reached, live, judged) = Default::default();
         Some(Channels { asker: asker.clone(), query: wanted, plain, under_way, reached, live, judged })
     }
@@ -159,7 +159,7 @@ impl Channels {
 
     /// Returns whether it is a feed of a selector index.
     pub(in crate::feed) fn is_of_index(&self) -> bool {
-        matches!(self.plain, Plain::Selected(_))
+        matches!(self.plain, UnrestrictedSource::Selected(_))
     }
 
     /// Returns the sequence up to which everything was read, if the feed is at its end.
@@ -183,7 +183,7 @@ impl Channels {
     pub(super) fn goes_on(&self, rows: &[ChangeRow], extras: Extras) -> bool {
         let bytes =
             || rows.iter().filter_map(|row| row.doc.as_ref()).map(|document| document.body.len()).sum::<usize>();
-        let is_large = self.under_way.as_ref().is_some_and(UnderWay::is_large);
+        let is_large = self.under_way.as_ref().is_some_and(RunningMerge::is_large);
         is_large && rows.len() < rows_max(extras).min(ROWS_MAX) && bytes() < READ_BYTES_MAX / 2
     }
 
@@ -201,7 +201,7 @@ impl Channels {
     }
 
     /// Returns whether the reader's channels may have departures that no row shows.
-    pub(in crate::feed) fn may_miss(&self, untold: &[Untold]) -> bool {
+    pub(in crate::feed) fn may_miss(&self, untold: &[Departure]) -> bool {
         let Some(live) = &self.live else { return !untold.is_empty() };
         let held = live.only.as_ref().unwrap_or(&live.held.held);
         // A lost channel takes nothing from an unrestricted reader.
@@ -210,20 +210,22 @@ impl Channels {
     }
 
     /// Judges a change behind the end, while the reader's rights are unchanged.
-    pub(in crate::feed) fn judge(&self, row: &TailRow, extras: Extras) -> Live {
-        let Some(live) = &self.live else { return Live::Unknown };
+    pub(in crate::feed) fn judge(&self, row: &TailRow, extras: Extras) -> LiveVerdict {
+        let Some(live) = &self.live else { return LiveVerdict::Unknown };
         let held = live.only.as_ref().unwrap_or(&live.held.held);
         let seen = match &self.plain {
-            Plain::Selected(index) => index.sees(row),
-            Plain::BySeq(_) | Plain::ByIds(_) => Seen::Changed,
+            UnrestrictedSource::Selected(index) => index.sees(row),
+            UnrestrictedSource::BySeq(_) | UnrestrictedSource::ByIds(_) => RowVerdict::Changed,
         };
-        if seen == Seen::Unknown {
-            return Live::Unknown;
+        if seen == RowVerdict::Unknown {
+            return LiveVerdict::Unknown;
         }
         if !self.is_about(&row.row.id) {
-            return Live::Other;
+            return LiveVerdict::Other;
         }
-        let (Some(entered), Some(left)) = (&row.channels.entered, &row.channels.left) else { return Live::Unknown };
+        let (Some(entered), Some(left)) = (&row.channels.entered, &row.channels.left) else {
+            return LiveVerdict::Unknown;
+        };
         let is_seen = held.sees(entered.iter().map(String::as_str));
         let is_held = |name: &&String| *name != ALL && held.since(name).is_some();
         let mut left: Vec<String> = left.iter().filter(is_held).cloned().collect();
@@ -231,20 +233,20 @@ impl Channels {
         let is_active = is_seen && !row.row.deleted;
         let active_only = self.query.active_only && !matches!(self.query.scope, Scope::Ids(_));
         if !is_seen && left.is_empty() || active_only && !is_active {
-            return Live::Other;
+            return LiveVerdict::Other;
         }
         if !is_seen {
-            return if extras.has_documents() { Live::Unknown } else { Live::Left(left) };
+            return if extras.has_documents() { LiveVerdict::Unknown } else { LiveVerdict::Left(left) };
         }
-        if seen == Seen::Other {
-            return Live::Other;
+        if seen == RowVerdict::Other {
+            return LiveVerdict::Other;
         }
         // Some other leaves may be hidden from the reader.
         let names_others = extras.leaves || extras.documents >= Documents::WithConflicts;
         if names_others && row.row.leaf_count > 1 && !live.held.has_all() || !extras.are_in(row) {
-            return Live::Unknown;
+            return LiveVerdict::Unknown;
         }
-        Live::Row(left)
+        LiveVerdict::Row(left)
     }
 
     /// Records that a follower has taken all up to a sequence, and the position that its reader was given.
@@ -252,7 +254,7 @@ impl Channels {
         if let (Some(reached), Some(shown)) = (&mut self.reached, shown) {
             let until = reached.until.map_or(seq, |until| until.max(seq));
             let stands = reached.stands.max(Position::at(Stamp(*until.stamp())));
-            *reached = Reached { shown, stands, until: Some(until), ..*reached };
+            *reached = FeedProgress { shown, stands, until: Some(until), ..*reached };
         }
     }
 
@@ -299,7 +301,7 @@ impl Channels {
 
     /// Returns the start of a page, as given to its reader and as a position; `None` if it starts at the feed's newest
     /// row.
-    fn begin(&self, incarnation: u64, page: &Page<'_>) -> Option<(Place, Position)> {
+    fn begin(&self, incarnation: u64, page: &FeedPage<'_>) -> Option<(Place, Position)> {
         let at = |place: Place| {
             let position = place.position(incarnation);
             Some((Place::new(incarnation, position), position))
@@ -315,7 +317,12 @@ impl Channels {
         }
     }
 
-    async fn read_judged(&mut self, trx: &Transaction, instance: &Instance, page: &Page<'_>) -> Result<ChangesPage> {
+    async fn read_judged(
+        &mut self,
+        trx: &Transaction,
+        instance: &Instance,
+        page: &FeedPage<'_>,
+    ) -> Result<ChangesPage> {
         if page.descending {
             return Err(Refusal::NoSuchFeed("a feed of channels is not read the other way round").into());
         }
@@ -325,12 +332,12 @@ impl Channels {
         }
         let incarnation = instance.incarnation();
         let index = match &mut self.plain {
-            Plain::Selected(index) => Some(index.number(page.inner, instance)?),
-            Plain::BySeq(_) | Plain::ByIds(_) => None,
+            UnrestrictedSource::Selected(index) => Some(index.number(page.inner, instance)?),
+            UnrestrictedSource::BySeq(_) | UnrestrictedSource::ByIds(_) => None,
         };
         let begin = self.begin(incarnation, page);
         // The merge is lost if this fails: the next attempt begins where the last page ended.
-        let is_on = |of: &UnderWay| {
+        let is_on = |of: &RunningMerge| {
             let goes_on = self.reached.is_some_and(|reached| page.cursor == Some(reached.shown));
             of.incarnation == incarnation && goes_on
         };
@@ -374,7 +381,7 @@ impl Channels {
             }
         };
         if page.limit == 0 {
-            self.reached = Some(Reached { incarnation, shown, stands, until: None });
+            self.reached = Some(FeedProgress { incarnation, shown, stands, until: None });
             return Ok(ChangesPage { rows: Vec::new(), at_end: true, last_seq: shown });
         }
         let mut under_way = match under_way {
@@ -389,7 +396,7 @@ impl Channels {
         };
         let mut rounds = under_way.rounds_max();
         let is_end = self.collect(trx, page.inner, instance, &mut under_way, most, &mut rounds).await?;
-        let slots: Vec<Slot> = under_way.left.drain(..most.min(under_way.left.len())).collect();
+        let slots: Vec<MergeRow> = under_way.left.drain(..most.min(under_way.left.len())).collect();
         let found = reading::answered(trx, instance, &under_way, slots).await?;
         let passed = found.last().map(|row| row.position);
         let found = reading::selected(trx, &page.inner.metrics, instance, index, found).await?;
@@ -397,7 +404,7 @@ impl Channels {
         let show = showing::Show { trx, inner, instance, held: &held, extras, name: self.name() };
         let (rows, behind) = show.rows(found).await?;
         let is_passed = behind.is_empty();
-        behind.into_iter().rev().for_each(|row| under_way.left.push_front(Slot::Row(row)));
+        behind.into_iter().rev().for_each(|row| under_way.left.push_front(MergeRow::Row(row)));
         let is_full = rows.len() as u64 >= page.limit;
         let last_seq = rows.last().map_or(shown, |row| row.place());
         let at_end = is_full || (is_end && under_way.left.is_empty());
@@ -410,7 +417,7 @@ impl Channels {
         };
         let until = (at_end && !is_full).then(|| under_way.until());
         self.live = until.map(|_| self.following(&held));
-        self.reached = Some(Reached { incarnation, shown: last_seq, stands, until });
+        self.reached = Some(FeedProgress { incarnation, shown: last_seq, stands, until });
         // A page without rows keeps its merge: a new one would find none again.
         if !at_end && (under_way.is_large() || under_way.is_kept() || rows.is_empty()) {
             // A large merge may have unread streams, and would make no progress if it began again.
@@ -423,9 +430,9 @@ impl Channels {
     }
 
     /// Returns the rights that judge followers from here on.
-    fn following(&self, held: &Arc<HeldAt>) -> Following {
+    fn following(&self, held: &Arc<HeldAt>) -> FollowerRights {
         let is_whole = !matches!(self.query.scope, Scope::Channels(_));
-        Following { held: Arc::clone(held), only: (!is_whole).then(|| self.scope(held).held) }
+        FollowerRights { held: Arc::clone(held), only: (!is_whole).then(|| self.scope(held).held) }
     }
 
     /// Starts a merge, or looks up the documents of a list.
@@ -437,16 +444,16 @@ impl Channels {
         (since, until): (Position, Seq),
         most: usize,
         index: Option<u64>,
-    ) -> Result<UnderWay> {
+    ) -> Result<RunningMerge> {
         let (incarnation, scope, held) = (instance.incarnation(), self.scope(held), Arc::clone(held));
         let Some(ids) = self.ids() else {
             let merge = Merge::new(scope, since, Stamp(*until.stamp()));
             let limits = reading::first_limits(merge.streams(), most);
-            return Ok(UnderWay { incarnation, held, merge, limits, left: VecDeque::new(), of_ids: None, index });
+            return Ok(RunningMerge { incarnation, held, merge, limits, left: VecDeque::new(), of_ids: None, index });
         };
         let left = reading::look(trx, instance, ids, &scope, since, |id| self.is_about(id)).await?;
         let merge = Merge::new(FeedScope::default(), since, Stamp(*until.stamp()));
-        Ok(UnderWay { incarnation, held, merge, limits: Vec::new(), left: left.into(), of_ids: Some(scope), index })
+        Ok(RunningMerge { incarnation, held, merge, limits: Vec::new(), left: left.into(), of_ids: Some(scope), index })
     }
 
     /// Takes rows from the merge until the page is full or the transaction's rounds are used, and returns whether the
@@ -456,7 +463,7 @@ impl Channels {
         trx: &Transaction,
         inner: &Inner,
         instance: &Instance,
-        under_way: &mut UnderWay,
+        under_way: &mut RunningMerge,
         most: usize,
         rounds: &mut usize,
     ) -> Result<bool> {
@@ -470,9 +477,9 @@ impl Channels {
             }
             match under_way.merge.step() {
                 Step::Row(row) if row.doc.is_empty() || self.is_about(&row.doc) => {
-                    under_way.left.push_back(Slot::Row(row));
+                    under_way.left.push_back(MergeRow::Row(row));
                 }
-                Step::Ask(asked) if self.is_about(&asked.doc) => under_way.left.push_back(Slot::Asked(asked)),
+                Step::Ask(asked) if self.is_about(&asked.doc) => under_way.left.push_back(MergeRow::Asked(asked)),
                 Step::Row(_) | Step::Ask(_) => {}
                 Step::Read if *rounds == 0 => return Ok(false),
                 Step::Read => {
@@ -488,13 +495,13 @@ impl Channels {
 }
 
 /// An empty page that must be followed by another one.
-fn nothing(page: &Page<'_>) -> ChangesPage {
+fn nothing(page: &FeedPage<'_>) -> ChangesPage {
     let last_seq = page.cursor.unwrap_or_else(|| Place::new(0, Position::BEGIN));
     ChangesPage { rows: Vec::new(), at_end: false, last_seq }
 }
 
 impl Source for Channels {
-    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
+    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &FeedPage<'_>) -> Result<ChangesPage> {
         if self.judges(instance.channels()) {
             return self.read_judged(trx, instance, page).await;
         }
@@ -503,17 +510,17 @@ impl Source for Channels {
         }
         (self.under_way, self.reached, self.judged) = (None, None, None);
         match &mut self.plain {
-            Plain::BySeq(source) => source.read(trx, instance, page).await,
-            Plain::ByIds(source) => source.read(trx, instance, page).await,
-            Plain::Selected(source) => source.read(trx, instance, page).await,
+            UnrestrictedSource::BySeq(source) => source.read(trx, instance, page).await,
+            UnrestrictedSource::ByIds(source) => source.read(trx, instance, page).await,
+            UnrestrictedSource::Selected(source) => source.read(trx, instance, page).await,
         }
     }
 
-    fn sees(&self, row: &TailRow) -> Seen {
+    fn sees(&self, row: &TailRow) -> RowVerdict {
         match &self.plain {
-            Plain::BySeq(source) => source.sees(row),
-            Plain::ByIds(source) => source.sees(row),
-            Plain::Selected(source) => source.sees(row),
+            UnrestrictedSource::BySeq(source) => source.sees(row),
+            UnrestrictedSource::ByIds(source) => source.sees(row),
+            UnrestrictedSource::Selected(source) => source.sees(row),
         }
     }
 
@@ -522,20 +529,20 @@ impl Source for Channels {
         trx: &Transaction,
         inner: &Inner,
         instance: &Instance,
-        behind: &mut Behind,
+        behind: &mut PendingCount,
     ) -> Result<Option<u64>> {
         if self.judges(instance.channels()) {
             return self.count(trx, inner, instance, behind).await;
         }
         match &self.plain {
-            Plain::BySeq(source) => source.pending(trx, inner, instance, behind).await,
-            Plain::ByIds(source) => source.pending(trx, inner, instance, behind).await,
-            Plain::Selected(source) => source.pending(trx, inner, instance, behind).await,
+            UnrestrictedSource::BySeq(source) => source.pending(trx, inner, instance, behind).await,
+            UnrestrictedSource::ByIds(source) => source.pending(trx, inner, instance, behind).await,
+            UnrestrictedSource::Selected(source) => source.pending(trx, inner, instance, behind).await,
         }
     }
 }
 
-impl UnderWay {
+impl RunningMerge {
     /// Returns the scope of the feed under its reader's rights.
     fn scope(&self) -> &FeedScope {
         self.of_ids.as_ref().unwrap_or(self.merge.scope())

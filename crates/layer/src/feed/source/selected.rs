@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::error::{Error, Refusal, Result};
 use crate::feed::row::{ChangeRow, ChangesPage, change_row};
 use crate::feed::source::by_seq::pending_in;
-use crate::feed::source::{Behind, Page, Seen, Source, of_incarnation};
+use crate::feed::source::{FeedPage, PendingCount, RowVerdict, Source, of_incarnation};
 use crate::feed::tail::TailRow;
 use crate::index::selector::definition::IndexName;
 use crate::instance::Instance;
@@ -18,7 +18,7 @@ use crate::layer::Inner;
 use crate::store::transaction::Transaction;
 
 /// The index that a feed began with.
-struct Known {
+struct BoundIndex {
     number: u64,
     /// The design document that defines it.
     design: String,
@@ -28,7 +28,7 @@ struct Known {
 pub(crate) struct Selected {
     name: Arc<IndexName>,
     active_only: bool,
-    known: Option<Known>,
+    known: Option<BoundIndex>,
 }
 
 impl Selected {
@@ -48,7 +48,7 @@ impl Selected {
             Some(known) if known.number != found.number => Err(Refusal::IndexGone.into()),
             Some(known) => Ok(known.number),
             None => {
-                self.known = Some(Known { number: found.number, design: found.source.clone() });
+                self.known = Some(BoundIndex { number: found.number, design: found.source.clone() });
                 Ok(found.number)
             }
         }
@@ -60,7 +60,7 @@ impl Selected {
 }
 
 impl Source for Selected {
-    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
+    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &FeedPage<'_>) -> Result<ChangesPage> {
         let number = self.number(page.inner, instance)?;
         let incarnation = instance.incarnation();
         let cursor = page.cursor();
@@ -110,13 +110,13 @@ impl Source for Selected {
         page.complete(trx, instance, rows, read_all || full, last_seq).await
     }
 
-    fn sees(&self, row: &TailRow) -> Seen {
-        let Some(known) = &self.known else { return Seen::Unknown };
+    fn sees(&self, row: &TailRow) -> RowVerdict {
+        let Some(known) = &self.known else { return RowVerdict::Unknown };
         if row.row.id == known.design {
-            return Seen::Unknown;
+            return RowVerdict::Unknown;
         }
         let is_taken = row.channels.selected.contains(&known.number);
-        if is_taken && self.has(&row.row) { Seen::Changed } else { Seen::Other }
+        if is_taken && self.has(&row.row) { RowVerdict::Changed } else { RowVerdict::Other }
     }
 
     async fn pending(
@@ -124,7 +124,7 @@ impl Source for Selected {
         trx: &Transaction,
         inner: &Inner,
         instance: &Instance,
-        behind: &mut Behind,
+        behind: &mut PendingCount,
     ) -> Result<Option<u64>> {
         let number = self.name.find(&instance.record, inner.collation)?.number;
         let cursor = of_incarnation(instance.incarnation(), behind.cursor.seq());

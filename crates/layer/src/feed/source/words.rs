@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::feed::query::{Extras, Scope};
 use crate::feed::row::ChangesPage;
 use crate::feed::source::by_seq::BySeq;
-use crate::feed::source::{AnySource, Behind, Page, Seen, Source};
+use crate::feed::source::{AnySource, FeedPage, PendingCount, RowVerdict, Source};
 use crate::feed::tail::{TailDocument, TailRow};
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -31,12 +31,12 @@ impl Words {
     }
 }
 
-fn of(document: Option<&Document>) -> Seen {
+fn of(document: Option<&Document>) -> RowVerdict {
     let body = document.map(|document| String::from_utf8_lossy(&document.body)).unwrap_or_default();
     match (body.contains(OURS), body.contains(GIVEN_AWAY)) {
-        (true, _) => Seen::Changed,
-        (false, true) => Seen::Lost,
-        (false, false) => Seen::Other,
+        (true, _) => RowVerdict::Changed,
+        (false, true) => RowVerdict::Lost,
+        (false, false) => RowVerdict::Other,
     }
 }
 
@@ -45,14 +45,14 @@ impl Source for Words {
         Extras::DOCUMENTS
     }
 
-    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &Page<'_>) -> Result<ChangesPage> {
+    async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &FeedPage<'_>) -> Result<ChangesPage> {
         // By-seq has more rows than the feed.
         let limit = if page.limit == 0 { 0 } else { u64::MAX };
-        let mut read = self.walk.read(trx, instance, &Page { limit, ..*page }).await?;
+        let mut read = self.walk.read(trx, instance, &FeedPage { limit, ..*page }).await?;
         let shown = read.rows.into_iter().filter_map(|row| match of(row.doc.as_ref()) {
-            Seen::Other | Seen::Unknown => None,
-            Seen::Changed => Some(row),
-            Seen::Lost => Some(row.lost()),
+            RowVerdict::Other | RowVerdict::Unknown => None,
+            RowVerdict::Changed => Some(row),
+            RowVerdict::Lost => Some(row.lost()),
         });
         read.rows = shown.collect();
         let limit = usize::try_from(page.limit).unwrap_or(usize::MAX);
@@ -63,7 +63,7 @@ impl Source for Words {
         Ok(read)
     }
 
-    fn sees(&self, row: &TailRow) -> Seen {
+    fn sees(&self, row: &TailRow) -> RowVerdict {
         let TailDocument::Read { document, .. } = &row.document else { unreachable!("the source needs documents") };
         of(Some(document))
     }
@@ -73,7 +73,7 @@ impl Source for Words {
         trx: &Transaction,
         inner: &Inner,
         instance: &Instance,
-        behind: &mut Behind,
+        behind: &mut PendingCount,
     ) -> Result<Option<u64>> {
         self.walk.pending(trx, inner, instance, behind).await
     }

@@ -15,7 +15,9 @@ use tokio::sync::broadcast;
 
 use crate::error::Result;
 use crate::feed::hub::{ERROR_PAUSE, SAFETY_REREAD};
-use crate::feed::updates::{Begin, Collect, DatabaseUpdate, DatabaseUpdatesPage, Newest, PAGE_UPDATES_MAX};
+use crate::feed::updates::{
+    Collect, DatabaseUpdate, DatabaseUpdatesPage, PAGE_UPDATES_MAX, ReadNewest, UpdatePositions,
+};
 use crate::feed::watches::set_watches;
 use crate::layer::Inner;
 use crate::store::keys::RootKeys;
@@ -187,8 +189,8 @@ async fn look(
 
 async fn tell(inner: &Inner, sender: &broadcast::Sender<Arc<Batch>>, told: &mut Option<(u64, Stamp)>) -> Result<()> {
     loop {
-        let Begin { incarnation, newest, buckets } =
-            transaction::read(&inner.db, &inner.metrics, &mut Newest { keys: &inner.keys }).await?;
+        let UpdatePositions { incarnation, newest, buckets } =
+            transaction::read(&inner.db, &inner.metrics, &mut ReadNewest { keys: &inner.keys }).await?;
         let after = match *told {
             // Earlier updates are not this reader's; a follower sees the gap and reads by itself.
             None => newest,

@@ -47,7 +47,7 @@ pub(crate) async fn sweep_root(
     let mut epoch = None;
     let mut rest = Some(keys.database_events());
     while let Some(range) = rest {
-        let mut page = Page { keys, range: &range, epoch_of };
+        let mut page = ReadLogPage { keys, range: &range, epoch_of };
         let (found, entries, next) = transaction::read(db, metrics, &mut page).await?;
         if *epoch.get_or_insert(found) != found {
             // The page is of another epoch: the next sweep begins again.
@@ -78,13 +78,13 @@ pub(crate) async fn sweep_root(
 type EpochOf<'a> = dyn Fn(Option<&[u8]>) -> Result<u64> + Send + Sync + 'a;
 
 /// Reads a page of the log from its end.
-struct Page<'a> {
+struct ReadLogPage<'a> {
     keys: &'a RootKeys,
     range: &'a KeyRange,
     epoch_of: &'a EpochOf<'a>,
 }
 
-impl Operation for Page<'_> {
+impl Operation for ReadLogPage<'_> {
     type Output = (u64, Vec<(Vec<u8>, proto::DatabaseEvent)>, Option<KeyRange>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

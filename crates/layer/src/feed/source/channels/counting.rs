@@ -4,8 +4,8 @@ use futures_util::future::try_join;
 
 use crate::channels::holding::Holding;
 use crate::error::Result;
-use crate::feed::source::channels::{Channels, ROUNDS_MAX, Slot, UnderWay, reading};
-use crate::feed::source::{Behind, Plain};
+use crate::feed::source::channels::{Channels, MergeRow, ROUNDS_MAX, RunningMerge, reading};
+use crate::feed::source::{PendingCount, UnrestrictedSource};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::transaction::Transaction;
@@ -18,7 +18,7 @@ const LOOKS_MAX: usize = ROUNDS_MAX;
 
 /// The state of a count.
 pub(in crate::feed) struct Counting {
-    under_way: UnderWay,
+    under_way: RunningMerge,
     /// Counted rows, without those left in the merge.
     counted: usize,
 }
@@ -38,7 +38,7 @@ impl Channels {
         trx: &Transaction,
         inner: &Inner,
         instance: &Instance,
-        behind: &mut Behind,
+        behind: &mut PendingCount,
     ) -> Result<Option<u64>> {
         let (incarnation, most) = (instance.incarnation(), EXACT_MAX + 1);
         let is_known = behind.counting.as_ref().is_some_and(|known| known.under_way.incarnation == incarnation);
@@ -55,8 +55,8 @@ impl Channels {
                     None => last_seq().await?,
                 };
                 let index = match &self.plain {
-                    Plain::Selected(index) => index.known(),
-                    Plain::BySeq(_) | Plain::ByIds(_) => None,
+                    UnrestrictedSource::Selected(index) => index.known(),
+                    UnrestrictedSource::BySeq(_) | UnrestrictedSource::ByIds(_) => None,
                 };
                 let between = (behind.cursor.position(incarnation), until);
                 let under_way = self.set_out(trx, instance, &held, between, most, index).await?;
@@ -70,7 +70,7 @@ impl Channels {
         let mut rounds = under_way.rounds_max();
         for _ in 0..LOOKS_MAX {
             let is_end = self.collect(trx, inner, instance, under_way, most, &mut rounds).await?;
-            let slots: Vec<Slot> = under_way.left.iter().cloned().collect();
+            let slots: Vec<MergeRow> = under_way.left.iter().cloned().collect();
             let found = reading::answered(trx, instance, under_way, slots).await?;
             let found = reading::selected(trx, &inner.metrics, instance, under_way.index, found).await?;
             // Only now: if this fails they are looked up again.

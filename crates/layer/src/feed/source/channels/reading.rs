@@ -14,7 +14,7 @@ use prost::Message;
 use crate::document::body::begin_read;
 use crate::document::edit::check_document_id;
 use crate::error::{Error, Result};
-use crate::feed::source::channels::{Slot, UnderWay};
+use crate::feed::source::channels::{MergeRow, RunningMerge};
 use crate::index::channels::decode_stays;
 use crate::instance::Instance;
 use crate::layer::Inner;
@@ -50,7 +50,7 @@ pub(super) const ENTRY_BYTES: u64 = 120;
 const LEFT_BYTES_MAX: u64 = 16 << 20;
 
 /// The result of a read of a stream.
-pub(super) struct Read {
+pub(super) struct StreamRead {
     stream: usize,
     rows: Vec<(Stamp, Entry)>,
     at_end: bool,
@@ -63,14 +63,14 @@ pub(super) fn first_limits(streams: usize, most: usize) -> Vec<usize> {
     vec![each; streams]
 }
 
-impl UnderWay {
+impl RunningMerge {
     /// Requests what the merge needs; of many ranges those that come first.
     pub(super) fn begin_reads<'t>(
         &mut self,
         trx: &'t Transaction,
         inner: &Inner,
         instance: &Instance,
-    ) -> impl Future<Output = Result<Vec<Read>>> + Send + use<'t> {
+    ) -> impl Future<Output = Result<Vec<StreamRead>>> + Send + use<'t> {
         let room = ROOM.saturating_sub(self.merge.held_entries());
         // Streams at a similar position run dry at about the same time, so they are read in the same round.
         let low = |stream: usize| self.limits.get(stream).map_or(0, |limit| limit / 4);
@@ -89,7 +89,7 @@ impl UnderWay {
             let (stream, read) = (want.stream, begin_entries(trx, inner, instance, &want, limit, index));
             reads.push(async move {
                 let (rows, at_end) = read.await?;
-                Ok(Read { stream, rows, at_end })
+                Ok(StreamRead { stream, rows, at_end })
             });
         }
         try_join_all(reads)
@@ -101,8 +101,8 @@ impl UnderWay {
     }
 
     /// Gives the results of reads to the merge.
-    pub(super) fn give(&mut self, read: Vec<Read>) {
-        for Read { stream, rows, at_end } in read {
+    pub(super) fn give(&mut self, read: Vec<StreamRead>) {
+        for StreamRead { stream, rows, at_end } in read {
             self.merge.give(stream, rows, at_end);
         }
     }
@@ -133,7 +133,7 @@ impl UnderWay {
 }
 
 /// Some entries of a stream, and whether they are all.
-type Page = (Vec<(Stamp, Entry)>, bool);
+type EntryPage = (Vec<(Stamp, Entry)>, bool);
 
 /// Returns the ranges of a stream; `index` takes the place of all documents.
 fn ranges(instance: &Instance, want: &Want<'_>, index: Option<u64>) -> Vec<KeyRange> {
@@ -173,7 +173,7 @@ fn begin_entries<'t>(
     want: &Want<'_>,
     limit: usize,
     index: Option<u64>,
-) -> BoxFuture<'t, Result<Page>> {
+) -> BoxFuture<'t, Result<EntryPage>> {
     let ranges = ranges(instance, want, index);
     let is_all = *want.source == Of::All;
     if is_all && index.is_none() {
@@ -287,7 +287,7 @@ pub(super) async fn look(
     scope: &FeedScope,
     since: Position,
     is_about: impl Fn(&str) -> bool,
-) -> Result<Vec<Slot>> {
+) -> Result<Vec<MergeRow>> {
     let is_sought = |id: &&String| check_document_id(id).is_ok() && is_about(id);
     let mut ids: Vec<String> = ids.iter().filter(is_sought).cloned().collect();
     // Neighbouring keys are read together.
@@ -300,20 +300,20 @@ pub(super) async fn look(
         found.extend(row.map(|row| (row.position, id)));
     }
     found.sort_unstable();
-    Ok(found.into_iter().map(|(position, id)| Slot::Id(position, id)).collect())
+    Ok(found.into_iter().map(|(position, id)| MergeRow::Id(position, id)).collect())
 }
 
 /// Completes the rows of a merge or a list, and drops those that depend on a state that the document no longer has.
 pub(super) async fn answered(
     trx: &Transaction,
     instance: &Instance,
-    under_way: &UnderWay,
-    slots: Vec<Slot>,
+    under_way: &RunningMerge,
+    slots: Vec<MergeRow>,
 ) -> Result<Vec<FeedRow>> {
     let asked = slots.iter().filter_map(|slot| match slot {
-        Slot::Row(_) => None,
-        Slot::Asked(asked) => Some(asked.doc.clone()),
-        Slot::Id(_, id) => Some(id.clone()),
+        MergeRow::Row(_) => None,
+        MergeRow::Asked(asked) => Some(asked.doc.clone()),
+        MergeRow::Id(_, id) => Some(id.clone()),
     });
     let asked: Vec<String> = asked.collect();
     let with_stays = !under_way.scope().lost().is_empty();
@@ -321,12 +321,12 @@ pub(super) async fn answered(
     let mut rows = Vec::with_capacity(slots.len());
     for slot in slots {
         match slot {
-            Slot::Row(row) => rows.push(row),
-            Slot::Asked(asked) => {
+            MergeRow::Row(row) => rows.push(row),
+            MergeRow::Asked(asked) => {
                 let state = states.try_next().await?.and_then(|(_, state)| state);
                 rows.extend(under_way.merge.answer(&asked, state.as_ref()));
             }
-            Slot::Id(position, id) => {
+            MergeRow::Id(position, id) => {
                 let state = states.try_next().await?.and_then(|(_, state)| state);
                 let row = state.and_then(|state| under_way.scope().row_of(&id, &state));
                 rows.extend(row.filter(|row| row.position == position));
