@@ -26,7 +26,7 @@ use crate::store::keys::{KeyRange, METADATA_VERSION};
 use crate::store::records::Info;
 use crate::store::transaction::{self, Attempt, BoxedPageRead, Operation, Transaction, conflict_with};
 
-type Admitted = std::result::Result<(), Refusal>;
+type Admission = std::result::Result<(), Refusal>;
 
 /// A pending read of a user document's info.
 struct InfoRead {
@@ -79,7 +79,7 @@ struct JudgedSetting {
 }
 
 /// The writers of a transaction, with pending reads of their documents.
-pub(crate) struct Arriving {
+pub(crate) struct PendingAdmissions {
     reads: Vec<InfoRead>,
     settings: Vec<SettingRead>,
     /// The fences of users while `_users` does not exist.
@@ -87,14 +87,14 @@ pub(crate) struct Arriving {
     users_record: Vec<u8>,
 }
 
-impl Arriving {
+impl PendingAdmissions {
     /// Issues the reads. Waits at most for the transaction's read version if `_users` is cached, and not at all without
     /// fences.
     pub(crate) async fn begin(
         inner: &Inner,
         trx: &Transaction,
         actors: impl Iterator<Item = &Actor> + Send,
-    ) -> Result<Arriving> {
+    ) -> Result<PendingAdmissions> {
         let (mut fences, mut of_settings, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
         for user in actors.filter_map(Actor::user) {
             fences.extend(user.fence.clone());
@@ -103,7 +103,7 @@ impl Arriving {
         fences.sort_unstable_by(|a, b| (&a.name, &a.rev).cmp(&(&b.name, &b.rev)));
         fences.dedup();
         let (reads, settings) = (Vec::new(), Vec::new());
-        let mut arriving = Arriving { reads, settings, nowhere: Vec::new(), users_record: Vec::new() };
+        let mut arriving = PendingAdmissions { reads, settings, nowhere: Vec::new(), users_record: Vec::new() };
         if !of_settings.is_empty() {
             let records = RecordState::of(trx.get(METADATA_VERSION, true).await?.as_deref());
             let begin = |fence| SettingRead::begin(inner, trx, fence, &records);
@@ -138,7 +138,7 @@ impl Arriving {
         let reads = self.reads.into_iter().map(|InfoRead { fence, key, read }| async move {
             let info = read.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
             let is_same = info.map(|info| info.winner) == fence.rev;
-            Ok::<_, Error>((fence, Judged { is_same, key: Some(key) }))
+            Ok::<_, Error>((fence, UserCheck { is_same, key: Some(key) }))
         });
         let settings = join_all(self.settings.into_iter().map(|setting| setting.judged(trx)));
         let (reads, settings) = futures_util::future::join(join_all(reads), settings).await;
@@ -150,31 +150,31 @@ impl Arriving {
         }
         for fence in self.nowhere {
             let is_same = fence.rev.is_none();
-            judged.insert(fence, Judged { is_same, key: None });
+            judged.insert(fence, UserCheck { is_same, key: None });
         }
         Ok(Admissions { judged, settings, users_record: self.users_record, said: HashMap::new() })
     }
 }
 
 /// The result of the check of a user document.
-struct Judged {
+struct UserCheck {
     is_same: bool,
     key: Option<Vec<u8>>,
 }
 
 /// The admitted writers of a transaction as of its read version.
 pub(crate) struct Admissions {
-    judged: HashMap<UserFence, Judged>,
+    judged: HashMap<UserFence, UserCheck>,
     settings: Vec<JudgedSetting>,
     users_record: Vec<u8>,
     /// The answers of gates, by the address of their actors, which the transaction's operation holds.
-    said: HashMap<usize, Admitted>,
+    said: HashMap<usize, Admission>,
 }
 
 impl Admissions {
     /// Returns whether an actor may write. If so, adds read conflicts, so that the commit fails if that changes; the
     /// database's record is a read conflict already.
-    pub(crate) fn admit(&mut self, trx: &Transaction, actor: &Actor, security: &SecurityOf) -> Result<Admitted> {
+    pub(crate) fn admit(&mut self, trx: &Transaction, actor: &Actor, security: &SecurityOf) -> Result<Admission> {
         let Actor::User(entrant) = actor else { return Ok(Ok(())) };
         let said = self.said.entry(Arc::as_ptr(entrant).addr()).or_insert_with(|| entrant.gate().judge(security));
         if let Err(refusal) = said {
@@ -190,7 +190,7 @@ impl Admissions {
         }
         let Some(fence) = &entrant.user().fence else { return Ok(Ok(())) };
         match self.judged.get(fence) {
-            Some(Judged { is_same: true, key }) => {
+            Some(UserCheck { is_same: true, key }) => {
                 key.iter().try_for_each(|key| conflict_with(trx, key))?;
                 conflict_with(trx, &self.users_record)?;
                 Ok(Ok(()))
@@ -203,7 +203,7 @@ impl Admissions {
 /// The single writer of a transaction.
 pub(crate) struct Writer<'a> {
     actor: &'a Actor,
-    arriving: Arriving,
+    arriving: PendingAdmissions,
 }
 
 impl Writer<'_> {
@@ -243,13 +243,13 @@ impl Inner {
         name: &str,
         actor: &'a Actor,
     ) -> Result<(Arc<Instance>, Writer<'a>)> {
-        let arriving = Arriving::begin(self, trx, std::iter::once(actor));
+        let arriving = PendingAdmissions::begin(self, trx, std::iter::once(actor));
         let (instance, arriving) = futures_util::try_join!(self.resolve_for_write(trx, name), arriving)?;
         Ok((instance, Writer { actor, arriving }))
     }
 
     /// Begins the admission of a writer whose transaction reads the record separately.
     pub(crate) async fn writer<'a>(&self, trx: &Transaction, actor: &'a Actor) -> Result<Writer<'a>> {
-        Ok(Writer { actor, arriving: Arriving::begin(self, trx, std::iter::once(actor)).await? })
+        Ok(Writer { actor, arriving: PendingAdmissions::begin(self, trx, std::iter::once(actor)).await? })
     }
 }

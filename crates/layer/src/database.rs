@@ -25,7 +25,7 @@ use crate::read::get::{self, GetMany, GetOne, GetOpenRevs, Got, OpenRevs};
 use crate::read::missing::MissingRevs;
 use crate::read::routings::{DocumentRouting, Routings};
 use crate::read::seen_info::{seen_info, seen_seq};
-use crate::read::viewer::{Coming, is_judged};
+use crate::read::viewer::{PendingViewer, is_judged};
 use crate::record_change::ChangeRecord;
 use crate::store::buckets::SHARDS_MAX;
 use crate::store::database_name::{DatabaseKind, check_name, is_replicator_name};
@@ -556,7 +556,7 @@ impl<T: Send> Operation for OfInstance<'_, T> {
         // The rights decide whether the reader may read in the database.
         let asker = self.reader.asker();
         if is_judged(&instance, asker) {
-            Coming::begin(inner, trx, &instance, asker).viewer().boxed().await?;
+            PendingViewer::begin(inner, trx, &instance, asker).viewer().boxed().await?;
         }
         Ok((self.of)(&instance))
     }

@@ -29,12 +29,12 @@ impl Layer {
 }
 
 /// A cached name and its instance.
-type Known = (String, InstanceId);
+type CacheEntry = (String, InstanceId);
 
 /// Removes the entries of databases that were deleted or replaced, and returns their number.
 async fn forget_gone(inner: &Inner) -> Result<usize> {
     let version = transaction::read(&inner.db, &inner.metrics, &mut Version).await?;
-    let stale: Vec<Known> = inner
+    let stale: Vec<CacheEntry> = inner
         .databases
         .iter()
         .filter(|entry| *entry.seen.version() != *version)
@@ -42,7 +42,7 @@ async fn forget_gone(inner: &Inner) -> Result<usize> {
         .collect();
     let mut count = 0;
     for known in stale.chunks(NAMES_AT_ONCE) {
-        for (name, id) in transaction::read(&inner.db, &inner.metrics, &mut Gone { inner, known }).await? {
+        for (name, id) in transaction::read(&inner.db, &inner.metrics, &mut FindStale { inner, known }).await? {
             let removed = inner.databases.remove_if(&name, |_, cached| cached.instance.id() == id);
             count += usize::from(removed.is_some());
         }
@@ -61,15 +61,15 @@ impl Operation for Version {
 }
 
 /// Finds the outdated entries among some.
-struct Gone<'a> {
+struct FindStale<'a> {
     inner: &'a Inner,
-    known: &'a [Known],
+    known: &'a [CacheEntry],
 }
 
-impl Operation for Gone<'_> {
-    type Output = Vec<Known>;
+impl Operation for FindStale<'_> {
+    type Output = Vec<CacheEntry>;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<Known>> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<CacheEntry>> {
         let reads: Vec<_> = self.known.iter().map(|(name, _)| trx.get(&self.inner.keys.database(name), true)).collect();
         let mut gone = Vec::new();
         for (known, read) in self.known.iter().zip(reads) {

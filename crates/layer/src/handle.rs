@@ -138,7 +138,7 @@ impl Reader {
         if self.asker == Asker::All {
             return self.read_about(operation).await;
         }
-        self.read_about(&mut Whole { inner: &self.inner, name: &self.name, operation }).await
+        self.read_about(&mut UnrestrictedOnly { inner: &self.inner, name: &self.name, operation }).await
     }
 
     /// Reads for an unrestricted reader, or by an operation that judges by itself what the principal sees.
@@ -153,7 +153,7 @@ impl Reader {
     pub(crate) async fn read_about<O: Operation>(&self, operation: &mut O) -> Result<O::Output> {
         let inner = &*self.inner;
         if self.is_ordinary {
-            let mut operation = Ordinary { inner, name: &self.name, operation };
+            let mut operation = OrdinaryOnly { inner, name: &self.name, operation };
             return transaction::read(&inner.db, &inner.metrics, &mut operation).await;
         }
         transaction::read(&inner.db, &inner.metrics, operation).await
@@ -166,13 +166,13 @@ pub(crate) fn only_for_administrators() -> Refusal {
 }
 
 /// Runs an operation, unless the database has channels and the principal is restricted, as of its own transaction.
-struct Whole<'a, O> {
+struct UnrestrictedOnly<'a, O> {
     inner: &'a Inner,
     name: &'a str,
     operation: &'a mut O,
 }
 
-impl<O: Operation> Operation for Whole<'_, O> {
+impl<O: Operation> Operation for UnrestrictedOnly<'_, O> {
     type Output = O::Output;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<O::Output> {
@@ -184,13 +184,13 @@ impl<O: Operation> Operation for Whole<'_, O> {
 }
 
 /// Runs an operation unless the database is a replicator database, as of the operation's own transaction.
-struct Ordinary<'a, O> {
+struct OrdinaryOnly<'a, O> {
     inner: &'a Inner,
     name: &'a str,
     operation: &'a mut O,
 }
 
-impl<O: Operation> Operation for Ordinary<'_, O> {
+impl<O: Operation> Operation for OrdinaryOnly<'_, O> {
     type Output = O::Output;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<O::Output> {

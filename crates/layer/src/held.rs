@@ -159,15 +159,15 @@ pub(crate) enum As {
 /// The rights of recent principals. Entries are hints: their users must check the versions in a transaction.
 #[derive(Debug)]
 pub(crate) struct HeldCache {
-    kept: Mutex<Kept>,
+    kept: Mutex<CacheState>,
     clock: Clock,
     principals_max: usize,
     bytes_max: usize,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    all: HashMap<HeldBy, Entry>,
+struct CacheState {
+    all: HashMap<HeldBy, CachedRights>,
     bytes: usize,
     /// A counter of uses.
     clock: u64,
@@ -176,7 +176,7 @@ struct Kept {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CachedRights {
     held: Arc<HeldAt>,
     /// Whether the rights are too large for the cache, so that the entry has only the versions.
     is_versions: bool,
@@ -190,7 +190,7 @@ struct Entry {
     had_until: Option<Instant>,
 }
 
-impl Entry {
+impl CachedRights {
     /// Returns whether a right of `by` is missing now.
     fn has_lost(&self, by: &HeldAt) -> bool {
         if self.is_versions { !by.has_versions_of(&self.held) } else { by.has_lost(&self.held) }
@@ -280,7 +280,7 @@ impl HeldCache {
         // A principal that is not cached may have been evicted, and may have lost rights since. Later evictions of
         // others, and those before a request began, do not matter.
         let had_until = kept.forgot.get(kept.place(&by)).copied().flatten();
-        let mut entry = Entry { held, is_versions, bytes, used, found: began, shown: began, had_until };
+        let mut entry = CachedRights { held, is_versions, bytes, used, found: began, shown: began, had_until };
         if let Some(before) = kept.all.get(&by) {
             let has_lost = match before.is_versions {
                 true => !entry.held.has_versions_of(&before.held),
@@ -305,7 +305,7 @@ impl HeldCache {
     }
 }
 
-impl Kept {
+impl CacheState {
     /// Returns the slot of a principal's evictions.
     fn place(&self, by: &HeldBy) -> usize {
         usize::try_from(self.all.hasher().hash_one(by) % PLACES as u64).unwrap_or(0)
@@ -316,7 +316,7 @@ impl Kept {
     fn make_room(&mut self, principals_max: usize, bytes_max: usize, now: Instant) {
         let part = |max: usize| max - max / PART_THAT_GOES;
         let (most, bytes_most) = (part(principals_max), part(bytes_max));
-        let mut by_use: Vec<(&HeldBy, &Entry)> = self.all.iter().collect();
+        let mut by_use: Vec<(&HeldBy, &CachedRights)> = self.all.iter().collect();
         by_use.sort_unstable_by_key(|(_, entry)| Reverse(entry.used));
         let mut of_database = HashMap::<_, (usize, usize)>::new();
         // Ranked by the part of all entries that the database has up to this one.

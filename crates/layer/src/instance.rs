@@ -265,7 +265,7 @@ impl Instance {
 
 /// A cached database, which is current while `\xff/metadataVersion` has the value `seen`.
 #[derive(Debug, Clone)]
-pub(crate) struct Cached {
+pub(crate) struct CachedDatabase {
     pub seen: Arc<Seen>,
     pub instance: Arc<Instance>,
 }

@@ -24,7 +24,7 @@ use crate::held::HeldCache;
 use crate::index::definitions::reorder;
 use crate::index_builds::{IndexBuild, IndexBuilds};
 use crate::index_waits::{IndexWait, IndexWaits};
-use crate::instance::{Cached, Instance, InstanceId, RUN_BYTES_MAX, first_incarnation};
+use crate::instance::{CachedDatabase, Instance, InstanceId, RUN_BYTES_MAX, first_incarnation};
 use crate::judge::judgement::Judge;
 use crate::lanes::Lanes;
 use crate::line_pacer::LinePacer;
@@ -215,7 +215,7 @@ pub(crate) struct Inner {
     uuid: String,
     /// Selects the bucket of a database that this process writes to.
     pub writer: Writer,
-    pub databases: DashMap<String, Cached>,
+    pub databases: DashMap<String, CachedDatabase>,
     /// The cached rights of principals.
     pub held: HeldCache,
     /// The time up to which `databases` is known to be current.
@@ -447,7 +447,7 @@ impl Inner {
             trx.is_pinned() || self.databases.get(name).is_some_and(|cached| *cached.seen.version() > *version);
         if !is_past {
             let seen = self.confirmed.see(version, as_of_us);
-            self.databases.insert(name.to_owned(), Cached { seen, instance: instance.clone() });
+            self.databases.insert(name.to_owned(), CachedDatabase { seen, instance: instance.clone() });
             self.make_room();
         }
         Ok(instance)
@@ -544,12 +544,12 @@ pub(crate) struct Create<'a> {
     pub created_at_ms: u64,
     pub once: Once,
     /// The namespace of the last attempts.
-    pub namespace: Option<Given>,
+    pub namespace: Option<ReservedNamespace>,
 }
 
 /// The namespace of a new database.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Given {
+pub(crate) struct ReservedNamespace {
     number: u64,
     epoch: u64,
     /// The number of namespaces that the transaction takes, and the block that remains.
@@ -571,7 +571,7 @@ impl Create<'_> {
             return Ok(given.number);
         }
         if let Some(number) = self.inner.namespaces.take(epoch) {
-            self.namespace = Some(Given { number, epoch, taken: None });
+            self.namespace = Some(ReservedNamespace { number, epoch, taken: None });
             return Ok(number);
         }
         let number = match next {
@@ -581,7 +581,7 @@ impl Create<'_> {
         let taken = self.inner.namespaces.wanted(&self.inner.clock);
         let left = Block { epoch, from: number + 1, until: number + taken };
         trx.set(&self.inner.keys.next_namespace(), &proto::FieldId { id: left.until }.encode_to_vec());
-        self.namespace = Some(Given { number, epoch, taken: Some((taken, left)) });
+        self.namespace = Some(ReservedNamespace { number, epoch, taken: Some((taken, left)) });
         Ok(number)
     }
 }

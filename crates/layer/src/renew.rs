@@ -72,8 +72,8 @@ pub async fn renew(db: &Fdb, root: &[u8], is_copy: bool, mut progress: impl FnMu
     let progress: &mut (dyn FnMut(u64) + Send) = &mut progress;
     let mut ended = None;
     loop {
-        let mut begin = Begin { keys: &keys, drawn: draw()?, ended, is_copy };
-        let Begun { epoch, is_foreign } = transaction::write(db, &metrics, &mut begin).await?;
+        let mut begin = BeginRenewal { keys: &keys, drawn: draw()?, ended, is_copy };
+        let RenewalStart { epoch, is_foreign } = transaction::write(db, &metrics, &mut begin).await?;
         if epoch == begin.drawn {
             progress(0);
         }
@@ -133,7 +133,7 @@ impl Renewal<'_> {
     }
 }
 
-struct Begun {
+struct RenewalStart {
     epoch: u64,
     /// Whether it began before, in a state of which this one is a copy, and may have ended there: its epoch and
     /// incarnations may be known to clients. Then it must be completed, and another one must follow.
@@ -141,7 +141,7 @@ struct Begun {
 }
 
 /// Marks the root's record with a renewal and its new epoch, or finds an interrupted renewal.
-struct Begin<'a> {
+struct BeginRenewal<'a> {
     keys: &'a RootKeys,
     drawn: u64,
     /// The epoch of a renewal that has just ended and that another one follows.
@@ -149,16 +149,16 @@ struct Begin<'a> {
     is_copy: bool,
 }
 
-impl Operation for Begin<'_> {
-    type Output = Begun;
+impl Operation for BeginRenewal<'_> {
+    type Output = RenewalStart;
 
-    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Begun> {
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<RenewalStart> {
         let key = self.keys.instance();
         let (root, metadata) = (trx.get(&key, false), trx.get(METADATA_VERSION, true));
         let mut record = proto::Instance::decode(&*root.await?.ok_or(Error::StoreNotFound)?)?;
         check_store(&record)?;
         if attempt.maybe_committed && record.epoch == self.drawn {
-            return Ok(Begun { epoch: self.drawn, is_foreign: false });
+            return Ok(RenewalStart { epoch: self.drawn, is_foreign: false });
         }
         match self.ended {
             Some(ended) if record.epoch != ended || !is_renewing(&record) => return Err(Error::RenewedElsewhere),
@@ -166,14 +166,14 @@ impl Operation for Begin<'_> {
                 // The transaction that began it stamped both. The end of a renewal changes the metadata version, which
                 // a restore of the root's keys does not revert.
                 let is_own = !self.is_copy && metadata.await?.as_deref() == Some(&record.renewal);
-                return Ok(Begun { epoch: record.epoch, is_foreign: !is_own });
+                return Ok(RenewalStart { epoch: record.epoch, is_foreign: !is_own });
             }
             _ => {}
         }
         record.epoch = self.drawn;
         trx.atomic_op(&key, &begin_renewal(&mut record), MutationType::SetVersionstampedValue);
         trx.update_metadata_version();
-        Ok(Begun { epoch: self.drawn, is_foreign: false })
+        Ok(RenewalStart { epoch: self.drawn, is_foreign: false })
     }
 }
 

@@ -42,11 +42,11 @@ impl ReplicatorDatabases {
     pub async fn names(&mut self) -> Result<Vec<Arc<str>>> {
         let inner = &*self.inner;
         // Before the list, so that a change during the read of the list wakes the next wait.
-        let state = transaction::read(&inner.db, &inner.metrics, &mut State { inner }).await?;
+        let state = transaction::read(&inner.db, &inner.metrics, &mut ReadState { inner }).await?;
         let mut names = Vec::new();
         let mut rest = Some(inner.keys.replicators());
         while let Some(range) = rest {
-            let (page, next) = transaction::read(&inner.db, &inner.metrics, &mut Page { inner, range }).await?;
+            let (page, next) = transaction::read(&inner.db, &inner.metrics, &mut ReadNames { inner, range }).await?;
             names.extend(page);
             rest = next;
         }
@@ -81,11 +81,11 @@ impl ReplicatorDatabases {
     }
 }
 
-struct State<'a> {
+struct ReadState<'a> {
     inner: &'a Inner,
 }
 
-impl Operation for State<'_> {
+impl Operation for ReadState<'_> {
     type Output = Vec<u8>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Vec<u8>> {
@@ -94,12 +94,12 @@ impl Operation for State<'_> {
     }
 }
 
-struct Page<'a> {
+struct ReadNames<'a> {
     inner: &'a Inner,
     range: KeyRange,
 }
 
-impl Operation for Page<'_> {
+impl Operation for ReadNames<'_> {
     /// The names, and the range that is left.
     type Output = (Vec<Arc<str>>, Option<KeyRange>);
 

@@ -50,7 +50,7 @@ impl Layer {
         &self,
         seen: Option<&SettingsState>,
     ) -> Result<(SettingsState, Option<StoredSettings>)> {
-        let mut look = Look { inner: &self.inner, seen };
+        let mut look = ReadSettings { inner: &self.inner, seen };
         transaction::read(&self.inner.db, &self.inner.metrics, &mut look).await
     }
 
@@ -98,32 +98,32 @@ impl Layer {
         E: Send,
     {
         let (inner, once, state) = (&*self.inner, once::new_mark(&self.inner.keys, &self.inner.clock)?, random_id()?);
-        let mut operation = Change { inner, by, change, once, state, outputs: Vec::new() };
+        let mut operation = ChangeSettings { inner, by, change, once, state, outputs: Vec::new() };
         let done = transaction::write(&self.inner.db, &self.inner.metrics, &mut operation).await?;
         Ok(match done {
-            Done::Written(number) => match operation.outputs.into_iter().nth(number) {
+            ChangeOutcome::Written(number) => match operation.outputs.into_iter().nth(number) {
                 Some(output) => Ok(output),
                 None => return Err(Error::Corrupt("a mark has a number that no attempt had".into())),
             },
-            Done::Unwritten(output) => output,
+            ChangeOutcome::Unwritten(output) => output,
         })
     }
 }
 
 /// The result of an attempt.
-enum Done<T, E> {
+enum ChangeOutcome<T, E> {
     /// An attempt has written: the one of this number.
     Written(usize),
     /// There was nothing to write.
     Unwritten(std::result::Result<T, E>),
 }
 
-struct Look<'a> {
+struct ReadSettings<'a> {
     inner: &'a Inner,
     seen: Option<&'a SettingsState>,
 }
 
-impl Operation for Look<'_> {
+impl Operation for ReadSettings<'_> {
     type Output = (SettingsState, Option<StoredSettings>);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
@@ -179,7 +179,7 @@ fn check_bounds(settings: &StoredSettings) -> Result<()> {
     Ok(())
 }
 
-struct Change<'a, T, F> {
+struct ChangeSettings<'a, T, F> {
     inner: &'a Inner,
     by: &'a Actor,
     change: F,
@@ -189,18 +189,18 @@ struct Change<'a, T, F> {
     outputs: Vec<T>,
 }
 
-impl<T, E, F> Operation for Change<'_, T, F>
+impl<T, E, F> Operation for ChangeSettings<'_, T, F>
 where
     T: Send,
     E: Send,
     F: FnMut(&mut StoredSettings) -> std::result::Result<T, E> + Send,
 {
-    type Output = Done<T, E>;
+    type Output = ChangeOutcome<T, E>;
 
-    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Done<T, E>> {
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<ChangeOutcome<T, E>> {
         // Other clients may have changed the same since the earlier attempt.
         if let Some(number) = self.once.happened(trx, attempt).await? {
-            return Ok(Done::Written(number as usize));
+            return Ok(ChangeOutcome::Written(number as usize));
         }
         let keys = &self.inner.keys;
         let root_key = keys.instance();
@@ -214,7 +214,7 @@ where
         let mut after = before.clone();
         let output = match (self.change)(&mut after) {
             Ok(output) if after != before => output,
-            output => return Ok(Done::Unwritten(output)),
+            output => return Ok(ChangeOutcome::Unwritten(output)),
         };
         check_bounds(&after)?;
         for (section, key) in before.keys().filter(|name| !after.contains_key(name)) {
@@ -233,6 +233,6 @@ where
         let number = self.once.mark(trx) as usize;
         debug_assert_eq!(number, self.outputs.len(), "each attempt that writes is marked");
         self.outputs.push(output);
-        Ok(Done::Written(number))
+        Ok(ChangeOutcome::Written(number))
     }
 }

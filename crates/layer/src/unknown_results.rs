@@ -82,7 +82,7 @@ async fn a_purge_answers_all_that_it_took_away() {
         replicate(&db, "d", leaf).await;
     }
     let new = |wanted| Purge::new(&db, "d", wanted, None).unwrap();
-    let sorted = |mut step: crate::write::purge::Step| {
+    let sorted = |mut step: crate::write::purge::PurgeStep| {
         step.purged.sort_unstable();
         step.purged
     };

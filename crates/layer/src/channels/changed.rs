@@ -40,17 +40,17 @@ impl Layer {
     /// [`Storage`](crate::Error::Storage).
     #[boxed]
     pub async fn users_changed(&self, asked: &[(Arc<str>, Option<UsersPlace>)]) -> Result<Vec<Option<UsersChanged>>> {
-        let mut look = Look { inner: &self.inner, asked };
+        let mut look = ReadChanges { inner: &self.inner, asked };
         transaction::read(&self.inner.db, &self.inner.metrics, &mut look).await
     }
 }
 
-struct Look<'a> {
+struct ReadChanges<'a> {
     inner: &'a Inner,
     asked: &'a [(Arc<str>, Option<UsersPlace>)],
 }
 
-impl Operation for Look<'_> {
+impl Operation for ReadChanges<'_> {
     type Output = Vec<Option<UsersChanged>>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {

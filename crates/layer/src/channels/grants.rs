@@ -28,12 +28,12 @@ const OWN_STAMP: Stamp = Stamp([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 
 pub(crate) type Thing = (Kind, String, Given);
 
 /// The id of the granting document; `None`: an administrator.
-type Way = Option<String>;
+type GrantSource = Option<String>;
 
 /// The grants and revocations of a transaction, of all its documents.
 #[derive(Default)]
 pub(crate) struct Shared {
-    things: BTreeMap<Thing, Moved>,
+    things: BTreeMap<Thing, GrantChange>,
     /// Further principals that have changed.
     touched: BTreeSet<(Kind, String)>,
     /// Whether revocations leave no past period.
@@ -42,11 +42,11 @@ pub(crate) struct Shared {
 
 /// The change of one thing.
 #[derive(Default)]
-struct Moved {
+struct GrantChange {
     /// The periods in which it is held, requested early.
     periods: Option<Reading>,
     /// The ways that the transaction adds.
-    made: BTreeSet<Way>,
+    made: BTreeSet<GrantSource>,
     takes: bool,
 }
 
@@ -115,7 +115,7 @@ impl Shared {
         let keys = &instance.keys;
         let Shared { things, touched: mut changed, forgets } = self;
         let moved = things.into_iter().filter(|(_, moved)| moved.takes || !moved.made.is_empty());
-        let reads = moved.map(|(thing, Moved { periods, made, .. })| {
+        let reads = moved.map(|(thing, GrantChange { periods, made, .. })| {
             let (kind, name, what) = &thing;
             let key = keys.periods(*kind, name, what);
             let periods = periods.unwrap_or_else(|| Box::pin(trx.get(&key, true)));

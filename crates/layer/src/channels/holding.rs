@@ -38,10 +38,10 @@ pub(crate) struct Holding<'a> {
     inner: &'a Inner,
     trx: &'a Transaction,
     instance: &'a Instance,
-    state: State,
+    state: HoldingState,
 }
 
-enum State {
+enum HoldingState {
     /// The database is closed to its users.
     Closed,
     /// No read is needed.
@@ -64,9 +64,9 @@ struct RowsReading(BoxedPageRead);
 impl<'a> Holding<'a> {
     /// Requests the principal's rights, as snapshots; nothing if they are known.
     pub(crate) fn begin(inner: &'a Inner, trx: &'a Transaction, instance: &'a Instance, asker: &Asker) -> Holding<'a> {
-        let found = |held| State::Found(Arc::new(held));
+        let found = |held| HoldingState::Found(Arc::new(held));
         let state = match (asker, asker.principal()) {
-            _ if *asker != Asker::All && instance.closed().is_any() => State::Closed,
+            _ if *asker != Asker::All && instance.closed().is_any() => HoldingState::Closed,
             // In a database without channels each member sees all documents.
             _ if instance.channels() == 0 => found(HeldAt::all()),
             (Asker::All, _) => found(HeldAt::all()),
@@ -77,11 +77,11 @@ impl<'a> Holding<'a> {
                 match inner.held.get(&by) {
                     Some(held) => {
                         let versions = held.begin_fence(trx);
-                        State::Remembered(by, held, versions)
+                        HoldingState::Remembered(by, held, versions)
                     }
                     None => {
                         let user = UserReading::begin(trx, &instance.keys, &by.1);
-                        State::Unknown(by, user)
+                        HoldingState::Unknown(by, user)
                     }
                 }
             }
@@ -99,9 +99,9 @@ impl<'a> Holding<'a> {
     pub(crate) async fn held(self) -> Result<Arc<HeldAt>> {
         let Holding { inner, trx, instance, state } = self;
         let (by, user) = match state {
-            State::Closed => return Err(Refusal::Closed.into()),
-            State::Found(held) => return Ok(held),
-            State::Remembered(by, held, versions) => {
+            HoldingState::Closed => return Err(Refusal::Closed.into()),
+            HoldingState::Found(held) => return Ok(held),
+            HoldingState::Remembered(by, held, versions) => {
                 if versions.holds().await? {
                     if !trx.is_pinned() {
                         inner.held.confirm(&by, &held, trx.began());
@@ -111,7 +111,7 @@ impl<'a> Holding<'a> {
                 let user = UserReading::begin(trx, &instance.keys, &by.1);
                 (by, user)
             }
-            State::Unknown(by, user) => (by, user),
+            HoldingState::Unknown(by, user) => (by, user),
         };
         let held = Arc::new(read(trx, &instance.keys, &by, user).await?);
         // A read of a pinned past version must not enter the cache.

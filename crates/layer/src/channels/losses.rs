@@ -39,10 +39,10 @@ impl Reader {
         let find = &mut FindHeld { inner: &self.inner, name: self.name(), asker: self.asker() };
         let Some(found) = self.read_about(find).await? else { return Ok(false) };
         Ok(match (judged_by, found) {
-            (Some(judged_by), Found { held, is_versions: true, .. }) => !judged_by.has_versions_of(&held),
-            (Some(judged_by), Found { held, .. }) => judged_by.has_lost(&held),
+            (Some(judged_by), CurrentRights { held, is_versions: true, .. }) => !judged_by.has_versions_of(&held),
+            (Some(judged_by), CurrentRights { held, .. }) => judged_by.has_lost(&held),
             // A user who was removed from the cache has an unknown history.
-            (None, Found { by, .. }) => {
+            (None, CurrentRights { by, .. }) => {
                 self.inner.held.lost(&by, judged, Duration::MAX).is_none_or(|(_, has_lost)| has_lost)
             }
         })
@@ -61,7 +61,7 @@ struct FindHeld<'a> {
 }
 
 /// The rights of a principal.
-struct Found {
+struct CurrentRights {
     /// The principal's key in the cache.
     by: HeldBy,
     held: Arc<HeldAt>,
@@ -71,7 +71,7 @@ struct Found {
 
 impl Operation for FindHeld<'_> {
     /// `None`: they have no right that they could lose.
-    type Output = Option<Found>;
+    type Output = Option<CurrentRights>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let FindHeld { inner, name, asker } = *self;
@@ -86,10 +86,10 @@ impl Operation for FindHeld<'_> {
         {
             inner.held.confirm(by, &held, trx.began());
             asker.admitted(&held)?;
-            return Ok(Some(Found { by: by.clone(), held, is_versions: true }));
+            return Ok(Some(CurrentRights { by: by.clone(), held, is_versions: true }));
         }
         let held = Holding::begin(inner, trx, &instance, asker).held().await?;
         asker.admitted(&held)?;
-        Ok(by.map(|by| Found { by, held, is_versions: false }))
+        Ok(by.map(|by| CurrentRights { by, held, is_versions: false }))
     }
 }

@@ -62,7 +62,7 @@ impl Reader {
     /// As of [`Reader::user_at`].
     #[boxed]
     pub async fn principal_session(&self, hash: &SessionHash) -> Result<Option<PrincipalSession>> {
-        self.read_about(&mut Find { inner: &self.inner, database: &self.name, hash }).await
+        self.read_about(&mut FindSession { inner: &self.inner, database: &self.name, hash }).await
     }
 }
 
@@ -73,7 +73,7 @@ impl Database {
     /// As of [`Database::put_principal`].
     #[boxed]
     pub async fn begin_principal_session(&self, hash: &SessionHash, session: &PrincipalSession) -> Result<bool> {
-        let mut begin = Begin { database: self, hash, session };
+        let mut begin = BeginSession { database: self, hash, session };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut begin).await
     }
 
@@ -83,7 +83,7 @@ impl Database {
     /// As of [`Database::put_principal`].
     #[boxed]
     pub async fn prolong_principal_session(&self, hash: &SessionHash, ends_at_ms: u64) -> Result<bool> {
-        let mut change = Change { database: self, hash, ends_at_ms: Some(ends_at_ms) };
+        let mut change = ChangeSession { database: self, hash, ends_at_ms: Some(ends_at_ms) };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await
     }
 
@@ -93,7 +93,7 @@ impl Database {
     /// As of [`Database::put_principal`].
     #[boxed]
     pub async fn end_principal_session(&self, hash: &SessionHash) -> Result<()> {
-        let mut change = Change { database: self, hash, ends_at_ms: None };
+        let mut change = ChangeSession { database: self, hash, ends_at_ms: None };
         transaction::write(&self.inner.db, &self.inner.metrics, &mut change).await.map(drop)
     }
 
@@ -129,13 +129,13 @@ impl Operation for User<'_> {
     }
 }
 
-struct Find<'a> {
+struct FindSession<'a> {
     inner: &'a Inner,
     database: &'a str,
     hash: &'a SessionHash,
 }
 
-impl Operation for Find<'_> {
+impl Operation for FindSession<'_> {
     type Output = Option<PrincipalSession>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Option<PrincipalSession>> {
@@ -156,13 +156,13 @@ async fn admitted(database: &Database, trx: &Transaction) -> Result<Arc<Instance
     with_channels(instance)
 }
 
-struct Begin<'a> {
+struct BeginSession<'a> {
     database: &'a Database,
     hash: &'a SessionHash,
     session: &'a PrincipalSession,
 }
 
-impl Operation for Begin<'_> {
+impl Operation for BeginSession<'_> {
     type Output = bool;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {
@@ -181,14 +181,14 @@ impl Operation for Begin<'_> {
     }
 }
 
-struct Change<'a> {
+struct ChangeSession<'a> {
     database: &'a Database,
     hash: &'a SessionHash,
     /// The new end; `None` ends the session now.
     ends_at_ms: Option<u64>,
 }
 
-impl Operation for Change<'_> {
+impl Operation for ChangeSession<'_> {
     type Output = bool;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<bool> {

@@ -40,8 +40,8 @@ pub(crate) async fn sweep(inner: &Inner, name: &str, until: Instant) -> Result<S
 
 pub(super) async fn sweep_as_of(inner: &Inner, name: &str, now_ms: u64, until: Instant) -> Result<Swept> {
     let mut is_left = false;
-    for of in [Of::Changes, Of::Sessions] {
-        let mut page = Page { inner, name, of, now_ms, behind: None };
+    for of in [SweptRows::Changes, SweptRows::Sessions] {
+        let mut page = ReadSweptRows { inner, name, of, now_ms, behind: None };
         loop {
             let found = match transaction::write(&inner.db, &inner.metrics, &mut page).await {
                 Err(Error::DatabaseNotFound) => return Ok(Swept::All),
@@ -59,35 +59,35 @@ pub(super) async fn sweep_as_of(inner: &Inner, name: &str, now_ms: u64, until: I
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum SweptRows {
     Changes,
     Sessions,
 }
 
-struct Page<'a> {
+struct ReadSweptRows<'a> {
     inner: &'a Inner,
     name: &'a str,
-    of: Of,
+    of: SweptRows,
     now_ms: u64,
     /// The last row of the previous page and its instance. Another instance has other keys, and is read from its
     /// beginning.
     behind: Option<(InstanceId, Vec<u8>)>,
 }
 
-struct Found {
+struct SweepPage {
     is_left: bool,
     /// The last row of the page and its instance; `None`: no further row is to be removed.
     behind: Option<(InstanceId, Vec<u8>)>,
 }
 
-impl Operation for Page<'_> {
-    type Output = Found;
+impl Operation for ReadSweptRows<'_> {
+    type Output = SweepPage;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Found> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<SweepPage> {
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
         let mut range = match self.of {
-            Of::Changes => instance.keys.changed_principals_all(),
-            Of::Sessions => instance.keys.gateway_sessions(),
+            SweptRows::Changes => instance.keys.changed_principals_all(),
+            SweptRows::Sessions => instance.keys.gateway_sessions(),
         };
         if let Some((of, behind)) = &self.behind
             && *of == instance.id()
@@ -95,24 +95,24 @@ impl Operation for Page<'_> {
             range.begin = [&behind[..], &[0]].concat();
         }
         // A session that is prolonged meanwhile conflicts; changes of principals conflict with nothing.
-        let rows = trx.range(&range, self.of == Of::Changes).page(PAGE_ROWS).await?;
+        let rows = trx.range(&range, self.of == SweptRows::Changes).page(PAGE_ROWS).await?;
         let before_ms = self.now_ms.saturating_sub(KEPT_FOR_MS);
         let (mut is_left, mut is_over) = (false, false);
         for row in &rows {
             let goes = match self.of {
-                Of::Changes => changed_principal_at(row.value())? < before_ms,
-                Of::Sessions => proto::GatewaySession::decode(row.value())?.ends_at_ms <= self.now_ms,
+                SweptRows::Changes => changed_principal_at(row.value())? < before_ms,
+                SweptRows::Sessions => proto::GatewaySession::decode(row.value())?.ends_at_ms <= self.now_ms,
             };
             if goes {
                 trx.clear(row.key());
             } else {
                 is_left = true;
                 // The rows are in the order of time, except for prolonged sessions.
-                is_over = self.of == Of::Changes;
+                is_over = self.of == SweptRows::Changes;
             }
         }
         let behind = rows.last().filter(|_| !rows.is_all() && !is_over).map(|row| (instance.id(), row.key().to_vec()));
-        Ok(Found { is_left, behind })
+        Ok(SweepPage { is_left, behind })
     }
 }
 
@@ -140,7 +140,7 @@ mod tests {
         put.set(&session, &proto::GatewaySession { ends_at_ms: 1, ..Default::default() }.encode_to_vec());
         put.commit().await.unwrap();
         let behind = Some((before.id(), before.keys.gateway_sessions().begin));
-        let mut page = Page { inner, name: "db", of: Of::Sessions, now_ms: 2, behind };
+        let mut page = ReadSweptRows { inner, name: "db", of: SweptRows::Sessions, now_ms: 2, behind };
         let found = transaction::write(&inner.db, &inner.metrics, &mut page).await.unwrap();
         assert!(!found.is_left && found.behind.is_none());
         let look = Transaction::begin(&inner.db, &inner.metrics).unwrap();

@@ -77,13 +77,13 @@ pub(crate) fn row_bytes(prefix_bytes: usize, path: &[u8], value: &[u8]) -> u64 {
 /// Rows as read from FoundationDB, with the length of each key before its path. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Rows {
-    parts: Vec<Part>,
+    parts: Vec<PageRun>,
     prefix_bytes: usize,
 }
 
 /// A run of rows in a page that several bodies may share.
 #[derive(Clone)]
-struct Part {
+struct PageRun {
     page: Arc<FdbValues>,
     rows: Range<usize>,
 }
@@ -100,7 +100,7 @@ impl Rows {
 
     /// Appends rows.
     pub(crate) fn push(&mut self, page: &Arc<FdbValues>, rows: Range<usize>) {
-        self.parts.push(Part { page: page.clone(), rows });
+        self.parts.push(PageRun { page: page.clone(), rows });
     }
 
     /// Returns paths and values, in order.

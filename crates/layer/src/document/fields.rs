@@ -22,7 +22,7 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 pub(crate) const FIELD_NAME_BYTES_MAX: usize = 512;
 
 #[derive(Debug, Default)]
-struct Table {
+struct NameTable {
     names: Vec<Arc<str>>,
     /// The names as text of JSON members.
     members: Vec<Box<[u8]>>,
@@ -33,7 +33,7 @@ struct Table {
 /// The cached mapping of a database. Entries are never removed or changed while the instance lives.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
-    table: RwLock<Table>,
+    table: RwLock<NameTable>,
     /// Held during an allocation, so that this process does not conflict with itself.
     pub(crate) allocation: tokio::sync::Mutex<()>,
     /// Held during a load, so that one load serves all callers: the number of the last completed load.
@@ -71,7 +71,7 @@ impl Fields {
 }
 
 /// A read lock on the cache.
-pub(crate) struct FieldsView<'f>(RwLockReadGuard<'f, Table>);
+pub(crate) struct FieldsView<'f>(RwLockReadGuard<'f, NameTable>);
 
 impl FieldsView<'_> {
     /// Returns the number of known ids.

@@ -182,7 +182,7 @@ struct Sweep<'a> {
 
 /// The outcome of a sweep for a blob.
 #[derive(Debug, PartialEq, Eq)]
-enum Blob {
+enum BlobState {
     Removed,
     /// It is still staged, since this time.
     Staged(u64),
@@ -191,23 +191,23 @@ enum Blob {
 }
 
 impl Operation for Sweep<'_> {
-    type Output = Blob;
+    type Output = BlobState;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Blob> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<BlobState> {
         let instance = self.inner.resolve_for_write(trx, &self.instance.name).await?;
         if instance.id() != self.instance.id() {
-            return Ok(Blob::Gone);
+            return Ok(BlobState::Gone);
         }
         let key = instance.keys.staged(self.blob_id);
-        let Some(bytes) = trx.get(&key, false).await? else { return Ok(Blob::Gone) };
+        let Some(bytes) = trx.get(&key, false).await? else { return Ok(BlobState::Gone) };
         let since_ms = proto::Staged::decode(&*bytes)?.created_at_ms;
         if since_ms > self.older_than_ms {
-            return Ok(Blob::Staged(since_ms));
+            return Ok(BlobState::Staged(since_ms));
         }
         let rows = instance.keys.blob_rows(self.blob_id);
         trx.clear(&key);
         trx.clear_range(&rows.begin, &rows.end);
-        Ok(Blob::Removed)
+        Ok(BlobState::Removed)
     }
 }
 
@@ -298,17 +298,17 @@ impl Swept {
     ) -> Result<()> {
         let mut sweep = Sweep { inner, instance, blob_id, older_than_ms };
         let blob = match since_ms > older_than_ms {
-            true => Blob::Staged(since_ms),
+            true => BlobState::Staged(since_ms),
             // A blob that was renewed since it was listed must be examined again later.
             false => transaction::write(&inner.db, &inner.metrics, &mut sweep).await?,
         };
         match blob {
-            Blob::Removed => {
+            BlobState::Removed => {
                 self.blobs += 1;
                 inner.metrics.blobs_swept.add(1);
             }
-            Blob::Staged(since_ms) => self.oldest_ms = Some(self.oldest_ms.unwrap_or(u64::MAX).min(since_ms)),
-            Blob::Gone => {}
+            BlobState::Staged(since_ms) => self.oldest_ms = Some(self.oldest_ms.unwrap_or(u64::MAX).min(since_ms)),
+            BlobState::Gone => {}
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use crate::layer::Inner;
 use crate::read::get::{Known, READ_AHEAD, READ_BYTES_MAX, ShowsDocument, show_documents_to, shown_to};
 use crate::read::merged_ids::merged_page;
 use crate::read::seen::winners_of;
-use crate::read::viewer::{Coming, Viewer, check_id, is_judged};
+use crate::read::viewer::{PendingViewer, Viewer, check_id, is_judged};
 use crate::store::keys::{Counter, KeyRange, Keys};
 use crate::store::records::{ById, Info, is_over};
 use crate::store::transaction::{Attempt, Operation, Transaction};
@@ -91,16 +91,16 @@ pub struct AllDocs {
     pub(super) database: Reader,
     pub(super) query: Arc<AllDocsQuery>,
     /// The start of the next page; `None` at the end of the scan.
-    next: Option<Place>,
+    next: Option<ScanPosition>,
     /// The instance of the first page.
     instance: Option<InstanceId>,
     /// The next page and possibly the one behind it, which are read while the last one is sent.
-    ahead: VecDeque<Ahead>,
+    ahead: VecDeque<PageAhead>,
 }
 
 /// The start of a page, with the estimates for its documents.
 #[derive(Debug, Clone)]
-struct Place {
+struct ScanPosition {
     /// The remaining range; `None` at first.
     rest: Option<KeyRange>,
     skip: u64,
@@ -108,23 +108,23 @@ struct Place {
     pace: Pace,
 }
 
-impl Place {
+impl ScanPosition {
     /// Returns whether a page from there equals a page from here.
-    fn is_at(&self, other: &Place) -> bool {
+    fn is_at(&self, other: &ScanPosition) -> bool {
         (&self.rest, self.skip, self.limit) == (&other.rest, other.skip, other.limit)
     }
 }
 
 /// A page that a task reads ahead; the task ends when this is dropped.
-struct Ahead {
-    place: Place,
-    task: JoinHandle<Result<Found>>,
+struct PageAhead {
+    place: ScanPosition,
+    task: JoinHandle<Result<ScanPage>>,
     /// Receives the start of the page behind, for a page that is not cut off.
-    listed: oneshot::Receiver<Place>,
+    listed: oneshot::Receiver<ScanPosition>,
     _room: OwnedSemaphorePermit,
 }
 
-impl Drop for Ahead {
+impl Drop for PageAhead {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -192,7 +192,8 @@ impl Pace {
 
 impl AllDocs {
     pub(crate) fn new(database: Reader, query: AllDocsQuery) -> Self {
-        let first = Place { rest: None, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), pace: Pace::FIRST };
+        let first =
+            ScanPosition { rest: None, skip: query.skip, limit: query.limit.unwrap_or(u64::MAX), pace: Pace::FIRST };
         let next = Some(first).filter(|first| first.limit > 0);
         AllDocs { database, query: Arc::new(query), next, instance: None, ahead: VecDeque::new() }
     }
@@ -245,7 +246,7 @@ impl AllDocs {
 
     /// Waits for a page that is read ahead, and starts the page behind it as soon as its start is known, so that the
     /// storage works while documents become JSON.
-    async fn taken(&mut self, mut ahead: Ahead) -> Result<Found> {
+    async fn taken(&mut self, mut ahead: PageAhead) -> Result<ScanPage> {
         let mut is_listed = false;
         loop {
             let place = tokio::select! {
@@ -261,7 +262,7 @@ impl AllDocs {
 
     /// Starts to read a page if there is room, because the storage is idle while another page is sent. Operations that
     /// count their reads do not read ahead.
-    fn read_ahead(&mut self, place: Place) {
+    fn read_ahead(&mut self, place: ScanPosition) {
         // A page of large documents takes long enough as it is.
         if !self.query.include_docs || place.pace.rows_max <= READ_AHEAD || waits::Operation::is_running() {
             return;
@@ -270,56 +271,56 @@ impl AllDocs {
         let (sender, listed) = oneshot::channel();
         let read = self.read(place.clone(), Some(sender));
         let task = tokio::spawn(read.in_current_span());
-        self.ahead.push_back(Ahead { place, task, listed, _room: room });
+        self.ahead.push_back(PageAhead { place, task, listed, _room: room });
     }
 
     /// Reads a page, and sends the start of the page behind it as soon as that is known.
     fn read(
         &self,
-        place: Place,
-        listed: Option<oneshot::Sender<Place>>,
-    ) -> impl Future<Output = Result<Found>> + Send + use<> {
+        place: ScanPosition,
+        listed: Option<oneshot::Sender<ScanPosition>>,
+    ) -> impl Future<Output = Result<ScanPage>> + Send + use<> {
         let (database, query) = (self.database.clone(), self.query.clone());
         async move {
             let Reader { inner, name, .. } = &database;
             let asker = database.asker();
-            database.read_judged(&mut Page { inner, name, asker, query: &query, place: &place, listed }).await
+            database.read_judged(&mut ReadScanPage { inner, name, asker, query: &query, place: &place, listed }).await
         }
     }
 }
 
-struct Page<'a> {
+struct ReadScanPage<'a> {
     inner: &'a Inner,
     name: &'a str,
     asker: &'a Asker,
     query: &'a AllDocsQuery,
-    place: &'a Place,
-    listed: Option<oneshot::Sender<Place>>,
+    place: &'a ScanPosition,
+    listed: Option<oneshot::Sender<ScanPosition>>,
 }
 
-struct Found {
+struct ScanPage {
     instance: InstanceId,
     rows: Vec<AllDocsRow>,
     /// The start of the next page; `None` for the last page.
-    next: Option<Place>,
+    next: Option<ScanPosition>,
 }
 
-impl Operation for Page<'_> {
-    type Output = Found;
+impl Operation for ReadScanPage<'_> {
+    type Output = ScanPage;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Found> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<ScanPage> {
         let instance = self.inner.resolve(trx, self.name).await?;
         let keys = &instance.keys;
-        let Place { rest, skip, limit: rows_left, mut pace } = self.place.clone();
+        let ScanPosition { rest, skip, limit: rows_left, mut pace } = self.place.clone();
         let range = rest.unwrap_or_else(|| whole_range(keys, self.query));
-        let mut found = Found { instance: instance.id(), rows: Vec::new(), next: None };
+        let mut found = ScanPage { instance: instance.id(), rows: Vec::new(), next: None };
         if range.begin >= range.end {
             return Ok(found);
         }
         let with_documents = self.query.include_docs && skip == 0;
         let most = if with_documents { pace.rows_max } else { PAGE_ROWS_MAX };
         let limit = most.min(usize::try_from(skip.saturating_add(rows_left)).unwrap_or(most));
-        let Listed { viewer, mut rows, last, more } = self.list(trx, &instance, &range, limit).boxed().await?;
+        let DocumentList { viewer, mut rows, last, more } = self.list(trx, &instance, &range, limit).boxed().await?;
         let skipped = skip.min(rows.len() as u64);
         rows.drain(..skipped as usize);
         let behind = |last: &[u8], rows: usize, pace: Pace| {
@@ -329,7 +330,7 @@ impl Operation for Page<'_> {
             } else {
                 rest.begin = [last, &[0]].concat();
             }
-            let place = Place { rest: Some(rest), skip: skip - skipped, limit: rows_left - rows as u64, pace };
+            let place = ScanPosition { rest: Some(rest), skip: skip - skipped, limit: rows_left - rows as u64, pace };
             Some(place).filter(|place| place.limit > 0)
         };
         // A page that begins with skipped rows has no documents: the next page shows them.
@@ -339,7 +340,7 @@ impl Operation for Page<'_> {
                 true => (range.begin, [first.as_slice(), &[0]].concat()),
                 false => (first, range.end),
             };
-            found.next = Some(Place { rest: Some(KeyRange { begin, end }), skip: 0, limit: rows_left, pace });
+            found.next = Some(ScanPosition { rest: Some(KeyRange { begin, end }), skip: 0, limit: rows_left, pace });
             return Ok(found);
         }
         let mut last = last.filter(|_| more);
@@ -371,7 +372,7 @@ impl Operation for Page<'_> {
 }
 
 /// The documents that one transaction lists.
-struct Listed {
+struct DocumentList {
     /// The reader, if restricted.
     viewer: Option<Viewer>,
     rows: Vec<AllDocsRow>,
@@ -381,21 +382,27 @@ struct Listed {
     more: bool,
 }
 
-impl Page<'_> {
+impl ReadScanPage<'_> {
     /// Lists the first `limit` rows of a range of ids.
-    async fn list(&self, trx: &Transaction, instance: &Instance, range: &KeyRange, limit: usize) -> Result<Listed> {
+    async fn list(
+        &self,
+        trx: &Transaction,
+        instance: &Instance,
+        range: &KeyRange,
+        limit: usize,
+    ) -> Result<DocumentList> {
         let (keys, descending) = (&instance.keys, self.query.descending);
         let row = |id, rev| AllDocsRow { id, rev, deleted: false, doc: None };
         let mut viewer = None;
         if is_judged(instance, self.asker) {
-            let found = Coming::begin(self.inner, trx, instance, self.asker).viewer().await?;
+            let found = PendingViewer::begin(self.inner, trx, instance, self.asker).viewer().await?;
             if !found.held.has_all() {
                 let channels = found.held.channels().map(|(channel, _)| channel);
                 let page = merged_page(trx, keys, channels, range, descending, limit).await?;
                 let last = page.rows.last().map(|(id, _)| keys.all_docs_entry(id));
                 let rows = page.rows.into_iter().filter(|(_, row)| !is_over(row.expires_at_ms, trx.clock()));
                 let rows = rows.map(|(id, of)| row(id, of.winner)).collect();
-                return Ok(Listed { viewer: Some(found), rows, last, more: page.more });
+                return Ok(DocumentList { viewer: Some(found), rows, last, more: page.more });
             }
             viewer = Some(found);
         }
@@ -410,7 +417,7 @@ impl Page<'_> {
             }
         }
         let last = page.last().map(|row| row.key().to_vec());
-        Ok(Listed { viewer, rows, last, more: !page.is_all() })
+        Ok(DocumentList { viewer, rows, last, more: !page.is_all() })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::document::edit::GetOptions;
 use crate::error::{NotFound, Refusal, Result};
 use crate::layer::Inner;
 use crate::read::over::ReadOnce;
-use crate::read::viewer::{Coming, check_id, is_judged};
+use crate::read::viewer::{PendingViewer, check_id, is_judged};
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::{Attempt, Operation, Transaction};
 
@@ -35,7 +35,7 @@ impl Operation for OpenAttachment<'_> {
             |record: Option<foundationdb::future::FdbSlice>| RevisionRecord::decode(&record.ok_or_else(missing)?);
         // All requests at once, if more than the document is needed.
         let is_judged = is_judged(&instance, self.asker);
-        let coming = is_judged.then(|| Coming::begin(self.inner, trx, &instance, self.asker));
+        let coming = is_judged.then(|| PendingViewer::begin(self.inner, trx, &instance, self.asker));
         let info = trx.get(&keys.info(), true);
         let named = |rev: &RevId| trx.get(&keys.revision(rev), true);
         let early = self.rev.filter(|_| is_judged).map(named);

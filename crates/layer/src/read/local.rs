@@ -22,7 +22,7 @@ use crate::error::{Error, Invalid, NotFound, Refusal, Result};
 use crate::handle::{Database, Reader};
 use crate::instance::{Instance, RUN_BYTES_MAX};
 use crate::layer::Inner;
-use crate::read::viewer::{Coming, is_judged};
+use crate::read::viewer::{PendingViewer, is_judged};
 use crate::size_limit::{self, Growth};
 use crate::store::keys::{KeyRange, Keys, PrincipalPart};
 use crate::store::once::Once;
@@ -149,7 +149,7 @@ impl Owner {
         if !is_judged(instance, asker) {
             return Ok(Owner::Database);
         }
-        Coming::begin(inner, trx, instance, asker).viewer().boxed().await?;
+        PendingViewer::begin(inner, trx, instance, asker).viewer().boxed().await?;
         let name = match asker {
             Asker::Principal(name) => name.to_string(),
             Asker::Account { name, .. } => format!(":{name}"),

@@ -83,7 +83,7 @@ async fn missing(trx: &Transaction, keys: &DocumentKeys, leaves: &Leaves, revs: 
     if leaves.0.is_empty() {
         return Ok(revs.to_vec());
     }
-    let mut sought = Sought::new(revs);
+    let mut sought = RevisionSearch::new(revs);
     sought.strike(leaves.0.iter().map(|leaf| &leaf.rev));
     for part in leaves.0.chunks(LEAVES_IN_TURN) {
         if sought.0.is_empty() {
@@ -107,11 +107,11 @@ fn recent(leaves: &[Leaf]) -> impl Iterator<Item = &RevId> {
 }
 
 /// The revisions to look for. Named revisions and those of the document are each examined once.
-struct Sought<'r>(HashSet<&'r RevId>);
+struct RevisionSearch<'r>(HashSet<&'r RevId>);
 
-impl<'r> Sought<'r> {
-    fn new(revs: &'r [RevId]) -> Sought<'r> {
-        Sought(revs.iter().collect())
+impl<'r> RevisionSearch<'r> {
+    fn new(revs: &'r [RevId]) -> RevisionSearch<'r> {
+        RevisionSearch(revs.iter().collect())
     }
 
     /// Removes known revisions.
@@ -142,7 +142,7 @@ mod tests {
         // Each name twice, and every second one known.
         let named: Vec<RevId> = (0..20_000).map(|number| rev(number % 10_000)).collect();
         let known: Vec<RevId> = (0..5_000).map(|number| rev(2 * number)).collect();
-        let mut sought = Sought::new(&named);
+        let mut sought = RevisionSearch::new(&named);
         let mut looks = 0;
         sought.strike(known.iter().inspect(|_| looks += 1));
         assert_eq!(looks, known.len());

@@ -6,8 +6,8 @@
 //!
 //! A leaf has no descendants, so a request for a leaf only reads that it is one. For other revisions the records of
 //! newer revisions are scanned, once for all revisions of the document that a transaction is asked for ([`ReadOnce`]),
-//! within the limit of [`crate::read::told`]. A revision that is older than the scanned ones counts as expired: clients
-//! cannot rely on a revision that is not a leaf.
+//! within the limit of [`crate::read::revision_records`]. A revision that is older than the scanned ones counts as
+//! expired: clients cannot rely on a revision that is not a leaf.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use crate::document::edit::GetOptions;
 use crate::document::tree::Leaves;
 use crate::error::Result;
 use crate::instance::Instance;
-use crate::read::told::{RECORDS_BYTES_MAX, Records};
+use crate::read::revision_records::{RECORDS_BYTES_MAX, Records};
 use crate::read::viewer::Viewer;
 use crate::store::keys::DocumentKeys;
 use crate::store::records::{Info, RevisionRecord};
@@ -31,13 +31,13 @@ const LEAVES_IN_TURN: usize = 100;
 
 /// The revisions of a document that have an expired descendant.
 #[derive(Debug, Default)]
-pub(crate) struct Over {
+pub(crate) struct ExpiredAncestors {
     revs: HashSet<RevId>,
     /// All revisions of older generations count as expired, too.
     below: u64,
 }
 
-impl Over {
+impl ExpiredAncestors {
     /// Finds those of this generation and newer ones, by the records of newer revisions. Reads the tree if any of these
     /// has expired.
     pub(crate) async fn find(
@@ -45,15 +45,15 @@ impl Over {
         keys: &DocumentKeys,
         records: &Records,
         from_generation: u64,
-    ) -> Result<Over> {
+    ) -> Result<ExpiredAncestors> {
         let ended: HashSet<&RevId> = records.ended().collect();
-        let mut over = Over { revs: HashSet::new(), below: records.known_from() };
+        let mut over = ExpiredAncestors { revs: HashSet::new(), below: records.known_from() };
         if ended.is_empty() {
             return Ok(over);
         }
         let leaves = Leaves::read(trx, keys).await?;
         let Some(segments) = leaves.segments_if_read(trx, keys).await? else {
-            return Ok(Over { below: u64::MAX, ..over });
+            return Ok(ExpiredAncestors { below: u64::MAX, ..over });
         };
         for in_turn in leaves.0.chunks(LEAVES_IN_TURN) {
             for leaf in in_turn {
@@ -84,7 +84,7 @@ pub(crate) struct ReadOnce {
     /// Whether leaves are judged by their records.
     judges_leaves: bool,
     records: OnceCell<Records>,
-    over: OnceCell<Over>,
+    over: OnceCell<ExpiredAncestors>,
     /// Bytes that were read since the last [`ReadOnce::bytes`].
     bytes: AtomicU64,
 }
@@ -138,8 +138,13 @@ impl ReadOnce {
     }
 
     /// Returns the document's expired revisions.
-    pub(crate) async fn over(&self, trx: &Transaction, keys: &DocumentKeys, records: &Records) -> Result<&Over> {
-        self.over.get_or_try_init(|| Over::find(trx, keys, records, self.from_generation)).await
+    pub(crate) async fn over(
+        &self,
+        trx: &Transaction,
+        keys: &DocumentKeys,
+        records: &Records,
+    ) -> Result<&ExpiredAncestors> {
+        self.over.get_or_try_init(|| ExpiredAncestors::find(trx, keys, records, self.from_generation)).await
     }
 
     /// Returns whether a revision that is not the winner has an expired descendant. Reads nothing in a database without

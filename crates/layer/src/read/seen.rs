@@ -25,8 +25,8 @@ use crate::read::get::{
 };
 use crate::read::missing::{LOOKS_MAX, MissingRevs, Named};
 use crate::read::over::{ReadOnce, ReadsOnce};
-use crate::read::told::{Asked, Records};
-use crate::read::viewer::{Coming, Removals, Viewer, check_id};
+use crate::read::revision_records::{RecordCheck, Records};
+use crate::read::viewer::{PendingViewer, Removals, Viewer, check_id};
 use crate::store::keys::DocumentKeys;
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::Transaction;
@@ -56,7 +56,7 @@ fn is_seen(viewer: &Viewer, record: Option<&RevisionRecord>) -> bool {
 }
 
 /// A request of a visible revision.
-struct Shown<'a> {
+struct VisibleRequest<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
     trx: &'a Transaction,
@@ -66,7 +66,7 @@ struct Shown<'a> {
     once: &'a ReadOnce,
 }
 
-impl Shown<'_> {
+impl VisibleRequest<'_> {
     /// Returns whether its body is, or may be, the winner's.
     fn is_latest(info: &Info, options: &GetOptions) -> bool {
         !options.no_body && (options.latest || options.rev.as_ref().is_none_or(|rev| *rev == info.winner))
@@ -78,7 +78,7 @@ impl Shown<'_> {
         // The sequence is that of the newest change, whichever revision is shown.
         options.local_seq = options.local_seq
             && (options.rev.is_none() || self.viewer.sees_winner(self.trx, self.keys, &found.0).await?);
-        let Shown { inner, instance, trx, id, once, .. } = *self;
+        let VisibleRequest { inner, instance, trx, id, once, .. } = *self;
         Get { inner, instance, trx, id, options: &options, tree, once, viewer: Some(self.viewer) }
             .answer(Some(found))
             .boxed()
@@ -86,7 +86,7 @@ impl Shown<'_> {
     }
 }
 
-impl Shown<'_> {
+impl VisibleRequest<'_> {
     /// Answers a request, with or without a revision's name.
     async fn asked(&self, found: &(Info, Rows), options: &GetOptions, tree: Option<&Tree>) -> Result<Document> {
         let answer = self.answer(found, options, tree).await;
@@ -122,7 +122,7 @@ pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Inst
     let GetOne { inner, id, options, asker, .. } = *get;
     check_id(id)?;
     let keys = instance.keys.document(id);
-    let coming = Coming::begin(inner, trx, instance, asker);
+    let coming = PendingViewer::begin(inner, trx, instance, asker);
     let info = trx.get(&keys.info(), true);
     let record = options.rev.as_ref().map(|rev| trx.get(&keys.revision(rev), true));
     let viewer = coming.viewer().await?;
@@ -139,7 +139,7 @@ pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Inst
         (_, _, None) => false,
     };
     let Some(info) = info.filter(|_| sees) else { return Err(missing()) };
-    let found = if Shown::is_latest(&info, options) {
+    let found = if VisibleRequest::is_latest(&info, options) {
         let read = begin_latest(trx, instance, id);
         let found = match options.small_only {
             true => read.finish_small(trx).await?,
@@ -150,12 +150,12 @@ pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Inst
         (info, no_rows())
     };
     let once = ReadOnce::of([options], true);
-    let shown = Shown { inner, instance, trx, viewer: &viewer, id, keys: &keys, once: &once };
+    let shown = VisibleRequest { inner, instance, trx, viewer: &viewer, id, keys: &keys, once: &once };
     shown.asked(&found, options, None).await
 }
 
 /// The next step once the visibility of a request's revision is known.
-enum Then {
+enum NextRead {
     /// The revision is visible.
     Show(Info),
     /// There are further leaves.
@@ -169,7 +169,7 @@ enum Then {
 }
 
 /// The result of the further read for an invisible revision.
-enum Looked {
+enum FurtherRead {
     Nothing,
     Removed(Removals),
     Leaf(bool),
@@ -178,7 +178,7 @@ enum Looked {
 /// Performs [`GetMany`] for a restricted reader.
 pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &Instance) -> Result<Vec<Got>> {
     let GetMany { inner, asker, requests, .. } = *get;
-    let mut coming = Some(Coming::begin(inner, trx, instance, asker));
+    let mut coming = Some(PendingViewer::begin(inner, trx, instance, asker));
     let mut known: Option<Viewer> = None;
     let mut documents = Vec::with_capacity(requests.len());
     let (mut bytes, mut reads_once) = (0, ReadsOnce::of(requests, true));
@@ -210,32 +210,34 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
         let winners = viewer.see_winners(trx, winners).await?;
         let then = requests.iter().zip(infos).zip(records.into_iter().zip(winners));
         let then = then.map(|(((id, options), info), (record, sees_winner))| match (&options.rev, info) {
-            _ if check_id(id).is_err() => Then::Missing,
+            _ if check_id(id).is_err() => NextRead::Missing,
             (Some(_), Some(info)) if is_seen(viewer, record.as_ref()) => match options.latest && info.leaf_count > 1 {
-                true => Then::Several,
-                false => Then::Show(info),
+                true => NextRead::Several,
+                false => NextRead::Show(info),
             },
-            (Some(rev), _) => Then::Look(rev.clone()),
+            (Some(rev), _) => NextRead::Look(rev.clone()),
             (None, Some(info)) if sees_winner => match info.leaf_count > 1 {
-                true => Then::Several,
-                false => Then::Show(info),
+                true => NextRead::Several,
+                false => NextRead::Show(info),
             },
-            (None, _) => Then::LookAtLeaves,
+            (None, _) => NextRead::LookAtLeaves,
         });
-        let then: Vec<Then> = then.collect();
+        let then: Vec<NextRead> = then.collect();
         let latest: Vec<_> = requests
             .iter()
             .zip(&then)
             .map(|((id, options), then)| match then {
-                Then::Show(info) if Shown::is_latest(info, options) => Some(begin_latest(trx, instance, id)),
+                NextRead::Show(info) if VisibleRequest::is_latest(info, options) => {
+                    Some(begin_latest(trx, instance, id))
+                }
                 _ => None,
             })
             .collect();
         let looks = requests.iter().zip(&then).zip(&all_keys).map(|(((id, _), then), keys)| async move {
             Ok::<_, Error>(match then {
-                Then::Look(_) => Looked::Removed(viewer.removals(trx, instance, id).await?),
-                Then::LookAtLeaves => Looked::Leaf(!seen_leaves(trx, keys, viewer).await?.is_empty()),
-                _ => Looked::Nothing,
+                NextRead::Look(_) => FurtherRead::Removed(viewer.removals(trx, instance, id).await?),
+                NextRead::LookAtLeaves => FurtherRead::Leaf(!seen_leaves(trx, keys, viewer).await?.is_empty()),
+                _ => FurtherRead::Nothing,
             })
         });
         let looked = try_join_all(looks).await?;
@@ -245,20 +247,21 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
                 return Ok(documents);
             }
             let got = match (then, looked) {
-                (Then::Show(info), _) => {
+                (NextRead::Show(info), _) => {
                     let found = match latest {
                         Some(read) => read.finish(trx, instance).await?,
                         None => Some((info, no_rows())),
                     };
                     let found = found.ok_or_else(missing)?;
-                    let shown = Shown { inner, instance, trx, viewer, id, keys, once: reads_once.of_document(id) };
+                    let shown =
+                        VisibleRequest { inner, instance, trx, viewer, id, keys, once: reads_once.of_document(id) };
                     match shown.asked(&found, options, None).await {
                         Err(Error::Refused(Refusal::DocumentNotFound(reason))) => Got::Missing(reason),
                         answer => Got::Document(Box::new(answer?)),
                     }
                 }
-                (Then::Several, _) | (_, Looked::Leaf(true)) => Got::Several,
-                (Then::Look(rev), Looked::Removed(removals)) => match removals.shown(id, &rev) {
+                (NextRead::Several, _) | (_, FurtherRead::Leaf(true)) => Got::Several,
+                (NextRead::Look(rev), FurtherRead::Removed(removals)) => match removals.shown(id, &rev) {
                     Some(document) => Got::Document(Box::new(document)),
                     None => Got::Missing(NotFound::Missing),
                 },
@@ -295,7 +298,7 @@ pub(super) async fn open_revs(
     let GetOpenRevs { inner, id, revs, from, descending, options, asker, .. } = *get;
     check_id(id)?;
     let keys = instance.keys.document(id);
-    let coming = Coming::begin(inner, trx, instance, asker);
+    let coming = PendingViewer::begin(inner, trx, instance, asker);
     let info = trx.get(&keys.info(), true);
     let named: BTreeSet<&RevId> = match revs {
         OpenRevs::All => BTreeSet::new(),
@@ -358,7 +361,7 @@ pub(super) async fn open_revs(
     let found = latest.unwrap_or_else(|| (info, no_rows()));
     let oldest = wanted.iter().min().map(|rev| options.of_revision(rev));
     let once = ReadOnce::of(&oldest, true);
-    let shown = Shown { inner, instance, trx, viewer: &viewer, id, keys: &keys, once: &once };
+    let shown = VisibleRequest { inner, instance, trx, viewer: &viewer, id, keys: &keys, once: &once };
     let (mut answers, mut bytes) = (Vec::new(), 0);
     for rev in rest {
         if bytes > READ_BYTES_MAX {
@@ -416,7 +419,7 @@ async fn seen_over(
 }
 
 /// Reads the records of many named revisions.
-async fn read_named(trx: &Transaction, keys: &DocumentKeys, revs: &[RevId], asked: Asked<'_>) -> Result<Records> {
+async fn read_named(trx: &Transaction, keys: &DocumentKeys, revs: &[RevId], asked: RecordCheck<'_>) -> Result<Records> {
     let (now_ms, lowest) = (trx.clock().unix_ms(), revs.iter().map(RevId::generation).min().unwrap_or_default());
     let mut records = Records::read(trx, keys, lowest, now_ms, asked).await?;
     records.complete(trx, keys, revs, now_ms, asked).await?;
@@ -436,7 +439,7 @@ pub(super) async fn missing_revs(
     instance: &Instance,
 ) -> Result<Vec<(Vec<RevId>, Vec<RevId>)>> {
     let MissingRevs { inner, wanted, asker, .. } = *get;
-    let mut coming = Some(Coming::begin(inner, trx, instance, asker));
+    let mut coming = Some(PendingViewer::begin(inner, trx, instance, asker));
     let mut known: Option<Viewer> = None;
     let mut answers = Vec::with_capacity(wanted.len());
     let mut looks = 0;
@@ -523,7 +526,7 @@ pub(super) async fn winners_of(
     asker: &Asker,
     ids: &[String],
 ) -> Result<(Viewer, Vec<Option<Info>>)> {
-    let coming = Coming::begin(inner, trx, instance, asker);
+    let coming = PendingViewer::begin(inner, trx, instance, asker);
     let all_keys: Vec<_> = ids.iter().map(|id| instance.keys.document(id)).collect();
     let reads: Vec<_> =
         ids.iter().zip(&all_keys).map(|(id, keys)| check_id(id).is_ok().then(|| trx.get(&keys.info(), true))).collect();

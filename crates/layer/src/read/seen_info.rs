@@ -9,7 +9,7 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::read::get::last_seq;
 use crate::read::merged_ids::{RANGES_AT_ONCE, merged_page};
-use crate::read::viewer::{Coming, Viewer};
+use crate::read::viewer::{PendingViewer, Viewer};
 use crate::store::keys::{Counter, KeyRange};
 use crate::store::records::is_over;
 use crate::store::seq::Seq;
@@ -34,14 +34,14 @@ pub(crate) async fn seen_info(
     instance: &Instance,
     asker: &Asker,
 ) -> Result<SeenInfo> {
-    let viewer = Coming::begin(inner, trx, instance, asker).viewer().await?;
+    let viewer = PendingViewer::begin(inner, trx, instance, asker).viewer().await?;
     let (update_seq, doc_count) = try_join(newest_seq(&viewer, trx, instance), count(&viewer, trx, instance)).await?;
     Ok(SeenInfo { doc_count, update_seq })
 }
 
 /// Reads the newest sequence of documents that are visible to the reader or have left their channels.
 pub(crate) async fn seen_seq(inner: &Inner, trx: &Transaction, instance: &Instance, asker: &Asker) -> Result<Seq> {
-    let viewer = Coming::begin(inner, trx, instance, asker).viewer().await?;
+    let viewer = PendingViewer::begin(inner, trx, instance, asker).viewer().await?;
     newest_seq(&viewer, trx, instance).await
 }
 

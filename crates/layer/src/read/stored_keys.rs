@@ -46,7 +46,7 @@ pub struct StoredKeys {
 }
 
 /// A key and the length of its value.
-type Found = (Vec<u8>, usize);
+type KeyAndLength = (Vec<u8>, usize);
 
 struct ReadKeys<'a> {
     inner: &'a Inner,
@@ -57,7 +57,7 @@ struct ReadKeys<'a> {
 
 impl Operation for ReadKeys<'_> {
     /// The instance; the keys under the document; keys elsewhere; whether there are more.
-    type Output = (Arc<Instance>, Vec<Found>, Vec<(&'static str, Found)>, bool);
+    type Output = (Arc<Instance>, Vec<KeyAndLength>, Vec<(&'static str, KeyAndLength)>, bool);
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let instance = self.inner.resolve(trx, self.name).await?;
@@ -169,7 +169,7 @@ impl Called for OrNumbers<'_> {
 }
 
 /// Returns the keys in readable form; `None` if a name is unknown.
-fn taken_apart(keys: &Keys, names: &FieldsView<'_>, found: &[Found]) -> Option<Vec<StoredKey>> {
+fn taken_apart(keys: &Keys, names: &FieldsView<'_>, found: &[KeyAndLength]) -> Option<Vec<StoredKey>> {
     let names = Names { names, is_any_unknown: Cell::new(false) };
     let shown = found.iter().map(|(key, bytes)| shown(keys, &names, key, *bytes)).collect();
     (!names.is_any_unknown.get()).then_some(shown)

@@ -39,7 +39,7 @@ const IDS: [&str; 16] = [
 
 /// A change of one of the documents.
 #[derive(Debug, Clone)]
-enum Done {
+enum DocumentChange {
     Edit { members: usize, bytes: usize },
     Delete,
     Lose { members: usize, deleted: bool },
@@ -48,14 +48,14 @@ enum Done {
     Purge,
 }
 
-fn done() -> impl Strategy<Value = Done> {
+fn done() -> impl Strategy<Value = DocumentChange> {
     prop_oneof![
-        6 => (0..12_usize, 0..300_usize).prop_map(|(members, bytes)| Done::Edit { members, bytes }),
-        2 => Just(Done::Delete),
-        2 => (0..5_usize, any::<bool>()).prop_map(|(members, deleted)| Done::Lose { members, deleted }),
-        1 => Just(Done::Attach),
-        1 => Just(Done::Purge),
-        1 => Just(Done::Blob),
+        6 => (0..12_usize, 0..300_usize).prop_map(|(members, bytes)| DocumentChange::Edit { members, bytes }),
+        2 => Just(DocumentChange::Delete),
+        2 => (0..5_usize, any::<bool>()).prop_map(|(members, deleted)| DocumentChange::Lose { members, deleted }),
+        1 => Just(DocumentChange::Attach),
+        1 => Just(DocumentChange::Purge),
+        1 => Just(DocumentChange::Blob),
     ]
 }
 
@@ -74,33 +74,33 @@ async fn put(db: &Database, id: &str, text: &str, change: impl FnOnce(Edit<'_>) 
     db.update(&change(edit)).await.unwrap();
 }
 
-async fn apply(db: &Database, number: usize, id: &str, done: &Done) {
+async fn apply(db: &Database, number: usize, id: &str, done: &DocumentChange) {
     let is_there = || async { db.get(id, &GetOptions::default()).await.ok() };
     match *done {
-        Done::Edit { members, bytes } => put(db, id, &body(members, bytes), |edit| edit).await,
-        Done::Delete if is_there().await.is_some() => put(db, id, r#"{"_deleted":true}"#, |edit| edit).await,
-        Done::Lose { members, deleted } => {
+        DocumentChange::Edit { members, bytes } => put(db, id, &body(members, bytes), |edit| edit).await,
+        DocumentChange::Delete if is_there().await.is_some() => put(db, id, r#"{"_deleted":true}"#, |edit| edit).await,
+        DocumentChange::Lose { members, deleted } => {
             let history = Some(vec![format!("1-{number:032x}").parse().unwrap()]);
             put(db, id, &body(members, 9), |edit| Edit { parent: None, history, deleted, ..edit }).await;
         }
-        Done::Attach => {
+        DocumentChange::Attach => {
             let mut upload = db.upload("text/plain", false).await.unwrap();
             upload.write(id.as_bytes()).await.unwrap();
             let data = upload.finish().await.unwrap();
             let data = AttachmentEdit::Data { content_type: "text/plain".into(), revpos: None, data };
             put(db, id, "{}", |edit| Edit { attachments: vec![("a".into(), data)], ..edit }).await;
         }
-        Done::Blob => {
+        DocumentChange::Blob => {
             // Texts that hardly compress.
             let text = (0..14_000).map(|n| format!("{:032x}", n * 7_919_usize.pow(3))).collect::<String>();
             put(db, id, &format!(r#"{{"x":"{text}"}}"#), |edit| edit).await;
         }
-        Done::Purge => {
+        DocumentChange::Purge => {
             if let Some(document) = is_there().await {
                 db.purge(id, &[document.rev]).await.unwrap();
             }
         }
-        Done::Delete => {}
+        DocumentChange::Delete => {}
     }
 }
 
@@ -138,7 +138,7 @@ async fn expected(db: &Database, ids: &BTreeSet<&str>, query: &AllDocsQuery) -> 
     found.into_iter().skip(query.skip as usize).take(limit).collect()
 }
 
-async fn compare(run_bytes: u32, all: &[(usize, Done)], queries: &[AllDocsQuery]) {
+async fn compare(run_bytes: u32, all: &[(usize, DocumentChange)], queries: &[AllDocsQuery]) {
     let (layer, authority, _storage) = layer().await;
     let db = layer.database("walked", authority.for_job("test"));
     db.create(&CreateOptions { run_bytes: Some(run_bytes), ..CreateOptions::default() }).await.unwrap();

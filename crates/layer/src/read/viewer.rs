@@ -44,20 +44,20 @@ pub(crate) struct Viewer {
 }
 
 /// A viewer whose rights are being read.
-pub(crate) struct Coming<'a> {
+pub(crate) struct PendingViewer<'a> {
     holding: Holding<'a>,
     asker: &'a Asker,
 }
 
-impl<'a> Coming<'a> {
+impl<'a> PendingViewer<'a> {
     /// Requests the rights, beside the caller's reads.
     pub(crate) fn begin(
         inner: &'a Inner,
         trx: &'a Transaction,
         instance: &'a Instance,
         asker: &'a Asker,
-    ) -> Coming<'a> {
-        Coming { holding: Holding::begin(inner, trx, instance, asker), asker }
+    ) -> PendingViewer<'a> {
+        PendingViewer { holding: Holding::begin(inner, trx, instance, asker), asker }
     }
 
     /// Waits for the rights.

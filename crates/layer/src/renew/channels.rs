@@ -39,10 +39,10 @@ impl Renewal<'_> {
         progress: &mut (dyn FnMut() + Send),
     ) -> Result<()> {
         let mut ranges = VecDeque::from(
-            [keys.left_all(), keys.stays_all(), keys.principals_stamped()].map(|range| (range, Of::Values)),
+            [keys.left_all(), keys.stays_all(), keys.principals_stamped()].map(|range| (range, RangeContent::Values)),
         );
         let buckets = Buckets::of_record(keys, record, Writer::Fixed(0));
-        ranges.extend(buckets.all().iter().map(|bucket| (bucket.by_seq_any(), Of::Documents)));
+        ranges.extend(buckets.all().iter().map(|bucket| (bucket.by_seq_any(), RangeContent::Documents)));
         let mut page = MarkPage { renewal: self, record_key, record, keys, ranges, is_first: true, attempts: 0 };
         loop {
             let Some(ranges) = transaction::write(self.db, self.metrics, &mut page).await? else { return Ok(()) };
@@ -54,7 +54,7 @@ impl Renewal<'_> {
 
 /// The content of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum RangeContent {
     /// Values with stamps.
     Values,
     /// By-seq entries, whose documents' infos have stamps.
@@ -66,14 +66,14 @@ struct MarkPage<'a> {
     record_key: &'a [u8],
     record: &'a proto::DatabaseRecord,
     keys: &'a Keys,
-    ranges: VecDeque<(KeyRange, Of)>,
+    ranges: VecDeque<(KeyRange, RangeContent)>,
     is_first: bool,
     attempts: u32,
 }
 
 impl Operation for MarkPage<'_> {
     /// The remaining ranges; `None` if all are marked.
-    type Output = Option<VecDeque<(KeyRange, Of)>>;
+    type Output = Option<VecDeque<(KeyRange, RangeContent)>>;
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Self::Output> {
         let Renewal { keys: root_keys, epoch, .. } = *self.renewal;
@@ -102,14 +102,14 @@ impl Operation for MarkPage<'_> {
         let (rows, mut is_all) = read(trx, range, (PAGE_ENTRIES >> halvings).max(1)).await?;
         let mut bytes = 0;
         let infos = match of {
-            Of::Values => Vec::new(),
-            Of::Documents => try_join_all(rows.iter().map(|(_, entry)| self.info(trx, entry))).await?,
+            RangeContent::Values => Vec::new(),
+            RangeContent::Documents => try_join_all(rows.iter().map(|(_, entry)| self.info(trx, entry))).await?,
         };
         for (at, (key, value)) in rows.iter().enumerate() {
             let (stamped, value) = match (of, infos.get(at)) {
-                (Of::Values, _) => (key, value),
-                (Of::Documents, Some(Some((key, info)))) => (key, info),
-                (Of::Documents, _) => (key, &Vec::new()),
+                (RangeContent::Values, _) => (key, value),
+                (RangeContent::Documents, Some(Some((key, info)))) => (key, info),
+                (RangeContent::Documents, _) => (key, &Vec::new()),
             };
             for stamp in places(self.keys, stamped, value).into_iter().filter_map(|place| stamp_at(value, place)) {
                 let mark = self.keys.renewal_mark(&stamp, stamped);

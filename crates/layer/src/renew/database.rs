@@ -38,8 +38,8 @@ impl Renewal<'_> {
         } else {
             self.mark(record_key, record, &namespace, &mut || progress(*entries)).await?;
         }
-        let left = Left { entries: left, marks, purges: namespace.purges(), shares: Shares::default() };
-        let mut step = Step {
+        let left = RemainingWork { entries: left, marks, purges: namespace.purges(), shares: Shares::default() };
+        let mut step = RenewStep {
             renewal: self,
             record_key,
             record,
@@ -52,21 +52,21 @@ impl Renewal<'_> {
             attempted: None,
         };
         loop {
-            let Stepped { moved, is_marked, purges, left } =
+            let StepResult { moved, is_marked, purges, left } =
                 transaction::write(self.db, self.metrics, &mut step).await?;
             *entries += moved;
             if moved > 0 || is_marked || purges > 0 || left.is_none() {
                 progress(*entries);
             }
             let Some(left) = left else { return Ok(()) };
-            step = Step { left, attempts: 0, attempted: None, ..step };
+            step = RenewStep { left, attempts: 0, attempted: None, ..step };
         }
     }
 }
 
 /// The remaining work.
 #[derive(Clone)]
-struct Left {
+struct RemainingWork {
     /// The by-seq entries of each bucket.
     entries: Vec<KeyRange>,
     /// The marks of channels.
@@ -76,7 +76,7 @@ struct Left {
     shares: Shares,
 }
 
-impl Left {
+impl RemainingWork {
     fn is_none(&self) -> bool {
         self.entries.iter().chain([&self.marks, &self.purges]).all(|range| range.begin >= range.end)
     }
@@ -84,7 +84,7 @@ impl Left {
 
 /// The result of one transaction.
 #[derive(Clone)]
-struct Stepped {
+struct StepResult {
     /// Number of moved by-seq entries.
     moved: u64,
     /// Whether marks were applied.
@@ -92,11 +92,11 @@ struct Stepped {
     /// Number of purges that were stamped.
     purges: u16,
     /// The remaining work; `None` if the database is finished.
-    left: Option<Left>,
+    left: Option<RemainingWork>,
 }
 
 /// One transaction of a database's renewal.
-struct Step<'a> {
+struct RenewStep<'a> {
     renewal: &'a Renewal<'a>,
     record_key: &'a [u8],
     record: &'a proto::DatabaseRecord,
@@ -105,18 +105,18 @@ struct Step<'a> {
     buckets: Buckets,
     /// The keys of each bucket's last update.
     updated: Vec<UpdatedKeys>,
-    left: Left,
+    left: RemainingWork,
     attempts: u32,
     /// The first entry that the last attempt would have moved, and its result.
-    attempted: Option<(Option<Vec<u8>>, Stepped)>,
+    attempted: Option<(Option<Vec<u8>>, StepResult)>,
 }
 
 pub(super) type Row = (Vec<u8>, Vec<u8>);
 
-impl Operation for Step<'_> {
-    type Output = Stepped;
+impl Operation for RenewStep<'_> {
+    type Output = StepResult;
 
-    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Stepped> {
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<StepResult> {
         // After failures a transaction takes less, in case it took too long or is too large with the document ids.
         let halvings = self.attempts.min(10);
         self.attempts += 1;
@@ -142,14 +142,14 @@ impl Operation for Step<'_> {
         }
         // Before any write: a later read of these keys would see versionstamped values of the transaction, and fail.
         let newest = try_join_all(newest).await?;
-        let Moved { moved, first, mut last_of, left: entries, marks, last_mark, shares } =
+        let MovedEntries { moved, first, mut last_of, left: entries, marks, last_mark, shares } =
             self.entries(trx, &own, &mut room).await?;
         // A change of users and roles counts as a change of the database, behind its entries.
         last_of.iter_mut().take(1).for_each(|last| *last = (*last).max(last_mark));
         let mut has_entries: Vec<bool> =
             newest.into_iter().zip(&last_of).map(|(has, last)| has || last.is_some()).collect();
         let was_updated = updated.await?.contains(&true);
-        let mut left = Left { entries, marks, purges: self.left.purges.clone(), shares };
+        let mut left = RemainingWork { entries, marks, purges: self.left.purges.clone(), shares };
         let mut stamped = 0;
         if left.entries.iter().chain([&left.marks]).all(|range| range.begin >= range.end) {
             (stamped, left.purges) = self.purges(trx, &mut room).await?;
@@ -187,14 +187,14 @@ impl Operation for Step<'_> {
             trx.set(self.record_key, &record.encode_to_vec());
         }
         let is_marked = last_mark.is_some();
-        let stepped = Stepped { moved, is_marked, purges: stamped, left: Some(left).filter(|_| !is_done) };
+        let stepped = StepResult { moved, is_marked, purges: stamped, left: Some(left).filter(|_| !is_done) };
         self.attempted = Some((first, stepped.clone()));
         Ok(stepped)
     }
 }
 
 /// The changes of by-seq in a transaction.
-struct Moved {
+struct MovedEntries {
     /// Number of entries.
     moved: u64,
     /// The key of the first entry.
@@ -233,9 +233,9 @@ fn without_before(entry: &proto::SequenceEntry) -> Vec<u8> {
     proto::SequenceEntry { before: vec![0; STAMP_BYTES], ..entry.clone() }.encode_to_vec()
 }
 
-impl Step<'_> {
+impl RenewStep<'_> {
     /// Moves entries to the new incarnation, each in its bucket and with its document's sequence, in their order.
-    async fn entries(&self, trx: &Transaction, own: &[KeyRange], room: &mut Room) -> Result<Moved> {
+    async fn entries(&self, trx: &Transaction, own: &[KeyRange], room: &mut Room) -> Result<MovedEntries> {
         let buckets = self.buckets.all();
         let limits = (0..own.len()).map(|bucket| self.left.shares.limit(bucket, own.len(), room.entries));
         let reads = self.left.entries.iter().zip(own).zip(limits).map(|((left, own), most)| async move {
@@ -352,7 +352,7 @@ impl Step<'_> {
         }
         let first = first.or(marks.first.take());
         let (last_mark, marks) = (marks.last, marks.left());
-        Ok(Moved { moved, first, last_of, left, marks, last_mark, shares })
+        Ok(MovedEntries { moved, first, last_of, left, marks, last_mark, shares })
     }
 
     /// Clears the complete marks, and the records of changed principals, which only earlier followers need.

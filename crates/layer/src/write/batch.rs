@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::SemaphorePermit;
 
 use crate::actor::Actor;
-use crate::admission::Arriving;
+use crate::admission::PendingAdmissions;
 use crate::document::attachments::{self, ListRead};
 use crate::document::body::{self, Prepared, ROW_OVERHEAD_OF_RECORDS, Reading};
 use crate::document::edit::{Edit, Outcome, Updated, check_document_id, check_partitioned_id};
@@ -36,7 +36,7 @@ use crate::store::once::random_id;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::document_write::DocumentWrite;
-use crate::write::plan::{Brings, Planned, Planner};
+use crate::write::plan::{Contribution, EditPlan, Planner};
 
 pub(crate) use all::write_all;
 
@@ -122,7 +122,7 @@ pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Resu
     check_size(database, edits).await?;
     for _ in 0..BEGUN_ANEW_MAX {
         let instance = instance_of(inner, name).await?;
-        let Cut { batches, refused } = prepare(database, &instance, edits, &[0]).await?;
+        let PreparedEdits { batches, refused } = prepare(database, &instance, edits, &[0]).await?;
         if let Some((_, refusal)) = refused.into_iter().next() {
             resolved(inner, name).await?;
             return Err(refusal.into());
@@ -195,7 +195,7 @@ async fn write_wave(database: &Database, edits: &[Edit<'_>], wave: Vec<usize>, w
     let mut wanted = wave;
     for _ in 0..BEGUN_ANEW_MAX {
         let instance = instance_of(inner, name).await?;
-        let Cut { batches, refused } = prepare(database, &instance, edits, &wanted).await?;
+        let PreparedEdits { batches, refused } = prepare(database, &instance, edits, &wanted).await?;
         outcomes.extend(refused.into_iter().map(|(at, refusal)| (at, Err(refusal))));
         if batches.is_empty() {
             resolved(inner, name).await?;
@@ -254,7 +254,7 @@ impl Item {
 }
 
 /// Edits that are prepared for their transactions.
-pub(crate) struct Cut {
+pub(crate) struct PreparedEdits {
     /// Batches of bounded size.
     pub(crate) batches: Vec<Vec<Item>>,
     /// Edits that were refused before any transaction.
@@ -267,7 +267,7 @@ pub(crate) async fn prepare(
     instance: &Instance,
     edits: &[Edit<'_>],
     wanted: &[usize],
-) -> Result<Cut> {
+) -> Result<PreparedEdits> {
     let inner = &*database.inner;
     compile_all(inner, instance).await?;
     instance.prepare_names(inner, wanted.iter().map(|at| &edits[*at].body)).await?;
@@ -328,11 +328,11 @@ pub(crate) async fn prepare(
         }
         room = room.saturating_sub(bytes);
     }
-    Ok(Cut { batches, refused })
+    Ok(PreparedEdits { batches, refused })
 }
 
 /// The outcome of a batch.
-struct Written {
+struct BatchOutcome {
     outcomes: Placed<Outcome>,
     /// Edits to prepare again because the database was replaced.
     left: Vec<usize>,
@@ -355,8 +355,8 @@ async fn write_batch(
     batch: Vec<Item>,
     work: &Work,
     mut judged_by: Option<u64>,
-) -> Result<Written> {
-    let mut written = Written { outcomes: Vec::with_capacity(batch.len()), left: Vec::new() };
+) -> Result<BatchOutcome> {
+    let mut written = BatchOutcome { outcomes: Vec::with_capacity(batch.len()), left: Vec::new() };
     let inner = &*database.inner;
     let mut rest = batch;
     let (mut changes, mut stale) = (0, 0);
@@ -495,7 +495,7 @@ impl Operation for WriteBatch<'_, '_> {
         self.items.iter_mut().for_each(|item| item.maybe_committed |= attempt.maybe_committed);
         let preparations = &self.preparations;
         preparations.make_up(self.inner).await?;
-        let arriving = Arriving::begin(self.inner, trx, self.items.iter().map(|item| &item.by));
+        let arriving = PendingAdmissions::begin(self.inner, trx, self.items.iter().map(|item| &item.by));
         let (found, arriving) =
             futures_util::try_join!(self.inner.resolve_for_write(trx, &self.instance.name), arriving)?;
         let is_known = found.record.rules == self.instance.record.rules && preparations.fit(&found);
@@ -610,7 +610,7 @@ impl Operation for WriteBatch<'_, '_> {
             let held = item.judged.held.as_deref();
             let planner = Planner { trx, instance, keys, edit, body, refused, leaves_max, held };
             let planned = planner.plan(info.as_ref(), old_leaves, list).await;
-            let brings_leaf = matches!(&planned, Ok(Planned::Change(plan, _)) if plan.brings() == Brings::Leaf);
+            let brings_leaf = matches!(&planned, Ok(EditPlan::Change(plan, _)) if plan.brings() == Contribution::Leaf);
             if item.judged.was_there && brings_leaf {
                 // It was purged meanwhile.
                 item.is_stale = true;
@@ -624,8 +624,8 @@ impl Operation for WriteBatch<'_, '_> {
                 held.conflict(trx)?;
             }
             let outcome = match planned {
-                Ok(Planned::Known(rev)) => Ok(Updated { rev }),
-                Ok(Planned::Change(plan, attached)) => {
+                Ok(EditPlan::Known(rev)) => Ok(Updated { rev }),
+                Ok(EditPlan::Change(plan, attached)) => {
                     let write =
                         DocumentWrite { inner, trx, instance, keys, edit, body, token, user_version, verdict, room };
                     Ok(write.write(plan, &attached, info, old_body, &mut maintainers).await?)

@@ -103,8 +103,9 @@ pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> R
     // One compaction of a database at a time in each process.
     let Some(running) = inner.compactions.begin(instance.record.namespace, name) else { return Ok(None) };
     let _running = inner.metrics.compactions_running.hold();
-    let mut begin = Begin { inner, instance: &instance };
-    let Begun { mut progress, failed, total, mut page } = store::read(&inner.db, &inner.metrics, &mut begin).await?;
+    let mut begin = ReadStart { inner, instance: &instance };
+    let CompactionStart { mut progress, failed, total, mut page } =
+        store::read(&inner.db, &inner.metrics, &mut begin).await?;
     if progress.changes_done == 0 {
         inner.metrics.compactions.add(1);
         tracing::debug!(database = name, "a compaction begins");
@@ -124,7 +125,7 @@ pub(crate) async fn compact(inner: &Arc<Inner>, name: &str, time: Duration) -> R
         progress.changes_done = if page.is_last { 0 } else { progress.changes_done + page.rows };
         let changed = page.rows > 0 || !failed.is_empty();
         progress.stamp = page.last.stamp().to_vec();
-        let mut note = Note { inner, instance: &instance, progress: &progress };
+        let mut note = NoteProgress { inner, instance: &instance, progress: &progress };
         let note = async { if changed { store::write(&inner.db, &inner.metrics, &mut note).await } else { Ok(()) } };
         if page.is_last || inner.is_closing() || inner.clock.now() >= until {
             note.await?;
@@ -181,7 +182,7 @@ impl Compaction<'_> {
     }
 }
 
-struct Done {
+struct CompactResult {
     freed: u64,
     /// Stamps of the documents that failed, and the last error.
     failed: Vec<Vec<u8>>,
@@ -195,9 +196,9 @@ async fn some_documents(
     instance: &Instance,
     running: &Running,
     documents: &[Candidate],
-) -> Result<Option<Done>> {
+) -> Result<Option<CompactResult>> {
     let ids: Vec<String> = documents.iter().map(|document| document.id.clone()).collect();
-    let mut done = Done { freed: 0, failed: Vec::new(), error: None, revs_limit: 0 };
+    let mut done = CompactResult { freed: 0, failed: Vec::new(), error: None, revs_limit: 0 };
     let (mut at, mut from) = (0, None);
     // Documents that failed together are tried one by one.
     let mut alone = 0_usize;
@@ -255,12 +256,12 @@ struct CandidatePage {
 }
 
 /// Reads the position to resume at, and the first page.
-struct Begin<'a> {
+struct ReadStart<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
 }
 
-struct Begun {
+struct CompactionStart {
     progress: proto::Compacted,
     /// Documents that failed before and have not been edited since.
     failed: Vec<Candidate>,
@@ -269,10 +270,10 @@ struct Begun {
     page: CandidatePage,
 }
 
-impl Operation for Begin<'_> {
-    type Output = Begun;
+impl Operation for ReadStart<'_> {
+    type Output = CompactionStart;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Begun> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<CompactionStart> {
         let instance = same(self.inner, self.instance, trx).await?;
         let keys = &instance.keys;
         let counters = [Counter::Documents, Counter::DeletedDocuments];
@@ -298,7 +299,7 @@ impl Operation for Begin<'_> {
         };
         let page = candidates(trx, self.inner, &instance, after, &Shares::default());
         let failed = some_failed(trx, &instance, &progress).await?;
-        Ok(Begun { failed, total, page: page.await?, progress })
+        Ok(CompactionStart { failed, total, page: page.await?, progress })
     }
 }
 
@@ -366,13 +367,13 @@ async fn same(inner: &Inner, instance: &Instance, trx: &Transaction) -> Result<A
 }
 
 /// Stores the position of a compaction.
-struct Note<'a> {
+struct NoteProgress<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
     progress: &'a proto::Compacted,
 }
 
-impl Operation for Note<'_> {
+impl Operation for NoteProgress<'_> {
     type Output = ();
 
     async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<()> {

@@ -18,7 +18,7 @@ use crate::layer::Inner;
 use crate::store::keys::DocumentKeys;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::{Quiet, Transaction};
-use crate::write::plan::{Brings, Plan};
+use crate::write::plan::{Contribution, Plan};
 use crate::write::winner::{self, Bodies, Described};
 
 /// Revisions beyond the limit that are kept until they are dropped together.
@@ -52,10 +52,10 @@ const STEMMED_REVISION_BYTES: u64 = 200;
 const SUPERSEDED_AT_ONCE: usize = 100;
 
 /// The tree after the change.
-struct Grown {
+struct GrownTree {
     rev: RevId,
     /// What `rev` adds to the tree.
-    brings: Brings,
+    brings: Contribution,
     /// All leaves, as (deleted, revision).
     leaves: Vec<(bool, RevId)>,
     /// Leaves that are no longer leaves.
@@ -65,7 +65,7 @@ struct Grown {
 
 /// The former leaves' bodies after the edit.
 #[derive(Default)]
-struct Superseded {
+struct SupersededBodies {
     /// Bytes of the bodies that are kept.
     kept_bytes: i64,
     dropped: Dropped,
@@ -103,7 +103,7 @@ impl DocumentWrite<'_, '_> {
         let before = channels::before(&self.within(), self.keys, info.as_ref()).await?;
         let grown = self.change_tree(plan)?;
         let mut added_bytes = 0;
-        if grown.brings != Brings::Nothing {
+        if grown.brings != Contribution::Nothing {
             added_bytes = self.body.stored_bytes as i64;
             if let BodyPlace::Blob(blob_id) = &self.body.place {
                 staging::take(self.trx, &self.instance.keys, blob_id);
@@ -125,7 +125,7 @@ impl DocumentWrite<'_, '_> {
             _ => None,
         };
         let mut new = self.place_bodies(&grown, attached, info.as_ref(), old_rows.as_ref()).await?;
-        let judged = (grown.brings != Brings::Nothing).then_some((&grown.rev, self.verdict));
+        let judged = (grown.brings != Contribution::Nothing).then_some((&grown.rev, self.verdict));
         let of_winner = judged.filter(|(rev, _)| **rev == new.winner).map(|(_, verdict)| verdict);
         let rerouted = match before {
             Some(before) => {
@@ -158,7 +158,7 @@ impl DocumentWrite<'_, '_> {
             keys: self.keys,
             old_rows: old_blob.as_ref().or(old_rows.as_ref()),
             new: &new,
-            brought: Some(self.body).filter(|_| grown.brings == Brings::Leaf && new.winner == grown.rev),
+            brought: Some(self.body).filter(|_| grown.brings == Contribution::Leaf && new.winner == grown.rev),
             judged,
             rerouted: rerouted.as_ref(),
             leaves: &grown.leaves,
@@ -179,7 +179,7 @@ impl DocumentWrite<'_, '_> {
     }
 
     /// Writes leaves and segments.
-    fn change_tree(&self, plan: Plan) -> Result<Grown> {
+    fn change_tree(&self, plan: Plan) -> Result<GrownTree> {
         let revs_limit = self.instance.revs_limit();
         match plan {
             Plan::Grow { rev, parent, others, between } => {
@@ -210,14 +210,14 @@ impl DocumentWrite<'_, '_> {
                 let mut leaves = others;
                 leaves.push((self.edit.deleted, rev.clone()));
                 let superseded = parent.into_iter().map(|leaf| leaf.rev).collect();
-                Ok(Grown { rev, brings: Brings::Leaf, leaves, superseded, trim })
+                Ok(GrownTree { rev, brings: Contribution::Leaf, leaves, superseded, trim })
             }
             Plan::Merge { rev, brings, superseded, replacement, after } => {
                 let is_long = after.branches().iter().any(|branch| branch.ancestors.len() as u64 >= revs_limit);
                 replacement.write(self.trx)?;
                 let leaves = after.branches().into_iter().map(|branch| (branch.deleted, branch.leaf.clone())).collect();
                 let trim = if is_long { Trim::Prune } else { Trim::Nothing };
-                Ok(Grown { rev, brings, leaves, superseded, trim })
+                Ok(GrownTree { rev, brings, leaves, superseded, trim })
             }
         }
     }
@@ -225,7 +225,7 @@ impl DocumentWrite<'_, '_> {
     /// Writes the new revision's body and record, and the winner's body into the latest range. Returns the info.
     async fn place_bodies(
         &self,
-        grown: &Grown,
+        grown: &GrownTree,
         attached: &Attached,
         old: Option<&Info>,
         old_rows: Option<&Rows>,
@@ -234,12 +234,12 @@ impl DocumentWrite<'_, '_> {
         let attachment_bytes = attached.bytes();
         let bodies = self.bodies();
         let (_, best) = winner::best(&grown.leaves)?;
-        let is_new_winner = grown.brings == Brings::Leaf && *best == grown.rev;
+        let is_new_winner = grown.brings == Contribution::Leaf && *best == grown.rev;
         if let Some(old) = old.filter(|old| old.winner != *best) {
             bodies.clear_latest()?;
             bodies.put_rows(self.keys.revision_body(&old.winner), old_rows.into_iter().flat_map(Rows::iter))?;
         }
-        if grown.brings != Brings::Nothing {
+        if grown.brings != Contribution::Nothing {
             let rows = self.body.rows.iter().map(|(path, value)| (path.as_slice(), value.as_slice()));
             let prefix = if is_new_winner { self.keys.body() } else { self.keys.revision_body(&grown.rev) };
             bodies.put_rows(prefix, rows)?;
@@ -266,9 +266,9 @@ impl DocumentWrite<'_, '_> {
 
     /// Counts the bodies of former leaves, or drops them if the database keeps only bodies of leaves: always one, and
     /// of a path that ends many branches as many as there is room for. Compaction drops the rest.
-    async fn supersede(&self, grown: &Grown, old: Option<&Info>) -> Result<Superseded> {
-        let mut superseded = Superseded::default();
-        if grown.brings == Brings::OldBody {
+    async fn supersede(&self, grown: &GrownTree, old: Option<&Info>) -> Result<SupersededBodies> {
+        let mut superseded = SupersededBodies::default();
+        if grown.brings == Contribution::OldBody {
             superseded.kept_bytes += self.body.stored_bytes as i64;
         }
         let mut listed = Vec::new();

@@ -22,7 +22,7 @@ use crate::layer::Inner;
 use crate::store::keys::{ChannelPart, KeyRange};
 use crate::store::records::{Info, RevisionRecord};
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
-use crate::write::batch::{Cut, Item, Work, WriteBatch, prepare};
+use crate::write::batch::{Item, PreparedEdits, Work, WriteBatch, prepare};
 
 /// Documents that are examined at once. Each takes six reads here and as many for its tombstone, and other clients of a
 /// cluster, at 50 µs for each read, wait behind them.
@@ -32,7 +32,7 @@ const LOOKED_AT: usize = 128;
 const AT_ONCE: usize = 4;
 
 /// An expired document.
-struct Ended {
+struct ExpiredDocument {
     id: String,
     winner: RevId,
     /// Its channels, without grants.
@@ -40,10 +40,10 @@ struct Ended {
 }
 
 /// A page of the documents that expired first.
-struct Page {
+struct ExpiryPage {
     /// The database as of the page's read: its rules judge the tombstones.
     instance: Arc<Instance>,
-    ended: Vec<Ended>,
+    ended: Vec<ExpiredDocument>,
     /// The key behind the last examined one, if there may be more.
     behind: Option<Vec<u8>>,
 }
@@ -57,14 +57,14 @@ struct ReadEnded<'a> {
 }
 
 impl Operation for ReadEnded<'_> {
-    type Output = Page;
+    type Output = ExpiryPage;
 
-    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<Page> {
+    async fn attempt(&mut self, trx: &Transaction, _: Attempt) -> Result<ExpiryPage> {
         let ReadEnded { inner, name, begin, until_s } = *self;
         let found = inner.resolve(trx, name).await?;
         let instance = &*found;
         if instance.channels() == 0 {
-            return Ok(Page { instance: found, ended: Vec::new(), behind: None });
+            return Ok(ExpiryPage { instance: found, ended: Vec::new(), behind: None });
         }
         let KeyRange { begin: first, end } = instance.keys.ends_until(until_s);
         let begin = begin.filter(|(of, _)| *of == instance.id()).map_or(first, |(_, key)| key.clone());
@@ -86,10 +86,10 @@ impl Operation for ReadEnded<'_> {
             let said = record.map(|record| RevisionRecord::decode(&record)).transpose()?;
             let said = said.map(|record| Verdict::decode(record.verdict)).unwrap_or_default();
             let verdict = Verdict { channels: said.channels, ..Verdict::default() };
-            Ok(Some(Ended { id, winner: info.winner, verdict }))
+            Ok(Some(ExpiredDocument { id, winner: info.winner, verdict }))
         });
         let ended = try_join_all(reads).await?.into_iter().flatten().collect();
-        Ok(Page { instance: found, ended, behind })
+        Ok(ExpiryPage { instance: found, ended, behind })
     }
 }
 
@@ -109,7 +109,7 @@ pub(crate) async fn expire(database: &Database, turn: Duration, due_ms: u64, ahe
         // The cached database may be older than a change of the rules or of the sync function: each page reads the
         // database with it.
         let mut read = ReadEnded { inner, name: &database.name, begin: begin.as_ref(), until_s };
-        let Page { instance, ended, behind } = transaction::read(&inner.db, &inner.metrics, &mut read).await?;
+        let ExpiryPage { instance, ended, behind } = transaction::read(&inner.db, &inner.metrics, &mut read).await?;
         let parts = ended.chunks(ended.len().div_ceil(AT_ONCE).max(1));
         let buried = try_join_all(parts.map(|part| bury(database, &instance, part))).await?;
         // If the rules have changed since, the same page is read again, with the documents that are left.
@@ -136,9 +136,9 @@ enum BuryOutcome {
 }
 
 /// Writes the tombstones of documents that are unchanged since they were read.
-async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Result<BuryOutcome> {
+async fn bury(database: &Database, instance: &Instance, ended: &[ExpiredDocument]) -> Result<BuryOutcome> {
     let inner = &*database.inner;
-    let edit = |ended: &Ended| Edit {
+    let edit = |ended: &ExpiredDocument| Edit {
         id: ended.id.clone().into(),
         parent: Some(ended.winner.clone()),
         history: None,
@@ -149,7 +149,7 @@ async fn bury(database: &Database, instance: &Instance, ended: &[Ended]) -> Resu
     };
     let edits: Vec<Edit<'static>> = ended.iter().map(edit).collect();
     let wanted: Vec<usize> = (0..edits.len()).collect();
-    let Cut { batches, refused } = prepare(database, instance, &edits, &wanted).await?;
+    let PreparedEdits { batches, refused } = prepare(database, instance, &edits, &wanted).await?;
     // A retry would be refused again; the refusal must not hold up later documents.
     let log = |at: usize, refusal: &Refusal| {
         let Some(left_out) = inner.expiry_lines.line(()) else { return };

@@ -12,8 +12,8 @@ use crate::document::tree::{Leaf, Leaves, Replacement, WholeTree, are_too_large}
 use crate::error::{Error, Refusal, Result};
 use crate::held::HeldAt;
 use crate::instance::Instance;
-use crate::read::over::Over;
-use crate::read::told::Records;
+use crate::read::over::ExpiredAncestors;
+use crate::read::revision_records::Records;
 use crate::read::viewer::is_seen;
 use crate::store::database_name::DatabaseKind;
 use crate::store::keys::DocumentKeys;
@@ -32,7 +32,7 @@ const NEAR_ANCESTORS: usize = 32;
 
 /// The part of a revision beside its place in the tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Brings {
+pub(crate) enum Contribution {
     Nothing,
     /// A leaf with its body.
     Leaf,
@@ -54,7 +54,7 @@ pub(crate) enum Plan {
     /// A path joins the tree somewhere, or adds ancestors.
     Merge {
         rev: RevId,
-        brings: Brings,
+        brings: Contribution,
         /// Former leaves.
         superseded: Vec<RevId>,
         replacement: Replacement,
@@ -63,7 +63,7 @@ pub(crate) enum Plan {
 }
 
 /// The plan of an edit.
-pub(crate) enum Planned {
+pub(crate) enum EditPlan {
     /// No change: the revision exists, and the path adds no ancestor.
     Known(RevId),
     /// The tree changes; with the new revision's attachments.
@@ -75,9 +75,9 @@ fn digest_of(attachment: &Attachment) -> AttachmentDigest<'_> {
 }
 
 impl Plan {
-    pub(crate) fn brings(&self) -> Brings {
+    pub(crate) fn brings(&self) -> Contribution {
         match self {
-            Plan::Grow { .. } => Brings::Leaf,
+            Plan::Grow { .. } => Contribution::Leaf,
             Plan::Merge { brings, .. } => *brings,
         }
     }
@@ -115,7 +115,7 @@ impl Planner<'_, '_> {
         info: Option<&Info>,
         leaves: Option<Reading>,
         list: Option<ListRead>,
-    ) -> Result<Planned> {
+    ) -> Result<EditPlan> {
         // With channels, a writer without the right must not learn what exists.
         let refused_first = self.refused.filter(|_| self.instance.channels() > 0);
         if let (Some(refusal), true) = (refused_first, self.held.is_some()) {
@@ -130,11 +130,11 @@ impl Planner<'_, '_> {
             (Err(Error::Refused(_)), Some(refusal)) => return Err(refusal.clone().into()),
             (planned, _) => planned?,
         };
-        let Planned::Change(plan, attached) = &mut planned else { return Ok(planned) };
-        if let (Brings::Leaf, Some(refusal)) = (plan.brings(), self.refused) {
+        let EditPlan::Change(plan, attached) = &mut planned else { return Ok(planned) };
+        if let (Contribution::Leaf, Some(refusal)) = (plan.brings(), self.refused) {
             return Err(refusal.clone().into());
         }
-        if plan.brings() != Brings::Nothing {
+        if plan.brings() != Contribution::Nothing {
             let body_is_there = match &self.body.place {
                 BodyPlace::Blob(blob_id) => staging::is_staged(self.trx, &self.instance.keys, blob_id).await?,
                 BodyPlace::Rows => true,
@@ -148,7 +148,12 @@ impl Planner<'_, '_> {
     }
 
     /// Plans an edit of a client: on a leaf, or the first one. It carries its attachments.
-    async fn plan_edit(&self, info: Option<&Info>, leaves: Option<Reading>, list: Option<ListRead>) -> Result<Planned> {
+    async fn plan_edit(
+        &self,
+        info: Option<&Info>,
+        leaves: Option<Reading>,
+        list: Option<ListRead>,
+    ) -> Result<EditPlan> {
         let parent = match (info, &self.edit.parent) {
             (None, parent) => parent.clone(),
             // A deleted document is created again on top of its tombstone.
@@ -212,7 +217,10 @@ impl Planner<'_, '_> {
         let Some(leaf) = leaf else {
             // A parent that does not exist becomes a missing ancestor.
             let between = parent.into_iter().collect();
-            return Ok(Planned::Change(Plan::Grow { rev, parent: None, others: Vec::new(), between }, attached.into()));
+            return Ok(EditPlan::Change(
+                Plan::Grow { rev, parent: None, others: Vec::new(), between },
+                attached.into(),
+            ));
         };
         let is_known = match leaves.holds(&rev) {
             Some(is_known) => is_known,
@@ -225,7 +233,7 @@ impl Planner<'_, '_> {
             // The same edit was replicated before, under the same name.
             return Err(Refusal::Conflict.into());
         }
-        Ok(Planned::Change(Plan::grow(rev, leaf, leaves, Vec::new()), attached.into()))
+        Ok(EditPlan::Change(Plan::grow(rev, leaf, leaves, Vec::new()), attached.into()))
     }
 
     /// Whether the first edit of a document may name this missing parent. CouchDB looks up the parent, and answers 409,
@@ -278,7 +286,7 @@ impl Planner<'_, '_> {
             let oldest = lists.iter().map(|(rev, _)| rev.generation()).min().unwrap_or(u64::MAX);
             let mut records = Records::read(self.trx, self.keys, oldest, now_ms, &asked).await?;
             records.complete(self.trx, self.keys, lists.iter().map(|(rev, _)| rev), now_ms, &asked).await?;
-            let over = Over::find(self.trx, self.keys, &records, oldest).await?;
+            let over = ExpiredAncestors::find(self.trx, self.keys, &records, oldest).await?;
             lists.retain(|(rev, _)| !over.holds(rev) && records.get(rev).is_some_and(|record| record.is_given));
         }
         // Ancestors first, the nearest before all.
@@ -288,7 +296,7 @@ impl Planner<'_, '_> {
     }
 
     /// Plans a revision of another replica.
-    async fn plan_history(&self, path: &[RevId], exists: bool, leaves: Option<Reading>) -> Result<Planned> {
+    async fn plan_history(&self, path: &[RevId], exists: bool, leaves: Option<Reading>) -> Result<EditPlan> {
         let Some((rev, ancestors)) = path.split_first() else { return Err(Refusal::InvalidRevision.into()) };
         let leaves = if exists { self.leaves(leaves).await? } else { Leaves::default() };
         let mut below = leaves.0.iter().filter_map(|leaf| {
@@ -307,23 +315,23 @@ impl Planner<'_, '_> {
                 }
                 let (parent, between) = (parent.clone(), between.to_vec());
                 let plan = Plan::grow(rev.clone(), parent, leaves, between);
-                return Ok(Planned::Change(plan, self.attached_to(path).await?.into()));
+                return Ok(EditPlan::Change(plan, self.attached_to(path).await?.into()));
             }
         }
         if leaves.find(rev).is_some_and(|leaf| ancestors.len() as u64 <= leaf.ancestry.len()) {
-            return Ok(Planned::Known(rev.clone()));
+            return Ok(EditPlan::Known(rev.clone()));
         }
         let Some(whole) = WholeTree::read_if_small(self.trx, self.keys, leaves).await? else {
             return Err(Refusal::TooManyLeaves { leaves_max: self.leaves_max }.into());
         };
         let mut after = whole.tree.clone();
         let brings = match after.merge(path, self.edit.deleted) {
-            Merged::New => Brings::Leaf,
-            Merged::Known if self.is_wanted(rev, &after).await? => Brings::OldBody,
-            Merged::Known => Brings::Nothing,
+            Merged::New => Contribution::Leaf,
+            Merged::Known if self.is_wanted(rev, &after).await? => Contribution::OldBody,
+            Merged::Known => Contribution::Nothing,
         };
-        if brings == Brings::Nothing && after == whole.tree {
-            return Ok(Planned::Known(rev.clone()));
+        if brings == Contribution::Nothing && after == whole.tree {
+            return Ok(EditPlan::Known(rev.clone()));
         }
         let gone = whole.tree.branches().into_iter().filter(|branch| after.branch(&branch.leaf).is_none());
         let superseded = gone.map(|branch| branch.leaf.clone()).collect();
@@ -335,10 +343,10 @@ impl Planner<'_, '_> {
             return Err(Refusal::TooManyLeaves { leaves_max: self.leaves_max }.into());
         }
         let plan = Plan::Merge { rev: rev.clone(), brings, superseded, replacement, after };
-        if brings == Brings::Nothing {
-            return Ok(Planned::Change(plan, Attached::default()));
+        if brings == Contribution::Nothing {
+            return Ok(EditPlan::Change(plan, Attached::default()));
         }
-        Ok(Planned::Change(plan, self.attached_to(path).await?.into()))
+        Ok(EditPlan::Change(plan, self.attached_to(path).await?.into()))
     }
 
     /// Returns whether the body of a revision in the tree is kept. It is not a leaf, its body is absent, and the next

@@ -54,7 +54,7 @@ const EDITS_MAX: usize = 100;
 /// Performs [`crate::Database::purge`].
 pub(crate) async fn purge(database: &Database, id: &str, revs: &[RevId]) -> Result<Vec<RevId>> {
     let (inner, name) = (&*database.inner, &*database.name);
-    let (mut purged, mut from): (HashSet<RevId>, Option<From>) = (HashSet::new(), None);
+    let (mut purged, mut from): (HashSet<RevId>, Option<PurgePosition>) = (HashSet::new(), None);
     let (mut edits, mut released) = (0, false);
     loop {
         let mut step = Purge::new(database, id, revs, from.clone())?;
@@ -87,7 +87,7 @@ pub(crate) async fn purge(database: &Database, id: &str, revs: &[RevId]) -> Resu
 
 /// The position of a purge.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct From {
+pub(crate) struct PurgePosition {
     /// The stamp of the document's last edit when the purge began with its records; empty: begin with the first record.
     stamp: Vec<u8>,
     /// The first record that was not examined.
@@ -96,13 +96,13 @@ pub(crate) struct From {
 
 /// The result of one transaction of a purge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Step {
+pub(crate) struct PurgeStep {
     /// The purged leaves.
     pub purged: Vec<RevId>,
     /// Whether attachment lists were released, and their data must be freed.
     released: bool,
     /// The position, if there is more to do.
-    pub from: Option<From>,
+    pub from: Option<PurgePosition>,
 }
 
 /// One transaction of a purge.
@@ -112,15 +112,20 @@ pub(crate) struct Purge<'a> {
     actor: &'a Actor,
     id: &'a str,
     revs: &'a [RevId],
-    from: Option<From>,
+    from: Option<PurgePosition>,
     once: Once,
     /// The result of each attempt that wrote something.
-    attempted: Vec<Step>,
+    attempted: Vec<PurgeStep>,
     preparations: Preparations,
 }
 
 impl<'a> Purge<'a> {
-    pub(crate) fn new(database: &'a Database, id: &'a str, revs: &'a [RevId], from: Option<From>) -> Result<Purge<'a>> {
+    pub(crate) fn new(
+        database: &'a Database,
+        id: &'a str,
+        revs: &'a [RevId],
+        from: Option<PurgePosition>,
+    ) -> Result<Purge<'a>> {
         let (attempted, preparations) = Default::default();
         let (inner, name, actor) = (&*database.inner, &*database.name, database.actor());
         Ok(Purge { inner, name, actor, id, revs, from, once: inner.once()?, attempted, preparations })
@@ -128,9 +133,9 @@ impl<'a> Purge<'a> {
 }
 
 impl Operation for Purge<'_> {
-    type Output = Step;
+    type Output = PurgeStep;
 
-    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Step> {
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<PurgeStep> {
         self.preparations.make_up(self.inner).await?;
         let (instance, writer) = self.inner.resolve_for(trx, self.name, self.actor).await?;
         if !self.preparations.fit(&instance) {
@@ -141,7 +146,7 @@ impl Operation for Purge<'_> {
         }
         writer.admitted(trx, &instance).await?;
         let keys = instance.keys.document(self.id);
-        let Some(old) = info(trx, &keys, false).await? else { return Ok(Step::default()) };
+        let Some(old) = info(trx, &keys, false).await? else { return Ok(PurgeStep::default()) };
         let leaves = Leaves::read(trx, &keys).await?;
         // If no leaf stays the tree is not needed, and it may be too large to read.
         let whole = match leaves.0.iter().all(|leaf| self.revs.contains(&leaf.rev)) {
@@ -152,7 +157,7 @@ impl Operation for Purge<'_> {
         wanted.sort_unstable();
         wanted.dedup();
         if wanted.is_empty() {
-            return Ok(Step::default());
+            return Ok(PurgeStep::default());
         }
         let step = self.step(trx, &instance, &keys, &old, whole, &wanted).await?;
         self.once.mark(trx);
@@ -170,7 +175,7 @@ impl Purge<'_> {
         old: &Info,
         whole: WholeTree,
         wanted: &[&RevId],
-    ) -> Result<Step> {
+    ) -> Result<PurgeStep> {
         let mut after = whole.tree.clone();
         wanted.iter().for_each(|rev| {
             after.remove(rev);
@@ -276,8 +281,8 @@ impl Purge<'_> {
         maintainers.finish(&within, changes_rules).await?;
         self.note(trx, instance, &purged, forgotten.as_ref())?;
         // Begins with the first record, since the stamp of this commit is not known yet.
-        let from = (!is_last).then(|| From { stamp: Vec::new(), key: Vec::new() });
-        Ok(Step { purged, released: !listed.is_empty(), from })
+        let from = (!is_last).then(|| PurgePosition { stamp: Vec::new(), key: Vec::new() });
+        Ok(PurgeStep { purged, released: !listed.is_empty(), from })
     }
 
     /// Ends a transaction that has dropped data below the leaves.
@@ -292,7 +297,7 @@ impl Purge<'_> {
         listed: &[(RevId, foundationdb::future::FdbSlice)],
         room: &Room,
         key: Vec<u8>,
-    ) -> Result<Step> {
+    ) -> Result<PurgeStep> {
         let attached = attachments::drop_lists(trx, instance, keys, self.id, listed, room).await?;
         let deltas = [
             (Counter::StoredBytes, -dropped.body_bytes - attached),
@@ -305,8 +310,8 @@ impl Purge<'_> {
         let info_key = keys.info();
         let end = [&info_key[..], &[0]].concat();
         trx.add_conflict_range(&info_key, &end, ConflictRangeType::Write)?;
-        let from = Some(From { stamp: old.stamp.to_vec(), key });
-        Ok(Step { purged: Vec::new(), released: !listed.is_empty(), from })
+        let from = Some(PurgePosition { stamp: old.stamp.to_vec(), key });
+        Ok(PurgeStep { purged: Vec::new(), released: !listed.is_empty(), from })
     }
 
     /// Writes the document without the purged leaves; `dropped` sums up their data.

@@ -20,7 +20,7 @@ use crate::store::once::Once;
 use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::write::batch::{
-    BATCH_DOCUMENTS_MAX, BEGUN_ANEW_MAX, Cut, Item, JUDGED_ANEW_MAX, TRANSACTION_BYTES_MAX, Work, WriteBatch,
+    BATCH_DOCUMENTS_MAX, BEGUN_ANEW_MAX, Item, JUDGED_ANEW_MAX, PreparedEdits, TRANSACTION_BYTES_MAX, Work, WriteBatch,
     check_size, instance_of, judge_items, prepare, resolved, transaction_bytes,
 };
 
@@ -54,7 +54,7 @@ pub(crate) async fn write_all(database: &Database, edits: &[Edit<'_>]) -> Result
     let wanted: Vec<usize> = (0..edits.len()).collect();
     for _ in 0..BEGUN_ANEW_MAX {
         let instance = instance_of(inner, name).await?;
-        let Cut { batches, refused } = prepare(database, &instance, edits, &wanted).await?;
+        let PreparedEdits { batches, refused } = prepare(database, &instance, edits, &wanted).await?;
         let mut items: Vec<Item> = batches.into_iter().flatten().collect();
         let refused = refused.into_iter().map(|(at, refusal)| (edits[at].id.to_string(), refusal));
         let written = match none_if(refused.collect()) {

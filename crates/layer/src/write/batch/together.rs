@@ -73,25 +73,25 @@ pub(super) async fn write(
             item = back;
             fate
         } else {
-            Fate::Alone
+            WriteFate::Alone
         };
         match fate {
-            Fate::Done(outcome) => {
+            WriteFate::Done(outcome) => {
                 note(inner, &outcome);
                 return Ok(Some(outcome));
             }
-            Fate::Stale => {
+            WriteFate::Stale => {
                 stale += 1;
                 if stale > STALE_MAX {
                     return Ok(Some(Err(Refusal::stale())));
                 }
             }
-            Fate::Alone => {
+            WriteFate::Alone => {
                 item.at = 0;
                 let written = write_batch(database, instance, edits, vec![item], work, judged_by).await?;
                 return Ok(written.outcomes.into_iter().next().map(|(_, outcome)| outcome));
             }
-            Fate::Anew => {
+            WriteFate::Anew => {
                 let found = resolved(inner, name).await?;
                 if found.id() != instance.id() {
                     return Ok(None);
@@ -105,7 +105,7 @@ pub(super) async fn write(
 }
 
 /// The outcome of a write that waited.
-enum Fate {
+enum WriteFate {
     Done(Outcome),
     /// The write must go alone.
     Alone,
@@ -117,11 +117,11 @@ enum Fate {
 
 struct Reply {
     item: Item,
-    fate: Fate,
+    fate: WriteFate,
 }
 
 /// A waiting write.
-struct Single {
+struct SingleWrite {
     edit: Edit<'static>,
     item: Item,
     instance: Arc<Instance>,
@@ -153,7 +153,7 @@ async fn wait(
     id: &Arc<str>,
     edit: &Edit<'_>,
     item: Item,
-) -> Result<(Item, Fate)> {
+) -> Result<(Item, WriteFate)> {
     let bytes = transaction_bytes(&item.body, edit) + kinds::reserve(instance, edit);
     // Owned, because the transaction may outlive the request.
     let edit = Edit {
@@ -166,7 +166,7 @@ async fn wait(
         body: edit.body.clone().into_owned(),
     };
     let (reply, mut answer) = oneshot::channel();
-    let single = Single { edit, item, instance: Arc::clone(instance), reply };
+    let single = SingleWrite { edit, item, instance: Arc::clone(instance), reply };
     let number = inner.lanes.wait(
         name,
         Waiting {
@@ -186,10 +186,12 @@ async fn wait(
             Ok(answered) => break answered,
             // It is not in the queue while its transaction runs: it may return to wait for the next one.
             Err(_) => {
-                let left =
-                    inner.lanes.leave(name, id, ticket.number).and_then(|left| left.write.downcast::<Single>().ok());
+                let left = inner
+                    .lanes
+                    .leave(name, id, ticket.number)
+                    .and_then(|left| left.write.downcast::<SingleWrite>().ok());
                 if let Some(single) = left {
-                    return Ok((single.item, Fate::Alone));
+                    return Ok((single.item, WriteFate::Alone));
                 }
             }
         }
@@ -264,7 +266,7 @@ impl Drop for Group {
         for (mut item, seat) in self.items.drain(..).zip(self.seats.drain(..)) {
             item.maybe_committed = true;
             // A request that was dropped needs no answer.
-            drop(seat.reply.send(Reply { item, fate: Fate::Alone }));
+            drop(seat.reply.send(Reply { item, fate: WriteFate::Alone }));
         }
     }
 }
@@ -273,8 +275,8 @@ impl Group {
     fn new(writes: Vec<Waiting>) -> Group {
         let mut group = Group { edits: Vec::new(), items: Vec::new(), seats: Vec::new() };
         for Waiting { id, bytes, may_repeat, number, write, .. } in writes {
-            let Ok(single) = write.downcast::<Single>() else { continue };
-            let Single { edit, mut item, instance, reply } = *single;
+            let Ok(single) = write.downcast::<SingleWrite>() else { continue };
+            let SingleWrite { edit, mut item, instance, reply } = *single;
             item.at = group.items.len();
             group.edits.push(edit);
             group.items.push(item);
@@ -284,7 +286,7 @@ impl Group {
     }
 
     /// Answers each write; those that must wait again are returned.
-    fn answer(mut self, mut fate: impl FnMut(usize, &Item) -> Option<Fate>) -> (Vec<(Seat, Reply)>, Vec<Waiting>) {
+    fn answer(mut self, mut fate: impl FnMut(usize, &Item) -> Option<WriteFate>) -> (Vec<(Seat, Reply)>, Vec<Waiting>) {
         let (mut answers, mut again) = (Vec::with_capacity(self.seats.len()), Vec::new());
         let edits = std::mem::take(&mut self.edits);
         let (items, seats) = (std::mem::take(&mut self.items), std::mem::take(&mut self.seats));
@@ -295,7 +297,7 @@ impl Group {
                 None => {
                     let Seat { id, bytes, may_repeat, number, instance, reply } = seat;
                     let fence = (instance.id(), instance.record.rules);
-                    let write = Box::new(Single { edit, item, instance, reply });
+                    let write = Box::new(SingleWrite { edit, item, instance, reply });
                     again.push(Waiting { id, bytes, fence, may_repeat, number, write });
                 }
             }
@@ -312,7 +314,7 @@ struct Together<'a> {
 }
 
 /// The outcome of a shared transaction.
-enum Went {
+enum GroupOutcome {
     /// The outcomes by index; writes without an outcome come later.
     Written(Placed<Outcome>),
     /// The database was replaced, or its rules have changed.
@@ -322,9 +324,9 @@ enum Went {
 }
 
 impl Operation for Together<'_> {
-    type Output = Went;
+    type Output = GroupOutcome;
 
-    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Went> {
+    async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<GroupOutcome> {
         let Together { batch, attempts } = self;
         if attempt.after_unknown && batch.items.len() > 1 {
             batch.inner.metrics.joint_unknown_results.add(1);
@@ -332,9 +334,9 @@ impl Operation for Together<'_> {
         *attempts += 1;
         if *attempts > ATTEMPTS_MAX {
             batch.items.iter_mut().for_each(|item| item.maybe_committed |= attempt.maybe_committed);
-            return Ok(Went::Apart);
+            return Ok(GroupOutcome::Apart);
         }
-        Ok(batch.attempt(trx, attempt).await?.map_or(Went::Anew, Went::Written))
+        Ok(batch.attempt(trx, attempt).await?.map_or(GroupOutcome::Anew, GroupOutcome::Written))
     }
 }
 
@@ -348,26 +350,26 @@ async fn write_group(mut turn: Turn, mut group: Group) {
     let batch = WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
     let went = transaction::write(&inner.db, &inner.metrics, &mut Together { batch, attempts: 0 }).await;
     let (answers, again) = match went {
-        Ok(Went::Written(outcomes)) => {
+        Ok(GroupOutcome::Written(outcomes)) => {
             if outcomes.len() > 1 {
                 inner.metrics.joint_commits.add(1);
                 inner.metrics.joint_documents.add(outcomes.len() as u64);
             }
             let mut outcomes = outcomes.into_iter().peekable();
             group.answer(|at, item| match outcomes.next_if(|(place, _)| *place == at) {
-                Some((_, outcome)) => Some(Fate::Done(outcome)),
-                None if item.is_stale => Some(Fate::Stale),
-                None if item.goes_alone => Some(Fate::Alone),
+                Some((_, outcome)) => Some(WriteFate::Done(outcome)),
+                None if item.is_stale => Some(WriteFate::Stale),
+                None if item.goes_alone => Some(WriteFate::Alone),
                 None => None,
             })
         }
-        Ok(Went::Anew) => group.answer(|_, _| Some(Fate::Anew)),
-        Ok(Went::Apart) => group.answer(|_, _| Some(Fate::Alone)),
+        Ok(GroupOutcome::Anew) => group.answer(|_, _| Some(WriteFate::Anew)),
+        Ok(GroupOutcome::Apart) => group.answer(|_, _| Some(WriteFate::Alone)),
         // Each write finds out alone whether it causes the error.
         Err(error) => {
             let maybe_committed = matches!(&error, Error::Storage(error) if error.is_maybe_committed());
             group.items.iter_mut().for_each(|item| item.maybe_committed |= maybe_committed);
-            group.answer(|_, _| Some(Fate::Alone))
+            group.answer(|_, _| Some(WriteFate::Alone))
         }
     };
     // The next transaction begins before the answers are taken.
@@ -431,7 +433,7 @@ mod tests {
                     WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
                 let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
                 let went = Together { batch, attempts: 0 }.attempt(&trx, Attempt::default()).await.unwrap();
-                assert!(matches!(went, Went::Written(outcomes) if outcomes.len() == 2));
+                assert!(matches!(went, GroupOutcome::Written(outcomes) if outcomes.len() == 2));
                 trx.commit().await.unwrap();
             }
             drop((turn, group));
@@ -473,7 +475,7 @@ mod tests {
             let batch = WriteBatch { inner, instance, edits, items, attempts: 0, work, preparations, is_shared: true };
             let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
             let went = Together { batch, attempts: 0 }.attempt(&trx, Attempt::default()).await.unwrap();
-            let Went::Written(outcomes) = went else { panic!("the database was replaced") };
+            let GroupOutcome::Written(outcomes) = went else { panic!("the database was replaced") };
             assert!(outcomes[0].1.is_ok() == is_made && outcomes[1].1.is_ok());
             // Before the commit another write of the document, outside of lanes.
             let other = Edit { parent: Some(hot.clone()), deleted: is_made, ..edit("hot") };

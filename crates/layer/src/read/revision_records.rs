@@ -25,7 +25,7 @@ const NAMED_AT_ONCE: usize = 256;
 
 /// The needed parts of a revision's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct RecordFacts {
     pub deleted: bool,
     pub body_dropped: bool,
     /// Whether it had expired when the records were read.
@@ -35,20 +35,20 @@ pub(crate) struct Told {
 }
 
 /// The caller's check of each record.
-pub(crate) type Asked<'a> = &'a (dyn Fn(&RevisionRecord) -> bool + Sync);
+pub(crate) type RecordCheck<'a> = &'a (dyn Fn(&RevisionRecord) -> bool + Sync);
 
-impl Told {
-    fn of(record: &[u8], now_ms: u64, asked: Asked<'_>) -> Result<Told> {
+impl RecordFacts {
+    fn of(record: &[u8], now_ms: u64, asked: RecordCheck<'_>) -> Result<RecordFacts> {
         let record = RevisionRecord::decode(record)?;
         let RevisionRecord { deleted, body_dropped, .. } = record;
-        Ok(Told { deleted, body_dropped, has_ended: record.has_ended(now_ms), is_given: asked(&record) })
+        Ok(RecordFacts { deleted, body_dropped, has_ended: record.has_ended(now_ms), is_given: asked(&record) })
     }
 }
 
 /// Records of a document's revisions that were written here.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
-    told: HashMap<RevId, Told>,
+    told: HashMap<RevId, RecordFacts>,
     /// The records are complete from this generation on.
     complete_from: u64,
     bytes: u64,
@@ -62,7 +62,7 @@ impl Records {
         keys: &DocumentKeys,
         from_generation: u64,
         now_ms: u64,
-        asked: Asked<'_>,
+        asked: RecordCheck<'_>,
     ) -> Result<Records> {
         let mut rest = Some(KeyRange { begin: keys.revisions_from(from_generation), end: keys.revisions().end });
         let prefix_bytes = keys.revisions().begin.len();
@@ -74,7 +74,7 @@ impl Records {
                 let rev = take_rev(row.key().get(prefix_bytes..).unwrap_or_default())?.0;
                 records.bytes += (row.key().len() + row.value().len()) as u64;
                 last = rev.generation();
-                records.told.insert(rev, Told::of(row.value(), now_ms, asked)?);
+                records.told.insert(rev, RecordFacts::of(row.value(), now_ms, asked)?);
             }
             if !page.is_all() && records.bytes >= RECORDS_BYTES_MAX {
                 records.complete_from = last.saturating_add(1);
@@ -92,7 +92,7 @@ impl Records {
         keys: &DocumentKeys,
         revs: impl IntoIterator<Item = &'r RevId>,
         now_ms: u64,
-        asked: Asked<'_>,
+        asked: RecordCheck<'_>,
     ) -> Result<()> {
         let unread =
             revs.into_iter().filter(|rev| rev.generation() < self.complete_from && !self.told.contains_key(rev));
@@ -103,7 +103,7 @@ impl Records {
             for (rev, read) in revs.iter().zip(reads) {
                 if let Some(record) = read.await? {
                     bytes += record.len() as u64;
-                    self.told.insert((*rev).clone(), Told::of(&record, now_ms, asked)?);
+                    self.told.insert((*rev).clone(), RecordFacts::of(&record, now_ms, asked)?);
                 }
             }
             if bytes >= NAMED_BYTES_MAX {
@@ -114,7 +114,7 @@ impl Records {
         Ok(())
     }
 
-    pub(crate) fn get(&self, rev: &RevId) -> Option<&Told> {
+    pub(crate) fn get(&self, rev: &RevId) -> Option<&RecordFacts> {
         self.told.get(rev)
     }
 
