@@ -287,7 +287,7 @@ impl Reader {
         }
         let (inner, name, asker) = (&self.inner, &self.name, self.asker());
         let mut open = OpenAttachment { inner, name, asker, id, rev, attachment };
-        Ok(AttachmentReader::new(self.unseen(), self.read_about(&mut open).await?))
+        Ok(AttachmentReader::new(self.unrestricted(), self.read_about(&mut open).await?))
     }
 
     /// Returns the limit of recorded purges.

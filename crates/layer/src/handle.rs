@@ -121,7 +121,7 @@ impl Reader {
     }
 
     /// Returns an unrestricted handle, for code that applies [`Reader::seen`] itself.
-    pub(crate) fn unseen(&self) -> Reader {
+    pub(crate) fn unrestricted(&self) -> Reader {
         Reader { seen: None, asker: Asker::All, ..self.clone() }
     }
 

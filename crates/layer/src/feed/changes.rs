@@ -110,7 +110,7 @@ impl Changes {
         let (instance, mut page, version) = self.read_part(self.cursor, limit, 0).await?;
         self.ended_as_of = version.filter(|_| page.at_end);
         while !page.at_end
-            && self.source.goes_on(&page.rows, extras)
+            && self.source.should_continue(&page.rows, extras)
             && has_time(parts, !page.rows.is_empty(), clock.since(began))
         {
             parts += 1;
@@ -126,7 +126,7 @@ impl Changes {
         }
         self.source.rest(&page.rows);
         if extras != self.query.extras {
-            page.rows.iter_mut().for_each(|row| self.query.extras.leave_in(row));
+            page.rows.iter_mut().for_each(|row| self.query.extras.retain_in(row));
         }
         // Only now, so that a dropped future consumes nothing.
         self.limit = limit.saturating_sub(page.rows.len() as u64);
@@ -309,7 +309,7 @@ impl Changes {
         if !was_new && was_empty {
             return TakeOutcome::Nothing;
         }
-        if !source.is_as_it_was(&part.principals) || source.may_miss(&part.untold) {
+        if !source.is_as_it_was(&part.principals) || source.may_miss(&part.departures) {
             return TakeOutcome::ReadOn;
         }
         let mut rows = Vec::with_capacity(part.rows.len());
@@ -346,7 +346,7 @@ impl Changes {
     /// Returns whether a part without rows may matter to a feed that is not read from shared rows.
     fn may_have_changed(&self, part: &TailPart) -> bool {
         let AnySource::Channels(source) = &self.source else { return false };
-        self.is_new(part) && (!source.is_as_it_was(&part.principals) || source.may_miss(&part.untold))
+        self.is_new(part) && (!source.is_as_it_was(&part.principals) || source.may_miss(&part.departures))
     }
 
     /// Returns whether a part may matter to a feed that is not read from shared rows.

@@ -149,7 +149,7 @@ impl Extras {
     }
 
     /// Removes from a row everything that is not among these.
-    pub(super) fn leave_in(self, row: &mut ChangeRow) {
+    pub(super) fn retain_in(self, row: &mut ChangeRow) {
         if !self.leaves {
             row.leaves.truncate(1);
         }
@@ -171,7 +171,7 @@ impl Extras {
         if let (true, TailDocument::Read { document, .. }) = (self.has_documents(), &row.document) {
             shown.doc = Some(Document::clone(document));
         }
-        self.leave_in(&mut shown);
+        self.retain_in(&mut shown);
         shown
     }
 }

@@ -152,7 +152,7 @@ impl Default for RowChannels {
 
 impl RowChannels {
     /// Returns the channels left with this change that a later change does not name; `None` for any channel.
-    pub(crate) fn untold_by(&self, later: &RowChannels) -> impl Iterator<Item = Option<Arc<str>>> {
+    pub(crate) fn departures_missing_in(&self, later: &RowChannels) -> impl Iterator<Item = Option<Arc<str>>> {
         let is_told =
             |name: &&String| [&later.entered, &later.left].into_iter().flatten().flatten().any(|of| of == *name);
         let named = self.left.iter().flatten().filter(move |name| !is_told(name)).map(|name| Some(Arc::from(&**name)));

@@ -130,8 +130,8 @@ impl AnySource {
 
     /// Returns whether another transaction should read behind these rows before the reader gets the page, because the
     /// state of the read was costly to build.
-    pub(super) fn goes_on(&self, rows: &[ChangeRow], extras: Extras) -> bool {
-        matches!(self, AnySource::Channels(source) if source.goes_on(rows, extras))
+    pub(super) fn should_continue(&self, rows: &[ChangeRow], extras: Extras) -> bool {
+        matches!(self, AnySource::Channels(source) if source.should_continue(rows, extras))
     }
 
     /// Drops large state while the reader takes a page of these rows.

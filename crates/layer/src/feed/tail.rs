@@ -30,7 +30,7 @@ const ROW_BYTES: usize = 500;
 const PRINCIPALS_MAX: usize = 1_000;
 
 /// Departures from channels that no row shows: limit of those kept.
-const UNTOLD_MAX: usize = 1_000;
+const DEPARTURES_MAX: usize = 1_000;
 
 /// Number of cached texts of a row.
 pub const TEXTS: usize = 6;
@@ -150,7 +150,7 @@ pub(crate) struct TailPart {
     /// Users and roles of the database that have changed in this part and behind it.
     pub principals: Vec<(Kind, Arc<str>)>,
     /// Departures in this part and behind it that no row shows.
-    pub untold: Vec<Departure>,
+    pub departures: Vec<Departure>,
 }
 
 /// The tail; see the module.
@@ -172,16 +172,16 @@ pub(crate) struct Tail {
     /// Changed users and roles in the order of commits.
     principals: VecDeque<(Seq, Kind, Arc<str>)>,
     /// Unordered.
-    untold: Vec<Departure>,
+    departures: Vec<Departure>,
 }
 
 impl Tail {
     /// Creates an empty tail that has read nothing behind `at`.
     pub(crate) fn new(at: Seq, clock: &Clock) -> Tail {
-        let (rows, places, principals, untold) = Default::default();
+        let (rows, places, principals, departures) = Default::default();
         let clock = clock.clone();
         let (passed, weight, version, channels) = (0, 0, None, 0);
-        Tail { clock, begin: at, drained: at, rows, places, passed, weight, version, channels, principals, untold }
+        Tail { clock, begin: at, drained: at, rows, places, passed, weight, version, channels, principals, departures }
     }
 
     /// Returns the sequence up to which by-seq has been read.
@@ -211,12 +211,12 @@ impl Tail {
     }
 
     /// Adds departures that the rows of this page and the next do not show.
-    pub(crate) fn push_untold(&mut self, untold: impl IntoIterator<Item = Departure>) {
-        self.untold.extend(untold);
-        if self.untold.len() > UNTOLD_MAX
-            && let Some(at) = self.untold.iter().map(|untold| untold.at).max()
+    pub(crate) fn push_departures(&mut self, departures: impl IntoIterator<Item = Departure>) {
+        self.departures.extend(departures);
+        if self.departures.len() > DEPARTURES_MAX
+            && let Some(at) = self.departures.iter().map(|departure| departure.at).max()
         {
-            self.untold = vec![Departure { at, channel: None }];
+            self.departures = vec![Departure { at, channel: None }];
         }
     }
 
@@ -237,7 +237,9 @@ impl Tail {
         let row = place.checked_sub(self.passed).and_then(|at| self.rows.get_mut(usize::try_from(at).ok()?));
         if let Some(row) = row.and_then(|(_, row)| row.take()) {
             self.weight -= row.weight();
-            self.push_untold(row.channels.untold_by(by).map(|channel| Departure { at: row.row.seq, channel }));
+            self.push_departures(
+                row.channels.departures_missing_in(by).map(|channel| Departure { at: row.row.seq, channel }),
+            );
         }
     }
 
@@ -247,7 +249,7 @@ impl Tail {
         // A follower before the tail's begin reads by-seq anyway.
         let passed = self.principals.partition_point(|(seq, ..)| *seq <= self.begin);
         self.principals.drain(..passed);
-        self.untold.retain(|untold| untold.at > self.begin);
+        self.departures.retain(|departure| departure.at > self.begin);
     }
 
     fn trim_rows(&mut self, weight_max: usize, now: Instant) {
@@ -314,8 +316,8 @@ impl Tail {
         let version = self.version.filter(|_| !more);
         let from = self.principals.partition_point(|(seq, ..)| *seq <= cursor);
         let principals = self.principals.range(from..).map(|(_, kind, name)| (*kind, Arc::clone(name))).collect();
-        let untold = self.untold.iter().filter(|untold| untold.at > cursor).cloned().collect();
-        Some(TailPart { rows, last_seq, is_all: !more, version, channels: self.channels, principals, untold })
+        let departures = self.departures.iter().filter(|departure| departure.at > cursor).cloned().collect();
+        Some(TailPart { rows, last_seq, is_all: !more, version, channels: self.channels, principals, departures })
     }
 
     /// Returns the age of the first change behind a commit version; zero if there is none.

@@ -498,7 +498,7 @@ impl Get<'_> {
             document.attachments = Box::pin(attachments::list(self.trx, &keys, &document.rev)).await?;
         }
         if let Some(tree) = tree {
-            Box::pin(self.tell_tree(&keys, info, tree, records, &mut document)).await?;
+            Box::pin(self.add_tree_facts(&keys, info, tree, records, &mut document)).await?;
         } else if options.born {
             document.born = Some(document.rev.clone());
         }
@@ -514,7 +514,7 @@ impl Get<'_> {
     }
 
     /// Adds the requested facts of the tree.
-    async fn tell_tree(
+    async fn add_tree_facts(
         &self,
         keys: &DocumentKeys,
         info: &Info,

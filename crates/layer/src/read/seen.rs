@@ -105,7 +105,7 @@ impl VisibleRequest<'_> {
             Err(_) => return found,
         }
         let sees_winner = self.viewer.sees_winner(self.trx, self.keys, info).await?;
-        if *rev == info.winner || (sees_winner && self.viewer.is_told_of(info, self.trx.clock().unix_ms())) {
+        if *rev == info.winner || (sees_winner && self.viewer.is_reported(info, self.trx.clock().unix_ms())) {
             return found;
         }
         let removals = self.viewer.removals(self.trx, self.instance, self.id).boxed().await?;
@@ -236,7 +236,7 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
         let looks = requests.iter().zip(&then).zip(&all_keys).map(|(((id, _), then), keys)| async move {
             Ok::<_, Error>(match then {
                 NextRead::Look(_) => FurtherRead::Removed(viewer.removals(trx, instance, id).await?),
-                NextRead::LookAtLeaves => FurtherRead::Leaf(!seen_leaves(trx, keys, viewer).await?.is_empty()),
+                NextRead::LookAtLeaves => FurtherRead::Leaf(!visible_leaves(trx, keys, viewer).await?.is_empty()),
                 _ => FurtherRead::Nothing,
             })
         });
@@ -280,7 +280,7 @@ pub(super) async fn get_many(get: &GetMany<'_>, trx: &Transaction, instance: &In
 }
 
 /// Returns the visible leaves of a document. Takes as many reads if there is no document.
-async fn seen_leaves(trx: &Transaction, keys: &DocumentKeys, viewer: &Viewer) -> Result<Vec<RevId>> {
+async fn visible_leaves(trx: &Transaction, keys: &DocumentKeys, viewer: &Viewer) -> Result<Vec<RevId>> {
     let (now_ms, sees) = (trx.clock().unix_ms(), |record: &RevisionRecord| viewer.sees(record));
     let (leaves, records) = (Leaves::read(trx, keys), Records::read(trx, keys, 0, now_ms, &sees));
     let (leaves, mut records) = futures_util::future::try_join(leaves, records).await?;
@@ -328,11 +328,11 @@ pub(super) async fn open_revs(
     let mut tree = None;
     let mut wanted: Vec<RevId> = match (&info, revs) {
         (Some(info), OpenRevs::All) if is_alone => vec![info.winner.clone()],
-        (_, OpenRevs::All) => seen_leaves(trx, &keys, &viewer).await?,
+        (_, OpenRevs::All) => visible_leaves(trx, &keys, &viewer).await?,
         (_, OpenRevs::Some(_)) if wants_tree => {
             let tree = &*tree.insert(whole_tree(trx, &keys).await?);
             let over = match options.latest {
-                true => seen_over(trx, &keys, &viewer, tree, &seen).await?,
+                true => visible_leaves_above(trx, &keys, &viewer, tree, &seen).await?,
                 false => seen.clone(),
             };
             unseen().chain(over).collect()
@@ -391,7 +391,7 @@ async fn whole_tree(trx: &Transaction, keys: &DocumentKeys) -> Result<Tree> {
 }
 
 /// Returns the visible leaves above some revisions; a revision without a leaf above it stands for itself.
-async fn seen_over(
+async fn visible_leaves_above(
     trx: &Transaction,
     keys: &DocumentKeys,
     viewer: &Viewer,
@@ -501,7 +501,7 @@ pub(super) async fn missing_revs(
                 };
                 let mut leaves = match info {
                     Some(info) if sees_winner && info.leaf_count == 1 => vec![info.winner],
-                    _ => seen_leaves(trx, &keys, viewer).await?,
+                    _ => visible_leaves(trx, &keys, viewer).await?,
                 };
                 // The order must not reveal that a hidden document exists.
                 if has_known || sees_winner || !leaves.is_empty() {

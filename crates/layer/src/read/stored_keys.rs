@@ -107,14 +107,14 @@ impl Reader {
         let mut operation = ReadKeys { inner: &self.inner, name: &self.name, id, after };
         let (instance, under, beside, has_more) = self.read(&mut operation).await?;
         let next = under.last().filter(|_| has_more).map(|(key, _)| key.clone());
-        let known = taken_apart(&instance.keys, &instance.fields.view(), &under);
+        let known = parse_keys(&instance.keys, &instance.fields.view(), &under);
         let mut keys = match known {
             Some(keys) => keys,
             None => {
                 // Another process may have added names.
                 instance.reload_names(&self.inner).await?;
                 let names = instance.fields.view();
-                under.iter().map(|(key, bytes)| shown(&instance.keys, &OrNumbers(&names), key, *bytes)).collect()
+                under.iter().map(|(key, bytes)| describe_key(&instance.keys, &OrNumbers(&names), key, *bytes)).collect()
             }
         };
         for (what, (key, value_bytes)) in beside {
@@ -140,9 +140,9 @@ fn hexadecimal(bytes: &[u8]) -> String {
 }
 
 /// Names of fields.
-trait Called {
+trait FieldLabels {
     /// Returns the name of the field with this number.
-    fn called(&self, id: u64) -> String;
+    fn field_name(&self, id: u64) -> String;
 }
 
 /// Names alone; records whether one is unknown.
@@ -151,8 +151,8 @@ struct Names<'n> {
     is_any_unknown: Cell<bool>,
 }
 
-impl Called for Names<'_> {
-    fn called(&self, id: u64) -> String {
+impl FieldLabels for Names<'_> {
+    fn field_name(&self, id: u64) -> String {
         let name = self.names.name_of(id);
         self.is_any_unknown.set(self.is_any_unknown.get() || name.is_none());
         name.unwrap_or_default().to_owned()
@@ -162,20 +162,20 @@ impl Called for Names<'_> {
 /// Names, or numbers for fields without one: in a damaged or partly restored store.
 struct OrNumbers<'n>(&'n FieldsView<'n>);
 
-impl Called for OrNumbers<'_> {
-    fn called(&self, id: u64) -> String {
+impl FieldLabels for OrNumbers<'_> {
+    fn field_name(&self, id: u64) -> String {
         self.0.name_of(id).map_or_else(|| format!("field {id}"), ToOwned::to_owned)
     }
 }
 
 /// Returns the keys in readable form; `None` if a name is unknown.
-fn taken_apart(keys: &Keys, names: &FieldsView<'_>, found: &[KeyAndLength]) -> Option<Vec<StoredKey>> {
+fn parse_keys(keys: &Keys, names: &FieldsView<'_>, found: &[KeyAndLength]) -> Option<Vec<StoredKey>> {
     let names = Names { names, is_any_unknown: Cell::new(false) };
-    let shown = found.iter().map(|(key, bytes)| shown(keys, &names, key, *bytes)).collect();
+    let shown = found.iter().map(|(key, bytes)| describe_key(keys, &names, key, *bytes)).collect();
     (!names.is_any_unknown.get()).then_some(shown)
 }
 
-fn shown(keys: &Keys, names: &impl Called, key: &[u8], value_bytes: usize) -> StoredKey {
+fn describe_key(keys: &Keys, names: &impl FieldLabels, key: &[u8], value_bytes: usize) -> StoredKey {
     let (what, form) = match keys.split_document(key) {
         // The checker reports values that are not keys.
         Err(_) => ("unknown", format!("{{NS}} / {}", hexadecimal(key))),
@@ -196,7 +196,7 @@ fn shown(keys: &Keys, names: &impl Called, key: &[u8], value_bytes: usize) -> St
 }
 
 /// Returns the elements behind a part's number: a revision, a path, or both.
-fn behind(part: DocumentPart, rest: &[u8], names: &impl Called) -> String {
+fn behind(part: DocumentPart, rest: &[u8], names: &impl FieldLabels) -> String {
     let revision = |rest| match take_rev(rest) {
         Ok((rev, rest)) => (format!(" / {rev}"), rest),
         Err(_) => (format!(" / {}", hexadecimal(rest)), &[][..]),
@@ -218,7 +218,7 @@ fn behind(part: DocumentPart, rest: &[u8], names: &impl Called) -> String {
 }
 
 /// Returns a path with the names of fields: `/ customer / city`, `/ tags / [3]`.
-fn path(mut rest: &[u8], names: &impl Called) -> String {
+fn path(mut rest: &[u8], names: &impl FieldLabels) -> String {
     let mut text = String::new();
     while let Some((element, used)) = take(rest) {
         rest = rest.get(used..).unwrap_or_default();
@@ -230,7 +230,7 @@ fn path(mut rest: &[u8], names: &impl Called) -> String {
         // Writing into a String cannot fail.
         let _ = match element {
             Element::Literal(name) => write!(text, " / {name:?}"),
-            Element::Int(id) if id >= FIRST_FIELD_ID => write!(text, " / {}", names.called(id)),
+            Element::Int(id) if id >= FIRST_FIELD_ID => write!(text, " / {}", names.field_name(id)),
             Element::Int(marker) => {
                 let at = number().unwrap_or_default();
                 match marker {

@@ -109,7 +109,7 @@ impl Viewer {
 
     /// Returns whether the feed shows the winner to a reader who sees it: tombstones do not come with a granted
     /// channel.
-    pub(crate) fn is_told_of(&self, info: &Info, now_ms: u64) -> bool {
+    pub(crate) fn is_reported(&self, info: &Info, now_ms: u64) -> bool {
         let named = info.routed.channels.iter().filter(|names| !names.are_elsewhere);
         let mut channels = named.flat_map(|names| names.names.iter().map(String::as_str)).chain([ALL]);
         let is_there = !info.deleted && !info.has_ended(now_ms);

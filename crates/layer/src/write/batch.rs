@@ -563,7 +563,7 @@ impl Operation for WriteBatch<'_, '_> {
                 continue;
             }
             if instance.record.channels > 0 {
-                let upon = upon(trx, &self.edits[item.at], info.as_ref());
+                let upon = tombstone_below(trx, &self.edits[item.at], info.as_ref());
                 let is_same = item.judged.held.as_ref().is_none_or(|held| fences.is_same(held));
                 if item.judged.upon.as_ref() != upon || !is_same {
                     (item.judged.upon, item.is_stale) = (upon.cloned(), true);
@@ -678,7 +678,7 @@ async fn is_written(
 }
 
 /// Returns the tombstone on which an edit without a parent creates a document again.
-fn upon<'a>(trx: &Transaction, edit: &Edit<'_>, info: Option<&'a Info>) -> Option<&'a RevId> {
+fn tombstone_below<'a>(trx: &Transaction, edit: &Edit<'_>, info: Option<&'a Info>) -> Option<&'a RevId> {
     let makes = edit.history.is_none() && edit.parent.is_none() && !edit.deleted;
     let is_gone = |info: &&Info| info.deleted || info.has_ended(trx.clock().unix_ms());
     info.filter(|info| makes && is_gone(info)).map(|info| &info.winner)

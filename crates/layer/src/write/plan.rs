@@ -188,7 +188,7 @@ impl Planner<'_, '_> {
             match parent.as_ref().filter(|_| self.judges_stubs()) {
                 Some(parent) => {
                     let record = self.trx.get(&self.keys.revision(parent), true).await?;
-                    record.map_or(Ok(false), |record| Ok(self.gives(&RevisionRecord::decode(&record)?)))
+                    record.map_or(Ok(false), |record| Ok(self.allows_stub_of(&RevisionRecord::decode(&record)?)))
                 }
                 None => Ok(true),
             }
@@ -254,7 +254,7 @@ impl Planner<'_, '_> {
     }
 
     /// Returns whether stubs may name attachments of a revision: of an unexpired one that the writer sees.
-    fn gives(&self, record: &RevisionRecord) -> bool {
+    fn allows_stub_of(&self, record: &RevisionRecord) -> bool {
         !record.has_ended(self.trx.clock().unix_ms())
             && self.held.is_none_or(|held| held.has_all() || is_seen(held, record))
     }
@@ -282,7 +282,7 @@ impl Planner<'_, '_> {
             lists.extend(futures_util::future::try_join_all(reads).await?);
         }
         if self.judges_stubs() {
-            let (now_ms, asked) = (self.trx.clock().unix_ms(), |record: &RevisionRecord| self.gives(record));
+            let (now_ms, asked) = (self.trx.clock().unix_ms(), |record: &RevisionRecord| self.allows_stub_of(record));
             let oldest = lists.iter().map(|(rev, _)| rev.generation()).min().unwrap_or(u64::MAX);
             let mut records = Records::read(self.trx, self.keys, oldest, now_ms, &asked).await?;
             records.complete(self.trx, self.keys, lists.iter().map(|(rev, _)| rev), now_ms, &asked).await?;

@@ -71,7 +71,7 @@ pub(super) struct HubPage {
     /// The database's users and roles that have changed since the last read; `None` if they are over the limit.
     principals: Option<Vec<(Seq, Kind, Arc<str>)>>,
     /// Channel departures that the rows do not show.
-    untold: Vec<Departure>,
+    departures: Vec<Departure>,
     /// Each bucket's share of the next page.
     shares: Shares,
 }
@@ -148,7 +148,7 @@ impl Reader {
             last_seqs: found,
             channels: instance.channels(),
             principals: Some(Vec::new()),
-            untold: Vec::new(),
+            departures: Vec::new(),
             shares: self.shares.clone(),
         };
         let Some(entries) = entries else { return Ok(page) };
@@ -167,7 +167,7 @@ impl Reader {
             let (drained, at_end) = (page.drained, page.at_end);
             let has_followers = hub.lock().table.members() > 0;
             let mut of_page = PageRows { rows: &mut rows, after, drained, at_end, has_followers };
-            page.untold = of_page.complete(trx, inner, &instance).await?;
+            page.departures = of_page.complete(trx, inner, &instance).await?;
         }
         let lacking = rows.iter_mut().map(|(row, _)| row);
         let lacking = lacking.filter(|row| row.lacks_leaves() && row.leaf_count <= SHARED_LEAVES_MAX);
@@ -207,7 +207,7 @@ impl Reader {
             match page.principals {
                 Some(principals) => {
                     tail.push_principals(principals);
-                    tail.push_untold(page.untold);
+                    tail.push_departures(page.departures);
                     tail.push(page.rows, page.drained);
                 }
                 // Followers that have not read these rows read pages.
@@ -246,7 +246,7 @@ impl HubPage {
             Some(principals) => principals.iter().for_each(|(at, kind, name)| news.principal(*at, *kind, name)),
             None => news.is_for_all(),
         }
-        self.untold.iter().for_each(|untold| news.untold(untold.at, untold.channel.as_deref()));
+        self.departures.iter().for_each(|departure| news.departure(departure.at, departure.channel.as_deref()));
         self.rows.iter().for_each(|row| news.row(row.row.seq, &row.channels));
         news.told()
     }

@@ -95,7 +95,7 @@ impl PageRows<'_> {
                 });
             }
         }
-        let mut untold = Vec::new();
+        let mut departures = Vec::new();
         if !self.at_end {
             let (ahead, is_all) = ahead(trx, inner, instance, self.drained).await?;
             let missed = ahead.into_iter().filter(|(_, before)| is_missed(*before));
@@ -104,14 +104,14 @@ impl PageRows<'_> {
                 RouteLookup { row, id, entered_of, is_left_sought, has_missed }
             }));
             if !is_all {
-                untold.push(Departure { at: self.drained, channel: None });
+                departures.push(Departure { at: self.drained, channel: None });
             }
         }
         if sought.len() > DOCUMENTS_MAX {
             if sought.iter().any(|sought| sought.has_missed) {
-                untold.push(Departure { at: self.drained, channel: None });
+                departures.push(Departure { at: self.drained, channel: None });
             }
-            return Ok(untold);
+            return Ok(departures);
         }
         let mut found = stream::iter(sought).map(|sought| look_up(trx, instance, sought)).buffered(AT_ONCE);
         let mut bytes = 0;
@@ -119,19 +119,20 @@ impl PageRows<'_> {
             let names = entered.iter().flatten().chain(left.iter().flatten().map(|(name, _)| name));
             bytes += names.map(String::len).sum::<usize>();
             if bytes > NAMES_BYTES_MAX {
-                untold.push(Departure { at: self.drained, channel: None });
+                departures.push(Departure { at: self.drained, channel: None });
                 break;
             }
             let row = sought.row.and_then(|number| self.rows.get_mut(number));
             let until = row.as_ref().map_or(self.drained, |(row, _)| row.seq);
             match (&left, sought.has_missed) {
                 (_, false) => {}
-                (None, true) => untold.push(Departure { at: until, channel: None }),
+                (None, true) => departures.push(Departure { at: until, channel: None }),
                 (Some(left), true) => {
                     let is_row = row.is_some();
                     let is_missed = |at: Seq| at > self.after && (at < until || at == until && !is_row);
                     let missed = left.iter().filter(|(_, at)| is_missed(*at));
-                    untold.extend(missed.map(|(name, at)| Departure { at: *at, channel: Some(Arc::from(&**name)) }));
+                    departures
+                        .extend(missed.map(|(name, at)| Departure { at: *at, channel: Some(Arc::from(&**name)) }));
                 }
             }
             if let Some((row, channels)) = row {
@@ -144,7 +145,7 @@ impl PageRows<'_> {
                 }
             }
         }
-        Ok(untold)
+        Ok(departures)
     }
 }
 

@@ -198,12 +198,12 @@ impl FollowerTable {
         for (key, list) in by_key {
             for (_, number) in self.holders.range((key, 0)..=(key, u64::MAX)) {
                 if let Some(member) = self.members.get_mut(number) {
-                    member.hear(&list, &mut woken);
+                    member.add_changes(&list, &mut woken);
                 }
             }
         }
         if let Some(list) = for_all {
-            self.members.values_mut().for_each(|member| member.hear(&list, &mut woken));
+            self.members.values_mut().for_each(|member| member.add_changes(&list, &mut woken));
         }
         woken
     }
@@ -224,7 +224,7 @@ impl FollowerTable {
 }
 
 impl Member {
-    fn hear(&mut self, news: &ChangeList, woken: &mut Vec<Arc<Notify>>) {
+    fn add_changes(&mut self, news: &ChangeList, woken: &mut Vec<Arc<Notify>>) {
         match &mut self.list {
             None => self.list = Some(news.clone()),
             Some(list) => list.add(news),
@@ -275,7 +275,7 @@ impl<'a> PageKeys<'a> {
     }
 
     /// Adds a departure from a channel that no row shows; `None` for any channel.
-    pub(super) fn untold(&mut self, at: Seq, channel: Option<&str>) {
+    pub(super) fn departure(&mut self, at: Seq, channel: Option<&str>) {
         match channel {
             Some(name) => self.channel(name, self.after, at),
             None => self.is_for_all = true,
@@ -341,7 +341,7 @@ mod tests {
         /// Rows, each with the channels that its document is in and left; a departure that no row shows; a user.
         Page {
             rows: Vec<[Option<Vec<String>>; 2]>,
-            untold: Option<(u64, Option<String>)>,
+            departure: Option<(u64, Option<String>)>,
             user: bool,
         },
         /// A follower comes, or holds something else, with some changes not taken.
@@ -363,10 +363,10 @@ mod tests {
     fn event() -> impl Strategy<Value = Event> {
         let names = || prop::collection::vec("[A-F]", 0..3);
         let row = [prop::option::weighted(0.97, names()), prop::option::weighted(0.97, names())];
-        let untold = prop::option::weighted(0.1, (0..4_u64, prop::option::weighted(0.8, "[A-F]")));
-        let page = (prop::collection::vec(row, 0..20), untold, prop::bool::weighted(0.1));
+        let departure = prop::option::weighted(0.1, (0..4_u64, prop::option::weighted(0.8, "[A-F]")));
+        let page = (prop::collection::vec(row, 0..20), departure, prop::bool::weighted(0.1));
         prop_oneof![
-            4 => page.prop_map(|(rows, untold, user)| Event::Page { rows, untold, user }),
+            4 => page.prop_map(|(rows, departure, user)| Event::Page { rows, departure, user }),
             1 => (0..6_u64, prop::collection::btree_set("[A-F]", 0..4), 0..9_u64)
                 .prop_map(|(number, names, behind)| Event::Join { number, names, behind }),
             1 => (0..6_u64).prop_map(|number| Event::Leave { number }),
@@ -386,14 +386,14 @@ mod tests {
             let mut members: BTreeMap<u64, (u64, BTreeSet<String>)> = BTreeMap::new();
             for event in events {
                 match event {
-                    Event::Page { rows, untold, user } => {
+                    Event::Page { rows, departure, user } => {
                         let (before, drained) = (at, at + rows.len() as u64 + 1);
                         let is_open = rows.iter().flatten().any(Option::is_none);
-                        let is_open = is_open || untold.as_ref().is_some_and(|(_, name)| name.is_none());
+                        let is_open = is_open || departure.as_ref().is_some_and(|(_, name)| name.is_none());
                         let mut news = PageKeys::new(&table, seq(before), seq(drained));
-                        if let Some((back, name)) = &untold {
+                        if let Some((back, name)) = &departure {
                             let of = drained.saturating_sub(*back).max(before + 1);
-                            news.untold(seq(of), name.as_deref());
+                            news.departure(seq(of), name.as_deref());
                             told.push((of, name.iter().cloned().collect(), false));
                         }
                         if user {

@@ -81,7 +81,7 @@ impl ByIds {
     }
 
     /// Returns whether to look up the documents.
-    fn looks_up(&self, page: &FeedPage<'_>) -> bool {
+    fn should_look_up(&self, page: &FeedPage<'_>) -> bool {
         let is_far_back = self.ids.len() <= IDS_AT_ONCE_MAX || self.is_behind;
         let is_now = page.cursor.is_none() && page.since == Since::Now;
         self.ids.len() <= IDS_MAX && is_far_back && !is_now && page.limit > 0
@@ -89,7 +89,7 @@ impl ByIds {
 
     /// Returns the first documents that have not changed since the lookup, and all that are left; `None` if by-seq
     /// answers.
-    async fn found(
+    async fn remaining(
         &self,
         trx: &Transaction,
         instance: &Instance,
@@ -99,11 +99,11 @@ impl ByIds {
             // The database was replaced by another one.
             Some(left) if left.incarnation != instance.incarnation() => Ok(None),
             Some(left) => {
-                let rows = unchanged(trx, instance, left.first(page.rows_max())).await?;
+                let rows = unchanged_rows(trx, instance, left.first(page.rows_max())).await?;
                 Ok(Some((rows, left.clone())))
             }
-            None if self.looks_up(page) => {
-                let mut found = self.look(trx, instance, page).await?;
+            None if self.should_look_up(page) => {
+                let mut found = self.look_up(trx, instance, page).await?;
                 if let Some((rows, _)) = &mut found {
                     rows.truncate(page.rows_max());
                 }
@@ -114,7 +114,7 @@ impl ByIds {
     }
 
     /// Returns all documents of the list that the feed shows, in its order.
-    async fn look(
+    async fn look_up(
         &self,
         trx: &Transaction,
         instance: &Instance,
@@ -147,7 +147,7 @@ impl ByIds {
 
 impl Source for ByIds {
     async fn read(&mut self, trx: &Transaction, instance: &Arc<Instance>, page: &FeedPage<'_>) -> Result<ChangesPage> {
-        let Some((mut rows, mut left)) = self.found(trx, instance, page).await? else {
+        let Some((mut rows, mut left)) = self.remaining(trx, instance, page).await? else {
             let read = self.walk.read(trx, instance, page).await?;
             (self.left, self.is_behind) = (None, !read.at_end);
             return Ok(read);
@@ -186,7 +186,7 @@ impl Source for ByIds {
 }
 
 /// Reads the rows of documents that have not changed since the lookup.
-async fn unchanged(trx: &Transaction, instance: &Instance, part: &[(Seq, String)]) -> Result<Vec<ChangeRow>> {
+async fn unchanged_rows(trx: &Transaction, instance: &Instance, part: &[(Seq, String)]) -> Result<Vec<ChangeRow>> {
     let found = infos(trx, instance, part.iter().map(|(_, id)| id.as_str())).await?;
     let mut found = found.into_iter().peekable();
     let mut rows = Vec::with_capacity(part.len());

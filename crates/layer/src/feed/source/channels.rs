@@ -179,8 +179,8 @@ impl Channels {
         self.judged.clone()
     }
 
-    /// See [`crate::feed::source::AnySource::goes_on`].
-    pub(super) fn goes_on(&self, rows: &[ChangeRow], extras: Extras) -> bool {
+    /// See [`crate::feed::source::AnySource::should_continue`].
+    pub(super) fn should_continue(&self, rows: &[ChangeRow], extras: Extras) -> bool {
         let bytes =
             || rows.iter().filter_map(|row| row.doc.as_ref()).map(|document| document.body.len()).sum::<usize>();
         let is_large = self.under_way.as_ref().is_some_and(RunningMerge::is_large);
@@ -201,12 +201,12 @@ impl Channels {
     }
 
     /// Returns whether the reader's channels may have departures that no row shows.
-    pub(in crate::feed) fn may_miss(&self, untold: &[Departure]) -> bool {
-        let Some(live) = &self.live else { return !untold.is_empty() };
+    pub(in crate::feed) fn may_miss(&self, departures: &[Departure]) -> bool {
+        let Some(live) = &self.live else { return !departures.is_empty() };
         let held = live.only.as_ref().unwrap_or(&live.held.held);
         // A lost channel takes nothing from an unrestricted reader.
         let is_held = |name: &Arc<str>| **name != *ALL && held.since(name).is_some();
-        !held.has_all() && untold.iter().any(|untold| untold.channel.as_ref().is_none_or(is_held))
+        !held.has_all() && departures.iter().any(|departure| departure.channel.as_ref().is_none_or(is_held))
     }
 
     /// Judges a change behind the end, while the reader's rights are unchanged.
@@ -397,7 +397,7 @@ impl Channels {
         let mut rounds = under_way.rounds_max();
         let is_end = self.collect(trx, page.inner, instance, &mut under_way, most, &mut rounds).await?;
         let slots: Vec<MergeRow> = under_way.left.drain(..most.min(under_way.left.len())).collect();
-        let found = reading::answered(trx, instance, &under_way, slots).await?;
+        let found = reading::complete_rows(trx, instance, &under_way, slots).await?;
         let passed = found.last().map(|row| row.position);
         let found = reading::selected(trx, &page.inner.metrics, instance, index, found).await?;
         let (inner, extras) = (page.inner, page.extras);

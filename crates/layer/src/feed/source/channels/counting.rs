@@ -71,7 +71,7 @@ impl Channels {
         for _ in 0..LOOKS_MAX {
             let is_end = self.collect(trx, inner, instance, under_way, most, &mut rounds).await?;
             let slots: Vec<MergeRow> = under_way.left.iter().cloned().collect();
-            let found = reading::answered(trx, instance, under_way, slots).await?;
+            let found = reading::complete_rows(trx, instance, under_way, slots).await?;
             let found = reading::selected(trx, &inner.metrics, instance, under_way.index, found).await?;
             // Only now: if this fails they are looked up again.
             under_way.left.clear();

@@ -304,7 +304,7 @@ pub(super) async fn look(
 }
 
 /// Completes the rows of a merge or a list, and drops those that depend on a state that the document no longer has.
-pub(super) async fn answered(
+pub(super) async fn complete_rows(
     trx: &Transaction,
     instance: &Instance,
     under_way: &RunningMerge,
