@@ -184,7 +184,6 @@ impl Actor {
         !self.is_administrator() && self.user().is_some_and(|user| user.name.is_none())
     }
 
-    /// Returns whether the actor is the server or an administrator.
     pub(crate) fn is_administrator(&self) -> bool {
         self.user().is_none_or(|user| user.roles.iter().any(|role| role == "_admin"))
     }

@@ -156,7 +156,6 @@ impl PendingAdmissions {
     }
 }
 
-/// The result of the check of a user document.
 struct UserCheck {
     is_same: bool,
     key: Option<Vec<u8>>,

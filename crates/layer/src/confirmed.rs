@@ -110,7 +110,6 @@ impl Confirmed {
         u64::try_from(moment.saturating_duration_since(self.began).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Returns the newest value.
     pub(crate) fn newest(&self) -> Arc<Seen> {
         Arc::clone(&self.newest.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -17,12 +17,10 @@ use crate::write::batch::{Work, WriteBatch};
 use crate::write::compact::Compact;
 use crate::{Authority, CreateOptions, Edit, Error, Layer, LayerOptions, LocalDocument};
 
-/// Opens a layer on the storage.
 pub(crate) async fn open(storage: &Storage, judge: Option<Arc<dyn crate::Judge>>) -> (Layer, Authority) {
     open_with(storage, LayerOptions::default(), judge).await
 }
 
-/// Opens a layer on the storage with a clock that the test moves.
 pub(crate) async fn open_at(storage: &Storage, manual: &ManualClock) -> (Layer, Authority) {
     open_with(storage, LayerOptions { clock: manual.clock(), ..LayerOptions::default() }, None).await
 }
@@ -68,7 +66,6 @@ pub(crate) async fn database() -> (Database, Storage) {
     (layer.database("db", authority.for_job("test")), storage)
 }
 
-/// Gives a database channels.
 pub(crate) async fn give_channels(db: &Database) {
     let change = |record: &mut crate::store::proto::DatabaseRecord| {
         record.channels = 1;

@@ -22,7 +22,6 @@ const SLICE: Duration = Duration::from_millis(20);
 /// The size of an answer, in bytes of rows. The answer ends with the document that exceeds it.
 const ROWS_BYTES_MAX: usize = if cfg!(test) { 2_000 } else { 16 << 20 };
 
-/// The maps of a group.
 pub(crate) struct FieldMaps(Arc<Vec<Index>>);
 
 impl FieldMaps {

@@ -28,7 +28,6 @@ impl Layer {
     }
 }
 
-/// A cached name and its instance.
 type CacheEntry = (String, InstanceId);
 
 /// Removes the entries of databases that were deleted or replaced, and returns their number.

@@ -20,7 +20,6 @@ use crate::error::Result;
 use crate::instance::InstanceId;
 use crate::store::transaction::{Transaction, conflict_with};
 
-/// Principals in the cache.
 const PRINCIPALS_MAX: usize = 10_000;
 
 /// Approximate bytes of the cache.
@@ -150,9 +149,7 @@ pub(crate) type HeldBy = (InstanceId, Arc<str>, As);
 /// The kind of a principal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum As {
-    /// The principal of the name.
     Principal,
-    /// An account of the server.
     Account { is_member: bool },
 }
 
@@ -215,7 +212,6 @@ impl HeldCache {
         HeldCache { kept: Mutex::default(), clock: clock.clone(), principals_max, bytes_max }
     }
 
-    /// Returns the cached rights.
     pub(crate) fn get(&self, by: &HeldBy) -> Option<Arc<HeldAt>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.clock += 1;

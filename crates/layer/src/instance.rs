@@ -44,7 +44,6 @@ pub(crate) struct RangeSize {
     pub reading: tokio::sync::Mutex<()>,
 }
 
-/// Lifetime of a size.
 const SIZE_KEPT: Duration = Duration::from_secs(60);
 
 impl RangeSize {
@@ -79,7 +78,6 @@ impl From<&DatabaseRecord> for InstanceId {
     }
 }
 
-/// Bits of the epoch in an incarnation.
 const EPOCH_BITS: u32 = 24;
 
 /// Returns the incarnation of a new database. The namespace distinguishes it from others of its name. The bits below
@@ -155,7 +153,6 @@ impl Instance {
         if self.record.revs_limit == 0 { REVS_LIMIT } else { self.record.revs_limit }
     }
 
-    /// Returns the limit of recorded purges.
     pub(crate) fn purged_infos_limit(&self) -> u64 {
         if self.record.purged_infos_limit == 0 { PURGED_INFOS_LIMIT } else { self.record.purged_infos_limit }
     }

@@ -59,7 +59,6 @@ pub(crate) struct Lanes {
 
 #[derive(Default)]
 struct Lane {
-    /// Number of running transactions.
     running: usize,
     /// Documents that running transactions write, or that have waiting writes.
     documents: HashMap<Arc<str>, Queue>,
@@ -70,7 +69,6 @@ struct Lane {
     ready: BTreeMap<u64, Arc<str>>,
 }
 
-/// The queue of a document.
 #[derive(Default)]
 struct Queue {
     /// Whether a transaction writes the document, so that others must wait.
@@ -79,7 +77,6 @@ struct Queue {
     waiting: VecDeque<Waiting>,
 }
 
-/// A write that waits.
 pub(crate) struct Waiting {
     /// The id of its document.
     pub id: Arc<str>,

@@ -66,7 +66,6 @@ pub const REVS_LIMIT: u64 = 1_000;
 /// Below FoundationDB's limit of 10,000, because other keys are watched, too, and some watches are being replaced.
 const WATCHES_MAX: usize = 8_000;
 
-/// Databases that the cache holds.
 const DATABASES_CACHED_MAX: usize = 4_096;
 
 /// The part of a full cache that is evicted at once, so that its scan pays off for many insertions.

@@ -18,7 +18,6 @@ pub(crate) struct LinePacer<K> {
     causes: Mutex<HashMap<K, Lines>>,
 }
 
-/// The lines of one cause.
 #[derive(Debug)]
 struct Lines {
     /// When the last line was written.

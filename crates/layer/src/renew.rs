@@ -94,7 +94,6 @@ fn draw() -> Result<u64> {
     Ok(random.iter().fold(0, |drawn, byte| drawn << 8 | u64::from(*byte)))
 }
 
-/// A running renewal.
 #[derive(Clone, Copy)]
 struct Renewal<'a> {
     db: &'a Fdb,

@@ -235,7 +235,6 @@ mod tests {
         assert_eq!(reads(&layer) - before, 20 + 1);
     }
 
-    /// A read of an old version confirms nothing.
     #[tokio::test]
     async fn the_past_confirms_nothing() {
         let manual = ManualClock::new();

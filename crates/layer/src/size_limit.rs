@@ -22,7 +22,6 @@ const RESERVE: u64 = 4;
 /// The kind of a write that makes a database larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Growth {
-    /// Documents and attachments.
     Documents,
     /// Writes that a full database accepts until the reserve is used: deletions, local documents, rows of views.
     Reserve,

@@ -147,7 +147,6 @@ impl Operation for ReadSettings<'_> {
     }
 }
 
-/// Reads all settings.
 async fn all(trx: &Transaction, keys: &RootKeys, snapshot: bool) -> Result<StoredSettings> {
     let mut settings = StoredSettings::new();
     for row in trx.range(&keys.settings(), snapshot).all(STORED_SETTINGS_MAX).await?.iter() {
@@ -157,7 +156,6 @@ async fn all(trx: &Transaction, keys: &RootKeys, snapshot: bool) -> Result<Store
     Ok(settings)
 }
 
-/// Checks the limits of settings.
 fn check_bounds(settings: &StoredSettings) -> Result<()> {
     let refused = |reason: String| Err(Refusal::InvalidSetting(reason).into());
     if settings.len() > STORED_SETTINGS_MAX {

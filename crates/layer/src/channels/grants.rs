@@ -40,7 +40,6 @@ pub(crate) struct Shared {
     forgets: bool,
 }
 
-/// The change of one thing.
 #[derive(Default)]
 struct GrantChange {
     /// The periods in which it is held, requested early.

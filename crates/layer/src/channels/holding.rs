@@ -180,7 +180,6 @@ pub(crate) fn periods_of(value: &[u8]) -> Result<Periods> {
     Periods::decode(value).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
-/// Reads all rights of a user.
 async fn read(trx: &Transaction, keys: &Keys, by: &HeldBy, user: UserReading) -> Result<HeldAt> {
     let (_, name, found_as) = by;
     let (record, version) = try_join(user.record, user.version).await?;

@@ -60,7 +60,6 @@ struct FindHeld<'a> {
     asker: &'a Asker,
 }
 
-/// The rights of a principal.
 struct CurrentRights {
     /// The principal's key in the cache.
     by: HeldBy,

@@ -149,7 +149,6 @@ impl Operation for FindSession<'_> {
     }
 }
 
-/// Returns the database for an admitted writer.
 async fn admitted(database: &Database, trx: &Transaction) -> Result<Arc<Instance>> {
     let (instance, writer) = database.inner.resolve_for(trx, &database.name, &database.actor).await?;
     writer.admitted(trx, &instance).await?;

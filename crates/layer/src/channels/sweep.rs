@@ -14,7 +14,6 @@ use crate::store::transaction::{self, Attempt, Operation, Transaction};
 /// How long records of changed principals are kept, in milliseconds: far longer than any follower is behind.
 pub(crate) const KEPT_FOR_MS: u64 = 60 * 60 * 1_000;
 
-/// Rows that one transaction reads.
 const PAGE_ROWS: usize = 2_000;
 
 /// The outcome of a sweep.
@@ -33,7 +32,6 @@ pub(super) fn note(trx: &Transaction, instance: &Instance) -> Result<()> {
     due::mark(trx, &instance.root, Kind::Principals, &instance.name, due::after_ms(trx.clock(), KEPT_FOR_MS))
 }
 
-/// Sweeps a database until `until`.
 pub(crate) async fn sweep(inner: &Inner, name: &str, until: Instant) -> Result<Swept> {
     sweep_as_of(inner, name, inner.clock.unix_ms(), until).await
 }

@@ -28,7 +28,6 @@ const ROLES: [&str; 2] = ["staff", "role"];
 const CHANNELS: [&str; 3] = ["A", "B", "*"];
 const DOCUMENTS: [&str; 4] = ["a", "b", "c\0", "d"];
 
-/// Gives a database channels.
 async fn give_channels(db: &Database) {
     let change = |record: &mut proto::DatabaseRecord| {
         record.channels = 1;

@@ -140,7 +140,6 @@ impl Attachment {
     }
 }
 
-/// Decodes a list.
 pub(crate) fn decode_list(bytes: &[u8]) -> Result<Vec<Attachment>> {
     proto::AttachmentList::decode(bytes)?.attachments.into_iter().map(Attachment::decode).collect()
 }
@@ -160,7 +159,6 @@ fn begin_list(
     async move { bytes.await?.map_or_else(|| Ok(Vec::new()), |bytes| decode_list(&bytes)) }
 }
 
-/// A pending read of a list.
 pub(crate) type ListRead = BoxFuture<'static, Result<Vec<Attachment>>>;
 
 /// Requests the list in which the stubs of a client's edit are looked up, if it has stubs and a parent.
@@ -437,7 +435,6 @@ pub(crate) async fn free(trx: &Transaction, instance: &Instance, id: &str, diges
     Ok(record.stored_length as i64)
 }
 
-/// The place of an attachment's data.
 #[derive(Debug, Clone)]
 pub(crate) struct AttachmentPlace {
     /// Its description.

@@ -98,7 +98,6 @@ impl Rows {
         rows
     }
 
-    /// Appends rows.
     pub(crate) fn push(&mut self, page: &Arc<FdbValues>, rows: Range<usize>) {
         self.parts.push(PageRun { page: page.clone(), rows });
     }
@@ -221,7 +220,6 @@ pub(crate) fn split_latest(pages: Vec<FdbValues>, info_key: &[u8], prefix_bytes:
     Some((info, rows))
 }
 
-/// Reads the rows of a range.
 pub(crate) async fn read_rows(trx: &Transaction, range: KeyRange) -> Result<Rows> {
     let prefix_bytes = range.begin.len();
     let pages = begin_read(trx, range).finish(trx, BODY_BYTES_MAX).await?;

@@ -70,7 +70,6 @@ impl Fields {
     }
 }
 
-/// A read lock on the cache.
 pub(crate) struct FieldsView<'f>(RwLockReadGuard<'f, NameTable>);
 
 impl FieldsView<'_> {
@@ -168,7 +167,6 @@ pub(crate) struct Allocate<'a> {
     pub attempted: u64,
 }
 
-/// The outcome of an allocation.
 pub(crate) enum Allocated {
     /// The names behind the cache's end, and the number of new ids.
     Names(Vec<String>, u64),

@@ -62,7 +62,6 @@ where
     }
 }
 
-/// Adds the rows of a body in a blob.
 pub(crate) async fn whole_body(trx: &Transaction, instance: &Instance, info: Info, rows: Rows) -> Result<(Info, Rows)> {
     let rows = match &info.place {
         BodyPlace::Rows => rows,
@@ -172,7 +171,6 @@ pub(crate) async fn read_range(trx: &Transaction, instance: &Instance, ids: &[&s
     Ok(all)
 }
 
-/// Completes the current document with its rows of this page.
 fn take(
     current: &mut Option<(Info, Rows)>,
     page: &Arc<FdbValues>,

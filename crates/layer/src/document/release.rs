@@ -178,7 +178,6 @@ impl Operation for NextEntries<'_> {
 /// The stamp of a document's last edit; all zero if the document does not exist.
 type Stamp = [u8; STAMP_BYTES];
 
-/// Reads a page of a document's lists.
 struct ListsPage<'a> {
     inner: &'a Inner,
     instance: &'a Instance,

@@ -211,7 +211,6 @@ impl Operation for Sweep<'_> {
     }
 }
 
-/// Lists a page of staged blobs.
 struct ListStaged<'a> {
     inner: &'a Inner,
     name: &'a str,

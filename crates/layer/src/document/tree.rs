@@ -47,7 +47,6 @@ impl Leaf {
 /// A key and its value.
 type Row<'r> = (&'r [u8], &'r [u8]);
 
-/// All leaves of a document.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Leaves(pub Vec<Leaf>);
 
@@ -256,7 +255,6 @@ pub(crate) fn put_leaf(
     quiet.set(&keys.leaf(leaf.deleted, &leaf.rev), &encode_ancestry(&leaf.ancestry))
 }
 
-/// A document's whole tree, to be changed.
 pub(crate) struct WholeTree {
     leaves: Leaves,
     segments: Segments,

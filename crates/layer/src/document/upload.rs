@@ -23,7 +23,6 @@ use crate::store::transaction::{self, Attempt, Operation, Quiet, Transaction};
 /// Bytes of a chunk, which is the value of one key.
 const CHUNK_BYTES: usize = 90_000;
 
-/// Chunks that one transaction stages.
 const CHUNKS_STAGED_AT_ONCE: usize = 5;
 
 /// Bytes up to which data is staged together with other data.

@@ -31,7 +31,6 @@ pub(super) struct PendingWatches {
 }
 
 impl PendingWatches {
-    /// Returns the number of watches.
     pub(super) fn len(&self) -> usize {
         self.watches.iter().flatten().count()
     }
@@ -60,7 +59,6 @@ impl WatchSet {
         }
     }
 
-    /// Drops all watches.
     pub(super) fn clear(&mut self) {
         self.watches.clear();
     }

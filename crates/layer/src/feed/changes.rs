@@ -446,7 +446,6 @@ enum TakeOutcome {
     ReadOn,
 }
 
-/// Reads a page.
 struct ReadPage<'a> {
     name: &'a str,
     source: &'a mut AnySource,

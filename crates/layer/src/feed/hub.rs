@@ -36,7 +36,6 @@ pub(in crate::feed) use table::Interest;
 /// Interval at which the hub reads `last_seq` of an idle database without a firing.
 pub(crate) const SAFETY_REREAD: Duration = Duration::from_secs(45);
 
-/// Pause after an error of the storage.
 pub(super) const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a hub without followers stays, so that a follower that reconnects finds it.
@@ -191,7 +190,6 @@ impl Hub {
     }
 }
 
-/// A follower's place at a hub.
 pub(crate) struct HubFollower {
     hub: Arc<Hub>,
     number: u64,
@@ -204,13 +202,11 @@ pub(crate) struct HubFollower {
     wants_conflicts: bool,
 }
 
-/// The hub's answer to a follower.
 pub(crate) enum HubAnswer {
     /// Changes behind its place; possibly no rows, only a later place.
     Part(TailPart),
     /// The hub does not have the changes.
     ReadBySeq,
-    /// The task has ended.
     Ended,
 }
 
@@ -247,7 +243,6 @@ impl HubFollower {
         self.hub.lock().tail.as_ref().map(Tail::drained)
     }
 
-    /// Returns whether the follower is at this instance's hub.
     pub(crate) fn is_at(&self, instance: &Instance) -> bool {
         Arc::ptr_eq(&self.hub, &instance.hub)
     }

@@ -28,7 +28,6 @@ impl Place {
         Place { at, of: Some(*of.stamp()) }
     }
 
-    /// Adds an incarnation to a position.
     pub(crate) fn new(incarnation: u64, position: Position) -> Place {
         Place { at: Seq::new(incarnation, position.at.0), of: position.of.map(|of| of.0) }
     }

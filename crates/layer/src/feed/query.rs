@@ -95,7 +95,6 @@ pub struct ChangesQuery {
 }
 
 impl Scope {
-    /// Returns whether the scope has a document.
     pub(super) fn has(&self, id: &str) -> bool {
         match self {
             Scope::All => true,

@@ -34,7 +34,6 @@ use crate::read::get::show_documents;
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
 
-/// The source of a feed.
 pub(super) trait Source {
     /// Returns the extras that the source itself needs in rows. They are added to those of the feed's query, in pages
     /// ([`FeedPage::extras`]) and in shared rows; the feed removes what its query did not ask for.
@@ -83,7 +82,6 @@ pub(super) enum RowVerdict {
     Lost,
 }
 
-/// All sources.
 pub(super) enum AnySource {
     BySeq(BySeq),
     ByIds(ByIds),
@@ -141,7 +139,6 @@ impl AnySource {
         }
     }
 
-    /// Returns whether it is the source of a selector index.
     pub(super) fn is_of_index(&self) -> bool {
         match self {
             AnySource::Selected(_) => true,
@@ -160,7 +157,6 @@ impl AnySource {
     }
 }
 
-/// The sources for unrestricted readers.
 enum UnrestrictedSource {
     BySeq(BySeq),
     ByIds(ByIds),
@@ -223,17 +219,14 @@ pub(super) struct PendingCount {
     pub(super) cursor: Place,
     /// The state of earlier transactions.
     pub(super) counting: Option<Counting>,
-    /// Whether this is the last transaction.
     pub(super) is_last: bool,
 }
 
-/// A page to read.
 pub(super) struct FeedPage<'a> {
     pub(super) inner: &'a Inner,
     pub(super) since: Since,
     /// Newest first, down to `since`.
     pub(super) descending: bool,
-    /// The extras of the rows.
     pub(super) extras: Extras,
     /// The position up to which the feed has read; `None` at first.
     pub(super) cursor: Option<Place>,
@@ -243,7 +236,6 @@ pub(super) struct FeedPage<'a> {
     pub(super) before: usize,
 }
 
-/// Returns the number of rows that one read fetches with these extras.
 fn rows_max(extras: Extras) -> usize {
     if extras.has_documents() { PAGE_DOCUMENTS_MAX } else { PAGE_ROWS_MAX }
 }

@@ -45,7 +45,6 @@ pub struct TailRow {
     /// Cached texts of the row: the first follower that needs a text writes it, the others send it. The followers
     /// define the meaning of each.
     pub texts: [OnceLock<Bytes>; TEXTS],
-    /// Its facts for channels.
     pub(crate) channels: RowChannels,
     read_at: Instant,
 }
@@ -72,7 +71,6 @@ impl TailRow {
         TailRow { row, document, texts, channels, read_at }
     }
 
-    /// Adds the facts for channels.
     pub(crate) fn with_channels(self, channels: RowChannels) -> TailRow {
         TailRow { channels, ..self }
     }
@@ -135,7 +133,6 @@ pub(crate) struct Departure {
     pub(crate) channel: Option<Arc<str>>,
 }
 
-/// A part of the tail for a follower.
 #[derive(Debug, Default)]
 pub(crate) struct TailPart {
     pub rows: Vec<Arc<TailRow>>,

@@ -236,7 +236,6 @@ fn before(mut stamp: Stamp) -> Stamp {
     [0; STAMP_BYTES]
 }
 
-/// The positions of all updates at a read version.
 struct UpdatePositions {
     /// The incarnation of all updates: the epoch.
     incarnation: u64,

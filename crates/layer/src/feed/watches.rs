@@ -17,7 +17,6 @@ use crate::feed::hub::{Hub, SAFETY_REREAD};
 use crate::layer::Inner;
 use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded, note};
 
-/// Interval of the poll.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
 /// Keys that one transaction of the poll reads: one for each shard.
@@ -36,7 +35,6 @@ struct WatchPlaces {
     watched: HashMap<u64, u64>,
     /// The reverse map, the quietest database first, each with the number of its watches.
     quietest: BTreeMap<u64, (u64, Weak<Hub>, usize)>,
-    /// The number of all these watches.
     set: usize,
     changes: u64,
     polled: HashMap<u64, Weak<Hub>>,
@@ -81,7 +79,6 @@ impl Watches {
         true
     }
 
-    /// Removes a hub.
     pub(crate) fn leave(&self, hub: &Hub) {
         let mut places = self.lock();
         if let Some(place) = places.watched.remove(&hub.namespace) {

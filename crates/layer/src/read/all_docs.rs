@@ -371,7 +371,6 @@ impl Operation for ReadScanPage<'_> {
     }
 }
 
-/// The documents that one transaction lists.
 struct DocumentList {
     /// The reader, if restricted.
     viewer: Option<Viewer>,
@@ -487,7 +486,6 @@ pub(super) fn whole_range(keys: &Keys, query: &AllDocsQuery) -> KeyRange {
     range
 }
 
-/// Returns the range of a partition's ids.
 pub(super) fn of_partition(keys: &Keys, partition: &str) -> KeyRange {
     let [first, behind] = partition_ids(partition);
     KeyRange { begin: keys.all_docs_entry(&first), end: keys.all_docs_entry(&behind) }

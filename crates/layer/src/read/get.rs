@@ -126,7 +126,6 @@ where
     }
 }
 
-/// Makes a document from its info and rows.
 pub(crate) async fn shown(
     found: &(Info, Rows),
     trx: &Transaction,
@@ -168,7 +167,6 @@ pub(crate) enum Known {
     Unread,
     /// The document does not exist.
     Absent,
-    /// The document as read.
     Found(Box<Info>, Rows),
 }
 
@@ -513,7 +511,6 @@ impl Get<'_> {
         self.viewer.is_none() || records.and_then(|records| records.get(rev)).is_some_and(|record| record.is_given)
     }
 
-    /// Adds the requested facts of the tree.
     async fn add_tree_facts(
         &self,
         keys: &DocumentKeys,

@@ -116,7 +116,6 @@ const LOCAL_OVERHEAD_BYTES: u64 = 256;
 /// The protobuf tag of the member `counted` of a record.
 const COUNTED_TAG: u8 = 3 << 3;
 
-/// Local documents that a page of a list shows.
 const PAGE_LOCALS_MAX: usize = 100;
 
 /// A local document.
@@ -275,7 +274,6 @@ impl LocalEdit {
     }
 }
 
-/// The effect of an edit of a local document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LocalEffect {
     /// The document was written or removed.
@@ -509,7 +507,6 @@ impl Operation for EditLocals<'_> {
     }
 }
 
-/// Lists the ids of local documents in a range.
 pub(crate) struct ListLocal<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,

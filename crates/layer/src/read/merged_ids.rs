@@ -21,7 +21,6 @@ const ROWS_READ_MAX: usize = 20_000;
 /// The fewest rows to read from a range beyond its share.
 const ROWS_BEYOND: usize = if cfg!(test) { 1 } else { 16 };
 
-/// A page of merged documents.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct MergedPage {
     /// Ids with winners and expiry times, in order, including expired ones.

@@ -23,7 +23,6 @@ pub(super) const LOOKS_MAX: usize = 20_000;
 /// Leaves whose ancestors are examined before the task yields.
 const LEAVES_IN_TURN: usize = 200;
 
-/// A document's id and named revisions.
 pub(crate) type Named = (String, Vec<RevId>);
 
 /// Looks up which revisions documents do not have.
@@ -114,7 +113,6 @@ impl<'r> RevisionSearch<'r> {
         RevisionSearch(revs.iter().collect())
     }
 
-    /// Removes known revisions.
     fn strike<'k>(&mut self, known: impl Iterator<Item = &'k RevId>) {
         for rev in known {
             if self.0.is_empty() {

@@ -81,7 +81,6 @@ impl ExpiredAncestors {
 pub(crate) struct ReadOnce {
     /// The oldest generation among the requests.
     from_generation: u64,
-    /// Whether leaves are judged by their records.
     judges_leaves: bool,
     records: OnceCell<Records>,
     over: OnceCell<ExpiredAncestors>,
@@ -137,7 +136,6 @@ impl ReadOnce {
         self.records.get_or_try_init(read).await
     }
 
-    /// Returns the document's expired revisions.
     pub(crate) async fn over(
         &self,
         trx: &Transaction,
@@ -191,7 +189,6 @@ impl<'r> ReadsOnce<'r> {
         ReadsOnce { documents, other: ReadOnce::default(), bytes: 0 }
     }
 
-    /// Returns the reads of a document.
     pub(crate) fn of_document(&self, id: &str) -> &ReadOnce {
         self.documents.get(id).unwrap_or(&self.other)
     }

@@ -34,7 +34,6 @@ pub(crate) struct RecordFacts {
     pub is_given: bool,
 }
 
-/// The caller's check of each record.
 pub(crate) type RecordCheck<'a> = &'a (dyn Fn(&RevisionRecord) -> bool + Sync);
 
 impl RecordFacts {
@@ -49,7 +48,6 @@ impl RecordFacts {
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     told: HashMap<RevId, RecordFacts>,
-    /// The records are complete from this generation on.
     complete_from: u64,
     bytes: u64,
 }
@@ -128,7 +126,6 @@ impl Records {
         self.complete_from.saturating_sub(1)
     }
 
-    /// Returns the bytes that were read.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

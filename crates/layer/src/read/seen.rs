@@ -55,7 +55,6 @@ fn is_seen(viewer: &Viewer, record: Option<&RevisionRecord>) -> bool {
     record.is_some_and(|record| viewer.sees(record))
 }
 
-/// A request of a visible revision.
 struct VisibleRequest<'a> {
     inner: &'a Inner,
     instance: &'a Instance,
@@ -156,7 +155,6 @@ pub(super) async fn get_one(get: &GetOne<'_>, trx: &Transaction, instance: &Inst
 
 /// The next step once the visibility of a request's revision is known.
 enum NextRead {
-    /// The revision is visible.
     Show(Info),
     /// There are further leaves.
     Several,
@@ -418,7 +416,6 @@ async fn visible_leaves_above(
     Ok(over.into_iter().flat_map(of_one).collect())
 }
 
-/// Reads the records of many named revisions.
 async fn read_named(trx: &Transaction, keys: &DocumentKeys, revs: &[RevId], asked: RecordCheck<'_>) -> Result<Records> {
     let (now_ms, lowest) = (trx.clock().unix_ms(), revs.iter().map(RevId::generation).min().unwrap_or_default());
     let mut records = Records::read(trx, keys, lowest, now_ms, asked).await?;

@@ -45,7 +45,6 @@ pub struct StoredKeys {
     pub next: Option<Vec<u8>>,
 }
 
-/// A key and the length of its value.
 type KeyAndLength = (Vec<u8>, usize);
 
 struct ReadKeys<'a> {
@@ -139,9 +138,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// Names of fields.
 trait FieldLabels {
-    /// Returns the name of the field with this number.
     fn field_name(&self, id: u64) -> String;
 }
 

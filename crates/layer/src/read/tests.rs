@@ -37,7 +37,6 @@ const IDS: [&str; 16] = [
     "f",
 ];
 
-/// A change of one of the documents.
 #[derive(Debug, Clone)]
 enum DocumentChange {
     Edit { members: usize, bytes: usize },
@@ -119,7 +118,6 @@ async fn walked(db: &Database, query: &AllDocsQuery) -> Vec<Document> {
     rows
 }
 
-/// Reads the expected documents one by one, in the order of ids as bytes.
 async fn expected(db: &Database, ids: &BTreeSet<&str>, query: &AllDocsQuery) -> Vec<Document> {
     let mut found = Vec::new();
     let (low, high) = if query.descending { (&query.end, &query.start) } else { (&query.start, &query.end) };

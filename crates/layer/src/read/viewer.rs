@@ -83,12 +83,10 @@ pub(crate) fn is_seen(held: &HeldAt, record: &RevisionRecord) -> bool {
 }
 
 impl Viewer {
-    /// Returns whether the reader sees a revision.
     pub(crate) fn sees(&self, record: &RevisionRecord) -> bool {
         is_seen(&self.held, record)
     }
 
-    /// Returns whether the reader wrote a revision.
     pub(crate) fn wrote(&self, record: &RevisionRecord, asker: &Asker) -> bool {
         let writer = record.verdict.as_ref().map_or("", |verdict| verdict.writer.as_str());
         !writer.is_empty() && writer == asker.writer(&self.held)

@@ -52,10 +52,8 @@ impl Renewal<'_> {
     }
 }
 
-/// The content of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RangeContent {
-    /// Values with stamps.
     Values,
     /// By-seq entries, whose documents' infos have stamps.
     Documents,
@@ -198,7 +196,6 @@ impl Numbers {
     }
 }
 
-/// A marked value.
 struct Mark {
     mark: Vec<u8>,
     key: Vec<u8>,
@@ -207,7 +204,6 @@ struct Mark {
     left: Option<(String, Vec<u8>, Option<Vec<u8>>)>,
 }
 
-/// The marks for a transaction.
 pub(super) struct Marks {
     incarnation: u64,
     groups: VecDeque<(Stamp, Vec<Mark>)>,
@@ -324,7 +320,6 @@ impl Marks {
         Ok(are_read && !info.is_some_and(|info| self.touched.contains(info)))
     }
 
-    /// Returns the range of the remaining marks.
     pub(super) fn left(&self) -> KeyRange {
         let KeyRange { begin, end } = self.left.clone();
         match self.is_all && self.groups.is_empty() {

@@ -64,12 +64,10 @@ impl Renewal<'_> {
     }
 }
 
-/// The remaining work.
 #[derive(Clone)]
 struct RemainingWork {
     /// The by-seq entries of each bucket.
     entries: Vec<KeyRange>,
-    /// The marks of channels.
     marks: KeyRange,
     purges: KeyRange,
     /// Each bucket's share of the entries in the last transaction.
@@ -82,7 +80,6 @@ impl RemainingWork {
     }
 }
 
-/// The result of one transaction.
 #[derive(Clone)]
 struct StepResult {
     /// Number of moved by-seq entries.
@@ -103,7 +100,6 @@ struct RenewStep<'a> {
     incarnation: u64,
     keys: Keys,
     buckets: Buckets,
-    /// The keys of each bucket's last update.
     updated: Vec<UpdatedKeys>,
     left: RemainingWork,
     attempts: u32,
@@ -195,9 +191,7 @@ impl Operation for RenewStep<'_> {
 
 /// The changes of by-seq in a transaction.
 struct MovedEntries {
-    /// Number of entries.
     moved: u64,
-    /// The key of the first entry.
     first: Option<Vec<u8>>,
     /// The user version of the last moved entry of each bucket; `None` if none was moved.
     last_of: Vec<Option<u16>>,

@@ -110,7 +110,6 @@ impl Work {
     }
 }
 
-/// Writes one edit.
 pub(crate) async fn write_document(database: &Database, edit: &Edit<'_>) -> Result<Updated> {
     let (inner, name) = (&*database.inner, &*database.name);
     if let Err(refusal) = check_document_id(&edit.id) {
@@ -247,7 +246,6 @@ impl Item {
         self.at
     }
 
-    /// Sets the judgement of an edit.
     pub(crate) fn judge(&mut self, judged: Judged) {
         self.judged = judged;
     }
@@ -255,7 +253,6 @@ impl Item {
 
 /// Edits that are prepared for their transactions.
 pub(crate) struct PreparedEdits {
-    /// Batches of bounded size.
     pub(crate) batches: Vec<Vec<Item>>,
     /// Edits that were refused before any transaction.
     pub(crate) refused: Placed<Refusal>,
@@ -331,7 +328,6 @@ pub(crate) async fn prepare(
     Ok(PreparedEdits { batches, refused })
 }
 
-/// The outcome of a batch.
 struct BatchOutcome {
     outcomes: Placed<Outcome>,
     /// Edits to prepare again because the database was replaced.

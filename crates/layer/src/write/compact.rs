@@ -34,10 +34,8 @@ use crate::write::batch::resolved;
 
 pub(crate) use transaction::Compact;
 
-/// Rows of by-seq in one page.
 const PAGE_ROWS: usize = 2_000;
 
-/// Documents in one transaction.
 const DOCUMENTS_AT_ONCE: usize = 25;
 
 /// Transactions that run at once.
@@ -245,13 +243,11 @@ struct Candidate {
 /// A page of by-seq, over all buckets in order.
 struct CandidatePage {
     documents: Vec<Candidate>,
-    /// Number of rows in the page.
     rows: u64,
     /// The sequence of the last row, or the start of an empty page.
     last: Seq,
     /// Whether no row is left behind it.
     is_last: bool,
-    /// Each bucket's share of the next page.
     shares: Shares,
 }
 

@@ -31,7 +31,6 @@ const LOOKED_AT: usize = 128;
 /// Transactions that run at once.
 const AT_ONCE: usize = 4;
 
-/// An expired document.
 struct ExpiredDocument {
     id: String,
     winner: RevId,
@@ -39,7 +38,6 @@ struct ExpiredDocument {
     verdict: Verdict,
 }
 
-/// A page of the documents that expired first.
 struct ExpiryPage {
     /// The database as of the page's read: its rules judge the tombstones.
     instance: Arc<Instance>,

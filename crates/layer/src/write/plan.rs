@@ -34,7 +34,6 @@ const NEAR_ANCESTORS: usize = 32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Contribution {
     Nothing,
-    /// A leaf with its body.
     Leaf,
     /// The body of a revision with children: it arrives after them.
     OldBody,
@@ -62,7 +61,6 @@ pub(crate) enum Plan {
     },
 }
 
-/// The plan of an edit.
 pub(crate) enum EditPlan {
     /// No change: the revision exists, and the path adds no ancestor.
     Known(RevId),

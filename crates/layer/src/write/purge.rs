@@ -85,7 +85,6 @@ pub(crate) async fn purge(database: &Database, id: &str, revs: &[RevId]) -> Resu
     Ok(revs.iter().filter(|rev| purged.contains(rev)).cloned().collect())
 }
 
-/// The position of a purge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PurgePosition {
     /// The stamp of the document's last edit when the purge began with its records; empty: begin with the first record.
@@ -105,7 +104,6 @@ pub(crate) struct PurgeStep {
     pub from: Option<PurgePosition>,
 }
 
-/// One transaction of a purge.
 pub(crate) struct Purge<'a> {
     inner: &'a Inner,
     name: &'a str,

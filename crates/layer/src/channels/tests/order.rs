@@ -31,7 +31,6 @@ fn some(random: &mut Random, of: &[&str]) -> BTreeSet<String> {
 /// One logged transaction.
 #[derive(Debug, Clone)]
 pub(super) enum Done {
-    /// The new grants of documents.
     Documents(Vec<(String, BTreeSet<Grant>)>),
     Put(PrincipalWrite),
     Delete(Kind, String),

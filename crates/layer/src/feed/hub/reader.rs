@@ -48,7 +48,6 @@ pub(super) struct Reader {
     pub(super) armed: WatchSet,
 }
 
-/// The effect of a read.
 pub(super) struct PageEffect {
     /// Whether there were changes.
     pub(super) has_moved: bool,
@@ -64,7 +63,6 @@ pub(super) struct HubPage {
     drained: Seq,
     version: i64,
     purges: i64,
-    /// The `last_seq` of each bucket.
     last_seqs: Vec<LastSeq>,
     /// The number of the database's sync function.
     channels: u64,
@@ -72,7 +70,6 @@ pub(super) struct HubPage {
     principals: Option<Vec<(Seq, Kind, Arc<str>)>>,
     /// Channel departures that the rows do not show.
     departures: Vec<Departure>,
-    /// Each bucket's share of the next page.
     shares: Shares,
 }
 

@@ -39,7 +39,6 @@ const LEFT_MAX: usize = 2_000;
 /// Bytes of names that a page has beside those of its entries. Followers read the rest themselves.
 const NAMES_BYTES_MAX: usize = 1_000_000;
 
-/// A page as it was read.
 pub(super) struct PageRows<'a> {
     pub(super) rows: &'a mut [(ChangeRow, RowChannels)],
     /// The page begins behind this sequence.

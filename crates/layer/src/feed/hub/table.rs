@@ -57,14 +57,12 @@ struct Member {
     is_woken: bool,
 }
 
-/// The changes for a follower.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ChangeList {
     /// There are no changes up to this sequence.
     after: Seq,
     /// Sequences; `None` if they are over the limit.
     at: Option<Vec<Seq>>,
-    /// The last sequence.
     last: Seq,
 }
 
@@ -108,7 +106,6 @@ impl fmt::Debug for FollowerTable {
 }
 
 impl FollowerTable {
-    /// Returns the number of followers in the table.
     pub(super) fn members(&self) -> usize {
         self.members.len()
     }
@@ -118,7 +115,6 @@ impl FollowerTable {
         self.holders.len()
     }
 
-    /// Returns whether a follower is in the table.
     pub(super) fn has(&self, number: u64) -> bool {
         self.members.contains_key(&number)
     }
@@ -150,7 +146,6 @@ impl FollowerTable {
         true
     }
 
-    /// Removes a follower.
     pub(super) fn leave(&mut self, number: u64) {
         let Some(member) = self.members.remove(&number) else { return };
         for key in &member.keys {
@@ -261,7 +256,6 @@ impl<'a> PageKeys<'a> {
         self.is_for_all = true;
     }
 
-    /// Adds the next row.
     pub(super) fn row(&mut self, at: Seq, channels: &RowChannels) {
         match (&channels.entered, &channels.left) {
             (Some(entered), Some(left)) => {

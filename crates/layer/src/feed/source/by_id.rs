@@ -42,7 +42,6 @@ struct RemainingDocuments {
     until: Seq,
     /// All of them, in the feed's order.
     documents: Arc<[(Seq, String)]>,
-    /// The number of those that pages have passed.
     passed: usize,
 }
 
@@ -80,7 +79,6 @@ impl ByIds {
         ByIds { ids, walk, left: None, is_behind: false }
     }
 
-    /// Returns whether to look up the documents.
     fn should_look_up(&self, page: &FeedPage<'_>) -> bool {
         let is_far_back = self.ids.len() <= IDS_AT_ONCE_MAX || self.is_behind;
         let is_now = page.cursor.is_none() && page.since == Since::Now;

@@ -102,7 +102,6 @@ struct ScopeRequest {
     revocations: bool,
 }
 
-/// The progress of a feed.
 #[derive(Clone, Copy)]
 struct FeedProgress {
     incarnation: u64,
@@ -157,7 +156,6 @@ impl Channels {
         channels > 0 || matches!(self.query.scope, Scope::Channels(_))
     }
 
-    /// Returns whether it is a feed of a selector index.
     pub(in crate::feed) fn is_of_index(&self) -> bool {
         matches!(self.plain, UnrestrictedSource::Selected(_))
     }

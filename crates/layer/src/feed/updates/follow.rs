@@ -70,7 +70,6 @@ pub(crate) struct UpdatesHub {
 }
 
 impl UpdatesHub {
-    /// Subscribes a follower to all later batches.
     pub(super) fn subscribe(inner: &Arc<Inner>) -> broadcast::Receiver<Arc<Batch>> {
         let mut running = inner.updates.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = &*running {
@@ -133,7 +132,6 @@ impl BucketWatches {
         Ok(newest)
     }
 
-    /// Waits until a watch fires.
     async fn fired(&mut self) -> Result<()> {
         match self.set.next().await {
             Some(fired) => self.note(fired),

@@ -77,7 +77,6 @@ pub(crate) async fn sweep_root(
 
 type EpochOf<'a> = dyn Fn(Option<&[u8]>) -> Result<u64> + Send + Sync + 'a;
 
-/// Reads a page of the log from its end.
 struct ReadLogPage<'a> {
     keys: &'a RootKeys,
     range: &'a KeyRange,

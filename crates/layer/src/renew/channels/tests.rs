@@ -41,7 +41,6 @@ fn settled<T>(done: Result<T>) -> Option<T> {
     }
 }
 
-/// Returns a random subset.
 fn some_of(random: &mut Random, names: &[&str]) -> BTreeSet<String> {
     names.iter().filter(|_| random.below(2) == 0).map(|name| (*name).to_owned()).collect()
 }

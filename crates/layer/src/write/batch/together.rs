@@ -42,7 +42,6 @@ const ATTEMPTS_MAX: u32 = 2;
 /// Time limit after which a write goes alone, because the storage does not answer the transactions before it.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 
-/// Returns whether an edit may wait for others.
 pub(super) fn may_join(instance: &Instance, edit: &Edit<'_>, item: &Item) -> bool {
     let is_small = item.body.place == BodyPlace::Rows && item.body.stored_bytes <= SHARED_BODY_BYTES_MAX;
     let is_plain = edit.history.is_none() && edit.attachments.is_empty() && !DocumentId::of(&edit.id).is_design();
@@ -145,7 +144,6 @@ impl Drop for Ticket<'_> {
     }
 }
 
-/// Waits for the outcome of an edit.
 async fn wait(
     inner: &Arc<Inner>,
     name: &Arc<str>,

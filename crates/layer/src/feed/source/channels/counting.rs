@@ -16,7 +16,6 @@ pub(super) const EXACT_MAX: usize = if cfg!(test) { 7 } else { 500 };
 /// Steps of the merge that one transaction counts.
 const LOOKS_MAX: usize = ROUNDS_MAX;
 
-/// The state of a count.
 pub(in crate::feed) struct Counting {
     under_way: RunningMerge,
     /// Counted rows, without those left in the merge.

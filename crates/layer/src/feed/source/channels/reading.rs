@@ -49,7 +49,6 @@ pub(super) const ENTRY_BYTES: u64 = 120;
 /// Approximate limit of the departures of one document, which has at most 10,000.
 const LEFT_BYTES_MAX: u64 = 16 << 20;
 
-/// The result of a read of a stream.
 pub(super) struct StreamRead {
     stream: usize,
     rows: Vec<(Stamp, Entry)>,
@@ -369,7 +368,6 @@ async fn state(
     Ok((id, Some(DocumentState { seq, rev, deleted, channels, since, left: all, earlier, born })))
 }
 
-/// Returns the channels of a document's winner.
 pub(super) async fn channels_of(trx: &Transaction, keys: &DocumentKeys, info: &Info) -> Result<BTreeSet<String>> {
     match &info.routed.channels {
         None => Ok(BTreeSet::new()),

@@ -76,7 +76,6 @@ impl Show<'_> {
         Ok(ChangeRow { kind, because, deleted, removed, ..of })
     }
 
-    /// Adds all visible leaves to a row.
     async fn with_leaves(&self, mut row: ChangeRow) -> Result<Option<ChangeRow>> {
         let keys = self.instance.keys.document(&row.id);
         let info = tree::info(self.trx, &keys, true).await?;
@@ -137,7 +136,6 @@ impl Show<'_> {
         Ok((rows, found))
     }
 
-    /// Adds the document to the row, and returns whether it is visible.
     async fn with_document(&self, row: &mut ChangeRow, latest: &(Info, Rows)) -> Result<bool> {
         let (info, keys) = (&latest.0, self.instance.keys.document(&row.id));
         let is_seen =

@@ -137,7 +137,6 @@ impl Store {
         seen.map(|(doc, state)| (id(*doc), state.rev.clone())).collect()
     }
 
-    /// Returns the rows of the feed behind a position.
     fn rows(&self, scope: &FeedScope, since: Position) -> Vec<FeedRow> {
         let mut rows: Vec<_> = self.docs.iter().filter_map(|(doc, state)| scope.row_of(&id(*doc), state)).collect();
         rows.extend(scope.user.map(|at| FeedRow {
