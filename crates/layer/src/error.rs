@@ -42,7 +42,7 @@ pub enum Error {
     /// The stored data was written by a newer Flatbed.
     #[error("{what} has format {found}, this flatbed knows up to {known}: use a newer flatbed")]
     FormatTooNew {
-        /// Which record.
+        /// The record.
         what: String,
         /// Its format version.
         found: u32,
@@ -55,7 +55,7 @@ pub enum Error {
          and load them into a new store"
     )]
     FormatTooOld {
-        /// Which record.
+        /// The record.
         what: String,
         /// Its format version.
         found: u32,
@@ -65,7 +65,7 @@ pub enum Error {
     /// A record names a feature that this program does not support.
     #[error("{what} uses {feature:?}, which this flatbed does not know: use a newer flatbed")]
     FeatureUnknown {
-        /// Which record.
+        /// The record.
         what: String,
         /// The feature's name.
         feature: String,

@@ -18,9 +18,9 @@ use crate::instance::InstanceId;
 /// Transactions of one lane that run at once.
 const RUNNING_MAX: usize = 16;
 
-/// One more transaction begins when the waiting documents are at least this part of the running ones, or a transaction
-/// has ended. Otherwise a busy server would run many small transactions instead of few large ones. With few clients no
-/// write waits.
+/// One more transaction begins when the waiting documents are at least the running ones divided by this, or a
+/// transaction has ended. Otherwise a busy server would run many small transactions instead of few large ones. With few
+/// clients no write waits.
 const WORTH_ONE_MORE: usize = 4;
 
 /// Transactions of a lane that run at once while they take less than [`SHORT`] on average.

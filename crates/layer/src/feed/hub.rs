@@ -1,4 +1,5 @@
-//! One FoundationDB watch a database and one reader of its newest changes, for all its followers in this process.
+//! The reader of a database's newest changes for all its followers in this process, with a FoundationDB watch on each
+//! bucket.
 //!
 //! A watch that fires is a hint, and one that does not is no proof. So the hub sets the watch in the transaction that
 //! has read by-seq to its end: a later commit either fires the watch or is seen at the next look. The hub keeps what it

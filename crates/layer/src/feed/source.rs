@@ -41,8 +41,8 @@ pub(super) trait Source {
         Extras::default()
     }
 
-    /// Reads the next bounded page, of one read version, with [`FeedPage::rows_max`] and [`FeedPage::complete`]. It may be
-    /// attempted again, so state kept for the next page must not be counted twice.
+    /// Reads the next bounded page, of one read version, with [`FeedPage::rows_max`] and [`FeedPage::complete`]. It may
+    /// be attempted again, so state kept for the next page must not be counted twice.
     ///
     /// Rows ascend by sequence (or descend: [`FeedPage::descending`]), behind the page's cursor, and `last_seq` is the
     /// position after them; a document that changes meanwhile comes behind it. A cursor of another incarnation means

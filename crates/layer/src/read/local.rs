@@ -94,13 +94,13 @@ async fn check_size(database: &Database) -> Result<()> {
 /// The largest local document, in bytes of JSON text: it is written in one transaction.
 pub const LOCAL_BYTES_MAX: usize = 900_000;
 
-/// Local documents of one transaction, at most.
+/// Limit of local documents in one transaction.
 const TRANSACTION_EDITS_MAX: usize = 250;
 
-/// What several of them take in a transaction, at most.
+/// Byte limit of several local documents in one transaction.
 const LOCALS_BYTES_MAX: usize = 850_000;
 
-/// How many first parts of local documents a transaction reads at once. Each has up to 60,000 bytes.
+/// First parts of local documents that a transaction reads at once. Each has up to 60,000 bytes.
 const READS_AT_ONCE: usize = 16;
 
 /// The longest owner name of local documents in bytes: it is part of keys, beside an id.

@@ -30,7 +30,7 @@ pub struct PurgedInfo {
 pub struct PurgedInfos {
     /// The purges, oldest first; at most 500.
     pub infos: Vec<PurgedInfo>,
-    /// Where the next page begins; `None`: this is the last page.
+    /// The start of the next page; `None` for the last page.
     pub next: Option<PurgedFrom>,
 }
 

@@ -160,9 +160,9 @@ async fn several_are_held_at_once_and_each_is_somebodys() {
     assert!(db.hold_leases_after(&one, &[], &|_, _| true).await.unwrap().is_empty());
 }
 
-/// Owners hold all that they have in one transaction each, while others take over what they see; the storage fails now
-/// and then. Nobody is told that a lease is its own which another has taken since, and none is lost for want of another
-/// one.
+/// Each owner renews all its leases in one transaction, while others take over leases that they have observed, and the
+/// storage has faults. No owner is told that it holds a lease that another has taken since, and the loss of one lease
+/// does not affect the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_taken_over_among_several_is_lost_alone_under_faults() {
     let Some(store) = Store::with_faults(0.1, 7) else { return };

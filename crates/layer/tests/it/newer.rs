@@ -23,8 +23,7 @@ async fn open(store: &Store) -> Result<Layer, Error> {
 #[tokio::test]
 async fn a_process_that_runs_refuses_what_a_newer_one_has_changed() {
     let store = Store::new();
-    // What it does in the background it does when it is asked to: else what it notes could come between the two looks
-    // at all keys.
+    // The test runs the background work itself, whose notes could otherwise come between its two reads of all keys.
     let layer = store.layer_alone().await;
     let background = layer.background(BackgroundOptions::default());
     let db = create(&layer, "db", None).await;

@@ -25,8 +25,8 @@ async fn four(store: &Store) -> Layer {
     store.layer_with(LayerOptions { single_writes_at_once: Some(4), ..LayerOptions::default() }).await
 }
 
-/// Runs writes at once, and says how many transactions were committed for them. All of them arrive before any ends: the
-/// task that polls them does not yield to the runtime in between.
+/// Runs writes at once, and returns their results and the number of commits. All of them arrive before any ends,
+/// because the task that polls them does not yield to the runtime in between.
 async fn at_once<T>(writes: impl IntoIterator<Item = impl Future<Output = T>>) -> (Vec<T>, u64) {
     let (done, counted) = soon(waits::count(unconstrained(join_all(writes)))).await;
     (done, counted.commits)

@@ -145,9 +145,9 @@ fn operations_wait_as_often_as_the_table_says() {
 /// Limit of the records that one transaction has in its caches.
 const RECORDS_CACHED: u64 = 5;
 
-/// Depths depend on when answers come, bytes on the length of the root's name, and pages on the servers. Other roots
-/// there change the metadata version, and each transaction may then read cached records again: those of the root, of
-/// the database and of `_users`.
+/// Compares the figures that a cluster has in common with the table. Depths depend on the times of replies, bytes on
+/// the length of the root's name, and pages on the servers. Other roots there change the metadata version, and each
+/// transaction may then read cached records again: those of the root, of the database and of `_users`.
 fn compare_on_a_cluster(expected: &str, measured: &str) -> Result<(), String> {
     println!("on a cluster waits, bytes and pages of ranges are not compared");
     let rows = |table: &str| -> Vec<Vec<String>> {
