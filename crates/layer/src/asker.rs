@@ -5,7 +5,7 @@ use std::sync::Arc;
 use flatbed_channels::is_principal;
 
 use crate::error::Refusal;
-use crate::held::{As, HeldAt};
+use crate::held::{HeldAt, PrincipalKind};
 
 /// The principal of a read in a database that may have channels.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -29,16 +29,18 @@ pub enum Asker {
 
 impl Asker {
     /// Returns the name and kind of the principal to look up; `None` if there can be none, or it does not matter.
-    pub(crate) fn principal(&self) -> Option<(Arc<str>, As)> {
+    pub(crate) fn principal(&self) -> Option<(Arc<str>, PrincipalKind)> {
         let is_name = |name: &&Arc<str>| !name.is_empty() && is_principal(name);
         match self {
             Asker::All => None,
-            Asker::Principal(name) => Some((Arc::clone(name), As::Principal)).filter(|(name, _)| is_name(&name)),
+            Asker::Principal(name) => {
+                Some((Arc::clone(name), PrincipalKind::Principal)).filter(|(name, _)| is_name(&name))
+            }
             Asker::Account { name, is_member } => {
-                let found = As::Account { is_member: *is_member };
+                let found = PrincipalKind::Account { is_member: *is_member };
                 Some((Arc::clone(name), found)).filter(|(name, _)| is_name(&name))
             }
-            Asker::Guest => Some((Arc::from(""), As::Principal)),
+            Asker::Guest => Some((Arc::from(""), PrincipalKind::Principal)),
         }
     }
 

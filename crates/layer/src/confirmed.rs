@@ -20,21 +20,21 @@ const NOTED_EACH_US: u64 = 2_000;
 /// A value of `\xff/metadataVersion` with the newest moment as of which it was read, shared by all databases that are
 /// cached under it.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ConfirmedVersion {
     version: Box<[u8]>,
     /// The moment at which the newest transaction with this value requested its read version, in microseconds of the
     /// process's clock.
     as_of_us: AtomicU64,
 }
 
-impl Seen {
+impl ConfirmedVersion {
     pub(crate) fn version(&self) -> &[u8] {
         &self.version
     }
 
     /// Returns the value as unconfirmed, after this process has changed the cached data.
-    pub(crate) fn unconfirmed(&self) -> Arc<Seen> {
-        Arc::new(Seen { version: self.version.clone(), as_of_us: AtomicU64::new(0) })
+    pub(crate) fn unconfirmed(&self) -> Arc<ConfirmedVersion> {
+        Arc::new(ConfirmedVersion { version: self.version.clone(), as_of_us: AtomicU64::new(0) })
     }
 
     /// Records that a transaction read the value, having requested its read version at or after this moment.
@@ -75,7 +75,7 @@ impl RecordState {
 /// A state of the stored settings. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct SettingsState {
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) seen: Arc<ConfirmedVersion>,
     pub(crate) state: Arc<[u8]>,
 }
 
@@ -90,7 +90,7 @@ impl SettingsState {
 #[derive(Debug)]
 pub(crate) struct Confirmed {
     began: Instant,
-    newest: Mutex<Arc<Seen>>,
+    newest: Mutex<Arc<ConfirmedVersion>>,
     /// Held by the request that confirms for all waiting ones: the error of the last failure, and its start.
     pub in_line: tokio::sync::Mutex<Option<(u64, crate::error::Error)>>,
 }
@@ -98,7 +98,7 @@ pub(crate) struct Confirmed {
 impl Confirmed {
     /// Creates it without a confirmed value.
     pub(crate) fn new(clock: &Clock) -> Confirmed {
-        let nothing = Seen { version: Box::default(), as_of_us: AtomicU64::new(0) };
+        let nothing = ConfirmedVersion { version: Box::default(), as_of_us: AtomicU64::new(0) };
         // An hour in the past, so that an unconfirmed value is not recent.
         let now = clock.now();
         let began = now.checked_sub(Duration::from_secs(3600)).unwrap_or(now);
@@ -110,19 +110,19 @@ impl Confirmed {
         u64::try_from(moment.saturating_duration_since(self.began).as_micros()).unwrap_or(u64::MAX)
     }
 
-    pub(crate) fn newest(&self) -> Arc<Seen> {
+    pub(crate) fn newest(&self) -> Arc<ConfirmedVersion> {
         Arc::clone(&self.newest.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Records a value that a transaction read, and the moment at which it requested its read version. All entries that
     /// are cached under one value share the result.
-    pub(crate) fn see(&self, version: &[u8], as_of_us: u64) -> Arc<Seen> {
+    pub(crate) fn see(&self, version: &[u8], as_of_us: u64) -> Arc<ConfirmedVersion> {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         if newest.version() == version {
             newest.confirm(as_of_us);
             return Arc::clone(&newest);
         }
-        let seen = Arc::new(Seen { version: version.into(), as_of_us: AtomicU64::new(as_of_us) });
+        let seen = Arc::new(ConfirmedVersion { version: version.into(), as_of_us: AtomicU64::new(as_of_us) });
         if *version > *newest.version {
             *newest = Arc::clone(&seen);
         }

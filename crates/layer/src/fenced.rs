@@ -7,7 +7,7 @@ use flatbed_clock::ManualClock;
 use flatbed_flatten::json::{Limits, parse};
 use flatbed_testkit::Storage;
 
-use crate::document::fields::Allocated;
+use crate::document::fields::AllocationOutcome;
 use crate::handle::Database;
 use crate::instance::Instance;
 use crate::renew::renew;
@@ -179,7 +179,7 @@ async fn every_kind_of_write_fails_where_a_renewal_has_begun() {
     };
     is_refused(&db, allocate()).await;
     let trx = Transaction::begin(&inner.db, &inner.metrics).unwrap();
-    assert!(matches!(allocate().attempt(&trx, Attempt::default()).await, Ok(Allocated::OtherInstance)));
+    assert!(matches!(allocate().attempt(&trx, Attempt::default()).await, Ok(AllocationOutcome::OtherInstance)));
 
     let ids = ["a".to_owned()];
     let instance = current(&db).await;

@@ -144,11 +144,11 @@ impl Fencing {
 }
 
 /// The cache key of a principal: the instance of the database, the name, and the kind.
-pub(crate) type HeldBy = (InstanceId, Arc<str>, As);
+pub(crate) type HeldBy = (InstanceId, Arc<str>, PrincipalKind);
 
 /// The kind of a principal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum As {
+pub(crate) enum PrincipalKind {
     Principal,
     Account { is_member: bool },
 }
@@ -355,7 +355,7 @@ mod tests {
 
     fn in_database(namespace: u64, name: usize) -> HeldBy {
         let record = proto::DatabaseRecord { namespace, ..proto::DatabaseRecord::default() };
-        (InstanceId::from(&record), name.to_string().into(), As::Principal)
+        (InstanceId::from(&record), name.to_string().into(), PrincipalKind::Principal)
     }
 
     fn held(channels: usize) -> Arc<HeldAt> {
@@ -377,7 +377,7 @@ mod tests {
         cache.insert(by(16), &held(1), Instant::now());
         assert_eq!(cache.size().0, 14);
         assert!(cache.get(&by(16)).is_some_and(|held| held.since("00000000000000000000").is_some()));
-        let other = (by(16).0, by(16).1, As::Account { is_member: true });
+        let other = (by(16).0, by(16).1, PrincipalKind::Account { is_member: true });
         assert!(cache.get(&other).is_none());
     }
 

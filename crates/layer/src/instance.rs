@@ -11,8 +11,8 @@ use foundationdb::FdbError;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-use crate::confirmed::{Closed, SecurityOf, Seen};
-use crate::document::fields::{Allocate, Allocated, FIELD_NAME_BYTES_MAX, Fields, Loaded, load};
+use crate::confirmed::{Closed, ConfirmedVersion, SecurityOf};
+use crate::document::fields::{Allocate, AllocationOutcome, FIELD_NAME_BYTES_MAX, Fields, NamesPage, load};
 use crate::error::{Error, Result};
 use crate::feed::hub::Hub;
 use crate::judge::ask::Rules;
@@ -206,10 +206,10 @@ impl Instance {
             };
             let done = transaction::write(&inner.db, &inner.metrics, &mut allocate).await?;
             let (entered, allocated) = match done {
-                Allocated::Names(entered, allocated) => (entered, allocated),
+                AllocationOutcome::Names(entered, allocated) => (entered, allocated),
                 // The transaction that writes the documents notices as well, and the write starts again.
-                Allocated::OtherInstance => return Ok(()),
-                Allocated::Behind => {
+                AllocationOutcome::OtherInstance => return Ok(()),
+                AllocationOutcome::Behind => {
                     self.reload_names(inner).await?;
                     continue;
                 }
@@ -228,12 +228,12 @@ impl Instance {
     pub(crate) async fn reload_names(&self, inner: &Inner) -> Result<()> {
         struct Load<'a>(&'a Inner, &'a Instance, u64);
         impl transaction::Operation for Load<'_> {
-            type Output = Option<Loaded>;
+            type Output = Option<NamesPage>;
             async fn attempt(
                 &mut self,
                 trx: &transaction::Transaction,
                 _: transaction::Attempt,
-            ) -> Result<Option<Loaded>> {
+            ) -> Result<Option<NamesPage>> {
                 let Load(inner, instance, from) = *self;
                 let names = load(trx, &instance.keys, from);
                 let (found, names) = futures_util::try_join!(inner.resolve(trx, &instance.name), names)?;
@@ -263,7 +263,7 @@ impl Instance {
 /// A cached database, which is current while `\xff/metadataVersion` has the value `seen`.
 #[derive(Debug, Clone)]
 pub(crate) struct CachedDatabase {
-    pub seen: Arc<Seen>,
+    pub seen: Arc<ConfirmedVersion>,
     pub instance: Arc<Instance>,
 }
 

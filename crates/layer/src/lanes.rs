@@ -74,10 +74,10 @@ struct Queue {
     /// Whether a transaction writes the document, so that others must wait.
     is_under_way: bool,
     /// Waiting writes in the order of numbers.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingWrite>,
 }
 
-pub(crate) struct Waiting {
+pub(crate) struct WaitingWrite {
     /// The id of its document.
     pub id: Arc<str>,
     /// Its approximate bytes in a transaction.
@@ -116,8 +116,8 @@ impl Lane {
     }
 
     /// Takes the writes of the next transaction, in the order of arrival.
-    fn take(&mut self) -> Vec<Waiting> {
-        let mut taken: Vec<Waiting> = Vec::new();
+    fn take(&mut self) -> Vec<WaitingWrite> {
+        let mut taken: Vec<WaitingWrite> = Vec::new();
         let mut bytes = 0;
         let looked_at: Vec<Arc<str>> = self.ready.values().take(LOOKED_AT_MAX).cloned().collect();
         for id in looked_at {
@@ -171,17 +171,17 @@ impl Lanes {
     }
 
     /// Adds a waiting write and returns its number. The caller must call [`Lanes::next`] afterwards.
-    pub(crate) fn wait(&self, name: &str, waiting: Waiting) -> u64 {
+    pub(crate) fn wait(&self, name: &str, waiting: WaitingWrite) -> u64 {
         let mut lane = self.lane(name);
         // With the lane locked, so that its writes are in the order of their numbers.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = Arc::clone(&waiting.id);
-        lane.change(&id, |queue| queue.waiting.push_back(Waiting { number, ..waiting }));
+        lane.change(&id, |queue| queue.waiting.push_back(WaitingWrite { number, ..waiting }));
         number
     }
 
     /// Removes a write that still waits.
-    pub(crate) fn leave(&self, name: &str, id: &Arc<str>, number: u64) -> Option<Waiting> {
+    pub(crate) fn leave(&self, name: &str, id: &Arc<str>, number: u64) -> Option<WaitingWrite> {
         let found = {
             let mut lane = self.lanes.get_mut(name)?;
             lane.change(id, |queue| {
@@ -195,7 +195,7 @@ impl Lanes {
 
     /// Returns the writes of the next transaction, if one may begin. To be called after a write was added or,
     /// `has_ended`, a transaction has ended.
-    pub(crate) fn next(&self, name: &str, has_ended: bool) -> Option<Vec<Waiting>> {
+    pub(crate) fn next(&self, name: &str, has_ended: bool) -> Option<Vec<WaitingWrite>> {
         let mut lane = self.lanes.get_mut(name)?;
         if !self.may_begin(&lane, lane.ready.len(), has_ended) {
             return None;
@@ -209,7 +209,7 @@ impl Lanes {
     }
 
     /// Ends a transaction of these documents; the writes in `again` wait again, before all others of their documents.
-    pub(crate) fn end(&self, name: &str, documents: &[Arc<str>], took: Duration, again: Vec<Waiting>) {
+    pub(crate) fn end(&self, name: &str, documents: &[Arc<str>], took: Duration, again: Vec<WaitingWrite>) {
         let before = self.takes_us.load(Ordering::Relaxed);
         let took = i64::try_from(took.as_micros()).unwrap_or(i64::MAX);
         // A concurrent update may be lost.
@@ -252,9 +252,9 @@ mod tests {
     use super::*;
     use crate::store::proto::DatabaseRecord;
 
-    fn waiting(id: &str, bytes: u64, rules: u64) -> Waiting {
+    fn waiting(id: &str, bytes: u64, rules: u64) -> WaitingWrite {
         let fence = (InstanceId::from(&DatabaseRecord::default()), rules);
-        Waiting { id: id.into(), bytes, fence, may_repeat: true, number: 0, write: Box::new(()) }
+        WaitingWrite { id: id.into(), bytes, fence, may_repeat: true, number: 0, write: Box::new(()) }
     }
 
     fn next(lanes: &Lanes) -> Vec<u64> {
@@ -311,7 +311,7 @@ mod tests {
         // A write of `a` is running.
         assert_eq!(next(&lanes), [3]);
         assert!(next(&lanes).is_empty());
-        lanes.end("db", &ids(&["a", "d"]), SHORT, vec![Waiting { number: 4, ..waiting("a", 1, 0) }]);
+        lanes.end("db", &ids(&["a", "d"]), SHORT, vec![WaitingWrite { number: 4, ..waiting("a", 1, 0) }]);
         assert_eq!(next(&lanes), [4]);
         end(&lanes, &["a"]);
         assert_eq!(next(&lanes), [6]);
@@ -379,7 +379,7 @@ mod tests {
             let mut random = |bound: u64| random.below(bound);
             let lanes = Lanes::new(Some(3));
             let mut at_hand: BTreeMap<u64, Arc<str>> = BTreeMap::new();
-            let mut running: Vec<Vec<Waiting>> = Vec::new();
+            let mut running: Vec<Vec<WaitingWrite>> = Vec::new();
             let mut written: HashMap<Arc<str>, u64> = HashMap::new();
             for step in 0..2_000 {
                 match random(if step < 1_500 { 4 } else { 3 }) {
@@ -389,7 +389,7 @@ mod tests {
                         let documents: Vec<Arc<str>> = ended.iter().map(|write| Arc::clone(&write.id)).collect();
                         let mut again = Vec::new();
                         for write in ended {
-                            if again.iter().any(|other: &Waiting| other.id == write.id)
+                            if again.iter().any(|other: &WaitingWrite| other.id == write.id)
                                 || written.get(&write.id).is_some_and(|last| *last > 0 && random(4) == 0)
                             {
                                 at_hand.insert(write.number, Arc::clone(&write.id));
@@ -410,7 +410,7 @@ mod tests {
                     3 => {
                         let id: Arc<str> = random(6).to_string().into();
                         let bytes = if random(10) == 0 { BYTES_MAX } else { 1 };
-                        let new = Waiting { may_repeat: random(4) > 0, ..waiting(&id, bytes, random(2)) };
+                        let new = WaitingWrite { may_repeat: random(4) > 0, ..waiting(&id, bytes, random(2)) };
                         let number = lanes.wait("db", new);
                         at_hand.insert(number, id);
                     }

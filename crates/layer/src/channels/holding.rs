@@ -14,7 +14,7 @@ use prost::Message;
 
 use crate::asker::Asker;
 use crate::error::{Error, Refusal, Result};
-use crate::held::{As, Fencing, HeldAt, HeldBy, Reading};
+use crate::held::{Fencing, HeldAt, HeldBy, PrincipalKind, Reading};
 use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::keys::{KeyRange, Keys, PrincipalPart};
@@ -190,9 +190,9 @@ async fn read(trx: &Transaction, keys: &Keys, by: &HeldBy, user: UserReading) ->
         ..HeldAt::default()
     };
     let record = record.map(|record| proto::Principal::decode(&*record)).transpose()?;
-    let record = record.filter(|record| record.exists && (*found_as == As::Principal || record.account));
+    let record = record.filter(|record| record.exists && (*found_as == PrincipalKind::Principal || record.account));
     let Some(record) = record else {
-        if *found_as == (As::Account { is_member: true }) {
+        if *found_as == (PrincipalKind::Account { is_member: true }) {
             found.held = Held::everybody();
         }
         return Ok(found);

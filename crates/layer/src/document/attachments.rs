@@ -235,15 +235,15 @@ impl Resolve<'_> {
 
 /// The attachments of a new revision, with the reads of their data.
 #[derive(Debug, Default)]
-pub(crate) struct Attached {
+pub(crate) struct NewAttachments {
     pub list: Vec<Attachment>,
     /// The place of the data of each digest, for attachments that are not stubs; `None` if it is not stored yet.
     stored: Vec<Option<Vec<u8>>>,
 }
 
-impl From<Vec<Attachment>> for Attached {
-    fn from(list: Vec<Attachment>) -> Attached {
-        Attached { list, stored: Vec::new() }
+impl From<Vec<Attachment>> for NewAttachments {
+    fn from(list: Vec<Attachment>) -> NewAttachments {
+        NewAttachments { list, stored: Vec::new() }
     }
 }
 
@@ -252,7 +252,7 @@ pub(crate) fn length_of(list: &[Attachment]) -> u64 {
     list.iter().map(|attachment| attachment.length).fold(0, u64::saturating_add)
 }
 
-impl Attached {
+impl NewAttachments {
     /// Returns the total length in bytes, decoded.
     pub(crate) fn bytes(&self) -> u64 {
         length_of(&self.list)
@@ -316,7 +316,7 @@ fn encode_list(attachments: &[Attachment]) -> Vec<u8> {
     proto::AttachmentList { attachments: attachments.iter().map(Attachment::encode).collect() }.encode_to_vec()
 }
 
-/// Writes a new revision's list after [`Attached::check`], and stores only data that is not stored yet. Returns by how
+/// Writes a new revision's list after [`NewAttachments::check`], and stores only data that is not stored yet. Returns by how
 /// much the stored bytes grew.
 pub(crate) fn put(
     trx: &Transaction,
@@ -324,7 +324,7 @@ pub(crate) fn put(
     keys: &DocumentKeys,
     id: &str,
     rev: &RevId,
-    attached: &Attached,
+    attached: &NewAttachments,
     edits: &[(String, AttachmentEdit)],
 ) -> i64 {
     if attached.list.is_empty() {

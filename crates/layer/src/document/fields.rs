@@ -104,14 +104,14 @@ const NAMES_AT_ONCE: u64 = 1_000;
 const LOADED_AT_ONCE: u64 = 16 * NAMES_AT_ONCE;
 
 /// Names with consecutive ids.
-pub(crate) struct Loaded {
+pub(crate) struct NamesPage {
     pub names: Vec<String>,
     /// Whether there are no more.
     pub are_all: bool,
 }
 
 /// Reads a bounded number of names from id `from`.
-pub(crate) async fn load(trx: &Transaction, keys: &Keys, from: u64) -> Result<Loaded> {
+pub(crate) async fn load(trx: &Transaction, keys: &Keys, from: u64) -> Result<NamesPage> {
     // The first range is read beside the count, since it is usually the last.
     let next = async { next_id(trx.get(&keys.next_field_id(), true).await?.as_deref()) };
     let (next, mut names) = futures_util::try_join!(next, read_names(trx, keys, from, NAMES_AT_ONCE))?;
@@ -126,7 +126,7 @@ pub(crate) async fn load(trx: &Transaction, keys: &Keys, from: u64) -> Result<Lo
     if read_to < until {
         return Err(gap());
     }
-    Ok(Loaded { names, are_all: read_to >= next })
+    Ok(NamesPage { names, are_all: read_to >= next })
 }
 
 fn next_id(bytes: Option<&[u8]>) -> Result<u64> {
@@ -167,7 +167,7 @@ pub(crate) struct Allocate<'a> {
     pub attempted: u64,
 }
 
-pub(crate) enum Allocated {
+pub(crate) enum AllocationOutcome {
     /// The names behind the cache's end, and the number of new ids.
     Names(Vec<String>, u64),
     /// The cache lacks many names, which must be loaded first.
@@ -177,13 +177,13 @@ pub(crate) enum Allocated {
 }
 
 impl Operation for Allocate<'_> {
-    type Output = Allocated;
+    type Output = AllocationOutcome;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<Self::Output> {
         let found = self.inner.resolve_for_write(trx, &self.instance.name).await?;
         // A changed setting does not affect names.
         if found.id() != self.instance.id() {
-            return Ok(Allocated::OtherInstance);
+            return Ok(AllocationOutcome::OtherInstance);
         }
         let keys = &self.instance.keys;
         // The next id is read with conflict: of two processes that allocate at once, one retries and finds the other's
@@ -193,7 +193,7 @@ impl Operation for Allocate<'_> {
         let entered = read_names(trx, keys, self.known_until, NAMES_AT_ONCE);
         let (next, mut entered) = futures_util::try_join!(next, entered)?;
         match next.saturating_sub(self.known_until) {
-            behind if behind > NAMES_AT_ONCE => return Ok(Allocated::Behind),
+            behind if behind > NAMES_AT_ONCE => return Ok(AllocationOutcome::Behind),
             behind if behind != entered.len() as u64 => return Err(gap()),
             _ => {}
         }
@@ -220,6 +220,6 @@ impl Operation for Allocate<'_> {
         if id != next || !attempt.maybe_committed {
             self.attempted = id - next;
         }
-        Ok(Allocated::Names(entered, self.attempted))
+        Ok(AllocationOutcome::Names(entered, self.attempted))
     }
 }

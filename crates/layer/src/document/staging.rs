@@ -242,7 +242,7 @@ impl Operation for ListStaged<'_> {
 
 /// The outcome of a sweep of one database.
 #[derive(Debug, Default)]
-pub(crate) struct Swept {
+pub(crate) struct StagingSweep {
     /// Number of removed blobs.
     pub blobs: u64,
     /// The time from which the oldest remaining blob is staged, in milliseconds.
@@ -260,12 +260,12 @@ pub(crate) async fn sweep_database(
     name: &str,
     broken_after: Duration,
     until: Option<Instant>,
-) -> Result<Swept> {
+) -> Result<StagingSweep> {
     let is_over = || until.is_some_and(|until| inner.clock.now() >= until);
     let older_than_ms = inner.clock.unix_ms().saturating_sub(broken_after.as_millis() as u64);
     let mut list = ListStaged { inner, name, after: None };
     let (instance, mut staged, mut last) = transaction::read(&inner.db, &inner.metrics, &mut list).await?;
-    let mut swept = Swept::default();
+    let mut swept = StagingSweep::default();
     loop {
         for (blob_id, since_ms) in staged {
             swept.blob(inner, &instance, &blob_id, since_ms, older_than_ms).await?;
@@ -285,7 +285,7 @@ pub(crate) async fn sweep_database(
     Ok(swept)
 }
 
-impl Swept {
+impl StagingSweep {
     /// Removes a blob if it was staged long enough ago.
     async fn blob(
         &mut self,
@@ -333,7 +333,7 @@ mod tests {
         stage(b"a", 1_000).await;
         stage(b"b", 1_000).await;
         renew(&db.inner, &instance, &[b"a"]).await.unwrap();
-        let mut swept = Swept::default();
+        let mut swept = StagingSweep::default();
         for blob_id in [&b"a"[..], b"b", b"c"] {
             swept.blob(&db.inner, &instance, blob_id, 1_000, 2_000).await.unwrap();
         }

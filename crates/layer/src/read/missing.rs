@@ -23,7 +23,7 @@ pub(super) const LOOKS_MAX: usize = 20_000;
 /// Leaves whose ancestors are examined before the task yields.
 const LEAVES_IN_TURN: usize = 200;
 
-pub(crate) type Named = (String, Vec<RevId>);
+pub(crate) type NamedRevisions = (String, Vec<RevId>);
 
 /// Looks up which revisions documents do not have.
 pub(crate) struct MissingRevs<'a> {
@@ -32,7 +32,7 @@ pub(crate) struct MissingRevs<'a> {
     pub asker: &'a Asker,
     /// The reader's restriction. Hidden documents are answered like documents that do not exist.
     pub seen: Option<&'a dyn Seen>,
-    pub wanted: &'a [Named],
+    pub wanted: &'a [NamedRevisions],
 }
 
 impl Operation for MissingRevs<'_> {
@@ -48,7 +48,7 @@ impl Operation for MissingRevs<'_> {
         let mut answers = Vec::with_capacity(self.wanted.len());
         let mut looks = 0;
         for part in self.wanted.chunks(READ_AHEAD) {
-            let begin = |(id, revs): &Named| {
+            let begin = |(id, revs): &NamedRevisions| {
                 let keys = instance.keys.document(id);
                 let is_hidden = self.seen.is_some_and(|seen| seen.hides(id));
                 let leaves = (!revs.is_empty() && !is_hidden).then(|| body::begin_reading(trx, keys.leaves()));

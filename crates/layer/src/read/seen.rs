@@ -23,7 +23,7 @@ use crate::layer::Inner;
 use crate::read::get::{
     Get, GetMany, GetOne, GetOpenRevs, Got, LEAF_COST_BYTES, OpenRevs, READ_AHEAD, READ_BYTES_MAX, REVISION_COST_BYTES,
 };
-use crate::read::missing::{LOOKS_MAX, MissingRevs, Named};
+use crate::read::missing::{LOOKS_MAX, MissingRevs, NamedRevisions};
 use crate::read::over::{ReadOnce, ReadsOnce};
 use crate::read::revision_records::{RecordCheck, Records};
 use crate::read::viewer::{PendingViewer, Removals, Viewer, check_id};
@@ -444,7 +444,7 @@ pub(super) async fn missing_revs(
         if looks > LOOKS_MAX {
             break;
         }
-        let begin = |(id, revs): &Named| {
+        let begin = |(id, revs): &NamedRevisions| {
             let keys = instance.keys.document(id);
             let is_read = !revs.is_empty() && check_id(id).is_ok();
             let info = is_read.then(|| trx.get(&keys.info(), true));

@@ -4,7 +4,7 @@ use flatbed_kit::Room;
 use flatbed_revtree::{Ancestry, RevId};
 use foundationdb::options::MutationType;
 
-use crate::document::attachments::{self, Attached};
+use crate::document::attachments::{self, NewAttachments};
 use crate::document::body::{self, BODY_BYTES_MAX, Prepared, Reading, Rows};
 use crate::document::edit::{Edit, Updated};
 use crate::document::staging;
@@ -19,7 +19,7 @@ use crate::store::keys::DocumentKeys;
 use crate::store::records::{BodyPlace, Info, RevisionRecord};
 use crate::store::transaction::{Quiet, Transaction};
 use crate::write::plan::{Contribution, Plan};
-use crate::write::winner::{self, Bodies, Described};
+use crate::write::winner::{self, Bodies, BodyFacts};
 
 /// Revisions beyond the limit that are kept until they are dropped together.
 const STEMMED_AT_ONCE_MAX: u64 = 32;
@@ -94,7 +94,7 @@ impl DocumentWrite<'_, '_> {
     pub(crate) async fn write(
         self,
         plan: Plan,
-        attached: &Attached,
+        attached: &NewAttachments,
         info: Option<Info>,
         old_body: Option<Reading>,
         maintainers: &mut Maintainers,
@@ -226,7 +226,7 @@ impl DocumentWrite<'_, '_> {
     async fn place_bodies(
         &self,
         grown: &GrownTree,
-        attached: &Attached,
+        attached: &NewAttachments,
         old: Option<&Info>,
         old_rows: Option<&Rows>,
     ) -> Result<Info> {
@@ -257,8 +257,8 @@ impl DocumentWrite<'_, '_> {
             Quiet(self.trx).set(&self.keys.revision(&grown.rev), &record.encode())?;
         }
         let described = match old {
-            _ if is_new_winner => Described::of(self.body, has_attachments, attachment_bytes),
-            Some(old) if old.winner == *best => Described::kept(old),
+            _ if is_new_winner => BodyFacts::of(self.body, has_attachments, attachment_bytes),
+            Some(old) if old.winner == *best => BodyFacts::kept(old),
             _ => bodies.promote(best).await?,
         };
         winner::info(&grown.leaves, described, self.user_version, self.instance.buckets.own_number())

@@ -4,7 +4,7 @@
 use flatbed_flatten::etf::{AttachmentDigest, revision};
 use flatbed_revtree::{DocumentId, Hash, Merged, RevId, Tree};
 
-use crate::document::attachments::{self, Attached, Attachment, ListRead, Resolve, has_stubs};
+use crate::document::attachments::{self, Attachment, ListRead, NewAttachments, Resolve, has_stubs};
 use crate::document::body::{BODY_BYTES_MAX, Prepared, Reading};
 use crate::document::edit::Edit;
 use crate::document::staging;
@@ -65,7 +65,7 @@ pub(crate) enum EditPlan {
     /// No change: the revision exists, and the path adds no ancestor.
     Known(RevId),
     /// The tree changes; with the new revision's attachments.
-    Change(Plan, Attached),
+    Change(Plan, NewAttachments),
 }
 
 fn digest_of(attachment: &Attachment) -> AttachmentDigest<'_> {
@@ -342,7 +342,7 @@ impl Planner<'_, '_> {
         }
         let plan = Plan::Merge { rev: rev.clone(), brings, superseded, replacement, after };
         if brings == Contribution::Nothing {
-            return Ok(EditPlan::Change(plan, Attached::default()));
+            return Ok(EditPlan::Change(plan, NewAttachments::default()));
         }
         Ok(EditPlan::Change(plan, self.attached_to(path).await?.into()))
     }

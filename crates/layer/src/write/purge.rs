@@ -34,7 +34,7 @@ use crate::store::once::{Once, random_id};
 use crate::store::proto;
 use crate::store::records::{Info, RevisionRecord, revision_message};
 use crate::store::transaction::{self, Attempt, NOT_COMMITTED, Operation, Quiet, Transaction};
-use crate::write::winner::{self, Bodies, Described};
+use crate::write::winner::{self, Bodies, BodyFacts};
 
 /// Bytes of writes in one transaction, beside the body of a promoted leaf.
 const PURGE_BYTES_MAX: u64 = 600_000;
@@ -332,7 +332,7 @@ impl Purge<'_> {
         let bodies = Bodies { trx, instance, keys };
         let (_, best) = winner::best(&leaves)?;
         let described = if *best == old.winner {
-            Described::kept(old)
+            BodyFacts::kept(old)
         } else {
             bodies.clear_latest()?;
             bodies.promote(best).await?

@@ -13,7 +13,7 @@ use crate::store::seq::STAMP_BYTES;
 use crate::store::transaction::{Quiet, Transaction};
 
 /// The facts of a revision's body that are stored beside it.
-pub(crate) struct Described {
+pub(crate) struct BodyFacts {
     place: BodyPlace,
     external_bytes: u64,
     stored_bytes: u64,
@@ -21,18 +21,18 @@ pub(crate) struct Described {
     attachment_bytes: u64,
 }
 
-impl Described {
-    pub(crate) fn of(body: &Prepared, has_attachments: bool, attachment_bytes: u64) -> Described {
+impl BodyFacts {
+    pub(crate) fn of(body: &Prepared, has_attachments: bool, attachment_bytes: u64) -> BodyFacts {
         let external_bytes = body.external_bytes.saturating_add(attachment_bytes);
         let (place, stored_bytes) = (body.place.clone(), body.stored_bytes);
-        Described { place, external_bytes, stored_bytes, has_attachments, attachment_bytes }
+        BodyFacts { place, external_bytes, stored_bytes, has_attachments, attachment_bytes }
     }
 
     /// Returns those of a winner that stays.
-    pub(crate) fn kept(info: &Info) -> Described {
+    pub(crate) fn kept(info: &Info) -> BodyFacts {
         let (external_bytes, stored_bytes) = (info.external_bytes, info.stored_bytes);
         let (has_attachments, attachment_bytes) = (info.has_attachments, info.attachment_bytes);
-        Described { place: info.place.clone(), external_bytes, stored_bytes, has_attachments, attachment_bytes }
+        BodyFacts { place: info.place.clone(), external_bytes, stored_bytes, has_attachments, attachment_bytes }
     }
 }
 
@@ -43,12 +43,12 @@ pub(crate) fn best(leaves: &[(bool, RevId)]) -> Result<&(bool, RevId)> {
 
 /// Returns the info of a document with these leaves, the best of which has this body. `user_version` is unique among
 /// the documents of the transaction, which adds them to the by-seq of a bucket.
-pub(crate) fn info(leaves: &[(bool, RevId)], body: Described, user_version: u16, bucket: u32) -> Result<Info> {
+pub(crate) fn info(leaves: &[(bool, RevId)], body: BodyFacts, user_version: u16, bucket: u32) -> Result<Info> {
     let (deleted, winner) = best(leaves)?;
     let mut stamp = [0xff; STAMP_BYTES];
     stamp[10..].copy_from_slice(&user_version.to_be_bytes());
     let leaf_count = u32::try_from(leaves.len()).unwrap_or(u32::MAX);
-    let Described { place, external_bytes, stored_bytes, has_attachments, attachment_bytes } = body;
+    let BodyFacts { place, external_bytes, stored_bytes, has_attachments, attachment_bytes } = body;
     let (winner, deleted) = (winner.clone(), *deleted);
     let routed = Routed::default();
     Ok(Info {
@@ -102,7 +102,7 @@ impl Bodies<'_> {
     }
 
     /// Moves the body of a leaf that becomes the winner into the latest range.
-    pub(crate) async fn promote(&self, rev: &RevId) -> Result<Described> {
+    pub(crate) async fn promote(&self, rev: &RevId) -> Result<BodyFacts> {
         let missing = || Error::Corrupt(format!("leaf {rev} has no record"));
         let record = self.trx.get(&self.keys.revision(rev), true).await?.ok_or_else(missing)?;
         let record = RevisionRecord::decode(&record)?;
@@ -114,6 +114,6 @@ impl Bodies<'_> {
         }
         let RevisionRecord { place, external_bytes, stored_bytes, has_attachments, attachment_bytes, .. } = record;
         let external_bytes = external_bytes.saturating_add(attachment_bytes);
-        Ok(Described { place, external_bytes, stored_bytes, has_attachments, attachment_bytes })
+        Ok(BodyFacts { place, external_bytes, stored_bytes, has_attachments, attachment_bytes })
     }
 }

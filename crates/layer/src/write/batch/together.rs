@@ -26,7 +26,7 @@ use crate::handle::Database;
 use crate::index::kinds;
 use crate::index::prepare::Preparations;
 use crate::instance::Instance;
-use crate::lanes::Waiting;
+use crate::lanes::WaitingWrite;
 use crate::layer::Inner;
 use crate::store::records::BodyPlace;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
@@ -167,7 +167,7 @@ async fn wait(
     let single = SingleWrite { edit, item, instance: Arc::clone(instance), reply };
     let number = inner.lanes.wait(
         name,
-        Waiting {
+        WaitingWrite {
             id: Arc::clone(id),
             bytes,
             fence: (instance.id(), instance.record.rules),
@@ -209,7 +209,7 @@ struct Turn {
     documents: Vec<Arc<str>>,
     began: Instant,
     /// Writes that the transaction did not reach.
-    again: Vec<Waiting>,
+    again: Vec<WaitingWrite>,
 }
 
 impl Turn {
@@ -270,9 +270,9 @@ impl Drop for Group {
 }
 
 impl Group {
-    fn new(writes: Vec<Waiting>) -> Group {
+    fn new(writes: Vec<WaitingWrite>) -> Group {
         let mut group = Group { edits: Vec::new(), items: Vec::new(), seats: Vec::new() };
-        for Waiting { id, bytes, may_repeat, number, write, .. } in writes {
+        for WaitingWrite { id, bytes, may_repeat, number, write, .. } in writes {
             let Ok(single) = write.downcast::<SingleWrite>() else { continue };
             let SingleWrite { edit, mut item, instance, reply } = *single;
             item.at = group.items.len();
@@ -284,7 +284,10 @@ impl Group {
     }
 
     /// Answers each write; those that must wait again are returned.
-    fn answer(mut self, mut fate: impl FnMut(usize, &Item) -> Option<WriteFate>) -> (Vec<(Seat, Reply)>, Vec<Waiting>) {
+    fn answer(
+        mut self,
+        mut fate: impl FnMut(usize, &Item) -> Option<WriteFate>,
+    ) -> (Vec<(Seat, Reply)>, Vec<WaitingWrite>) {
         let (mut answers, mut again) = (Vec::with_capacity(self.seats.len()), Vec::new());
         let edits = std::mem::take(&mut self.edits);
         let (items, seats) = (std::mem::take(&mut self.items), std::mem::take(&mut self.seats));
@@ -296,7 +299,7 @@ impl Group {
                     let Seat { id, bytes, may_repeat, number, instance, reply } = seat;
                     let fence = (instance.id(), instance.record.rules);
                     let write = Box::new(SingleWrite { edit, item, instance, reply });
-                    again.push(Waiting { id, bytes, fence, may_repeat, number, write });
+                    again.push(WaitingWrite { id, bytes, fence, may_repeat, number, write });
                 }
             }
         }

@@ -32,12 +32,12 @@ pub(crate) struct Compact<'a> {
     instance: &'a Instance,
     ids: &'a [String],
     /// The position in the first document.
-    from: Option<From>,
+    from: Option<CompactPosition>,
 }
 
 /// A position in a document's records.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct From {
+pub(crate) struct CompactPosition {
     /// The stamp of the document's last edit when the compaction began with it: after another edit the records before
     /// `key` must be examined again.
     stamp: [u8; STAMP_BYTES],
@@ -48,7 +48,12 @@ pub(crate) struct From {
 }
 
 impl<'a> Compact<'a> {
-    pub(crate) fn new(inner: &'a Inner, instance: &'a Instance, ids: &'a [String], from: Option<From>) -> Compact<'a> {
+    pub(crate) fn new(
+        inner: &'a Inner,
+        instance: &'a Instance,
+        ids: &'a [String],
+        from: Option<CompactPosition>,
+    ) -> Compact<'a> {
         Compact { inner, instance, ids, from }
     }
 }
@@ -60,7 +65,7 @@ pub(crate) struct Compacted {
     /// Number of documents that are finished.
     pub documents: usize,
     /// The position in the next document, if it is partly done.
-    pub from: Option<From>,
+    pub from: Option<CompactPosition>,
     /// The limit of revisions that was used.
     pub revs_limit: u64,
 }
@@ -138,10 +143,10 @@ impl Compact<'_> {
         trx: &Transaction,
         instance: &Instance,
         document: Document<'_>,
-        from: Option<From>,
+        from: Option<CompactPosition>,
         room: &Room,
         dropped: &mut Dropped,
-    ) -> Result<Option<From>> {
+    ) -> Result<Option<CompactPosition>> {
         let Document { id, keys, info, whole: read } = document;
         let (stamp, revs_limit) = (info.stamp, instance.revs_limit());
         let from = from.filter(|from| from.stamp == stamp && from.revs_limit == revs_limit);
@@ -168,7 +173,7 @@ impl Compact<'_> {
         if let Some(from) = from {
             range.begin = from.key;
         }
-        let go_on = |key: Vec<u8>| Ok(Some(From { stamp, revs_limit, key }));
+        let go_on = |key: Vec<u8>| Ok(Some(CompactPosition { stamp, revs_limit, key }));
         let (records, behind) = match records {
             Some(records) => (records, None),
             None => {
@@ -238,7 +243,7 @@ mod tests {
         }
     }
 
-    async fn compact_from(db: &Database, ids: &[String], mut from: Option<From>) {
+    async fn compact_from(db: &Database, ids: &[String], mut from: Option<CompactPosition>) {
         loop {
             let instance = crate::write::batch::instance_of(&db.inner, &db.name).await.unwrap();
             let mut compact = Compact::new(&db.inner, &instance, ids, from);
@@ -262,7 +267,7 @@ mod tests {
         let stamp = info(&trx, &keys, true).await.unwrap().expect("a document").stamp;
         let key = keys.revision(&"120-a".parse().unwrap());
         db.set_revs_limit(3).await.unwrap();
-        compact_from(&db, &ids, Some(From { stamp, revs_limit: crate::REVS_LIMIT, key })).await;
+        compact_from(&db, &ids, Some(CompactPosition { stamp, revs_limit: crate::REVS_LIMIT, key })).await;
         let report = crate::check::check_database(&db, |_| {}).await.unwrap();
         assert!(report.is_clean(), "{report:#?}");
     }
