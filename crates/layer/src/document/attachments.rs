@@ -316,8 +316,8 @@ fn encode_list(attachments: &[Attachment]) -> Vec<u8> {
     proto::AttachmentList { attachments: attachments.iter().map(Attachment::encode).collect() }.encode_to_vec()
 }
 
-/// Writes a new revision's list after [`NewAttachments::check`], and stores only data that is not stored yet. Returns by how
-/// much the stored bytes grew.
+/// Writes a new revision's list after [`NewAttachments::check`], and stores only data that is not stored yet. Returns
+/// by how much the stored bytes grew.
 pub(crate) fn put(
     trx: &Transaction,
     instance: &Instance,
