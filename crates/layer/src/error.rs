@@ -277,7 +277,7 @@ pub enum Refusal {
     Rejected {
         /// The HTTP status, from 400 to 599.
         status: u16,
-        /// The reason, by the function.
+        /// The reason that the function gives.
         reason: String,
     },
     /// The database has reached its limit of bytes. Deletions still succeed.

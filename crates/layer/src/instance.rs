@@ -157,7 +157,7 @@ impl Instance {
         if self.record.purged_infos_limit == 0 { PURGED_INFOS_LIMIT } else { self.record.purged_infos_limit }
     }
 
-    /// Caches the ids of the names in `members`, and allocates missing ones up to the limit of the database. Names
+    /// Caches the ids of the names in `bodies`, and allocates missing ones up to the limit of the database. Names
     /// without an id are stored literally.
     pub(crate) async fn prepare_names<'b, 'v: 'b>(
         &self,

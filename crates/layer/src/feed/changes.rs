@@ -135,7 +135,7 @@ impl Changes {
         Ok(page)
     }
 
-    /// Reads a page behind a place, or the part behind its first `rows`, in one transaction.
+    /// Reads a page behind a place, or the part behind its first `before` rows, in one transaction.
     pub(in crate::feed) async fn read_part(
         &mut self,
         cursor: Option<Place>,

@@ -26,10 +26,10 @@ const AGE_MAX: Duration = Duration::from_secs(60);
 /// Approximate bytes of a row beside its id and document: its structures and its text.
 const ROW_BYTES: usize = 500;
 
-/// Users and roles that have changed: limit of those kept.
+/// Limit of the kept changes of users and roles.
 const PRINCIPALS_MAX: usize = 1_000;
 
-/// Departures from channels that no row shows: limit of those kept.
+/// Limit of the kept departures.
 const DEPARTURES_MAX: usize = 1_000;
 
 /// Number of cached texts of a row.

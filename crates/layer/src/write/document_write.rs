@@ -58,7 +58,7 @@ struct GrownTree {
     brings: Contribution,
     /// All leaves, as (deleted, revision).
     leaves: Vec<(bool, RevId)>,
-    /// Leaves that are no longer leaves.
+    /// Former leaves.
     superseded: Vec<RevId>,
     trim: Trim,
 }

@@ -55,8 +55,8 @@ pub(super) struct StreamRead {
     at_end: bool,
 }
 
-/// Returns how many entries to request first from each stream, for a page of `most` rows: twice an equal share, because
-/// one of the two streams of a channel, before and since its grant, has most entries. Later requests double.
+/// Returns how many entries to request first from each stream, for a page of `most` rows: twice the share of a channel,
+/// since one of its two streams, before and since its grant, has most of its entries. Later requests double.
 pub(super) fn first_limits(streams: usize, most: usize) -> Vec<usize> {
     let each = (4 * most / streams.max(1)).min(most.saturating_add(1)).clamp(least(streams), PAGE_ROWS_MAX);
     vec![each; streams]
