@@ -28,7 +28,6 @@ use crate::store::transaction::{self, Attempt, BoxedPageRead, Operation, Transac
 
 type Admission = std::result::Result<(), Refusal>;
 
-/// A pending read of a user document's info.
 struct InfoRead {
     fence: UserFence,
     key: Vec<u8>,
@@ -71,7 +70,6 @@ impl SettingRead {
     }
 }
 
-/// The result of the check of a setting.
 struct JudgedSetting {
     fence: Arc<SettingFence>,
     range: KeyRange,
@@ -133,7 +131,6 @@ impl PendingAdmissions {
         Ok(arriving)
     }
 
-    /// Waits for the reads.
     pub(crate) async fn arrived(self, trx: &Transaction) -> Result<Admissions> {
         let reads = self.reads.into_iter().map(|InfoRead { fence, key, read }| async move {
             let info = read.await?.map(|bytes| Info::decode(&bytes)).transpose()?;
@@ -199,7 +196,6 @@ impl Admissions {
     }
 }
 
-/// The single writer of a transaction.
 pub(crate) struct Writer<'a> {
     actor: &'a Actor,
     arriving: PendingAdmissions,

@@ -21,7 +21,6 @@ impl AtOnce {
         AtOnce { documents: AtomicUsize::new(most), most, long, clock: clock.clone() }
     }
 
-    /// Returns the current number.
     pub(crate) fn documents(&self) -> usize {
         self.documents.load(Ordering::Relaxed)
     }

@@ -143,14 +143,12 @@ impl Closed {
     const RESYNCING: u32 = 1;
     const OFFLINE: u32 = 2;
 
-    /// Decodes the field of a record.
     pub(crate) fn of(stored: u32) -> Closed {
         let is_resyncing = stored & Closed::RESYNCING != 0;
         // Unknown reasons of a newer program close the database, too.
         Closed { is_resyncing, is_offline: stored & !Closed::RESYNCING != 0 }
     }
 
-    /// Encodes the field of a record.
     pub(crate) fn stored(self) -> u32 {
         u32::from(self.is_resyncing) * Closed::RESYNCING + u32::from(self.is_offline) * Closed::OFFLINE
     }

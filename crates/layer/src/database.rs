@@ -541,7 +541,6 @@ pub const SECURITY_BYTES_MAX: usize = 50_000;
 /// The largest `_revs_limit`: one transaction reads all records of a document's revisions.
 pub const REVS_LIMIT_MAX: u64 = 10_000;
 
-/// Performs [`Reader::of_instance`].
 struct OfInstance<'a, T> {
     reader: &'a Reader,
     of: fn(&Instance) -> T,

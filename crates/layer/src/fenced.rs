@@ -60,7 +60,6 @@ pub(crate) async fn layer_with(
     (layer, authority, storage)
 }
 
-/// Returns the database of such a layer.
 pub(crate) async fn database() -> (Database, Storage) {
     let (layer, authority, storage) = layer().await;
     (layer.database("db", authority.for_job("test")), storage)

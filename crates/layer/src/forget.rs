@@ -13,7 +13,6 @@ use crate::store::keys::METADATA_VERSION;
 use crate::store::proto;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Names that one transaction looks up.
 const NAMES_AT_ONCE: usize = 500;
 
 impl Layer {

@@ -57,7 +57,6 @@ pub struct HeldAt {
 }
 
 impl HeldAt {
-    /// Returns unrestricted rights.
     pub(crate) fn all() -> HeldAt {
         HeldAt { held: Held::since_ever([ALL]), ..HeldAt::default() }
     }
@@ -90,7 +89,6 @@ impl HeldAt {
         self.versions == other.versions && self.is_there == other.is_there
     }
 
-    /// Returns the versions without the rights.
     fn versions_alone(&self) -> HeldAt {
         let HeldAt { versions, keys, user_at, is_there, person, .. } = self;
         let (versions, keys) = (versions.clone(), keys.clone());
@@ -108,7 +106,6 @@ impl HeldAt {
         self.keys.iter().try_for_each(|key| conflict_with(trx, key))
     }
 
-    /// Returns the approximate bytes in memory.
     fn bytes(&self) -> usize {
         let lost = self.held.lost().iter().map(|lost| lost.channel.len() + size_of_val(lost.had.all()));
         let told = || self.held.channels().chain(self.held.roles());
@@ -127,14 +124,12 @@ impl Deref for HeldAt {
     }
 }
 
-/// A pending read of a value.
 pub(crate) type Reading = Pin<Box<dyn Future<Output = FdbResult<Option<FdbSlice>>> + Send + Sync>>;
 
 /// Pending reads of the versions that judged a principal, with their values then.
 pub(crate) struct Fencing(Vec<(Reading, Option<Stamp>)>);
 
 impl Fencing {
-    /// Returns whether the versions are unchanged.
     pub(crate) async fn holds(self) -> Result<bool> {
         let (reads, known): (Vec<_>, Vec<_>) = self.0.into_iter().unzip();
         let found = try_join_all(reads).await?;
@@ -146,7 +141,6 @@ impl Fencing {
 /// The cache key of a principal: the instance of the database, the name, and the kind.
 pub(crate) type HeldBy = (InstanceId, Arc<str>, PrincipalKind);
 
-/// The kind of a principal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum PrincipalKind {
     Principal,
@@ -166,7 +160,6 @@ pub(crate) struct HeldCache {
 struct CacheState {
     all: HashMap<HeldBy, CachedRights>,
     bytes: usize,
-    /// A counter of uses.
     clock: u64,
     /// The time of each slot's last eviction; empty before the first one.
     forgot: Vec<Option<Instant>>,
@@ -293,7 +286,6 @@ impl HeldCache {
         }
     }
 
-    /// Returns the number of entries, and their bytes.
     #[cfg(test)]
     fn size(&self) -> (usize, usize) {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);

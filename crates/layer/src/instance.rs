@@ -29,7 +29,6 @@ pub(crate) const RUN_BYTES_MAX: u32 = 60_000;
 /// FoundationDB's error for a read version that is too old: the reader retries.
 const TRANSACTION_TOO_OLD: i32 = 1007;
 
-/// Names that one transaction allocates ids for.
 const ALLOCATED_AT_ONCE_MAX: usize = 256;
 
 /// The default limit of recorded purges (CouchDB's default).

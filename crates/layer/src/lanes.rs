@@ -33,7 +33,6 @@ const SHORT: Duration = Duration::from_millis(3);
 /// The part of the difference by which a transaction changes the average duration.
 const SHARE: i64 = 16;
 
-/// Document limit of one transaction.
 const DOCUMENTS_MAX: usize = 250;
 
 /// Byte limit of one transaction; a single write may exceed it.
@@ -45,7 +44,6 @@ const OF_DOCUMENT_MAX: usize = 64;
 /// Documents that are examined for one transaction: many may not go with its first write.
 const LOOKED_AT_MAX: usize = 4 * DOCUMENTS_MAX;
 
-/// The lanes of all databases, by name.
 pub(crate) struct Lanes {
     lanes: DashMap<String, Lane>,
     /// The configured limit of running transactions in a lane.
@@ -180,7 +178,6 @@ impl Lanes {
         number
     }
 
-    /// Removes a write that still waits.
     pub(crate) fn leave(&self, name: &str, id: &Arc<str>, number: u64) -> Option<WaitingWrite> {
         let found = {
             let mut lane = self.lanes.get_mut(name)?;
@@ -225,7 +222,6 @@ impl Lanes {
         self.lanes.remove_if(name, |_, lane| lane.is_idle());
     }
 
-    /// Returns the number of waiting writes in a lane.
     #[cfg(test)]
     pub(crate) fn count_waiting(&self, name: &str) -> usize {
         self.lanes.get(name).map_or(0, |lane| lane.documents.values().map(|queue| queue.waiting.len()).sum())

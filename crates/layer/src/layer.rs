@@ -223,7 +223,6 @@ pub(crate) struct Inner {
     pub due: Noted,
     /// Limits log lines about expired documents that cannot be given tombstones.
     pub expiry_lines: LinePacer<()>,
-    /// The epoch of the entries in `databases`.
     epoch: Mutex<u64>,
 }
 
@@ -508,7 +507,6 @@ impl Inner {
         self.databases.get(name).map(|cached| cached.instance.clone())
     }
 
-    /// Creates the mark of an operation.
     pub(crate) fn once(&self) -> Result<Once> {
         self.due.note_mark();
         once::new_mark(&self.keys, &self.clock)
@@ -546,7 +544,6 @@ pub(crate) struct Create<'a> {
     pub namespace: Option<ReservedNamespace>,
 }
 
-/// The namespace of a new database.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReservedNamespace {
     number: u64,

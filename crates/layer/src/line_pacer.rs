@@ -20,9 +20,7 @@ pub(crate) struct LinePacer<K> {
 
 #[derive(Debug)]
 struct Lines {
-    /// The time of the last line.
     last: Instant,
-    /// Number of lines omitted since.
     left_out: u64,
 }
 

@@ -16,7 +16,6 @@ use crate::store::transaction::{Attempt, Operation, Transaction};
 /// bytes. Indexes and groups have a lower limit, to leave room for settings; the rest is for later notes of the layer.
 const RECORD_BYTES_MAX: usize = 95_000;
 
-/// Checks whether a record may replace another one.
 pub(crate) fn check_room(record: &[u8], before: &[u8]) -> std::result::Result<(), Refusal> {
     if record.len() <= RECORD_BYTES_MAX || record.len() <= before.len() {
         return Ok(());

@@ -207,7 +207,6 @@ impl Operation for Finish<'_> {
     }
 }
 
-/// Reads a page of databases.
 struct Records<'a> {
     keys: &'a RootKeys,
     range: &'a KeyRange,

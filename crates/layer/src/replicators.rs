@@ -14,7 +14,6 @@ use crate::layer::{Inner, Layer};
 use crate::store::keys::KeyRange;
 use crate::store::transaction::{self, Attempt, Operation, Transaction, bounded};
 
-/// The most names read in one transaction.
 const PAGE_NAMES_MAX: usize = 1_000;
 
 /// Follows the replicator databases beside [`REPLICATOR`](crate::REPLICATOR): those that were created as such

@@ -87,7 +87,6 @@ impl Layer {
     }
 }
 
-/// Returns it from the cache.
 fn known(inner: &Inner, name: &str) -> Option<Arc<SecurityOf>> {
     let cached = inner.databases.get(name)?;
     // After the lookup, since the entry may have been confirmed meanwhile.

@@ -69,7 +69,6 @@ async fn measure(inner: &Inner, name: &str) -> Result<u64> {
     transaction::read(&inner.db, &inner.metrics, &mut Measure { inner, name }).await
 }
 
-/// Reads and caches the size of a database.
 struct Measure<'a> {
     inner: &'a Inner,
     name: &'a str,

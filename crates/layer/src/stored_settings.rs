@@ -110,11 +110,9 @@ impl Layer {
     }
 }
 
-/// The result of an attempt.
 enum ChangeOutcome<T, E> {
     /// An attempt has written: the one of this number.
     Written(usize),
-    /// There was nothing to write.
     Unwritten(std::result::Result<T, E>),
 }
 

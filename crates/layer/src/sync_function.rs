@@ -156,7 +156,6 @@ pub(crate) fn check_has_channels(name: &str, is_replicator: bool) -> std::result
     }
 }
 
-/// Checks whether a database may have this function.
 pub(crate) async fn check_source(inner: &Inner, name: &str, source: Option<&str>) -> std::result::Result<(), Refusal> {
     let Some(source) = source else { return Ok(()) };
     if source.len() > SYNC_FUNCTION_BYTES_MAX {
@@ -171,7 +170,6 @@ pub(crate) async fn check_source(inner: &Inner, name: &str, source: Option<&str>
     judge.check_sync_function(&named_by(name, 0), source).await
 }
 
-/// Sets the function of an existing database.
 struct SetFunction<'a> {
     inner: &'a Inner,
     name: &'a str,

@@ -95,7 +95,6 @@ pub(crate) async fn discard(inner: &Inner, instance: &Instance, blob_id: &[u8]) 
     }
 }
 
-/// Writes rows of a blob.
 pub(crate) struct Stage<'a> {
     pub inner: &'a Inner,
     pub instance: &'a Instance,
@@ -180,7 +179,6 @@ struct Sweep<'a> {
     older_than_ms: u64,
 }
 
-/// The outcome of a sweep for a blob.
 #[derive(Debug, PartialEq, Eq)]
 enum BlobState {
     Removed,
@@ -240,7 +238,6 @@ impl Operation for ListStaged<'_> {
     }
 }
 
-/// The outcome of a sweep of one database.
 #[derive(Debug, Default)]
 pub(crate) struct StagingSweep {
     /// Number of removed blobs.

@@ -21,7 +21,6 @@ pub(crate) async fn info(trx: &Transaction, keys: &DocumentKeys, snapshot: bool)
     trx.get(&keys.info(), snapshot).await?.map(|bytes| Info::decode(&bytes)).transpose()
 }
 
-/// A leaf's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leaf {
     pub rev: RevId,
@@ -44,7 +43,6 @@ impl Leaf {
     }
 }
 
-/// A key and its value.
 type Row<'r> = (&'r [u8], &'r [u8]);
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -340,7 +338,6 @@ impl WholeTree {
     }
 }
 
-/// The writes that change a stored tree.
 #[derive(Debug, Default)]
 pub(crate) struct Replacement {
     clears: Vec<Vec<u8>>,
@@ -348,7 +345,6 @@ pub(crate) struct Replacement {
 }
 
 impl Replacement {
-    /// Returns the approximate bytes in a transaction.
     pub(crate) fn bytes(&self) -> u64 {
         let puts: usize = self.puts.iter().map(|(key, value)| key.len() + value.len() + MUTATION_BYTES).sum();
         let clears: usize = self.clears.iter().map(|key| 2 * key.len() + MUTATION_BYTES).sum();
@@ -389,7 +385,6 @@ pub(crate) fn are_too_large<'r>(leaves: impl ExactSizeIterator<Item = (&'r RevId
     weights.sum::<u64>() > LEAVES_BYTES_MAX
 }
 
-/// Bytes that were dropped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Dropped {
     /// Bytes of bodies.

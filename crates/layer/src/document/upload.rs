@@ -140,15 +140,12 @@ impl Operation for StageSmall<'_> {
 
 /// The encoding of the bytes as sent and as stored.
 enum Coder {
-    /// Stored as sent.
     Identity,
-    /// Compressed here.
     Compress(Box<GzEncoder<Vec<u8>>>),
     /// Sent compressed; decompressed only to learn the length.
     Compressed(Box<MultiGzDecoder<Count>>),
 }
 
-/// Counts the bytes written to it.
 #[derive(Default)]
 struct Count(u64);
 
@@ -170,7 +167,6 @@ pub struct Upload {
     actor: Actor,
     blob_id: Vec<u8>,
     coder: Coder,
-    /// Data that is not staged yet.
     pending: Vec<u8>,
     chunks: u32,
     is_staged: bool,

@@ -438,11 +438,8 @@ enum TakeOutcome {
     Rows(Vec<Arc<TailRow>>, bool),
     /// Changes that the filter dropped.
     Filtered,
-    /// No changes.
     Nothing,
-    /// The hub has not read yet.
     NotRead,
-    /// The changes are not shared.
     ReadOn,
 }
 

@@ -95,7 +95,6 @@ pub struct Followers {
 }
 
 impl Followers {
-    /// Adds the statistics of another database.
     pub(crate) fn add(&mut self, other: Followers) {
         self.followers += other.followers;
         self.behind += other.behind;
@@ -121,7 +120,6 @@ impl Hub {
         }
     }
 
-    /// Returns whether the hub belongs to an instance.
     pub(crate) fn is_of(&self, namespace: u64, incarnation: u64) -> bool {
         (self.namespace, self.incarnation) == (namespace, incarnation)
     }
@@ -137,7 +135,6 @@ impl Hub {
         state.tail.as_ref().is_some_and(|tail| tail.drained().stamp() == newest.stamp())
     }
 
-    /// Requests the newest sequence.
     pub(crate) fn begin_last_seq(&self, trx: &Transaction) -> impl Future<Output = Result<Seq>> + Send + use<> {
         self.buckets.begin_last_seq(trx, self.incarnation)
     }

@@ -133,7 +133,6 @@ impl Extras {
         self.documents != Documents::No
     }
 
-    /// Returns whether a shared row carries all of these.
     pub(super) fn are_in(self, row: &TailRow) -> bool {
         let has_leaves = !self.leaves || !row.row.lacks_leaves();
         let has_document = match (self.documents, &row.document) {

@@ -159,7 +159,6 @@ impl RowChannels {
         named.chain(self.left.is_none().then_some(None))
     }
 
-    /// Returns the size of the names in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let names = self.entered.iter().chain(&self.left).flatten();
         names.map(|name| name.len() + size_of::<String>()).sum::<usize>() + self.selected.len() * size_of::<u64>()

@@ -71,9 +71,7 @@ pub(super) trait Source {
 /// The meaning of a by-seq row for a feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowVerdict {
-    /// The document is not in the feed.
     Other,
-    /// A change of a document in the feed.
     Changed,
     /// Memory does not tell: a page must be read.
     Unknown,
@@ -92,7 +90,6 @@ pub(super) enum AnySource {
 }
 
 impl AnySource {
-    /// Returns the source of a feed for a principal.
     pub(super) fn of(query: &ChangesQuery, asker: &Asker) -> AnySource {
         match Channels::of(query, asker) {
             Some(channels) => AnySource::Channels(Box::new(channels)),
@@ -176,7 +173,6 @@ impl UnrestrictedSource {
     }
 }
 
-/// Calls the same method on each source.
 macro_rules! of_any {
     ($any:expr, $source:ident => $done:expr) => {
         match $any {
@@ -241,7 +237,6 @@ fn rows_max(extras: Extras) -> usize {
 }
 
 impl FeedPage<'_> {
-    /// Returns the number of rows that one read fetches.
     fn rows_max(&self) -> usize {
         rows_max(self.extras)
     }

@@ -127,7 +127,6 @@ impl TailRow {
 /// A departure of a document from a channel that no row shows, because a newer change of the document replaced it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Departure {
-    /// The sequence of the change.
     pub(crate) at: Seq,
     /// The channel; `None` for any channel.
     pub(crate) channel: Option<Arc<str>>,

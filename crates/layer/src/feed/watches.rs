@@ -142,7 +142,6 @@ async fn poll(inner: Weak<Inner>, clock: Clock) {
     }
 }
 
-/// Reads which databases have changed.
 struct PollHubs<'a> {
     hubs: &'a [Arc<Hub>],
 }

@@ -92,7 +92,6 @@ pub struct AllDocs {
     pub(super) query: Arc<AllDocsQuery>,
     /// The start of the next page; `None` at the end of the scan.
     next: Option<ScanPosition>,
-    /// The instance of the first page.
     instance: Option<InstanceId>,
     /// The next page and possibly the one behind it, which are read while the last one is sent.
     ahead: VecDeque<PageAhead>,
@@ -491,7 +490,6 @@ pub(super) fn of_partition(keys: &Keys, partition: &str) -> KeyRange {
     KeyRange { begin: keys.all_docs_entry(&first), end: keys.all_docs_entry(&behind) }
 }
 
-/// Looks up documents by their ids.
 pub(crate) struct AllDocsKeys<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,

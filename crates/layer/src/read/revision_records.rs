@@ -20,7 +20,6 @@ pub(crate) const RECORDS_BYTES_MAX: u64 = if cfg!(test) { 50_000 } else { 4_000_
 /// As [`RECORDS_BYTES_MAX`], for the records that are read one by one afterwards.
 const NAMED_BYTES_MAX: u64 = if cfg!(test) { 500_000 } else { 16_000_000 };
 
-/// Records that are read at once.
 const NAMED_AT_ONCE: usize = 256;
 
 /// The needed parts of a revision's record.

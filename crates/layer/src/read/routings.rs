@@ -26,7 +26,6 @@ pub struct DocumentRouting {
     pub verdict: Verdict,
 }
 
-/// Looks up documents by their ids.
 pub(crate) struct Routings<'a> {
     pub inner: &'a Inner,
     pub name: &'a str,

@@ -207,7 +207,6 @@ struct Mark {
 pub(super) struct Marks {
     incarnation: u64,
     groups: VecDeque<(Stamp, Vec<Mark>)>,
-    /// Whether these are all.
     is_all: bool,
     /// The stamp of the last mark that was read.
     until: Option<Stamp>,

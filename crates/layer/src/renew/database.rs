@@ -66,7 +66,6 @@ impl Renewal<'_> {
 
 #[derive(Clone)]
 struct RemainingWork {
-    /// The by-seq entries of each bucket.
     entries: Vec<KeyRange>,
     marks: KeyRange,
     purges: KeyRange,
@@ -82,17 +81,13 @@ impl RemainingWork {
 
 #[derive(Clone)]
 struct StepResult {
-    /// Number of moved by-seq entries.
     moved: u64,
-    /// Whether marks were applied.
     is_marked: bool,
-    /// Number of purges that were stamped.
     purges: u16,
     /// The remaining work; `None` if the database is finished.
     left: Option<RemainingWork>,
 }
 
-/// One transaction of a database's renewal.
 struct RenewStep<'a> {
     renewal: &'a Renewal<'a>,
     record_key: &'a [u8],
@@ -189,7 +184,6 @@ impl Operation for RenewStep<'_> {
     }
 }
 
-/// The changes of by-seq in a transaction.
 struct MovedEntries {
     moved: u64,
     first: Option<Vec<u8>>,

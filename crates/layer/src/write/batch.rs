@@ -40,7 +40,6 @@ use crate::write::plan::{Contribution, EditPlan, Planner};
 
 pub(crate) use all::write_all;
 
-/// Document limit of one transaction.
 const BATCH_DOCUMENTS_MAX: usize = 250;
 
 /// Bytes of new bodies up to which a batch is filled.

@@ -25,7 +25,6 @@ fn edit<'a>(id: &'a str, parent: Option<&RevId>, body: &'a str) -> Edit<'a> {
     }
 }
 
-/// Returns the refusal of each document.
 fn refused(result: Result<Vec<Updated>>) -> Vec<(String, String)> {
     match result {
         Err(Error::NoneWritten(refused)) => refused.into_iter().map(|(id, error)| (id, error.to_string())).collect(),

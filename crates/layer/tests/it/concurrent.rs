@@ -37,7 +37,6 @@ impl Bodies for Random {
 
 type Acknowledged = Arc<Mutex<HashMap<String, Vec<RevId>>>>;
 
-/// Returns the winner, which may be a tombstone.
 async fn winner(db: &Database, id: &str) -> Option<RevId> {
     let rows = db.all_docs_keys(&[id.to_owned()], false, Conflicts::No).await.expect("read");
     rows.into_iter().next().flatten().map(|row| row.rev)

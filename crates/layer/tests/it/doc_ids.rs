@@ -32,7 +32,6 @@ fn list(ids: impl IntoIterator<Item = String>) -> Scope {
     Scope::Ids(Arc::new(ids.into_iter().collect()))
 }
 
-/// Reads all pages up to the end.
 async fn rows(changes: &mut Changes) -> Vec<ChangeRow> {
     let mut rows = Vec::new();
     loop {

@@ -119,7 +119,6 @@ async fn all_ways(db: &Database, new: &Database, revs: &[RevId]) -> Vec<Result<(
     ]
 }
 
-/// Returns the refusal.
 fn refusal(done: Result<()>) -> Option<Refusal> {
     match done {
         Ok(()) => None,

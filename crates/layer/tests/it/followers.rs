@@ -128,7 +128,6 @@ async fn a_feed_that_begins_sees_all_that_was_there() {
     drop(follower);
 }
 
-/// A change of settings does not move followers.
 #[tokio::test]
 async fn a_new_setting_moves_no_follower() {
     let store = Store::new();
@@ -144,7 +143,6 @@ async fn a_new_setting_moves_no_follower() {
     assert_eq!(metric(&layer, "tail_rows"), 1);
 }
 
-/// Databases beyond the limit of watches are polled together.
 #[tokio::test(flavor = "multi_thread")]
 async fn databases_without_a_watch_are_polled() {
     let store = Store::new();

@@ -307,7 +307,6 @@ async fn each_shard_says_when_it_was_changed() {
     assert_eq!(kinds, [DatabaseUpdateKind::Created, DatabaseUpdateKind::Created, DatabaseUpdateKind::Deleted]);
 }
 
-/// A renewal stamps an empty database in its first shard only.
 #[tokio::test]
 async fn a_renewal_stamps_an_empty_database_once() {
     let store = Store::new().sharded(4);

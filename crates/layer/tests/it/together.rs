@@ -32,7 +32,6 @@ async fn at_once<T>(writes: impl IntoIterator<Item = impl Future<Output = T>>) -
     (done, counted.commits)
 }
 
-/// Reads `n`, and writes it incremented.
 async fn increment(db: &Database, id: &str) -> Result<RevId> {
     let found = db.get(id, &GetOptions::default()).await?;
     let n: u64 = number(&found.body);
@@ -73,7 +72,6 @@ async fn writes_that_come_together_take_few_transactions() {
     assert_clean(&layer, &db).await;
 }
 
-/// Refuses writes of `bob`.
 struct NotBob;
 
 impl Judge for NotBob {

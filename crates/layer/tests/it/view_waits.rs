@@ -53,7 +53,6 @@ fn views_wait_within_their_bounds() {
     }
 }
 
-/// Measures each operation at each position.
 async fn measure(store: &Store) -> Vec<(&'static str, Vec<Waits>)> {
     let layer = store.layer_alone().await;
     let db = created(&layer).await;
@@ -175,7 +174,6 @@ impl Operation {
     }
 }
 
-/// Returns the key of a document.
 fn key(n: u64) -> Value<'static> {
     parse(format!("[{},{n}]", n / OF_GROUP).as_bytes(), &Limits::default()).unwrap().into_owned()
 }

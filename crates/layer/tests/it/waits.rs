@@ -32,7 +32,6 @@ const DOCUMENTS: usize = 1_000;
 struct Table(Vec<(String, Waits)>);
 
 impl Table {
-    /// Measures one operation.
     async fn row<T>(&mut self, name: &str, operation: impl Future<Output = T>) -> T {
         let (output, waits) = waits::count(operation).await;
         self.0.push((name.to_owned(), waits));

@@ -39,7 +39,6 @@ const TAIL_BYTES_MAX: usize = 4 * 1024 * 1024;
 const TAILS_BYTES_MAX: usize = 64 * 1024 * 1024;
 const TAIL_BYTES_MIN: usize = 16 * 1024;
 
-/// The cursor and watches of the hub's task.
 #[derive(Default)]
 pub(super) struct Reader {
     cursor: Option<Seq>,
@@ -49,13 +48,10 @@ pub(super) struct Reader {
 }
 
 pub(super) struct PageEffect {
-    /// Whether there were changes.
     pub(super) has_moved: bool,
-    /// Number of followers that were woken.
     pub(super) woken: usize,
 }
 
-/// The result of one read.
 pub(super) struct HubPage {
     rows: Vec<TailRow>,
     pub(super) at_end: bool,
@@ -64,7 +60,6 @@ pub(super) struct HubPage {
     version: i64,
     purges: i64,
     last_seqs: Vec<LastSeq>,
-    /// The number of the database's sync function.
     channels: u64,
     /// The database's users and roles that have changed since the last read; `None` if they are over the limit.
     principals: Option<Vec<(Seq, Kind, Arc<str>)>>,
@@ -269,7 +264,6 @@ async fn principals_after(
     Ok(Some(found))
 }
 
-/// Reads the documents of rows, except large ones.
 async fn with_documents(
     trx: &Transaction,
     inner: &Inner,

@@ -30,7 +30,6 @@ const AHEAD_MAX: usize = 2_000;
 /// Documents that are looked up for a page. Beyond this limit the page reports a departure from any channel.
 const DOCUMENTS_MAX: usize = 500;
 
-/// Concurrent reads.
 const AT_ONCE: usize = 64;
 
 /// Limit of read departures from channels.
@@ -50,7 +49,6 @@ pub(super) struct PageRows<'a> {
     pub(super) has_followers: bool,
 }
 
-/// A document to look up.
 struct RouteLookup {
     /// The index of its row on the page.
     row: Option<usize>,

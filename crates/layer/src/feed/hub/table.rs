@@ -77,7 +77,6 @@ pub(super) enum FollowerRows {
     All(Seq),
 }
 
-/// The keys that a page concerns.
 pub(super) struct PageKeys<'a> {
     table: &'a FollowerTable,
     /// The page covers the sequences behind this up to `drained`.
@@ -203,7 +202,6 @@ impl FollowerTable {
         woken
     }
 
-    /// Removes all followers, and returns those to wake.
     pub(super) fn end(&mut self) -> Vec<Arc<Notify>> {
         self.holders = BTreeSet::new();
         std::mem::take(&mut self.members).into_values().map(|member| member.wake).collect()
@@ -251,7 +249,6 @@ impl<'a> PageKeys<'a> {
         PageKeys { table, after, drained, passed: after, by_key: BTreeMap::new(), is_for_all: false }
     }
 
-    /// Makes the page concern all followers.
     pub(super) fn is_for_all(&mut self) {
         self.is_for_all = true;
     }
@@ -276,7 +273,6 @@ impl<'a> PageKeys<'a> {
         }
     }
 
-    /// Adds a user or role that has changed.
     pub(super) fn principal(&mut self, at: Seq, kind: Kind, name: &str) {
         self.key(self.table.principal(kind, name), self.after, at);
     }
@@ -347,7 +343,6 @@ mod tests {
         Leave {
             number: u64,
         },
-        /// A follower looks, and takes some of the rows.
         Look {
             number: u64,
             takes: u64,

@@ -31,7 +31,6 @@ const IDS_MAX: usize = 10_000;
 /// the end: near the end by-seq may be shorter than the list.
 const IDS_AT_ONCE_MAX: usize = 100;
 
-/// Records that are read at once.
 const READS_AT_ONCE: usize = 256;
 
 /// The documents that further pages have to show.
@@ -67,7 +66,6 @@ impl RemainingDocuments {
 pub(crate) struct ByIds {
     ids: Arc<HashSet<String>>,
     walk: BySeq,
-    /// The list that is being answered.
     left: Option<RemainingDocuments>,
     /// Whether the last page did not reach the end.
     is_behind: bool,

@@ -34,7 +34,6 @@ impl BySeq {
         BySeq { scope, active_only: false, shares: Shares::default() }
     }
 
-    /// Omits deletions.
     pub(super) fn without_tombstones(self) -> BySeq {
         BySeq { active_only: true, ..self }
     }

@@ -40,7 +40,6 @@ use crate::store::transaction::Transaction;
 pub(in crate::feed) use counting::Counting;
 pub(in crate::feed) use reading::channels_of_revision;
 
-/// Row limit of a page.
 const ROWS_MAX: usize = if cfg!(test) { 5 } else { PAGE_ROWS_MAX };
 
 /// Rounds of reads in one transaction, beside the first read of each stream; the page ends then, even if it is empty. A
@@ -67,7 +66,6 @@ const IDS_MAX: usize = 10_000;
 pub(crate) struct Channels {
     asker: Asker,
     query: ScopeRequest,
-    /// The source in a database without channels.
     plain: UnrestrictedSource,
     under_way: Option<RunningMerge>,
     reached: Option<FeedProgress>,
@@ -95,7 +93,6 @@ struct FollowerRights {
     only: Option<Held>,
 }
 
-/// The query of a feed of channels.
 struct ScopeRequest {
     scope: Scope,
     active_only: bool,
@@ -124,7 +121,6 @@ struct RunningMerge {
     left: VecDeque<MergeRow>,
     /// The scope of a list of documents, which needs no merge.
     of_ids: Option<FeedScope>,
-    /// The number of the feed's selector index.
     index: Option<u64>,
 }
 
@@ -279,7 +275,6 @@ impl Channels {
         }
     }
 
-    /// Returns whether the feed is about a document.
     fn is_about(&self, id: &str) -> bool {
         match &self.query.scope {
             Scope::Ids(ids) if !ids.contains(id) => false,

@@ -24,7 +24,6 @@ struct BoundIndex {
     design: String,
 }
 
-/// The source of a selector index.
 pub(crate) struct Selected {
     name: Arc<IndexName>,
     active_only: bool,

@@ -15,7 +15,6 @@ use crate::instance::Instance;
 use crate::layer::Inner;
 use crate::store::transaction::Transaction;
 
-/// A document with this word is in the feed.
 const OURS: &str = "ours";
 
 /// A document with this word has left the feed.
@@ -103,7 +102,6 @@ mod tests {
         Changes::from_source(Reader::clone(db), query, Words::source())
     }
 
-    /// Reads all pages up to the end.
     async fn rows(changes: &mut Changes) -> Vec<ChangeRow> {
         let mut rows = Vec::new();
         loop {

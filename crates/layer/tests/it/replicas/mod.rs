@@ -23,7 +23,6 @@ const WORKERS: u64 = 64;
 struct Scenario {
     seed: u64,
     probability: f64,
-    /// Operations of each client.
     operations: u64,
     /// Servers, and the transactions of single writes that each of them runs at once.
     servers: usize,

@@ -40,7 +40,6 @@ impl Content {
     }
 }
 
-/// Returns the tag in a body.
 fn tag_of(body: &str) -> &str {
     body.strip_prefix(r#""tag":""#).and_then(|rest| rest.split('"').next()).unwrap_or_default()
 }
@@ -68,7 +67,6 @@ pub fn kind(id: &str) -> Kind {
 pub struct Known {
     /// The parents of revisions, as far as a path has named them.
     parents: HashMap<RevId, RevId>,
-    /// Attempted writes by tag.
     attempted: HashMap<String, Content>,
     /// Revisions with settled content: acknowledged ones, and those of other replicas.
     contents: HashMap<RevId, Content>,

@@ -281,7 +281,6 @@ impl Worker {
     }
 }
 
-/// Discards the uploads of a refused write.
 async fn discard(db: &Database, write: &Write) {
     for (_, edit) in &write.attachments {
         if let AttachmentEdit::Data { data, .. } = edit {

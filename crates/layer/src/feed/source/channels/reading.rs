@@ -29,7 +29,6 @@ use crate::store::seq::Seq;
 use crate::store::since::{born, since_each};
 use crate::store::transaction::Transaction;
 
-/// Ranges or documents that are read at once.
 pub(super) const AT_ONCE: usize = if cfg!(test) { 3 } else { 256 };
 
 /// Entries that a merge buffers, beside those it needs to proceed: as many again, and one for each stream.
@@ -99,7 +98,6 @@ impl RunningMerge {
         self.index.filter(|_| self.merge.scope().lost().is_empty())
     }
 
-    /// Gives the results of reads to the merge.
     pub(super) fn give(&mut self, read: Vec<StreamRead>) {
         for StreamRead { stream, rows, at_end } in read {
             self.merge.give(stream, rows, at_end);
