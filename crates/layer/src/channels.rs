@@ -3,7 +3,7 @@
 //!
 //! - [`Asker`], [`HeldAt`]: the principal of a read, and its rights as of the transaction that reads.
 //! - [`Database::put_principal`](crate::Database::put_principal) and others: users and roles as administrators define
-//! them; [`Reader::user_at`](crate::Reader::user_at), [`PrincipalSession`]: sign-in of users.
+//!   them; [`Reader::user_at`](crate::Reader::user_at), [`PrincipalSession`]: sign-in of users.
 
 mod changed;
 pub(crate) mod grants;
