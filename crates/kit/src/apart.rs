@@ -1,5 +1,5 @@
-//! What a transaction needs that is made apart from it, between two of its attempts: as it waits for a turn, for one, and a
-//! transaction has 5 s.
+//! Values that a transaction needs and that are made between two of its attempts. Making one may wait for a turn, and a
+//! transaction lasts 5 s.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -8,18 +8,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use foundationdb::FdbError;
 use futures_util::future::BoxFuture;
 
-/// What was made, and of what: a hash of all that it depends on.
+/// The key of a value: a hash of all inputs that the value depends on.
 pub type Digest = [u8; 32];
 
-/// FoundationDB's error for a read version that is gone: what reads begins anew.
+/// FoundationDB's error for an expired read version. The runner retries the attempt with a new one.
 const TRANSACTION_TOO_OLD: i32 = 1007;
 
 type Made = HashMap<Digest, Arc<dyn Any + Send + Sync>>;
 
-/// Makes one of what was lacking, and keeps it for the next attempt.
+/// A future that makes one lacking value and keeps it for the next attempt.
 pub type Lacking<E> = BoxFuture<'static, Result<(), E>>;
 
-/// Of all attempts of one operation.
+/// The values that all attempts of one operation share.
 pub struct Apart<E> {
     made: Arc<Mutex<Made>>,
     lacking: Mutex<Option<Lacking<E>>>,
@@ -32,17 +32,18 @@ impl<E> Default for Apart<E> {
 }
 
 impl<E: From<FdbError> + 'static> Apart<E> {
-    /// What was made of this by an earlier attempt, or before this one.
+    /// Returns the value made from `of` by an earlier attempt or before this one.
     pub fn get<T: Clone + Send + Sync + 'static>(&self, of: &Digest) -> Option<T> {
         lock(&self.made).get(of)?.downcast_ref::<T>().cloned()
     }
 
-    /// Keeps what was made.
+    /// Keeps a value for later attempts.
     pub fn put<T: Send + Sync + 'static>(&self, of: Digest, made: T) {
         lock(&self.made).insert(of, Arc::new(made));
     }
 
-    /// Ends the attempt with the error that this returns: what is lacking is made before the next one. Of several the first.
+    /// Returns the error that the attempt must end with. The runner makes the lacking value before the next attempt.
+    /// Only the first lacking value of an attempt counts.
     #[must_use]
     pub fn lack<T: Send + Sync + 'static>(
         &self,
@@ -60,7 +61,7 @@ impl<E: From<FdbError> + 'static> Apart<E> {
         FdbError::from_code(TRANSACTION_TOO_OLD).into()
     }
 
-    /// What is to be made before the next attempt.
+    /// Takes the work to do before the next attempt.
     pub fn take_lacking(&self) -> Option<Lacking<E>> {
         lock(&self.lacking).take()
     }

@@ -27,7 +27,7 @@ pub trait TransactionContext: Send + Sync + 'static {
     fn policy(&self) -> &RetryPolicy;
 }
 
-/// Stored data, or a transaction, in a state that the program does not make.
+/// A state of stored data or of a transaction that the program never produces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Corruption {
     /// A range has more keys than its bound: see [`RangeQuery::all`](crate::RangeQuery::all).
@@ -39,12 +39,12 @@ pub enum Corruption {
     /// The time before which marks are removed cannot be read.
     #[error("the time of removed marks is not 8 bytes")]
     RemovedMarks,
-    /// An operation has kept its transaction beyond the attempt.
+    /// An operation kept a handle of its transaction beyond the attempt.
     #[error("a transaction is held")]
     TransactionHeld,
 }
 
-/// An error code of FoundationDB's. There are some 300; those that a transaction meets are few.
+/// FoundationDB's error codes. Of about 300, a transaction meets few.
 #[derive(Debug)]
 pub struct ErrorCode;
 

@@ -1,4 +1,5 @@
-//! Leases as records of a store: what an attempt to take or to hold one reads and writes. What leases mean: the crate `jobs`.
+//! Lease records of a store: the reads and writes of an attempt to take or hold a lease. The crate `jobs` defines
+//! leases.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,16 +18,17 @@ pub trait LeaseRecords: TransactionContext {
     /// Decodes a lease.
     ///
     /// # Errors
-    /// The store's, for a record that it does not write.
+    /// The store's, for a record that the store cannot have written.
     fn decode_lease(bytes: &[u8]) -> Result<Lease, Self::Error>;
 }
 
-/// An attempt to take a lease: see [`Leases::take`](flatbed_jobs::Leases::take). Made before the first attempt of its transaction.
+/// An attempt to take a lease: see [`Leases::take`](flatbed_jobs::Leases::take). It is made before the first attempt of
+/// its transaction.
 #[derive(Debug)]
 pub struct TakeLease<'a> {
     owner: &'a Owner,
     stale: Option<&'a Lease>,
-    /// The beat of a lease without a record: a lease that was dropped and is taken again by the same owner is another one.
+    /// The first beat of a new record. It is random, so that a dropped lease differs from the next one of its owner.
     first_beat: u64,
 }
 
@@ -37,7 +39,7 @@ impl<'a> TakeLease<'a> {
     /// [`NoRandomness`].
     pub fn new(owner: &'a Owner, stale: Option<&'a Lease>) -> Result<TakeLease<'a>, NoRandomness> {
         let [a, b, c, d, e, f, g, h, ..] = random_id()?;
-        // Always as long where it is written.
+        // The highest bit is set, so that the encoding always has the same length.
         let first_beat = u64::from_le_bytes([a, b, c, d, e, f, g, h]) | 1 << 63;
         Ok(TakeLease { owner, stale, first_beat })
     }
@@ -51,7 +53,7 @@ impl<'a> TakeLease<'a> {
             Some(bytes) => C::decode_lease(&bytes)?,
             None => Lease { beats: self.first_beat, ..Lease::default() },
         };
-        // An own earlier attempt's commit is seen as ours.
+        // The lease that an earlier attempt of this operation committed counts as free.
         let is_free = !found.is_of_another(self.owner) || self.stale.is_some_and(|stale| stale.is_still(&found));
         if !is_free {
             return Ok(TakenLease::Others(found));
@@ -77,18 +79,18 @@ pub struct HoldLease<'a> {
     owner: &'a Owner,
     state: &'a [u8],
     release: Option<Release>,
-    /// An attempt has released it, and its commit may have happened.
+    /// True if an attempt released the lease and may have committed.
     released: AtomicBool,
 }
 
 impl<'a> HoldLease<'a> {
-    /// Holds `owner`'s lease with a new state, or releases it. The caller bounds the state.
+    /// Holds `owner`'s lease with a new state, or releases it. The caller bounds the state's length.
     pub fn new(owner: &'a Owner, state: &'a [u8], release: Option<Release>) -> HoldLease<'a> {
         HoldLease { owner, state, release, released: AtomicBool::new(false) }
     }
 
-    /// Holds the lease at a key, where `may_follow` says of the stored state that the new one may take its place. False: the lease
-    /// is not the owner's, or its state may not be replaced.
+    /// Holds the lease at a key, if `may_follow` allows the new state to replace the stored one. Returns false if the
+    /// lease is not the owner's or its state may not be replaced.
     ///
     /// # Errors
     /// FoundationDB's, and [`LeaseRecords::decode_lease`]'s.
@@ -131,7 +133,7 @@ mod tests {
     const ONE: Owner = [1; 16];
     const TWO: Owner = [2; 16];
 
-    /// The owner's length, the beats, the owner, the state.
+    /// Encodes the owner's length, the beats, the owner, the state.
     impl LeaseRecords for TestContext {
         fn encode_lease(lease: &Lease) -> Vec<u8> {
             [&[lease.owner.len() as u8][..], &lease.beats.to_le_bytes(), &lease.owner, &lease.state].concat()
@@ -192,7 +194,7 @@ mod tests {
         assert!(!hold(&ONE, b"b", None).await, "this state is not replaced");
     }
 
-    /// An attempt whose earlier one may have released the lease knows it; one that released nothing does not.
+    /// An attempt detects that an earlier one may have released the lease.
     #[tokio::test]
     async fn a_release_that_may_have_happened_is_known() {
         let (storage, context) = store();

@@ -1,12 +1,13 @@
-//! Operations that take place once, though it may be unknown whether an attempt's commit took place.
+//! Operations that take place once, although the result of a commit may be unknown.
 //!
-//! What an operation writes says for most of them whether it has been written. Where others may have written over it
-//! since, each attempt leaves a mark beside what it does. A later attempt that finds the mark changes nothing. All attempts
-//! of one operation conflict on the mark, so that not even a commit that lands late takes place a second time.
+//! Most operations detect an earlier commit from their own data. Where other writers may have overwritten that data,
+//! each attempt also writes a mark. A later attempt that finds the mark changes nothing. All attempts of one operation
+//! conflict on the mark, so a commit that lands late does not take place a second time.
 //!
-//! A mark has the time of the clock of the process that wrote it, and is removed by the clock of another process. The removal stores
-//! the time before which marks are gone. An attempt that finds no mark, and whose mark would be older than that time, cannot tell
-//! whether an earlier attempt committed: it fails with `commit_unknown_result` and changes nothing.
+//! A mark's key carries the time of the writing process's clock; another process removes the mark by its own clock. The
+//! removal stores the time before which marks are gone. An attempt that finds no mark, and whose mark would be older
+//! than that time, cannot tell whether an earlier attempt committed. It fails with `commit_unknown_result` and changes
+//! nothing.
 
 use flatbed_clock::Clock;
 use foundationdb::FdbError;
@@ -16,16 +17,16 @@ use crate::context::{Corruption, TransactionContext};
 use crate::runner::{Attempt, COMMIT_UNKNOWN_RESULT, conflict_with};
 use crate::transaction::Transaction;
 
-/// The system has no randomness to give.
+/// The system cannot provide randomness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no randomness from the system")]
 pub struct NoRandomness;
 
-/// The mark of one operation; made before its first attempt.
+/// The mark of one operation. It is made before the first attempt.
 #[derive(Debug)]
 pub struct Once {
     key: Vec<u8>,
-    /// The time in the key.
+    /// The time in the mark's key, in milliseconds of Unix time.
     at_ms: u64,
     /// The key of the time before which marks are gone.
     removed: Vec<u8>,
@@ -47,8 +48,8 @@ impl Once {
         Ok(Once { key: mark(at_ms, &random_id()?), at_ms, removed, attempts: 0 })
     }
 
-    /// Before an attempt does anything: which earlier one has taken place, by the number that [`Once::mark`] gave, if one
-    /// has.
+    /// Returns the number, as given by [`Once::mark`], of the earlier attempt that committed. Must run before the
+    /// attempt changes anything.
     ///
     /// # Errors
     /// `commit_unknown_result`: the mark of an earlier attempt may have been removed.
@@ -72,7 +73,7 @@ impl Once {
         Ok(Some(u32::from_le_bytes(number)))
     }
 
-    /// Leaves the mark, in an attempt that changes something; gives its number, counted from 0.
+    /// Writes the mark, in an attempt that changes something. Returns the mark's number, counted from 0.
     pub fn mark<C: TransactionContext>(&mut self, trx: &Transaction<C>) -> u32 {
         let number = self.attempts;
         self.attempts += 1;
@@ -91,7 +92,8 @@ pub fn removed_before(stored: Option<&[u8]>) -> Result<u64, Corruption> {
     Ok(u64::from_le_bytes(time))
 }
 
-/// An id that nobody else has. Keys write a zero byte as two, so it has none: what an operation writes is always as long.
+/// Returns a unique random id. It has no zero bytes, which keys would encode as two bytes each, so its encoding has a
+/// fixed length.
 ///
 /// # Errors
 /// [`NoRandomness`].

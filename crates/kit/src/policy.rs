@@ -1,7 +1,7 @@
 //! The bounds of a store's transactions.
 //!
-//! The runtime's time measures them, and not the store's clock: a test that moves the clock must not end attempts that are under
-//! way at that moment.
+//! They are measured by the runtime's time and not by the store's clock: a test that moves the clock must not end
+//! attempts under way.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -19,13 +19,13 @@ pub struct RetryPolicy {
     /// The time for which a failing operation is retried before the client gets its last error. If a commit may have succeeded, the
     /// error says so.
     pub retry_max: Duration,
-    /// An attempt's reads take no longer than this: FoundationDB's client waits for ever for a cluster that does not answer.
+    /// The limit of an attempt's reads. FoundationDB's client waits for ever for a cluster that does not answer.
     pub attempt_max: Duration,
-    /// A commit is waited for no longer than this. It may still land afterwards, so its result is unknown. The operation is not
+    /// The limit of a commit. The commit may still land afterwards, so its result is unknown. The operation is not
     /// retried, since it could take place twice.
     pub commit_max: Duration,
-    /// The longest pause after a conflict. `None`: the pauses of FoundationDB's client, which grow to a second and spare the
-    /// cluster.
+    /// The longest pause after a conflict. `None`: the pauses of FoundationDB's client, which grow to a second and
+    /// spare the cluster.
     pub conflict_pause_max: Option<Duration>,
 }
 
@@ -57,8 +57,8 @@ impl RetryPolicy {
         tokio::time::timeout(self.commit_max, commit).await.map_err(unknown)
     }
 
-    /// Returns the pause after so many conflicts, if it is not FoundationDB's: a random part of a time that doubles with each
-    /// conflict.
+    /// Returns the pause after so many conflicts: a random part of a time that doubles with each conflict. Returns
+    /// `None` if the pause is FoundationDB's.
     pub(crate) fn conflict_pause(&self, conflicts: u32) -> Option<Duration> {
         let most = Duration::from_millis(1 << conflicts.min(16)).min(self.conflict_pause_max?);
         let [lot, ..] = RandomState::new().hash_one(0).to_le_bytes();

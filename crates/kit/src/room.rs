@@ -1,31 +1,31 @@
-//! How much a transaction may still do beside what it is for.
+//! The limit of a transaction's optional cleanup.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a transaction has left for dropping what nobody needs, in bytes of keys and values. What does not find room is
-/// left to a later one. The last that is taken may pass the bound: whoever takes sees to it that each is small.
+/// The bytes of keys and values that a transaction may still spend on cleanup. A later transaction does the rest. The
+/// last removal may pass the limit, so the caller must keep each removal small.
 #[derive(Debug)]
 pub struct Room(AtomicU64);
 
 impl Room {
-    /// Room for so many bytes.
+    /// Creates room for so many bytes.
     pub fn new(bytes: u64) -> Room {
         Room(AtomicU64::new(bytes))
     }
 
-    /// Whether no byte is left.
+    /// Returns whether no byte is left.
     pub fn is_empty(&self) -> bool {
         self.left() == 0
     }
 
-    /// The bytes that are left.
+    /// Returns the bytes left.
     pub fn left(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Takes bytes.
+    /// Subtracts bytes, down to 0.
     pub fn take(&self, bytes: u64) {
-        // One task at a time: a transaction is an attempt's alone.
+        // Only one task writes: a transaction belongs to one attempt.
         self.0.store(self.left().saturating_sub(bytes), Ordering::Relaxed);
     }
 }

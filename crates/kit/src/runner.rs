@@ -13,23 +13,23 @@ use crate::context::{Corruption, TransactionContext, TransactionCounters, Transa
 use crate::keys::KeyRange;
 use crate::transaction::Transaction;
 
-/// The commit may have happened (`commit_unknown_result`): see FoundationDB's error codes.
+/// FoundationDB's error for an unknown commit result (`commit_unknown_result`).
 pub const COMMIT_UNKNOWN_RESULT: i32 = 1021;
-/// The commit was refused for a conflict (`not_committed`).
+/// FoundationDB's error for a commit refused because of a conflict (`not_committed`).
 pub const NOT_COMMITTED: i32 = 1020;
 const CLUSTER_VERSION_CHANGED: i32 = 1039;
 
-/// What an operation knows of its earlier attempts.
+/// The known outcome of the earlier attempts of an operation.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Attempt {
-    /// An earlier attempt's commit may have happened.
+    /// True if an earlier attempt may have committed.
     pub maybe_committed: bool,
-    /// The commit of the attempt just before this one may have happened.
+    /// True if the attempt just before this one may have committed.
     pub after_unknown: bool,
 }
 
-/// Something done in one transaction. It may be attempted many times: all that must stay the same (ids, tokens) is made
-/// before, and what an attempt leaves in `self` must not count twice.
+/// An operation of one transaction. It may be attempted many times: values that must stay the same (ids, tokens) are
+/// made before the first attempt, and an attempt must not count twice in `self`.
 pub trait Operation<C: TransactionContext>: Send {
     /// The result of the operation.
     type Output: Send;
@@ -43,24 +43,24 @@ pub trait Operation<C: TransactionContext>: Send {
     ) -> impl Future<Output = Result<Self::Output, C::Error>> + Send;
 }
 
-/// The target of spans that are for traces and not for the log. Nobody need take them: they cost nothing then.
+/// The target of spans for traces. They are not logged, and cost nothing without a subscriber.
 pub const TRACE_TARGET: &str = "flatbed::trace";
 
-/// Runs an operation that writes: attempt, commit, and again on a retryable error.
+/// Runs an operation that writes: attempts it, commits, and retries on a retryable error.
 ///
 /// # Errors
-/// The operation's; FoundationDB's that a retry does not mend, or after [`RetryPolicy::retry_max`](crate::RetryPolicy::retry_max);
-/// `commit_unknown_result` where the error leaves open whether an attempt was committed.
+/// The operation's; FoundationDB's that is not retryable, or after
+/// [`RetryPolicy::retry_max`](crate::RetryPolicy::retry_max); `commit_unknown_result` if an attempt may have committed.
 pub fn write<C: TransactionContext, O: Operation<C>>(
     db: &Database,
     context: &Arc<C>,
     operation: &mut O,
 ) -> impl Future<Output = Result<O::Output, C::Error>> + Send {
-    // Boxed, as is a read: it is large, and each future around it would have room for it once or twice.
+    // Boxed, as in `read`: the future is large, and each enclosing future would hold it once or twice.
     Box::pin(write_untraced(db, context, operation)).instrument(span("write"))
 }
 
-/// A transaction's span, from its first attempt to its end.
+/// Returns the span of a transaction, from its first attempt to its end.
 fn span(kind: &'static str) -> tracing::Span {
     tracing::info_span!(
         target: TRACE_TARGET,
@@ -134,7 +134,7 @@ async fn write_untraced<C: TransactionContext, O: Operation<C>>(
         };
         let next = match next {
             Ok(next) => next,
-            // Whatever this attempt said, an earlier one may have been committed.
+            // Whatever error this attempt returned, an earlier attempt may have committed.
             Err(_) if state.maybe_committed => return Err(FdbError::from_code(COMMIT_UNKNOWN_RESULT).into()),
             Err(error) => return Err(error.into()),
         };
@@ -151,8 +151,8 @@ async fn write_untraced<C: TransactionContext, O: Operation<C>>(
     }
 }
 
-/// Makes what the last attempt ended for, before the next one reads anything. Returns how long that took: it waits for others, and each
-/// brings the operation on, so it is no part of the time in which that is tried again.
+/// Makes the value that the last attempt lacked, before the next attempt reads. Returns the time that this took. That
+/// time does not count as retry time: it is spent waiting for others, and each such value brings the operation forward.
 async fn make_lacking<C: TransactionContext>(trx: &Transaction<C>) -> Result<Duration, C::Error> {
     let Some(lacking) = trx.apart().take_lacking() else { return Ok(Duration::ZERO) };
     let began = Instant::now();
@@ -169,10 +169,11 @@ pub fn of_nested<E: TransactionError>(error: E) -> E {
     }
 }
 
-/// Runs an operation that only reads: nothing is committed.
+/// Runs an operation that only reads. It commits nothing.
 ///
 /// # Errors
-/// The operation's; FoundationDB's that a retry does not mend, or after [`RetryPolicy::retry_max`](crate::RetryPolicy::retry_max).
+/// The operation's; FoundationDB's that is not retryable, or after
+/// [`RetryPolicy::retry_max`](crate::RetryPolicy::retry_max).
 pub fn read<C: TransactionContext, O: Operation<C>>(
     db: &Database,
     context: &Arc<C>,
@@ -207,7 +208,7 @@ async fn read_untraced<C: TransactionContext, O: Operation<C>>(
     }
 }
 
-/// Writes without write conflict ranges: the writers of such keys conflict on another key.
+/// Writes without write conflict ranges, for keys whose writers conflict on another key.
 pub struct Quiet<'t, C: TransactionContext>(pub &'t Transaction<C>);
 
 impl<C: TransactionContext> Quiet<'_, C> {
@@ -256,7 +257,7 @@ impl<C: TransactionContext> Quiet<'_, C> {
     }
 }
 
-/// Makes the transaction fail if `key` is written by another one that commits first, without reading it.
+/// Adds a read conflict range on `key` without reading it, so that a transaction that writes it first aborts this one.
 ///
 /// # Errors
 /// FoundationDB's, of the conflict range.
@@ -274,9 +275,9 @@ pub fn note(counters: &TransactionCounters, error: FdbError) {
         COMMIT_UNKNOWN_RESULT | CLUSTER_VERSION_CHANGED => counters.unknown_results.add(1),
         _ => {}
     }
-    // The last one's stays.
+    // The span keeps the last error's code.
     tracing::Span::current().record("error_code", error.code());
-    tracing::debug!(code = error.code(), "transaction is tried again");
+    tracing::debug!(code = error.code(), "transaction is retried");
 }
 
 #[cfg(test)]
@@ -293,7 +294,7 @@ mod tests {
         TestError::Storage(FdbError::from_code(code))
     }
 
-    /// An operation that cannot tell the result of an earlier attempt.
+    /// An operation that cannot detect an earlier attempt's commit.
     struct Unknown(u32);
 
     impl Operation<TestContext> for Unknown {
@@ -313,7 +314,7 @@ mod tests {
         assert_eq!(unknown.0, 1);
     }
 
-    /// An operation whose first attempt runs another transaction, with an unknown result.
+    /// An operation whose first attempt runs a nested transaction with an unknown result.
     struct Nesting(u32);
 
     impl Operation<TestContext> for Nesting {
@@ -337,7 +338,7 @@ mod tests {
         assert!(matches!(of_nested(TestError::Other), TestError::Other));
     }
 
-    /// Finds a locked database, 8 s later each time.
+    /// An operation that meets a locked database, 8 s later at each attempt.
     struct Locked(u32);
 
     impl Operation<TestContext> for Locked {
@@ -362,7 +363,7 @@ mod tests {
         assert_eq!((writes.0, reads.0), (4, 4));
     }
 
-    /// Reads a key that another transaction writes during the first attempt.
+    /// An operation that reads a key which another transaction writes during the first attempt.
     struct Conflicting<'a> {
         storage: &'a flatbed_testkit::Storage,
         context: &'a Arc<TestContext>,
@@ -398,7 +399,7 @@ mod tests {
         }
     }
 
-    /// Keeps a handle of its transaction.
+    /// An operation that keeps a handle of its transaction.
     struct Keeping(Option<Arc<Transaction>>);
 
     impl Operation<TestContext> for Keeping {

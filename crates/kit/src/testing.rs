@@ -1,4 +1,4 @@
-//! A store of tests.
+//! A store for the kit's tests.
 
 use std::sync::Arc;
 
@@ -54,12 +54,12 @@ impl TransactionContext for TestContext {
 
 pub(crate) type Transaction = crate::Transaction<TestContext>;
 
-/// Returns storage of its own for a test, with a context.
+/// Returns storage for one test, with a context.
 pub(crate) fn store() -> (Storage, Arc<TestContext>) {
     store_with(RetryPolicy::default())
 }
 
-/// The same, with other bounds.
+/// Returns storage for one test, with a context of this policy.
 pub(crate) fn store_with(policy: RetryPolicy) -> (Storage, Arc<TestContext>) {
     (Storage::new(), Arc::new(TestContext { policy, ..TestContext::default() }))
 }

@@ -19,7 +19,7 @@ use crate::keys::METADATA_VERSION;
 pub use crate::transaction::ranges::{BoxedPageRead, Page, PageRead, RangeQuery, Rows};
 use crate::waits::{Operation, Path};
 
-/// What is written to change it: the key, and the operand of `SetVersionstampedValue`.
+/// The bytes written to change it: the key and the operand of `SetVersionstampedValue`.
 const METADATA_VERSION_BYTES: u64 = METADATA_VERSION.len() as u64 + 14;
 
 /// A transaction of FoundationDB's whose reads and writes are counted: for the process in
@@ -32,7 +32,7 @@ pub struct Transaction<C: TransactionContext> {
     began: Instant,
 }
 
-/// What a transaction was asked for. Reads hold it until they are answered; the last one out adds it to the process's.
+/// The counts of one transaction. Its reads share it; the last one dropped adds it to the process's counters.
 struct Tally<C: TransactionContext> {
     context: Arc<C>,
     reads: AtomicU64,
@@ -41,18 +41,18 @@ struct Tally<C: TransactionContext> {
     bytes_read: AtomicU64,
     keys_written: AtomicU64,
     bytes_written: AtomicU64,
-    /// Whether it was given its read version.
+    /// True if the transaction was given a read version.
     is_pinned: AtomicBool,
-    /// Whether there is something to commit.
+    /// True if the transaction has writes to commit.
     is_written: AtomicBool,
     operation: Option<InOperation>,
     apart: Apart<C::Error>,
 }
 
-/// A transaction's place in an operation.
+/// A transaction's part in a counted operation.
 struct InOperation {
     operation: Arc<Operation>,
-    /// How deep the answer of the read version lies that this attempt asked for; `None`: not yet.
+    /// The critical path to this attempt's read version; `None`: not requested yet.
     read_version: Mutex<Option<Path>>,
 }
 
@@ -61,8 +61,8 @@ impl InOperation {
         self.read_version.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where the next call's answer lies, less the call itself; `needs_version`: it asks for the read version, if
-    /// nothing did before.
+    /// Returns the critical path before the next call's answer. `needs_version`: the call requests the read version,
+    /// unless an earlier call did.
     fn before(&self, needs_version: bool) -> Path {
         let given = self.operation.given();
         if !needs_version {
@@ -78,9 +78,9 @@ fn add(number: &AtomicU64, by: u64) {
     number.fetch_add(by, Ordering::Relaxed);
 }
 
-/// What a call asks for.
+/// The kind of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CallKind {
     ReadVersion,
     Point,
     Range,
@@ -88,25 +88,25 @@ enum Kind {
 }
 
 impl<C: TransactionContext> Tally<C> {
-    /// A call is made; its answer will be given through what this returns.
-    fn call(self: &Arc<Self>, kind: Kind) -> Call<C> {
+    /// Counts a call and returns the handle that its answer is counted through.
+    fn call(self: &Arc<Self>, kind: CallKind) -> Call<C> {
         match kind {
-            Kind::Point => add(&self.reads, 1),
-            Kind::Range => add(&self.range_reads, 1),
-            Kind::ReadVersion | Kind::Size => {}
+            CallKind::Point => add(&self.reads, 1),
+            CallKind::Range => add(&self.range_reads, 1),
+            CallKind::ReadVersion | CallKind::Size => {}
         }
         let path = self.operation.as_ref().map(|part| {
             let operation = &part.operation;
             match kind {
-                Kind::Point => add(&operation.point_reads, 1),
-                Kind::Range => add(&operation.range_reads, 1),
-                Kind::Size => add(&operation.size_reads, 1),
-                Kind::ReadVersion => {
+                CallKind::Point => add(&operation.point_reads, 1),
+                CallKind::Range => add(&operation.range_reads, 1),
+                CallKind::Size => add(&operation.size_reads, 1),
+                CallKind::ReadVersion => {
                     part.before(true);
                     return part.read_version().unwrap_or_default();
                 }
             }
-            let before = part.before(kind != Kind::Size);
+            let before = part.before(kind != CallKind::Size);
             Path { reads: before.reads + 1, ..before }
         });
         Call { tally: Arc::clone(self), path }
@@ -122,7 +122,7 @@ impl<C: TransactionContext> Tally<C> {
         }
     }
 
-    /// The same transaction begins anew.
+    /// Resets the counts for a new attempt of the transaction.
     fn again(&self) {
         self.is_written.store(false, Ordering::Relaxed);
         if let Some(part) = &self.operation {
@@ -152,10 +152,10 @@ impl<C: TransactionContext> Drop for Tally<C> {
     }
 }
 
-/// A call whose answer is to be given.
+/// A call whose answer is outstanding.
 struct Call<C: TransactionContext> {
     tally: Arc<Tally<C>>,
-    /// Where its answer lies in the operation, if that is counted.
+    /// The critical path to its answer, if the operation is counted.
     path: Option<Path>,
 }
 
@@ -173,9 +173,9 @@ impl<C: TransactionContext> Call<C> {
     }
 }
 
-/// What the answer of a call holds.
+/// The counted size of an answer.
 trait Answer {
-    /// Keys in it, and bytes of these and their values.
+    /// Returns the number of keys, and the bytes of keys and values.
     fn size(&self) -> (u64, u64);
 }
 
@@ -204,13 +204,13 @@ impl Answer for i64 {
     }
 }
 
-/// An answer under way, which counts when it is given. One that is not awaited to its end is not given.
-struct Given<F, C: TransactionContext> {
+/// The future of a call's answer. It counts the answer when it completes; a future dropped earlier counts nothing.
+struct CountedAnswer<F, C: TransactionContext> {
     answer: F,
     call: Call<C>,
 }
 
-impl<T: Answer, F: Future<Output = FdbResult<T>> + Unpin, C: TransactionContext> Future for Given<F, C> {
+impl<T: Answer, F: Future<Output = FdbResult<T>> + Unpin, C: TransactionContext> Future for CountedAnswer<F, C> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -221,25 +221,25 @@ impl<T: Answer, F: Future<Output = FdbResult<T>> + Unpin, C: TransactionContext>
     }
 }
 
-/// A commit that failed, with its transaction.
+/// A failed commit with its transaction.
 pub struct CommitError<C: TransactionContext> {
     failed: foundationdb::TransactionCommitError,
     tally: Arc<Tally<C>>,
 }
 
 impl<C: TransactionContext> CommitError<C> {
-    /// FoundationDB's code.
+    /// Returns FoundationDB's error code.
     pub fn code(&self) -> i32 {
         self.failed.code()
     }
 
-    /// The transaction for another attempt, if FoundationDB says that there may be one.
+    /// Returns the transaction for another attempt, after FoundationDB's pause, if FoundationDB allows a retry.
     pub async fn on_error(self) -> FdbResult<Transaction<C>> {
         let trx = self.failed.on_error().await?;
         Ok(Transaction::again(trx, self.tally))
     }
 
-    /// The transaction for another attempt at once, without FoundationDB's pause.
+    /// Returns the transaction for an immediate attempt, without FoundationDB's pause.
     pub fn restart(self) -> Transaction<C> {
         Transaction::again(self.failed.reset(), self.tally)
     }
@@ -252,7 +252,7 @@ impl<C: TransactionContext> std::fmt::Debug for CommitError<C> {
 }
 
 impl<C: TransactionContext> Transaction<C> {
-    /// Begins one. It counts with the operation of the running task, if that is counted.
+    /// Begins a transaction. It counts with the operation of the running task, if that is counted.
     pub fn begin(db: &Database, context: &Arc<C>) -> FdbResult<Transaction<C>> {
         let began = context.clock().now();
         let trx = db.create_trx()?;
@@ -276,28 +276,28 @@ impl<C: TransactionContext> Transaction<C> {
         Ok(Transaction { trx, tally: Arc::new(tally), began })
     }
 
-    /// What is made for it between its attempts.
+    /// Returns the values that are made between the attempts.
     pub fn apart(&self) -> &Apart<C::Error> {
         &self.tally.apart
     }
 
-    /// The store's clock.
+    /// Returns the store's clock.
     pub fn clock(&self) -> &Clock {
         self.tally.context.clock()
     }
 
-    fn given<F>(&self, kind: Kind, answer: F) -> Given<F, C> {
-        Given { answer, call: self.tally.call(kind) }
+    fn count_answer<F>(&self, kind: CallKind, answer: F) -> CountedAnswer<F, C> {
+        CountedAnswer { answer, call: self.tally.call(kind) }
     }
 
-    /// Reads a key's value. `\xff/metadataVersion` comes with the read version, and is no read of its own.
+    /// Reads a key's value. `\xff/metadataVersion` comes with the read version and does not count as a read.
     pub fn get(
         &self,
         key: &[u8],
         snapshot: bool,
     ) -> impl Future<Output = FdbResult<Option<FdbSlice>>> + Send + Sync + Unpin + use<C> {
-        let kind = if key == METADATA_VERSION { Kind::ReadVersion } else { Kind::Point };
-        self.given(kind, self.trx.get(key, snapshot))
+        let kind = if key == METADATA_VERSION { CallKind::ReadVersion } else { CallKind::Point };
+        self.count_answer(kind, self.trx.get(key, snapshot))
     }
 
     /// Resolves a key selector.
@@ -306,7 +306,7 @@ impl<C: TransactionContext> Transaction<C> {
         selector: &KeySelector<'_>,
         snapshot: bool,
     ) -> impl Future<Output = FdbResult<FdbSlice>> + Send + Sync + Unpin + use<C> {
-        self.given(Kind::Range, self.trx.get_key(selector, snapshot))
+        self.count_answer(CallKind::Range, self.trx.get_key(selector, snapshot))
     }
 
     /// Estimates the bytes of a range.
@@ -315,15 +315,16 @@ impl<C: TransactionContext> Transaction<C> {
         begin: &[u8],
         end: &[u8],
     ) -> impl Future<Output = FdbResult<i64>> + Send + Sync + Unpin + use<C> {
-        self.given(Kind::Size, self.trx.get_estimated_range_size_bytes(begin, end))
+        self.count_answer(CallKind::Size, self.trx.get_estimated_range_size_bytes(begin, end))
     }
 
-    /// Reads the version that the transaction reads as of.
+    /// Reads the transaction's read version.
     pub fn get_read_version(&self) -> impl Future<Output = FdbResult<i64>> + Send + Sync + Unpin + use<C> {
-        self.given(Kind::ReadVersion, self.trx.get_read_version())
+        self.count_answer(CallKind::ReadVersion, self.trx.get_read_version())
     }
 
-    /// The transaction reads as of a version that another one had, some seconds ago at most: none is asked for.
+    /// Sets the read version to that of another transaction, at most some seconds old. The transaction then requests
+    /// none.
     pub fn set_read_version(&self, version: i64) {
         if let Some(part) = &self.tally.operation {
             *part.read_version() = Some(part.operation.given());
@@ -332,18 +333,19 @@ impl<C: TransactionContext> Transaction<C> {
         self.trx.set_read_version(version);
     }
 
-    /// Whether it may read what others know to be over: caches learn nothing from it.
+    /// Returns whether the read version was set, so that reads may be stale. Caches must not learn from such a
+    /// transaction.
     pub fn is_pinned(&self) -> bool {
         self.tally.is_pinned.load(Ordering::Relaxed)
     }
 
-    /// A moment before this attempt's read version is asked for: what was acknowledged before it is seen, unless the transaction
-    /// is [pinned](Transaction::is_pinned).
+    /// Returns a moment before this attempt requests its read version. Unless the transaction is
+    /// [pinned](Transaction::is_pinned), it sees every commit acknowledged before that moment.
     pub fn began(&self) -> Instant {
         self.began
     }
 
-    /// Reads the bytes of the transaction so far. Nothing is waited for: the client knows it.
+    /// Returns the transaction's size so far, in bytes. The client knows it, so the call does not wait for a server.
     pub fn get_approximate_size(&self) -> impl Future<Output = FdbResult<i64>> + Send + Sync + Unpin + use<C> {
         self.trx.get_approximate_size()
     }
@@ -399,7 +401,8 @@ impl<C: TransactionContext> Transaction<C> {
         self.trx.add_conflict_range(begin, end, kind)
     }
 
-    /// Commits; asked for with the call, like all the others. Without anything written nothing is waited for.
+    /// Commits. The commit is issued by the call and not by the first poll. A transaction without writes does not wait
+    /// for a server.
     pub fn commit(self) -> impl Future<Output = Result<(), CommitError<C>>> + Send {
         let Transaction { trx, tally, .. } = self;
         let path = tally.operation.as_ref().filter(|_| tally.is_written.load(Ordering::Relaxed)).map(|part| {
@@ -420,13 +423,13 @@ impl<C: TransactionContext> Transaction<C> {
         }
     }
 
-    /// The transaction for another attempt, if FoundationDB says that there may be one.
+    /// Returns the transaction for another attempt, after FoundationDB's pause, if FoundationDB allows a retry.
     pub async fn on_error(self, error: FdbError) -> FdbResult<Transaction<C>> {
         let trx = self.trx.on_error(error).await?;
         Ok(Transaction::again(trx, self.tally))
     }
 
-    /// The transaction of a new attempt.
+    /// Creates the transaction of a new attempt.
     fn again(trx: foundationdb::Transaction, tally: Arc<Tally<C>>) -> Transaction<C> {
         tally.again();
         let began = tally.context.clock().now();

@@ -1,6 +1,6 @@
 //! FoundationDB's tuple encoding, as far as the stores' keys use it.
 //!
-//! What takes an element apart returns it with the rest of the key, and `None` for bytes that are no such element.
+//! The `take_` functions return an element and the rest of the key, or `None` if the bytes are no such element.
 
 /// The code of a byte string.
 pub const BYTES: u8 = 0x01;
@@ -40,7 +40,7 @@ pub fn take_int(key: &[u8]) -> Option<(u64, &[u8])> {
 pub fn take_bytes(key: &[u8], code: u8) -> Option<(Vec<u8>, &[u8])> {
     let (_, mut rest) = key.split_first().filter(|(first, _)| **first == code)?;
     let mut out = Vec::new();
-    // By pieces: each reader of a view goes through each of its rows' keys.
+    // Copied in pieces, since each view reader decodes the key of each row.
     while let Some(at) = rest.iter().position(|byte| *byte == 0) {
         let (piece, behind) = rest.split_at(at);
         out.extend_from_slice(piece);

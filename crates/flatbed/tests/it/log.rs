@@ -164,7 +164,8 @@ async fn lines_of_a_request_carry_its_id() {
     }
     assert!(server.stop());
     let log = log(directory.path());
-    let of_requests = log.lines().filter(|line| line.contains("tried again") && line.contains("request_id="));
+    let of_requests =
+        log.lines().filter(|line| line.contains("transaction is retried") && line.contains("request_id="));
     // Only writes commit, and each is a task of its own.
     let is_commit = |line: &str| line.contains("code=1020") || line.contains("code=1021");
     assert!(of_requests.clone().any(is_commit), "{log}");

@@ -1,8 +1,9 @@
-//! Reads of ranges whose answers cannot be taken for more than they say.
+//! Range reads whose results are complete as stated.
 //!
-//! FoundationDB may answer a range read with fewer rows than its limit, or with none, although the range has more. It sets `more`
-//! then. A cluster does so where a reply is full, where a server's part of the keys ends, and where the transaction itself has
-//! cleared keys of the range. So neither a short reply nor an empty one is the end of a range. Each read here follows `more`:
+//! FoundationDB may answer a range read with fewer rows than its limit, or with none, and set `more` although the range
+//! has further rows. A cluster does so when a reply is full, at the end of a server's shard, and where the transaction
+//! itself cleared keys of the range. Neither a short nor an empty reply is the end of a range. Each read here follows
+//! `more`:
 //!
 //! | read | answer |
 //! |---|---|
@@ -11,12 +12,13 @@
 //! | [`RangeQuery::all`] | all rows; an error where there are more than the bound |
 //! | [`RangeQuery::page`], [`RangeQuery::reply`] | some rows, none only where the range has none, and the rest of the range |
 //!
-//! FoundationDB's own call is private to this module. A read issues its first call at once, before anything is awaited, so that
-//! a caller can begin several and await them later. Where replies are full it makes no call more than that one. A caller must
-//! await a read before it writes into its range: a further call sees the writes, and fails at keys with a versionstamp.
+//! FoundationDB's own call is private to this module. A read issues its first call at once, before it is awaited, so a
+//! caller can begin several reads and await them later. With full replies a read makes no further call. A caller must
+//! await a read before it writes into the range: a further call would see the writes, and fails at keys with a
+//! versionstamp.
 //!
-//! The loops have no bound of their own. Every turn awaits a call, and calls fail when the transaction is too old or is cancelled,
-//! or when its attempt has lasted too long ([`RetryPolicy::attempt_max`](crate::RetryPolicy::attempt_max)).
+//! The loops have no bound of their own. Every turn awaits a call, and calls fail when the transaction is too old or
+//! cancelled, or when its attempt has lasted too long ([`RetryPolicy::attempt_max`](crate::RetryPolicy::attempt_max)).
 
 use foundationdb::future::{FdbKeyValue, FdbValues};
 use foundationdb::options::StreamingMode;
@@ -25,21 +27,21 @@ use futures_util::future::BoxFuture;
 
 use crate::context::{Corruption, TransactionContext};
 use crate::keys::KeyRange;
-use crate::transaction::{Kind, Transaction};
+use crate::transaction::{CallKind, Transaction};
 
 impl<C: TransactionContext> Transaction<C> {
-    /// A read of a range, to be issued by one of its methods. Without `snapshot` the commit fails if another transaction writes
-    /// something in what was read.
+    /// Returns a read of a range, which its methods issue. Without `snapshot` the commit fails if another transaction
+    /// writes into the range that was read.
     pub fn range(&self, range: &KeyRange, snapshot: bool) -> RangeQuery<'_, C> {
-        let form = Form { snapshot, reverse: false, target_bytes: 0 };
+        let form = RangeForm { snapshot, reverse: false, target_bytes: 0 };
         RangeQuery { trx: self, range: range.clone(), form }
     }
 
-    /// FoundationDB's call. Its answer may be short or empty although there is more.
+    /// Issues FoundationDB's call. Its answer may be short or empty although the range has more rows.
     fn get_range(
         &self,
         range: &KeyRange,
-        form: Form,
+        form: RangeForm,
         limit: Option<usize>,
     ) -> impl Future<Output = FdbResult<FdbValues>> + Send + Sync + Unpin + use<C> {
         let option = RangeOption {
@@ -49,45 +51,45 @@ impl<C: TransactionContext> Transaction<C> {
             target_bytes: form.target_bytes,
             ..RangeOption::from((range.begin.as_slice(), range.end.as_slice()))
         };
-        // The iteration has a meaning in another mode only.
-        self.given(Kind::Range, self.trx.get_range(&option, 1, form.snapshot))
+        // FoundationDB uses the iteration number only in another streaming mode.
+        self.count_answer(CallKind::Range, self.trx.get_range(&option, 1, form.snapshot))
     }
 }
 
-/// How a range is read.
+/// The form of a range read.
 #[derive(Debug, Clone, Copy)]
-struct Form {
+struct RangeForm {
     snapshot: bool,
     reverse: bool,
-    /// Bytes of the first reply, about; 0: as many as a reply holds.
+    /// The approximate size of the first reply, in bytes; 0: a full reply.
     target_bytes: usize,
 }
 
-/// A read of a range that is not issued yet.
+/// A range read that is not issued yet.
 pub struct RangeQuery<'t, C: TransactionContext> {
     trx: &'t Transaction<C>,
     range: KeyRange,
-    form: Form,
+    form: RangeForm,
 }
 
 impl<'t, C: TransactionContext> RangeQuery<'t, C> {
-    /// From the end of the range to its beginning, if so.
+    /// Reads from the end of the range to its beginning.
     pub fn reverse(self, reverse: bool) -> Self {
-        RangeQuery { form: Form { reverse, ..self.form }, ..self }
+        RangeQuery { form: RangeForm { reverse, ..self.form }, ..self }
     }
 
-    /// A first reply of about so many bytes; 0: as many as a reply holds.
+    /// Sets the approximate size of the first reply, in bytes; 0: a full reply.
     pub fn target_bytes(self, target_bytes: usize) -> Self {
-        RangeQuery { form: Form { target_bytes, ..self.form }, ..self }
+        RangeQuery { form: RangeForm { target_bytes, ..self.form }, ..self }
     }
 
-    /// Whether the range has a row.
+    /// Returns whether the range has a row.
     pub fn any(self) -> impl Future<Output = FdbResult<bool>> + Send + Sync + use<'t, C> {
         let first = self.first(1);
         async move { Ok(!first.await?.is_empty()) }
     }
 
-    /// The first `count` rows; fewer only if the range has no more.
+    /// Returns the first `count` rows; fewer only if the range has no more.
     pub fn first(self, count: usize) -> impl Future<Output = FdbResult<Rows>> + Send + Sync + use<'t, C> {
         let RangeQuery { trx, range, form } = self;
         let reply = (count > 0).then(|| trx.get_range(&range, form, Some(count)));
@@ -98,7 +100,7 @@ impl<'t, C: TransactionContext> RangeQuery<'t, C> {
         }
     }
 
-    /// All rows of a range that has at most `most`.
+    /// Returns all rows of a range with at most `most` rows.
     ///
     /// # Errors
     /// [`Corruption::RangeTooLong`] if the range has more.
@@ -113,46 +115,47 @@ impl<'t, C: TransactionContext> RangeQuery<'t, C> {
         }
     }
 
-    /// The first rows, at most `limit` and at least one if there is one, and the rest of the range. A limit of 0 counts as 1.
+    /// Returns the first rows, at most `limit` and at least one if the range has any, and the rest of the range. A
+    /// limit of 0 counts as 1.
     pub fn page(self, limit: usize) -> impl Future<Output = FdbResult<Page>> + Send + Sync + use<'t, C> {
         let trx = self.trx;
         let page = self.begin(Some(limit));
         async move { page.finish(trx).await }
     }
 
-    /// As many of the first rows as a reply holds, at least one if there is one, and the rest of the range.
+    /// Returns a full reply's rows, at least one if the range has any, and the rest of the range.
     pub fn reply(self) -> impl Future<Output = FdbResult<Page>> + Send + Sync + use<'t, C> {
         let trx = self.trx;
         let page = self.begin(None);
         async move { page.finish(trx).await }
     }
 
-    /// A page whose read is issued, in a form that does not borrow the transaction. `None`: as many rows as a reply holds.
+    /// Issues the read of a page that does not borrow the transaction. `None`: a full reply's rows.
     pub fn begin(
         self,
         limit: Option<usize>,
     ) -> PageRead<impl Future<Output = FdbResult<FdbValues>> + Send + Sync + Unpin + use<C>> {
         let RangeQuery { trx, range, form } = self;
-        // FoundationDB takes a limit of 0 for none.
+        // For FoundationDB a limit of 0 means no limit.
         let limit = limit.map(|limit| limit.max(1));
         let reply = trx.get_range(&range, form, limit);
         PageRead { range, form, limit, reply }
     }
 }
 
-/// A page that is being read.
+/// A page read under way.
 pub struct PageRead<F> {
     range: KeyRange,
-    form: Form,
+    form: RangeForm,
     limit: Option<usize>,
     reply: F,
 }
 
-/// A page that is being read, with a name for its future.
+/// A page read under way whose future type has a name.
 pub type BoxedPageRead = PageRead<BoxFuture<'static, FdbResult<FdbValues>>>;
 
 impl<F: Future<Output = FdbResult<FdbValues>> + Send> PageRead<F> {
-    /// The same, with a name for its future.
+    /// Boxes the future, so that its type has a name.
     pub fn boxed(self) -> BoxedPageRead
     where
         F: 'static,
@@ -161,7 +164,7 @@ impl<F: Future<Output = FdbResult<FdbValues>> + Send> PageRead<F> {
         PageRead { range, form, limit, reply: Box::pin(reply) }
     }
 
-    /// The page, read by the transaction that began it.
+    /// Completes the page with the transaction that began it.
     pub async fn finish<C: TransactionContext>(self, trx: &Transaction<C>) -> FdbResult<Page> {
         let PageRead { range, form, limit, reply } = self;
         let ask = |range: &KeyRange, limit| trx.get_range(range, form, limit);
@@ -170,50 +173,51 @@ impl<F: Future<Output = FdbResult<FdbValues>> + Send> PageRead<F> {
     }
 }
 
-/// Rows of a range and the rest of it. A page without rows is the end of the range; one of fewer rows than its limit is not.
+/// Rows of a range and the rest of it. A page without rows is the end of the range; a page with fewer rows than its
+/// limit may not be.
 pub struct Page {
     rows: FdbValues,
-    /// The range behind the last row; `None`: there are no more rows. It may turn out to have none.
+    /// The range behind the last row; `None`: the end. The rest may have no rows.
     pub rest: Option<KeyRange>,
 }
 
 impl Page {
-    /// How many rows the page has, which says nothing of the rest.
+    /// Returns the page's number of rows, which says nothing of the rest.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether the range has no row.
+    /// Returns whether the page has no rows, so that the range has none.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Whether the range has no rows behind these.
+    /// Returns whether no rows follow the page.
     pub fn is_all(&self) -> bool {
         self.rest.is_none()
     }
 
-    /// The row at a place in the page.
+    /// Returns the row at a position in the page.
     pub fn get(&self, at: usize) -> Option<&FdbKeyValue> {
         self.rows.get(at)
     }
 
-    /// The last row of the page.
+    /// Returns the last row of the page.
     pub fn last(&self) -> Option<&FdbKeyValue> {
         self.rows.last()
     }
 
-    /// The rows in the order of the read.
+    /// Iterates over the rows in the order of the read.
     pub fn iter(&self) -> std::slice::Iter<'_, FdbKeyValue> {
         self.rows.iter()
     }
 
-    /// Keys and values, copied.
+    /// Copies the keys and values.
     pub fn to_vec(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.iter().map(copied).collect()
     }
 
-    /// The rows as they came, and the rest of the range.
+    /// Returns the rows, and the rest of the range.
     pub fn into_parts(self) -> (FdbValues, Option<KeyRange>) {
         (self.rows, self.rest)
     }
@@ -228,34 +232,34 @@ impl<'p> IntoIterator for &'p Page {
     }
 }
 
-/// The first rows of a range, or all.
+/// The first rows of a range, or all of them.
 pub struct Rows {
-    /// As they came, none of them empty but a first one.
+    /// The replies in order. Only the first may be empty.
     replies: Vec<FdbValues>,
 }
 
 impl Rows {
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.replies.iter().map(|reply| reply.len()).sum()
     }
 
-    /// Whether there is no row.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.first().is_none()
     }
 
-    /// The first row.
+    /// Returns the first row.
     pub fn first(&self) -> Option<&FdbKeyValue> {
         self.iter().next()
     }
 
-    /// The rows in the order of the read.
+    /// Iterates over the rows in the order of the read.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &FdbKeyValue> + Clone {
         self.replies.iter().flat_map(|reply| reply.iter())
     }
 
-    /// Keys and values, copied.
+    /// Copies the keys and values.
     pub fn to_vec(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.iter().map(copied).collect()
     }
@@ -265,10 +269,10 @@ fn copied(row: &FdbKeyValue) -> (Vec<u8>, Vec<u8>) {
     (row.key().to_vec(), row.value().to_vec())
 }
 
-/// What a call answers, as far as the loops below read it.
+/// The part of a call's answer that the loops below use.
 trait Reply {
     fn count(&self) -> usize;
-    /// Whether there may be more behind its last row; without a row, in the same range.
+    /// Returns whether more rows may follow the last one, or, without a row, lie in the same range.
     fn has_more(&self) -> bool;
     fn last_key(&self) -> Option<&[u8]>;
 }
@@ -287,7 +291,8 @@ impl Reply for FdbValues {
     }
 }
 
-/// The first reply with rows, and the rest of the range behind them. An empty one with `more` is asked for again.
+/// Returns the first reply with rows, and the rest of the range behind them. Repeats the read after an empty reply with
+/// `more`.
 async fn next_page<R: Reply, F: Future<Output = FdbResult<R>>>(
     range: KeyRange,
     reverse: bool,
@@ -307,7 +312,7 @@ async fn next_page<R: Reply, F: Future<Output = FdbResult<R>>>(
     Ok((reply, rest))
 }
 
-/// Replies with the first `count` rows of a range.
+/// Returns replies with the first `count` rows of a range.
 async fn first_rows<R: Reply, F: Future<Output = FdbResult<R>>>(
     range: KeyRange,
     reverse: bool,
@@ -329,7 +334,7 @@ async fn first_rows<R: Reply, F: Future<Output = FdbResult<R>>>(
     Ok(replies)
 }
 
-/// A range without its rows up to `last`; `None`: no key lies in it.
+/// Returns a range without its rows up to `last`; `None` if it is empty.
 fn behind(range: KeyRange, last: &[u8], reverse: bool) -> Option<KeyRange> {
     let rest = if reverse { range.before(last) } else { range.behind(last) };
     (rest.begin < rest.end).then_some(rest)

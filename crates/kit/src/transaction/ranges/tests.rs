@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a cluster may answer.
+/// An answer that a cluster may give.
 struct FakeReply {
     keys: Vec<Vec<u8>>,
     more: bool,
@@ -30,11 +30,12 @@ impl Reply for FakeReply {
     }
 }
 
-/// Keys, and where their replies are cut.
+/// Keys, and the cuts of their replies.
 struct FakeSource {
     keys: BTreeSet<Vec<u8>>,
     reverse: bool,
-    /// Of each call: the most rows of its reply, and whether `more` is set although the range has no more. Further replies are full.
+    /// For each call the most rows of its reply, and whether `more` is set at the end of the range. Further replies are
+    /// full.
     cuts: RefCell<std::vec::IntoIter<(usize, bool)>>,
     calls: RefCell<usize>,
 }
@@ -59,7 +60,7 @@ impl FakeSource {
         let (most, says_more) = self.cuts.borrow_mut().next().unwrap_or((usize::MAX, false));
         let limit = limit.unwrap_or(usize::MAX);
         let keys: Vec<_> = rows.iter().take(most.min(limit)).cloned().collect();
-        // A cluster says so of a reply that reaches its limit, too.
+        // A cluster also sets `more` on a reply that reaches its limit.
         let more = keys.len() < rows.len() || keys.len() == limit || says_more;
         ready(Ok(FakeReply { keys, more }))
     }
@@ -85,7 +86,7 @@ fn range(begin: u8, end: u8) -> KeyRange {
 }
 
 fn keys() -> impl Strategy<Value = BTreeSet<Vec<u8>>> {
-    // Some are the first possible ones behind others.
+    // Some keys are the immediate successors of others.
     prop::collection::btree_set(prop::collection::vec(0..3_u8, 1..4), 0..20)
 }
 
