@@ -1,21 +1,21 @@
-//! How long to wait after failures.
+//! The pauses after failures.
 
 use std::time::Duration;
 
-/// Pauses that become twice as long with each failure.
+/// Pauses that double with each failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
-    /// After the first failure.
+    /// The pause after the first failure.
     pub first: Duration,
-    /// No pause is longer.
+    /// The longest pause.
     pub max: Duration,
 }
 
 impl Backoff {
-    /// Pauses do not grow any further after so many failures, whatever `max` is.
+    /// The doublings after which pauses no longer grow, whatever `max` is.
     const DOUBLINGS_MAX: u32 = 10;
 
-    /// The pause after so many failures in a row; one for none, too.
+    /// Returns the pause after so many failures in a row. 0 failures count as 1.
     pub fn pause(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(Backoff::DOUBLINGS_MAX);
         self.first.saturating_mul(2_u32.pow(doublings)).min(self.max)

@@ -1,4 +1,4 @@
-//! What is to be done.
+//! The trait of a background job, and the outcome of its runs.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,88 +9,90 @@ use tokio::sync::watch;
 
 use crate::status::Status;
 
-/// What a job takes of what all jobs of a process share, such as a permit; it is given back when this is dropped.
+/// A job's share of a resource of the process, such as a permit. Dropping it returns the share.
 pub type Room = Box<dyn Send>;
 
-/// Asked before anything is recorded: whether the job is still this process's, or why that is not known. It is asked in a
-/// transaction, which others see.
+/// Returns whether the job still belongs to this process, or why that is unknown. It must be checked before anything is
+/// recorded. The check is a transaction.
 pub type Fence = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<bool, String>> + Send>> + Send + Sync>;
 
-/// What one run of a job is given.
+/// The inputs of one run of a job.
 #[derive(Clone)]
 pub struct Run {
-    /// Becomes true when the run is to end, since the job is told to end or recalled: soon, and so that another run can go on where it was.
+    /// Becomes true when the run must end soon, because the job is stopped or recalled. The run must record its position,
+    /// so that another run resumes there.
     pub stop: watch::Receiver<bool>,
-    /// For a job under a lease.
+    /// The fence of a job under a lease.
     pub fence: Option<Fence>,
 }
 
 impl Run {
-    /// Whether the job is to end.
+    /// Returns whether the run must end.
     pub fn is_stopped(&self) -> bool {
         *self.stop.borrow()
     }
 }
 
-/// What comes after a run that went well.
+/// The outcome of a run without failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing: the job is done.
+    /// The job is done.
     Done,
-    /// Another run after such a time.
+    /// The job runs again after this time.
     Again(Duration),
 }
 
-/// Why a run ended otherwise.
+/// The outcome of a run that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// It went wrong for now, and is tried again after a pause.
+    /// A failure that is retried after a pause.
     #[error("{0}")]
     Failed(String),
-    /// Another process has the job now, as the fence said.
-    #[error("another process does it now")]
+    /// Another process has the job, according to the fence.
+    #[error("another process has taken the job over")]
     Superseded,
 }
 
-/// Work in the background.
+/// Background work.
 ///
-/// A run may be dropped wherever it waits: when the lease is lost, or when it does not end in time after it was told to.
-/// What it has recorded must let the next run go on.
+/// A run may be dropped at any await: when the lease is lost, or when the run does not end in time after it was
+/// stopped. The next run must be able to resume from what the dropped one recorded.
 #[async_trait]
 pub trait Job: Send + Sync + 'static {
-    /// What kind of work it is, for the log.
+    /// Returns the kind of work, for the log.
     fn kind(&self) -> &'static str;
 
-    /// What tells it from others of its kind. Under a lease, the lease's id.
+    /// Returns the id among jobs of this kind. Under a lease it is the lease's id.
     fn id(&self) -> &str;
 
-    /// How it stands, and the way to end it.
+    /// Returns the job's status, through which it can also be stopped.
     fn status(&self) -> &Status;
 
-    /// Works until it is done, something goes wrong, or it is told to end. Panics count as failures.
+    /// Works until the job is done, fails, or is stopped. A panic counts as a failure.
     async fn run(&self, run: Run) -> Result<Next, Failure>;
 
-    /// What other processes may read of it, at most [`LEASE_STATE_BYTES_MAX`](crate::LEASE_STATE_BYTES_MAX) bytes, and what
-    /// the next owner of the lease is given by [`Job::restore`].
+    /// Returns the state that other processes may read and that [`Job::restore`] gives to the next owner of the lease:
+    /// at most [`LEASE_STATE_BYTES_MAX`](crate::LEASE_STATE_BYTES_MAX) bytes.
     fn state(&self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Takes over what the last owner of the lease told; called whenever the lease is taken, before the first run.
+    /// Restores the state that the last owner of the lease wrote. Called whenever the lease is taken, before the first
+    /// run.
     fn restore(&self, _state: &[u8]) {}
 
-    /// Room for the job in this process. `None`: not now; another process may have some.
+    /// Returns the job's share of this process's resources. `None`: there is none now; another process may have some.
     fn room(&self) -> Option<Room> {
         Some(Box::new(()))
     }
 
-    /// Resolves when the job must yield its room to another job. The run is then told to stop and has 10 s to record what it has done, the
-    /// lease is released, and the job requests room again. Called each time the lease is taken.
+    /// Resolves when the job must yield its room to another job. The run is then stopped and has 10 s to record its
+    /// position, the lease is released, and the job requests room again. Called each time the lease is taken.
     async fn recalled(&self) {
         std::future::pending().await
     }
 
-    /// How long a run may take to end when it is told to; then it is dropped.
+    /// Returns the time that a stopped run has to end. After it the run is dropped.
     fn grace(&self) -> Duration {
         Duration::from_secs(30)
     }

@@ -1,4 +1,4 @@
-//! Jobs of which several processes have one in common: a lease says which of them works.
+//! Jobs that several processes share: a lease decides which process works.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -15,36 +15,36 @@ use crate::job::{Fence, Job};
 use crate::lease::{Lease, LeaseError, Leases, Owner, Sighting, TakenLease, valid_until};
 use crate::supervise::{End, supervise};
 
-/// What one process has to do with one job's lease.
+/// One process's claim to one job's lease.
 #[derive(Debug)]
 pub struct Claim {
     clock: Clock,
     owner: Owner,
     silence_max: Duration,
     is_ours: watch::Sender<bool>,
-    /// Until when the lease is ours without doubt.
+    /// The time until which the lease is certainly ours.
     valid_until: Mutex<Option<Instant>>,
-    /// The lease as it was last seen with another process.
+    /// The lease as last seen in another process's hands.
     seen: Mutex<Option<Sighting>>,
-    /// Notified when the lease may be taken.
+    /// Notified when the lease can be taken.
     turn: Notify,
 }
 
 impl Claim {
-    /// Of a process that is `owner`. Others that heard nothing of a lease's owner for `silence_max` take it over. All moments
-    /// that the claim is given are `clock`'s.
+    /// Creates the claim of process `owner`. Another process takes a lease over after its owner was silent for
+    /// `silence_max`. All times given to the claim are `clock`'s.
     pub fn new(owner: Owner, silence_max: Duration, clock: &Clock) -> Claim {
         let (seen, turn, valid_until, clock) = (Mutex::default(), Notify::default(), Mutex::default(), clock.clone());
         Claim { clock, owner, silence_max, is_ours: watch::Sender::new(false), valid_until, seen, turn }
     }
 
-    /// Whether this process has the lease.
+    /// Returns whether this process has the lease.
     pub fn is_ours(&self) -> bool {
         *self.is_ours.borrow()
     }
 
-    /// Whether nobody else can have taken the lease by now. A process that was stopped for a while learns it here before anything
-    /// else in it has noticed.
+    /// Returns whether no other process can have taken the lease by `now`. A process that was suspended learns of the
+    /// loss here first.
     pub fn is_valid(&self, now: Instant) -> bool {
         self.is_ours() && self.valid().is_some_and(|until| now < until)
     }
@@ -53,14 +53,14 @@ impl Claim {
         self.valid_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the lease was ours at `begun`; gives until when it may be acted on.
+    /// Notes that the lease was ours at `begun`. Returns the time until which it is valid.
     fn extend(&self, begun: Instant) -> Instant {
         let until = valid_until(begun, self.silence_max);
         *self.valid() = Some(until);
         until
     }
 
-    /// Whether the lease may be taken, as it was seen last: nobody else has it, or nothing was heard of its owner for too long.
+    /// Returns whether the lease can be taken, as last seen: it is free, or its owner was silent for too long.
     pub fn may_be_taken(&self, now: Instant) -> bool {
         self.seen().as_ref().is_none_or(|seen| seen.stale(now, self.silence_max).is_some())
     }
@@ -69,8 +69,8 @@ impl Claim {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how the lease stands, as a read that ended at `now` found it. Whoever waits for it wakes up if it may be taken:
-    /// nobody has it, or nothing was heard of its owner for too long.
+    /// Notes the lease as a read that ended at `now` found it. Wakes the waiting job if the lease can be taken: it is
+    /// free, or its owner was silent for too long.
     pub fn note(&self, lease: Option<Lease>, now: Instant) {
         let mut seen = self.seen();
         match (lease.filter(|lease| lease.is_of_another(&self.owner)), &mut *seen) {
@@ -85,15 +85,15 @@ impl Claim {
     }
 }
 
-/// Runs a job whenever it is this process's turn, until it is done or told to end; then its status has ended.
+/// Runs a job whenever this process has its lease, until the job is done or stopped; then its status has ended.
 ///
-/// It tries once to take the lease at the beginning, and then whenever [`Claim::note`] finds that it may be taken: somebody
-/// reads the leases of all jobs from time to time, so that what a process that waits costs does not grow with how often it
-/// looks at each. While the lease is held it is renewed; once it is lost, or might be, the run is dropped where it stands.
+/// It tries to take the lease once at the start, and then whenever [`Claim::note`] finds that it can be taken. A reader
+/// of all jobs' leases calls that from time to time, so a waiting job does not poll its own lease. A lease is renewed
+/// while it is held. When it is lost, or may be, the run is dropped at its current await.
 pub async fn lead<J: Job, L: Leases>(job: &Arc<J>, claim: &Claim, leases: &Arc<L>, backoff: &Backoff) {
     let status = job.status();
     while !status.is_stopped() {
-        // In a box: what waits for its turn is small.
+        // Boxed, so that the future of a waiting job is small.
         if let Some(End::Done) = Box::pin(try_lead(job, claim, leases, backoff)).await {
             break;
         }
@@ -105,8 +105,8 @@ pub async fn lead<J: Job, L: Leases>(job: &Arc<J>, claim: &Claim, leases: &Arc<L
     status.end();
 }
 
-/// Takes the lease, if it is to be had now and this process has room for the job, and works while it is ours, until the job
-/// is done or told to end. `None`: another process has the lease, or none was to be had. Its status does not end with it.
+/// Takes the lease if it is free and this process has room for the job, and works until the lease is lost or the job is
+/// done or stopped. `None`: another process has the lease, or it could not be taken. The status does not end with it.
 pub async fn try_lead<J: Job, L: Leases>(
     job: &Arc<J>,
     claim: &Claim,
@@ -119,7 +119,7 @@ pub async fn try_lead<J: Job, L: Leases>(
     match leases.take(job.id(), &claim.owner, stale.as_ref()).await {
         Ok(TakenLease::Ours(before)) => {
             if claim.clock.now() >= claim.extend(begun) {
-                tracing::debug!(kind = job.kind(), job = job.id(), "a job's lease was given too late");
+                tracing::debug!(kind = job.kind(), job = job.id(), "a job's lease was granted too late");
                 return None;
             }
             job.restore(&before.state);
@@ -134,7 +134,7 @@ pub async fn try_lead<J: Job, L: Leases>(
         }
         Err(LeaseError::Gone) => Some(End::Done),
         Err(error) => {
-            tracing::debug!(kind = job.kind(), job = job.id(), %error, "a job's lease could not be asked for");
+            tracing::debug!(kind = job.kind(), job = job.id(), %error, "a job's lease could not be requested");
             None
         }
     }
@@ -150,24 +150,24 @@ async fn hold<J: Job, L: Leases>(
 ) -> End {
     let fence = fence(job, claim.owner, leases);
     let end = tokio::select! {
-        // First: a process that was stopped for a while learns here that the lease is lost, before its run continues.
+        // The renewal is polled first: a process that was suspended learns of a lost lease before its run continues.
         biased;
-        // The run is dropped where it stands: nothing further of it is recorded.
+        // The run is dropped at its current await and records nothing further.
         () = renew(&**job, claim, &**leases, begun) => End::Superseded,
         end = while_valid(claim, supervise(&**job, backoff, Some(fence))) => end,
     };
     job.status().rest();
     if let End::Done | End::Recalled = end {
         let state = job.state();
-        // Another process may have the lease before the answer comes.
+        // Set before the release: another process may have the lease before the answer arrives.
         claim.is_ours.send_replace(false);
-        // A lease that is gone already need not be released.
+        // The release may fail: a lease that is gone need not be released.
         let _ = leases.hold(job.id(), &claim.owner, &state, true).await;
     }
     end
 }
 
-/// Polls the run only while the lease is ours without doubt: the timer that ends it may be late.
+/// Polls the run only while the lease is certainly ours: the timer that ends it may fire late.
 async fn while_valid(claim: &Claim, run: impl Future<Output = End>) -> End {
     let mut run = pin!(run);
     poll_fn(
@@ -178,7 +178,7 @@ async fn while_valid(claim: &Claim, run: impl Future<Output = End>) -> End {
     .await
 }
 
-/// Returns once the lease is lost, or might be.
+/// Returns once the lease is lost, or may be.
 async fn renew<J: Job, L: Leases>(job: &J, claim: &Claim, leases: &L, begun: Instant) {
     let (clock, silence_max) = (&claim.clock, claim.silence_max);
     let mut valid = claim.extend(begun);
@@ -202,7 +202,7 @@ async fn renew<J: Job, L: Leases>(job: &J, claim: &Claim, leases: &L, begun: Ins
     }
 }
 
-/// Says whether the lease is still ours, in a transaction.
+/// Returns the fence that checks in a transaction whether the lease is still ours.
 fn fence<J: Job, L: Leases>(job: &Arc<J>, owner: Owner, leases: &Arc<L>) -> Fence {
     let (job, leases) = (job.clone(), leases.clone());
     Arc::new(move || {
@@ -238,9 +238,9 @@ mod tests {
     #[derive(Default)]
     struct Memory {
         lease: Mutex<Lease>,
-        /// The storage answers nothing but errors.
+        /// True if the storage answers only errors.
         fails: AtomicBool,
-        /// What it belongs to is gone.
+        /// True if the lease's object is gone.
         gone: AtomicBool,
     }
 
@@ -280,7 +280,7 @@ mod tests {
         }
     }
 
-    /// A job that counts the seconds it has worked, in its state; it is done at a number.
+    /// A job that counts its seconds of work in its state. It is done at a given number.
     struct Counts {
         status: Status,
         seconds: AtomicU32,
@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    /// Leads the job, and looks at its lease every 4 seconds.
+    /// Leads the job, and reads its lease every 4 seconds.
     fn spawn(job: &Arc<Counts>, leases: &Arc<Memory>) -> tokio::task::JoinHandle<()> {
         let (job, leases) = (job.clone(), leases.clone());
         tokio::spawn(async move {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     async fn seconds(count: u64) {
-        // Between the whole ones, at which jobs work.
+        // Ends between whole seconds, at which jobs work.
         pass(Duration::from_secs(count) + Duration::from_millis(1)).await;
     }
 
@@ -386,7 +386,7 @@ mod tests {
         assert_eq!((one.seconds(), two.seconds()), (50, 0));
         first.await.unwrap();
         assert!(one.status.has_ended() && !one.claim.is_ours());
-        // The other finds it done, by its state.
+        // The second process finds the job done, by its state.
         second.await.unwrap();
         assert_eq!((one.seconds(), two.seconds()), (100, 100));
         assert_eq!(leases.lease.lock().unwrap().owner, b"");
@@ -416,7 +416,7 @@ mod tests {
         seconds(0).await;
         let second = spawn(&two, &leases);
         seconds(10).await;
-        // It vanishes without a word.
+        // The first process ends without releasing.
         first.abort();
         seconds(12).await;
         assert!(!two.claim.is_ours());
@@ -429,7 +429,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_run_is_dropped_once_the_lease_is_lost_or_might_be() {
         let leases = Arc::<Memory>::default();
-        // It never asks its fence.
+        // A job that never checks its fence.
         struct Deaf(Status);
         #[async_trait]
         impl Job for Deaf {
@@ -457,26 +457,26 @@ mod tests {
         });
         seconds(100).await;
         assert!(claim.is_ours() && job.0.standing().is_running);
-        // Another has taken it.
+        // Another process takes it.
         leases.lease.lock().unwrap().owner = vec![2; 16];
         seconds(3).await;
         assert!(!claim.is_ours() && !job.0.standing().is_running);
-        // Nobody has it: it is taken again.
+        // It is free and is taken again.
         leases.lease.lock().unwrap().owner = Vec::new();
         claim.note(None, Instant::now());
         seconds(0).await;
         assert!(claim.is_ours());
-        // It cannot be renewed: it stops before others may take it.
+        // It cannot be renewed: the job stops before other processes may take it.
         leases.fails.store(true, Ordering::Relaxed);
         seconds(6).await;
         let now = Instant::now();
         assert!(claim.is_ours() && claim.is_valid(now));
-        // Who has slept through that finds it out by the clock alone.
+        // A process that was suspended meanwhile learns of it by the clock alone.
         assert!(!claim.is_valid(now + SILENCE_MAX * 2 / 3));
         seconds(4).await;
         let now = Instant::now();
         assert!(!claim.is_ours() && !claim.is_valid(now));
-        // What it belongs to is gone.
+        // The lease's object is gone.
         leases.fails.store(false, Ordering::Relaxed);
         leases.gone.store(true, Ordering::Relaxed);
         claim.note(None, Instant::now());

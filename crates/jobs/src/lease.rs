@@ -1,50 +1,51 @@
-//! Leases: something that one process at a time may do, and that another takes over when that one is gone.
+//! Leases: a right of one process at a time, which another process takes over when its owner is gone.
 //!
-//! No clock is compared with another's. An owner changes its record from time to time; whoever has seen a record
-//! unchanged for the time agreed on, by its own clock, may take it over, and does so only if it still is unchanged. An
-//! owner that could not change its record for less than that time knows that it may be superseded, and stops.
+//! No clock is compared with another process's. An owner changes its record from time to time. A process that has seen
+//! a record unchanged for the agreed time, by its own clock, may take the lease over, if the record is still unchanged
+//! then. An owner that fails to change its record stops earlier than that, since it may be superseded.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Identifies one process, made anew whenever it starts.
+/// The id of one process, drawn at each start.
 pub type Owner = [u8; 16];
 
-/// The longest state of a lease: it is written together with others.
+/// The longest state of a lease, in bytes. States are written together in one transaction.
 pub const LEASE_STATE_BYTES_MAX: usize = 50_000;
 
-/// A lease as it stands.
+/// The record of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lease {
-    /// Empty where nobody has it.
+    /// The owner; empty: the lease is free.
     pub owner: Vec<u8>,
-    /// Another number whenever anything was done with it.
+    /// A number that changes with each change of the record.
     pub beats: u64,
-    /// What its last owner wrote.
+    /// The state that the last owner wrote.
     pub state: Vec<u8>,
 }
 
 impl Lease {
-    /// Whether nothing was done with it between two looks at it: its state is what it was, too.
+    /// Returns whether the record is unchanged. Its state is then unchanged, too.
     pub fn is_still(&self, other: &Lease) -> bool {
         self.owner == other.owner && self.beats == other.beats
     }
 
-    /// Whether somebody else than `owner` has it.
+    /// Returns whether a process other than `owner` has it.
     pub fn is_of_another(&self, owner: &Owner) -> bool {
         !self.owner.is_empty() && self.owner != owner
     }
 }
 
-/// Until when the owner of a lease may act on it whose last successful [`Leases::take`] or [`Leases::hold`] began at `begun`:
-/// others wait for `silence_max`, and a third of that is left for clocks that run apart and for what stops late.
+/// Returns the time until which an owner may act on its lease. `begun`: the start of its last successful
+/// [`Leases::take`] or [`Leases::hold`]. Others wait for `silence_max`; a third of it is the margin for clock drift and
+/// late stops.
 pub fn valid_until(begun: Instant, silence_max: Duration) -> Instant {
     begun + silence_max * 2 / 3
 }
 
-/// A lease as one process has seen it, and since when it is so, by that process' clock. Its state is not kept: whenever that
-/// changes, another beat is counted.
+/// A lease as one process has seen it, and since when it is unchanged by that process's clock. The state is not kept,
+/// since each change of it changes the beats.
 #[derive(Debug, Clone)]
 pub struct Sighting {
     lease: Lease,
@@ -52,48 +53,48 @@ pub struct Sighting {
 }
 
 impl Sighting {
-    /// Seen by a read that ended at `now`.
+    /// Creates a sighting of a read that ended at `now`.
     pub fn new(lease: Lease, now: Instant) -> Sighting {
         let lease = Lease { state: Vec::new(), ..lease };
         Sighting { lease, since: now }
     }
 
-    /// Seen again.
+    /// Notes that the lease was seen again.
     pub fn update(&mut self, lease: Lease, now: Instant) {
         if !self.lease.is_still(&lease) {
             *self = Sighting::new(lease, now);
         }
     }
 
-    /// The lease, for [`Leases::take`], if nothing was heard of its owner for `silence_max`.
+    /// Returns the lease, for [`Leases::take`], if its owner was silent for `silence_max`.
     pub fn stale(&self, now: Instant, silence_max: Duration) -> Option<&Lease> {
         (now.saturating_duration_since(self.since) >= silence_max).then_some(&self.lease)
     }
 }
 
-/// What became of an attempt to take a lease.
+/// The result of an attempt to take a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TakenLease {
-    /// It is ours; the state is what the last owner wrote.
+    /// This process has it. The state is what the last owner wrote.
     Ours(Lease),
-    /// Another has it.
+    /// Another process has it.
     Others(Lease),
 }
 
-/// Why a lease could not be asked for or held.
+/// The reason why a lease could not be taken or held.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// What it belongs to is gone, and the lease with it.
-    #[error("what the lease belongs to is gone")]
+    /// The lease's object is gone, and the lease with it.
+    #[error("the lease is gone with the object it belongs to")]
     Gone,
-    /// The storage says so; it may be tried again.
+    /// A storage error, which may be retried.
     #[error(transparent)]
     Storage(Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Where leases lie. Each call is one transaction.
+/// The storage of leases. Each call is one transaction.
 pub trait Leases: Send + Sync + 'static {
-    /// Takes a lease that nobody has, that is `owner`'s already, or that still is as it was in `stale`, seen so for longer
+    /// Takes a lease that is free, that is `owner`'s already, or that is unchanged since `stale` was seen, longer ago
     /// than its owner may be silent.
     fn take(
         &self,
@@ -102,8 +103,8 @@ pub trait Leases: Send + Sync + 'static {
         stale: Option<&Lease>,
     ) -> impl Future<Output = Result<TakenLease, LeaseError>> + Send;
 
-    /// Says that `owner` is still there, and what it has to tell (at most [`LEASE_STATE_BYTES_MAX`] bytes). False: the lease
-    /// is no longer its. With `release` the lease is given up, and its state stays.
+    /// Renews `owner`'s lease with a new state of at most [`LEASE_STATE_BYTES_MAX`] bytes. False: the lease is no
+    /// longer the owner's. With `release` the lease becomes free and keeps its state.
     fn hold(
         &self,
         id: &str,
@@ -112,7 +113,7 @@ pub trait Leases: Send + Sync + 'static {
         release: bool,
     ) -> impl Future<Output = Result<bool, LeaseError>> + Send;
 
-    /// When a lease that is ours at `now` is held next, where that is to be done every so often: then at the latest.
+    /// Returns the time of the next renewal of a lease that is ours at `now`: at most `every` later.
     fn due_at(&self, now: Instant, every: Duration) -> Instant {
         now + every
     }

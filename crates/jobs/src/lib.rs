@@ -1,9 +1,8 @@
-//! Work in the background: that it goes on after failures and panics, that it ends when it must, that of several processes
-//! one does it, and what came of it so far.
+//! Background work: restarts after failures and panics, stops, leases between processes, and the history of each job.
 //!
-//! What is to be done is a [`Job`]. [`supervise()`] runs one in this process; [`lead()`] runs one under a lease, so that whichever
-//! process has it works, and another takes over when that one is gone. Where leases lie is behind the trait [`Leases`]: this
-//! crate knows no storage and no server. A [`Status`] and a [`Claim`] are made with the clock that their job takes the time from.
+//! The work is a [`Job`]. [`supervise()`] runs a job in this process. [`lead()`] runs it under a lease: the process
+//! that has the lease works, and another takes over when that process is gone. The trait [`Leases`] is the storage of
+//! leases: this crate knows no storage and no server. A [`Status`] and a [`Claim`] get the clock that their job uses.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 

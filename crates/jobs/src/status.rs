@@ -1,4 +1,4 @@
-//! How a job stands, for whoever watches it, and the way to end it.
+//! The status of a job, and the handle to stop it.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,40 +6,40 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use flatbed_clock::Clock;
 use tokio::sync::watch;
 
-/// Events that a job remembers.
+/// The events that a job keeps.
 pub const HISTORY_MAX: usize = 20;
 
-/// Characters of an error that are kept: they stand in a lease's state.
+/// The longest error that is kept, in characters: errors are part of a lease's state.
 const REASON_CHARACTERS_MAX: usize = 500;
 
 /// Something that happened to a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// In seconds of Unix time.
+    /// The time, in seconds of Unix time.
     pub at: u64,
     /// `added`, `started`, `stopped` or `crashed`.
     pub kind: &'static str,
-    /// With `crashed`.
+    /// The error of a `crashed` event.
     pub reason: Option<String>,
 }
 
-/// How a job stands.
+/// The state of a job.
 #[derive(Debug, Clone, Default)]
 pub struct Standing {
     /// Newest first, at most [`HISTORY_MAX`].
     pub history: VecDeque<Event>,
-    /// Failures since it last went well.
+    /// Failures since the last success.
     pub error_count: u32,
-    /// The last error, since when nothing went well.
+    /// The last error since the last success.
     pub error: Option<String>,
-    /// Whether it works at this moment.
+    /// True while a run works.
     pub is_running: bool,
-    /// When an event was last noted, in seconds of Unix time.
+    /// The time of the last event, in seconds of Unix time.
     pub updated_at: u64,
 }
 
 impl Standing {
-    /// CouchDB's word for it.
+    /// Returns CouchDB's name of the state.
     pub fn state(&self) -> &'static str {
         match (&self.error, self.is_running) {
             (_, true) => "running",
@@ -55,7 +55,7 @@ impl Standing {
     }
 }
 
-/// What a job shares with whoever watches it and may end it.
+/// A job's status, shared with its observers and with those that may stop it.
 #[derive(Debug)]
 pub struct Status {
     clock: Clock,
@@ -65,7 +65,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Of a job that was just added, and takes the time from `clock`.
+    /// Creates the status of a job that was just added and uses `clock`.
     pub fn new(clock: &Clock) -> Status {
         let mut standing = Standing::default();
         standing.note(clock, "added", None);
@@ -73,24 +73,24 @@ impl Status {
         Status { clock: clock.clone(), standing, stop, ended }
     }
 
-    /// The job's clock.
+    /// Returns the job's clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// How it stands.
+    /// Returns the job's state.
     pub fn standing(&self) -> MutexGuard<'_, Standing> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the work proper begins.
+    /// Notes that a run starts to work.
     pub fn begin(&self) {
         let mut standing = self.standing();
         standing.is_running = true;
         standing.note(&self.clock, "started", None);
     }
 
-    /// Notes that it went well.
+    /// Notes a success.
     pub fn succeed(&self) {
         let mut standing = self.standing();
         standing.is_running = false;
@@ -99,7 +99,7 @@ impl Status {
         standing.note(&self.clock, "stopped", None);
     }
 
-    /// Notes that it went wrong, and how it is shown: the next pause is longer.
+    /// Notes a failure, which lengthens the next pause. Returns the error as shown.
     pub fn fail(&self, reason: &str) -> String {
         let reason: String = reason.chars().take(REASON_CHARACTERS_MAX).collect();
         let mut standing = self.standing();
@@ -110,58 +110,58 @@ impl Status {
         reason
     }
 
-    /// Failures that were counted elsewhere.
+    /// Restores the count of failures from elsewhere.
     pub fn restore(&self, error_count: u32) {
         let mut standing = self.standing();
         standing.error_count = standing.error_count.max(error_count);
     }
 
-    /// It has run for long: what failed before is of the past.
+    /// Forgets earlier failures, after a long run.
     pub(crate) fn forgive(&self) {
         self.standing().error_count = 0;
     }
 
-    /// Nothing of it runs at this moment, whatever it was at.
+    /// Notes that nothing of the job runs.
     pub(crate) fn rest(&self) {
         self.standing().is_running = false;
     }
 
-    /// Tells the job to end.
+    /// Stops the job.
     pub fn stop(&self) {
         self.stop.send_replace(true);
     }
 
-    /// Whether it was told to end.
+    /// Returns whether the job was stopped.
     pub fn is_stopped(&self) -> bool {
         *self.stop.borrow()
     }
 
-    /// Becomes true when the job is to end.
+    /// Returns a receiver that becomes true when the job is stopped.
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
     }
 
-    /// Waits until the job is told to end.
+    /// Waits until the job is stopped.
     pub async fn stopped(&self) {
         let mut stop = self.stop.subscribe();
-        // The sender is in `self`.
+        // `self` keeps the sender, so this cannot fail.
         let _ = stop.wait_for(|stop| *stop).await;
     }
 
-    /// Notes that nothing more comes of the job in this process.
+    /// Notes that the job will not run again in this process.
     pub fn end(&self) {
         self.ended.send_replace(true);
     }
 
-    /// Whether nothing more comes of it in this process.
+    /// Returns whether the job will not run again in this process.
     pub fn has_ended(&self) -> bool {
         *self.ended.borrow()
     }
 
-    /// Waits until nothing more comes of it in this process.
+    /// Waits until the job will not run again in this process.
     pub async fn ended(&self) {
         let mut ended = self.ended.subscribe();
-        // The sender is in `self`.
+        // `self` keeps the sender, so this cannot fail.
         let _ = ended.wait_for(|ended| *ended).await;
     }
 }

@@ -1,4 +1,4 @@
-//! That a job goes on: again after failures and panics, and not beyond its end.
+//! Restarts of a job after failures and panics, and its stop.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,24 +11,24 @@ use tokio::sync::watch;
 use crate::backoff::Backoff;
 use crate::job::{Failure, Fence, Job, Next, Run};
 
-/// A run that goes on for this long is well: what failed before it is of the past.
+/// The length of a run after which earlier failures are forgotten.
 const HEALTHY: Duration = Duration::from_secs(120);
 
-/// How long a recalled run may take to record what it has done: then it is dropped.
+/// The time that a recalled run has to record its position. After it the run is dropped.
 const RECALL_GRACE: Duration = Duration::from_secs(10);
 
-/// Why a job is no longer run.
+/// The reason why a job no longer runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// It is done, or was told to end.
+    /// The job is done, or was stopped.
     Done,
-    /// Another process has it now.
+    /// Another process has the job.
     Superseded,
     /// The job yielded its room to another job of this process; see [`Job::recalled`].
     Recalled,
 }
 
-/// Runs a job, again and again where that is wanted or it fails, until it is done, told to end, or recalled.
+/// Runs a job, repeatedly if it asks for that or fails, until it is done, stopped, or recalled.
 pub async fn supervise<J: Job>(job: &J, backoff: &Backoff, fence: Option<Fence>) -> End {
     let status = job.status();
     let clock = status.clock();
@@ -75,7 +75,8 @@ pub async fn supervise<J: Job>(job: &J, backoff: &Backoff, fence: Option<Fence>)
     }
 }
 
-/// Waits until the job is told to end or recalled, and tells its run. Returns how the job ends, and how long its run may take to end.
+/// Waits until the job is stopped or recalled, and stops its run. Returns the reason, and the time that the run has to
+/// end.
 async fn interruption<J: Job>(job: &J, stop: &watch::Sender<bool>) -> (End, Duration) {
     let interruption = tokio::select! {
         biased;
@@ -86,11 +87,11 @@ async fn interruption<J: Job>(job: &J, stop: &watch::Sender<bool>) -> (End, Dura
     interruption
 }
 
-/// What a run ends with; a panic is a failure.
+/// Returns a run's outcome; a panic is a failure.
 async fn caught(run: impl Future<Output = Result<Next, Failure>>) -> Result<Next, Failure> {
     let mut run = pin!(run);
     std::future::poll_fn(|context| {
-        // A run that has panicked is not polled again, and what it shares with others is behind locks that say so.
+        // A run that panicked is not polled again, and its shared state is behind locks, which record the panic.
         match catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(context))) {
             Ok(polled) => polled,
             Err(panic) => Poll::Ready(Err(Failure::Failed(format!("it panicked: {}", message(&*panic))))),
@@ -121,27 +122,32 @@ mod tests {
 
     const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5) };
 
-    /// A job that does what it is told with each run; the times at which they began.
-    struct Told<F> {
+    /// A job whose runs call a function with their number. It records when they began.
+    struct ScriptedJob<F> {
         status: Status,
         begun: Mutex<Vec<u64>>,
         born: Instant,
         run: F,
     }
 
-    impl<F> Told<F> {
-        fn new(run: F) -> Arc<Told<F>> {
-            Arc::new(Told { status: Status::new(&Clock::system()), begun: Mutex::default(), born: Instant::now(), run })
+    impl<F> ScriptedJob<F> {
+        fn new(run: F) -> Arc<ScriptedJob<F>> {
+            Arc::new(ScriptedJob {
+                status: Status::new(&Clock::system()),
+                begun: Mutex::default(),
+                born: Instant::now(),
+                run,
+            })
         }
 
-        /// Seconds of the virtual clock since this was made.
+        /// Returns the seconds of the virtual clock since the job was created.
         fn age_s(&self) -> u64 {
             (Instant::now() - self.born).as_secs()
         }
     }
 
     #[async_trait]
-    impl<F, R> Job for Told<F>
+    impl<F, R> Job for ScriptedJob<F>
     where
         F: Fn(usize, Run) -> R + Send + Sync + 'static,
         R: Future<Output = Result<Next, Failure>> + Send,
@@ -174,7 +180,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failures_are_tried_again_after_longer_and_longer_pauses() {
-        let job = Told::new(|number, _| async move { if number < 6 { failed("no") } else { Ok(Next::Done) } });
+        let job = ScriptedJob::new(|number, _| async move { if number < 6 { failed("no") } else { Ok(Next::Done) } });
         assert_eq!(supervise(&*job, &BACKOFF, None).await, End::Done);
         assert_eq!(*job.begun.lock().unwrap(), [0, 1, 3, 7, 12, 17]);
         let standing = job.status.standing();
@@ -183,7 +189,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_long_run_makes_up_for_failures_before_it() {
-        let job = Told::new(|number, _| async move {
+        let job = ScriptedJob::new(|number, _| async move {
             if number == 3 {
                 pass(HEALTHY).await;
             }
@@ -195,7 +201,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn panics_are_failures() {
-        let job = Told::new(|number, _| async move {
+        let job = ScriptedJob::new(|number, _| async move {
             match number {
                 1 => panic!("at {number}"),
                 2 => {
@@ -217,7 +223,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_wanted_again_is_run_again() {
         let again = Next::Again(Duration::from_secs(60));
-        let job = Told::new(move |number, _| async move { Ok(if number < 4 { again } else { Next::Done }) });
+        let job = ScriptedJob::new(move |number, _| async move { Ok(if number < 4 { again } else { Next::Done }) });
         supervise(&*job, &BACKOFF, None).await;
         assert_eq!(*job.begun.lock().unwrap(), [0, 60, 120, 180]);
     }
@@ -225,7 +231,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_is_told_to_end_does_not_wait_and_is_not_run_again() {
         for pause in [Ok(Next::Again(Duration::from_secs(3_600))), failed("no")] {
-            let job = Told::new(move |_, _| {
+            let job = ScriptedJob::new(move |_, _| {
                 let pause = pause.clone();
                 async move { pause }
             });
@@ -244,15 +250,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_run_has_its_grace_to_end_and_no_longer() {
-        // One listens, and takes a while for its last words.
-        let polite = Told::new(|_, mut run: Run| async move {
+        // This run listens, and takes a while to end.
+        let polite = ScriptedJob::new(|_, mut run: Run| async move {
             let _ = run.stop.wait_for(|stop| *stop).await;
             pass(Duration::from_secs(20)).await;
             assert!(run.is_stopped());
             failed("last words")
         });
-        // One never ends.
-        let deaf = Told::new(|_, _| std::future::pending());
+        // This run never ends.
+        let deaf = ScriptedJob::new(|_, _| std::future::pending());
         let both = async { tokio::join!(supervise(&*polite, &BACKOFF, None), supervise(&*deaf, &BACKOFF, None)) };
         let stop = async {
             pass(Duration::from_secs(1_000)).await;
@@ -265,7 +271,7 @@ mod tests {
         assert_eq!(deaf.age_s(), 1_030);
     }
 
-    /// A job that counts its work and records it when it is told to end, if it listens.
+    /// A job that counts its work, and records it when it is stopped, if it listens.
     struct Recalled {
         status: Status,
         recall: tokio::sync::Notify,
@@ -323,7 +329,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_another_process_has_is_left_to_it() {
-        let job = Told::new(|_, _| async { Err(Failure::Superseded) });
+        let job = ScriptedJob::new(|_, _| async { Err(Failure::Superseded) });
         assert_eq!(supervise(&*job, &BACKOFF, None).await, End::Superseded);
         assert_eq!(job.status.standing().error_count, 0);
     }

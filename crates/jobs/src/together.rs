@@ -1,5 +1,5 @@
-//! Leases of one process that are renewed in one transaction. Each job goes on by what becomes of its own lease: one that is lost is lost
-//! for that job, and the others are held.
+//! Renewals of a process's leases, batched into one transaction. Each job continues by the result for its own lease:
+//! losing one lease does not affect the others.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,68 +11,69 @@ use tokio::time::Instant;
 
 use crate::lease::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease};
 
-/// Leases that are held in one transaction.
+/// The most leases renewed in one transaction.
 pub const HOLDS_MAX: usize = 100;
 
-/// Bytes of their ids and states together: half of what a transaction should have. One of them has room in any case.
+/// The bytes of their ids and states together: half of the recommended size of a transaction. A batch holds at least
+/// one lease.
 pub const HOLDS_BYTES_MAX: usize = 500_000;
 
-/// For so long it is waited for others that are due at the same moment.
+/// The time for which a batch collects renewals due at the same moment.
 const GATHERED_FOR: Duration = Duration::from_millis(20);
 
-/// A lease that is to be held, as [`Leases::hold`] has it.
+/// A renewal of a lease, as by [`Leases::hold`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
-    /// Its id.
+    /// The lease's id.
     pub id: String,
-    /// What its owner tells, at most [`LEASE_STATE_BYTES_MAX`] bytes.
+    /// The owner's state, at most [`LEASE_STATE_BYTES_MAX`] bytes.
     pub state: Vec<u8>,
 }
 
 impl Hold {
-    /// What it counts of [`HOLDS_BYTES_MAX`].
+    /// Returns the bytes that count towards [`HOLDS_BYTES_MAX`].
     pub fn bytes(&self) -> usize {
         self.id.len() + self.state.len()
     }
 }
 
-/// Where leases lie of which several can be held at once.
+/// A storage of leases that renews several at once.
 pub trait HoldMany: Leases {
-    /// As [`Leases::hold`] without `release`, for leases of one owner, in one transaction: at most [`HOLDS_MAX`] of at most [`HOLDS_BYTES_MAX`],
-    /// none of them twice. Whether each still is the owner's, in their order.
+    /// Renews distinct leases of one owner, as [`Leases::hold`] without `release` does, in one transaction: at most
+    /// [`HOLDS_MAX`] of at most [`HOLDS_BYTES_MAX`]. Returns for each, in order, whether it is still the owner's.
     ///
     /// # Errors
-    /// [`LeaseError`]: nothing is known of any of them.
+    /// [`LeaseError`]: the result of every renewal is unknown.
     fn hold_many(&self, owner: &Owner, holds: &[Hold]) -> impl Future<Output = Result<Vec<bool>, LeaseError>> + Send;
 }
 
-/// Somebody who waits for what becomes of a lease.
-struct Asked {
+/// A renewal that waits for its result.
+struct PendingHold {
     owner: Owner,
     hold: Hold,
     tell: oneshot::Sender<Result<bool, LeaseError>>,
 }
 
 #[derive(Default)]
-struct Gathered {
-    asked: VecDeque<Asked>,
-    /// Somebody is going to ask for them.
+struct HoldQueue {
+    asked: VecDeque<PendingHold>,
+    /// True if a task will take the renewals.
     is_due: bool,
 }
 
 struct Inner<L> {
     leases: L,
     clock: Clock,
-    gathered: Mutex<Gathered>,
-    /// Where the moments are counted from at which leases are renewed.
+    gathered: Mutex<HoldQueue>,
+    /// The moment from which the renewal times are counted.
     since: Instant,
 }
 
-/// Leases that are held together; to take and to release them is not put off.
+/// Leases whose renewals are batched. Taking and releasing are not delayed.
 pub struct Together<L>(Arc<Inner<L>>);
 
 impl<L: HoldMany> Together<L> {
-    /// Of all jobs of a process, which share a clock.
+    /// Creates the batch of all jobs of a process. They share the clock.
     pub fn new(leases: L, clock: &Clock) -> Together<L> {
         let (gathered, since, clock) = (Mutex::default(), clock.now(), clock.clone());
         Together(Arc::new(Inner { leases, clock, gathered, since }))
@@ -80,14 +81,14 @@ impl<L: HoldMany> Together<L> {
 }
 
 impl<L: HoldMany> Inner<L> {
-    fn gathered(&self) -> MutexGuard<'_, Gathered> {
+    fn gathered(&self) -> MutexGuard<'_, HoldQueue> {
         self.gathered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As many of those that wait as one transaction takes. `None`: nobody waits.
-    fn next(&self) -> Option<Vec<Asked>> {
+    /// Takes as many waiting renewals as fit one transaction. `None`: none waits.
+    fn next(&self) -> Option<Vec<PendingHold>> {
         let mut gathered = self.gathered();
-        let (mut batch, mut later) = (Vec::<Asked>::new(), VecDeque::new());
+        let (mut batch, mut later) = (Vec::<PendingHold>::new(), VecDeque::new());
         let (mut ids, mut bytes) = (HashSet::new(), 0_usize);
         while let Some(asked) = gathered.asked.pop_front() {
             let is_of_owner = batch.first().is_none_or(|first| first.owner == asked.owner);
@@ -104,19 +105,19 @@ impl<L: HoldMany> Inner<L> {
         (!batch.is_empty()).then_some(batch)
     }
 
-    async fn ask(&self, batch: Vec<Asked>) {
+    async fn ask(&self, batch: Vec<PendingHold>) {
         let Some(owner) = batch.first().map(|asked| asked.owner) else { return };
         let (holds, tells): (Vec<Hold>, Vec<_>) = batch.into_iter().map(|asked| (asked.hold, asked.tell)).unzip();
         let answers: Result<Vec<_>, String> = match self.leases.hold_many(&owner, &holds).await {
             Ok(held) if held.len() == holds.len() => Ok(held.into_iter().map(Ok).collect()),
-            Ok(_) => Err("what was answered is not of the leases that were asked for".to_owned()),
+            Ok(_) => Err("the storage answered for other leases than requested".to_owned()),
             Err(LeaseError::Gone) => Ok(holds.iter().map(|_| Err(LeaseError::Gone)).collect()),
             Err(LeaseError::Storage(error)) => Err(error.to_string()),
         };
         let answers = answers
             .unwrap_or_else(|error| holds.iter().map(|_| Err(LeaseError::Storage(error.clone().into()))).collect());
         for (tell, answer) in tells.into_iter().zip(answers) {
-            // Who does not wait any more has stopped by now.
+            // The send fails if the waiting job has stopped.
             let _ = tell.send(answer);
         }
     }
@@ -128,7 +129,7 @@ impl<L: HoldMany> Leases for Together<L> {
     }
 
     async fn hold(&self, id: &str, owner: &Owner, state: &[u8], release: bool) -> Result<bool, LeaseError> {
-        // One that cannot be told spoils it for itself alone.
+        // A state that is too long must fail alone, without its batch.
         if release || state.len() > LEASE_STATE_BYTES_MAX {
             return self.0.leases.hold(id, owner, state, release).await;
         }
@@ -136,25 +137,25 @@ impl<L: HoldMany> Leases for Together<L> {
         let hold = Hold { id: id.to_owned(), state: state.to_vec() };
         let is_first = {
             let mut gathered = self.0.gathered();
-            gathered.asked.push_back(Asked { owner: *owner, hold, tell });
+            gathered.asked.push_back(PendingHold { owner: *owner, hold, tell });
             !std::mem::replace(&mut gathered.is_due, true)
         };
         if is_first {
             let inner = self.0.clone();
-            // On its own: whoever was first may give up.
+            // A task of its own: the job that began the batch may stop waiting.
             tokio::spawn(async move {
                 inner.clock.sleep(GATHERED_FOR).await;
                 while let Some(batch) = inner.next() {
                     let inner = inner.clone();
-                    // What does not answer holds up nobody who comes later.
+                    // Another task, so that a batch without an answer does not delay later ones.
                     tokio::spawn(async move { inner.ask(batch).await });
                 }
             });
         }
-        told.await.unwrap_or_else(|_| Err(LeaseError::Storage("nobody asked for the lease".into())))
+        told.await.unwrap_or_else(|_| Err(LeaseError::Storage("no task renewed the lease".into())))
     }
 
-    /// At moments that are the same for all of them.
+    /// The times are the same for all leases, so that their renewals meet in one batch.
     fn due_at(&self, now: Instant, every: Duration) -> Instant {
         let gone = now.saturating_duration_since(self.0.since).as_nanos();
         let next = gone.checked_div(every.as_nanos()).map_or(0, |times| (times + 1) * every.as_nanos());
@@ -179,7 +180,7 @@ mod tests {
 
     const SILENCE_MAX: Duration = Duration::from_secs(15);
 
-    /// Leases in memory, which counts what it is asked.
+    /// Leases in memory, with a count of transactions.
     #[derive(Default)]
     struct Memory {
         leases: Mutex<HashMap<String, Lease>>,
@@ -272,7 +273,7 @@ mod tests {
         }
     }
 
-    /// So many jobs of a process, each led from a moment of its own.
+    /// Starts so many jobs of a process, each led from a moment of its own.
     async fn begin(leases: &Arc<Together<Arc<Memory>>>, count: usize) -> Vec<Arc<Idle>> {
         let mut jobs = Vec::new();
         for at in 0..count {
@@ -299,12 +300,12 @@ mod tests {
         pass(SILENCE_MAX).await;
         let before = memory.transactions.load(Ordering::Relaxed);
         pass(Duration::from_secs(30)).await;
-        // Ten times 250, of which 100 have room in one.
+        // Ten times 250 leases, of which 100 fit one transaction.
         assert_eq!((memory.transactions.load(Ordering::Relaxed) - before, led(&jobs)), (30, 250));
         assert_eq!(memory.largest.load(Ordering::Relaxed) as usize, HOLDS_MAX);
         let states = memory.leases.lock().unwrap().iter().all(|(id, lease)| lease.state == id.as_bytes());
         assert!(states && memory.alone.load(Ordering::Relaxed) == 0);
-        // Given back, each by itself and at once.
+        // Each is released alone and at once.
         for job in &jobs {
             job.status.stop();
             job.status.ended().await;
@@ -335,7 +336,7 @@ mod tests {
             let leases = Arc::new(Together::new(memory.clone(), &Clock::system()));
             let jobs = begin(&leases, 20).await;
             pass(SILENCE_MAX).await;
-            // A failure now and then is tried again.
+            // An occasional failure is retried.
             memory.fails.store(true, Ordering::Relaxed);
             pass(Duration::from_secs(4)).await;
             memory.fails.store(false, Ordering::Relaxed);
@@ -354,7 +355,7 @@ mod tests {
         let memory = Arc::<Memory>::default();
         let leases = Arc::new(Together::new(memory.clone(), &Clock::system()));
         let state = vec![b'x'; LEASE_STATE_BYTES_MAX];
-        // Some are asked for twice at once, and the first by somebody who does not wait for it.
+        // Some are renewed twice at once, and the first caller does not wait for the result.
         let mut asked = Vec::new();
         for at in 0..40 {
             let (leases, id, state) = (leases.clone(), format!("j{}", at % 30), state.clone());

@@ -1,5 +1,5 @@
-//! Processes that contend for one lease, in virtual time: the storage answers late, loses answers and reports conflicts, all by a
-//! seed. While one of them works, no other may believe that the lease is its own.
+//! Processes that contend for one lease, in virtual time. The storage answers late, loses answers and reports
+//! conflicts, by a seed. While one process works, no other may consider the lease its own.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,7 +14,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(15);
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(5) };
 const PROCESSES: u8 = 4;
 
-/// For so long each seed's processes contend.
+/// The duration of one seed's contest.
 const CONTEST: Duration = Duration::from_secs(900);
 
 /// Random numbers that the processes of a contest share.
@@ -29,7 +29,7 @@ impl Random {
         self.0.lock().unwrap().below(bound)
     }
 
-    /// Mostly short; one in ten is long enough for a lease to run out.
+    /// Returns a mostly short delay; one in ten lets a lease expire.
     fn delay(&self) -> Duration {
         let bound = if self.below(10) == 0 { 20_000 } else { 200 };
         Duration::from_millis(self.below(bound))
@@ -44,7 +44,7 @@ struct Storage {
 }
 
 impl Storage {
-    /// Runs a transaction until it has an answer: `decide` gives the lease to be written and the answer.
+    /// Runs a transaction until it has an answer. `decide` returns the lease to write and the answer.
     async fn transact<T: Clone>(&self, decide: impl Fn(&Lease) -> (Option<Lease>, T)) -> Result<T, LeaseError> {
         for _ in 0..5 {
             pass(self.random.delay()).await;
@@ -53,7 +53,7 @@ impl Storage {
             let Some(next) = next else { return Ok(answer) };
             let fault = self.random.below(10);
             let (arrives, answers, stored) = (self.random.delay(), self.random.delay(), self.stored.clone());
-            // On its own: it lands also where its answer is not waited for.
+            // A task of its own, so that it also commits when its caller stops waiting.
             let landed = tokio::spawn(async move {
                 pass(arrives).await;
                 let mut stored = stored.lock().unwrap();
@@ -65,7 +65,7 @@ impl Storage {
             });
             let is_committed = landed.await.unwrap();
             pass(answers).await;
-            // Of what was committed one in ten has an unknown result, and is tried again as what was not.
+            // One commit in ten has an unknown result; it is retried as if it had failed.
             if is_committed && fault != 1 {
                 return Ok(answer);
             }
@@ -98,14 +98,14 @@ impl Leases for Storage {
     }
 }
 
-/// What the processes share.
+/// The state that the processes share.
 struct Contest {
     storage: Arc<Storage>,
     claims: Vec<Arc<Claim>>,
     random: Random,
     steps: AtomicU32,
     terms: AtomicU32,
-    /// Two of them that held it at once. A panic of a run would be no more than a failure of it.
+    /// Two processes that held the lease at once. Recorded, since a panic would only fail the run.
     both: Mutex<Option<(usize, usize)>>,
 }
 
@@ -158,14 +158,14 @@ impl Job for Steps {
     }
 }
 
-/// Leads jobs, one after the other, and looks at their lease now and then.
+/// Leads one job after the other, and reads their lease from time to time.
 async fn process(contest: Arc<Contest>, process: usize) {
     let claim = contest.claims[process].clone();
     let looks = async {
         loop {
             pass(Duration::from_millis(contest.random.below(8_000))).await;
             let found = contest.storage.stored.lock().unwrap().0.clone();
-            // What was read is known later.
+            // The result of the read arrives later.
             pass(contest.random.delay()).await;
             claim.note(Some(found), Instant::now());
         }
@@ -182,7 +182,7 @@ async fn process(contest: Arc<Contest>, process: usize) {
     let _ = tokio::time::timeout(CONTEST, async { tokio::join!(looks, leads) }).await;
 }
 
-/// Steps and runs of one seed.
+/// Returns the steps and runs of one seed.
 fn contend(seed: u64) -> (u32, u32) {
     let random = |salt: u64| Random::new(seed.wrapping_mul(2).wrapping_add(salt));
     let storage = Arc::new(Storage { stored: Arc::default(), random: random(0) });
@@ -204,7 +204,7 @@ fn contend(seed: u64) -> (u32, u32) {
     (contest.steps.load(Ordering::Relaxed), contest.terms.load(Ordering::Relaxed))
 }
 
-/// `FLATBED_TEST_SEEDS=5000` takes 5,000 seeds from `FLATBED_TEST_SEED` on.
+/// `FLATBED_TEST_SEEDS=5000` runs 5,000 seeds from `FLATBED_TEST_SEED` on.
 #[test]
 fn no_two_processes_believe_that_a_lease_is_theirs() {
     let (first, count) = (seed(0), number("FLATBED_TEST_SEEDS").unwrap_or(15));
@@ -217,7 +217,7 @@ fn no_two_processes_believe_that_a_lease_is_theirs() {
     assert!(count < 15 || (terms > 10 * count && steps > 100 * count), "{terms} {steps}");
 }
 
-/// A process that was stopped for a while: its run is ready to continue before the timer that ends it has fired.
+/// The run of a suspended process is ready to continue before the timer that ends it fires.
 #[tokio::test(start_paused = true)]
 async fn a_run_takes_no_step_after_its_process_was_stopped_for_too_long() {
     struct Woken(Status, Notify, AtomicU32);
@@ -239,7 +239,7 @@ async fn a_run_takes_no_step_after_its_process_was_stopped_for_too_long() {
             }
         }
     }
-    // More often than chance would let it pass.
+    // Repeated, since one run may stop by chance.
     for _ in 0..20 {
         let storage = Storage { stored: Arc::default(), random: Random::new(1) };
         let (storage, claim) = (Arc::new(storage), Arc::new(Claim::new([1; 16], SILENCE_MAX, &Clock::system())));
