@@ -1,5 +1,5 @@
-//! Where leases lie: those of a database's jobs in it, those of work for all databases under the root. What they mean: the
-//! crate `jobs`.
+//! The storage of leases: a database's leases lie in the database, the leases of work for all databases under the root.
+//! The crate `jobs` defines leases.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::store::proto;
 use crate::store::root::epoch_for_write;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 
-/// Leases of a page.
+/// The leases of a page.
 const PAGE_LEASES_MAX: usize = 200;
 
 pub(crate) fn decode(bytes: &[u8]) -> Result<Lease> {
@@ -63,8 +63,8 @@ impl Leases for Database {
     }
 }
 
-/// The leases of work that the processes of a root have in common. One that is released is gone: what is not being done
-/// has no key.
+/// The leases of work that the processes of a root share. A released lease is removed, so work that no process does has
+/// no key.
 pub(crate) struct RootLeases(pub Arc<Inner>);
 
 impl Leases for RootLeases {
@@ -89,7 +89,7 @@ impl Leases for RootLeases {
 }
 
 impl RootLeases {
-    /// A lease as it stands.
+    /// Reads a lease.
     #[cfg(test)]
     pub(crate) async fn look(&self, id: &str) -> Result<Option<Lease>> {
         struct Look<'a>(&'a Inner, &'a str);
@@ -104,24 +104,24 @@ impl RootLeases {
     }
 }
 
-/// Whether a lease's state may be followed by another one. It is asked in a transaction, and again where that is run again.
+/// Returns whether a lease's stored state may be replaced. It runs in a transaction, once for each attempt.
 pub type MayFollow<'a> = &'a (dyn Fn(&[u8]) -> bool + Send + Sync);
 
-/// As [`MayFollow`], of one of several: what lies there, and what is to follow it.
+/// As [`MayFollow`], for one of several leases: the arguments are the stored state and the new one.
 pub type MayFollowOne<'a> = &'a (dyn Fn(&[u8], &[u8]) -> bool + Send + Sync);
 
-/// What leases belong to.
+/// The object that a lease belongs to. It decides where the lease lies.
 #[derive(Clone, Copy)]
 enum Place<'a> {
     /// The database of this name.
     Database(&'a str),
-    /// A document of it, whose id is the lease's.
+    /// The document of this database whose id is the lease's.
     Document(&'a str),
     Root,
 }
 
 impl Place<'_> {
-    /// The key of a lease, in a transaction that writes it. `None`: what it belongs to is not there.
+    /// Returns the key of a lease, in a transaction that writes it. `None`: the object is gone.
     async fn key(self, trx: &Transaction, inner: &Inner, id: &str) -> Result<Option<Vec<u8>>> {
         match self {
             Place::Database(name) => Ok(Some(inner.resolve_for_write(trx, name).await?.keys.lease(id))),
@@ -134,7 +134,7 @@ impl Place<'_> {
     }
 }
 
-/// `None`: it is a document's, and there is no such document.
+/// Takes a lease. `None`: it belongs to a document that does not exist.
 async fn try_take(
     inner: &Inner,
     place: Place<'_>,
@@ -150,7 +150,7 @@ async fn take(inner: &Inner, place: Place<'_>, id: &str, owner: &Owner, stale: O
     try_take(inner, place, id, owner, stale).await?.ok_or(Error::DatabaseNotFound)
 }
 
-/// Whether there is such a document, and stays there until the transaction is done.
+/// Returns whether the document exists. It then exists until the commit: a transaction that deletes it conflicts.
 async fn is_there(trx: &Transaction, instance: &Instance, id: &str) -> Result<bool> {
     Ok(tree::info(trx, &instance.keys.document(id), false).await?.is_some_and(|info| !info.deleted))
 }
@@ -180,15 +180,15 @@ fn not_asked(error: Error) -> LeaseError {
 }
 
 impl Database {
-    /// Takes a lease that nobody has, that is `owner`'s already, or that still is as it was in `stale`, seen so for
-    /// longer than its owner may be silent.
+    /// Takes a lease that is free, that is `owner`'s already, or that is unchanged since `stale` was seen, longer ago
+    /// than its owner may be silent.
     #[boxed]
     pub async fn take_lease(&self, id: &str, owner: &Owner, stale: Option<&Lease>) -> Result<TakenLease> {
         take(&self.inner, Place::Database(&self.name), id, owner, stale).await
     }
 
-    /// As [`Database::take_lease`], of what the document with this id stands for. `None`: there is no such document, and no lease is made of
-    /// it, which nobody would remove.
+    /// As [`Database::take_lease`], for the lease of the document with this id. `None`: the document does not exist,
+    /// and no lease is created, since none would be removed with the document.
     #[boxed]
     pub async fn take_document_lease(
         &self,
@@ -199,8 +199,8 @@ impl Database {
         try_take(&self.inner, Place::Document(&self.name), id, owner, stale).await
     }
 
-    /// Says that `owner` is still there, and what it has to tell (at most [`LEASE_STATE_BYTES_MAX`] bytes). False: the
-    /// lease is no longer its. With `release` the lease is given up, and its state stays.
+    /// Renews `owner`'s lease with a new state of at most [`LEASE_STATE_BYTES_MAX`] bytes. False: the lease is no
+    /// longer the owner's. With `release` the lease becomes free and keeps its state.
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`] for a longer state.
@@ -209,8 +209,8 @@ impl Database {
         self.hold_lease_after(id, owner, state, release, &|_| true).await
     }
 
-    /// As [`Database::hold_lease`], where `may_follow` says of the state that lies there that this one may take its place: what was
-    /// asked for long ago and comes late, over a network, is refused as if the lease were another's.
+    /// As [`Database::hold_lease`], if `may_follow` allows the new state to replace the stored one. A request that a
+    /// network delayed is refused as if the lease were another owner's.
     ///
     /// # Errors
     /// [`Refusal::InvalidSetting`] for a longer state.
@@ -225,12 +225,13 @@ impl Database {
         hold(&self.inner, Place::Database(&self.name), id, (owner, may_follow), state, release).await
     }
 
-    /// As [`Database::hold_lease_after`] for several leases of one owner, no two of which are the same, in one transaction: whether each is
-    /// still its, in their order. One that cannot be read is nobody's, and hinders no other.
+    /// As [`Database::hold_lease_after`], for several distinct leases of one owner in one transaction. Returns for
+    /// each, in order, whether it is still the owner's. An unreadable lease counts as lost and does not affect the
+    /// others.
     ///
     /// # Errors
-    /// [`Refusal::InvalidSetting`] for more than [`HOLDS_MAX`], for states that are longer than [`HOLDS_BYTES_MAX`] together, and for one that is
-    /// longer than [`LEASE_STATE_BYTES_MAX`].
+    /// [`Refusal::InvalidSetting`] for more than [`HOLDS_MAX`], for states that are longer than [`HOLDS_BYTES_MAX`]
+    /// together, and for one that is longer than [`LEASE_STATE_BYTES_MAX`].
     pub async fn hold_leases_after(
         &self,
         owner: &Owner,
@@ -249,14 +250,15 @@ impl Database {
         transaction::write(&self.inner.db, &self.inner.metrics, &mut hold).await
     }
 
-    /// Removes a lease with its state, whoever has it: its owner notices when it holds it the next time.
+    /// Removes a lease with its state, whoever owns it. The owner notices at its next renewal.
     #[boxed]
     pub async fn drop_lease(&self, id: &str) -> Result<()> {
         let mut drop = Remove::new(&self.inner, &self.name, id)?;
         transaction::write(&self.inner.db, &self.inner.metrics, &mut drop).await.map(|_| ())
     }
 
-    /// As [`Database::drop_lease`], once the document with this id is gone. False: it is there, be it made again, and so is its lease.
+    /// As [`Database::drop_lease`], if the document with this id is gone. False: the document exists, perhaps again,
+    /// and its lease stays.
     #[boxed]
     pub async fn drop_document_lease(&self, id: &str) -> Result<bool> {
         let mut drop = Remove { is_document: true, ..Remove::new(&self.inner, &self.name, id)? };
@@ -265,7 +267,7 @@ impl Database {
 }
 
 impl Reader {
-    /// Leases behind `after` in the order of their ids, a page of them; an empty one is the end.
+    /// Returns a page of the leases behind `after`, in the order of their ids. An empty page is the end.
     #[boxed]
     pub async fn leases(&self, after: Option<&str>) -> Result<Vec<(String, Lease)>> {
         self.read(&mut List { inner: &self.inner, name: &self.name, after }).await
@@ -337,7 +339,7 @@ pub(crate) struct Remove<'a> {
     inner: &'a Inner,
     name: &'a str,
     id: &'a str,
-    /// Only once there is no document of this id.
+    /// True if the lease may be removed only when no document has its id.
     is_document: bool,
     once: Once,
 }
@@ -349,12 +351,12 @@ impl<'a> Remove<'a> {
 }
 
 impl Operation for Remove<'_> {
-    /// Whether it is gone.
+    /// True if the lease is gone.
     type Output = bool;
 
     async fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> Result<bool> {
         let instance = self.inner.resolve_for_write(trx, self.name).await?;
-        // Another may have taken it since.
+        // Another process may have taken it since.
         if self.once.happened(trx, attempt).await?.is_some() {
             return Ok(true);
         }
@@ -399,7 +401,7 @@ mod tests {
         crate::Edit { expiry: None, id: "a".into(), parent, history: None, deleted, attachments: Vec::new(), body }
     }
 
-    /// What is looked at when a lease is taken or removed must be so when that is committed.
+    /// A lease is taken or removed only if the document is still as read at the commit.
     #[tokio::test]
     async fn a_document_that_goes_or_comes_meanwhile_is_noticed() {
         let (db, _storage) = database().await;
@@ -425,14 +427,14 @@ mod tests {
         let (one, two): (Owner, Owner) = ([1; 16], [2; 16]);
         assert!(matches!(leases.take("a", &one, None).await.unwrap(), TakenLease::Ours(_)));
         let TakenLease::Others(seen) = leases.take("a", &two, None).await.unwrap() else { panic!("two have it") };
-        // Silent since: taken over. The owner of before notices, and releases nothing.
+        // Silent since, so it is taken over. The former owner notices, and releases nothing.
         assert!(matches!(leases.take("a", &two, Some(&seen)).await.unwrap(), TakenLease::Ours(_)));
         assert!(!leases.hold("a", &one, b"", true).await.unwrap());
         assert!(leases.hold("a", &two, b"", true).await.unwrap());
         let range = db.inner.keys.leases();
         let trx = Transaction::begin(&db.inner.db, &db.inner.metrics).unwrap();
         assert!(!trx.range(&range, true).any().await.unwrap());
-        // Taken anew it is not the one that was seen before.
+        // A lease that was taken anew differs from the one seen before.
         assert!(matches!(leases.take("a", &two, None).await.unwrap(), TakenLease::Ours(_)));
         assert!(matches!(leases.take("a", &one, Some(&seen)).await.unwrap(), TakenLease::Others(_)));
     }

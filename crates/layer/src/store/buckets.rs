@@ -1,7 +1,7 @@
-//! Where a database's by-seq, `last_seq` and counters lie: in one place, or in the buckets of one with shards.
+//! The place of a database's by-seq, `last_seq` and counters: one place, or the buckets of a sharded database.
 //!
-//! A process writes to one bucket of a database as long as it lives, and reads all of them. Every key of a bucket is written
-//! blindly, so neither two processes nor two transactions of one conflict in it, whichever bucket they choose.
+//! A process writes to one bucket of a database for its whole life, and reads all of them. Every key of a bucket is
+//! written without being read, so neither processes nor transactions conflict in it, whichever buckets they choose.
 
 use std::sync::Arc;
 
@@ -14,23 +14,24 @@ use crate::store::records::decode_counter;
 use crate::store::seq::Seq;
 use crate::store::transaction::{Quiet, Transaction};
 
-/// Most shards of a database: each page of a feed reads all of them.
+/// The most shards of a database: each page of a feed reads all of them.
 pub const SHARDS_MAX: u32 = 64;
 
-/// `last_seq` and the counters of a bucket.
+/// The keys of a bucket's `last_seq` and counters.
 const META_KEYS_MAX: usize = 1 + Counter::ALL.len();
 
-/// Chooses the buckets that a process writes to.
+/// The choice of the buckets that a process writes to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Writer {
-    /// The bucket of this number, or the remainder, in each database.
+    /// The bucket of this number, modulo the number of buckets, in each database.
     Fixed(u32),
-    /// Another one in each database, so that processes that meet in one do not meet in all.
+    /// A different bucket in each database, so that processes that share a bucket in one database do not share one in
+    /// all.
     Drawn(u64),
 }
 
 impl Writer {
-    /// `shard`: see [`crate::LayerOptions::shard`].
+    /// Creates the choice. `shard`: see [`crate::LayerOptions::shard`].
     pub(crate) fn new(shard: Option<u32>, random: [u8; 16]) -> Writer {
         let drawn = random.iter().fold(0_u64, |drawn, byte| drawn.rotate_left(8) ^ u64::from(*byte));
         shard.map_or(Writer::Drawn(drawn), Writer::Fixed)
@@ -39,7 +40,7 @@ impl Writer {
     fn bucket(self, namespace: u64, buckets: u32) -> u32 {
         let number = match self {
             Writer::Fixed(number) => number,
-            // Multiplied, what differs in a low bit differs in the high ones.
+            // The multiplication carries differences of low bits into the high bits.
             Writer::Drawn(drawn) => ((drawn ^ namespace).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32,
         };
         number % buckets.max(1)
@@ -55,7 +56,7 @@ pub(crate) struct Buckets {
 }
 
 impl Buckets {
-    /// Those of the database that a record is of.
+    /// Returns the buckets of the database with this record.
     pub(crate) fn of_record(keys: &Keys, record: &proto::DatabaseRecord, writer: Writer) -> Buckets {
         let (shards, count) = (record.shards, record.shards.max(1));
         let own_number = writer.bucket(record.namespace, count);
@@ -63,27 +64,27 @@ impl Buckets {
         Buckets { all, own: keys.bucket(shards, own_number), own_number }
     }
 
-    /// All of them, by their numbers: a database without shards has one.
+    /// Returns all buckets, by number. A database without shards has one.
     pub(crate) fn all(&self) -> &Arc<[BucketKeys]> {
         &self.all
     }
 
-    /// The one that this process writes to.
+    /// Returns the bucket that this process writes to.
     pub(crate) fn own(&self) -> &BucketKeys {
         &self.own
     }
 
-    /// Its number, as documents' records have it.
+    /// Returns the number of that bucket, as documents' records store it.
     pub(crate) fn own_number(&self) -> u32 {
         self.own_number
     }
 
-    /// The one of a number in a document's record; `None`: there is none.
+    /// Returns the bucket of a number in a document's record; `None`: there is none.
     pub(crate) fn of(&self, number: u32) -> Option<&BucketKeys> {
         self.all.get(usize::try_from(number).ok()?)
     }
 
-    /// Asks for the newest sequence.
+    /// Begins to read the newest sequence.
     pub(crate) fn begin_last_seq(
         &self,
         trx: &Transaction,
@@ -101,7 +102,7 @@ impl Buckets {
         }
     }
 
-    /// Asks for what a counter says in all buckets together.
+    /// Begins to read a counter's sum over all buckets.
     pub(crate) fn begin_count(
         &self,
         trx: &Transaction,
@@ -118,7 +119,8 @@ impl Buckets {
         }
     }
 
-    /// Asks for the newest sequence and what all counters say, as [`Counter::ALL`] has them: one range of each bucket.
+    /// Begins to read the newest sequence and the sums of all counters, in the order of [`Counter::ALL`]: one range of
+    /// each bucket.
     pub(crate) fn begin_meta<'t>(
         &self,
         trx: &'t Transaction,
@@ -146,7 +148,7 @@ impl Buckets {
         }
     }
 
-    /// Asks for what the counters of a partition say: one range of each bucket.
+    /// Begins to read the sums of a partition's counters: one range of each bucket.
     pub(crate) fn begin_partition<'t>(
         &self,
         trx: &'t Transaction,
@@ -166,8 +168,8 @@ impl Buckets {
         }
     }
 
-    /// Asks how many documents there are in the partitions whose ids are before those of this one. `None`: they have more
-    /// counters in a bucket than are read.
+    /// Begins to count the documents in the partitions whose ids precede those of this one. `None`: these partitions
+    /// have more counters in a bucket than the bound on this read.
     pub(crate) fn begin_partitions_before<'t>(
         &self,
         trx: &'t Transaction,
@@ -197,7 +199,7 @@ impl Buckets {
         }
     }
 
-    /// Adds to a counter of a partition, likewise; one that is nought leaves no key.
+    /// Adds to a counter of a partition, as [`Buckets::add`] does. A counter that becomes 0 leaves no key.
     pub(crate) fn add_of_partition(
         &self,
         trx: &Transaction,
@@ -210,14 +212,15 @@ impl Buckets {
         Quiet(trx).atomic(&key, &0_i64.to_le_bytes(), MutationType::CompareAndClear)
     }
 
-    /// Adds to a counter, blindly and quietly.
+    /// Adds to a counter, without a read and without a write conflict range.
     pub(crate) fn add(&self, trx: &Transaction, counter: Counter, delta: i64) -> Result<()> {
         let bucket = if is_rare(counter) { self.all.first().unwrap_or(&self.own) } else { &self.own };
         Quiet(trx).atomic(&bucket.counter(counter), &delta.to_le_bytes(), MutationType::Add)
     }
 }
 
-/// Purges are few, and each page of a feed reads how many there were: they are counted in the first bucket alone.
+/// Returns whether a counter is kept in the first bucket alone. Purges are rare, and each page of a feed reads their
+/// number.
 fn is_rare(counter: Counter) -> bool {
     matches!(counter, Counter::Purges)
 }

@@ -11,18 +11,18 @@ use crate::store::merge::{Part, Shares, merge};
 use crate::store::seq::Seq;
 use crate::store::transaction::Transaction;
 
-/// What a page has.
+/// A page of by-seq.
 pub(crate) struct Read<T> {
-    /// In order, no more than were asked for.
+    /// In order, at most as many as requested.
     pub(crate) rows: Vec<T>,
-    /// Nothing is left behind them.
+    /// True if no entry follows.
     pub(crate) is_all: bool,
-    /// For the next page.
+    /// The shares of the buckets, for the next page.
     pub(crate) shares: Shares,
 }
 
-/// Asks all buckets, before anything is awaited, for what lies in a range of each, by their numbers: the first `most` entries
-/// of all together, or the last, newest first. An entry is its sequence and the bytes of a `SequenceEntry`.
+/// Begins to read a range of each bucket, by bucket number: the first `most` entries of all buckets together, or the
+/// last, newest first. An entry is its sequence and the bytes of a `SequenceEntry`.
 pub(crate) fn begin<'t, T: Send, D: Fn(Seq, &[u8]) -> Result<T> + Send>(
     trx: &'t Transaction,
     metrics: &Arc<Instruments>,
@@ -42,7 +42,7 @@ pub(crate) fn begin<'t, T: Send, D: Fn(Seq, &[u8]) -> Result<T> + Send>(
         for page in pages {
             entries.push(page.await?);
         }
-        // Of one bucket there is nothing to be merged, and a row costs little more than its decoding.
+        // A single bucket needs no merge, so a row costs little more than its decoding.
         if let ([bucket], [page]) = (&*buckets, &*entries) {
             metrics.by_seq_rows.add(page.len() as u64);
             let mut rows = Vec::with_capacity(page.len());

@@ -1,42 +1,42 @@
-//! Names of databases: which are allowed, and which are the system's own.
+//! Names of databases: the allowed ones, and the system's own.
 
 use crate::error::{Refusal, Result};
 
-/// The database whose documents ask for replications.
+/// The database whose documents define replications.
 pub const REPLICATOR: &str = "_replicator";
 
 /// The ending of the names of replicator databases beside `_replicator`.
 const REPLICATOR_ENDING: &str = "/_replicator";
 
-/// The database of the changes worker: its jobs, what they name, and what their targets refused.
+/// The database of the changes worker: its jobs, their connections, and the documents that targets refused.
 pub const WORKER: &str = "_worker";
 
-/// The database of those who may sign in.
+/// The database of the users that may sign in.
 pub const USERS: &str = "_users";
 
-/// What ids of users' documents begin with in it; the name follows.
+/// The prefix of the ids of users' documents; the user's name follows.
 pub const USER_ID_PREFIX: &str = "org.couchdb.user:";
 
-/// The system's own databases, which are the only ones whose names begin with an underscore. All are created, read and
-/// written as any other.
+/// The system's own databases, the only names with a leading underscore. They are created, read and written as any
+/// other database.
 const SYSTEM: [&str; 4] = [USERS, REPLICATOR, WORKER, "_global_changes"];
 
-/// Databases' names are at most this long, in bytes (CouchDB's own bound is the file system's).
+/// The longest name of a database, in bytes. CouchDB's own bound is the file system's.
 const DATABASE_NAME_BYTES_MAX: usize = 238;
 
-/// What a database is, as its name says.
+/// The class of a database, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseKind {
-    /// One that users create, if the rest of the name is allowed.
+    /// A database that users create, if the rest of the name is allowed.
     Ordinary,
-    /// One of the system's own. Only administrators of the server see what it is, create or delete it.
+    /// One of the system's own. Only server administrators read its metadata, create or delete it.
     System,
-    /// Its name begins with an underscore: no database can have it.
+    /// The name begins with an underscore: no database can have it.
     Reserved,
 }
 
 impl DatabaseKind {
-    /// What a database of this name is.
+    /// Returns the class of a database's name.
     #[must_use]
     pub fn of(name: &str) -> DatabaseKind {
         match name {
@@ -47,14 +47,15 @@ impl DatabaseKind {
     }
 }
 
-/// Whether a database created under this name is a replicator database; false for [`REPLICATOR`] itself. A database that an earlier
-/// version created is an ordinary one: its record is authoritative ([`SecurityOf::is_replicator`](crate::SecurityOf::is_replicator)).
+/// Returns whether a database created under this name is a replicator database; false for [`REPLICATOR`] itself. A
+/// database that an earlier version created is an ordinary one: its record is authoritative
+/// ([`SecurityOf::is_replicator`](crate::SecurityOf::is_replicator)).
 #[must_use]
 pub fn is_replicator_name(name: &str) -> bool {
     name.ends_with(REPLICATOR_ENDING)
 }
 
-/// Whether CouchDB would take the name: `^[a-z][a-z0-9_$()+/-]*$`, or one of the system's.
+/// Checks that CouchDB accepts the name: `^[a-z][a-z0-9_$()+/-]*$`, or one of the system's.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_$()+-/".contains(&b);
     let is_allowed = match DatabaseKind::of(name) {

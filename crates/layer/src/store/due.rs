@@ -1,10 +1,11 @@
-//! What is due in the background: a small index of work, written where something becomes due, for whichever process has time.
+//! The index of due background work. An entry is written where work becomes due, and any process may do the work.
 //!
-//! An entry says that a database is to be looked at, by when and what for. It is written blindly and may be written again: the
-//! same time, kind and name are the same key. Whoever has done the work takes it away, unless it was noted anew meanwhile, which
-//! its token tells. One that is there without need costs a look. What must not be forgotten is noted in the transaction that
-//! makes it due. What may come a little late, or will be noted by the next of its kind, is noted in memory ([`Noted`]) and
-//! written by the process's worker, outside of any write.
+//! An entry holds a time, a kind of work and the name of a database. It is written without being read and may be
+//! written again: the same time, kind and name are the same key. The process that has done the work removes the entry,
+//! unless the entry was written anew meanwhile, which its token shows. A superfluous entry costs one check. Work that
+//! must not be lost is entered in the transaction that makes it due. Work that may be delayed, or that the next
+//! operation of its kind enters again, is noted in memory ([`Noted`]), and the process's worker writes it outside of
+//! any write.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,42 +20,43 @@ use crate::store::keys::{DueKey, RootKeys};
 use crate::store::proto;
 use crate::store::transaction::Transaction;
 
-/// When documents that end are looked for: rounded up to this.
+/// The granularity of document expiry: times are rounded up to this.
 const ENDS_ROUNDED_TO_MS: u64 = 60 * 1_000;
 
-/// Times are rounded up to this, so that what becomes due again and again is one entry.
+/// The granularity of other times, so that work that becomes due repeatedly is one entry.
 const ROUNDED_TO_MS: u64 = 10 * 60 * 1_000;
 
-/// Names that a process remembers to note; where no worker takes them, further ones are noted by whoever meets them next.
+/// The names that a process notes in memory. Where no worker takes them, further names are dropped until the next
+/// operation notes them.
 const NOTED_MAX: usize = 10_000;
 
-/// What is to be done. A number is never given a second meaning.
+/// The kind of due work. A number is never given a second meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// See whether a database has so much that is superseded that it should be compacted.
+    /// Check whether a database has so many superseded revisions that it should be compacted.
     Superseded = 1,
     /// Compact a database.
     Compaction = 2,
-    /// Remove broken uploads of a database, and free what left its documents.
+    /// Remove broken uploads of a database, and free attachments that left its documents.
     Uploads = 3,
     /// Remove old marks of operations.
     Marks = 4,
-    /// Remove what is superseded in the log of databases.
+    /// Remove superseded entries of the log of databases.
     Events = 5,
-    /// Enter into a database's indexes what was there before they were defined.
+    /// Enter the existing documents of a database into newly defined indexes.
     Indexes = 7,
-    /// See whether the groups of views of a database have followed its documents, and drop those that no design document names.
+    /// Check that the view groups of a database follow its documents, and drop those that no design document names.
     Views = 8,
-    /// Bring a database's documents to where its sync function puts them.
+    /// Route a database's documents by its sync function.
     Resync = 9,
-    /// Write tombstones for documents of a database that have ended.
+    /// Write tombstones for expired documents of a database.
     Expiry = 10,
-    /// Remove sessions of users of a database that have ended, and that principals changed an hour ago.
+    /// Remove expired sessions of a database's users, and log entries of principal changes older than an hour.
     Principals = 11,
 }
 
 impl Kind {
-    /// `None`: a later program knows it.
+    /// Returns the kind of a number. `None`: a later program's kind.
     pub(crate) fn of(number: u64) -> Option<Kind> {
         use Kind::*;
         let all = [Superseded, Compaction, Uploads, Marks, Events, Indexes, Views, Resync, Expiry, Principals];
@@ -62,7 +64,7 @@ impl Kind {
     }
 }
 
-/// Which of 256 parts of the work a name's is in: FNV-1a of 64 bits over the name, its bytes combined by XOR.
+/// Returns the slice of a name, one of 256: FNV-1a of 64 bits, its bytes combined by XOR.
 pub(crate) fn slice_of(name: &str) -> u8 {
     let hash = name
         .bytes()
@@ -70,38 +72,38 @@ pub(crate) fn slice_of(name: &str) -> u8 {
     hash.to_be_bytes().into_iter().fold(0, |slice, byte| slice ^ byte)
 }
 
-/// The key of an entry; at 0: at once.
+/// Returns the key of an entry. Time 0 means due at once.
 pub(crate) fn key_of(kind: Kind, name: &str, at_ms: u64) -> DueKey {
     DueKey { at_ms, slice: slice_of(name), kind: kind as u64, name: name.to_owned() }
 }
 
-/// When something is due that is due after a time from now.
+/// Returns the time, rounded up, that lies this many milliseconds ahead.
 pub(crate) fn after_ms(clock: &Clock, milliseconds: u64) -> u64 {
     rounded_ms(clock.unix_ms().saturating_add(milliseconds))
 }
 
-/// A time as it stands in entries.
+/// Rounds a time up as in entries.
 pub(crate) fn rounded_ms(at_ms: u64) -> u64 {
     rounded_to(at_ms, ROUNDED_TO_MS)
 }
 
-/// A time rounded up to a multiple of others.
+/// Rounds a time up to a multiple.
 pub(crate) fn rounded_to(at_ms: u64, to_ms: u64) -> u64 {
     let to_ms = to_ms.max(1);
     at_ms.div_ceil(to_ms).saturating_mul(to_ms)
 }
 
-/// Notes that a document ends.
+/// Enters the expiry of a document.
 pub(crate) fn mark_end(trx: &Transaction, keys: &RootKeys, name: &str, at_ms: u64) -> Result<()> {
     mark(trx, keys, Kind::Expiry, name, rounded_to(at_ms, ENDS_ROUNDED_TO_MS))
 }
 
-/// Notes something in a transaction: blindly.
+/// Enters work in a transaction, without a read.
 pub(crate) fn mark(trx: &Transaction, keys: &RootKeys, kind: Kind, name: &str, at_ms: u64) -> Result<()> {
     mark_failed(trx, keys, &key_of(kind, name, at_ms), 0)
 }
 
-/// The same, with how often it has failed.
+/// Enters work again, with its number of failures.
 pub(crate) fn mark_failed(trx: &Transaction, keys: &RootKeys, key: &DueKey, failures: u32) -> Result<()> {
     let mut token = [0; 8];
     getrandom::fill(&mut token).map_err(|_| Error::NoRandomness)?;
@@ -110,22 +112,22 @@ pub(crate) fn mark_failed(trx: &Transaction, keys: &RootKeys, key: &DueKey, fail
     Ok(())
 }
 
-/// What this process is to note.
+/// The work that this process has noted and not yet written.
 #[derive(Debug, Default)]
 pub(crate) struct Noted {
     names: Mutex<HashSet<(Kind, String)>>,
-    /// Operations have left marks, and databases have been created or deleted.
+    /// True if operations have left marks, or databases were created or deleted.
     marks: AtomicBool,
     events: AtomicBool,
-    /// When what was noted last of these two is due.
+    /// The times of the last entries of these two.
     marks_at: AtomicU64,
     events_at: AtomicU64,
-    /// Told when something is due at once.
+    /// Notified when work becomes due at once.
     pub wake: Notify,
 }
 
 impl Noted {
-    /// Something of a database is due at once.
+    /// Notes work of a database that is due at once.
     pub(crate) fn note(&self, kind: Kind, name: &str) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if names.len() < NOTED_MAX && names.insert((kind, name.to_owned())) {
@@ -133,18 +135,18 @@ impl Noted {
         }
     }
 
-    /// An operation leaves a mark.
+    /// Notes that an operation leaves a mark.
     pub(crate) fn note_mark(&self) {
         self.marks.store(true, Ordering::Relaxed);
     }
 
-    /// A database is created or deleted.
+    /// Notes that a database is created or deleted.
     pub(crate) fn note_event(&self) {
         self.events.store(true, Ordering::Relaxed);
     }
 
-    /// What is to be written: what was noted in memory, and when it is due. It is noted again with [`Noted::put_back`] where
-    /// that fails. `after_ms`: of marks and events.
+    /// Takes the noted work to write, with its times. If the write fails, [`Noted::put_back`] notes it again. `after`:
+    /// the delay of marks and events, in milliseconds.
     pub(crate) fn take(&self, clock: &Clock, after: u64) -> Vec<DueKey> {
         let names = std::mem::take(&mut *self.names.lock().unwrap_or_else(PoisonError::into_inner));
         let mut due: Vec<DueKey> = names.into_iter().map(|(kind, name)| key_of(kind, &name, 0)).collect();
@@ -152,7 +154,7 @@ impl Noted {
         for (noted, last, kind) in
             [(&self.marks, &self.marks_at, Kind::Marks), (&self.events, &self.events_at, Kind::Events)]
         {
-            // What is due then was written before.
+            // An entry of the same time was written before.
             if noted.swap(false, Ordering::Relaxed) && last.swap(at_ms, Ordering::Relaxed) != at_ms {
                 due.push(key_of(kind, "", at_ms));
             }
@@ -160,7 +162,7 @@ impl Noted {
         due
     }
 
-    /// See [`Noted::take`].
+    /// Notes the work again, after a failed write.
     pub(crate) fn put_back(&self, due: Vec<DueKey>) {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         for due in due {
@@ -191,7 +193,7 @@ mod tests {
         let mut counts = [0_u32; 256];
         (0..25_600).for_each(|number| counts[usize::from(slice_of(&format!("db{number}")))] += 1);
         assert!(counts.iter().all(|count| (50..160).contains(count)), "{counts:?}");
-        // They stand in keys: never to be changed.
+        // Stored in keys, so they must never change.
         assert_eq!([slice_of(""), slice_of("db"), slice_of("_users")], SLICES);
     }
 
@@ -206,7 +208,7 @@ mod tests {
         let taken = noted.take(&clock, 0);
         assert_eq!(taken.len(), 2);
         noted.note_mark();
-        // Its entry is there.
+        // Its entry exists already.
         assert!(noted.take(&clock, 0).is_empty());
         noted.put_back(taken);
         let mut kinds: Vec<u64> = noted.take(&clock, 0).iter().map(|due| due.kind).collect();

@@ -1,8 +1,8 @@
-//! What a program must know to open a database, by the names in its record.
+//! The features that a program must know to open a database. The database's record names them.
 //!
-//! Whoever adds something to a database that an older program would miss, or would undo by writing without it, names a
-//! feature in the record, in the transaction that adds it, and takes the name away with the last of it. An unknown name is
-//! refused; no format version is given for a new one. Formats themselves stay for what every database has.
+//! A change that an older program would miss, or undo by its writes, names a feature in the record, in the transaction
+//! that adds the change. The name is removed with the last use of the feature. A program refuses a record with an
+//! unknown name. Format versions are kept for the parts that every database has.
 
 use std::sync::OnceLock;
 
@@ -23,49 +23,50 @@ const KNOWN: &[&str] = &[
     VERDICTS,
     "index:json",
     "index:selector",
-    // Groups of views: who writes without knowing them wakes nobody who follows, and renews none of their places.
+    // A program that does not know view groups would not wake their followers and would leave their positions behind.
     "index:view",
     #[cfg(test)]
     "index:member",
 ];
 
-/// Documents are in channels: a program that does not know them would show them to everybody, and enter none.
+/// Documents are in channels: a program that does not know them would show all documents to all users, and route none.
 const CHANNELS: &str = "channels";
 
-/// It is closed to its users for a while: a program that does not know that would let them in.
+/// The database is closed to its users for a while: a program that does not know this would admit them.
 const CLOSED: &str = "closed";
 
 /// By-seq, `last_seq` and counters lie in buckets.
 const SHARDS: &str = "shards";
 
-/// Ids begin with partitions, which are counted.
+/// Ids begin with partitions, which have their own counters.
 const PARTITIONED: &str = "partitioned";
 
-/// The feature of a replicator database. A program that does not know it would let members write any owner into its documents.
+/// The feature of a replicator database. A program that does not know it would let members write any owner into its
+/// documents.
 const REPLICATOR_MARK: &str = "replicator";
 
-/// Records of revisions have verdicts: a program that does not know them would write the records back without.
+/// Records of revisions have verdicts: a program that does not know them would drop them when it rewrites a record.
 const VERDICTS: &str = "verdicts";
 
-/// Before the signature of a collation that indexes are sorted by.
+/// The prefix of the signature of a collation that indexes are sorted by.
 const COLLATION: &str = "collation:";
 
-/// The feature of an order.
+/// Returns the feature of a collation.
 pub(crate) fn collation(signature: &str) -> String {
     format!("{COLLATION}{signature}")
 }
 
-/// The signature of the order which this program has.
+/// Returns the signature of this program's collation.
 pub(crate) fn own_collation() -> &'static str {
     static OWN: OnceLock<String> = OnceLock::new();
     OWN.get_or_init(|| Collation::unicode().map(|order| order.signature()).unwrap_or_default())
 }
 
-/// Before the name of a kind of index.
+/// The prefix of the name of a kind of index.
 const INDEX: &str = "index:";
 
-/// Whether a program with this order may open a database: its format, and the features that its record names. It may where
-/// indexes have an order that its own supersedes: see [`is_outdated`].
+/// Checks that a program with this collation may open a database, by its format and features. The database may have
+/// indexes of an older collation, which this one supersedes: see [`is_outdated`].
 pub(crate) fn check_record(record: &proto::DatabaseRecord, own: &str) -> Result<()> {
     check_format("the database", record.format_version)?;
     if record.shards == 1 || record.shards > SHARDS_MAX {
@@ -80,13 +81,13 @@ pub(crate) fn check_record(record: &proto::DatabaseRecord, own: &str) -> Result<
     }
 }
 
-/// Whether a database that a program with this order may open has indexes of an older one. They are neither read nor written,
-/// and no document is, before they have become others.
+/// Returns whether a database that this program may open has indexes of an older collation. Until they are rebuilt,
+/// neither they nor the documents are read or written.
 pub(crate) fn is_outdated(record: &proto::DatabaseRecord, own: &str) -> bool {
     record.features.iter().filter_map(|feature| feature.strip_prefix(COLLATION)).any(|found| found != own)
 }
 
-/// Names verdicts, where the record does not yet; whether it did not.
+/// Names the feature of verdicts. Returns whether the record did not name it before.
 pub(crate) fn name_verdicts(record: &mut proto::DatabaseRecord) -> bool {
     let is_new = !record.features.iter().any(|feature| feature == VERDICTS);
     if is_new {
@@ -95,7 +96,7 @@ pub(crate) fn name_verdicts(record: &mut proto::DatabaseRecord) -> bool {
     is_new
 }
 
-/// Marks the record of a new database as a replicator database. The mark is never removed.
+/// Marks the record of a new database as that of a replicator database. The mark is never removed.
 pub(crate) fn name_replicator(record: &mut proto::DatabaseRecord) {
     if !is_replicator(record) {
         record.features.push(REPLICATOR_MARK.to_owned());
@@ -107,13 +108,13 @@ pub(crate) fn is_replicator(record: &proto::DatabaseRecord) -> bool {
     record.features.iter().any(|feature| feature == REPLICATOR_MARK)
 }
 
-/// Names the orders that a record's indexes have, in the place of others.
+/// Replaces the collations named in a record.
 pub(crate) fn name_collations(record: &mut proto::DatabaseRecord, features: Vec<String>) {
     record.features.retain(|feature| !feature.starts_with(COLLATION));
     record.features.extend(features);
 }
 
-/// Names the features of a record's shards, partitions, channels and indexes, beside others that it has.
+/// Names the features of a record's shards, partitions, channels and indexes, and keeps other names.
 pub(crate) fn name_features(record: &mut proto::DatabaseRecord) {
     let is_derived = |feature: &String| {
         [SHARDS, PARTITIONED, CHANNELS, CLOSED].contains(&feature.as_str()) || feature.starts_with(INDEX)
@@ -147,7 +148,7 @@ mod tests {
             refused.to_string(),
             "the database uses \"rooms\", which this flatbed does not know: use a newer flatbed"
         );
-        // Those of others stay.
+        // The features of other parts stay.
         record.indexes.clear();
         name_features(&mut record);
         assert_eq!(record.features, ["rooms"]);

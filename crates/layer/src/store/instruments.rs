@@ -21,18 +21,17 @@ pub(crate) struct Instruments {
 }
 
 impl Instruments {
-    /// New metrics. `retry_max`: see [`LayerOptions::retry_max`](crate::LayerOptions::retry_max).
+    /// Creates them. `retry_max`: see [`LayerOptions::retry_max`](crate::LayerOptions::retry_max).
     pub(crate) fn new(clock: &Clock, retry_max: Duration) -> Arc<Instruments> {
         let policy = RetryPolicy { retry_max, ..RetryPolicy::default() };
         Arc::new(Instruments { clock: clock.clone(), policy, ..Instruments::default() })
     }
 
-    /// The counters of transactions.
     pub(crate) fn storage(&self) -> &TransactionCounters {
         &self.storage
     }
 
-    /// All that is counted.
+    /// Returns all metrics.
     pub(crate) fn families(&self) -> Vec<Family> {
         let mut families = self.storage.families();
         families.extend(self.metrics.families());

@@ -1,4 +1,4 @@
-//! Every key of the layer, and nothing else: this is the only module that builds or takes apart a key.
+//! All keys of the layer. Only this module and its submodules build or parse keys.
 //!
 //! Keys are FoundationDB tuples under one root. design/data-model.md draws them byte by byte.
 #![warn(clippy::indexing_slicing)]
@@ -41,7 +41,7 @@ pub(crate) use updates::{BUCKETS, bucket_of};
 pub(crate) use view::{RowKey, ViewKeys, ViewPart};
 pub(crate) use work::DueKey;
 
-/// The format of what lies under the root. Stores and databases of another one are refused.
+/// The format of everything under the root. Stores and databases of another format are refused.
 pub(crate) const FORMAT_VERSION: u32 = 4;
 
 // Under {NS}.
@@ -81,9 +81,9 @@ pub(crate) enum Counter {
     DeletedDocuments = 2,
     ExternalBytes = 3,
     StoredBytes = 4,
-    /// Of these, the bodies of revisions that are no leaves.
+    /// The part of these that is the bodies of revisions that are not leaves.
     SupersededBytes = 5,
-    /// How often something was purged.
+    /// The number of purges.
     Purges = 6,
 }
 
@@ -105,7 +105,6 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// The whole of {NS}.
     pub(crate) fn all(&self) -> KeyRange {
         under(&self.prefix)
     }
@@ -134,7 +133,7 @@ impl Keys {
         key
     }
 
-    /// Names of the ids from `id` up.
+    /// Returns the keys of the names of the ids from `id` up.
     pub(crate) fn field_names_from(&self, id: u64) -> KeyRange {
         KeyRange { begin: self.field_name(id), end: self.two(FIELDS, NAMES + 1) }
     }
@@ -152,7 +151,7 @@ impl Keys {
         DocumentKeys { prefix }
     }
 
-    /// The document's id in a key of a document, and what stands behind it.
+    /// Parses a key of a document into the document's id, the part, and the rest of the key.
     pub(crate) fn split_document<'k>(&self, key: &'k [u8]) -> Result<(String, DocumentPart, &'k [u8])> {
         let (id, rest) = take_text_at(behind(key, &self.one(DOC)))?;
         let (part, rest) = take_int(rest)?;
@@ -193,7 +192,7 @@ impl Keys {
         under(&self.blob(blob_id))
     }
 
-    /// The blob's id in a key of a blob, and the path behind it.
+    /// Parses a key of a blob into the blob's id and the path behind it.
     pub(crate) fn split_blob<'k>(&self, key: &'k [u8]) -> Result<(Vec<u8>, &'k [u8])> {
         take_bytes_at(behind(key, &self.one(BLOBS)), TUPLE_BYTES)
     }
@@ -212,7 +211,6 @@ impl Keys {
         take_bytes_at(behind(key, &self.one(STAGED)), TUPLE_BYTES).map(|(id, _)| id)
     }
 
-    /// Where the data of a digest lies.
     pub(crate) fn attachment_data(&self, digest: &[u8]) -> Vec<u8> {
         let mut key = self.one(ATTACHMENT_DATA);
         put_text(&mut key, TUPLE_BYTES, digest);
@@ -223,12 +221,12 @@ impl Keys {
         KeyRange { begin: self.one(ATTACHMENT_DATA), end: self.one(ATTACHMENT_DATA + 1) }
     }
 
-    /// The digest in a key of [`Keys::attachment_data_all`].
+    /// Parses a key of [`Keys::attachment_data_all`] into its digest.
     pub(crate) fn attachment_digest(&self, key: &[u8]) -> Result<Vec<u8>> {
         take_bytes_at(behind(key, &self.one(ATTACHMENT_DATA)), TUPLE_BYTES).map(|(digest, _)| digest)
     }
 
-    /// Says that a document has an attachment with the data of a digest.
+    /// Returns the key whose presence records that a document has an attachment with the data of a digest.
     pub(crate) fn attachment_use(&self, digest: &[u8], id: &str) -> Vec<u8> {
         let mut key = self.one(ATTACHMENT_USES);
         put_text(&mut key, TUPLE_BYTES, digest);
@@ -236,7 +234,7 @@ impl Keys {
         key
     }
 
-    /// All documents that have a digest's data.
+    /// Returns the range of all documents that have a digest's data.
     pub(crate) fn attachment_uses(&self, digest: &[u8]) -> KeyRange {
         let mut key = self.one(ATTACHMENT_USES);
         put_text(&mut key, TUPLE_BYTES, digest);
@@ -247,13 +245,13 @@ impl Keys {
         KeyRange { begin: self.one(ATTACHMENT_USES), end: self.one(ATTACHMENT_USES + 1) }
     }
 
-    /// The digest and the document's id in a key of [`Keys::attachment_uses_all`].
+    /// Parses a key of [`Keys::attachment_uses_all`] into its digest and document id.
     pub(crate) fn split_attachment_use(&self, key: &[u8]) -> Result<(Vec<u8>, String)> {
         let (digest, rest) = take_bytes_at(behind(key, &self.one(ATTACHMENT_USES)), TUPLE_BYTES)?;
         Ok((digest, take_text(rest)?))
     }
 
-    /// An entry of the queue of lists that left a document: see [`crate::document::release`].
+    /// Returns the key of a queue entry: a list of attachments that left a document, see [`crate::document::release`].
     pub(crate) fn released(&self, id: &str, token: &[u8; 16]) -> Vec<u8> {
         let mut key = self.one(RELEASED);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
@@ -261,7 +259,7 @@ impl Keys {
         key
     }
 
-    /// Those of one document.
+    /// Returns the range of one document's entries.
     pub(crate) fn released_of(&self, id: &str) -> KeyRange {
         let mut key = self.one(RELEASED);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
@@ -272,23 +270,23 @@ impl Keys {
         KeyRange { begin: self.one(RELEASED), end: self.one(RELEASED + 1) }
     }
 
-    /// The document's id and the token in a key of [`Keys::released_all`].
+    /// Parses a key of [`Keys::released_all`] into its document id and token.
     pub(crate) fn split_released(&self, key: &[u8]) -> Result<(String, Vec<u8>)> {
         let (id, rest) = take_text_at(behind(key, &self.one(RELEASED)))?;
         Ok((id, take_bytes_at(rest, TUPLE_BYTES)?.0))
     }
 
-    /// How far compactions have come.
+    /// Returns the key of the compactions' progress.
     pub(crate) fn compacted(&self) -> Vec<u8> {
         self.one(COMPACTED)
     }
 
-    /// The key of a purge's record for SET_VERSIONSTAMPED_KEY.
+    /// Returns the key of a purge's record for SET_VERSIONSTAMPED_KEY.
     pub(crate) fn purge_stamped(&self, user_version: u16) -> Vec<u8> {
         stamped(self.one(PURGES), user_version)
     }
 
-    /// The stamp in a key of [`Keys::purges`].
+    /// Parses a key of [`Keys::purges`] into its stamp.
     pub(crate) fn purge_stamp<'k>(&self, key: &'k [u8]) -> Result<&'k [u8]> {
         match behind(key, &self.one(PURGES)).split_first() {
             Some((&TUPLE_VERSIONSTAMP, stamp)) if stamp.len() == STAMP_BYTES => Ok(stamp),
@@ -296,7 +294,7 @@ impl Keys {
         }
     }
 
-    /// The first key behind the record of a stamp.
+    /// Returns the first key behind the record of a stamp.
     pub(crate) fn behind_purge(&self, stamp: &[u8]) -> Vec<u8> {
         [&self.one(PURGES)[..], &[TUPLE_VERSIONSTAMP], stamp, &[0]].concat()
     }
@@ -305,7 +303,6 @@ impl Keys {
         KeyRange { begin: self.one(PURGES), end: self.one(PURGES + 1) }
     }
 
-    /// A part of a local document's record.
     pub(crate) fn lease(&self, id: &str) -> Vec<u8> {
         let mut key = self.one(LEASES);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
@@ -316,7 +313,7 @@ impl Keys {
         KeyRange { begin: self.one(LEASES), end: self.one(LEASES + 1) }
     }
 
-    /// The id in a key of [`Keys::leases`].
+    /// Parses a key of [`Keys::leases`] into its id.
     pub(crate) fn lease_id(&self, key: &[u8]) -> Result<String> {
         take_text(behind(key, &self.one(LEASES)))
     }
@@ -328,7 +325,7 @@ impl Keys {
         key
     }
 
-    /// All parts of a local document's record.
+    /// Returns the range of all parts of a local document's record.
     pub(crate) fn local_parts(&self, id: &str) -> KeyRange {
         let mut key = self.one(LOCAL);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
@@ -339,7 +336,8 @@ impl Keys {
         KeyRange { begin: self.one(LOCAL), end: self.one(LOCAL + 1) }
     }
 
-    /// The counter of an owner's bytes of local documents, an 8-byte little-endian integer changed by atomic ADD. `None`: the database.
+    /// Returns the key of the counter of an owner's bytes of local documents, an 8-byte little-endian integer changed
+    /// by atomic ADD. `None`: the database is the owner.
     pub(crate) fn local_bytes(&self, owner: Option<&str>) -> Vec<u8> {
         let mut key = self.one(LOCAL_BYTES);
         if let Some(owner) = owner {
@@ -348,7 +346,7 @@ impl Keys {
         key
     }
 
-    /// The owner in a key of [`Keys::local_bytes`].
+    /// Parses a key of [`Keys::local_bytes`] into its owner.
     pub(crate) fn split_local_bytes(&self, key: &[u8]) -> Result<Option<String>> {
         match behind(key, &self.one(LOCAL_BYTES)) {
             [] => Ok(None),
@@ -356,7 +354,7 @@ impl Keys {
         }
     }
 
-    /// The id and part in a key of [`Keys::locals`].
+    /// Parses a key of [`Keys::locals`] into its id and part.
     pub(crate) fn split_local(&self, key: &[u8]) -> Result<(String, u64)> {
         let (id, rest) = take_text_at(behind(key, &self.one(LOCAL)))?;
         match take_int(rest)? {

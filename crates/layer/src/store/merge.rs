@@ -1,70 +1,71 @@
-//! Merging what the buckets of a database gave, each in order.
+//! The merge of the sorted entries of a database's buckets.
 //!
-//! All buckets are read at one read version, side by side. Each gives its first entries behind a place, and says whether
-//! that was all. What lies up to the least end of a bucket that was cut off is complete: no bucket has anything more before
-//! it, and whatever is committed later stands behind the read version. So a page ends there; what was read behind it comes
-//! with the next one, as it stands then.
+//! All buckets are read in parallel at one read version. Each returns its first entries behind a position, and whether
+//! they were all. Every entry up to the smallest last entry of a truncated bucket is known: no bucket has further
+//! entries before it, and later commits lie behind the read version. A page therefore ends there. The entries behind it
+//! are read again with the next page.
 //!
-//! A bucket is asked for as many entries as it gave of the page before, in proportion, since all may be of one process. So a
-//! page takes one round of reads, and most of what it reads is used.
+//! The limit of a bucket is proportional to the entries that it contributed to the page before, since one process may
+//! have written all. So a page takes one round of reads and uses most of what it reads.
 
-/// Each bucket is asked for so many entries at least, so that one that has been quiet does not end a page early.
+/// The smallest limit of a bucket, so that a quiet bucket does not end a page early.
 const SHARE_MIN: usize = 32;
 
-/// What one bucket gave.
+/// The entries of one bucket.
 #[derive(Debug)]
 pub(crate) struct Part<T> {
     /// In order.
     pub(crate) rows: Vec<T>,
-    /// There was no more.
+    /// True if the bucket has no more.
     pub(crate) is_all: bool,
 }
 
-/// What all of them give together.
+/// The merged entries of all buckets.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Merged<T> {
     /// In order, each with its bucket.
     pub(crate) rows: Vec<(usize, T)>,
-    /// Nothing is left behind the last row.
+    /// True if nothing follows the last row.
     pub(crate) is_all: bool,
 }
 
-/// Merges what buckets gave into at most `most` rows, by `place`, which is distinct in all of them.
+/// Merges the entries of the buckets into at most `most` rows by `place`, which must be unique.
 pub(crate) fn merge<T, P: Ord>(parts: Vec<Part<T>>, most: usize, place: impl Fn(&T) -> P) -> Merged<T> {
-    // A bucket that was cut off without a row has an end before all others: nothing is complete.
+    // A truncated bucket without a row ends before all others: no row is known to be next.
     let end = parts.iter().filter(|part| !part.is_all).map(|part| part.rows.last().map(&place)).min();
     let is_complete = |row: &T| end.as_ref().is_none_or(|end| end.as_ref().is_some_and(|end| place(row) <= *end));
     let (mut is_all, mut rows) = (end.is_none(), Vec::new());
     for (bucket, part) in parts.into_iter().enumerate() {
         rows.extend(part.rows.into_iter().take_while(&is_complete).map(|row| (bucket, row)));
     }
-    // Runs that are sorted already, which this sort finds.
+    // The sort detects the sorted runs.
     rows.sort_by_key(|(_, row)| place(row));
     is_all &= rows.len() <= most;
     rows.truncate(most);
     Merged { rows, is_all }
 }
 
-/// How many entries each bucket is asked for.
+/// The share of each bucket in a page.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Shares {
-    /// Of the page before, what each bucket gave; empty: there was none.
+    /// The rows of the page before, by bucket; empty: there is no page before.
     given: Vec<usize>,
 }
 
 impl Shares {
-    /// For a page of at most so many rows.
+    /// Returns the limit of a bucket for a page of at most `most` rows.
     pub(crate) fn limit(&self, bucket: usize, buckets: usize, most: usize) -> usize {
         let all: usize = self.given.iter().sum();
         let share = match self.given.get(bucket) {
-            // Half goes by what was given, and half is the same for all: a bucket that begins to move is not held up.
+            // Half follows the last page, and half is the same for all, so that a bucket that becomes active is not
+            // delayed.
             Some(given) if all > 0 => (most * given).div_ceil(all).max(most / (2 * buckets.max(1))),
             _ => most.div_ceil(buckets.max(1)),
         };
         share.max(SHARE_MIN).min(most)
     }
 
-    /// Of the buckets that gave something, each as often as it did.
+    /// Counts the buckets that rows came from.
     pub(crate) fn of(buckets: usize, given: impl Iterator<Item = usize>) -> Shares {
         let mut shares = Shares { given: vec![0; buckets] };
         for bucket in given {
@@ -84,7 +85,8 @@ mod tests {
 
     use super::*;
 
-    /// What reading pages of so many rows gives, each of its own cut: all rows, and how many pages that took.
+    /// Reads all pages of `most` rows, each bucket with its own cut. Returns all rows, the number of pages, and the
+    /// number of entries read.
     fn walk(buckets: &[Vec<u32>], most: usize, descending: bool) -> (Vec<(usize, u32)>, usize, usize) {
         let (mut all, mut pages, mut read, mut shares) = (Vec::new(), 0, 0, Shares::default());
         let mut place: Option<u32> = None;
@@ -130,7 +132,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever bucket a row lies in and however pages are cut, each comes once and in order, with its bucket.
+        /// Whatever bucket a row lies in and however pages are cut, each row comes once, in order, with its bucket.
         #[test]
         fn pages_of_buckets_are_those_of_one(
             buckets in 1..9_usize,
@@ -147,7 +149,7 @@ mod tests {
             prop_assert_eq!(got, expected);
         }
 
-        /// Nothing is shown that stands behind something that has not been read.
+        /// No row is returned that follows an entry which was not read.
         #[test]
         fn a_page_ends_where_the_first_bucket_was_cut_off(
             parts in prop::collection::vec((prop::collection::btree_set(0..1_000_u32, 0..20), any::<bool>()), 1..6),
@@ -167,7 +169,7 @@ mod tests {
 
     #[test]
     fn most_of_what_is_read_is_shown() {
-        // Where all write alike, where one writes all, and where one writes nearly all.
+        // All buckets alike, one bucket with all rows, and one with nearly all.
         let even: Vec<usize> = (0..40_000).map(|row| (row * 7_919) % 64 + row % 3).collect();
         let one = vec![5; 40_000];
         let nearly: Vec<usize> = (0..40_000).map(|row| if row % 50 == 0 { row / 50 } else { 5 }).collect();

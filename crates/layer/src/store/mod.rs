@@ -1,4 +1,4 @@
-//! Keys, records and transactions: what the layer knows of FoundationDB.
+//! Keys, records and transactions: the layer's use of FoundationDB.
 
 pub(crate) mod buckets;
 pub(crate) mod by_seq;

@@ -1,4 +1,4 @@
-//! Namespaces, taken in blocks: databases that are created one after the other write no key in common.
+//! Namespace numbers, taken in blocks, so that databases created in sequence write no common key.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use flatbed_clock::Clock;
 use tokio::time::Instant;
 
-/// A process that creates many databases takes this many at once.
+/// The largest block, for a process that creates many databases.
 const TAKEN_MAX: u64 = 32;
 
-/// Who has not taken any for this long begins with one again.
+/// The time after which a process that took no block starts with a block of one again.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// Numbers that belong to this process, from one up to another one that does not. They are of an epoch: a restore may
-/// have taken back that they were given.
+/// Numbers that belong to this process: `from` inclusive, `until` exclusive. They are valid in one epoch, since a
+/// restore may undo their allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
     pub epoch: u64,
@@ -21,24 +21,24 @@ pub(crate) struct Block {
     pub until: u64,
 }
 
-/// What this process has taken and not given to a database yet. What it still has when it ends is never given.
+/// The numbers that this process has taken and not given to a database yet. Numbers left at its end are never used.
 #[derive(Debug, Default)]
 pub(crate) struct Namespaces(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     block: Option<Block>,
-    /// How many were taken the last time, and when.
+    /// The size of the last block, and when it was taken.
     taken: Option<(u64, Instant)>,
 }
 
 impl Namespaces {
-    /// Whether there is any, of whatever epoch.
+    /// Returns whether any number is left, of any epoch.
     pub(crate) fn has_some(&self) -> bool {
         self.lock().block.is_some()
     }
 
-    /// One of this epoch. Those of another one are forgotten.
+    /// Takes a number of this epoch, and forgets a block of another epoch.
     pub(crate) fn take(&self, epoch: u64) -> Option<u64> {
         let mut state = self.lock();
         let block = state.block.filter(|block| block.epoch == epoch);
@@ -47,7 +47,7 @@ impl Namespaces {
         block.map(|block| block.from)
     }
 
-    /// How many to take at once: twice as many as the last time, if that is not long ago.
+    /// Returns the size of the next block: twice that of the last, if that is recent.
     pub(crate) fn wanted(&self, clock: &Clock) -> u64 {
         match self.lock().taken {
             Some((taken, at)) if clock.since(at) < IDLE_MAX => (2 * taken).min(TAKEN_MAX),
@@ -55,7 +55,7 @@ impl Namespaces {
         }
     }
 
-    /// A transaction that was committed has taken so many, of which these are left.
+    /// Notes that a committed transaction took a block of this size, of which `left` remains.
     pub(crate) fn keep(&self, taken: u64, left: Block, clock: &Clock) {
         let mut state = self.lock();
         state.taken = Some((taken, clock.now()));

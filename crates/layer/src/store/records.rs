@@ -1,4 +1,4 @@
-//! Between the protobuf messages and what they mean.
+//! Conversions between the protobuf messages and the layer's types.
 
 use flatbed_clock::Clock;
 use flatbed_revtree::{Ancestry, Hash, RevId, Sealed};
@@ -10,7 +10,7 @@ use crate::store::proto;
 use crate::store::seq::STAMP_BYTES;
 use crate::store::since::ChannelsSince;
 
-/// Where in an encoded `DocumentInfo` the sequence's 12 bytes stand: behind the first field's tag and length.
+/// The offset of the sequence's 12 bytes in an encoded `DocumentInfo`: behind the first field's tag and length.
 pub(crate) const INFO_STAMP_OFFSET: u32 = 2;
 
 pub(crate) fn revision_message(rev: &RevId) -> proto::Revision {
@@ -30,12 +30,12 @@ pub(crate) fn revision(message: Option<&proto::Revision>) -> Result<RevId> {
     Ok(RevId::new(message.generation, md5))
 }
 
-/// Where a revision's body lies.
+/// The place of a revision's body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BodyPlace {
     /// Under the document: BODY for the winner, REVISION_BODIES for others.
     Rows,
-    /// Written ahead, under this id.
+    /// In a blob of this id, written before the document's transaction.
     Blob(Vec<u8>),
 }
 
@@ -47,23 +47,23 @@ pub(crate) struct Info {
     pub deleted: bool,
     pub leaf_count: u32,
     pub place: BodyPlace,
-    /// JSON text of the winner's body, and its attachments.
+    /// The bytes of the JSON text of the winner's body, and its attachments.
     pub external_bytes: u64,
     pub stored_bytes: u64,
     pub has_attachments: bool,
-    /// The decoded bytes of attachments within the external bytes.
+    /// The part of the external bytes that is decoded attachments.
     pub attachment_bytes: u64,
-    /// Which bucket its by-seq entry lies in.
+    /// The bucket of its by-seq entry.
     pub bucket: u32,
     pub routed: Routed,
 }
 
-/// What channels know of a document's winner, as its info says it.
+/// The routing of a document's winner, as its info stores it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Routed {
-    /// Those that it is in; `None`: it has not been entered in channels.
+    /// The channels that it is in; `None`: it has not been routed.
     pub channels: Option<proto::ChannelNames>,
-    /// When it ends, in milliseconds of Unix time.
+    /// When it expires, in milliseconds of Unix time.
     pub expires_at_ms: Option<u64>,
     /// How many channels the document has left.
     pub left: u32,
@@ -89,13 +89,13 @@ impl Info {
         self.routed.expires_at_ms.unwrap_or(0)
     }
 
-    /// Its rows among documents by id, of the database and of channels.
+    /// Encodes its rows by id, of the database and of channels.
     pub(crate) fn by_id(&self) -> Vec<u8> {
         let (winner, expires_at_ms) = (Some(revision_message(&self.winner)), self.ends_at_ms());
         proto::AllDocsEntry { winner, expires_at_ms }.encode_to_vec()
     }
 
-    /// As it is to be read at that moment: one that has ended is a tombstone without a body.
+    /// Returns the info as it reads at that moment: an expired document is a tombstone without a body.
     pub(crate) fn read_at(self, now_ms: u64) -> Info {
         if !self.has_ended(now_ms) {
             return self;
@@ -139,8 +139,9 @@ impl Info {
         })
     }
 
-    /// The operand of SET_VERSIONSTAMPED_VALUE: the record with the stamp's place at [`INFO_STAMP_OFFSET`], then that
-    /// offset (4 bytes little-endian). `self.stamp` is not used but for its last two bytes, the user version.
+    /// Encodes the operand of SET_VERSIONSTAMPED_VALUE: the record with the placeholder of the stamp at
+    /// [`INFO_STAMP_OFFSET`], then that offset (4 bytes little-endian). Of `self.stamp` only the last two bytes are
+    /// used, the user version.
     pub(crate) fn encode_stamped(&self) -> Vec<u8> {
         let message = proto::DocumentInfo {
             sequence: self.stamp.to_vec(),
@@ -160,15 +161,15 @@ impl Info {
             since: self.routed.since.stamps(),
         };
         let mut out = Vec::with_capacity(message.encoded_len() + 4);
-        // A Vec grows: encoding into it cannot fail for want of room.
+        // Encoding into a Vec cannot run out of room.
         message.encode_raw(&mut out);
         out.extend_from_slice(&INFO_STAMP_OFFSET.to_le_bytes());
         out
     }
 }
 
-/// The operand of SET_VERSIONSTAMPED_VALUE that gives an info record another stamp and leaves the rest; `None`: the record does
-/// not bear the stamp that it should.
+/// Returns the operand of SET_VERSIONSTAMPED_VALUE that replaces the stamp of an info record and keeps the rest;
+/// `None`: the record does not contain `stamp`.
 pub(crate) fn stamped_anew(info: &[u8], stamp: &[u8; STAMP_BYTES], user_version: u16) -> Option<Vec<u8>> {
     let begin = INFO_STAMP_OFFSET as usize;
     let mut operand = info.to_vec();
@@ -181,7 +182,7 @@ pub(crate) fn stamped_anew(info: &[u8], stamp: &[u8; STAMP_BYTES], user_version:
     Some(operand)
 }
 
-/// What a row of a document by id says.
+/// The value of a document's row by id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ById {
     pub winner: RevId,
@@ -195,27 +196,27 @@ impl ById {
         Ok(ById { winner: revision(winner.as_ref())?, expires_at_ms })
     }
 
-    /// Whether a row's document has ended.
+    /// Returns whether a row's document has expired.
     pub(crate) fn says_over(bytes: &[u8], clock: &Clock) -> Result<bool> {
         match bytes {
-            // The first field fills it: it has no second one.
+            // The first field fills the message, so the second is absent.
             [0x0a, length, rest @ ..] if rest.len() == usize::from(*length) => Ok(false),
             _ => Ok(is_over(proto::AllDocsEntry::decode(bytes)?.expires_at_ms, clock)),
         }
     }
 }
 
-/// Encodes for a record whether there are attachments, and how many bytes.
+/// Encodes whether a record has attachments, and their bytes.
 fn attachments(has_attachments: bool, bytes: u64) -> u64 {
     if has_attachments { bytes.saturating_add(1) } else { 0 }
 }
 
-/// A revision's own record.
+/// The record of a revision.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RevisionRecord {
     pub token: Vec<u8>,
     pub deleted: bool,
-    /// JSON text of the body.
+    /// The bytes of the JSON text of the body.
     pub external_bytes: u64,
     pub stored_bytes: u64,
     pub place: BodyPlace,
@@ -223,12 +224,13 @@ pub(crate) struct RevisionRecord {
     pub has_attachments: bool,
     /// As in [`Info`].
     pub attachment_bytes: u64,
-    /// What was said of it when it was written.
+    /// The verdict of the write.
     pub verdict: Option<proto::Verdict>,
 }
 
 impl RevisionRecord {
-    /// Whether the revision has ended by a moment, in milliseconds of Unix time, be it the winner, another leaf, or neither any more.
+    /// Returns whether the revision has expired at a time in milliseconds of Unix time, whether or not it is still a
+    /// leaf.
     pub(crate) fn has_ended(&self, now_ms: u64) -> bool {
         let ends_at_ms = self.verdict.as_ref().map_or(0, |verdict| verdict.expires_at_ms);
         !self.deleted && ends_at_ms > 0 && ends_at_ms <= now_ms
@@ -264,7 +266,7 @@ impl RevisionRecord {
     }
 }
 
-/// The value of a LEAVES key. The revision in the key is one generation above the first ancestor.
+/// Encodes the value of a LEAVES key. The revision in the key is one generation above the first ancestor.
 pub(crate) fn encode_ancestry(ancestry: &Ancestry) -> Vec<u8> {
     let (ancestors_md5, ancestors_text) = hashes(&ancestry.recent);
     let sealed = ancestry.sealed.as_ref().map(revision_message);
@@ -288,7 +290,7 @@ pub(crate) fn encode_segment(sealed: &Sealed) -> Vec<u8> {
     proto::AncestorSegment { ancestors_md5, ancestors_text, next }.encode_to_vec()
 }
 
-/// The segment under the key of `newest`.
+/// Decodes the segment under the key of `newest`.
 pub(crate) fn decode_segment(newest: &RevId, bytes: &[u8]) -> Result<Sealed> {
     let message = proto::AncestorSegment::decode(bytes)?;
     let revisions = revisions(Some(newest.generation()), &message.ancestors_md5, &message.ancestors_text)?;
@@ -299,7 +301,7 @@ pub(crate) fn decode_segment(newest: &RevId, bytes: &[u8]) -> Result<Sealed> {
     Ok(Sealed { revisions, next })
 }
 
-/// Whether a record's format is the one that this program reads.
+/// Checks that a record's format is the one that this program reads.
 pub(crate) fn check_format(what: &str, found: u32) -> Result<()> {
     let known = FORMAT_VERSION;
     match found {
@@ -351,7 +353,7 @@ fn bad(what: &str) -> Error {
     Error::Corrupt(format!("{what} cannot be read"))
 }
 
-/// A counter's value; absent is 0.
+/// Decodes a counter; an absent one is 0.
 pub(crate) fn decode_counter(bytes: Option<&[u8]>) -> Result<i64> {
     let Some(bytes) = bytes else { return Ok(0) };
     let bytes = bytes.try_into().map_err(|_| Error::Corrupt("a counter is not 8 bytes".into()))?;
@@ -396,7 +398,7 @@ mod tests {
         assert!((0..operand.len()).all(|cut| stamped_anew(&operand[..cut.min(13)], &info.stamp, 0).is_none()));
     }
 
-    /// 0: there are none; else 1 more than their bytes.
+    /// 0: there are none; else their bytes plus 1.
     #[test]
     fn attachments_are_their_bytes_and_one() {
         let of = |attachments| proto::RevisionInfo { attachments, ..proto::RevisionInfo::default() }.encode_to_vec();

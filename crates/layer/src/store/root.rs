@@ -1,7 +1,8 @@
-//! The root's record: the format of everything under it, its features and its epoch, and whether it is being renewed.
+//! The root's record: the format of everything under it, its features, its epoch, and whether a renewal is under way.
 //!
-//! The epoch is written by renewals alone ([`crate::renew`]). Every transaction that writes has its key as a read conflict,
-//! and every refill of a cache reads it: so nobody writes what was thought up in another epoch, or while a renewal goes on.
+//! Only renewals write the epoch ([`crate::renew`]). Every transaction that writes has the record's key as a read
+//! conflict, and every refill of a cache reads it. So a write that was prepared in another epoch, or that meets a
+//! renewal, fails.
 
 use futures_util::future::try_join;
 use prost::Message;
@@ -14,16 +15,16 @@ use crate::store::seq::Seq;
 use crate::store::transaction::{self, Attempt, Operation, Transaction};
 use crate::store::updated::{newest_of, newest_stamps};
 
-/// Settings are stored, and who reads none would let in everyone whom they keep out.
+/// Settings are stored. A program that does not read them would admit users that they exclude.
 const SETTINGS: &str = "settings";
 
 /// The features that this program knows.
 const KNOWN: &[&str] = &[SETTINGS];
 
-/// A renewal's mark: the stamp of the transaction that began it.
+/// The bytes of a renewal's mark: the stamp of the transaction that began it.
 const RENEWAL_BYTES: usize = 10;
 
-/// Whether this program may use a store: its format, and the features that its record names.
+/// Checks that this program may use a store, by the format and the features of its record.
 pub(crate) fn check_store(record: &proto::Instance) -> Result<()> {
     check_format("the store", record.format_version)?;
     match record.features.iter().find(|feature| !KNOWN.contains(&feature.as_str())) {
@@ -32,17 +33,17 @@ pub(crate) fn check_store(record: &proto::Instance) -> Result<()> {
     }
 }
 
-/// The record of a new store.
+/// Returns the record of a new store.
 fn new_store(uuid: Vec<u8>) -> proto::Instance {
     proto::Instance { format_version: FORMAT_VERSION, uuid, ..proto::Instance::default() }
 }
 
-/// Whether the record says that settings are stored.
+/// Returns whether the record says that settings are stored.
 pub(crate) fn has_settings(record: &proto::Instance) -> bool {
     record.features.iter().any(|feature| feature == SETTINGS)
 }
 
-/// Says in the record whether settings are stored.
+/// Records whether settings are stored.
 pub(crate) fn name_settings(record: &mut proto::Instance, are_stored: bool) {
     record.features.retain(|feature| feature != SETTINGS);
     if are_stored {
@@ -51,20 +52,21 @@ pub(crate) fn name_settings(record: &mut proto::Instance, are_stored: bool) {
     }
 }
 
-/// Whether the record says that a renewal goes on.
+/// Returns whether the record says that a renewal is under way.
 pub(crate) fn is_renewing(record: &proto::Instance) -> bool {
     record.renewal.len() == RENEWAL_BYTES
 }
 
-/// Says that none goes on.
+/// Records that no renewal is under way.
 pub(crate) fn end_renewal(record: &mut proto::Instance) {
     record.renewal.clear();
 }
 
-/// The value for SET_VERSIONSTAMPED_VALUE of a record whose renewal the transaction begins, whose stamp is the mark.
+/// Encodes the record for SET_VERSIONSTAMPED_VALUE, in the transaction that begins a renewal. The transaction's stamp
+/// is the mark.
 pub(crate) fn begin_renewal(record: &mut proto::Instance) -> Vec<u8> {
     record.renewal = vec![0xff; RENEWAL_BYTES];
-    // What stands behind it: fields are in the order of their numbers.
+    // The length of the fields behind it: fields are in the order of their numbers.
     let behind = proto::Instance { features: record.features.clone(), ..proto::Instance::default() }.encoded_len();
     let mut operand = record.encode_to_vec();
     let offset = (operand.len() - behind - RENEWAL_BYTES) as u32;
@@ -72,11 +74,11 @@ pub(crate) fn begin_renewal(record: &mut proto::Instance) -> Vec<u8> {
     operand
 }
 
-/// The root's record, as far as the store may be used: an error while it is being renewed. Where there is none the store is
-/// new, or about to be restored.
+/// Decodes the root's record and checks that the store can be used; a renewal under way is an error. Without a record
+/// the store is new, or about to be restored.
 ///
-/// It is looked at whenever a cache is refilled: so a process that runs notices a store that another program has brought
-/// beyond what it knows.
+/// Every refill of a cache calls this, so a running process notices a store that another program has changed beyond its
+/// knowledge.
 pub(crate) fn in_use(bytes: Option<&[u8]>) -> Result<proto::Instance> {
     let Some(bytes) = bytes else { return Ok(proto::Instance::default()) };
     let record = proto::Instance::decode(bytes)?;
@@ -84,20 +86,20 @@ pub(crate) fn in_use(bytes: Option<&[u8]>) -> Result<proto::Instance> {
     if is_renewing(&record) { Err(Error::Renewing) } else { Ok(record) }
 }
 
-/// The epoch, in a transaction that writes: it fails where another one begins before its commit.
+/// Returns the epoch, in a transaction that writes. The transaction fails if another epoch begins before its commit.
 pub(crate) async fn epoch_for_write(trx: &Transaction, keys: &RootKeys) -> Result<u64> {
     let key = keys.instance();
     transaction::conflict_with(trx, &key)?;
     Ok(in_use(trx.get(&key, true).await?.as_deref())?.epoch)
 }
 
-/// What is found when a root is opened.
+/// The identity of an opened root.
 pub(crate) struct Opened {
     pub uuid: Vec<u8>,
     pub epoch: u64,
 }
 
-/// Makes the root's record the first time.
+/// Opens a root, and creates its record the first time.
 pub(crate) struct OpenRoot<'a> {
     pub keys: &'a RootKeys,
     pub uuid: [u8; 16],
@@ -120,10 +122,10 @@ impl Operation for OpenRoot<'_> {
         if is_renewing(&record) {
             return Err(Error::Renewing);
         }
-        // Every commit that stamps anything stamps one of these keys too, so nothing is stamped later. What a cluster has
-        // committed is never above a read version that it gives afterwards.
+        // Every commit that writes a stamp also writes one of these keys, so no stamp is newer. A cluster returns no
+        // read version below one that it has committed.
         let newest = Seq::new(0, newest_of(&newest)).number();
-        // Not asked for where nothing is stamped: a version that was handed out is kept readable for 5 s.
+        // An empty store needs no read version.
         if newest > 0 {
             let now = u64::try_from(trx.get_read_version().await?).unwrap_or_default();
             if newest > now {
@@ -134,7 +136,7 @@ impl Operation for OpenRoot<'_> {
     }
 }
 
-/// Whether the storage answers.
+/// Checks that the storage answers.
 pub(crate) struct Ping<'a> {
     pub keys: &'a RootKeys,
 }

@@ -1,4 +1,4 @@
-//! The secrets of a root, which sessions are signed with: one that signs, and those before it that still count.
+//! The secrets of a root that sign sessions: the current one, and the earlier ones that are still accepted.
 
 use std::fmt;
 
@@ -13,15 +13,15 @@ use crate::store::transaction::{Attempt, Operation, Transaction, conflict_with};
 /// Bytes of a new secret.
 pub(crate) const SECRET_BYTES: usize = 32;
 
-/// Secrets that are kept: the one that signs, and those before it.
+/// The number of secrets kept: the current one, and those before it.
 const SECRETS_MAX: usize = 4;
 
-/// What sessions are signed with. The text of its `Debug` has no secret.
+/// A secret that signs sessions. Its `Debug` text does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SigningSecret {
     /// 32 random bytes.
     pub bytes: Vec<u8>,
-    /// When another took its place, in milliseconds of Unix time; `None`: it is the one that signs.
+    /// When it was replaced, in milliseconds of Unix time; `None`: it is the current one.
     pub retired_at_ms: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Debug for SigningSecret {
     }
 }
 
-/// The secrets in their record, newest first.
+/// Decodes the secrets of their record, newest first.
 pub(crate) fn secrets_of(bytes: &[u8]) -> Result<Vec<SigningSecret>> {
     let record = proto::SigningSecrets::decode(bytes)?;
     let is_whole = |at: usize, secret: &proto::SigningSecret| {
@@ -56,7 +56,7 @@ fn put(trx: &Transaction, keys: &RootKeys, secrets: &[SigningSecret]) {
     trx.set(&keys.secrets(), &record.encode_to_vec());
 }
 
-/// Makes the first secret unless there is one, and returns what is stored.
+/// Creates the first secret unless one exists, and returns the stored ones.
 pub(crate) struct MakeSecret<'a> {
     pub keys: &'a RootKeys,
     pub new: [u8; SECRET_BYTES],
@@ -76,7 +76,7 @@ impl Operation for MakeSecret<'_> {
     }
 }
 
-/// Has another secret sign from now on.
+/// Makes another secret the current one.
 pub(crate) struct RotateSecret<'a> {
     pub keys: &'a RootKeys,
     pub new: [u8; SECRET_BYTES],
@@ -92,7 +92,7 @@ impl Operation for RotateSecret<'_> {
         let found = trx.get(&self.keys.secrets(), true).await?;
         let mut secrets = found.map(|found| secrets_of(&found)).transpose()?.unwrap_or_default();
         if secrets.first().is_some_and(|first| first.bytes == self.new) {
-            // An attempt of before was committed.
+            // An earlier attempt was committed.
             return Ok(());
         }
         if let Some(first) = secrets.first_mut() {

@@ -1,4 +1,4 @@
-//! Sequences: where in the order of commits a change stands.
+//! Sequences: the positions of changes in the commit order.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use crate::error::{Error, Refusal};
 /// Length of a versionstamp with its user version, in bytes.
 pub(crate) const STAMP_BYTES: usize = 12;
 
-/// A place in a database's order of commits; for clients an opaque text.
+/// A position in a database's commit order. It is an opaque text for clients.
 ///
 /// Text: 16 decimal digits (the commit version, so a number that grows), `-`, 16 hexadecimal digits of the database's
 /// incarnation and 8 of batch order and user version. Texts of one database sort as they were committed.
@@ -19,12 +19,12 @@ pub struct Seq {
 }
 
 impl Seq {
-    /// The sequence of a commit by its versionstamp, in a database.
+    /// Creates the sequence of a commit in a database, from the commit's versionstamp.
     pub fn new(incarnation: u64, stamp: [u8; STAMP_BYTES]) -> Self {
         Seq { stamp, incarnation }
     }
 
-    /// Before every change of the incarnation.
+    /// Returns the sequence before every change of the incarnation.
     pub(crate) fn zero(incarnation: u64) -> Self {
         Seq { stamp: [0; STAMP_BYTES], incarnation }
     }
@@ -38,12 +38,12 @@ impl Seq {
         &self.stamp
     }
 
-    /// Tells the sequence's database from others that had its name.
+    /// Returns the incarnation, which differs between databases of the same name.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// Appends the text.
+    /// Appends the text form.
     pub fn write(&self, out: &mut Vec<u8>) {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut number = self.number();
@@ -61,7 +61,7 @@ impl Seq {
         }
     }
 
-    /// The number that the text begins with: the commit version.
+    /// Returns the commit version, with which the text begins.
     pub fn number(&self) -> u64 {
         let mut version = [0_u8; 8];
         version.copy_from_slice(&self.stamp[..8]);

@@ -1,7 +1,8 @@
-//! Since when a document's winner is in its channels, and since when there is the document: kept in its info, so that no write and no
-//! reader reads anything for it but the names of the channels, which stand with the revision where they are too many.
+//! Since when a document's winner has been in each of its channels, and since when the document exists. The info stores
+//! both, so that writes and readers read nothing more for them, except the names of the channels, which lie with the
+//! revision if there are too many.
 //!
-//! Of each channel it is the change with which the document entered it, and has not left it since.
+//! For each channel it is the change with which the document entered the channel and after which it has not left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,27 +11,27 @@ use flatbed_channels::Stamp;
 use crate::store::records::Info;
 use crate::store::seq::STAMP_BYTES;
 
-/// Since when in one channel.
+/// The start of a stay in one channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
-    /// With the change that the info is of.
+    /// The change that wrote the info.
     Own,
     Unknown,
     Before(Stamp),
 }
 
-/// One for each channel that the winner is in, in the order of their names; and one behind them of the document itself. A revision's rows
-/// are bounded, so these are some 600 of 14 bytes at most.
+/// The starts for each of the winner's channels, in the order of their names, and last that of the document itself. A
+/// revision's rows are bounded, so there are at most some 600 of 14 bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ChannelsSince(Box<[At]>);
 
-/// What of the places in an info stands for [`At::Own`] and [`At::Unknown`]; stamps are numbered from here on.
+/// The stored numbers of [`At::Own`] and [`At::Unknown`]. Stamps are numbered behind them.
 const OWN: u32 = 0;
 const UNKNOWN: u32 = 1;
 const FIRST: u32 = 2;
 
 impl ChannelsSince {
-    /// As it stands in an info; what cannot be read is not known.
+    /// Decodes the stored form. Unreadable parts become [`At::Unknown`].
     pub(crate) fn decode(places: Vec<u32>, stamps: &[u8]) -> ChannelsSince {
         let (stamps, _) = stamps.as_chunks::<STAMP_BYTES>();
         let at = |place: u32| match place {
@@ -44,13 +45,13 @@ impl ChannelsSince {
         ChannelsSince(places.into_iter().map(at).collect())
     }
 
-    /// Stamps, each once, in order.
+    /// Returns the distinct stamps in order.
     fn distinct(&self) -> Vec<Stamp> {
         let stamps = self.0.iter().filter_map(|at| if let At::Before(stamp) = at { Some(*stamp) } else { None });
         stamps.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// As [`ChannelsSince::decode`] reads it, with [`ChannelsSince::stamps`].
+    /// Encodes the places that [`ChannelsSince::decode`] reads together with [`ChannelsSince::stamps`].
     pub(crate) fn places(&self) -> Vec<u32> {
         let distinct = self.distinct();
         let place = |at: &At| match at {
@@ -68,31 +69,31 @@ impl ChannelsSince {
         self.distinct().iter().flat_map(|stamp| stamp.0).collect()
     }
 
-    /// How many stamps it has.
+    /// Returns the number of distinct stamps.
     pub(crate) fn count(&self) -> usize {
         self.distinct().len()
     }
 
-    /// Of channels one by one, and of the document behind them, for tests.
+    /// Creates it from the starts of the channels and, last, of the document. For tests.
     #[cfg(test)]
     pub(crate) fn known(each: impl Iterator<Item = Option<Stamp>>) -> ChannelsSince {
         ChannelsSince(each.map(|stamp| stamp.map_or(At::Unknown, At::Before)).collect())
     }
 
-    /// Behind a change of a document from what `old` says, with which it is in these channels: `was_in` and `is_in` are all before it and
-    /// behind it.
+    /// Returns the starts after a change of a document, from `old`, the info before the change. `was_in` and `is_in`
+    /// are all channels before and after the change.
     pub(crate) fn behind(old: Option<&Info>, was_in: &BTreeSet<String>, is_in: &BTreeSet<String>) -> ChannelsSince {
         let known = |at: Option<Stamp>| at.map_or(At::Unknown, At::Before);
         let was = old.into_iter().flat_map(|old| since_each(old, was_in));
         let was: BTreeMap<&str, At> = was.map(|(channel, at)| (channel, known(at))).collect();
-        // One that is entered now was seen by nobody before.
+        // A document that is routed for the first time was visible to no user before.
         let entered = old.filter(|old| old.routed.channels.is_some());
         let born = entered.map_or(At::Own, |old| known(born(old)));
         let at = |channel: &String| was.get(channel.as_str()).copied().unwrap_or(At::Own);
         ChannelsSince(is_in.iter().map(at).chain([born]).collect())
     }
 
-    /// Whether it is one that an info of so many channels and of this sequence may have.
+    /// Returns whether an info with so many channels and this sequence can have these starts.
     pub(crate) fn is_sound(&self, channels: usize, seq: Stamp) -> bool {
         let is_before = |at: &At| !matches!(at, At::Before(stamp) if *stamp >= seq);
         self.0.len() == channels + 1 && self.0.iter().all(is_before)
@@ -107,13 +108,14 @@ impl ChannelsSince {
     }
 }
 
-/// Since when there is a document, as far as it is entered in channels and that is known.
+/// Returns since when the document exists, if it is routed and this is known.
 pub(crate) fn born(info: &Info) -> Option<Stamp> {
     let since = &info.routed.since;
     info.routed.channels.as_ref().and_then(|_| since.at(since.0.len().checked_sub(1)?, info.stamp))
 }
 
-/// Since when the winner is in each of its channels, where that is known. `channels`: all of them, be they named in the info or not.
+/// Returns the start of the winner's stay in each of `channels`, where known. `channels`: all of its channels, whether
+/// or not the info names them.
 pub(crate) fn since_each<'i, 'c>(
     info: &'i Info,
     channels: &'c BTreeSet<String>,
@@ -133,7 +135,7 @@ mod tests {
         assert_eq!((since.places(), since.count()), (vec![3, 0, 1, 2, 3], 2));
         assert_eq!(since.stamps(), [b.0, a.0].concat());
         assert_eq!(ChannelsSince::decode(since.places(), &since.stamps()), since);
-        // A stamp that is not there, and one that is cut.
+        // One number without a stamp, and one truncated stamp.
         assert_eq!(
             *ChannelsSince::decode(vec![2, 3, u32::MAX], &[9; 13]).0,
             [At::Before(Stamp([9; 12])), At::Unknown, At::Unknown]

@@ -1,4 +1,4 @@
-//! The sync function of a database, as it lies beside the record.
+//! The sync function of a database, stored beside the database's record.
 
 use prost::Message;
 
@@ -7,14 +7,15 @@ use crate::store::keys::Keys;
 use crate::store::proto;
 use crate::store::transaction::Transaction;
 
-/// How a new database has channels.
+/// The channels of a new database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChannelsOptions {
-    /// Its sync function; `None`: the documents' own members `channels` say it.
+    /// The sync function; `None`: the documents' own `channels` members.
     pub sync: Option<String>,
 }
 
-/// Gives a record channels, or another function: who judged by the one before finds another record.
+/// Gives a record channels, or another function. A write that was judged by the former function then finds a changed
+/// record.
 pub(crate) fn set_function(
     trx: &Transaction,
     keys: &Keys,

@@ -13,18 +13,17 @@ pub(crate) use flatbed_kit::{
     Attempt, BoxedPageRead, NOT_COMMITTED, Page, PageRead, Quiet, conflict_with, note, of_nested,
 };
 
-/// A transaction of FoundationDB's whose reads and writes are counted.
 pub(crate) type Transaction = flatbed_kit::Transaction<Instruments>;
 
-/// Something done in one transaction. It may be attempted many times: all that must stay the same (ids, tokens) is made
-/// before, and what an attempt leaves in `self` must not count twice.
+/// An operation of one transaction. It may be attempted many times: values that must stay the same (ids, tokens) are
+/// made before the first attempt, and an attempt must not count twice in `self`.
 pub(crate) trait Operation: Send {
     type Output: Send;
 
     fn attempt(&mut self, trx: &Transaction, attempt: Attempt) -> impl Future<Output = Result<Self::Output>> + Send;
 }
 
-/// An operation as the kit runs it.
+/// The adapter of an operation to the kit's trait.
 struct OfLayer<'o, O>(&'o mut O);
 
 impl<O: Operation> flatbed_kit::Operation<Instruments> for OfLayer<'_, O> {
@@ -35,7 +34,7 @@ impl<O: Operation> flatbed_kit::Operation<Instruments> for OfLayer<'_, O> {
     }
 }
 
-/// Runs an operation that writes: attempt, commit, and again on a retryable error.
+/// Runs an operation that writes: attempts it, commits, and retries on a retryable error.
 pub(crate) async fn write<O: Operation>(
     db: &Database,
     metrics: &Arc<Instruments>,
@@ -44,7 +43,7 @@ pub(crate) async fn write<O: Operation>(
     flatbed_kit::write(db, metrics, &mut OfLayer(operation)).await
 }
 
-/// Runs an operation that only reads: nothing is committed.
+/// Runs an operation that only reads. It commits nothing.
 pub(crate) async fn read<O: Operation>(
     db: &Database,
     metrics: &Arc<Instruments>,

@@ -1,4 +1,4 @@
-//! When each database was changed last, and which were created and deleted: what `_db_updates` reads.
+//! The last change of each database, and the log of created and deleted databases: the data of `_db_updates`.
 
 use foundationdb::options::MutationType;
 use prost::Message;
@@ -12,7 +12,8 @@ use crate::store::transaction::{Quiet, Transaction};
 /// A transaction's versionstamp, with two bytes of user version.
 pub(crate) type Stamp = [u8; STAMP_BYTES];
 
-/// The place of a transaction's stamp at the beginning of a value, two bytes of user version, and where the place is.
+/// A value that starts with the placeholder of the transaction's stamp, two bytes of user version, and the
+/// placeholder's offset.
 const STAMP_AS_VALUE: [u8; STAMP_BYTES + 4] =
     [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0];
 
@@ -21,14 +22,14 @@ pub(crate) fn touch_newest(trx: &Transaction, keys: &RootKeys, bucket: u8) -> Re
     Quiet(trx).atomic(&keys.newest_update(bucket), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
 }
 
-/// The newest stamp of each bucket that has any, at the transaction's read version: a change of any database is no newer
-/// than that of its bucket.
+/// Reads the newest stamp of each bucket that has one, at the transaction's read version. A change of a database is no
+/// newer than the stamp of its bucket.
 pub(crate) async fn newest_stamps(trx: &Transaction, keys: &RootKeys) -> Result<Vec<(u8, Stamp)>> {
     let rows = newest_rows(trx, keys).await?;
     rows.iter().map(|(key, value)| Ok((keys.newest_update_bucket(key)?, stamp_of(value)?))).collect()
 }
 
-/// As [`newest_stamps`], as they are stored.
+/// Reads the rows of [`newest_stamps`] as stored.
 pub(crate) async fn newest_rows(trx: &Transaction, keys: &RootKeys) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut rows = Vec::with_capacity(BUCKETS);
     let mut rest = Some(keys.newest_updates());
@@ -40,12 +41,12 @@ pub(crate) async fn newest_rows(trx: &Transaction, keys: &RootKeys) -> Result<Ve
     Ok(rows)
 }
 
-/// The newest of all buckets.
+/// Returns the newest stamp of all buckets.
 pub(crate) fn newest_of(stamps: &[(u8, Stamp)]) -> Stamp {
     stamps.iter().map(|(_, stamp)| *stamp).max().unwrap_or_default()
 }
 
-/// What every write of documents to one database, or one of its shards, overwrites.
+/// The keys that every write of documents to one database, or one of its shards, overwrites.
 #[derive(Debug)]
 pub(crate) struct UpdatedKeys {
     database: Vec<u8>,
@@ -53,31 +54,31 @@ pub(crate) struct UpdatedKeys {
 }
 
 impl UpdatedKeys {
-    /// Of a database without shards it is shard 0.
+    /// Creates the keys. A database without shards has shard 0.
     pub(crate) fn new(keys: &RootKeys, name: &str, shard: u32) -> Self {
         let (database, newest) = (keys.database_updated(name, shard), keys.newest_update(bucket_of(name, shard)));
         UpdatedKeys { database, newest }
     }
 
-    /// Whether its documents have ever changed.
+    /// Returns whether its documents have ever changed.
     pub(crate) async fn is_there(&self, trx: &Transaction) -> Result<bool> {
         Ok(trx.get(&self.database, true).await?.is_some())
     }
 
-    /// In a transaction that changes documents.
+    /// Writes the keys, in a transaction that changes documents.
     pub(crate) fn touch(&self, trx: &Transaction) -> Result<()> {
         let quiet = Quiet(trx);
         quiet.atomic(&self.database, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)?;
         quiet.atomic(&self.newest, &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
     }
 
-    /// Says that they have never changed.
+    /// Records that its documents have never changed.
     pub(crate) fn clear(&self, trx: &Transaction) -> Result<()> {
         Quiet(trx).clear(&self.database)
     }
 }
 
-/// In the transaction that creates a database, or deletes one that has so many shards.
+/// Logs a creation or, with `deleted`, a deletion of a database with so many shards, in its transaction.
 pub(crate) fn note_event(trx: &Transaction, keys: &RootKeys, name: &str, deleted: Option<u32>) -> Result<()> {
     let quiet = Quiet(trx);
     let (name_of, at_ms) = (name.to_owned(), trx.clock().unix_ms());
@@ -90,7 +91,8 @@ pub(crate) fn note_event(trx: &Transaction, keys: &RootKeys, name: &str, deleted
     touch_newest(trx, keys, bucket_of(name, 0))
 }
 
-/// Adds or removes the list entry of a replicator database, in the transaction that creates or deletes it, and wakes the followers.
+/// Adds or removes the list entry of a replicator database, in the transaction that creates or deletes it, and wakes
+/// the followers.
 pub(crate) fn note_replicator(trx: &Transaction, keys: &RootKeys, name: &str, is_there: bool) -> Result<()> {
     let quiet = Quiet(trx);
     let key = keys.replicator(name);
@@ -102,12 +104,13 @@ pub(crate) fn note_replicator(trx: &Transaction, keys: &RootKeys, name: &str, is
     quiet.atomic(&keys.replicators_changed(), &STAMP_AS_VALUE, MutationType::SetVersionstampedValue)
 }
 
-/// An empty value: before all stamps.
+/// Decodes a stamp. An empty value precedes all stamps.
 pub(crate) fn stamp_of(value: &[u8]) -> Result<Stamp> {
     if value.is_empty() { Ok([0; STAMP_BYTES]) } else { Ok(*Seq::from_slice(0, value)?.stamp()) }
 }
 
-/// Sets a bucket's `last_seq` to the transaction's versionstamp and the greatest user version in it: blindly, and quietly.
+/// Sets a bucket's `last_seq` to the transaction's versionstamp and its greatest user version, without a read and
+/// without a write conflict range.
 pub(crate) fn touch_last_seq(trx: &Transaction, bucket: &BucketKeys, user_version: u16) -> Result<()> {
     let mut value = vec![0xff; 10];
     value.extend_from_slice(&user_version.to_be_bytes());

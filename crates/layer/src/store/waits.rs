@@ -1,9 +1,10 @@
-//! What an operation makes a cluster do: see [`flatbed_kit::waits`].
+//! The counts of the work that an operation gives to a cluster: see [`flatbed_kit::waits`].
 
 pub(crate) use flatbed_kit::waits::{Operation, carry};
 pub use flatbed_kit::waits::{Path, Waits, count};
 
-/// Whether pages of ranges are full, so that tests can compare counts of reads. `FLATBED_FDB_BUGGIFY` cuts pages short.
+/// Returns whether pages of ranges are full, so that tests can compare counts of reads. `FLATBED_FDB_BUGGIFY` cuts
+/// pages short.
 #[cfg(test)]
 pub(crate) fn are_exact() -> bool {
     std::env::var_os("FLATBED_FDB_BUGGIFY").is_none()

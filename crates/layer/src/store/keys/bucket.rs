@@ -1,8 +1,8 @@
-//! The keys that every write of documents to a database changes: by-seq, `last_seq` and counters.
+//! The keys that every write of documents changes: by-seq, `last_seq` and counters.
 //!
-//! They lie directly under {NS}, or, of a database with shards, in as many buckets below it: the same keys with a longer
-//! prefix. So hot ends of ranges of one database are as many as it has buckets, and each lies apart from the others by its
-//! bucket's by-seq.
+//! They lie directly under {NS}, or, in a database with shards, in that many buckets below it: the same keys with a
+//! longer prefix. A database thus has one hot end of a key range for each bucket, and the by-seq of each bucket keeps
+//! these ends apart.
 
 use crate::error::Result;
 use crate::store::keys::tuple::{
@@ -19,14 +19,15 @@ pub(crate) struct BucketKeys {
 }
 
 impl Keys {
-    /// A bucket of a database with so many shards; of one without (0 or 1) there is one, {NS} itself.
+    /// Returns the keys of a bucket of a database with so many shards. A database without shards (0 or 1) has one
+    /// bucket, {NS} itself.
     pub(crate) fn bucket(&self, shards: u32, number: u32) -> BucketKeys {
         let prefix = if shards < 2 { self.prefix.clone() } else { self.two(SHARDED, number.into()) };
         BucketKeys { prefix }
     }
 
-    /// The number of the bucket that a key lies in, and what it is there: [`Subspace::Meta`], [`Subspace::BySeq`] or
-    /// [`Subspace::Partitions`].
+    /// Returns the number of the bucket that a key lies in, and its subspace there: [`Subspace::Meta`],
+    /// [`Subspace::BySeq`] or [`Subspace::Partitions`].
     pub(crate) fn split_bucket(&self, key: &[u8]) -> Result<(u64, Subspace)> {
         let (number, rest) = take_int(behind(key, &self.one(SHARDED)))?;
         let bucket = BucketKeys { prefix: self.two(SHARDED, number) };
@@ -39,7 +40,7 @@ impl Keys {
     }
 }
 
-/// What stands behind META: a counter, or `last_seq` (`None`).
+/// Parses the rest of a key behind META: a counter, or `last_seq` (`None`).
 pub(super) fn take_meta(rest: &[u8]) -> Result<Option<Counter>> {
     match take_int(rest)? {
         (LAST_SEQ, []) => Ok(None),
@@ -52,7 +53,6 @@ pub(super) fn take_meta(rest: &[u8]) -> Result<Option<Counter>> {
 }
 
 impl BucketKeys {
-    /// All of it.
     pub(crate) fn all(&self) -> KeyRange {
         under(&self.prefix)
     }
@@ -65,30 +65,30 @@ impl BucketKeys {
         self.two(META, counter as u64)
     }
 
-    /// `last_seq` and all counters.
+    /// Returns the range of `last_seq` and all counters.
     pub(crate) fn meta(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, META), end: with_int(&self.prefix, META + 1) }
     }
 
-    /// Which counter a key of them is; `None`: `last_seq`.
+    /// Returns the counter of a key of that range; `None`: `last_seq`.
     pub(crate) fn meta_parse(&self, key: &[u8]) -> Result<Option<Counter>> {
         take_meta(behind(key, &with_int(&self.prefix, META)))
     }
 
-    /// A counter of one partition.
     pub(crate) fn of_partition(&self, partition: &str, counter: Counter) -> Vec<u8> {
         let mut key = self.partition_prefix(partition);
         put_int(&mut key, counter as u64);
         key
     }
 
-    /// All counters of one partition.
+    /// Returns the range of all counters of one partition.
     pub(crate) fn partition(&self, partition: &str) -> KeyRange {
         under(&self.partition_prefix(partition))
     }
 
-    /// Those of all partitions among which are all whose ids are before this one's: partitions lie by their names, and ids of
-    /// one that begins with this one may be before its own.
+    /// Returns the counters of partitions in two ranges that include every partition whose ids precede those of this
+    /// one. Partitions are sorted by name, and the ids of a partition whose name begins with this one's may precede
+    /// this one's ids.
     pub(crate) fn partitions_around(&self, partition: &str) -> [KeyRange; 2] {
         let KeyRange { begin, end } = self.partition(partition);
         let mut colon = with_int(&self.prefix, PARTITIONS);
@@ -96,12 +96,12 @@ impl BucketKeys {
         [KeyRange { begin: self.partitions().begin, end: begin }, KeyRange { begin: end, end: colon }]
     }
 
-    /// Those of all partitions.
+    /// Returns the range of the counters of all partitions.
     pub(crate) fn partitions(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, PARTITIONS), end: with_int(&self.prefix, PARTITIONS + 1) }
     }
 
-    /// Which counter of which partition a key is.
+    /// Parses a key of those counters into its partition and counter.
     pub(crate) fn partition_parse(&self, key: &[u8]) -> Result<(String, Counter)> {
         let (partition, rest) = take_text_at(behind(key, &with_int(&self.prefix, PARTITIONS)))?;
         Ok((partition, take_meta(rest)?.ok_or_else(bad_key)?))
@@ -113,12 +113,12 @@ impl BucketKeys {
         key
     }
 
-    /// All entries of an incarnation.
+    /// Returns the range of all entries of an incarnation.
     pub(crate) fn by_seq_all(&self, incarnation: u64) -> KeyRange {
         under(&self.two(BY_SEQ, incarnation))
     }
 
-    /// Entries of every incarnation.
+    /// Returns the range of the entries of every incarnation.
     pub(crate) fn by_seq_any(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, BY_SEQ), end: with_int(&self.prefix, BY_SEQ + 1) }
     }
@@ -130,19 +130,19 @@ impl BucketKeys {
         key
     }
 
-    /// Entries after `seq`.
+    /// Returns the range of the entries after `seq`.
     pub(crate) fn by_seq_after(&self, seq: &Seq) -> KeyRange {
         let mut begin = self.by_seq(seq);
         begin.push(0);
         KeyRange { begin, end: self.by_seq_all(seq.incarnation()).end }
     }
 
-    /// The key for SET_VERSIONSTAMPED_KEY.
+    /// Returns the key for SET_VERSIONSTAMPED_KEY.
     pub(crate) fn by_seq_stamped(&self, incarnation: u64, user_version: u16) -> Vec<u8> {
         stamped(self.two(BY_SEQ, incarnation), user_version)
     }
 
-    /// What tells a key of by-seq from others of its bucket, and sorts it among those of all buckets.
+    /// Returns the part of a by-seq key that identifies it in its bucket and sorts it among those of all buckets.
     pub(crate) fn by_seq_place<'k>(&self, key: &'k [u8]) -> &'k [u8] {
         behind(key, &with_int(&self.prefix, BY_SEQ))
     }

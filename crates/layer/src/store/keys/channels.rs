@@ -1,5 +1,5 @@
-//! Keys of channels: which documents are in them, which have left them, and when documents end. What they are for:
-//! design/channels.md.
+//! Keys of channels: the documents that are in them, the documents that left them, and the expiry of documents.
+//! design/channels.md says what they are for.
 
 use crate::error::Result;
 use crate::store::keys::tuple::{
@@ -19,22 +19,22 @@ const RESYNC: u64 = 5;
 const MARKS: u64 = 6;
 const STAYS: u64 = 7;
 
-/// What a key of channels is.
+/// The parts of a key of channels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ChannelPart {
-    /// A document that is or was in a channel, in the order of commits.
+    /// A document that is or was in a channel, in commit order.
     Entry { channel: String, seq: Seq },
-    /// A document that is in a channel, by its id.
+    /// A document that is in a channel, by document id.
     Document { channel: String, id: String },
     /// A channel that a document has left.
     Left { id: String, channel: String },
-    /// A channel that a document had left before it was in it again.
+    /// A past stay of a document in a channel that it entered again.
     Stays { id: String, channel: String },
-    /// At which second of Unix time a document ends.
+    /// The second of Unix time at which a document expires.
     End { second: u64, id: String },
     /// The sync function.
     Function,
-    /// How far a new function has come.
+    /// The progress of a new function.
     Resync,
 }
 
@@ -57,7 +57,6 @@ impl Keys {
         key
     }
 
-    /// A channel's entry at a sequence.
     pub(crate) fn channel_entry(&self, channel: &str, seq: &Seq) -> Vec<u8> {
         let mut key = self.channel_incarnation(channel, seq.incarnation());
         key.push(TUPLE_VERSIONSTAMP);
@@ -65,24 +64,24 @@ impl Keys {
         key
     }
 
-    /// The key of an entry for SET_VERSIONSTAMPED_KEY.
+    /// Returns the key of an entry for SET_VERSIONSTAMPED_KEY.
     pub(crate) fn channel_entry_stamped(&self, channel: &str, incarnation: u64, user_version: u16) -> Vec<u8> {
         stamped(self.channel_incarnation(channel, incarnation), user_version)
     }
 
-    /// All entries of a channel in an incarnation.
+    /// Returns the range of a channel's entries in an incarnation.
     pub(crate) fn channel_entries(&self, channel: &str, incarnation: u64) -> KeyRange {
         under(&self.channel_incarnation(channel, incarnation))
     }
 
-    /// Those behind a sequence.
+    /// Returns the range of those entries behind a sequence.
     pub(crate) fn channel_entries_after(&self, channel: &str, seq: &Seq) -> KeyRange {
         let mut begin = self.channel_entry(channel, seq);
         begin.push(0);
         KeyRange { begin, end: self.channel_entries(channel, seq.incarnation()).end }
     }
 
-    /// The sequence in a key of a channel's entry.
+    /// Parses a key of a channel's entry into its sequence.
     pub(crate) fn channel_entry_seq(&self, key: &[u8]) -> Result<Seq> {
         match self.split_channels(key)? {
             ChannelPart::Entry { seq, .. } => Ok(seq),
@@ -90,29 +89,29 @@ impl Keys {
         }
     }
 
-    /// All entries of all channels.
+    /// Returns the range of all entries of all channels.
     #[cfg(test)]
     pub(crate) fn channel_entries_all(&self) -> KeyRange {
         KeyRange { begin: self.two(CHANNELS, ENTRIES), end: self.two(CHANNELS, ENTRIES + 1) }
     }
 
-    /// That a document is in a channel.
+    /// Returns the key whose presence puts a document into a channel.
     pub(crate) fn channel_document(&self, channel: &str, id: &str) -> Vec<u8> {
         self.channel_text(DOCUMENTS, channel, id)
     }
 
-    /// All documents that are in a channel.
+    /// Returns the range of the documents that are in a channel.
     pub(crate) fn channel_documents(&self, channel: &str) -> KeyRange {
         under(&self.channel_part(DOCUMENTS, channel))
     }
 
-    /// Those of all channels.
+    /// Returns the range of the documents of all channels.
     #[cfg(test)]
     pub(crate) fn channel_documents_all(&self) -> KeyRange {
         KeyRange { begin: self.two(CHANNELS, DOCUMENTS), end: self.two(CHANNELS, DOCUMENTS + 1) }
     }
 
-    /// The document's id in a key of [`Keys::channel_documents`].
+    /// Parses a key of [`Keys::channel_documents`] into its document id.
     pub(crate) fn channel_document_id(&self, key: &[u8]) -> Result<String> {
         match self.split_channels(key)? {
             ChannelPart::Document { id, .. } => Ok(id),
@@ -120,17 +119,17 @@ impl Keys {
         }
     }
 
-    /// That a document has left a channel.
+    /// Returns the key whose presence records that a document left a channel.
     pub(crate) fn left(&self, id: &str, channel: &str) -> Vec<u8> {
         self.channel_text(LEFT, id, channel)
     }
 
-    /// All channels that a document has left.
+    /// Returns the range of all channels that a document left.
     pub(crate) fn left_of(&self, id: &str) -> KeyRange {
         under(&self.channel_part(LEFT, id))
     }
 
-    /// The channel in a key of [`Keys::left_of`].
+    /// Parses a key of [`Keys::left_of`] into its channel.
     pub(crate) fn left_channel(&self, key: &[u8]) -> Result<String> {
         match self.split_channels(key)? {
             ChannelPart::Left { channel, .. } => Ok(channel),
@@ -143,17 +142,17 @@ impl Keys {
         KeyRange { begin: self.two(CHANNELS, LEFT), end: self.two(CHANNELS, LEFT + 1) }
     }
 
-    /// When a document was in a channel that it has entered again since.
+    /// Returns the key of a document's past stays in a channel that it entered again.
     pub(crate) fn stays(&self, id: &str, channel: &str) -> Vec<u8> {
         self.channel_text(STAYS, id, channel)
     }
 
-    /// Those of all channels.
+    /// Returns the range of a document's past stays in all channels.
     pub(crate) fn stays_of(&self, id: &str) -> KeyRange {
         under(&self.channel_part(STAYS, id))
     }
 
-    /// The channel in a key of [`Keys::stays_of`].
+    /// Parses a key of [`Keys::stays_of`] into its channel.
     pub(crate) fn stays_channel(&self, key: &[u8]) -> Result<String> {
         match self.split_channels(key)? {
             ChannelPart::Stays { channel, .. } => Ok(channel),
@@ -161,12 +160,12 @@ impl Keys {
         }
     }
 
-    /// Those of all documents.
+    /// Returns the range of the past stays of all documents.
     pub(crate) fn stays_all(&self) -> KeyRange {
         KeyRange { begin: self.two(CHANNELS, STAYS), end: self.two(CHANNELS, STAYS + 1) }
     }
 
-    /// That a document ends at a second of Unix time.
+    /// Returns the key whose presence makes a document expire at a second of Unix time.
     pub(crate) fn end_of_document(&self, second: u64, id: &str) -> Vec<u8> {
         let mut key = self.two(CHANNELS, ENDS);
         put_int(&mut key, second);
@@ -174,52 +173,52 @@ impl Keys {
         key
     }
 
-    /// Documents that end at a second or before it.
+    /// Returns the range of the documents that expire at or before a second.
     pub(crate) fn ends_until(&self, second: u64) -> KeyRange {
         let mut end = self.two(CHANNELS, ENDS);
         put_int(&mut end, second.saturating_add(1));
         KeyRange { begin: self.two(CHANNELS, ENDS), end }
     }
 
-    /// All documents that end.
+    /// Returns the range of all documents that expire.
     #[cfg(test)]
     pub(crate) fn ends_all(&self) -> KeyRange {
         KeyRange { begin: self.two(CHANNELS, ENDS), end: self.two(CHANNELS, ENDS + 1) }
     }
 
-    /// The sync function.
     pub(crate) fn sync_function(&self) -> Vec<u8> {
         self.two(CHANNELS, FUNCTION)
     }
 
-    /// How far a new function has come.
+    /// Returns the key of the progress of a new function.
     pub(crate) fn resync(&self) -> Vec<u8> {
         self.two(CHANNELS, RESYNC)
     }
 
-    /// What a renewal has noted: in the order of their stamps, the keys whose values bear one. They are there while it goes on.
+    /// Returns the range of a renewal's marks: in the order of their stamps, the keys whose values contain a stamp.
+    /// They exist only during the renewal.
     pub(crate) fn renewal_marks(&self) -> KeyRange {
         let mut begin = self.renewal_marked();
         begin.push(0);
         KeyRange { begin, end: self.two(CHANNELS, MARKS + 1) }
     }
 
-    /// That a renewal has noted all of them; it lies before them.
+    /// Returns the key whose presence records that a renewal has written all its marks. It precedes them.
     pub(crate) fn renewal_marked(&self) -> Vec<u8> {
         self.two(CHANNELS, MARKS)
     }
 
-    /// That the value of a key of this namespace bears a stamp.
+    /// Returns the mark of a key of this namespace whose value contains a stamp.
     pub(crate) fn renewal_mark(&self, stamp: &[u8; STAMP_BYTES], marked: &[u8]) -> Vec<u8> {
         let mut key = self.renewal_marked();
         key.push(TUPLE_VERSIONSTAMP);
         key.extend_from_slice(stamp);
-        // Elements of a tuple, as they are.
+        // The elements of the tuple as stored.
         key.extend_from_slice(behind(marked, &self.prefix));
         key
     }
 
-    /// The stamp, and the key whose value bears it.
+    /// Parses a mark into the stamp and the key whose value contains it.
     pub(crate) fn split_renewal_mark(&self, key: &[u8]) -> Result<([u8; STAMP_BYTES], Vec<u8>)> {
         let rest = behind(key, &self.renewal_marked());
         let rest = rest.strip_prefix(&[TUPLE_VERSIONSTAMP]).ok_or_else(bad_key)?;
@@ -227,7 +226,7 @@ impl Keys {
         Ok((*stamp, [&self.prefix, rest].concat()))
     }
 
-    /// What a key of channels is; what a renewal notes is nothing outside of it.
+    /// Parses a key of channels. Marks of a renewal are an error.
     pub(crate) fn split_channels(&self, key: &[u8]) -> Result<ChannelPart> {
         let (part, rest) = take_int(behind(key, &self.one(CHANNELS)))?;
         Ok(match part {
@@ -275,7 +274,7 @@ mod tests {
         RootKeys::new(b"fb").namespace(1)
     }
 
-    /// As design/channels.md draws them.
+    /// The keys are those drawn in design/channels.md.
     #[test]
     fn keys_are_those_of_the_design() {
         let seq = Seq::new(65_536, *b"0123456789ab");
@@ -328,7 +327,7 @@ mod tests {
             for (key, part, all) in built {
                 prop_assert!(all.begin <= key && key < all.end && keys.check(Subspace::Channels, &key).is_ok());
                 prop_assert_eq!(keys.split_channels(&key).unwrap(), part);
-                // Nor are longer ones keys of this layer.
+                // Longer keys are no keys of this layer.
                 prop_assert!(keys.split_channels(&[&key[..], &[0x14]].concat()).is_err());
             }
             prop_assert_eq!(keys.channel_entry_seq(&keys.channel_entry(&channel, &seq)).unwrap(), seq);

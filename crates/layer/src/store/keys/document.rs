@@ -14,7 +14,7 @@ pub(super) const REVISION_BODIES: u64 = 4;
 pub(super) const ANCESTORS: u64 = 5;
 pub(super) const ATTACHMENTS: u64 = 6;
 
-/// What a key under a document holds.
+/// The part of a document that a key holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DocumentPart {
     Info,
@@ -26,13 +26,13 @@ pub(crate) enum DocumentPart {
     Attachments,
 }
 
-/// Where a key lies, seen from a document.
+/// The position of a key relative to a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Beside {
     Before,
     Info,
     Body,
-    /// Behind the latest body, and the document's.
+    /// Behind the latest body, within the document.
     Rest,
     Behind,
 }
@@ -44,10 +44,10 @@ pub(crate) struct DocumentKeys {
 }
 
 impl DocumentKeys {
-    /// Where a key lies that is some document's.
+    /// Returns the position of some document's key relative to this document.
     pub(crate) fn beside(&self, key: &[u8]) -> Beside {
         match key.strip_prefix(self.prefix.as_slice()).map(take_int) {
-            // Another document's id, longer by a NUL, is no integer.
+            // The id of another document continues with a NUL, which is not the code of an integer.
             None | Some(Err(_)) if *key < *self.prefix => Beside::Before,
             None | Some(Err(_)) => Beside::Behind,
             Some(Ok((INFO, _))) => Beside::Info,
@@ -56,7 +56,6 @@ impl DocumentKeys {
         }
     }
 
-    /// Everything under the document.
     pub(crate) fn whole(&self) -> KeyRange {
         under(&self.prefix)
     }
@@ -65,12 +64,12 @@ impl DocumentKeys {
         with_int(&self.prefix, INFO)
     }
 
-    /// Info and latest body: what a read of the latest revision needs, in one range.
+    /// Returns the range of info and latest body, which a read of the latest revision needs.
     pub(crate) fn latest(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, INFO), end: with_int(&self.prefix, LEAVES) }
     }
 
-    /// Prefix of the latest body's rows; a row's path follows.
+    /// Returns the prefix of the latest body's rows; a row's path follows.
     pub(crate) fn body(&self) -> Vec<u8> {
         with_int(&self.prefix, BODY)
     }
@@ -90,7 +89,7 @@ impl DocumentKeys {
         KeyRange { begin: with_int(&self.prefix, LEAVES), end: with_int(&self.prefix, REVISIONS) }
     }
 
-    /// Leaves and the records of all revisions, which lie beside each other.
+    /// Returns the range of the leaves and the records of all revisions, which are adjacent.
     pub(crate) fn leaves_and_revisions(&self) -> KeyRange {
         KeyRange { begin: self.leaves().begin, end: self.revisions().end }
     }
@@ -105,14 +104,14 @@ impl DocumentKeys {
         KeyRange { begin: with_int(&self.prefix, REVISIONS), end: with_int(&self.prefix, REVISION_BODIES) }
     }
 
-    /// Where the records of revisions of this generation begin; those of newer ones follow.
+    /// Returns the first key of revision records of this generation; newer generations follow.
     pub(crate) fn revisions_from(&self, generation: u64) -> Vec<u8> {
         let mut key = with_int(&self.prefix, REVISIONS);
         put_int(&mut key, generation);
         key
     }
 
-    /// Prefix of a superseded revision's rows; a row's path follows.
+    /// Returns the prefix of a superseded revision's rows; a row's path follows.
     pub(crate) fn revision_body(&self, rev: &RevId) -> Vec<u8> {
         let mut key = with_int(&self.prefix, REVISION_BODIES);
         put_rev(&mut key, rev);
@@ -123,7 +122,7 @@ impl DocumentKeys {
         under(&self.revision_body(rev))
     }
 
-    /// The segment of ancestors that begins with `newest`.
+    /// Returns the key of the segment of ancestors that begins with `newest`.
     pub(crate) fn ancestors(&self, newest: &RevId) -> Vec<u8> {
         let mut key = with_int(&self.prefix, ANCESTORS);
         put_rev(&mut key, newest);
@@ -134,7 +133,7 @@ impl DocumentKeys {
         KeyRange { begin: with_int(&self.prefix, ANCESTORS), end: with_int(&self.prefix, ANCESTORS + 1) }
     }
 
-    /// The list of a revision's attachments.
+    /// Returns the key of the list of a revision's attachments.
     pub(crate) fn attachments(&self, rev: &RevId) -> Vec<u8> {
         let mut key = with_int(&self.prefix, ATTACHMENTS);
         put_rev(&mut key, rev);
@@ -145,7 +144,8 @@ impl DocumentKeys {
         KeyRange { begin: with_int(&self.prefix, ATTACHMENTS), end: with_int(&self.prefix, ATTACHMENTS + 1) }
     }
 
-    /// Records, bodies and sealed segments of revisions whose generation is at most `generation`.
+    /// Returns the ranges of the records, bodies and sealed segments of revisions whose generation is at most
+    /// `generation`.
     pub(crate) fn stemmed(&self, generation: u64) -> [KeyRange; 3] {
         [REVISIONS, REVISION_BODIES, ANCESTORS].map(|part| {
             let begin = with_int(&self.prefix, part);

@@ -20,20 +20,20 @@ const LATER: u64 = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum IndexPart {
     Progress,
-    /// What it is sorted by, and its document's id.
+    /// The sort key, and the document's id.
     Entry(Sorted),
-    /// An entry of an index in the order of commits.
+    /// An entry of an index in commit order.
     Change(Seq),
     /// The document's id.
     OfDocument(String),
-    /// A node of what is kept of the entries together: its level, and where it begins, in the words of the index's kind.
+    /// A node, which summarizes a run of entries: its level, and the position where it begins, as the index's kind
+    /// encodes it.
     Node(u64, Vec<u8>),
-    /// A document that a builder enters at its end, under random bytes.
+    /// A document that a builder enters last, by a hash.
     Later(Vec<u8>),
 }
 
 impl Keys {
-    /// All of an index.
     pub(crate) fn index(&self, number: u64) -> KeyRange {
         under(&self.two(INDEXES, number))
     }
@@ -44,19 +44,20 @@ impl Keys {
         key
     }
 
-    /// How far an index's builder has come.
+    /// Returns the key of the progress of an index's builder.
     pub(crate) fn index_progress(&self, number: u64) -> Vec<u8> {
         self.index_part(number, PROGRESS)
     }
 
-    /// Something among an index's entries, by its [place](RowPlaces).
+    /// Returns the key at a [place](RowPlaces) among an index's entries.
     pub(crate) fn index_place(&self, number: u64, place: &[u8]) -> Vec<u8> {
         let mut key = self.index_part(number, ENTRIES);
         key.extend_from_slice(place);
         key
     }
 
-    /// An entry of an index: what its kind sorts by, and whose entry it is. `places`: those of its document.
+    /// Returns the key of an index's entry: the sort key of its kind, and the document's id. `places`: those of the
+    /// document.
     pub(crate) fn index_entry(&self, number: u64, places: RowPlaces<'_>, sorted_by: &[u8], id: &str) -> Vec<u8> {
         self.index_place(number, &places.document(sorted_by, id))
     }
@@ -67,7 +68,7 @@ impl Keys {
         key
     }
 
-    /// An entry of an index in the order of commits.
+    /// Returns the key of an index's entry in commit order.
     pub(crate) fn index_change(&self, number: u64, seq: &Seq) -> Vec<u8> {
         let mut key = self.index_incarnation(number, seq.incarnation());
         key.push(TUPLE_VERSIONSTAMP);
@@ -75,19 +76,19 @@ impl Keys {
         key
     }
 
-    /// The key of such an entry for SET_VERSIONSTAMPED_KEY.
+    /// Returns the key of such an entry for SET_VERSIONSTAMPED_KEY.
     pub(crate) fn index_change_stamped(&self, number: u64, incarnation: u64, user_version: u16) -> Vec<u8> {
         stamped(self.index_incarnation(number, incarnation), user_version)
     }
 
-    /// Such entries behind a sequence, of its incarnation.
+    /// Returns the range of such entries behind a sequence, of its incarnation.
     pub(crate) fn index_changes_after(&self, number: u64, seq: &Seq) -> KeyRange {
         let mut begin = self.index_change(number, seq);
         begin.push(0);
         KeyRange { begin, end: under(&self.index_incarnation(number, seq.incarnation())).end }
     }
 
-    /// The sequence in a key of such an entry.
+    /// Parses a key of such an entry into its sequence.
     pub(crate) fn index_change_seq(&self, key: &[u8]) -> Result<Seq> {
         match self.split_index(key)? {
             (_, IndexPart::Change(seq)) => Ok(seq),
@@ -95,7 +96,7 @@ impl Keys {
         }
     }
 
-    /// All entries of an index that are sorted by bytes that begin so.
+    /// Returns the range of an index's entries whose sort key begins with these bytes.
     pub(crate) fn index_beginning(&self, number: u64, places: RowPlaces<'_>, sorted_by: &[u8]) -> KeyRange {
         let begin = self.index_place(number, &places.before_prefix(sorted_by));
         KeyRange { begin, end: self.index_place(number, &places.behind_prefix(sorted_by)) }
@@ -107,8 +108,8 @@ impl Keys {
         key
     }
 
-    /// A node of what is kept of an index's entries together, as a reduction of them is: nodes of one level lie in the order
-    /// of the entries that they begin with.
+    /// Returns the key of a node, which summarizes a run of an index's entries, such as a reduction of them. The nodes
+    /// of one level are in the order of their first entries.
     pub(crate) fn index_node(&self, number: u64, level: u64, from: &[u8]) -> Vec<u8> {
         let mut key = self.index_part(number, NODES);
         put_int(&mut key, level);
@@ -116,10 +117,10 @@ impl Keys {
         key
     }
 
-    /// All nodes of a level that begin with entries whose words begin so.
+    /// Returns the range of a level's nodes whose first entry begins with these bytes.
     pub(crate) fn index_nodes(&self, number: u64, level: u64, from: &[u8]) -> KeyRange {
         let mut begin = self.index_node(number, level, from);
-        // Without the tuple's end.
+        // Removes the terminator of the tuple element.
         begin.pop();
         let mut end = begin.clone();
         while end.pop_if(|byte| *byte == 0xff).is_some() {}
@@ -129,24 +130,24 @@ impl Keys {
         KeyRange { begin, end }
     }
 
-    /// A document that a builder enters at its end, under random bytes.
+    /// Returns the key of a document that a builder enters last.
     pub(crate) fn index_later(&self, number: u64, hash: &[u8]) -> Vec<u8> {
         let mut key = self.index_part(number, LATER);
         put_text(&mut key, TUPLE_BYTES, hash);
         key
     }
 
-    /// All of them.
+    /// Returns the range of all documents that a builder enters last.
     pub(crate) fn index_all_later(&self, number: u64) -> KeyRange {
         under(&self.index_part(number, LATER))
     }
 
-    /// Of which index a key is, of whatever kind that is.
+    /// Parses a key of any index into the index's number.
     pub(crate) fn index_number(&self, key: &[u8]) -> Result<u64> {
         Ok(take_int(behind(key, &self.one(INDEXES)))?.0)
     }
 
-    /// What a key of an index is, and of which.
+    /// Parses a key of an index into the index's number and the part.
     pub(crate) fn split_index(&self, key: &[u8]) -> Result<(u64, IndexPart)> {
         let (number, rest) = take_int(behind(key, &self.one(INDEXES)))?;
         let part = match take_int(rest)? {

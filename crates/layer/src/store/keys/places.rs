@@ -1,31 +1,31 @@
-//! Where rows of views and entries of indexes lie: what they are sorted by, and whose they are.
+//! The positions of view rows and index entries: their sort keys and their documents.
 
 use std::cmp::Ordering;
 
 use crate::error::Result;
 use crate::store::keys::tuple::{TUPLE_BYTES, TUPLE_STRING, bad_key, put_text, take_bytes_at, take_text_at, under};
 
-/// Between a partition and the rest of an id.
+/// Separates a partition from the rest of an id.
 const COLON: char = ':';
 
-/// Where rows lie, or entries: those of one partition, where their keys begin with it, or all where they do not. What is made
-/// of it are bytes behind a prefix of the view's or the index's.
+/// The positions of rows or entries: those of one partition, if keys begin with the partition, or all. Its methods
+/// return bytes behind a prefix of the view or the index.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RowPlaces<'p>(pub Option<&'p str>);
 
-/// What the keys of rows and of entries have in common, which sorts them.
+/// The common, sorting part of the keys of rows and entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sorted {
-    /// Where keys begin with it: what the id begins with, up to its first colon.
+    /// The part of the document's id before its first colon, if keys begin with the partition.
     pub partition: Option<String>,
-    /// The sort form of the key, with its label if it was cut.
+    /// The sort form of the key, with its label if it was truncated.
     pub element: Vec<u8>,
     /// The document's id.
     pub id: String,
 }
 
 impl Sorted {
-    /// Takes it from the beginning of a key.
+    /// Parses it from the start of a key.
     pub(crate) fn take(key: &[u8]) -> Result<(Sorted, &[u8])> {
         let (partition, rest) = match key.first() {
             Some(&TUPLE_STRING) => take_text_at(key).map(|(partition, rest)| (Some(partition), rest))?,
@@ -42,7 +42,7 @@ impl Sorted {
     }
 }
 
-/// The sort form alone, of a key as [`Sorted::take`] takes it: without looking at the rest.
+/// Returns the sort form alone, of a key as [`Sorted::take`] parses it, without parsing the rest.
 pub(crate) fn element_of(key: &[u8]) -> Result<Vec<u8>> {
     let rest = match key.first() {
         Some(&TUPLE_STRING) => take_text_at(key)?.1,
@@ -51,20 +51,21 @@ pub(crate) fn element_of(key: &[u8]) -> Result<Vec<u8>> {
     take_bytes_at(rest, TUPLE_BYTES).map(|(element, _)| element)
 }
 
-/// What of a key as [`Sorted::take`] takes it says with which others its row belongs together.
+/// The prefix of a key, as [`Sorted::take`] parses it, that the keys of rows of the same group share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// How many bytes, from the key's first one on.
+    /// The length in bytes, from the start of the key.
     len: usize,
-    /// The whole sort form is in it, and not only what it begins with.
+    /// True if the prefix contains the whole sort form.
     is_whole: bool,
 }
 
-/// Sort forms are looked at without a piece of memory of their own where they take no more.
+/// The longest sort form that is examined without an allocation.
 const SHORT_BYTES: usize = 128;
 
 impl Head {
-    /// Of a key whose sort form has so many bytes in common with those that belong to it; `None`: the form says nothing of that.
+    /// Returns the prefix of a key. `common` returns how many bytes of the sort form the group shares; `None`: the form
+    /// does not tell.
     pub(crate) fn of(key: &[u8], common: impl FnOnce(&[u8]) -> Option<usize>) -> Result<Option<Head>> {
         let before = match key.first() {
             Some(&TUPLE_STRING) => key.len() - take_text_at(key)?.1.len(),
@@ -84,20 +85,20 @@ impl Head {
         };
         let Some(common) = common(element).and_then(|len| element.get(..len)) else { return Ok(None) };
         let is_whole = common.len() == element.len();
-        // The string's code and, of a whole form, its end; each zero takes two bytes.
+        // The string's code and, for a whole form, its terminator; each zero takes two bytes.
         let zeros = common.iter().filter(|byte| **byte == 0).count();
         Ok(Some(Head { len: before + 1 + common.len() + zeros + usize::from(is_whole), is_whole }))
     }
 
-    /// Whether another key's row belongs to that of this head's `own` key.
+    /// Returns whether another key's row belongs to the group of this head's `own` key.
     pub(crate) fn is_also_of(self, own: &[u8], other: &[u8]) -> bool {
         let Some(head) = own.get(..self.len) else { return false };
-        // A zero of the form, and not its end.
+        // `00 ff` is a zero of the form, and not its terminator.
         other.starts_with(head) && !(self.is_whole && other.get(self.len) == Some(&0xff))
     }
 }
 
-/// The bytes of a tuple byte string, if they have room.
+/// Copies a tuple byte string into a buffer, if it fits.
 fn take_short(key: &[u8], room: &mut [u8; SHORT_BYTES]) -> Option<usize> {
     let (_, mut rest) = key.split_first().filter(|(first, _)| **first == TUPLE_BYTES)?;
     let mut len = 0;
@@ -117,12 +118,12 @@ fn take_short(key: &[u8], room: &mut [u8; SHORT_BYTES]) -> Option<usize> {
 }
 
 impl<'p> RowPlaces<'p> {
-    /// Those that a document's are among.
+    /// Returns the positions that include a document's.
     pub(crate) fn of(is_partitioned: bool, id: &'p str) -> RowPlaces<'p> {
         RowPlaces(id.split_once(COLON).filter(|_| is_partitioned).map(|(partition, _)| partition))
     }
 
-    /// What stands before a sort form.
+    /// Returns the bytes before a sort form.
     fn begin(self) -> Vec<u8> {
         let mut key = Vec::with_capacity(64);
         if let Some(partition) = self.0 {
@@ -131,47 +132,48 @@ impl<'p> RowPlaces<'p> {
         key
     }
 
-    /// All rows from the first place to the last; no end: to the end of the tree.
+    /// Returns the bounds of all rows; without an end they reach to the end of the tree.
     pub(crate) fn all(self) -> (Vec<u8>, Option<Vec<u8>>) {
         let begin = self.begin();
         let end = self.0.map(|_| under(&begin).end);
         (begin, end)
     }
 
-    /// The bytes before which all rows lie whose sort forms are before this one, and none of the others.
+    /// Returns the bytes that separate the rows with smaller sort forms from the others.
     pub(crate) fn before_element(self, element: &[u8]) -> Vec<u8> {
         let mut key = self.begin();
         put_text(&mut key, TUPLE_BYTES, element);
         key
     }
 
-    /// The same for those that begin with it, or are behind it.
+    /// Returns the bytes before the rows whose sort forms begin with the prefix or follow it.
     pub(crate) fn before_prefix(self, prefix: &[u8]) -> Vec<u8> {
         let mut key = self.before_element(prefix);
-        // The tuple's end sorts before any other byte, a zero of the element (00 ff) before what is no zero.
+        // The tuple's terminator sorts before any other byte, a zero of the element (00 ff) before any other byte of
+        // one.
         key.pop();
         key
     }
 
-    /// Behind all rows whose sort forms begin with this.
+    /// Returns the bytes behind all rows whose sort forms begin with the prefix.
     pub(crate) fn behind_prefix(self, prefix: &[u8]) -> Vec<u8> {
         let mut key = self.before_prefix(prefix);
         while key.pop_if(|byte| *byte == 0xff).is_some() {}
-        // The type of the element is less than ff.
+        // The code of the element's type is less than ff.
         if let Some(last) = key.last_mut() {
             *last += 1;
         }
         key
     }
 
-    /// Behind all rows with this sort form.
+    /// Returns the bytes behind all rows with this sort form.
     pub(crate) fn behind_element(self, element: &[u8]) -> Vec<u8> {
         let mut key = self.before_element(element);
         key.push(0xff);
         key
     }
 
-    /// Before the rows of a document among those with this sort form. Any text may stand for its id.
+    /// Returns the bytes before a document's rows among those with this sort form. The id may be any text.
     pub(crate) fn before_document(self, element: &[u8], id: &str) -> Vec<u8> {
         match self.begins(id) {
             Ordering::Less => self.before_element(element),
@@ -180,7 +182,7 @@ impl<'p> RowPlaces<'p> {
         }
     }
 
-    /// Behind them.
+    /// Returns the bytes behind a document's rows among those with this sort form.
     pub(crate) fn behind_document(self, element: &[u8], id: &str) -> Vec<u8> {
         let mut key = self.before_document(element, id);
         if self.begins(id).is_eq() {
@@ -189,7 +191,7 @@ impl<'p> RowPlaces<'p> {
         key
     }
 
-    /// Where the rows of a document lie that have this sort form; its id must begin with the partition.
+    /// Returns the prefix of a document's rows with this sort form. The id must begin with the partition.
     pub(crate) fn document(self, element: &[u8], id: &str) -> Vec<u8> {
         let mut key = self.before_element(element);
         let of_partition = self.0.map_or(0, |partition| partition.len() + COLON.len_utf8());
@@ -197,7 +199,7 @@ impl<'p> RowPlaces<'p> {
         key
     }
 
-    /// Whether a text is before, among or behind what ids of the partition begin with.
+    /// Returns whether a text sorts before, among or behind the ids of the partition.
     fn begins(self, id: &str) -> Ordering {
         let Some(partition) = self.0 else { return Ordering::Equal };
         match id.strip_prefix(partition) {

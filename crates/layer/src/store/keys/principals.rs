@@ -1,4 +1,5 @@
-//! Keys of a database's users and roles: what they are, what they have, and by what. What they are for: design/channels.md.
+//! Keys of a database's users and roles: their records, what they hold, and the sources of each holding.
+//! design/channels.md says what they are for.
 
 use flatbed_channels::{Given, Kind};
 
@@ -19,25 +20,25 @@ const CHANGED: u64 = 4;
 const SESSIONS: u64 = 5;
 const LOCALS: u64 = 6;
 
-// Under a way: by whom something is given.
+// Under a way: the source of a grant.
 const BY_ADMINISTRATOR: u64 = 0;
 const BY_DOCUMENT: u64 = 1;
 
-/// Bytes of what a session is kept under: of the SHA-256 of its id.
+/// The bytes kept of the SHA-256 of a session's id, which form the session's key.
 pub(crate) const SESSION_HASH_BYTES: usize = 20;
 
-/// What a key of users and roles is.
+/// The parts of a key of users and roles.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PrincipalPart {
-    /// As an administrator made it.
+    /// The record as an administrator wrote it.
     Record { kind: Kind, name: String },
-    /// When anything that it has has changed.
+    /// The versionstamp of the last change of anything that the user or role holds.
     Version { kind: Kind, name: String },
-    /// Since when it has something, and when it had it before.
+    /// The periods in which it holds or held a channel or role.
     Periods { kind: Kind, name: String, what: Given },
-    /// One way in which it has something: by a document, or (`None`) by an administrator.
+    /// One source of a holding: a document, or (`None`) an administrator.
     Way { kind: Kind, name: String, what: Given, by: Option<String> },
-    /// One has changed, with this commit.
+    /// A user or role changed in this commit.
     Changed(Seq),
     /// A session, by the hash of its id.
     Session(Vec<u8>),
@@ -87,36 +88,36 @@ impl Keys {
         key
     }
 
-    /// A user or role as an administrator made it.
+    /// Returns the key of a user's or role's record.
     pub(crate) fn principal(&self, kind: Kind, name: &str) -> Vec<u8> {
         self.principal_part(RECORDS, kind, name)
     }
 
-    /// All of a kind, by name.
+    /// Returns the range of a kind's records, by name.
     pub(crate) fn principals(&self, kind: Kind) -> KeyRange {
         let mut prefix = self.two(PRINCIPALS, RECORDS);
         put_int(&mut prefix, kind_number(kind));
         under(&prefix)
     }
 
-    /// All that bears stamps in its values: records, versions and periods.
+    /// Returns the range of the keys whose values contain stamps: records, versions and periods.
     pub(crate) fn principals_stamped(&self) -> KeyRange {
         KeyRange { begin: self.two(PRINCIPALS, RECORDS), end: self.two(PRINCIPALS, PERIODS + 1) }
     }
 
-    /// The versionstamp of the last change of anything that it has.
+    /// Returns the key of the versionstamp of the last change of anything that it holds.
     pub(crate) fn principal_version(&self, kind: Kind, name: &str) -> Vec<u8> {
         self.principal_part(VERSIONS, kind, name)
     }
 
-    /// That it has something, since when, and when it had it before.
+    /// Returns the key of the periods in which it holds or held something.
     pub(crate) fn periods(&self, kind: Kind, name: &str, what: &Given) -> Vec<u8> {
         let mut key = self.principal_part(PERIODS, kind, name);
         put_given(&mut key, what);
         key
     }
 
-    /// Those of all that it has or had.
+    /// Returns the range of the periods of everything that it holds or held.
     pub(crate) fn periods_of(&self, kind: Kind, name: &str) -> KeyRange {
         under(&self.principal_part(PERIODS, kind, name))
     }
@@ -127,14 +128,14 @@ impl Keys {
         key
     }
 
-    /// That an administrator gave it something.
+    /// Returns the key whose presence records an administrator's grant.
     pub(crate) fn given_by_administrator(&self, kind: Kind, name: &str, what: &Given) -> Vec<u8> {
         let mut key = self.ways_prefix(kind, name, what);
         put_int(&mut key, BY_ADMINISTRATOR);
         key
     }
 
-    /// That a document gives it something.
+    /// Returns the key whose presence records a document's grant.
     pub(crate) fn given_by_document(&self, kind: Kind, name: &str, what: &Given, id: &str) -> Vec<u8> {
         let mut key = self.ways_prefix(kind, name, what);
         put_int(&mut key, BY_DOCUMENT);
@@ -142,12 +143,12 @@ impl Keys {
         key
     }
 
-    /// All ways in which it has one thing; the administrator's is the first.
+    /// Returns the range of all sources of one holding. The administrator's grant comes first.
     pub(crate) fn ways(&self, kind: Kind, name: &str, what: &Given) -> KeyRange {
         under(&self.ways_prefix(kind, name, what))
     }
 
-    /// All ways in which it has anything.
+    /// Returns the range of all sources of all its holdings.
     #[cfg(test)]
     pub(crate) fn ways_of(&self, kind: Kind, name: &str) -> KeyRange {
         under(&self.principal_part(WAYS, kind, name))
@@ -159,12 +160,12 @@ impl Keys {
         key
     }
 
-    /// The key that says that a user or role has changed, for SET_VERSIONSTAMPED_KEY.
+    /// Returns the key that logs a change of a user or role, for SET_VERSIONSTAMPED_KEY.
     pub(crate) fn changed_principal_stamped(&self, incarnation: u64, user_version: u16) -> Vec<u8> {
         stamped(self.changed_principals_prefix(incarnation), user_version)
     }
 
-    /// Which have changed behind a sequence.
+    /// Returns the range of the changes behind a sequence.
     pub(crate) fn changed_principals_after(&self, seq: &Seq) -> KeyRange {
         let mut begin = self.changed_principals_prefix(seq.incarnation());
         let end = under(&begin).end;
@@ -174,19 +175,18 @@ impl Keys {
         KeyRange { begin, end }
     }
 
-    /// Which have changed, in any incarnation.
+    /// Returns the range of the changes of every incarnation.
     pub(crate) fn changed_principals_all(&self) -> KeyRange {
         KeyRange { begin: self.two(PRINCIPALS, CHANGED), end: self.two(PRINCIPALS, CHANGED + 1) }
     }
 
-    /// A session, by the hash of its id.
+    /// Returns the key of a session, by the hash of its id.
     pub(crate) fn gateway_session(&self, hash: &[u8; SESSION_HASH_BYTES]) -> Vec<u8> {
         let mut key = self.two(PRINCIPALS, SESSIONS);
         put_text(&mut key, TUPLE_BYTES, hash);
         key
     }
 
-    /// All sessions.
     pub(crate) fn gateway_sessions(&self) -> KeyRange {
         KeyRange { begin: self.two(PRINCIPALS, SESSIONS), end: self.two(PRINCIPALS, SESSIONS + 1) }
     }
@@ -198,31 +198,30 @@ impl Keys {
         key
     }
 
-    /// A part of a user's own local document.
     pub(crate) fn principal_local(&self, name: &str, id: &str, part: u64) -> Vec<u8> {
         let mut key = self.principal_local_prefix(name, id);
         put_int(&mut key, part);
         key
     }
 
-    /// All parts of one.
+    /// Returns the range of all parts of one such document.
     pub(crate) fn principal_local_parts(&self, name: &str, id: &str) -> KeyRange {
         under(&self.principal_local_prefix(name, id))
     }
 
-    /// All local documents of a user.
+    /// Returns the range of a user's local documents.
     pub(crate) fn principal_locals(&self, name: &str) -> KeyRange {
         let mut prefix = self.two(PRINCIPALS, LOCALS);
         put_text(&mut prefix, TUPLE_STRING, name.as_bytes());
         under(&prefix)
     }
 
-    /// All local documents of all users.
+    /// Returns the range of all users' local documents.
     pub(crate) fn all_principal_locals(&self) -> KeyRange {
         KeyRange { begin: self.two(PRINCIPALS, LOCALS), end: self.two(PRINCIPALS, LOCALS + 1) }
     }
 
-    /// What a key of users and roles is.
+    /// Parses a key of users and roles.
     pub(crate) fn split_principals(&self, key: &[u8]) -> Result<PrincipalPart> {
         let (part, rest) = take_int(behind(key, &self.one(PRINCIPALS)))?;
         Ok(match part {
@@ -278,8 +277,7 @@ impl Keys {
     }
 }
 
-/// The value of a key that says that a user or role has changed: kind, name, and when that was in milliseconds of Unix time, a
-/// tuple.
+/// Encodes the value of a logged change: a tuple of kind, name, and time in milliseconds of Unix time.
 pub(crate) fn pack_principal(kind: Kind, name: &str, at_ms: u64) -> Vec<u8> {
     let mut out = Vec::new();
     put_int(&mut out, kind_number(kind));
@@ -288,13 +286,13 @@ pub(crate) fn pack_principal(kind: Kind, name: &str, at_ms: u64) -> Vec<u8> {
     out
 }
 
-/// Reads what [`pack_principal`] has written.
+/// Decodes kind and name of a value of [`pack_principal`].
 pub(crate) fn unpack_principal(value: &[u8]) -> Result<(Kind, String)> {
     let (kind, rest) = take_kind(value)?;
     Ok((kind, take_text_at(rest)?.0))
 }
 
-/// When that was, in milliseconds of Unix time.
+/// Decodes the time, in milliseconds of Unix time.
 pub(crate) fn changed_principal_at(value: &[u8]) -> Result<u64> {
     let (_, rest) = take_text_at(take_kind(value)?.1)?;
     Ok(take_int(rest)?.0)
@@ -311,7 +309,7 @@ mod tests {
         RootKeys::new(b"fb").namespace(1)
     }
 
-    /// As design/channels.md draws them.
+    /// The keys are those drawn in design/channels.md.
     #[test]
     fn keys_are_those_of_the_design() {
         let what = Given::Channel("X".to_owned());

@@ -1,4 +1,4 @@
-//! Keys that stand directly under a root, but for those of `updates` and `work`.
+//! Keys directly under a root, except those of `updates` and `work`.
 
 use crate::error::Result;
 use crate::store::keys::tuple::{
@@ -16,31 +16,31 @@ const REPLICATORS: u64 = 22;
 const MARKS: u64 = 8;
 const SECRETS: u64 = 19;
 
-/// Keys that stand directly under the root.
+/// Keys directly under the root.
 #[derive(Debug, Clone)]
 pub(crate) struct RootKeys {
     pub(super) prefix: Vec<u8>,
 }
 
 impl RootKeys {
-    /// `root`: any bytes; they become the first element of every key.
+    /// Creates the keys of a root. `root`: any bytes; they are the first element of every key.
     pub(crate) fn new(root: &[u8]) -> Self {
         let mut prefix = Vec::new();
         put_text(&mut prefix, TUPLE_BYTES, root);
         RootKeys { prefix }
     }
 
-    /// Keys of all roots, and of others whose keys begin with a byte string.
+    /// Returns the range of the keys of all roots, and of all other keys that begin with a byte string.
     pub(crate) fn every_root() -> KeyRange {
         KeyRange { begin: vec![TUPLE_BYTES], end: vec![TUPLE_BYTES + 1] }
     }
 
-    /// The root that a key lies under.
+    /// Parses any key into its root.
     pub(crate) fn root_of(key: &[u8]) -> Result<Vec<u8>> {
         take_bytes_at(key, TUPLE_BYTES).map(|(root, _)| root)
     }
 
-    /// Behind every key under the root. Only another root, longer by a NUL, has keys that begin with it.
+    /// Returns the end of the root's keys. Only another root, longer by a NUL, has keys that begin with it.
     pub(crate) fn end(&self) -> Vec<u8> {
         under(&self.prefix).end
     }
@@ -49,7 +49,7 @@ impl RootKeys {
         with_int(&self.prefix, INSTANCE)
     }
 
-    /// What sessions are signed with.
+    /// Returns the key of the secrets that sign sessions.
     pub(crate) fn secrets(&self) -> Vec<u8> {
         with_int(&self.prefix, SECRETS)
     }
@@ -68,17 +68,17 @@ impl RootKeys {
         KeyRange { begin: with_int(&self.prefix, DBS), end: with_int(&self.prefix, DBS + 1) }
     }
 
-    /// The name in a key of [`RootKeys::databases`].
+    /// Parses a key of [`RootKeys::databases`] into its name.
     pub(crate) fn database_name(&self, key: &[u8]) -> Result<String> {
         take_text(behind(key, &with_int(&self.prefix, DBS)))
     }
 
-    /// The key that each creation and deletion of a database in [`RootKeys::replicators`] changes.
+    /// Returns the key that each creation and deletion of a database in [`RootKeys::replicators`] changes.
     pub(crate) fn replicators_changed(&self) -> Vec<u8> {
         with_int(&self.prefix, REPLICATORS)
     }
 
-    /// The key whose presence lists a replicator database.
+    /// Returns the key whose presence lists a replicator database.
     pub(crate) fn replicator(&self, name: &str) -> Vec<u8> {
         let mut key = self.replicators_changed();
         put_text(&mut key, TUPLE_STRING, name.as_bytes());
@@ -90,12 +90,12 @@ impl RootKeys {
         KeyRange { begin, end: with_int(&self.prefix, REPLICATORS + 1) }
     }
 
-    /// The name in a key of [`RootKeys::replicators`].
+    /// Parses a key of [`RootKeys::replicators`] into its name.
     pub(crate) fn replicator_name(&self, key: &[u8]) -> Result<String> {
         take_text(behind(key, &self.replicators_changed()))
     }
 
-    /// The mark of an operation that began at a time: see [`crate::store::once`].
+    /// Returns the key of the mark of an operation that began at a time: see [`crate::store::once`].
     pub(crate) fn mark(&self, at_ms: u64, token: &[u8; 16]) -> Vec<u8> {
         let mut key = with_int(&self.prefix, MARKS);
         put_int(&mut key, at_ms);
@@ -103,17 +103,18 @@ impl RootKeys {
         key
     }
 
-    /// The time in a key of [`RootKeys::marks_until`].
+    /// Parses a key of [`RootKeys::marks_until`] into its time.
     pub(crate) fn mark_time(&self, key: &[u8]) -> Result<u64> {
         take_int(behind(key, &with_int(&self.prefix, MARKS))).map(|(at_ms, _)| at_ms)
     }
 
-    /// The key of the time, in milliseconds of Unix time, before which marks have been removed: see [`crate::store::once`].
+    /// Returns the key of the time, in milliseconds of Unix time, before which marks have been removed: see
+    /// [`crate::store::once`].
     pub(crate) fn marks_removed(&self) -> Vec<u8> {
         with_int(&self.prefix, MARKS)
     }
 
-    /// The marks of operations that began before a time.
+    /// Returns the range of the marks of operations that began before a time.
     pub(crate) fn marks_until(&self, at_ms: u64) -> KeyRange {
         let begin = [&self.marks_removed()[..], &[0]].concat();
         let mut end = self.marks_removed();
@@ -121,12 +122,12 @@ impl RootKeys {
         KeyRange { begin, end }
     }
 
-    /// Data of every namespace from `namespace` up.
+    /// Returns the range of the data of every namespace from `namespace` up.
     pub(crate) fn namespaces_from(&self, namespace: u64) -> KeyRange {
         KeyRange { begin: self.namespace(namespace).prefix, end: with_int(&self.prefix, DATA + 1) }
     }
 
-    /// The namespace that a key of [`RootKeys::namespaces_from`] lies in.
+    /// Parses a key of [`RootKeys::namespaces_from`] into its namespace.
     pub(crate) fn namespace_of(&self, key: &[u8]) -> Result<u64> {
         take_int(behind(key, &with_int(&self.prefix, DATA))).map(|(namespace, _)| namespace)
     }

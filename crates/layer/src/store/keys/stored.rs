@@ -1,4 +1,4 @@
-//! Keys of settings that are kept for all processes of a root.
+//! Keys of the settings that all processes of a root share.
 
 use crate::error::Result;
 use crate::store::keys::tuple::{TUPLE_STRING, behind, put_text, take_text, take_text_at, under, with_int};
@@ -8,19 +8,18 @@ use crate::store::keys::{KeyRange, RootKeys};
 const SETTINGS: u64 = 20;
 
 impl RootKeys {
-    /// Says which state the settings have: another with each change.
+    /// Returns the key of the settings' state, which changes with each change of a setting.
     pub(crate) fn settings_state(&self) -> Vec<u8> {
         with_int(&self.prefix, SETTINGS)
     }
 
-    /// The settings; not the key of their state, which stands before them.
+    /// Returns the range of the settings, without the key of their state, which precedes them.
     pub(crate) fn settings(&self) -> KeyRange {
         let KeyRange { mut begin, end } = under(&self.settings_state());
         begin.push(0);
         KeyRange { begin, end }
     }
 
-    /// A setting.
     pub(crate) fn setting(&self, section: &str, key: &str) -> Vec<u8> {
         let mut out = self.settings_state();
         put_text(&mut out, TUPLE_STRING, section.as_bytes());
@@ -28,14 +27,14 @@ impl RootKeys {
         out
     }
 
-    /// The settings of a section.
+    /// Returns the range of a section's settings.
     pub(crate) fn settings_of(&self, section: &str) -> KeyRange {
         let mut begin = self.settings_state();
         put_text(&mut begin, TUPLE_STRING, section.as_bytes());
         under(&begin)
     }
 
-    /// The section and the key in a key of [`RootKeys::settings`].
+    /// Parses a key of [`RootKeys::settings`] into its section and key.
     pub(crate) fn split_setting(&self, key: &[u8]) -> Result<(String, String)> {
         let (section, rest) = take_text_at(behind(key, &self.settings_state()))?;
         Ok((section, take_text(rest)?))

@@ -1,4 +1,4 @@
-//! Which subspaces a database's keys lie in.
+//! The subspaces of a database's keys.
 
 use crate::error::Result;
 use crate::store::keys::bucket::take_meta;
@@ -9,7 +9,6 @@ use crate::store::keys::{
     SHARDED, STAGED,
 };
 
-/// A subspace of {NS}.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subspace {
     Meta,
@@ -34,9 +33,8 @@ pub(crate) enum Subspace {
     LocalBytes,
 }
 
-/// Each with its first element, and what its keys are called where they are counted. What a key belongs to, what the checker
-/// goes through and what it counts follow from this table; a key outside of it is a stray. A number is never given a
-/// second meaning.
+/// Each subspace with its first element and its name in counts. The owner of a key, the checker's traversal and its
+/// counts follow from this table; a key outside of it is a stray. A number is never given a second meaning.
 const SUBSPACES: [(Subspace, u64, &str); 20] = [
     (Subspace::Meta, META, "counters"),
     (Subspace::Fields, FIELDS, "fields"),
@@ -61,30 +59,30 @@ const SUBSPACES: [(Subspace, u64, &str); 20] = [
 ];
 
 impl Subspace {
-    /// All of them, in the order of their keys.
+    /// Iterates over all subspaces in the order of their keys.
     pub(crate) fn all() -> impl DoubleEndedIterator<Item = Subspace> {
         SUBSPACES.iter().map(|(subspace, ..)| *subspace)
     }
 
-    /// What its keys are called where they are counted.
+    /// Returns the subspace's name in counts.
     pub(crate) fn name(self) -> &'static str {
         self.row().2
     }
 
     fn row(self) -> (Subspace, u64, &'static str) {
-        // Each has a row: a test looks.
+        // A test checks that each has a row.
         SUBSPACES.into_iter().find(|(subspace, ..)| *subspace == self).unwrap_or((self, u64::MAX, ""))
     }
 }
 
 impl Keys {
-    /// All keys of a subspace.
+    /// Returns the range of a subspace's keys.
     pub(crate) fn subspace(&self, subspace: Subspace) -> KeyRange {
         let (_, first, _) = subspace.row();
         KeyRange { begin: self.one(first), end: self.one(first.saturating_add(1)) }
     }
 
-    /// What lies between the subspaces: nothing does.
+    /// Returns the ranges between the subspaces, which must be empty.
     pub(crate) fn between_subspaces(&self) -> Vec<KeyRange> {
         let all = self.all();
         let ranges: Vec<KeyRange> = Subspace::all().map(|subspace| self.subspace(subspace)).collect();
@@ -94,7 +92,7 @@ impl Keys {
         gaps.filter(|gap| gap.begin < gap.end).collect()
     }
 
-    /// Whether a key of a subspace has its form.
+    /// Checks that a key of a subspace has the subspace's form.
     pub(crate) fn check(&self, subspace: Subspace, key: &[u8]) -> Result<()> {
         match subspace {
             Subspace::Meta => take_meta(behind(key, &self.one(META))).map(|_| ()),
@@ -152,7 +150,7 @@ mod tests {
         let gaps = keys.between_subspaces();
         assert_eq!(gaps.len(), 2, "before the first and behind the last");
         assert_eq!((&gaps[0].begin, &gaps[1].end), (&keys.all().begin, &keys.all().end));
-        // Each key that is built is one of its subspace.
+        // Each key that is built belongs to one subspace.
         let rev = "1-a".parse().unwrap();
         let document = keys.document("d");
         let built = [

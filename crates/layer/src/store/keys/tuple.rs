@@ -9,7 +9,8 @@ use crate::store::keys::KeyRange;
 
 pub(super) const TUPLE_VERSIONSTAMP: u8 = 0x33;
 
-/// The revision in what stands behind LEAVES/{not deleted}, REVISIONS or REVISION_BODIES, and the rest of the key.
+/// Takes the revision from the bytes behind LEAVES/{not deleted}, REVISIONS or REVISION_BODIES. Returns it and the
+/// rest.
 pub(crate) fn take_rev(key: &[u8]) -> Result<(RevId, &[u8])> {
     let (generation, rest) = take_int(key)?;
     let (&kind, _) = rest.split_first().ok_or_else(bad_key)?;
@@ -23,13 +24,13 @@ pub(crate) fn take_rev(key: &[u8]) -> Result<(RevId, &[u8])> {
     Ok((rev, rest))
 }
 
-/// A tuple integer and what follows it.
+/// Takes a tuple integer. Returns it and the rest.
 pub(crate) fn take_int(key: &[u8]) -> Result<(u64, &[u8])> {
     tuple::take_int(key).ok_or_else(bad_key)
 }
 
-// A hash of 16 bytes is a tuple byte string, any other hash a tuple string, and byte strings sort before strings. So keys of
-// both kinds with equal generations are not in the order of `RevId`s, which decides the winner.
+// A hash of 16 bytes is a tuple byte string, any other hash a tuple string, and byte strings sort before strings. So
+// keys of both kinds with equal generations are not in the order of `RevId`s, which decides the winner.
 pub(super) fn put_rev(key: &mut Vec<u8>, rev: &RevId) {
     put_int(key, rev.generation());
     match rev.hash() {
@@ -49,7 +50,8 @@ pub(super) fn with_int(prefix: &[u8], value: u64) -> Vec<u8> {
     key
 }
 
-/// A key for SET_VERSIONSTAMPED_KEY: the stamp's place behind a prefix, then its offset (4 bytes little-endian).
+/// Returns a key for SET_VERSIONSTAMPED_KEY: a prefix, the placeholder of the stamp, and its offset (4 bytes
+/// little-endian).
 pub(super) fn stamped(mut key: Vec<u8>, user_version: u16) -> Vec<u8> {
     key.push(TUPLE_VERSIONSTAMP);
     let offset = key.len() as u32;
@@ -59,23 +61,23 @@ pub(super) fn stamped(mut key: Vec<u8>, user_version: u16) -> Vec<u8> {
     key
 }
 
-/// What stands in a key behind a prefix of it.
+/// Returns the bytes of a key behind a prefix of it.
 pub(super) fn behind<'k>(key: &'k [u8], prefix: &[u8]) -> &'k [u8] {
     key.get(prefix.len()..).unwrap_or_default()
 }
 
-/// A tuple byte string, or with another `code` a tuple string's bytes, and what follows it.
+/// Takes a tuple byte string, or with another `code` the bytes of a tuple string. Returns them and the rest.
 pub(super) fn take_bytes_at(key: &[u8], code: u8) -> Result<(Vec<u8>, &[u8])> {
     tuple::take_bytes(key, code).ok_or_else(bad_key)
 }
 
-/// A tuple string and what follows it.
+/// Takes a tuple string. Returns it and the rest.
 pub(super) fn take_text_at(key: &[u8]) -> Result<(String, &[u8])> {
     let (bytes, rest) = take_bytes_at(key, TUPLE_STRING)?;
     Ok((String::from_utf8(bytes).map_err(|_| bad_key())?, rest))
 }
 
-/// A tuple string that nothing follows.
+/// Takes a tuple string that ends the key.
 pub(super) fn take_text(key: &[u8]) -> Result<String> {
     let (text, rest) = take_text_at(key)?;
     if rest.is_empty() { Ok(text) } else { Err(bad_key()) }

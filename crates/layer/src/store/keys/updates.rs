@@ -1,4 +1,4 @@
-//! Keys of what `_db_updates` tells: directly under the root, since it is of all databases.
+//! Keys of `_db_updates`. They lie directly under the root, since they belong to all databases.
 
 use crate::error::Result;
 use crate::store::buckets::SHARDS_MAX;
@@ -14,12 +14,12 @@ const DATABASES_UPDATED: u64 = 10;
 const NEWEST_UPDATES: u64 = 11;
 
 impl RootKeys {
-    /// All creations and deletions.
+    /// Returns the range of all creations and deletions.
     pub(crate) fn database_events(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, DATABASE_EVENTS), end: with_int(&self.prefix, DATABASE_EVENTS + 1) }
     }
 
-    /// Those after one stamp, up to another one that is among them.
+    /// Returns the range of those after one stamp, up to and including another.
     pub(crate) fn database_events_between(&self, after: &[u8; STAMP_BYTES], until: &[u8; STAMP_BYTES]) -> KeyRange {
         let behind = |stamp: &[u8]| {
             let mut key = with_int(&self.prefix, DATABASE_EVENTS);
@@ -31,7 +31,8 @@ impl RootKeys {
         KeyRange { begin: behind(after), end: behind(until) }
     }
 
-    /// For SET_VERSIONSTAMPED_KEY: the stamp's place, then its offset (4 bytes little-endian).
+    /// Returns the key for SET_VERSIONSTAMPED_KEY: the placeholder of the stamp, then its offset (4 bytes
+    /// little-endian).
     pub(crate) fn database_event_stamped(&self, user_version: u16) -> Vec<u8> {
         let mut key = with_int(&self.prefix, DATABASE_EVENTS);
         key.push(TUPLE_VERSIONSTAMP);
@@ -42,7 +43,7 @@ impl RootKeys {
         key
     }
 
-    /// The stamp in a key of [`RootKeys::database_events`].
+    /// Parses a key of [`RootKeys::database_events`] into its stamp.
     pub(crate) fn database_event_stamp(&self, key: &[u8]) -> Result<[u8; STAMP_BYTES]> {
         let rest = behind(key, &with_int(&self.prefix, DATABASE_EVENTS));
         match rest.split_first() {
@@ -51,20 +52,20 @@ impl RootKeys {
         }
     }
 
-    /// Holds the stamp of the newest change of a database, or of one of its shards.
+    /// Returns the key of the stamp of the last change of a database, or of one of its shards.
     pub(crate) fn database_updated(&self, name: &str, shard: u32) -> Vec<u8> {
         let mut key = self.bucket(DATABASES_UPDATED, bucket_of(name, shard));
         put_text(&mut key, TUPLE_STRING, name.as_bytes());
         key
     }
 
-    /// Those of the buckets from one to another, both included.
+    /// Returns the range of these keys from one bucket to another, inclusive.
     pub(crate) fn databases_updated(&self, first: u8, last: u8) -> KeyRange {
         let begin = self.bucket(DATABASES_UPDATED, first);
         KeyRange { begin, end: under(&self.bucket(DATABASES_UPDATED, last)).end }
     }
 
-    /// The name and the shard in a key of [`RootKeys::databases_updated`].
+    /// Parses a key of [`RootKeys::databases_updated`] into its name and shard.
     pub(crate) fn database_updated_parse(&self, key: &[u8]) -> Result<(String, u32)> {
         let (bucket, rest) = take_int(behind(key, &with_int(&self.prefix, DATABASES_UPDATED)))?;
         let name = take_text(rest)?;
@@ -73,18 +74,18 @@ impl RootKeys {
         if shard < SHARDS_MAX { Ok((name, shard)) } else { Err(bad_key()) }
     }
 
-    /// Holds the stamp of the newest of all updates of databases whose names are in a bucket: what followers of
-    /// `_db_updates` watch.
+    /// Returns the key of the newest stamp of all databases whose names are in a bucket. Followers of `_db_updates`
+    /// watch these keys.
     pub(crate) fn newest_update(&self, bucket: u8) -> Vec<u8> {
         self.bucket(NEWEST_UPDATES, bucket)
     }
 
-    /// Those of all buckets.
+    /// Returns the range of the newest stamps of all buckets.
     pub(crate) fn newest_updates(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, NEWEST_UPDATES), end: with_int(&self.prefix, NEWEST_UPDATES + 1) }
     }
 
-    /// The bucket in a key of [`RootKeys::newest_updates`].
+    /// Parses a key of [`RootKeys::newest_updates`] into its bucket.
     pub(crate) fn newest_update_bucket(&self, key: &[u8]) -> Result<u8> {
         match take_int(behind(key, &with_int(&self.prefix, NEWEST_UPDATES)))? {
             (bucket, []) => u8::try_from(bucket).map_err(|_| bad_key()),
@@ -99,18 +100,18 @@ impl RootKeys {
     }
 }
 
-/// Of how many keys what every commit writes consists: by hash of the database's name.
+/// The number of keys that the commits of all databases share, each database by the hash of its name.
 pub(crate) const BUCKETS: usize = 256;
 
-/// How far apart the buckets of a database's shards lie. Odd, so no two of them are one; and far, so that buckets of one
-/// database are no neighbours.
+/// The distance between the buckets of a database's shards. Odd, so that no two shards share a bucket; large, so that
+/// buckets of one database are not neighbours.
 const SHARD_STEP: u8 = 37;
 
-/// By which the step is multiplied to 1, in 8 bits.
+/// The multiplicative inverse of the step, in 8 bits.
 const SHARD_STEP_INVERSE: u8 = 173;
 
-/// The bucket of a database, or of one of its shards; of one without shards it is the one of shard 0. FNV-1a of its name in
-/// 32 bits, their bytes combined by exclusive or, and so many steps further.
+/// Returns the bucket of a database's shard; a database without shards has shard 0. It is the 32-bit FNV-1a hash of the
+/// name, its bytes combined by XOR, plus the steps of the shard.
 pub(crate) fn bucket_of(name: &str, shard: u32) -> u8 {
     let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     let first = hash.to_be_bytes().into_iter().fold(0, |bucket, byte| bucket ^ byte);
@@ -126,7 +127,7 @@ mod tests {
     fn keys_of_buckets_are_tuples() {
         let keys = RootKeys::new(b"r");
         let root = Bytes::from(b"r".to_vec());
-        // Never to be changed: names would be looked for where they are not.
+        // Never to be changed: names would be looked up in other buckets than they were written to.
         assert_eq!(["", "a", "db", "_replicator"].map(|name| bucket_of(name, 0)), [197, 237, 78, 25]);
         assert_eq!([1, 2, 63].map(|shard| bucket_of("db", shard)), [115, 152, 105]);
         let bucket = bucket_of("db", 0);

@@ -1,4 +1,4 @@
-//! The keys of a group of views: rows, what documents have, nodes, values in parts, leases of a first build.
+//! The keys of a group of views: rows, the rows of each document, nodes, values in parts, leases of a first build.
 
 use crate::error::Result;
 use crate::store::keys::places::{RowPlaces, Sorted, element_of};
@@ -21,7 +21,7 @@ const LATER: u64 = 9;
 const REFUSED: u64 = 10;
 const SET_ASIDE: u64 = 11;
 
-/// Behind a lease.
+/// The position of a lease's holder, behind the lease.
 const PLACE: u64 = 1;
 
 /// Keys of one group of views.
@@ -30,63 +30,63 @@ pub(crate) struct ViewKeys {
     prefix: Vec<u8>,
 }
 
-/// What stands in the key of a row behind its tree.
+/// The part of a row's key behind its tree.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RowKey {
-    /// In a partitioned group: what the id begins with, up to its first colon.
+    /// In a partitioned group: the part of the document's id before its first colon.
     pub partition: Option<String>,
-    /// The sort form of the row's key, with its label if it was cut.
+    /// The sort form of the row's key, with its label if it was truncated.
     pub element: Vec<u8>,
     pub id: String,
     pub spelling: u32,
     pub ordinal: u32,
 }
 
-/// What a key of a group is.
+/// The parts of a key of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ViewPart {
     Progress,
     /// A tree, and the row's key.
     Row(u64, RowKey),
-    /// A document, and which part of what it has.
+    /// A document, and the number of a part of its rows' record.
     OfDocument(String, u64),
-    /// Tree, level, and where it begins: the bytes of a row's key, or nothing.
+    /// Tree, level, and the node's first position: the bytes of a row's key, or nothing.
     Node(u64, u64, Vec<u8>),
-    /// A document, a blob's id and which part.
+    /// A document, a blob's id and the number of a part.
     Part(String, Vec<u8>, u64),
-    /// What another key was before the large document that is being changed.
+    /// The value that another key had before the large document whose change is under way.
     Undo(Box<ViewPart>),
-    /// A document and a blob's id: parts that perhaps no row has.
+    /// A document and a blob's id: parts that may belong to no row.
     Staged(String, Vec<u8>),
-    /// A document that a first build enters at its end, under random bytes.
+    /// A document that a first build enters last, under a hash.
     Later(Vec<u8>),
-    /// How many documents have more than a bound allows.
+    /// The number of documents that exceed a bound.
     Refused,
     /// The count of documents set aside.
     SetAsideCount,
     /// The reason why the document of this id is set aside.
     SetAside(String),
-    /// Up to where ids are leased in the first build.
+    /// The id up to which ids are leased in the first build.
     Leased,
-    /// A lease of the ids behind one.
+    /// A lease of the ids behind an id.
     Lease(String),
-    /// How far its holder has come.
+    /// The progress of a lease's holder.
     LeasePlace(String),
 }
 
 impl RowKey {
-    /// The key of a row that a document has.
+    /// Creates the key of a document's row.
     pub(crate) fn of(is_partitioned: bool, element: Vec<u8>, id: String, (spelling, ordinal): (u32, u32)) -> RowKey {
         let partition = RowPlaces::of(is_partitioned, &id).0.map(str::to_owned);
         RowKey { partition, element, id, spelling, ordinal }
     }
 
-    /// Where rows of its partition lie.
+    /// Returns the positions of the rows of its partition.
     pub(crate) fn places(&self) -> RowPlaces<'_> {
         RowPlaces(self.partition.as_deref())
     }
 
-    /// The bytes, which sort as rows do: tuple elements.
+    /// Encodes the key as tuple elements, whose bytes sort as rows do.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut key = self.places().document(&self.element, &self.id);
         put_int(&mut key, u64::from(self.spelling));
@@ -105,12 +105,12 @@ impl RowKey {
         Ok(RowKey { partition, element, id, spelling: small(spelling)?, ordinal: small(ordinal)? })
     }
 
-    /// The sort form alone, with its label, of the bytes of a row's key.
+    /// Returns the sort form alone, with its label, from the bytes of a row's key.
     pub(crate) fn element_of(key: &[u8]) -> Result<Vec<u8>> {
         element_of(key)
     }
 
-    /// The rows of the same spelling: those that no reading turns round.
+    /// Returns the range of the rows of the same spelling. A descending read keeps their order.
     pub(crate) fn of_spelling(&self) -> KeyRange {
         let mut begin = self.places().document(&self.element, &self.id);
         put_int(&mut begin, u64::from(self.spelling));
@@ -119,7 +119,7 @@ impl RowKey {
 }
 
 impl Keys {
-    /// The keys of a group of views.
+    /// Returns the keys of a group of views.
     pub(crate) fn view(&self, number: u64) -> ViewKeys {
         ViewKeys { prefix: self.two(INDEXES, number) }
     }
@@ -132,53 +132,53 @@ impl ViewKeys {
         key
     }
 
-    /// The group's progress.
+    /// Returns the key of the group's progress.
     pub(crate) fn progress(&self) -> Vec<u8> {
         with_int(&self.prefix, 0)
     }
 
-    /// What stands before a row's key; with nothing behind it, the first place of all.
+    /// Returns the key of a row. With an empty `row` it is the tree's first position.
     pub(crate) fn row(&self, tree: usize, row: &[u8]) -> Vec<u8> {
         let mut key = self.tree(ROWS, tree);
         key.extend_from_slice(row);
         key
     }
 
-    /// Rows from one place on to another; `None`: to the end.
+    /// Returns the range of the rows between two positions; without an `end`, to the end of the tree.
     pub(crate) fn rows(&self, tree: usize, begin: &[u8], end: Option<&[u8]>) -> KeyRange {
         range(self.tree(ROWS, tree), begin, end)
     }
 
-    /// How many bytes stand before a row's key.
+    /// Returns the length of the prefix of a row's key, in bytes.
     pub(crate) fn row_prefix(&self, tree: usize) -> usize {
         self.tree(ROWS, tree).len()
     }
 
-    /// The first part of what a document has.
+    /// Returns the key of the first part of a document's rows' record.
     pub(crate) fn of_document(&self, id: &str) -> Vec<u8> {
         let mut key = with_int(&self.prefix, OF_DOCUMENT);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
         key
     }
 
-    /// What all documents have.
+    /// Returns the range of these records of all documents.
     pub(crate) fn of_documents(&self) -> KeyRange {
         under(&with_int(&self.prefix, OF_DOCUMENT))
     }
 
-    /// A further part, from 1 on.
+    /// Returns the key of a further part, from 1 on.
     pub(crate) fn of_document_part(&self, id: &str, part: u64) -> Vec<u8> {
         let mut key = self.of_document(id);
         put_int(&mut key, part);
         key
     }
 
-    /// All parts but the first.
+    /// Returns the range of all parts but the first.
     pub(crate) fn of_document_rest(&self, id: &str) -> KeyRange {
         KeyRange { begin: self.of_document_part(id, 0), end: under(&self.of_document(id)).end }
     }
 
-    /// A node; `from`: the bytes of a row's key, or nothing.
+    /// Returns the key of a node. `from`: the bytes of a row's key, or nothing.
     pub(crate) fn node(&self, tree: usize, level: u8, from: &[u8]) -> Vec<u8> {
         let mut key = self.tree(NODES, tree);
         put_int(&mut key, u64::from(level));
@@ -186,19 +186,19 @@ impl ViewKeys {
         key
     }
 
-    /// Nodes of a level, likewise.
+    /// Returns the range of a level's nodes between two positions; without an `end`, to the end of the level.
     pub(crate) fn nodes(&self, tree: usize, level: u8, begin: &[u8], end: Option<&[u8]>) -> KeyRange {
         range(self.node(tree, level, &[]), begin, end)
     }
 
-    /// A part of key and value that do not lie in their row.
+    /// Returns the key of a part of a key and value that are too large for their row.
     pub(crate) fn part(&self, id: &str, blob_id: &[u8], part: u64) -> Vec<u8> {
         let mut key = self.parts(id, blob_id).begin;
         put_int(&mut key, part);
         key
     }
 
-    /// All of them.
+    /// Returns the range of all these parts.
     pub(crate) fn parts(&self, id: &str, blob_id: &[u8]) -> KeyRange {
         let mut key = with_int(&self.prefix, PARTS);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
@@ -206,107 +206,108 @@ impl ViewKeys {
         under(&key)
     }
 
-    /// Up to where ids are leased in the first build.
+    /// Returns the key of the id up to which ids are leased in the first build.
     pub(crate) fn leased(&self) -> Vec<u8> {
         with_int(&self.prefix, LEASES)
     }
 
-    /// A lease of the ids behind `from`.
+    /// Returns the key of a lease of the ids behind `from`.
     pub(crate) fn lease(&self, from: &str) -> Vec<u8> {
         let mut key = self.leased();
         put_text(&mut key, TUPLE_STRING, from.as_bytes());
         key
     }
 
-    /// How far its holder has come.
+    /// Returns the key of the progress of that lease's holder.
     pub(crate) fn lease_place(&self, from: &str) -> Vec<u8> {
         with_int(&self.lease(from), PLACE)
     }
 
-    /// All leases with their places, and before them up to where ids are leased.
+    /// Returns the range of all leases with their progress, preceded by the key of [`ViewKeys::leased`].
     pub(crate) fn leases(&self) -> KeyRange {
         KeyRange { begin: self.leased(), end: with_int(&self.prefix, LEASES + 1) }
     }
 
-    /// Where stands what a key of the group was.
+    /// Returns the key of the value that a key of the group had before.
     pub(crate) fn undo(&self, key: &[u8]) -> Vec<u8> {
         let mut undo = with_int(&self.prefix, UNDO);
         undo.extend_from_slice(behind(key, &self.prefix));
         undo
     }
 
-    /// The key that an undo is of, without a look at either.
+    /// Returns the key that an undo belongs to, without parsing either.
     pub(crate) fn undone(&self, undo: &[u8]) -> Vec<u8> {
         [&self.prefix[..], behind(undo, &with_int(&self.prefix, UNDO))].concat()
     }
 
-    /// All undos.
     pub(crate) fn undos(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, UNDO), end: with_int(&self.prefix, UNDO + 1) }
     }
 
-    /// The mark of parts that perhaps no row has.
+    /// Returns the key of the mark of parts that may belong to no row.
     pub(crate) fn staged(&self, id: &str, blob_id: &[u8]) -> Vec<u8> {
         let mut key = self.staged_of(id).begin;
         put_text(&mut key, TUPLE_BYTES, blob_id);
         key
     }
 
-    /// Those of a document.
+    /// Returns the range of a document's marks.
     pub(crate) fn staged_of(&self, id: &str) -> KeyRange {
         let mut key = with_int(&self.prefix, STAGED);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
         under(&key)
     }
 
-    /// All of them.
+    /// Returns the range of the marks of all documents.
     pub(crate) fn all_staged(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, STAGED), end: with_int(&self.prefix, STAGED + 1) }
     }
 
-    /// Nothing lies there: of two who give labels to long keys that begin alike at once, one conflicts with the other.
+    /// Returns a key without a value. Two transactions that give labels to long keys with a common prefix conflict on
+    /// it.
     pub(crate) fn labelled(&self, tree: usize, hash: &[u8]) -> Vec<u8> {
         let mut key = self.tree(LABELLED, tree);
         put_text(&mut key, TUPLE_BYTES, hash);
         key
     }
 
-    /// A document that a first build enters at its end, under random bytes.
+    /// Returns the key of a document that a first build enters last, under a hash.
     pub(crate) fn later(&self, hash: &[u8]) -> Vec<u8> {
         let mut key = with_int(&self.prefix, LATER);
         put_text(&mut key, TUPLE_BYTES, hash);
         key
     }
 
-    /// All of them.
+    /// Returns the range of all documents that a first build enters last.
     pub(crate) fn all_later(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, LATER), end: with_int(&self.prefix, LATER + 1) }
     }
 
-    /// How many documents have more than a bound allows, and no rows: a counter.
+    /// Returns the key of the counter of documents that exceed a bound and have no rows.
     pub(crate) fn refused(&self) -> Vec<u8> {
         with_int(&self.prefix, REFUSED)
     }
 
-    /// The counter of documents set aside: they have no rows, because a function broke its bound on them.
+    /// Returns the key of the counter of documents set aside. They have no rows, because a function broke its bound on
+    /// them.
     pub(crate) fn set_aside_count(&self) -> Vec<u8> {
         with_int(&self.prefix, SET_ASIDE)
     }
 
-    /// The reason why a document is set aside: a UTF-8 text.
+    /// Returns the key of the reason why a document is set aside, a UTF-8 text.
     pub(crate) fn set_aside(&self, id: &str) -> Vec<u8> {
         let mut key = self.set_aside_count();
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
         key
     }
 
-    /// The keys of all documents set aside, without the counter.
+    /// Returns the range of all documents set aside, without the counter.
     pub(crate) fn all_set_aside(&self) -> KeyRange {
         let count = self.set_aside_count();
         KeyRange { begin: [&count[..], &[0]].concat(), end: under(&count).end }
     }
 
-    /// What a key of the group is.
+    /// Parses a key of the group.
     pub(crate) fn split(&self, key: &[u8]) -> Result<ViewPart> {
         let (part, rest) = take_int(behind(key, &self.prefix))?;
         Ok(match part {
@@ -499,7 +500,8 @@ mod tests {
             prop_assert_eq!(row.cmp(&other), row.encode().cmp(&other.encode()));
             let of = row.partition.clone().unwrap();
             let places = RowPlaces(Some(&partition));
-            // Whatever the partition, its places part its own rows as those of a group without partitions, and no others.
+            // Whatever the partition, its positions divide its own rows as in a group without partitions, and no
+            // others.
             let is_before = |place: Vec<u8>, among: bool| {
                 prop_assert_eq!(row.encode() < place, if of == partition { among } else { of < partition });
                 Ok(())

@@ -1,4 +1,4 @@
-//! Keys of work in the background that all processes of a root have in common.
+//! Keys of background work that all processes of a root share.
 
 use crate::error::Result;
 use crate::store::keys::tuple::{TUPLE_STRING, bad_key, behind, put_int, put_text, take_int, take_text, with_int};
@@ -8,7 +8,7 @@ use crate::store::keys::{KeyRange, RootKeys};
 const ROOT_LEASES: u64 = 16;
 const DUE: u64 = 17;
 
-/// What a key of [`RootKeys::due_until`] says: when, in which slice, of which kind and for whom something is due.
+/// The parts of a key of [`RootKeys::due_until`]: the time, slice, kind and database of due work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DueKey {
     pub at_ms: u64,
@@ -18,7 +18,7 @@ pub(crate) struct DueKey {
 }
 
 impl RootKeys {
-    /// Says which process does some work.
+    /// Returns the key of the lease of some work.
     pub(crate) fn lease(&self, id: &str) -> Vec<u8> {
         let mut key = with_int(&self.prefix, ROOT_LEASES);
         put_text(&mut key, TUPLE_STRING, id.as_bytes());
@@ -29,12 +29,12 @@ impl RootKeys {
         KeyRange { begin: with_int(&self.prefix, ROOT_LEASES), end: with_int(&self.prefix, ROOT_LEASES + 1) }
     }
 
-    /// The id in a key of [`RootKeys::leases`].
+    /// Parses a key of [`RootKeys::leases`] into its id.
     pub(crate) fn lease_id(&self, key: &[u8]) -> Result<String> {
         take_text(behind(key, &with_int(&self.prefix, ROOT_LEASES)))
     }
 
-    /// Says that something is due.
+    /// Returns the key of an entry of due work.
     pub(crate) fn due(&self, due: &DueKey) -> Vec<u8> {
         let mut key = with_int(&self.prefix, DUE);
         for part in [due.at_ms, u64::from(due.slice), due.kind] {
@@ -44,7 +44,8 @@ impl RootKeys {
         key
     }
 
-    /// What is due at a time or before it, from a slice of what is due at once on.
+    /// Returns the range of the work due at or before a time. Of the work due at once (time 0) it begins with the slice
+    /// `from`.
     pub(crate) fn due_until(&self, at_ms: u64, from: u8) -> KeyRange {
         let (mut begin, mut end) = (with_int(&self.prefix, DUE), with_int(&self.prefix, DUE));
         put_int(&mut begin, 0);
@@ -53,7 +54,7 @@ impl RootKeys {
         KeyRange { begin, end }
     }
 
-    /// All that is due, now or later.
+    /// Returns the range of all due work, now or later.
     pub(crate) fn due_all(&self) -> KeyRange {
         KeyRange { begin: with_int(&self.prefix, DUE), end: with_int(&self.prefix, DUE + 1) }
     }
