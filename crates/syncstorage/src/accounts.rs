@@ -1,8 +1,8 @@
-//! The token server's users: which account of Mozilla's has which user, and so whose storage it opens.
+//! The token server's users: which user, and so which storage, belongs to which of Mozilla's accounts.
 //!
-//! Where they lie, below the root of the storage (`design/firefox.md`): an account's record by its id, and for each
-//! number that was ever a user's the account that it was given to, so that no number is given twice. Nothing counts all
-//! accounts: no key is written by all of them.
+//! Below the root of the storage (`design/firefox.md`) lie an account's record by the account's id, and for each number
+//! that was ever a user's the account that had it, so that no number is assigned twice. There is no count of all
+//! accounts, so no key is written by all of them.
 
 mod record;
 mod rules;
@@ -20,42 +20,42 @@ use crate::timestamp::Timestamp;
 use crate::transaction::Trx;
 
 use record::Record;
-use rules::Known;
+use rules::AccountState;
 pub use rules::{Claim, Refusal, StateRefusal};
 
-/// What is stored of a user whose account has other keys by now goes after this.
+/// The delay before the data of a replaced user is removed. A user is replaced when its account gets new keys.
 pub const REPLACED_SECONDS: u32 = 7 * 24 * 3_600;
 
 /// The greatest number of a user: ten digits.
 const UID_MAX: u64 = 9_999_999_999;
 
-/// Numbers that are tried for a new user. With a hundred million users each is taken with a probability of one in a hundred.
+/// The numbers tried for a new user. With a hundred million users each is taken with a probability of one in a hundred.
 const CANDIDATES: usize = 8;
 
-/// Accounts that are read at once, where they are counted or checked.
+/// The accounts read at once by counts and checks.
 const PAGE_ROWS: usize = 256;
 
-/// Problems whose texts are kept.
+/// The problems whose texts are kept.
 const PROBLEMS_KEPT: usize = 1_000;
 
 // Under {S}/4.
 const BY_ACCOUNT: u64 = 1;
 const BY_UID: u64 = 2;
 
-/// Which accounts may have a user. By default none.
+/// The accounts that may have a user. By default none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// These may.
+    /// Accounts that may have a user.
     pub accounts: HashSet<String>,
-    /// So may the first that come, up to so many users together with those: at most [`Admission::FIRST_USERS_MAX`]. Whoever of
-    /// them has a user keeps it as long as this is not 0.
+    /// The first accounts that sign in may have one too, up to this many users including the listed accounts: at most
+    /// [`Admission::FIRST_USERS_MAX`]. Such an account keeps its user while this is not 0.
     pub first_users: u32,
-    /// All may.
+    /// True if all accounts may have a user.
     pub everyone: bool,
 }
 
 impl Admission {
-    /// They are counted one by one.
+    /// The limit of the first accounts, which are counted by reading them.
     pub const FIRST_USERS_MAX: u32 = 1_000;
 
     fn is_certain(&self, account: &str) -> bool {
@@ -66,11 +66,11 @@ impl Admission {
 /// A device that may sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SignedIn {
-    /// Whose storage it may open.
+    /// The user whose storage the device may open.
     pub uid: Uid,
     /// The account's generation.
     pub generation: u64,
-    /// When its keys changed, where that was ever said.
+    /// The time of the keys' last change, if any claim had one.
     pub keys_changed_at: Option<u64>,
 }
 
@@ -79,18 +79,18 @@ pub struct SignedIn {
 pub struct Accounts(Store);
 
 impl Accounts {
-    /// Those of a storage.
+    /// Returns the users of a storage.
     pub fn new(store: &Store) -> Accounts {
         Accounts(store.clone())
     }
 
-    /// What a sign-in gives. An account that is new gets a user, and one whose client state is new gets another one: what is
-    /// stored of the one before goes after [`REPLACED_SECONDS`].
+    /// Signs an account in. A new account gets a user. An account with a new client state gets another user, and the
+    /// data of its former one is removed after [`REPLACED_SECONDS`].
     ///
-    /// Where nothing is new, which is nearly always, this is one read of one key.
+    /// If nothing is new, which is the usual case, this is one read of one key.
     ///
     /// # Errors
-    /// [`Error`] where the storage fails, [`Error::OutOfBounds`] for a claim beyond its bounds. The [`Refusal`] is the
+    /// [`Error`] if the storage fails, [`Error::OutOfBounds`] for a claim beyond its bounds. A [`Refusal`] is the
     /// account's own.
     pub async fn sign_in(&self, claim: &Claim, admission: &Admission) -> Result<Result<SignedIn, Refusal>> {
         let is_bounded = (1..=Claim::ACCOUNT_BYTES_MAX).contains(&claim.account.len())
@@ -130,14 +130,14 @@ impl Accounts {
     }
 }
 
-/// What a check of the accounts found.
+/// The result of a check of the accounts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckedAccounts {
     /// Accounts that have a user.
     pub accounts: u64,
-    /// How many problems there are.
+    /// The number of problems.
     pub problems: u64,
-    /// The first thousand of them.
+    /// The texts of the first thousand problems.
     pub texts: Vec<String>,
 }
 
@@ -151,11 +151,11 @@ impl CheckedAccounts {
 }
 
 impl Accounts {
-    /// Looks whether each account's record can be read, and its number is noted as its own; and whether each number is that of
-    /// an account. Beside accounts that sign in, one that gets a user meanwhile may be told of.
+    /// Checks that each account's record can be read and has its number noted as its own, and that each number belongs
+    /// to an account. An account that gets a user during the check may be reported.
     ///
     /// # Errors
-    /// [`Error`] where the storage fails.
+    /// [`Error`] if the storage fails.
     pub async fn check(&self) -> Result<CheckedAccounts> {
         let inner = &self.0.inner;
         let mut checked = CheckedAccounts::default();
@@ -197,7 +197,7 @@ impl Accounts {
     }
 }
 
-/// What is wrong with an account's record.
+/// Returns the problem of an account's record, if any.
 async fn wrong_account(trx: &Trx, keys: &RootKeys, key: &[u8], value: &[u8]) -> Result<Option<String>> {
     let Ok((account, [])) = take_text(key, TEXT) else { return Ok(Some("a key of an account is none".to_owned())) };
     let account = String::from_utf8_lossy(&account);
@@ -209,7 +209,7 @@ async fn wrong_account(trx: &Trx, keys: &RootKeys, key: &[u8], value: &[u8]) -> 
     Ok((!is_its_own).then(|| format!("the user {} of the account {account} is not noted as its own", record.uid)))
 }
 
-/// What is wrong with a number.
+/// Returns the problem of a number, if any.
 async fn wrong_number(trx: &Trx, keys: &RootKeys, key: &[u8], account: &[u8]) -> Result<Option<String>> {
     let Ok((uid, [])) = take_int(key) else { return Ok(Some("a key of a user's number is none".to_owned())) };
     let account = String::from_utf8_lossy(account);
@@ -217,14 +217,14 @@ async fn wrong_number(trx: &Trx, keys: &RootKeys, key: &[u8], account: &[u8]) ->
     Ok(record.is_none().then(|| format!("the user {uid} is that of the account {account}, which is not there")))
 }
 
-/// What a sign-in comes to.
+/// The outcome of a sign-in.
 enum Step {
-    /// Nothing is to be written.
+    /// Nothing is written.
     Done(Result<SignedIn, Refusal>),
     /// The account's record changes.
     Update(Record),
-    /// It gets a user, in the place of another one if it had one.
-    NewUser { known: Known, replaced: Option<Uid> },
+    /// The account gets a user, which replaces `replaced`.
+    NewUser { known: AccountState, replaced: Option<Uid> },
 }
 
 async fn step(trx: Trx, keys: &RootKeys, claim: &Claim, admission: &Admission, is_snapshot: bool) -> Result<Step> {
@@ -239,7 +239,7 @@ async fn step(trx: Trx, keys: &RootKeys, claim: &Claim, admission: &Admission, i
         return Ok(Step::Done(Err(Refusal::Closed)));
     }
     let Some(Record { uid, known }) = found else {
-        return Ok(Step::NewUser { known: Known::first(claim), replaced: None });
+        return Ok(Step::NewUser { known: AccountState::first(claim), replaced: None });
     };
     Ok(match known.advance(claim) {
         Err(refusal) => Step::Done(Err(refusal)),
@@ -249,7 +249,7 @@ async fn step(trx: Trx, keys: &RootKeys, claim: &Claim, admission: &Admission, i
     })
 }
 
-/// Whether there are fewer accounts than the first that may come. Read to be written behind it, another one that comes first
+/// Returns whether fewer accounts exist than the limit of first accounts. Without a snapshot, a concurrent new account
 /// makes the transaction fail.
 async fn has_room(trx: &Trx, keys: &RootKeys, admission: &Admission, is_snapshot: bool) -> Result<bool> {
     let max = admission.first_users.min(Admission::FIRST_USERS_MAX) as usize;
@@ -266,7 +266,7 @@ async fn has_room(trx: &Trx, keys: &RootKeys, admission: &Admission, is_snapshot
     Ok(count < max)
 }
 
-/// The first of the numbers that was nobody's yet.
+/// Returns the first number that no account ever had.
 async fn free(trx: &Trx, keys: &RootKeys, candidates: &[Uid]) -> Result<Uid> {
     for uid in candidates {
         if trx.get(&by_uid(keys, *uid), false).await?.is_none() {
@@ -276,12 +276,12 @@ async fn free(trx: &Trx, keys: &RootKeys, candidates: &[Uid]) -> Result<Uid> {
     Err(Error::TooMany("users"))
 }
 
-/// What is stored of a user goes at a time.
+/// Schedules the removal of a user's data at a time.
 fn replace(trx: &Trx, keys: &RootKeys, uid: Uid, at: Timestamp) {
     trx.set(&keys.user(uid).due(at, &Due::Purge), b"");
 }
 
-/// Drawn ahead, so that an attempt that is made again tries the same ones.
+/// Drawn before the transaction, so that each attempt tries the same numbers.
 fn candidates() -> Result<Vec<Uid>> {
     let mut random = [0; 8 * CANDIDATES];
     getrandom::fill(&mut random).map_err(|_| Error::NoRandomness)?;

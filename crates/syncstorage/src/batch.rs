@@ -1,11 +1,11 @@
-//! Batches as they are uploaded: what is staged, and what it lies upon.
+//! Batches during their upload: the staged edits, and the records below them.
 
 use futures_util::future::{try_join, try_join4};
 
 use crate::edit::Prepared;
 use crate::error::{Error, Result};
 use crate::keys::{BatchKeys, CollectionKeys, SortKey, UserKeys};
-use crate::layers::{Found, Layers, base_rows};
+use crate::layers::{LayeredRows, Layers, base_rows};
 use crate::model::{Change, Precondition, Staged};
 use crate::names::{BatchId, CollectionName, RecordId, Uid};
 use crate::store::Inner;
@@ -14,24 +14,25 @@ use crate::transaction::{Attempt, Trx};
 use crate::values::{Ahead, Batch, Beneath, GivenPayload, Payload, StagedRow};
 use crate::write::{batches, seen};
 
-/// Payloads that one transaction stages, beside what is written around them.
+/// The payload bytes that one transaction stages, without the keys around them.
 const STAGED_BYTES_MAX: usize = 700_000;
 
-/// Changes that are added to a batch, a transaction of them.
+/// Changes for a batch, added in one transaction.
 pub(crate) struct Append<'a> {
     pub user: &'a UserKeys,
     pub name: &'a CollectionName,
     pub batch: BatchId,
-    /// The batch is begun with them.
+    /// True if the changes begin the batch.
     pub begins: bool,
     pub changes: &'a [Prepared],
     pub condition: Precondition,
-    /// What no edit of it points at after this, if any was written ahead.
+    /// Large payloads written ahead, to which no edit points after this transaction.
     pub ahead: Option<Ahead>,
 }
 
 impl Inner {
-    /// Adds changes to a batch, or begins it with them. They may be added in several transactions: nobody sees them.
+    /// Adds changes to a batch, or begins it with them. They may take several transactions, since readers do not see
+    /// them.
     pub(crate) async fn stage(
         &self,
         uid: Uid,
@@ -58,13 +59,14 @@ impl Inner {
         };
         let staged = staged.await;
         if matches!(&staged, Err(error) if !matches!(error, Error::Storage(_))) {
-            // What is not known to be over, or fails here, goes with the batch, or when it is committed.
+            // If this fails, or the append's result is unknown, the payloads are removed with the batch or by its
+            // commit.
             let _ = self.forget_ahead(user, name, batch, ahead).await;
         }
         staged
     }
 
-    /// Adds changes whose large payloads are there, in as many transactions as they need.
+    /// Adds changes whose large payloads are written already, in as many transactions as they need.
     async fn append_all(&self, mut append: Append<'_>, mut rest: &[Prepared]) -> Result<Staged> {
         let mut staged = None;
         while !rest.is_empty() || staged.is_none() {
@@ -86,7 +88,7 @@ impl Inner {
         staged.ok_or(Error::BatchNotFound)
     }
 
-    /// Adds changes of one transaction.
+    /// Adds changes in one transaction.
     pub(crate) async fn append(&self, append: &Append<'_>) -> Result<Staged> {
         self.runner.write(move |trx, attempt| async move { self.append_in(&trx, attempt, append).await }).await
     }
@@ -95,7 +97,7 @@ impl Inner {
         let Append { user, name, batch, begins, changes, condition, ahead } = *append;
         let (keys, batch_keys) = (user.collection(name), user.batch(batch));
         let ids: Vec<&RecordId> = changes.iter().map(|change| &change.id).collect();
-        // A batch that is begun with them has nothing yet, unless an attempt of before has begun it.
+        // A batch begun with these changes is empty, unless an earlier attempt began it.
         let is_new = begins && !attempt.maybe_committed;
         let staged = async {
             match is_new {
@@ -103,7 +105,7 @@ impl Inner {
                 false => trx.get_all(ids.iter().map(|id| batch_keys.staged_record(id))).await,
             }
         };
-        // What others stage at the same time is not seen: the bound is one of space, and need not be exact.
+        // Concurrent staging is not seen: the bound limits space and need not be exact.
         let record = try_join(trx.get(batch_keys.record(), false), batches(trx, user, true));
         let (seen, (record, open), rows, staged) =
             try_join4(seen(trx, user, &keys), record, base_rows(trx, &keys, &ids), staged).await?;
@@ -143,7 +145,7 @@ impl Inner {
     }
 }
 
-/// Bytes of the large payloads of changes.
+/// Returns the bytes of the large payloads of changes.
 fn bytes_ahead(changes: &[Prepared]) -> u32 {
     let of = |change: &Prepared| match change.payload {
         Some(Payload::Blob { len, .. }) => len,
@@ -152,13 +154,13 @@ fn bytes_ahead(changes: &[Prepared]) -> u32 {
     changes.iter().map(of).fold(0, u32::saturating_add)
 }
 
-/// A batch that may still be used in a collection.
+/// Returns a batch if it is usable in a collection and has not expired.
 pub(crate) fn still_open(record: Batch, name: &CollectionName, clock: Timestamp) -> Result<Batch> {
     if record.collection != *name || record.deadline <= clock { Err(Error::BatchNotFound) } else { Ok(record) }
 }
 
-/// What lies beneath an edit of a batch.
-pub(crate) fn beneath(layers: &Layers, found: &Found, now: Timestamp) -> Beneath {
+/// Returns the state below an edit of a batch.
+pub(crate) fn beneath(layers: &Layers, found: &LayeredRows, now: Timestamp) -> Beneath {
     let Some(view) = layers.view(found) else { return Beneath::default() };
     Beneath {
         exists: true,
@@ -169,7 +171,7 @@ pub(crate) fn beneath(layers: &Layers, found: &Found, now: Timestamp) -> Beneath
     }
 }
 
-/// An edit behind an earlier one of the same batch: what it leaves out stays.
+/// Merges an edit with an earlier one of the same batch. Members that the edit omits stay.
 fn merged(before: Option<&StagedRow>, change: &Prepared, beneath: Beneath) -> StagedRow {
     let given = change.payload.as_ref().map(|payload| match payload {
         Payload::Inline(bytes) => GivenPayload::Beside { len: bytes.len() as u32 },
@@ -196,7 +198,7 @@ fn put_staged(
         && change.payload.is_some()
     {
         match before.payload {
-            // An attempt of before may have staged just this one.
+            // An earlier attempt may have staged this same payload.
             Some(GivenPayload::Blob { id, .. }) if before.payload != row.payload => {
                 trx.clear_range_quietly(&collection.blob(id))?;
             }
@@ -226,7 +228,7 @@ pub(crate) fn put_entries(
     trx.set_quietly(&keys.sortindex(sort, id), &row.encode_expires())
 }
 
-/// Counts an edit in its batch, in the place of an earlier one.
+/// Adds an edit to its batch's counts, in place of an earlier one.
 fn count(record: &mut Batch, before: Option<&StagedRow>, row: &StagedRow) {
     let given = |row: &StagedRow| row.payload.map_or(0, GivenPayload::len);
     record.records += u32::from(before.is_none());
@@ -236,7 +238,7 @@ fn count(record: &mut Batch, before: Option<&StagedRow>, row: &StagedRow) {
     record.kept_earliest = row.kept_expires().map_or(record.kept_earliest, |at| at.min(record.kept_earliest));
 }
 
-/// Counts what an edit's commit adds to the collection.
+/// Adds the change of the collection's counts that an edit's commit makes.
 pub(crate) fn count_deltas(record: &mut Batch, before: Option<&StagedRow>, row: &StagedRow) {
     let (count, bytes) = row.deltas();
     let (old_count, old_bytes) = before.map_or((0, 0), StagedRow::deltas);

@@ -1,6 +1,6 @@
-//! What must hold of the raw keys: everything that is counted or derived is computed again.
+//! The invariants of the raw keys: every count and every derived key is recomputed.
 //!
-//! It goes page by page, in a bounded memory, and may run beside writers: a collection that is found wrong is looked at again,
+//! The check reads page by page, in bounded memory, and may run beside writers. A wrong collection is checked again,
 //! and passed over if it changes each time.
 
 mod batches;
@@ -21,32 +21,32 @@ use crate::transaction::{Page, pause};
 use crate::values::{Batch, Collection, Head};
 use crate::write::{all_states, batches, head};
 
-/// Keys of a page.
+/// The keys of a page.
 const PAGE_ROWS: usize = 500;
 
-/// How often something that is wrong is looked at, and the pause between.
+/// The number of checks of a wrong user, and the pause between them.
 const LOOKS: u32 = 4;
 const LOOK_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 5 } else { 500 });
 
-/// Problems whose texts are kept.
+/// The problems whose texts are kept.
 const PROBLEMS_KEPT: usize = 1_000;
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// Users with any data.
+    /// Users with data.
     pub users: u64,
-    /// Collections of all.
+    /// Collections of all users.
     pub collections: u64,
-    /// Records of all, those that have expired and are not swept among them.
+    /// Records of all users, including expired ones that are not swept yet.
     pub records: u64,
-    /// Batches and uploads that are open.
+    /// Open batches and uploads.
     pub batches: u64,
-    /// Users that changed while they were looked at, each time.
+    /// Users that changed during each of their checks.
     pub passed_over: u64,
-    /// How many problems there are.
+    /// The number of problems.
     pub problems: u64,
-    /// The first of them.
+    /// The texts of the first problems.
     pub texts: Vec<String>,
 }
 
@@ -59,29 +59,29 @@ impl Checked {
     }
 }
 
-/// What is known of a user when its data is walked.
-struct Known {
+/// The expected state of a user while its data is read.
+struct UserState {
     user: UserKeys,
     head: Head,
     states: Vec<(CollectionName, Collection)>,
     batches: Vec<(BatchId, Batch)>,
 }
 
-/// What a look at a user found.
+/// The result of one check of a user.
 #[derive(Default)]
-struct Look {
+struct UserCheck {
     records: u64,
     problems: Vec<String>,
 }
 
-impl Look {
+impl UserCheck {
     fn note(&mut self, text: String) {
         if self.problems.len() < PROBLEMS_KEPT {
             self.problems.push(text);
         }
     }
 
-    /// Two numbers that must be equal.
+    /// Adds a problem if two values differ.
     fn same<T: PartialEq + std::fmt::Debug>(&mut self, what: impl std::fmt::Display, stored: T, computed: T) {
         if stored != computed {
             self.note(format!("{what}: {stored:?} is stored, and it is {computed:?}"));
@@ -93,7 +93,7 @@ impl Store {
     /// Checks all users.
     ///
     /// # Errors
-    /// [`Storage`](Error::Storage), [`Format`](Error::Format). What is corrupt is a problem and no error.
+    /// [`Storage`](Error::Storage), [`Format`](Error::Format). Corrupt data is a problem and no error.
     pub async fn check(&self) -> Result<Checked> {
         let (inner, mut checked) = (&*self.inner, Checked::default());
         let mut from = Some(Uid(0));
@@ -114,12 +114,12 @@ impl Store {
 }
 
 impl Inner {
-    /// A page of a range, in a transaction of its own.
+    /// Reads a page of a range, in a transaction of its own.
     async fn one_page(&self, range: &KeyRange, limit: usize) -> Result<Page> {
         self.runner.read(move |trx| async move { trx.page(range, limit, false).await }).await
     }
 
-    /// Takes all keys of a range, page by page.
+    /// Passes all keys of a range to `take`, page by page.
     async fn walk(&self, mut range: KeyRange, mut take: impl FnMut(&[u8], &Bytes) -> Result<()>) -> Result<()> {
         loop {
             let Page { rows, rest } = self.one_page(&range, PAGE_ROWS).await?;
@@ -135,19 +135,19 @@ impl Inner {
         self.runner.read(move |trx| async move { trx.get_all(keys.iter().cloned()).await }).await
     }
 
-    async fn known(&self, uid: Uid) -> Result<Known> {
+    async fn known(&self, uid: Uid) -> Result<UserState> {
         let user = &self.keys.user(uid);
         self.runner
             .read(move |trx| async move {
                 let head = head(&trx, user, true).await?;
                 let (states, batches) = (all_states(&trx, user, true).await?, batches(&trx, user, true).await?);
-                Ok(Known { user: user.clone(), head, states, batches })
+                Ok(UserState { user: user.clone(), head, states, batches })
             })
             .await
     }
 
     async fn check_user(&self, uid: Uid, checked: &mut Checked) -> Result<()> {
-        let mut last = Look::default();
+        let mut last = UserCheck::default();
         for look in 0..LOOKS {
             if look > 0 {
                 pause(LOOK_PAUSE).await;
@@ -155,12 +155,12 @@ impl Inner {
             let known = match self.known(uid).await {
                 Ok(known) => known,
                 Err(Error::Corrupt(what)) => {
-                    last = Look { records: 0, problems: vec![format!("user {uid}: {what}")] };
+                    last = UserCheck { records: 0, problems: vec![format!("user {uid}: {what}")] };
                     continue;
                 }
                 Err(error) => return Err(error),
             };
-            let mut found = Look::default();
+            let mut found = UserCheck::default();
             match self.check_known(&known, &mut found).await {
                 Ok(()) => {}
                 Err(Error::Corrupt(what)) => found.note(format!("user {uid}: {what}")),
@@ -177,7 +177,7 @@ impl Inner {
                 found.problems.into_iter().for_each(|problem| checked.note(problem));
                 return Ok(());
             }
-            last = if is_same { found } else { Look::default() };
+            last = if is_same { found } else { UserCheck::default() };
         }
         if last.problems.is_empty() {
             checked.passed_over += 1;
@@ -186,8 +186,8 @@ impl Inner {
         Ok(())
     }
 
-    async fn check_known(&self, known: &Known, look: &mut Look) -> Result<()> {
-        let Known { user, head, states, batches } = known;
+    async fn check_known(&self, known: &UserState, look: &mut UserCheck) -> Result<()> {
+        let UserState { user, head, states, batches } = known;
         let uid = user.uid();
         look.same(format_args!("user {uid}: collections"), head.collections as usize, states.len());
         if head.shown > head.last {
@@ -199,7 +199,7 @@ impl Inner {
         for (batch, record) in batches {
             self.check_batch(known, *batch, record, look).await?;
         }
-        // What belongs to nothing.
+        // Staged data of no batch.
         let staged: BTreeSet<BatchId> = batches
             .iter()
             .map(|(batch, _)| *batch)
@@ -234,9 +234,9 @@ impl Inner {
         self.check_due_of(known, look).await
     }
 
-    /// That what is due of a user is noted.
-    async fn check_due_of(&self, known: &Known, look: &mut Look) -> Result<()> {
-        let Known { user, states, batches, .. } = known;
+    /// Checks that each due task of a user is noted.
+    async fn check_due_of(&self, known: &UserState, look: &mut UserCheck) -> Result<()> {
+        let UserState { user, states, batches, .. } = known;
         let mut dues = Vec::new();
         for (name, state) in states {
             if state.earliest < Timestamp::MAX {
@@ -254,7 +254,7 @@ impl Inner {
         Ok(())
     }
 
-    /// That what is noted as due is due.
+    /// Checks that each noted task is due.
     async fn check_dues(&self, checked: &mut Checked) -> Result<()> {
         let mut range = self.keys.due_all();
         loop {

@@ -1,4 +1,4 @@
-//! Commits of batches: looking again at what lies beneath where that has changed, and then one small transaction.
+//! Commits of batches: a refresh of the state below the edits where that has changed, and then one small transaction.
 
 use std::time::Duration;
 
@@ -20,45 +20,45 @@ use crate::upload::clear_ahead;
 use crate::values::{Batch, Hold, Overlay, StagedRow};
 use crate::write::{head, seen, state};
 
-/// Batches that lie over a collection; the next commit folds one first.
+/// The most overlays of a collection. The next commit folds one first.
 pub(crate) const OVERLAYS_MAX: usize = 4;
 
-/// Edits that one transaction looks at again.
+/// The edits that one transaction refreshes.
 const LOOK_ROWS_MAX: usize = 250;
 
-/// For how long a commit is tried while others write to the collection.
+/// The time for which a commit is tried while others write to the collection.
 const COMMIT_FOR: Duration = Duration::from_secs(30);
 
-/// From which try on others wait, and for how long at most.
+/// The try from which other writers wait, and the longest wait in seconds.
 const HOLD_FROM: u32 = 2;
 const HOLD_SECONDS: u32 = 10;
 
-/// What became of a try.
+/// The outcome of a try.
 #[derive(Debug, Clone, Copy)]
-enum Tried {
+enum CommitTry {
     Committed(Written),
-    /// There are as many overlays as there may be.
+    /// The collection has as many overlays as it may have.
     FoldFirst,
-    /// What lies beneath has changed.
-    Look,
+    /// The state below the edits has changed.
+    Refresh,
 }
 
-/// What a look at a page of edits found.
-enum Looked {
-    /// The page ended here, and something may lie behind it.
+/// The outcome of refreshing a page of edits.
+enum RefreshedPage {
+    /// The page ended here, and further edits may follow.
     Until(RecordId),
-    /// That was all.
+    /// All edits are refreshed.
     Through,
     /// The collection or the batch has changed meanwhile.
     Changed,
 }
 
-/// A look at all edits of a batch.
+/// A refresh of all edits of a batch.
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct Refresh {
     state: u64,
     appends: u32,
-    /// As of the last page.
+    /// The value at the last page.
     kept_earliest: Timestamp,
 }
 
@@ -85,13 +85,13 @@ impl Inner {
                 })
                 .await?;
             match tried {
-                Tried::Committed(written) => {
+                CommitTry::Committed(written) => {
                     self.metrics.sync_batches_committed.add(1);
                     self.note_fold(uid, name);
                     return Ok(written);
                 }
-                Tried::FoldFirst => self.fold_until(user, name, OVERLAYS_MAX - 1).await?,
-                Tried::Look => {
+                CommitTry::FoldFirst => self.fold_until(user, name, OVERLAYS_MAX - 1).await?,
+                CommitTry::Refresh => {
                     tries += 1;
                     if tries >= HOLD_FROM {
                         self.hold(user, name, batch).await?;
@@ -113,12 +113,12 @@ impl Inner {
         batch: BatchId,
         condition: Precondition,
         once: &Once<Written>,
-    ) -> Result<Tried> {
+    ) -> Result<CommitTry> {
         let (keys, batch_keys) = (user.collection(name), user.batch(batch));
         let record = trx.get(batch_keys.record(), false);
         let (head, state, record) = try_join3(head(trx, user, false), state(trx, &keys, false), record).await?;
         if let Some(written) = once.answered(attempt, &head)? {
-            return Ok(Tried::Committed(written));
+            return Ok(CommitTry::Committed(written));
         }
         let (clock, at) = self.times(user, &head);
         let record = still_open(Batch::decode(&record.ok_or(Error::BatchNotFound)?)?, name, clock)?;
@@ -127,10 +127,10 @@ impl Inner {
         condition.judge(edit.state.modified, head.now(clock))?;
         if record.records > 0 {
             if record.seen != Some(edit.state.state) || record.kept_earliest <= at {
-                return Ok(Tried::Look);
+                return Ok(CommitTry::Refresh);
             }
             if edit.state.overlays.len() >= OVERLAYS_MAX {
-                return Ok(Tried::FoldFirst);
+                return Ok(CommitTry::FoldFirst);
             }
             let by_ttl = record.ttl_min.map_or(Timestamp::MAX, |ttl| at.after_seconds(ttl));
             let overlay = Overlay { batch, modified: at, earliest: by_ttl.min(record.kept_earliest) };
@@ -141,21 +141,21 @@ impl Inner {
             edit.state.overlays.push(overlay);
         }
         for ahead in &record.ahead {
-            // Of servers that died, and of appends that come too late.
+            // Payloads written ahead by servers that died, and by appends that come too late.
             clear_ahead(trx, edit.keys(), batch, *ahead)?;
         }
         trx.clear(batch_keys.record());
         trx.clear_quietly(&user.due(record.deadline, &Due::Batch(batch)))?;
         edit.finish(head, once.number, at)?;
-        Ok(Tried::Committed(once.answer(at, Written { modified: at })))
+        Ok(CommitTry::Committed(once.answer(at, Written { modified: at })))
     }
 
-    /// Makes others wait until the batch is committed, or some seconds have passed.
+    /// Makes other writers wait until the batch is committed, or for some seconds.
     pub(crate) async fn hold(&self, user: &UserKeys, name: &CollectionName, batch: BatchId) -> Result<()> {
         self.runner
             .write(move |trx, _| async move {
                 let keys = user.collection(name);
-                // One that is not there has nothing that could be held.
+                // A missing collection has no state to hold.
                 let Some(mut state) = state(&trx, &keys, false).await? else { return Ok(()) };
                 let now = head(&trx, user, true).await?.now(self.now());
                 if state.hold.is_some_and(|hold| hold.until > now) {
@@ -168,8 +168,8 @@ impl Inner {
             .await
     }
 
-    /// Looks at all edits of a batch again, with the collection as it is now. Whether it has changed meanwhile is seen by the
-    /// next try to commit.
+    /// Refreshes all edits of a batch against the current collection. The next try to commit detects a change
+    /// meanwhile.
     async fn look_again(&self, user: &UserKeys, name: &CollectionName, batch: BatchId) -> Result<()> {
         let (mut look, mut after) = (None, None);
         loop {
@@ -179,8 +179,8 @@ impl Inner {
                 .write(move |trx, _| async move { self.look_in(&trx, user, name, batch, earlier, from).await })
                 .await?;
             match looked {
-                Looked::Until(id) => (look, after) = (Some(so_far), Some(id)),
-                Looked::Through | Looked::Changed => return Ok(()),
+                RefreshedPage::Until(id) => (look, after) = (Some(so_far), Some(id)),
+                RefreshedPage::Through | RefreshedPage::Changed => return Ok(()),
             }
         }
     }
@@ -191,9 +191,9 @@ impl Inner {
         user: &UserKeys,
         name: &CollectionName,
         batch: BatchId,
-        earlier: Option<Look>,
+        earlier: Option<Refresh>,
         after: Option<&RecordId>,
-    ) -> Result<(Looked, Look)> {
+    ) -> Result<(RefreshedPage, Refresh)> {
         let (keys, batch_keys) = (user.collection(name), user.batch(batch));
         let mut range = batch_keys.staged();
         if let Some(after) = after {
@@ -206,9 +206,9 @@ impl Inner {
         let clock = self.now();
         let mut record = still_open(Batch::decode(&record.ok_or(Error::BatchNotFound)?)?, name, clock)?;
         let mut look =
-            earlier.unwrap_or(Look { state: state.state, appends: record.appends, kept_earliest: Timestamp::MAX });
+            earlier.unwrap_or(Refresh { state: state.state, appends: record.appends, kept_earliest: Timestamp::MAX });
         if look.state != state.state || look.appends != record.appends {
-            return Ok((Looked::Changed, look));
+            return Ok((RefreshedPage::Changed, look));
         }
         let mut edits = Vec::with_capacity(page.rows.len());
         for (key, value) in &page.rows {
@@ -219,7 +219,7 @@ impl Inner {
         let layers = Layers::new(user, keys, &state);
         let found = layers.found(trx, &ids, rows).await?;
         for ((id, before), found) in edits.iter().zip(&found) {
-            // As of a commit: what expires just then is not kept.
+            // The time is that of a commit, so that a part of a record that expires just then is not kept.
             let row = StagedRow { beneath: beneath(&layers, found, head.next(clock)), ..before.clone() };
             if row != *before {
                 put_entries(trx, &batch_keys, id, Some(before), &row)?;
@@ -233,6 +233,6 @@ impl Inner {
             (record.seen, record.kept_earliest) = (Some(look.state), look.kept_earliest);
         }
         trx.set(batch_keys.record(), &record.encode());
-        Ok((last.map_or(Looked::Through, Looked::Until), look))
+        Ok((last.map_or(RefreshedPage::Through, RefreshedPage::Until), look))
     }
 }

@@ -1,31 +1,31 @@
-//! What writes do to a collection, inside their transaction.
+//! The effects of writes on a collection, inside their transaction.
 
 use bytes::Bytes;
 
 use crate::error::{Error, Result};
 use crate::keys::{BlobId, CollectionKeys, Due, SortKey, UserKeys};
-use crate::layers::{Found, Layers, PART_BYTES, View};
+use crate::layers::{LayeredRows, Layers, PART_BYTES, View};
 use crate::limits::Limits;
 use crate::names::{BatchId, CollectionName, RecordId};
 use crate::timestamp::Timestamp;
 use crate::transaction::Trx;
 use crate::values::{Collection, Head, Payload, Row};
 
-/// Payloads up to this lie in their record's row; what is larger is cut into parts.
+/// The largest payload inside a record's row, in bytes. Larger ones are cut into parts.
 pub(crate) const INLINE_BYTES_MAX: usize = 8_000;
 
-/// A change of one collection.
+/// An edit of one collection.
 pub(crate) struct Edit<'a> {
     pub trx: &'a Trx,
     pub user: &'a UserKeys,
     pub name: &'a CollectionName,
     pub layers: Layers,
     pub state: Collection,
-    /// As it was read; `None`: it is not there.
+    /// The state as read; `None`: the collection does not exist.
     before: Option<Collection>,
 }
 
-/// A change of a record, as a transaction writes it.
+/// A change of a record, in the form that a transaction writes.
 #[derive(Debug, Clone)]
 pub(crate) struct Prepared {
     pub id: RecordId,
@@ -52,20 +52,20 @@ impl<'a> Edit<'a> {
         &self.layers.keys
     }
 
-    /// How many bytes more its payloads take.
+    /// Returns the bytes that its payloads add.
     pub(crate) fn added_bytes(&self) -> i64 {
         self.state.bytes as i64 - self.before.as_ref().map_or(0, |before| before.bytes) as i64
     }
 
-    /// Fails if others are to wait for a batch that is about to be committed.
+    /// Fails if writers must wait for a batch that is about to be committed.
     pub(crate) fn wait_for_hold(&self, own: Option<BatchId>, now: Timestamp) -> Result<()> {
         let is_held = self.state.hold.is_some_and(|hold| Some(hold.batch) != own && hold.until > now);
         if is_held { Err(Error::Busy) } else { Ok(()) }
     }
 
-    /// Changes a record at a time, as the API says: what is left out stays, and only payload and sortindex move the
-    /// record's time. One that has expired is as one that is not there.
-    pub(crate) async fn change(&mut self, change: &Prepared, found: &Found, at: Timestamp) -> Result<()> {
+    /// Changes a record at a time. As the API specifies, omitted members stay, and only payload and sortindex move the
+    /// record's time. An expired record counts as missing.
+    pub(crate) async fn change(&mut self, change: &Prepared, found: &LayeredRows, at: Timestamp) -> Result<()> {
         let old = self.layers.live_view(found, at);
         let expires = match (change.ttl, &old) {
             (Some(ttl), _) => Some(at.after_seconds(ttl)),
@@ -85,8 +85,8 @@ impl<'a> Edit<'a> {
         self.put(&change.id, found, Row { modified, sortindex, expires, payload })
     }
 
-    /// Puts a record where something was found, or nothing.
-    pub(crate) fn put(&mut self, id: &RecordId, found: &Found, row: Row) -> Result<()> {
+    /// Writes a record in place of what was found, if anything.
+    pub(crate) fn put(&mut self, id: &RecordId, found: &LayeredRows, row: Row) -> Result<()> {
         self.take_away(id, found, Some(&row))?;
         put_row(self.trx, self.keys(), id, found.base.as_ref(), &row)?;
         self.state.count += 1;
@@ -97,8 +97,8 @@ impl<'a> Edit<'a> {
         Ok(())
     }
 
-    /// Removes what was found.
-    pub(crate) fn remove(&mut self, id: &RecordId, found: &Found) -> Result<()> {
+    /// Removes the record that was found.
+    pub(crate) fn remove(&mut self, id: &RecordId, found: &LayeredRows) -> Result<()> {
         self.take_away(id, found, None)?;
         if let Some(base) = &found.base {
             self.trx.clear_quietly(&self.keys().record(id))?;
@@ -107,8 +107,8 @@ impl<'a> Edit<'a> {
         Ok(())
     }
 
-    /// Takes what was found out of the overlays and of what is counted, and large payloads that `row` does not have.
-    fn take_away(&mut self, id: &RecordId, found: &Found, row: Option<&Row>) -> Result<()> {
+    /// Removes the found record from the overlays and the counts, with its large payloads that `row` does not keep.
+    fn take_away(&mut self, id: &RecordId, found: &LayeredRows, row: Option<&Row>) -> Result<()> {
         if let Some(view) = self.layers.view(found) {
             self.state.count = self.state.count.saturating_sub(1);
             self.state.bytes = self.state.bytes.saturating_sub(view.len);
@@ -128,7 +128,7 @@ impl<'a> Edit<'a> {
         Ok(())
     }
 
-    /// Writes the collection's state, and the user's clock with it.
+    /// Writes the collection's state and the user's clock.
     pub(crate) fn finish(mut self, mut head: Head, number: u64, at: Timestamp) -> Result<()> {
         if self.before.is_none() {
             head.collections = head.collections.saturating_add(1);
@@ -143,7 +143,7 @@ impl<'a> Edit<'a> {
         Ok(())
     }
 
-    /// Writes the collection's state alone, and when its records expire.
+    /// Writes the collection's state alone, and the first expiry of its records.
     pub(crate) fn save(self) -> Result<()> {
         let noted = self.before.as_ref().map_or(Timestamp::MAX, |before| before.earliest);
         note_earliest(self.trx, self.user, self.name, noted, self.state.earliest)?;
@@ -152,7 +152,7 @@ impl<'a> Edit<'a> {
     }
 }
 
-/// Notes a write in the user's clock, and shows its time.
+/// Notes a write in the user's clock, and sets the store's shown time.
 pub(crate) fn save_head(trx: &Trx, user: &UserKeys, mut head: Head, number: u64, at: Timestamp) {
     head.note(number, at);
     head.shown = at;
@@ -179,7 +179,7 @@ pub(crate) fn note_earliest(
     Ok(())
 }
 
-/// Writes a record and its entries; `old` is the one that lies there.
+/// Writes a record and its entries. `old` is the row at its place.
 pub(crate) fn put_row(trx: &Trx, keys: &CollectionKeys, id: &RecordId, old: Option<&Row>, row: &Row) -> Result<()> {
     if let Some(old) = old {
         clear_entries(trx, keys, id, old, Some(row))?;
@@ -196,7 +196,7 @@ pub(crate) fn put_row(trx: &Trx, keys: &CollectionKeys, id: &RecordId, old: Opti
     Ok(())
 }
 
-/// Clears the entries of a record, but those that are about to be written again.
+/// Clears the entries of a record, except those that are about to be written again.
 fn clear_entries(trx: &Trx, keys: &CollectionKeys, id: &RecordId, old: &Row, new: Option<&Row>) -> Result<()> {
     if new.is_none_or(|new| new.modified != old.modified) {
         trx.clear_quietly(&keys.modified(old.modified, id))?;
@@ -212,7 +212,7 @@ fn clear_entries(trx: &Trx, keys: &CollectionKeys, id: &RecordId, old: &Row, new
     Ok(())
 }
 
-/// Writes a large payload's parts.
+/// Writes the parts of a large payload.
 pub(crate) fn put_parts(trx: &Trx, keys: &CollectionKeys, blob: BlobId, payload: &Bytes) -> Result<()> {
     for (number, part) in (0..).zip(payload.chunks(PART_BYTES)) {
         trx.set_quietly(&keys.blob_part(blob, number), part)?;

@@ -1,14 +1,14 @@
-//! Folding: what committed batches have is moved to where the collection's records lie.
+//! Folding: moving the edits of committed batches to the collection's records.
 //!
-//! Nobody sees it: what lies over a record is the record already. What was written since has taken the edit away
-//! ([`crate::edit`]), so nothing newer is overwritten, and a page that was folded is empty when it is folded again.
+//! Readers do not notice it, since an overlay's edit already is the visible record. A later write has removed the edit
+//! ([`crate::edit`]), so folding overwrites nothing newer, and a page that was folded is empty when it is folded again.
 
 use futures_util::future::try_join;
 
 use crate::edit::{note_earliest, put_row};
 use crate::error::{Error, Result};
 use crate::keys::{Due, KeyRange, SortKey, UserKeys};
-use crate::layers::{Found, Layers, PayloadAt};
+use crate::layers::{LayeredRows, Layers, PayloadAt};
 use crate::names::{CollectionName, RecordId, Uid};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
@@ -16,63 +16,63 @@ use crate::transaction::Trx;
 use crate::values::{Collection, GivenPayload, Overlay, Payload, Row, StagedRow};
 use crate::write::state;
 
-/// Edits and bytes of payloads that one transaction folds.
+/// The edits and payload bytes that one transaction folds.
 pub(crate) const FOLD_ROWS_MAX: usize = 200;
 const FOLD_BYTES_MAX: u64 = 500_000;
 
-/// After so long whoever holds the lease folds what the process that committed it has left.
+/// The delay after which the lease's owner folds batches that their committing process has not folded.
 const LEFT_AFTER_SECONDS: u32 = 10;
 
-/// What one transaction of folding did.
+/// The outcome of one folding transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Folded {
-    /// Nothing lies over the collection.
+pub(crate) enum FoldOutcome {
+    /// The collection has no overlay.
     Nothing,
-    /// What the oldest overlay has up to this id.
+    /// The oldest overlay is folded up to this id.
     Until(RecordId),
-    /// Nothing behind the id; something may lie before it.
+    /// Nothing follows the id; edits before it may be left.
     Again,
-    /// An overlay to its end; so many remain.
+    /// An overlay is folded completely; this many remain.
     Overlay(usize),
 }
 
-/// When a batch that was committed is due to be folded by whoever holds the lease.
+/// Returns when the lease's owner must fold a committed batch.
 pub(crate) fn due_at(overlay: &Overlay) -> Timestamp {
     overlay.modified.after_seconds(LEFT_AFTER_SECONDS)
 }
 
 impl Inner {
-    /// Folds until at most so many overlays are left.
+    /// Folds until at most `left` overlays remain.
     pub(crate) async fn fold_until(&self, user: &UserKeys, name: &CollectionName, left: usize) -> Result<()> {
         let mut after = None;
         loop {
             match self.fold_page(user, name, after.as_ref(), FOLD_ROWS_MAX).await? {
-                Folded::Nothing => return Ok(()),
-                Folded::Until(id) => after = Some(id),
-                Folded::Overlay(remain) if remain <= left => return Ok(()),
-                Folded::Again | Folded::Overlay(_) => after = None,
+                FoldOutcome::Nothing => return Ok(()),
+                FoldOutcome::Until(id) => after = Some(id),
+                FoldOutcome::Overlay(remain) if remain <= left => return Ok(()),
+                FoldOutcome::Again | FoldOutcome::Overlay(_) => after = None,
             }
         }
     }
 
-    /// Folds a page, behind an id where all up to that is known to be folded.
+    /// Folds a page, behind an id up to which everything is known to be folded.
     pub(crate) async fn fold_page(
         &self,
         user: &UserKeys,
         name: &CollectionName,
         after: Option<&RecordId>,
         rows_max: usize,
-    ) -> Result<Folded> {
+    ) -> Result<FoldOutcome> {
         let (folded, records) =
             self.runner.write(move |trx, _| async move { fold_in(&trx, user, name, after, rows_max).await }).await?;
         self.metrics.sync_records_folded.add(records);
-        if let Folded::Overlay(_) = folded {
+        if let FoldOutcome::Overlay(_) = folded {
             self.metrics.sync_folds.add(1);
         }
         Ok(folded)
     }
 
-    /// Folds all that lies over a collection.
+    /// Folds all overlays of a collection.
     pub(crate) async fn fold_all(&self, uid: Uid, name: &CollectionName) -> Result<()> {
         self.fold_until(&self.keys.user(uid), name, 0).await
     }
@@ -84,11 +84,11 @@ async fn fold_in(
     name: &CollectionName,
     after: Option<&RecordId>,
     rows_max: usize,
-) -> Result<(Folded, u64)> {
+) -> Result<(FoldOutcome, u64)> {
     let keys = user.collection(name);
-    // With conflict: who writes to the collection writes its state.
-    let Some(mut state) = state(trx, &keys, false).await? else { return Ok((Folded::Nothing, 0)) };
-    let Some(overlay) = state.overlays.first().copied() else { return Ok((Folded::Nothing, 0)) };
+    // Read with conflict: every writer of the collection writes its state.
+    let Some(mut state) = state(trx, &keys, false).await? else { return Ok((FoldOutcome::Nothing, 0)) };
+    let Some(overlay) = state.overlays.first().copied() else { return Ok((FoldOutcome::Nothing, 0)) };
     let batch = user.batch(overlay.batch);
     let mut range = batch.staged();
     if let Some(after) = after {
@@ -109,11 +109,11 @@ async fn fold_in(
     }
     if edits.is_empty() {
         if after.is_some() {
-            return Ok((Folded::Again, 0));
+            return Ok((FoldOutcome::Again, 0));
         }
         take_off(trx, user, name, &mut state)?;
         trx.set(keys.state(), &state.encode());
-        return Ok((Folded::Overlay(state.overlays.len()), 0));
+        return Ok((FoldOutcome::Overlay(state.overlays.len()), 0));
     }
     let ids: Vec<&RecordId> = edits.iter().map(|(id, _)| id).collect();
     let is_beside = |staged: &StagedRow| matches!(staged.payload, Some(GivenPayload::Beside { .. }));
@@ -127,7 +127,7 @@ async fn fold_in(
     let earliest = state.earliest;
     for ((id, staged), base) in edits.iter().zip(rows) {
         let beside = if is_beside(staged) { beside.next().flatten() } else { None };
-        let found = Found { base, staged: vec![(0, staged.clone())] };
+        let found = LayeredRows { base, staged: vec![(0, staged.clone())] };
         let view = layers.view(&found).ok_or(Error::Corrupt("an overlay"))?;
         let payload = match view.payload {
             PayloadAt::Here(payload) => payload,
@@ -142,7 +142,7 @@ async fn fold_in(
         state.earliest = row.expires.map_or(state.earliest, |expires| expires.min(state.earliest));
     }
     let (Some((first, _)), Some((last, _))) = (edits.first(), edits.last()) else {
-        return Ok((Folded::Nothing, 0));
+        return Ok((FoldOutcome::Nothing, 0));
     };
     let until = |mut end: Vec<u8>| {
         end.push(0);
@@ -152,7 +152,7 @@ async fn fold_in(
     let payloads = KeyRange { begin: batch.payload(first), end: until(batch.payload(last)) };
     trx.clear_range_quietly(&records)?;
     trx.clear_range_quietly(&payloads)?;
-    // That was all of a small one.
+    // True if the page had all edits of a small overlay.
     let is_over = after.is_none() && page.rest.is_none() && edits.len() == page.rows.len();
     if is_over {
         take_off(trx, user, name, &mut state)?;
@@ -163,11 +163,11 @@ async fn fold_in(
     } else {
         trx.touch(layers.keys.state())?;
     }
-    let folded = if is_over { Folded::Overlay(state.overlays.len()) } else { Folded::Until(last.clone()) };
+    let folded = if is_over { FoldOutcome::Overlay(state.overlays.len()) } else { FoldOutcome::Until(last.clone()) };
     Ok((folded, edits.len() as u64))
 }
 
-/// Takes the oldest overlay, which has nothing any more, off its collection.
+/// Removes the oldest overlay, which is empty, from its collection.
 fn take_off(trx: &Trx, user: &UserKeys, name: &CollectionName, state: &mut Collection) -> Result<()> {
     if state.overlays.is_empty() {
         return Ok(());

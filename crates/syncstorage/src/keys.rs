@@ -1,4 +1,4 @@
-//! Every key. All are FoundationDB tuples below {S}, which is `{root}/21`: see `design/syncstorage.md`.
+//! All keys. They are FoundationDB tuples below {S}, which is `{root}/21`: see `design/syncstorage.md`.
 
 pub(crate) mod tuple;
 
@@ -10,7 +10,7 @@ use tuple::{BYTES, TEXT, bad_key, put_int, put_text, take_int, take_text};
 use crate::names::{BatchId, CollectionName, RecordId, Uid};
 use crate::timestamp::Timestamp;
 
-/// Firefox Sync's number under the root; no other crate's.
+/// Firefox Sync's number under the root. No other crate uses it.
 const UNDER_ROOT: u64 = 21;
 
 // Under {S}.
@@ -40,7 +40,7 @@ const STAGED_RECORDS: u64 = 1;
 const STAGED_BY_SORTINDEX: u64 = 2;
 const STAGED_PAYLOADS: u64 = 3;
 
-/// What becomes due lies in so many slices, by its user, so that no key of them is hot.
+/// The number of slices of due work. The user selects the slice, so that no key range is hot.
 pub(crate) const SHARDS: u64 = 64;
 
 /// Keys of Firefox Sync under one root.
@@ -50,7 +50,7 @@ pub(crate) struct RootKeys {
 }
 
 impl RootKeys {
-    /// `root`: any bytes, the setting of that name.
+    /// Creates the keys of a root. `root`: any bytes, the setting of that name.
     pub(crate) fn new(root: &[u8]) -> RootKeys {
         let mut prefix = Vec::new();
         put_text(&mut prefix, BYTES, root);
@@ -58,12 +58,12 @@ impl RootKeys {
         RootKeys { prefix }
     }
 
-    /// {S} and a number: the beginning of a part's keys.
+    /// Returns the prefix of a part's keys: {S} and a number.
     pub(crate) fn part(&self, number: u64) -> Vec<u8> {
         with(&self.prefix, number)
     }
 
-    /// Everything of Firefox Sync's.
+    /// Returns the range of all of Firefox Sync's keys.
     pub(crate) fn all(&self) -> KeyRange {
         KeyRange::under(self.prefix.clone())
     }
@@ -82,30 +82,30 @@ impl RootKeys {
         UserKeys { prefix: with(&self.part(USERS), uid.0), due: self.part(DUE), uid }
     }
 
-    /// All users from one on.
+    /// Returns the range of all users from one on.
     pub(crate) fn users_from(&self, uid: Uid) -> KeyRange {
         KeyRange { begin: with(&self.part(USERS), uid.0), end: self.part(USERS + 1) }
     }
 
-    /// The user that a key lies under.
+    /// Parses any user's key into the user.
     pub(crate) fn uid_of(&self, key: &[u8]) -> Result<Uid> {
         let rest = key.strip_prefix(self.part(USERS).as_slice()).ok_or_else(bad_key)?;
         Ok(Uid(take_int(rest)?.0))
     }
 
-    /// What is due by a time in a slice.
+    /// Returns the range of the work due by a time in a slice.
     pub(crate) fn due_until(&self, shard: u64, at: Timestamp) -> KeyRange {
         let begin = with(&self.part(DUE), shard);
         let end = with(&begin, at.next().hundredths() as u64);
         KeyRange { begin, end }
     }
 
-    /// Everything that is due at some time.
+    /// Returns the range of all due work.
     pub(crate) fn due_all(&self) -> KeyRange {
         KeyRange { begin: self.part(DUE), end: self.part(DUE + 1) }
     }
 
-    /// What a key of [`RootKeys::due_all`] says.
+    /// Parses a key of [`RootKeys::due_all`].
     pub(crate) fn take_due(&self, key: &[u8]) -> Result<DueEntry> {
         let rest = key.strip_prefix(self.part(DUE).as_slice()).ok_or_else(bad_key)?;
         let (_, rest) = take_int(rest)?;
@@ -132,20 +132,20 @@ impl RootKeys {
     }
 }
 
-/// Something that is to be done at some time.
+/// A kind of due work.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
-    /// No record of the collection expires before.
+    /// Remove expired records of the collection. None expires before the time.
     Expiry(CollectionName),
-    /// A batch or an upload that is not committed by then is removed.
+    /// Remove a batch or an upload that is not committed by then.
     Batch(BatchId),
-    /// A committed batch is folded by whoever holds the lease.
+    /// Fold a committed batch; done by the lease's owner.
     Fold(CollectionName),
-    /// A user's data goes.
+    /// Remove a user's data.
     Purge,
 }
 
-/// An entry of what is due.
+/// An entry of due work.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DueEntry {
     pub at: Timestamp,
@@ -153,7 +153,7 @@ pub(crate) struct DueEntry {
     pub due: Due,
 }
 
-/// Keys of one user: {U}.
+/// The keys of one user: {U}.
 #[derive(Debug, Clone)]
 pub(crate) struct UserKeys {
     prefix: Vec<u8>,
@@ -166,32 +166,32 @@ impl UserKeys {
         self.uid
     }
 
-    /// The user's clock.
+    /// Returns the key of the user's clock.
     pub(crate) fn head(&self) -> Vec<u8> {
         with(&self.prefix, HEAD)
     }
 
-    /// Everything of the user's.
+    /// Returns the range of all of the user's keys.
     pub(crate) fn all(&self) -> KeyRange {
         KeyRange::under(self.prefix.clone())
     }
 
-    /// Everything of the user's but the clock.
+    /// Returns the range of all of the user's keys except the clock.
     pub(crate) fn all_but_head(&self) -> KeyRange {
         KeyRange { begin: with(&self.prefix, COLLECTIONS), end: KeyRange::under(self.prefix.clone()).end }
     }
 
-    /// The clock and all collections' states.
+    /// Returns the range of the clock and all collections' states.
     pub(crate) fn head_and_collections(&self) -> KeyRange {
         KeyRange { begin: self.head(), end: with(&self.prefix, COLLECTIONS + 1) }
     }
 
-    /// All collections' states.
+    /// Returns the range of all collections' states.
     pub(crate) fn collections(&self) -> KeyRange {
         KeyRange { begin: with(&self.prefix, COLLECTIONS), end: with(&self.prefix, COLLECTIONS + 1) }
     }
 
-    /// The collection in a key of [`UserKeys::collections`].
+    /// Parses a key of [`UserKeys::collections`] into its collection.
     pub(crate) fn take_collection(&self, key: &[u8]) -> Result<CollectionName> {
         let rest = key.strip_prefix(with(&self.prefix, COLLECTIONS).as_slice()).ok_or_else(bad_key)?;
         let (name, rest) = take_collection(rest)?;
@@ -213,12 +213,12 @@ impl UserKeys {
         }
     }
 
-    /// The records of batches and uploads that are not committed.
+    /// Returns the range of the records of batches and uploads that are not committed.
     pub(crate) fn batches(&self) -> KeyRange {
         KeyRange { begin: with(&self.prefix, BATCHES), end: with(&self.prefix, BATCHES + 1) }
     }
 
-    /// The batch in a key of [`UserKeys::batches`].
+    /// Parses a key of [`UserKeys::batches`] into its batch.
     pub(crate) fn take_batch(&self, key: &[u8]) -> Result<BatchId> {
         let rest = key.strip_prefix(with(&self.prefix, BATCHES).as_slice()).ok_or_else(bad_key)?;
         match take_int(rest)? {
@@ -227,29 +227,29 @@ impl UserKeys {
         }
     }
 
-    /// Everything staged, of batches that are committed and of others.
+    /// Returns the range of everything staged, in committed and other batches.
     pub(crate) fn staged(&self) -> KeyRange {
         KeyRange { begin: with(&self.prefix, STAGED), end: with(&self.prefix, STAGED + 1) }
     }
 
-    /// The batch that a key of [`UserKeys::staged`] belongs to.
+    /// Parses a key of [`UserKeys::staged`] into its batch.
     pub(crate) fn take_staged(&self, key: &[u8]) -> Result<BatchId> {
         let rest = key.strip_prefix(with(&self.prefix, STAGED).as_slice()).ok_or_else(bad_key)?;
         Ok(BatchId(take_int(rest)?.0))
     }
 
-    /// Data of all collections.
+    /// Returns the range of the data of all collections.
     pub(crate) fn data(&self) -> KeyRange {
         KeyRange { begin: with(&self.prefix, DATA), end: with(&self.prefix, DATA + 1) }
     }
 
-    /// The collection that a key of [`UserKeys::data`] belongs to.
+    /// Parses a key of [`UserKeys::data`] into its collection.
     pub(crate) fn take_data(&self, key: &[u8]) -> Result<CollectionName> {
         let rest = key.strip_prefix(with(&self.prefix, DATA).as_slice()).ok_or_else(bad_key)?;
         Ok(take_collection(rest)?.0)
     }
 
-    /// Where it is noted that something of this user's is due.
+    /// Returns the key of an entry of this user's due work.
     pub(crate) fn due(&self, at: Timestamp, due: &Due) -> Vec<u8> {
         let mut key = with(&self.due, shard_of(self.uid));
         put_int(&mut key, at.hundredths() as u64);
@@ -270,13 +270,13 @@ impl UserKeys {
     }
 }
 
-/// The slice that a user's dues lie in: the top bits of a product with 2^64 divided by the golden ratio, so that users whose
-/// numbers follow each other lie apart.
+/// Returns the slice of a user's due work: the top bits of the product with 2^64 divided by the golden ratio, which
+/// separates users with consecutive numbers.
 pub(crate) fn shard_of(uid: Uid) -> u64 {
     uid.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SHARDS.trailing_zeros())
 }
 
-/// Keys of one collection of a user.
+/// The keys of one collection of a user.
 #[derive(Debug, Clone)]
 pub(crate) struct CollectionKeys {
     state: Vec<u8>,
@@ -284,12 +284,11 @@ pub(crate) struct CollectionKeys {
 }
 
 impl CollectionKeys {
-    /// Its state; every write of the collection conflicts on this key.
+    /// Returns the key of its state. Every write of the collection conflicts on this key.
     pub(crate) fn state(&self) -> &[u8] {
         &self.state
     }
 
-    /// All its data.
     pub(crate) fn data(&self) -> KeyRange {
         KeyRange::under(self.data.clone())
     }
@@ -302,12 +301,12 @@ impl CollectionKeys {
         with_id(with(&self.data, RECORDS), id)
     }
 
-    /// The id in a key of [`CollectionKeys::records`].
+    /// Parses a key of [`CollectionKeys::records`] into its id.
     pub(crate) fn take_record(&self, key: &[u8]) -> Result<RecordId> {
         last_id(key.strip_prefix(with(&self.data, RECORDS).as_slice()).ok_or_else(bad_key)?)
     }
 
-    /// Entries by time, those that may lie between two times, both included.
+    /// Returns the range of the entries by time that may lie between two times, inclusive.
     pub(crate) fn by_modified(&self, from: Timestamp, to: Timestamp) -> KeyRange {
         let prefix = with(&self.data, BY_MODIFIED);
         KeyRange {
@@ -320,7 +319,7 @@ impl CollectionKeys {
         with_id(with(&with(&self.data, BY_MODIFIED), modified.hundredths() as u64), id)
     }
 
-    /// Time and id in a key of [`CollectionKeys::by_modified`].
+    /// Parses a key of [`CollectionKeys::by_modified`] into its time and id.
     pub(crate) fn take_modified(&self, key: &[u8]) -> Result<(Timestamp, RecordId)> {
         let rest = key.strip_prefix(with(&self.data, BY_MODIFIED).as_slice()).ok_or_else(bad_key)?;
         let (modified, rest) = take_time(rest)?;
@@ -335,14 +334,14 @@ impl CollectionKeys {
         with_id(with(&with(&self.data, BY_SORTINDEX), sort.0), id)
     }
 
-    /// Place and id in a key of [`CollectionKeys::by_sortindex`].
+    /// Parses a key of [`CollectionKeys::by_sortindex`] into its sort key and id.
     pub(crate) fn take_sortindex(&self, key: &[u8]) -> Result<(SortKey, RecordId)> {
         let rest = key.strip_prefix(with(&self.data, BY_SORTINDEX).as_slice()).ok_or_else(bad_key)?;
         let (sort, rest) = take_int(rest)?;
         Ok((SortKey(sort), last_id(rest)?))
     }
 
-    /// Entries of records that are gone at a time.
+    /// Returns the range of the entries of records that have expired at a time.
     pub(crate) fn expired(&self, at: Timestamp) -> KeyRange {
         let prefix = with(&self.data, BY_EXPIRY);
         KeyRange { end: with(&prefix, at.hundredths() as u64 + 1), begin: prefix }
@@ -356,7 +355,7 @@ impl CollectionKeys {
         with_id(with(&with(&self.data, BY_EXPIRY), expires.hundredths() as u64), id)
     }
 
-    /// Time and id in a key of [`CollectionKeys::by_expiry`].
+    /// Parses a key of [`CollectionKeys::by_expiry`] into its time and id.
     pub(crate) fn take_expiry(&self, key: &[u8]) -> Result<(Timestamp, RecordId)> {
         let rest = key.strip_prefix(with(&self.data, BY_EXPIRY).as_slice()).ok_or_else(bad_key)?;
         let (expires, rest) = take_time(rest)?;
@@ -367,17 +366,17 @@ impl CollectionKeys {
         self.range(BLOBS)
     }
 
-    /// All parts that were written by one batch, upload or write.
+    /// Returns the range of all parts that one batch, upload or write wrote.
     pub(crate) fn blobs_of(&self, writer: u64) -> KeyRange {
         KeyRange::under(with(&with(&self.data, BLOBS), writer))
     }
 
-    /// All parts of a payload.
+    /// Returns the range of all parts of a payload.
     pub(crate) fn blob(&self, blob: BlobId) -> KeyRange {
         KeyRange::under(with(&with(&with(&self.data, BLOBS), blob.writer), blob.number))
     }
 
-    /// All parts of payloads from one to another number of the same writer, both with it.
+    /// Returns the range of all parts of payloads of the same writer from one number to another, inclusive.
     pub(crate) fn blobs_between(&self, first: BlobId, last: u64) -> KeyRange {
         KeyRange { begin: self.blob(first).begin, end: self.blob(BlobId { number: last, ..first }).end }
     }
@@ -386,7 +385,7 @@ impl CollectionKeys {
         with(&with(&with(&with(&self.data, BLOBS), blob.writer), blob.number), part)
     }
 
-    /// Payload and part of a key of [`CollectionKeys::blobs`].
+    /// Parses a key of [`CollectionKeys::blobs`] into its payload and part.
     pub(crate) fn take_blob(&self, key: &[u8]) -> Result<(BlobId, u64)> {
         let rest = key.strip_prefix(with(&self.data, BLOBS).as_slice()).ok_or_else(bad_key)?;
         let (writer, rest) = take_int(rest)?;
@@ -402,15 +401,15 @@ impl CollectionKeys {
     }
 }
 
-/// Which large payload: who wrote it, and which of those that this writer wrote.
+/// The id of a large payload: its writer, and its number among the writer's payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct BlobId {
-    /// A batch's or an upload's number, or one drawn for a write.
+    /// The number of a batch or an upload, or one drawn for a write.
     pub writer: u64,
     pub number: u64,
 }
 
-/// A sortindex as the number that it is sorted by: 0 for none, which comes last.
+/// A sortindex as the number that it sorts by: 0 for none, which comes last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SortKey(pub u64);
 
@@ -420,7 +419,7 @@ impl SortKey {
     }
 }
 
-/// Keys of one batch.
+/// The keys of one batch.
 #[derive(Debug, Clone)]
 pub(crate) struct BatchKeys {
     record: Vec<u8>,
@@ -428,12 +427,12 @@ pub(crate) struct BatchKeys {
 }
 
 impl BatchKeys {
-    /// What is known of it as long as it is not committed.
+    /// Returns the key of its record, which exists until it is committed.
     pub(crate) fn record(&self) -> &[u8] {
         &self.record
     }
 
-    /// All that is staged.
+    /// Returns the range of all staged data.
     pub(crate) fn data(&self) -> KeyRange {
         KeyRange::under(self.data.clone())
     }
@@ -446,7 +445,7 @@ impl BatchKeys {
         with_id(with(&self.data, STAGED_RECORDS), id)
     }
 
-    /// The id in a key of [`BatchKeys::staged`].
+    /// Parses a key of [`BatchKeys::staged`] into its id.
     pub(crate) fn take_staged(&self, key: &[u8]) -> Result<RecordId> {
         last_id(key.strip_prefix(with(&self.data, STAGED_RECORDS).as_slice()).ok_or_else(bad_key)?)
     }
@@ -459,7 +458,7 @@ impl BatchKeys {
         with_id(with(&with(&self.data, STAGED_BY_SORTINDEX), sort.0), id)
     }
 
-    /// Place and id in a key of [`BatchKeys::by_sortindex`].
+    /// Parses a key of [`BatchKeys::by_sortindex`] into its sort key and id.
     pub(crate) fn take_sortindex(&self, key: &[u8]) -> Result<(SortKey, RecordId)> {
         let rest = key.strip_prefix(with(&self.data, STAGED_BY_SORTINDEX).as_slice()).ok_or_else(bad_key)?;
         let (sort, rest) = take_int(rest)?;
@@ -474,7 +473,7 @@ impl BatchKeys {
         with_id(with(&self.data, STAGED_PAYLOADS), id)
     }
 
-    /// The id in a key of [`BatchKeys::payloads`].
+    /// Parses a key of [`BatchKeys::payloads`] into its id.
     pub(crate) fn take_payload(&self, key: &[u8]) -> Result<RecordId> {
         last_id(key.strip_prefix(with(&self.data, STAGED_PAYLOADS).as_slice()).ok_or_else(bad_key)?)
     }
@@ -496,7 +495,7 @@ fn with_id(mut key: Vec<u8>, id: &RecordId) -> Vec<u8> {
     key
 }
 
-/// The fixed number of a known collection, the name of any other one.
+/// Appends the fixed number of a known collection, or the name of any other.
 fn put_collection(key: &mut Vec<u8>, name: &CollectionName) {
     match name.known() {
         Some(number) => put_int(key, number),
@@ -511,7 +510,7 @@ fn take_collection(key: &[u8]) -> Result<(CollectionName, &[u8])> {
     }
     let (name, rest) = take_text(key, TEXT)?;
     let name = std::str::from_utf8(&name).ok().and_then(CollectionName::new).ok_or_else(bad_key)?;
-    // One name has one key.
+    // A name has only one key.
     if name.known().is_some() { Err(bad_key()) } else { Ok((name, rest)) }
 }
 

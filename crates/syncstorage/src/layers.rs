@@ -1,4 +1,4 @@
-//! A collection as it is seen: what lies in it, and over it the batches that are committed and not folded.
+//! The visible collection: its own rows, and over them the committed batches that are not folded.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::timestamp::Timestamp;
 use crate::transaction::Trx;
 use crate::values::{Collection, GivenPayload, Overlay, Payload, Row, StagedRow};
 
-/// Keys of a collection, and of what lies over it.
+/// The keys of a collection and of its overlays.
 #[derive(Debug, Clone)]
 pub(crate) struct Layers {
     pub keys: CollectionKeys,
@@ -20,15 +20,15 @@ pub(crate) struct Layers {
     pub overlays: Vec<(Overlay, BatchKeys)>,
 }
 
-/// What lies at an id, in all layers.
+/// The rows at an id in all layers.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Found {
+pub(crate) struct LayeredRows {
     pub base: Option<Row>,
     /// Edits of overlays, with the number of their layer; oldest first.
     pub staged: Vec<(usize, StagedRow)>,
 }
 
-/// A record as it is seen, perhaps an expired one.
+/// A visible record, which may have expired.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
     pub modified: Timestamp,
@@ -38,7 +38,7 @@ pub(crate) struct View {
     pub payload: PayloadAt,
 }
 
-/// Where a payload is.
+/// The place of a payload.
 #[derive(Debug, Clone)]
 pub(crate) enum PayloadAt {
     Here(Payload),
@@ -54,8 +54,8 @@ impl Layers {
         Layers { keys, overlays }
     }
 
-    /// What lies in all layers at ids, asked for at once.
-    pub(crate) async fn all_found(&self, trx: &Trx, ids: &[&RecordId]) -> Result<Vec<Found>> {
+    /// Reads the rows at ids in all layers in parallel.
+    pub(crate) async fn all_found(&self, trx: &Trx, ids: &[&RecordId]) -> Result<Vec<LayeredRows>> {
         let rows = trx.get_near(ids.iter().map(|id| self.keys.record(id)).collect());
         let over = self.overlays.iter();
         let over = over.map(|(_, keys)| trx.get_near(ids.iter().map(|id| keys.staged_record(id)).collect()));
@@ -64,7 +64,7 @@ impl Layers {
         self.put_together(rows.collect::<Result<_>>()?, over)
     }
 
-    /// Payloads that lie beside edits of the same ids: one for each that has one there, by its place among them.
+    /// Reads the payloads beside edits of these ids. The map's keys are positions in `views`.
     pub(crate) async fn beside(&self, trx: &Trx, views: &[(&RecordId, View)]) -> Result<HashMap<usize, Bytes>> {
         let mut out = HashMap::new();
         for (layer, (_, keys)) in self.overlays.iter().enumerate() {
@@ -80,14 +80,15 @@ impl Layers {
         Ok(out)
     }
 
-    /// What lies in all layers at ids; `rows` is what lies in the collection itself.
-    pub(crate) async fn found(&self, trx: &Trx, ids: &[&RecordId], rows: Vec<Option<Row>>) -> Result<Vec<Found>> {
+    /// Reads the rows of the overlays at ids. `rows` are those of the collection itself.
+    pub(crate) async fn found(&self, trx: &Trx, ids: &[&RecordId], rows: Vec<Option<Row>>) -> Result<Vec<LayeredRows>> {
         let layers = self.overlays.iter().map(|(_, keys)| trx.get_all(ids.iter().map(|id| keys.staged_record(id))));
         self.put_together(rows, try_join_all(layers).await?)
     }
 
-    fn put_together(&self, rows: Vec<Option<Row>>, over: Vec<Vec<Option<Bytes>>>) -> Result<Vec<Found>> {
-        let mut found: Vec<Found> = rows.into_iter().map(|base| Found { base, staged: Vec::new() }).collect();
+    fn put_together(&self, rows: Vec<Option<Row>>, over: Vec<Vec<Option<Bytes>>>) -> Result<Vec<LayeredRows>> {
+        let mut found: Vec<LayeredRows> =
+            rows.into_iter().map(|base| LayeredRows { base, staged: Vec::new() }).collect();
         for (layer, staged) in over.into_iter().enumerate() {
             for (found, staged) in found.iter_mut().zip(staged) {
                 if let Some(staged) = staged {
@@ -98,7 +99,7 @@ impl Layers {
         Ok(found)
     }
 
-    /// Which ids have something in the overlays from number `layer` on.
+    /// Returns which ids have an edit in the overlays from number `layer` on.
     pub(crate) async fn are_covered(&self, trx: &Trx, layer: usize, ids: &[RecordId]) -> Result<Vec<bool>> {
         let mut are = vec![false; ids.len()];
         let over = self.overlays.iter().skip(layer);
@@ -109,8 +110,8 @@ impl Layers {
         Ok(are)
     }
 
-    /// The record at an id, if there is one, perhaps an expired one.
-    pub(crate) fn view(&self, found: &Found) -> Option<View> {
+    /// Returns the visible record, if any, which may have expired.
+    pub(crate) fn view(&self, found: &LayeredRows) -> Option<View> {
         let mut view = found.base.as_ref().map(|row| View {
             modified: row.modified,
             sortindex: row.sortindex,
@@ -139,12 +140,12 @@ impl Layers {
         view
     }
 
-    /// The same, if it is not gone at a time.
-    pub(crate) fn live_view(&self, found: &Found, now: Timestamp) -> Option<View> {
+    /// Returns the visible record unless it has expired at a time.
+    pub(crate) fn live_view(&self, found: &LayeredRows, now: Timestamp) -> Option<View> {
         self.view(found).filter(|view| view.expires.is_none_or(|expires| expires > now))
     }
 
-    /// A payload, as it may be put into the collection's row.
+    /// Returns a payload in the form of the collection's rows.
     pub(crate) async fn payload(&self, trx: &Trx, id: &RecordId, at: PayloadAt) -> Result<Payload> {
         let layer = match at {
             PayloadAt::Here(payload) => return Ok(payload),
@@ -155,7 +156,7 @@ impl Layers {
         payload.map(Payload::Inline).ok_or(MISSING)
     }
 
-    /// A payload's bytes.
+    /// Returns a payload's bytes.
     pub(crate) async fn bytes(&self, trx: &Trx, id: &RecordId, at: PayloadAt) -> Result<Bytes> {
         match self.payload(trx, id, at).await? {
             Payload::Inline(bytes) => Ok(bytes),
@@ -164,13 +165,12 @@ impl Layers {
     }
 }
 
-impl Found {
-    /// Whether there is anything.
+impl LayeredRows {
     pub(crate) fn exists(&self) -> bool {
         self.base.is_some() || !self.staged.is_empty()
     }
 
-    /// All large payloads, those that others cover among them.
+    /// Iterates over all large payloads, including covered ones.
     pub(crate) fn blobs(&self) -> impl Iterator<Item = BlobId> {
         let staged = self.staged.iter().filter_map(|(_, staged)| match staged.payload {
             Some(GivenPayload::Blob { id, .. }) => Some(id),
@@ -180,16 +180,16 @@ impl Found {
     }
 }
 
-/// What lies at ids in the collection itself.
+/// Reads the rows of the collection itself at ids.
 pub(crate) async fn base_rows(trx: &Trx, keys: &CollectionKeys, ids: &[&RecordId]) -> Result<Vec<Option<Row>>> {
     let rows = trx.get_all(ids.iter().map(|id| keys.record(id))).await?;
     rows.iter().map(|row| row.as_ref().map(Row::decode).transpose()).collect()
 }
 
-/// Bytes of a part of a large payload.
+/// The bytes of a part of a large payload.
 pub(crate) const PART_BYTES: usize = 90_000;
 
-/// Reads all parts at once: pages of a range would be round trips one after the other.
+/// Reads all parts in parallel: pages of a range would be sequential round trips.
 async fn read_blob(trx: &Trx, keys: &CollectionKeys, id: BlobId, len: u32) -> Result<Bytes> {
     let parts = (len as u64).div_ceil(PART_BYTES as u64);
     let parts = trx.get_all((0..parts).map(|part| keys.blob_part(id, part))).await?;

@@ -1,4 +1,4 @@
-//! The lease of the work that one process does for all.
+//! The lease of the background work that one process does for all.
 
 use flatbed_jobs::{LEASE_STATE_BYTES_MAX, Lease, LeaseError, Leases, Owner, TakenLease};
 use flatbed_kit::{HoldLease, LeaseRecords, Release, TakeLease};
@@ -40,7 +40,7 @@ impl Leases for Inner {
 }
 
 impl Inner {
-    /// A lease as it stands.
+    /// Reads a lease.
     pub(crate) async fn look_at_lease(&self, id: &str) -> Result<Option<Lease>> {
         let key = &self.keys.lease(id);
         self.runner

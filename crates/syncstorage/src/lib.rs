@@ -1,6 +1,6 @@
 //! The storage of Firefox Sync: SyncStorage 1.5's users, collections, records and batches as FoundationDB transactions.
 //!
-//! What lies where, and what each operation costs: `design/syncstorage.md`.
+//! `design/syncstorage.md` describes the keys and the cost of each operation.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 #![warn(clippy::indexing_slicing)]
 

@@ -1,45 +1,46 @@
-//! How much clients may send.
+//! The limits of clients' requests.
 
-/// What `info/configuration` says, and what the store itself never goes beyond.
+/// The values of `info/configuration`, and the limits that the store itself enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Records of a POST. At most [`Limits::POST_RECORDS_MAX`].
+    /// The records of a POST. At most [`Limits::POST_RECORDS_MAX`].
     pub max_post_records: u32,
-    /// Bytes of a POST's payloads.
+    /// The bytes of a POST's payloads.
     pub max_post_bytes: u32,
-    /// Bytes of a payload.
+    /// The bytes of a payload.
     pub max_record_payload_bytes: u32,
-    /// Bytes of a request.
+    /// The bytes of a request.
     pub max_request_bytes: u32,
-    /// Records of a batch; a batch never holds more.
+    /// The records of a batch. The store enforces it.
     pub max_total_records: u32,
-    /// Bytes of a batch's payloads; a batch never holds more.
+    /// The bytes of a batch's payloads. The store enforces it.
     pub max_total_bytes: u32,
-    /// What is announced as the greatest quota.
+    /// The announced quota limit.
     pub max_quota_limit: u32,
-    /// Bytes of a user's payloads, if that is limited.
+    /// The bytes of a user's payloads, if limited.
     pub quota_bytes: Option<u64>,
 }
 
 impl Limits {
-    /// As many records as one transaction takes beside their payloads, with ids of 64 characters and a ttl each.
+    /// The most records of a POST: as many as fit one transaction beside their payloads, with ids of 64 characters and
+    /// a ttl each.
     pub const POST_RECORDS_MAX: u32 = 400;
 
-    /// Open batches of a user.
+    /// The open batches of a user.
     pub const OPEN_BATCHES_MAX: usize = 100;
 
-    /// Collections of a user.
+    /// The collections of a user.
     pub const COLLECTIONS_MAX: u32 = 1_000;
 
-    /// Bytes of payloads in all of a user's batches and uploads that are open: twice the largest batch, or twice the quota
-    /// where that is less. So a device that was broken off in the largest one can send it again at once.
+    /// Returns the limit of the payload bytes in a user's open batches and uploads: twice the largest batch, or twice
+    /// the quota if that is less. A device whose largest upload broke off can then repeat it at once.
     #[must_use]
     pub fn staged_bytes_max(&self) -> u64 {
         let largest = u64::from(self.max_total_bytes.max(self.max_post_bytes).max(self.max_record_payload_bytes));
         largest.min(self.quota_bytes.unwrap_or(u64::MAX)).saturating_mul(2)
     }
 
-    /// The same, with what is beyond the store's bounds set to them.
+    /// Returns the limits, reduced to the store's bounds.
     #[must_use]
     pub fn bounded(self) -> Limits {
         Limits { max_post_records: self.max_post_records.min(Limits::POST_RECORDS_MAX), ..self }
@@ -47,7 +48,7 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// Mozilla's.
+    /// Returns Mozilla's limits.
     fn default() -> Limits {
         Limits {
             max_post_records: 100,

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::keys::UserKeys;
-use crate::layers::{Found, Layers, View};
+use crate::layers::{LayeredRows, Layers, View};
 use crate::model::{ListQuery, Precondition, Record};
 use crate::names::{CollectionName, RecordId, Uid};
 use crate::offset::Offset;
@@ -20,24 +20,24 @@ use crate::timestamp::Timestamp;
 use crate::transaction::{Trx, pause};
 use crate::values::Row;
 use crate::write::seen;
-use entries::Wanted;
+use entries::ListPlan;
 
-/// Records that are read at once, and bytes of payloads after which a chunk is full.
+/// The records of a chunk, and the payload bytes after which it is full.
 const CHUNK_RECORDS: usize = 250;
 const CHUNK_BYTES: usize = 1_000_000;
 
-/// Of a collection of so many records, in one reply of FoundationDB's, all are read at once with the first question: most
-/// collections that are read from their beginning are small.
+/// The largest collection, in records and within one reply of FoundationDB, that is read completely with the first
+/// read. Most collections that are read from their beginning are small.
 const WHOLE_RECORDS: usize = 100;
 
-/// For how long what a list found is read as of its state: FoundationDB has it for 5 s.
+/// The time for which a list's records are read at its read version: FoundationDB keeps that for 5 s.
 const PINNED_FOR: Duration = Duration::from_millis(3_500);
 
-/// FoundationDB's `transaction_too_old`, and the pause before a read that failed otherwise is made again.
+/// FoundationDB's `transaction_too_old`, and the pause before a read that failed otherwise is retried.
 const TOO_OLD: i32 = 1007;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What a list found. Its records are read in chunks, so that a list of any size takes a bounded memory.
+/// A list of records. They are read in chunks, so that a list of any size takes bounded memory.
 pub struct List {
     inner: Arc<Inner>,
     user: UserKeys,
@@ -48,11 +48,11 @@ pub struct List {
     next_offset: Option<Offset>,
     /// The first chunk, read with the ids.
     first: Option<Vec<Record>>,
-    /// How many of the ids have been read.
+    /// The number of ids read.
     read: usize,
     is_full: bool,
     pinned: Option<(i64, Instant)>,
-    /// What lay over the collection when it was found, and its state.
+    /// The overlays of the collection when it was listed, and its state.
     layers: Layers,
     state: u64,
 }
@@ -63,8 +63,8 @@ impl std::fmt::Debug for List {
     }
 }
 
-/// What one transaction found.
-struct Listed {
+/// The result of the transaction that finds a list.
+struct ListResult {
     modified: Timestamp,
     now: Timestamp,
     ids: Vec<RecordId>,
@@ -88,14 +88,14 @@ impl Inner {
         if query.ids.as_ref().is_some_and(|ids| ids.len() > ListQuery::IDS_MAX) {
             return Err(Error::OutOfBounds("ids"));
         }
-        let (user, wanted) = (self.keys.user(uid), Wanted::new(query)?);
+        let (user, wanted) = (self.keys.user(uid), ListPlan::new(query)?);
         let (wanted, keys) = (&wanted, &user);
         let begun = self.clock.now();
         let found = self
             .runner
             .read(move |trx| async move { self.list_in(&trx, keys, name, wanted, query.full, condition).await })
             .await?;
-        let Listed { modified, now, ids, next_offset, first, read, version, layers, state } = found;
+        let ListResult { modified, now, ids, next_offset, first, read, version, layers, state } = found;
         let pinned = version.map(|version| (version, begun));
         let (inner, name, is_full) = (self.clone(), name.clone(), query.full);
         let first = Some(first).filter(|first| !first.is_empty());
@@ -107,12 +107,12 @@ impl Inner {
         trx: &Trx,
         user: &UserKeys,
         name: &CollectionName,
-        wanted: &Wanted,
+        wanted: &ListPlan,
         is_full: bool,
         condition: Precondition,
-    ) -> Result<Listed> {
+    ) -> Result<ListResult> {
         let keys = user.collection(name);
-        // Asked for before it is known what lies over it, so that a list takes one round trip less.
+        // Issued before the overlays are known, which saves a round trip.
         let is_whole = is_full && wanted.is_from_the_beginning();
         let whole = async {
             match is_whole {
@@ -136,11 +136,11 @@ impl Inner {
             let (ids, next_offset) = wanted.among_rows(&rows, now);
             let mut rows: HashMap<RecordId, Row> = rows.into_iter().collect();
             let rows = ids.iter().filter_map(|id| Some((id, rows.remove(id)?)));
-            let views = rows.map(|(id, base)| (id, layers.view(&Found { base: Some(base), staged: Vec::new() })));
+            let views = rows.map(|(id, base)| (id, layers.view(&LayeredRows { base: Some(base), staged: Vec::new() })));
             let (first, read) = records(trx, &layers, views.collect()).await?;
             let version = if read < ids.len() { Some(trx.version().await?) } else { None };
             let (modified, state) = (state.modified, state.state);
-            return Ok(Listed { modified, now, ids, next_offset, first, read, version, layers, state });
+            return Ok(ListResult { modified, now, ids, next_offset, first, read, version, layers, state });
         }
         let ahead = match ahead {
             Some(ahead) => ahead,
@@ -155,41 +155,42 @@ impl Inner {
             }
         }
         let (modified, state) = (state.modified, state.state);
-        Ok(Listed { modified, now, ids, next_offset, first, read, version, layers, state })
+        Ok(ListResult { modified, now, ids, next_offset, first, read, version, layers, state })
     }
 }
 
 impl List {
-    /// The collection's time: X-Last-Modified.
+    /// Returns the collection's time: X-Last-Modified.
     pub fn modified(&self) -> Timestamp {
         self.modified
     }
 
-    /// How late it is: X-Weave-Timestamp.
+    /// Returns the user's time: X-Weave-Timestamp.
     pub fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// The ids, in order: as many as X-Weave-Records says, at most [`ListQuery::LIMIT_MAX`](crate::ListQuery::LIMIT_MAX).
+    /// Returns the ids in order. Their number is X-Weave-Records, at most
+    /// [`ListQuery::LIMIT_MAX`](crate::ListQuery::LIMIT_MAX).
     pub fn ids(&self) -> &[RecordId] {
         &self.ids
     }
 
-    /// Where the next list goes on, if there are more: X-Weave-Next-Offset.
+    /// Returns the offset of the next list, if there are more records: X-Weave-Next-Offset.
     pub fn next_offset(&self) -> Option<&Offset> {
         self.next_offset.as_ref()
     }
 
-    /// Whether there may be further records.
+    /// Returns whether further records may follow.
     pub fn has_more(&self) -> bool {
         self.first.is_some() || self.is_full && self.read < self.ids.len()
     }
 
-    /// The next records, about 1 MB of them or a single larger one; `None` at the end, and where only ids were asked for.
-    /// All are as the list found them.
+    /// Returns the next records, about 1 MB or a single larger one; `None` at the end, and if only ids were requested.
+    /// All are in the state of the list.
     ///
     /// # Errors
-    /// [`Changed`](crate::Error::Changed) where that is not possible: the list is read for longer than some seconds, and the
+    /// [`Changed`](crate::Error::Changed) if that is impossible: the list takes longer than some seconds, and the
     /// collection was written meanwhile.
     pub async fn next(&mut self) -> Result<Option<Vec<Record>>> {
         if let Some(first) = self.first.take() {
@@ -209,7 +210,7 @@ impl List {
         Ok(None)
     }
 
-    /// As of the version that the list was found at, as long as FoundationDB has it.
+    /// Reads at the list's read version. `None`: FoundationDB no longer has it.
     async fn read_pinned(&self, ids: &[RecordId]) -> Result<Option<(Vec<Record>, usize)>> {
         let Some((version, since)) = self.pinned else { return Ok(None) };
         while self.inner.clock.since(since) < PINNED_FOR {
@@ -228,7 +229,7 @@ impl List {
         Ok(None)
     }
 
-    /// As of now, if the collection is as the list found it.
+    /// Reads the current records, if the collection is unchanged since the list.
     async fn read_now(&self, ids: &[RecordId]) -> Result<(Vec<Record>, usize)> {
         let (user, name, now, seen_state) = (&self.user, &self.name, self.now, self.state);
         self.inner
@@ -246,7 +247,7 @@ impl List {
     }
 }
 
-/// Records of the first of some ids, and of how many of these: as many as a chunk holds.
+/// Reads the records of the first ids, and returns how many ids they are: as many as fit a chunk.
 async fn chunk(trx: &Trx, layers: &Layers, now: Timestamp, ids: &[RecordId]) -> Result<(Vec<Record>, usize)> {
     let ids: Vec<&RecordId> = ids.iter().take(CHUNK_RECORDS).collect();
     let found = layers.all_found(trx, &ids).await?;
@@ -254,7 +255,7 @@ async fn chunk(trx: &Trx, layers: &Layers, now: Timestamp, ids: &[RecordId]) -> 
     records(trx, layers, views).await
 }
 
-/// Records of the first of some views, and of how many of these: as many as a chunk holds.
+/// Reads the records of the first views, and returns how many views they are: as many as fit a chunk.
 async fn records(trx: &Trx, layers: &Layers, views: Vec<(&RecordId, Option<View>)>) -> Result<(Vec<Record>, usize)> {
     let (mut bytes, mut read) = (0, 0);
     for (_, view) in &views {
@@ -264,7 +265,7 @@ async fn records(trx: &Trx, layers: &Layers, views: Vec<(&RecordId, Option<View>
         }
         read += 1;
     }
-    // Payloads that lie elsewhere are read at once.
+    // Payloads outside of the rows are read in parallel.
     let views: Vec<_> = views.into_iter().take(read).filter_map(|(id, view)| Some((id, view?))).collect();
     let mut beside = layers.beside(trx, &views).await?;
     let records = views.into_iter().enumerate().map(|(at, (id, view))| (beside.remove(&at), id, view));

@@ -1,4 +1,4 @@
-//! What a process does in the background.
+//! The background work of a process.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -15,25 +15,25 @@ use crate::error::{Error, Result};
 use crate::names::{CollectionName, Uid};
 use crate::store::{Inner, Store};
 
-/// What the lease of sweeping is called.
+/// The id of the lease of sweeping.
 const LEASE: &str = "sweep";
 
-/// Collections that wait to be folded by this process; those beyond are left to who holds the lease.
+/// The collections that wait to be folded by this process. Further ones are left to the lease's owner.
 const FOLDS_MAX: usize = 10_000;
 
-/// Collections that a process folds at once.
+/// The collections that a process folds at once.
 const FOLDS_AT_ONCE: usize = 4;
 
-/// Before a collection that could not be folded is left, and between tries.
+/// The tries to fold a collection before it is left, and the pause between them.
 const FOLD_TRIES: u32 = 3;
 const FOLD_PAUSE: Duration = Duration::from_millis(500);
 
-/// How the work in the background is done.
+/// The timing of the background work.
 #[derive(Debug, Clone)]
 pub struct MaintenanceOptions {
-    /// Between two looks at what is due, about.
+    /// The approximate interval of the checks for due work.
     pub look_every: Duration,
-    /// A process that was not heard of for so long has lost its lease.
+    /// The silence after which a process has lost its lease.
     pub silence_max: Duration,
 }
 
@@ -61,7 +61,7 @@ impl Folds {
 }
 
 impl Inner {
-    /// Notes that something lies over a collection.
+    /// Notes that a collection has an overlay.
     pub(crate) fn note_fold(&self, uid: Uid, name: &CollectionName) {
         let mut waiting = self.folds.waiting();
         if waiting.len() < FOLDS_MAX {
@@ -73,9 +73,9 @@ impl Inner {
     }
 }
 
-/// The work in the background of one process: folding what it committed, and, where it has the lease, removing what has
-/// expired or was abandoned, and folding what other processes left. Where it is dropped it ends where it stands, as with the
-/// process: what is half done is noted, and another one goes on.
+/// The background work of one process: it folds the batches that it committed. If it has the lease, it also removes
+/// expired records and abandoned batches, and folds batches that other processes left. When it is dropped, or the
+/// process ends, it stops at once: the unfinished work stays noted, and another process resumes it.
 #[derive(Debug)]
 pub struct Maintenance {
     inner: Arc<Inner>,
@@ -86,7 +86,7 @@ pub struct Maintenance {
 }
 
 impl Maintenance {
-    /// Of a store.
+    /// Creates the background work of a store.
     ///
     /// # Errors
     /// [`Error::NoRandomness`].
@@ -97,7 +97,7 @@ impl Maintenance {
         Ok(Maintenance { inner, sweeper, claim, options, tasks: Mutex::default() })
     }
 
-    /// Begins it, in tasks of its own.
+    /// Starts its tasks.
     pub fn start(&self) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         if !tasks.is_empty() {
@@ -111,18 +111,18 @@ impl Maintenance {
         tasks.push(tokio::spawn(async move { sweep(&sweeper, &claim, &options).await }));
     }
 
-    /// Ends it. What it was at may be left half done.
+    /// Stops it. Its current work may stay unfinished.
     pub async fn stop(&self) {
         let tasks: Vec<_> = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect();
         for task in tasks {
             task.abort();
-            // It was aborted, or has ended.
+            // The task was aborted, or has ended.
             let _ = task.await;
         }
     }
 
-    /// Folds what this process committed, and does what is due by now, to its end, whoever has the lease. Returns how many
-    /// pieces of work were due.
+    /// Folds the batches that this process committed, and does all due work, whoever has the lease. Returns the number
+    /// of tasks that were due.
     ///
     /// # Errors
     /// [`Storage`](crate::Error::Storage), [`Corrupt`](crate::Error::Corrupt).
@@ -140,7 +140,7 @@ impl Drop for Maintenance {
     }
 }
 
-/// Folds what this process has committed, one collection after the other; several run, and who is busy takes the next one.
+/// Folds the collections that this process committed to, in sequence. Several of these run at once.
 async fn fold(inner: &Inner) {
     loop {
         inner.folds.wake.notified().await;
@@ -160,7 +160,7 @@ async fn fold(inner: &Inner) {
     }
 }
 
-/// Looks from time to time at what is due, and does it if no other process is at it.
+/// Checks from time to time for due work, and does it if no other process has the lease.
 async fn sweep(sweeper: &Arc<Sweeper>, claim: &Claim, options: &MaintenanceOptions) {
     let clock = &sweeper.inner.clock;
     let backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) };
@@ -182,13 +182,13 @@ async fn sweep(sweeper: &Arc<Sweeper>, claim: &Claim, options: &MaintenanceOptio
             Ok(_) => {}
             Err(error) => {
                 sweeper.inner.metrics.sync_sweep_failures.add(1);
-                tracing::debug!(%error, "what is due in Firefox Sync could not be looked at");
+                tracing::debug!(%error, "the due work of Firefox Sync could not be read");
             }
         }
     }
 }
 
-/// Does what is due.
+/// The job that does the due work.
 #[derive(Debug)]
 struct Sweeper {
     inner: Arc<Inner>,

@@ -1,4 +1,4 @@
-//! What the store counts.
+//! The store's metrics.
 
 use flatbed_kit::TransactionCounters;
 use flatbed_metrics::{Counter, Family, Gauge};
@@ -23,7 +23,7 @@ pub(crate) fn transaction_families(counters: &TransactionCounters) -> Vec<Family
 }
 
 flatbed_metrics::metrics! {
-    /// What one [`Store`](crate::Store) has counted since it was opened, without its transactions.
+    /// The counters of one [`Store`](crate::Store) since it was opened, without those of its transactions.
     pub(crate) struct Metrics {
         sync_records_written: Counter = "Records of Firefox Sync's written, those of batches when these are committed.",
         sync_records_deleted: Counter = "Records of Firefox Sync's that clients deleted one by one or by their ids.",

@@ -1,4 +1,4 @@
-//! What is asked of a user's store, and what it answers.
+//! The queries and answers of a user's store.
 
 use bytes::Bytes;
 
@@ -6,56 +6,56 @@ use crate::error::{Error, Result};
 use crate::names::{BatchId, CollectionName, RecordId};
 use crate::timestamp::Timestamp;
 
-/// The least and greatest `sortindex`: nine digits.
+/// The bound of `sortindex` and its negation: nine digits.
 pub const SORTINDEX_MAX: i32 = 999_999_999;
 
 /// The greatest `ttl` in seconds: nine digits.
 pub const TTL_SECONDS_MAX: u32 = 999_999_999;
 
-/// An edit of a record. What is `None` was left out, or null, which Mozilla's server takes for the same: the record keeps its
-/// value, and a new one has none (of a payload: an empty one).
+/// An edit of a record. `None`: the member was omitted, or null, which Mozilla's server treats alike. The record then
+/// keeps its value, and a new record has none (or an empty payload).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// Which record.
+    /// The record's id.
     pub id: RecordId,
     /// UTF-8, at most [`Limits::max_record_payload_bytes`](crate::Limits::max_record_payload_bytes).
     pub payload: Option<Bytes>,
     /// From `-SORTINDEX_MAX` to [`SORTINDEX_MAX`].
     pub sortindex: Option<i32>,
-    /// Seconds from the write on, at most [`TTL_SECONDS_MAX`]. 0: gone at once.
+    /// The seconds of life after the write, at most [`TTL_SECONDS_MAX`]. 0: the record expires at once.
     pub ttl: Option<u32>,
 }
 
-/// A record as readers see it.
+/// A visible record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Its id.
+    /// The record's id.
     pub id: RecordId,
-    /// When payload or sortindex were last written.
+    /// The time of the last write of payload or sortindex.
     pub modified: Timestamp,
-    /// UTF-8, as it was given.
+    /// UTF-8, as received.
     pub payload: Bytes,
-    /// If it was ever given.
+    /// The sortindex, if any write gave one.
     pub sortindex: Option<i32>,
-    /// From when on it is gone.
+    /// When the record expires.
     pub expires: Option<Timestamp>,
 }
 
-/// What must hold of the time of what is asked for: `X-If-Modified-Since` and `X-If-Unmodified-Since`. It is judged in the
-/// transaction that reads or writes. What is not there has the time 0.
+/// A condition on the time of the requested object: `X-If-Modified-Since` and `X-If-Unmodified-Since`. It is checked in
+/// the transaction that reads or writes. A missing object has the time 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Precondition {
-    /// Nothing.
+    /// No condition.
     #[default]
     None,
-    /// It is newer than that; else [`Error::NotModified`].
+    /// The object is newer than this; else [`Error::NotModified`].
     ModifiedSince(Timestamp),
-    /// It is not newer than that; else [`Error::Modified`].
+    /// The object is not newer than this; else [`Error::Modified`].
     UnmodifiedSince(Timestamp),
 }
 
 impl Precondition {
-    /// Judges the time of what is asked for.
+    /// Checks the condition against an object's time.
     pub(crate) fn judge(self, modified: Timestamp, now: Timestamp) -> Result<()> {
         match self {
             Precondition::ModifiedSince(since) if modified <= since => Err(Error::NotModified { modified, now }),
@@ -65,10 +65,10 @@ impl Precondition {
     }
 }
 
-/// The order of a list. Of equal ones ids decide, in the same direction.
+/// The order of a list. Equal records are ordered by id, in the same direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// By time, newest first. The API leaves the order open where none is asked for: this is it then.
+    /// By time, newest first. The API leaves the default order open; this is ours.
     #[default]
     Newest,
     /// By time, oldest first.
@@ -77,45 +77,45 @@ pub enum Sort {
     Index,
 }
 
-/// Which records of a collection are listed.
+/// The records of a collection to list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListQuery {
-    /// These alone, at most [`ListQuery::IDS_MAX`] (more are an error); twice the same counts once.
+    /// Only these ids, at most [`ListQuery::IDS_MAX`] (more are an error). Duplicates count once.
     pub ids: Option<Vec<RecordId>>,
-    /// Those newer than this.
+    /// Only records newer than this.
     pub newer: Option<Timestamp>,
-    /// Those older than this.
+    /// Only records older than this.
     pub older: Option<Timestamp>,
-    /// Their order.
+    /// The order of the list.
     pub sort: Sort,
-    /// At most so many; `None`, and what is beyond it: [`ListQuery::LIMIT_MAX`].
+    /// The most records. `None` and greater numbers mean [`ListQuery::LIMIT_MAX`].
     pub limit: Option<u32>,
-    /// Where an earlier list with the same query ended; or a number, to pass over so many.
+    /// The offset from an earlier list with the same query, or a number of records to skip.
     pub offset: Option<crate::Offset>,
-    /// Whether records are wanted, or their ids only.
+    /// True for records, false for their ids alone.
     pub full: bool,
 }
 
 impl ListQuery {
-    /// Ids of a query.
+    /// The most ids of a query.
     pub const IDS_MAX: usize = 100;
 
-    /// Records of an answer.
+    /// The most records of an answer.
     pub const LIMIT_MAX: u32 = 10_000;
 }
 
-/// Something of each collection of a user, by name.
+/// A value for each collection of a user, by name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info<T> {
     /// The store's time: X-Last-Modified.
     pub modified: Timestamp,
-    /// How late it is, not before anything that is answered: X-Weave-Timestamp.
+    /// The user's time, not before any time in the answer: X-Weave-Timestamp.
     pub now: Timestamp,
     /// In the order of the names.
     pub collections: Vec<(CollectionName, T)>,
 }
 
-/// What a user's payloads take.
+/// The size of a user's payloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     /// The store's time.
@@ -124,41 +124,42 @@ pub struct Quota {
     pub now: Timestamp,
     /// Bytes of all payloads.
     pub used_bytes: u64,
-    /// How many they may be, if that is limited.
+    /// The limit of these bytes, if any.
     pub limit_bytes: Option<u64>,
 }
 
-/// A record that was asked for.
+/// The requested record, and the user's time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Got {
     /// As in [`Info`].
     pub now: Timestamp,
-    /// Its time is X-Last-Modified.
+    /// The record. Its time is X-Last-Modified.
     pub record: Record,
 }
 
-/// Something was written.
+/// The result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// At this time: X-Last-Modified and X-Weave-Timestamp.
+    /// The time of the write: X-Last-Modified and X-Weave-Timestamp.
     pub modified: Timestamp,
 }
 
-/// Something was deleted.
+/// The result of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deleted {
-    /// The time of what was deleted: X-Last-Modified. 0 if it was not there.
+    /// The time of the deleted object: X-Last-Modified. 0 if it did not exist.
     pub before: Timestamp,
-    /// When. Of a collection that was not there: the store's time, which did not change. Of all: 0, the store's time from now on.
+    /// The time of the deletion. If a collection did not exist: the store's time, which did not change. If all was
+    /// deleted: 0, which is the store's time from now on.
     pub modified: Timestamp,
     /// As in [`Info`].
     pub now: Timestamp,
 }
 
-/// Records wait in a batch.
+/// The result of staging records in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Staged {
-    /// Which.
+    /// The batch.
     pub batch: BatchId,
     /// The collection's time, which did not change: X-Last-Modified.
     pub modified: Timestamp,

@@ -1,8 +1,8 @@
-//! What users, collections, records and batches are called.
+//! The names of users, collections, records and batches.
 
 use std::fmt;
 
-/// A user's number, as the token server gave it.
+/// A user's number, as the token server assigned it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uid(pub u64);
 
@@ -12,7 +12,7 @@ impl fmt::Display for Uid {
     }
 }
 
-/// Collections whose numbers are fixed in Mozilla's servers, in the order of these: `clients` has 1.
+/// Collections with fixed numbers in Mozilla's servers, in the order of the numbers: `clients` has 1.
 pub const KNOWN_COLLECTIONS: [&str; 13] = [
     "clients",
     "crypto",
@@ -34,28 +34,28 @@ pub const KNOWN_COLLECTIONS: [&str; 13] = [
 pub struct CollectionName(Box<str>);
 
 impl CollectionName {
-    /// The longest one, in bytes.
+    /// The longest name, in bytes.
     pub const BYTES_MAX: usize = 32;
 
-    /// `None` for what is no name.
+    /// Creates a name; `None` if the text is no valid name.
     pub fn new(name: &str) -> Option<CollectionName> {
         let is_of_it = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
         let is_name = (1..=Self::BYTES_MAX).contains(&name.len()) && name.bytes().all(is_of_it);
         is_name.then(|| CollectionName(name.into()))
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The fixed number of a known collection, from 1.
+    /// Returns the fixed number of a known collection, from 1.
     pub(crate) fn known(&self) -> Option<u64> {
         let at = KNOWN_COLLECTIONS.iter().position(|known| *known == &*self.0)?;
         Some(at as u64 + 1)
     }
 
-    /// The known collection of a number.
+    /// Returns the known collection of a number.
     pub(crate) fn of_known(number: u64) -> Option<CollectionName> {
         let at = usize::try_from(number.checked_sub(1)?).ok()?;
         KNOWN_COLLECTIONS.get(at).map(|name| CollectionName((*name).into()))
@@ -68,21 +68,21 @@ impl fmt::Display for CollectionName {
     }
 }
 
-/// A record's id: 1 to 64 printable ASCII characters, blanks among them.
+/// A record's id: 1 to 64 printable ASCII characters, including blanks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordId(Box<str>);
 
 impl RecordId {
-    /// The longest one, in bytes.
+    /// The longest id, in bytes.
     pub const BYTES_MAX: usize = 64;
 
-    /// `None` for what is no id.
+    /// Creates an id; `None` if the text is no valid id.
     pub fn new(id: &str) -> Option<RecordId> {
         let is_id = (1..=Self::BYTES_MAX).contains(&id.len()) && id.bytes().all(|byte| matches!(byte, b' '..=b'~'));
         is_id.then(|| RecordId(id.into()))
     }
 
-    /// The id.
+    /// Returns the id.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -94,12 +94,12 @@ impl fmt::Display for RecordId {
     }
 }
 
-/// A batch that is being uploaded. Its text is what clients are given: 16 hexadecimal digits.
+/// An open batch. Its text, which clients get, is 16 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId(pub(crate) u64);
 
 impl BatchId {
-    /// The batch of such a text; `None` for what was never given to a client.
+    /// Parses the text of a batch; `None` for a text that no client ever got.
     pub fn parse(text: &str) -> Option<BatchId> {
         let is_digits = text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         u64::from_str_radix(text, 16).ok().filter(|_| is_digits).map(BatchId)

@@ -1,27 +1,27 @@
-//! Where a list goes on.
+//! The offsets of lists.
 
 use crate::keys::SortKey;
 use crate::model::Sort;
 use crate::names::RecordId;
 use crate::timestamp::Timestamp;
 
-/// Where a list goes on: behind a record, wherever that is by then; or after so many records. Opaque to clients.
+/// The start of a list: behind a record, even if that has moved, or after a number of records. Opaque to clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offset(pub(crate) Place);
+pub struct Offset(pub(crate) OffsetPosition);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Pass over so many.
+pub(crate) enum OffsetPosition {
+    /// Skip this many records.
     Skip(u64),
-    /// Behind this one, in a list of this order.
+    /// Behind this record, in a list of this order.
     Behind { sort: Sort, position: u64, id: RecordId },
 }
 
 impl Offset {
-    /// The offset of such a text: digits, or what an answer gave. `None` for anything else.
+    /// Parses an offset: digits, or the text of an answer. `None` for any other text.
     pub fn parse(text: &str) -> Option<Offset> {
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return text.parse().ok().map(|skip| Offset(Place::Skip(skip)));
+            return text.parse().ok().map(|skip| Offset(OffsetPosition::Skip(skip)));
         }
         let (order, rest) = text.split_at_checked(1)?;
         let sort = match order {
@@ -35,25 +35,25 @@ impl Offset {
         let position = position.parse().ok().filter(|_| is_number)?;
         let id = decode_hex(id)?;
         let id = std::str::from_utf8(&id).ok().and_then(RecordId::new)?;
-        Some(Offset(Place::Behind { sort, position, id }))
+        Some(Offset(OffsetPosition::Behind { sort, position, id }))
     }
 
-    /// Behind a record in a list by time.
+    /// Returns the offset behind a record in a list by time.
     pub(crate) fn behind_time(sort: Sort, modified: Timestamp, id: &RecordId) -> Offset {
-        Offset(Place::Behind { sort, position: modified.hundredths() as u64, id: id.clone() })
+        Offset(OffsetPosition::Behind { sort, position: modified.hundredths() as u64, id: id.clone() })
     }
 
-    /// Behind a record in a list by sortindex.
+    /// Returns the offset behind a record in a list by sortindex.
     pub(crate) fn behind_sortindex(key: SortKey, id: &RecordId) -> Offset {
-        Offset(Place::Behind { sort: Sort::Index, position: key.0, id: id.clone() })
+        Offset(OffsetPosition::Behind { sort: Sort::Index, position: key.0, id: id.clone() })
     }
 }
 
 impl std::fmt::Display for Offset {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0 {
-            Place::Skip(skip) => skip.fmt(f),
-            Place::Behind { sort, position, id } => {
+            OffsetPosition::Skip(skip) => skip.fmt(f),
+            OffsetPosition::Behind { sort, position, id } => {
                 let order = match sort {
                     Sort::Newest => 'n',
                     Sort::Oldest => 'o',
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn texts() {
-        assert_eq!(Offset::parse("5"), Some(Offset(Place::Skip(5))));
+        assert_eq!(Offset::parse("5"), Some(Offset(OffsetPosition::Skip(5))));
         for bad in [
             "",
             "abc",
@@ -112,7 +112,7 @@ mod tests {
         #[test]
         fn what_is_written_is_read(position in 0..u64::from(u32::MAX) * 1000, id in "[ -~]{1,64}", order in 0..3) {
             let sort = [Sort::Newest, Sort::Oldest, Sort::Index][order as usize];
-            let offset = Offset(Place::Behind { sort, position, id: RecordId::new(&id).unwrap() });
+            let offset = Offset(OffsetPosition::Behind { sort, position, id: RecordId::new(&id).unwrap() });
             prop_assert_eq!(Offset::parse(&offset.to_string()), Some(offset));
         }
 

@@ -1,19 +1,19 @@
-//! Writes that take place once, though it may be unknown whether an attempt's commit did.
+//! Writes that take place once, although the result of a commit may be unknown.
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::timestamp::Timestamp;
 use crate::transaction::Attempt;
-use crate::values::{Done, Head};
+use crate::values::{Head, WriteOutcome};
 
-/// One write of a user. Each attempt notes its number in the user's clock; an attempt that finds it there knows that an
-/// earlier one was committed, and when.
+/// One write of a user. Each attempt notes the write's number in the user's clock. An attempt that finds it there knows
+/// that an earlier one was committed, and when.
 #[derive(Debug)]
 pub(crate) struct Once<A> {
-    /// Drawn by lot.
+    /// A random number.
     pub number: u64,
-    /// What each attempt would have answered, at its time.
+    /// The answer that each attempt would give, with its time.
     answers: Mutex<Vec<(Timestamp, A)>>,
 }
 
@@ -22,7 +22,7 @@ impl<A: Clone> Once<A> {
         Ok(Once { number: drawn()?, answers: Mutex::default() })
     }
 
-    /// What was answered, if an earlier attempt has been committed.
+    /// Returns the answer of an earlier attempt that was committed.
     pub(crate) fn answered(&self, attempt: Attempt, head: &Head) -> Result<Option<A>> {
         if !attempt.maybe_committed {
             return Ok(None);
@@ -30,23 +30,23 @@ impl<A: Clone> Once<A> {
         let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(first) = answers.iter().map(|(at, _)| *at).min() else { return Ok(None) };
         match head.has_done(self.number, first) {
-            Done::At(at) => {
+            WriteOutcome::At(at) => {
                 let answer = answers.iter().find(|(time, _)| *time == at).map(|(_, answer)| answer.clone());
                 answer.map(Some).ok_or(Error::Unknown)
             }
-            Done::No => Ok(None),
-            Done::Unknown => Err(Error::Unknown),
+            WriteOutcome::No => Ok(None),
+            WriteOutcome::Unknown => Err(Error::Unknown),
         }
     }
 
-    /// Keeps what this attempt answers if it is committed, at this time of the user's.
+    /// Keeps the answer of this attempt, at this time of the user's, in case it is committed.
     pub(crate) fn answer(&self, at: Timestamp, answer: A) -> A {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner).push((at, answer.clone()));
         answer
     }
 }
 
-/// A number drawn by lot, not 0.
+/// Draws a random number, not 0.
 pub(crate) fn drawn() -> Result<u64> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|_| Error::NoRandomness)?;
@@ -63,16 +63,16 @@ mod tests {
         let once = Once::new().unwrap();
         let (first, again) = (Attempt::default(), Attempt { maybe_committed: true, after_unknown: true });
         let mut head = Head::default();
-        // Nothing was tried, or nothing that may have been committed.
+        // No attempt was made, or none may have been committed.
         assert!(matches!(once.answered(again, &head), Ok(None)));
         once.answer(at(1_000), 1);
         assert!(matches!(once.answered(again, &head), Ok(None)));
         once.answer(at(1_010), 2);
         head.note(once.number, at(1_010));
         assert!(matches!(once.answered(again, &head), Ok(Some(2))));
-        // An attempt that knows that none before it was, is the first.
+        // An attempt that knows that no earlier one was committed counts as the first.
         assert!(matches!(once.answered(first, &head), Ok(None)));
-        // Others have written so much since the first attempt that its number may be gone, though not since the second.
+        // Since the first attempt other writes may have displaced its number, but not since the second.
         let mut head = Head::default();
         head.note(7, at(1_005));
         for other in 0..16 {

@@ -1,4 +1,4 @@
-//! What is read of a user's store, but for lists.
+//! The reads of a user's store, except lists.
 
 use futures_util::future::{try_join_all, try_join3};
 
@@ -13,13 +13,13 @@ use crate::transaction::Trx;
 use crate::values::{Collection, Head, StagedRow};
 use crate::write::{head, state};
 
-/// Entries of a page.
+/// The entries of a page.
 const PAGE_ROWS: usize = 1_000;
 
-/// Collections in which what has expired is looked for at the same time.
+/// The collections whose expired records are counted at once.
 const LOOKED_INTO_AT_ONCE: usize = 20;
 
-/// Records and bytes of payloads.
+/// A number of records, and the bytes of their payloads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     pub count: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Size {
 }
 
 impl Inner {
-    /// `info/collections`.
+    /// Answers `info/collections`.
     pub(crate) async fn times_of(&self, uid: Uid, condition: Precondition) -> Result<Info<Timestamp>> {
         let user = &self.keys.user(uid);
         self.runner
@@ -41,7 +41,7 @@ impl Inner {
             .await
     }
 
-    /// `info/collection_counts` and `info/collection_usage`; collections without records are not in it.
+    /// Answers `info/collection_counts` and `info/collection_usage`. Collections without records are left out.
     pub(crate) async fn sizes_of(&self, uid: Uid, condition: Precondition) -> Result<Info<Size>> {
         let user = &self.keys.user(uid);
         self.runner
@@ -57,7 +57,7 @@ impl Inner {
             .await
     }
 
-    /// `info/quota`.
+    /// Answers `info/quota`.
     pub(crate) async fn quota_of(&self, uid: Uid, condition: Precondition) -> Result<Quota> {
         let user = &self.keys.user(uid);
         self.runner
@@ -71,7 +71,7 @@ impl Inner {
             .await
     }
 
-    /// Bytes of a user's payloads.
+    /// Returns the bytes of a user's payloads.
     pub(crate) async fn used_bytes(
         &self,
         trx: &Trx,
@@ -83,7 +83,7 @@ impl Inner {
         Ok(sizes.iter().map(|size| size.bytes).sum())
     }
 
-    /// The user's clock and the states of all collections, by name.
+    /// Reads the user's clock and the states of all collections, by name.
     async fn overview(&self, trx: &Trx, user: &UserKeys) -> Result<(Head, Vec<(CollectionName, Collection)>)> {
         let (mut range, mut found, mut states) = (user.head_and_collections(), None, Vec::new());
         let head_key = user.head();
@@ -105,7 +105,7 @@ impl Inner {
         Ok((found.unwrap_or_default(), states))
     }
 
-    /// `GET` of a record; `None` where its payload is larger than so many bytes, and then it is not read.
+    /// Answers `GET` of a record. `None`: the payload exceeds the limit in bytes, and is not read.
     pub(crate) async fn get_one(
         &self,
         uid: Uid,
@@ -138,7 +138,7 @@ impl Inner {
     }
 }
 
-/// What collections have. Of those that must be looked into only a few are at once.
+/// Returns the sizes of collections. Only a few collections with expired records are read at once.
 async fn sizes(
     trx: &Trx,
     user: &UserKeys,
@@ -153,7 +153,7 @@ async fn sizes(
     Ok(sizes)
 }
 
-/// What a collection has: what is counted, less what has expired.
+/// Returns a collection's size: its counts without expired records.
 pub(crate) async fn size(
     trx: &Trx,
     user: &UserKeys,
@@ -176,7 +176,7 @@ pub(crate) async fn size(
     Ok(Size { count: less(all.count, gone.count)?, bytes: less(all.bytes, gone.bytes)? })
 }
 
-/// Records of the collection itself that have expired, and that nothing lies over.
+/// Returns the size of the collection's own records that have expired and that no overlay covers.
 async fn gone_base(trx: &Trx, layers: &Layers, now: Timestamp) -> Result<Size> {
     let (mut range, mut gone) = (layers.keys.expired(now), Size::default());
     loop {
@@ -194,7 +194,7 @@ async fn gone_base(trx: &Trx, layers: &Layers, now: Timestamp) -> Result<Size> {
     }
 }
 
-/// The same of an overlay.
+/// Returns the size of an overlay's expired records.
 async fn gone_overlay(trx: &Trx, layers: &Layers, layer: usize, now: Timestamp) -> Result<Size> {
     let Some((overlay, keys)) = layers.overlays.get(layer) else { return Ok(Size::default()) };
     let (mut range, mut gone) = (keys.staged(), Size::default());
@@ -215,7 +215,7 @@ async fn gone_overlay(trx: &Trx, layers: &Layers, layer: usize, now: Timestamp) 
     }
 }
 
-/// How much of some records is not covered by the overlays from number `layer` on.
+/// Returns the size of the records that the overlays from number `layer` on do not cover.
 async fn uncovered(trx: &Trx, layers: &Layers, layer: usize, entries: Vec<(RecordId, u64)>) -> Result<Size> {
     let (ids, lens): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
     let are_covered = layers.are_covered(trx, layer, &ids).await?;

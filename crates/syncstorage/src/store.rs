@@ -1,4 +1,4 @@
-//! The operations.
+//! The operations of the store.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
@@ -21,18 +21,18 @@ use crate::transaction::{Runner, pause};
 use crate::values::FORMAT;
 use crate::write::On;
 
-/// How long a write waits for a batch that others wait for, and between two looks.
+/// The time for which a write waits for a held batch, and the pause between two checks.
 const WAIT_MAX: Duration = Duration::from_secs(15);
 const WAIT_STEP: Duration = Duration::from_millis(25);
 
-/// How a store is opened.
+/// The options of a store.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What all keys begin with: the setting `root`.
+    /// The prefix of all keys: the setting `root`.
     pub root: Vec<u8>,
-    /// How much clients may send.
+    /// The limits of clients' requests.
     pub limits: Limits,
-    /// The time of the process.
+    /// The clock of the process.
     pub clock: Clock,
 }
 
@@ -44,16 +44,16 @@ impl Default for Options {
 
 /// Firefox Sync's storage under one root. Cheap to clone.
 ///
-/// All operations of a user's store: what a condition is on, and which time is answered, is said at each. Any may fail with
-/// [`Storage`](Error::Storage), [`Corrupt`](Error::Corrupt) and [`Format`](Error::Format), and writes with [`Busy`](Error::Busy)
-/// and [`Unknown`](Error::Unknown) besides; with a condition, [`NotModified`](Error::NotModified) and
+/// Each operation documents the object of its condition. Any operation may fail with [`Storage`](Error::Storage),
+/// [`Corrupt`](Error::Corrupt) and [`Format`](Error::Format); a write also with [`Busy`](Error::Busy) and
+/// [`Unknown`](Error::Unknown); one with a condition also with [`NotModified`](Error::NotModified) and
 /// [`Modified`](Error::Modified).
 #[derive(Clone)]
 pub struct Store {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// What the clones of a store share.
+/// The state that the clones of a store share.
 pub(crate) struct Inner {
     pub(crate) runner: Runner,
     pub(crate) keys: RootKeys,
@@ -61,7 +61,7 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     pub(crate) metrics: Metrics,
     pub(crate) folds: Folds,
-    /// The minute in which it was last said that a clock is wrong.
+    /// The minute of the last warning about a wrong clock.
     pub(crate) warned_in_minute: AtomicI64,
 }
 
@@ -85,10 +85,10 @@ impl std::fmt::Debug for Store {
 }
 
 impl Store {
-    /// Opens it; the first time it notes its format.
+    /// Opens the store. The first open writes the format.
     ///
     /// # Errors
-    /// [`Error::Format`] if a newer program has changed it.
+    /// [`Error::Format`] if a newer program has changed the format.
     pub async fn open(db: Arc<foundationdb::Database>, options: Options) -> Result<Store> {
         let Options { root, limits, clock } = options;
         let metrics = Metrics::default();
@@ -109,52 +109,52 @@ impl Store {
         Ok(Store { inner: Arc::new(Inner { runner, keys, limits, clock, metrics, folds, warned_in_minute }) })
     }
 
-    /// How much clients may send.
+    /// Returns the limits of clients' requests.
     pub fn limits(&self) -> &Limits {
         &self.inner.limits
     }
 
-    /// How late it is by this process's clock. A user's own time may be ahead: each answer has a `now` for that.
+    /// Returns the time by this process's clock. A user's own time may be ahead: each answer has it as `now`.
     pub fn now(&self) -> Timestamp {
         self.inner.now()
     }
 
-    /// What was counted.
+    /// Returns the store's metrics.
     pub fn metrics(&self) -> Vec<flatbed_metrics::Family> {
         let mut families = transaction_families(self.inner.runner.counters());
         families.extend(self.inner.metrics.families());
         families
     }
 
-    /// Whether FoundationDB answers.
+    /// Checks that FoundationDB answers.
     pub async fn ping(&self) -> Result<()> {
         let key = &self.inner.keys.format();
         self.inner.runner.read(move |trx| async move { trx.get(key, true).await.map(drop) }).await
     }
 
-    /// `GET info/collections`: the time of each collection. The condition is on the store.
+    /// Answers `GET info/collections`: the time of each collection. The condition is on the store.
     pub async fn info_collections(&self, uid: Uid, condition: Precondition) -> Result<Info<Timestamp>> {
         self.inner.times_of(uid, condition).await
     }
 
-    /// `GET info/collection_counts`: how many records each collection has; empty ones are left out. The condition is on the
-    /// store.
+    /// Answers `GET info/collection_counts`: the number of records of each collection. Empty ones are left out. The
+    /// condition is on the store.
     pub async fn collection_counts(&self, uid: Uid, condition: Precondition) -> Result<Info<u64>> {
         Ok(each(self.inner.sizes_of(uid, condition).await?, |size| size.count))
     }
 
-    /// `GET info/collection_usage`: how many bytes the payloads of each collection take; empty ones are left out. The condition
-    /// is on the store.
+    /// Answers `GET info/collection_usage`: the bytes of the payloads of each collection. Empty ones are left out. The
+    /// condition is on the store.
     pub async fn collection_usage(&self, uid: Uid, condition: Precondition) -> Result<Info<u64>> {
         Ok(each(self.inner.sizes_of(uid, condition).await?, |size| size.bytes))
     }
 
-    /// `GET info/quota`. The condition is on the store.
+    /// Answers `GET info/quota`. The condition is on the store.
     pub async fn quota(&self, uid: Uid, condition: Precondition) -> Result<Quota> {
         self.inner.quota_of(uid, condition).await
     }
 
-    /// `GET storage/{collection}`. The condition is on the collection.
+    /// Answers `GET storage/{collection}`. The condition is on the collection.
     ///
     /// # Errors
     /// [`OutOfBounds`](Error::OutOfBounds) for more ids than [`ListQuery::IDS_MAX`], [`BadOffset`](Error::BadOffset).
@@ -168,7 +168,7 @@ impl Store {
         self.inner.list(uid, collection, query, condition).await
     }
 
-    /// `GET storage/{collection}/{id}`. The condition is on the record.
+    /// Answers `GET storage/{collection}/{id}`. The condition is on the record.
     ///
     /// # Errors
     /// [`NotFound`](Error::NotFound).
@@ -183,7 +183,7 @@ impl Store {
         got.ok_or(Error::Corrupt("a payload's length"))
     }
 
-    /// The same; `None` where the payload has more than so many bytes, and then no part of it is read.
+    /// Answers as [`Store::get`]. `None`: the payload exceeds the limit in bytes, and no part of it is read.
     ///
     /// # Errors
     /// As [`Store::get`].
@@ -198,11 +198,11 @@ impl Store {
         self.inner.get_one(uid, collection, id, condition, bytes_max as u64).await
     }
 
-    /// `PUT storage/{collection}/{id}`. The condition is on the record.
+    /// Executes `PUT storage/{collection}/{id}`. The condition is on the record.
     ///
     /// # Errors
-    /// [`OutOfBounds`](Error::OutOfBounds), [`OverQuota`](Error::OverQuota), [`TooMany`](Error::TooMany) collections or open
-    /// batches.
+    /// [`OutOfBounds`](Error::OutOfBounds), [`OverQuota`](Error::OverQuota), [`TooMany`](Error::TooMany) collections or
+    /// open batches.
     pub async fn put(
         &self,
         uid: Uid,
@@ -217,8 +217,8 @@ impl Store {
         .await
     }
 
-    /// `POST storage/{collection}`: all changes in one transaction, with one time. The condition is on the collection. Ids
-    /// must differ.
+    /// Executes `POST storage/{collection}`: all changes in one transaction, with one time. The condition is on the
+    /// collection. Ids must differ.
     ///
     /// # Errors
     /// As [`Store::put`].
@@ -236,7 +236,8 @@ impl Store {
         .await
     }
 
-    /// `POST storage/{collection}?batch=true`: begins a batch with these changes. The condition is on the collection.
+    /// Executes `POST storage/{collection}?batch=true`: begins a batch with these changes. The condition is on the
+    /// collection.
     ///
     /// # Errors
     /// As [`Store::append_batch`], and [`TooMany`](Error::TooMany) open batches.
@@ -253,11 +254,13 @@ impl Store {
         Ok(staged)
     }
 
-    /// `POST storage/{collection}?batch={batch}`: adds changes to it. The condition is on the collection.
+    /// Executes `POST storage/{collection}?batch={batch}`: adds changes to the batch. The condition is on the
+    /// collection.
     ///
     /// # Errors
-    /// [`BatchNotFound`](Error::BatchNotFound), [`BatchTooLarge`](Error::BatchTooLarge), [`OutOfBounds`](Error::OutOfBounds);
-    /// [`OverQuota`](Error::OverQuota) where all open batches would take more than [`Limits::staged_bytes_max`].
+    /// [`BatchNotFound`](Error::BatchNotFound), [`BatchTooLarge`](Error::BatchTooLarge),
+    /// [`OutOfBounds`](Error::OutOfBounds); [`OverQuota`](Error::OverQuota) if all open batches together would exceed
+    /// [`Limits::staged_bytes_max`].
     pub async fn append_batch(
         &self,
         uid: Uid,
@@ -269,8 +272,8 @@ impl Store {
         self.inner.stage(uid, collection, batch, false, changes, condition).await
     }
 
-    /// `POST storage/{collection}?batch={batch}&commit=true`: adds the last changes and makes all visible at once, with one
-    /// time. The condition is on the collection.
+    /// Executes `POST storage/{collection}?batch={batch}&commit=true`: adds the last changes and makes the batch
+    /// visible at once, with one time. The condition is on the collection.
     ///
     /// # Errors
     /// As [`Store::append_batch`] and [`Store::put`].
@@ -289,7 +292,7 @@ impl Store {
         .await
     }
 
-    /// `DELETE storage/{collection}/{id}`. The condition is on the record.
+    /// Executes `DELETE storage/{collection}/{id}`. The condition is on the record.
     ///
     /// # Errors
     /// [`NotFound`](Error::NotFound).
@@ -303,8 +306,8 @@ impl Store {
         self.patiently(move || async move { self.inner.delete_one(uid, collection, id, condition).await }).await
     }
 
-    /// `DELETE storage/{collection}?ids=...`: at most [`ListQuery::IDS_MAX`] ids, there or not; the collection is there
-    /// afterwards. The condition is on the collection.
+    /// Executes `DELETE storage/{collection}?ids=...`: at most [`ListQuery::IDS_MAX`] ids, which need not exist. The
+    /// collection exists afterwards. The condition is on the collection.
     ///
     /// # Errors
     /// [`OutOfBounds`](Error::OutOfBounds), [`TooMany`](Error::TooMany) collections.
@@ -318,7 +321,7 @@ impl Store {
         self.patiently(move || async move { self.inner.delete_ids(uid, collection, ids, condition).await }).await
     }
 
-    /// `DELETE storage/{collection}`; batches that are open in it stay. The condition is on the collection.
+    /// Executes `DELETE storage/{collection}`. Open batches in it stay. The condition is on the collection.
     pub async fn delete_collection(
         &self,
         uid: Uid,
@@ -328,18 +331,18 @@ impl Store {
         self.patiently(move || async move { self.inner.delete_whole(uid, collection, condition).await }).await
     }
 
-    /// `DELETE storage`, and of the user's root: everything, open batches too. Later times go on behind the earlier ones. The
-    /// condition is on the store.
+    /// Executes `DELETE storage`, also of the user's root: removes everything, including open batches. Later times
+    /// still follow the earlier ones. The condition is on the store.
     pub async fn delete_all(&self, uid: Uid, condition: Precondition) -> Result<Deleted> {
         self.inner.delete_everything(uid, condition).await
     }
 
-    /// Notes that all data of a user, the clock included, goes at a time: of one who has another number by now.
+    /// Schedules the removal of all data of a user, including the clock, at a time. For users that were replaced.
     pub async fn purge_user_at(&self, uid: Uid, at: Timestamp) -> Result<()> {
         self.inner.purge_at(uid, at).await
     }
 
-    /// Tries again while a batch is being committed that others wait for.
+    /// Retries while writers must wait for a batch that is being committed.
     async fn patiently<T, F: Future<Output = Result<T>>>(&self, attempt: impl Fn() -> F) -> Result<T> {
         let clock = &self.inner.clock;
         let started = clock.now();

@@ -1,4 +1,4 @@
-//! What is due: records whose time is over, batches that nobody committed, overlays that were left.
+//! The due work: expired records, abandoned batches, unfolded overlays.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use futures_util::future::try_join_all;
 use crate::edit::Edit;
 use crate::error::{Error, Result};
 use crate::keys::{Due, DueEntry, KeyRange, SHARDS};
-use crate::layers::{Found, base_rows};
+use crate::layers::{LayeredRows, base_rows};
 use crate::names::{CollectionName, RecordId, Uid};
 use crate::once::drawn;
 use crate::store::Inner;
@@ -15,30 +15,30 @@ use crate::timestamp::Timestamp;
 use crate::transaction::Trx;
 use crate::write::{head, state};
 
-/// Notes of what is due that are read at once, of a slice.
+/// The entries of due work that are read at once, of a slice.
 const PAGE_DUE: usize = 50;
 
-/// Records that one transaction removes: it is over soon, for who waits meanwhile.
+/// The records that one transaction removes. It is short, for the sake of waiting writers.
 const SWEEP_ROWS_MAX: usize = 200;
 
-/// So many seconds after their time records are removed: clocks of other processes may be late.
+/// The delay before expired records are removed, in seconds: clocks of other processes may be late.
 const SWEEP_AFTER_SECONDS: u32 = 10;
 
-/// What one transaction of sweeping did.
+/// The outcome of one sweeping transaction.
 #[derive(Debug, Default)]
-struct Swept {
+struct SweepOutcome {
     records: u64,
-    /// Notes that were not true any more, or that are of a later time now.
+    /// Entries that were no longer true, or that now have a later time.
     notes: u64,
-    /// Collections that something lies over.
+    /// Collections with overlays.
     to_fold: Vec<(Uid, CollectionName)>,
-    /// Something is left of what was to be swept.
+    /// True if records are left to sweep.
     is_left: bool,
 }
 
 impl Inner {
-    /// Does what is due by now in all slices, each once and to its end. Returns how many pieces of work that were. What
-    /// cannot be done since something is corrupt is passed over, and stays due.
+    /// Does the due work of all slices, each once and to its end. Returns the number of tasks. Tasks that fail because
+    /// of corrupt data are passed over, and stay due.
     pub(crate) async fn do_due(&self) -> Result<u64> {
         let mut done = 0;
         for shard in self.shards_due().await? {
@@ -55,12 +55,12 @@ impl Inner {
         Ok(done)
     }
 
-    /// Whether anything is due by now.
+    /// Returns whether any work is due.
     pub(crate) async fn is_due(&self) -> Result<bool> {
         Ok(!self.shards_due().await?.is_empty())
     }
 
-    /// Slices in which something is due by now.
+    /// Returns the slices with due work.
     async fn shards_due(&self) -> Result<Vec<u64>> {
         let now = self.now();
         self.runner
@@ -72,20 +72,20 @@ impl Inner {
             .await
     }
 
-    /// A page of what is due, and the rest of the range.
+    /// Returns a page of due work, and the rest of the range.
     async fn due(&self, range: &KeyRange) -> Result<(Vec<DueEntry>, Option<KeyRange>)> {
         let page = self.runner.read(move |trx| async move { trx.page(range, PAGE_DUE, false).await }).await?;
         let entries = page.rows.iter().filter_map(|(key, _)| self.passed_over(self.keys.take_due(key)).transpose());
         Ok((entries.collect::<Result<_>>()?, page.rest))
     }
 
-    /// What was done; `None` if something is corrupt, which must not keep all others from being done.
+    /// Returns the result of a task; `None` if data is corrupt, which must not prevent other tasks.
     fn passed_over<T>(&self, done: Result<T>) -> Result<Option<T>> {
         match done {
             Ok(done) => Ok(Some(done)),
             Err(error @ (Error::Corrupt(_) | Error::Format(_))) => {
                 self.metrics.sync_sweep_failures.add(1);
-                tracing::warn!(%error, "something of Firefox Sync's is due and cannot be done");
+                tracing::warn!(%error, "a due task of Firefox Sync failed on corrupt data");
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -102,7 +102,7 @@ impl Inner {
                 due => done += u64::from(self.passed_over(self.do_one(at, uid, due).await)?.is_some()),
             }
         }
-        // All together, or one by one where one of them is corrupt.
+        // All together, or one by one if one of them is corrupt.
         match self.sweep_all(&expired, swept_at).await {
             Err(Error::Corrupt(_) | Error::Format(_)) => {
                 for one in &expired {
@@ -126,7 +126,7 @@ impl Inner {
             Due::Purge => return self.purge(uid, at).await,
             Due::Expiry(_) => return Ok(()),
         }
-        // What noted it is gone with what was due; where that was gone before, it was left.
+        // The entry went with the data. If the data was gone before, the entry was left.
         self.forget(uid, at, due).await
     }
 
@@ -146,7 +146,7 @@ impl Inner {
             if !swept.is_left && !to_fold {
                 return Ok(done);
             }
-            // Others get their turn.
+            // Lets other tasks run.
             tokio::task::yield_now().await;
         }
         Ok(done)
@@ -158,8 +158,8 @@ impl Inner {
         expired: &[(Timestamp, Uid, CollectionName)],
         at: Timestamp,
         number: u64,
-    ) -> Result<Swept> {
-        let (mut swept, mut rows_left, mut seen) = (Swept::default(), SWEEP_ROWS_MAX, BTreeSet::new());
+    ) -> Result<SweepOutcome> {
+        let (mut swept, mut rows_left, mut seen) = (SweepOutcome::default(), SWEEP_ROWS_MAX, BTreeSet::new());
         for (noted, uid, name) in expired {
             let user = self.keys.user(*uid);
             if rows_left == 0 {
@@ -170,7 +170,7 @@ impl Inner {
             let before = state(trx, &keys, false).await?;
             let is_noted = before.as_ref().is_some_and(|before| before.earliest == *noted);
             if !is_noted {
-                // Another note is true, or none.
+                // The state has another entry, or none.
                 trx.clear_quietly(&user.due(*noted, &Due::Expiry(name.clone())))?;
                 swept.notes += 1;
             }
@@ -196,9 +196,9 @@ impl Inner {
             let mut edit = Edit::new(trx, &user, name, Some(before));
             for (id, base) in ids.iter().zip(rows) {
                 let base = base.ok_or(Error::Corrupt("an entry by expiry has no record"))?;
-                edit.remove(id, &Found { base: Some(base), staged: Vec::new() })?;
+                edit.remove(id, &LayeredRows { base: Some(base), staged: Vec::new() })?;
             }
-            // The first one that is left.
+            // The first record that is left.
             let mut rest = keys.by_expiry();
             if let Some((last, _)) = page.rows.last() {
                 rest = rest.behind(last);
@@ -219,7 +219,7 @@ impl Inner {
         Ok(swept)
     }
 
-    /// Clears a note of what was due.
+    /// Clears an entry of due work.
     async fn forget(&self, uid: Uid, at: Timestamp, due: Due) -> Result<()> {
         let key = &self.keys.user(uid).due(at, &due);
         self.runner.write(move |trx, _| async move { trx.clear_quietly(key) }).await

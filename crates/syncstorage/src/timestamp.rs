@@ -4,16 +4,16 @@ use std::fmt;
 
 use flatbed_clock::Clock;
 
-/// A time in hundredths of a second since 1970; never negative. It is written as seconds with two decimals, as headers and
-/// bodies of the API have it.
+/// A time in hundredths of a second since 1970, never negative. Its text is seconds with two decimals, as in the API's
+/// headers and bodies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
-/// The greatest one: what a `f64` of seconds still tells apart from its neighbours, in the year 2255.
+/// The greatest time, in the year 2255: a `f64` of seconds still distinguishes it from its neighbours.
 const HUNDREDTHS_MAX: i64 = 900_000_000_000;
 
 impl Timestamp {
-    /// What has no time: an empty collection, a store without writes.
+    /// The time of an empty collection or a store without writes.
     pub const ZERO: Timestamp = Timestamp(0);
 
     /// The greatest time.
@@ -24,7 +24,7 @@ impl Timestamp {
         Timestamp::from_hundredths(i64::try_from(clock.unix_ms() / 10).unwrap_or(i64::MAX))
     }
 
-    /// Of hundredths of a second; what lies beyond the bounds becomes the nearest time.
+    /// Creates a time from hundredths of a second. Values out of bounds become the nearest time.
     pub const fn from_hundredths(hundredths: i64) -> Timestamp {
         if hundredths < 0 {
             Timestamp(0)
@@ -35,29 +35,29 @@ impl Timestamp {
         }
     }
 
-    /// Hundredths of a second since 1970.
+    /// Returns the hundredths of a second since 1970.
     pub const fn hundredths(self) -> i64 {
         self.0
     }
 
-    /// So many seconds later, at most [`Timestamp::MAX`].
+    /// Returns the time so many seconds later, at most [`Timestamp::MAX`].
     pub const fn after_seconds(self, seconds: u32) -> Timestamp {
         Timestamp::from_hundredths(self.0 + seconds as i64 * 100)
     }
 
-    /// So many seconds earlier, at least [`Timestamp::ZERO`].
+    /// Returns the time so many seconds earlier, at least [`Timestamp::ZERO`].
     pub const fn before_seconds(self, seconds: u32) -> Timestamp {
         Timestamp::from_hundredths(self.0 - seconds as i64 * 100)
     }
 
-    /// The next one.
+    /// Returns the next time.
     pub const fn next(self) -> Timestamp {
         Timestamp::from_hundredths(self.0 + 1)
     }
 
-    /// Reads seconds as clients write them: a decimal number that is not negative, with an exponent if they like. A third
-    /// decimal and those behind it are cut off. `None` for anything else, also for what is not finite; beyond
-    /// [`Timestamp::MAX`] it is that.
+    /// Parses seconds as clients write them: a decimal number that is not negative, with an optional exponent. The
+    /// third and later decimals are cut off. Returns `None` for other texts and for infinite or undefined numbers, and
+    /// [`Timestamp::MAX`] for greater times.
     pub fn parse(text: &str) -> Option<Timestamp> {
         if text.is_empty() || text.len() > 32 {
             return None;
@@ -76,7 +76,7 @@ impl Timestamp {
     }
 }
 
-/// Digits, and up to any number of decimals.
+/// Parses digits, and any number of decimals.
 fn parse_decimal(text: &str) -> Option<Timestamp> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, ""));
     let is_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());

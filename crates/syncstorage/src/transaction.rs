@@ -18,11 +18,11 @@ use crate::error::{Error, Result};
 use crate::keys::KeyRange;
 pub(crate) use crate::transaction::ranges::Page;
 
-/// Pauses after conflicts grow to this: the transactions of a few devices of one user conflict. FoundationDB's own pauses of up to
-/// a second would spare the cluster.
+/// The longest pause after a conflict. Conflicts arise only between the few devices of one user, so FoundationDB's own
+/// pauses of up to a second, which spare the cluster, are not needed.
 const CONFLICT_PAUSE_MAX: Duration = Duration::from_millis(64);
 
-/// Keys that lie near each other and are read as one range.
+/// The number of adjacent keys that are read as one range.
 const NEAR_ROWS: usize = 25;
 
 /// The counters, clock and retry policy of a store's transactions.
@@ -54,12 +54,12 @@ impl TransactionContext for Context {
 pub(crate) struct Trx(Arc<flatbed_kit::Transaction<Context>>);
 
 impl Trx {
-    /// The kit's transaction.
+    /// Returns the kit's transaction.
     pub(crate) fn kit(&self) -> &flatbed_kit::Transaction<Context> {
         &self.0
     }
 
-    /// A key's value. Without `is_snapshot` the commit fails if another writes it first.
+    /// Reads a key's value. Without `is_snapshot` the commit fails if another transaction writes it first.
     pub(crate) fn get(
         &self,
         key: &[u8],
@@ -69,14 +69,14 @@ impl Trx {
         async move { Ok(read.await?.map(|value| Bytes::copy_from_slice(&value))) }
     }
 
-    /// The values of keys, read all at once, as a snapshot.
+    /// Reads the values of keys in parallel, as a snapshot.
     pub(crate) async fn get_all(&self, keys: impl IntoIterator<Item = Vec<u8>>) -> Result<Vec<Option<Bytes>>> {
         try_join_all(keys.into_iter().map(|key| self.get(&key, true))).await
     }
 
-    /// The same of keys between which there is little else where they are in order, or in the opposite one, as those of one
-    /// batch are: in ranges then, which cost a server less than as many reads. Some of what lies between is read too, at
-    /// most as much again.
+    /// Reads as [`Trx::get_all`] does, for ascending or descending keys with little between them, such as those of one
+    /// batch. They are read in ranges, which cost a server less than single reads. Keys between them are read too, at
+    /// most as many again.
     pub(crate) async fn get_near(&self, keys: Vec<Vec<u8>>) -> Result<Vec<Option<Bytes>>> {
         let is_up = keys.is_sorted_by(|one, other| one < other);
         if keys.len() < NEAR_ROWS || !(is_up || keys.is_sorted_by(|one, other| one > other)) {
@@ -85,7 +85,7 @@ impl Trx {
         Ok(try_join_all(keys.chunks(NEAR_ROWS).map(|run| self.get_run(run, is_up))).await?.concat())
     }
 
-    /// The values of some of these, by one page of a range, and those behind it one by one.
+    /// Reads the values of some of these by one page of a range, and those behind the page one by one.
     async fn get_run(&self, run: &[Vec<u8>], is_up: bool) -> Result<Vec<Option<Bytes>>> {
         let (Some(first), Some(last)) = (run.first(), run.last()) else { return Ok(Vec::new()) };
         let (first, last) = if is_up { (first, last) } else { (last, first) };
@@ -99,55 +99,55 @@ impl Trx {
         Ok(run.iter().map(value).collect())
     }
 
-    /// Writes, and another one's read of it conflicts.
+    /// Sets a key. A concurrent reader of it conflicts.
     pub(crate) fn set(&self, key: &[u8], value: &[u8]) {
         self.0.set(key, value);
     }
 
-    /// Clears, and another one's read of it conflicts.
+    /// Clears a key. A concurrent reader of it conflicts.
     pub(crate) fn clear(&self, key: &[u8]) {
         self.0.clear(key);
     }
 
-    /// Clears a range, and another one's read of anything in it conflicts.
+    /// Clears a range. A concurrent reader of a key in it conflicts.
     pub(crate) fn clear_range(&self, range: &KeyRange) {
         self.0.clear_range(&range.begin, &range.end);
     }
 
-    /// Writes what only those write who conflict on another key anyway.
+    /// Sets a key without a write conflict range. Its writers must conflict on another key.
     pub(crate) fn set_quietly(&self, key: &[u8], value: &[u8]) -> Result<()> {
         Quiet(self.kit()).set(key, value)
     }
 
-    /// Clears what only those write who conflict on another key anyway.
+    /// Clears a key without a write conflict range. Its writers must conflict on another key.
     pub(crate) fn clear_quietly(&self, key: &[u8]) -> Result<()> {
         Quiet(self.kit()).clear(key)
     }
 
-    /// Clears a range that only those write who conflict on another key anyway.
+    /// Clears a range without a write conflict range. Its writers must conflict on another key.
     pub(crate) fn clear_range_quietly(&self, range: &KeyRange) -> Result<()> {
         Quiet(self.kit()).clear_range(range)
     }
 
-    /// Another one that has read the key, and commits later, fails; without anything being written.
+    /// Adds a write conflict range without writing: a transaction that has read the key and commits later aborts.
     pub(crate) fn touch(&self, key: &[u8]) -> Result<()> {
         let mut end = key.to_vec();
         end.push(0);
         Ok(self.0.add_conflict_range(key, &end, ConflictRangeType::Write)?)
     }
 
-    /// Reads as of a version that an earlier transaction had.
+    /// Reads at the read version of an earlier transaction.
     pub(crate) fn pin(&self, version: i64) {
         self.0.set_read_version(version);
     }
 
-    /// The version that it reads as of.
+    /// Returns the read version.
     pub(crate) async fn version(&self) -> Result<i64> {
         Ok(self.0.get_read_version().await?)
     }
 }
 
-/// An operation that is a closure.
+/// An operation made of a closure.
 struct Attempts<A>(A);
 
 impl<A, T, F> Operation<Context> for Attempts<A>
@@ -167,7 +167,7 @@ where
     }
 }
 
-/// What runs transactions.
+/// Runs transactions.
 #[derive(Clone)]
 pub(crate) struct Runner {
     db: Arc<Database>,
@@ -180,12 +180,12 @@ impl Runner {
         Runner { db, context: Arc::new(Context { counters: TransactionCounters::default(), clock, policy }) }
     }
 
-    /// The counters of the transactions.
     pub(crate) fn counters(&self) -> &TransactionCounters {
         self.context.counters()
     }
 
-    /// Attempts something that writes, and commits it. It may be attempted many times: what must stay the same is made before.
+    /// Runs an attempt that writes, and commits it. It may run many times: values that must stay the same are made
+    /// before.
     pub(crate) async fn write<T, F>(&self, attempt: impl FnMut(Trx, Attempt) -> F + Send) -> Result<T>
     where
         F: Future<Output = Result<T>> + Send,
@@ -194,7 +194,7 @@ impl Runner {
         flatbed_kit::write(&self.db, &self.context, &mut Attempts(attempt)).await
     }
 
-    /// Attempts something that only reads.
+    /// Runs an attempt that only reads.
     pub(crate) async fn read<T, F>(&self, mut attempt: impl FnMut(Trx) -> F + Send) -> Result<T>
     where
         F: Future<Output = Result<T>> + Send,
@@ -203,7 +203,7 @@ impl Runner {
         flatbed_kit::read(&self.db, &self.context, &mut Attempts(move |trx: Trx, _: Attempt| attempt(trx))).await
     }
 
-    /// Attempts something that only reads, once.
+    /// Runs an attempt that only reads, once.
     pub(crate) async fn read_once<T, F>(&self, attempt: impl FnOnce(Trx) -> F + Send) -> Result<T>
     where
         F: Future<Output = Result<T>> + Send,
@@ -214,8 +214,8 @@ impl Runner {
     }
 }
 
-/// Pauses before another look at what other processes change. Such a pause passes in real time, as those of FoundationDB's
-/// client do; how often there is one is limited by the clock of the process.
+/// Pauses before another check of a state that other processes change. The pause passes in real time, as those of
+/// FoundationDB's client do; the process's clock limits how many there are.
 pub(crate) async fn pause(time: Duration) {
     Clock::system().sleep(time).await;
 }

@@ -1,4 +1,4 @@
-//! What is written ahead of the transaction that makes it visible: batches, and large payloads of single writes.
+//! Data written ahead of the transaction that makes it visible: batches, and large payloads of single writes.
 
 use bytes::Bytes;
 use futures_util::future::{try_join, try_join_all};
@@ -15,15 +15,15 @@ use crate::transaction::Trx;
 use crate::values::{Ahead, Batch};
 use crate::write::batches;
 
-/// What is not committed by then is removed.
+/// The lifetime of a batch or upload that is not committed, in seconds. Then it is removed.
 pub(crate) const BATCH_SECONDS: u32 = 2 * 60 * 60;
 
-/// Parts of one transaction, some 720 kB, and such transactions at once.
+/// The parts of one transaction, some 720 kB, and the transactions at once.
 const PARTS_MAX: usize = 8;
 const AT_ONCE: usize = 4;
 
 impl Batch {
-    /// One that nothing is in.
+    /// Creates an empty batch.
     pub(crate) fn new(collection: CollectionName, now: Timestamp) -> Batch {
         Batch {
             collection,
@@ -42,7 +42,7 @@ impl Batch {
 }
 
 impl Inner {
-    /// Writes large payloads ahead, as parts of an upload that is called like the write.
+    /// Writes large payloads ahead, as parts of an upload with the write's number.
     pub(crate) async fn upload(
         &self,
         user: &UserKeys,
@@ -58,7 +58,7 @@ impl Inner {
                 let record = trx.get(user.batch(batch).record(), false);
                 let (found, open) = try_join(record, batches(&trx, user, true)).await?;
                 if found.is_some() {
-                    // An earlier attempt's.
+                    // An earlier attempt wrote it.
                     return Ok(());
                 }
                 let mut record = Batch::new(name.clone(), self.now());
@@ -71,7 +71,7 @@ impl Inner {
         Ok(batch)
     }
 
-    /// Writes the record of a batch that is begun, where the user may have one more beside those that are open.
+    /// Writes the record of a new batch, unless the user has the most open ones.
     pub(crate) fn open_batch(
         &self,
         trx: &Trx,
@@ -87,7 +87,7 @@ impl Inner {
         trx.set_quietly(&user.due(record.deadline, &Due::Batch(batch)), &[])
     }
 
-    /// Whether a batch, as it is about to be, takes too much together with the others that are open.
+    /// Checks that a batch with this record does not exceed the limit together with the other open ones.
     pub(crate) fn check_staged_bytes(&self, batch: BatchId, record: &Batch, open: &[(BatchId, Batch)]) -> Result<()> {
         let others = open.iter().filter(|(other, _)| *other != batch).map(|(_, other)| other.staged_bytes());
         let is_over = record.bytes > self.limits.quota_bytes.unwrap_or(u64::MAX);
@@ -97,7 +97,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes the parts of large payloads, as long as the batch is there and waits for them.
+    /// Writes the parts of large payloads, while the batch exists and notes them.
     pub(crate) async fn write_ahead(
         &self,
         user: &UserKeys,
@@ -121,7 +121,8 @@ impl Inner {
             let written = chunks.iter().map(|parts| {
                 let parts = *parts;
                 self.runner.write(move |trx, _| async move {
-                    // With conflict: whoever removes the batch, or what is noted in it, removes what it finds.
+                    // Read with conflict: a transaction that removes the batch, or its note, removes the parts that it
+                    // finds.
                     let record = trx.get(user.batch(batch).record(), false).await?.ok_or(Error::BatchNotFound)?;
                     if !Batch::decode(&record)?.ahead.iter().any(|noted| noted.is_of(ahead.next)) {
                         return Err(Error::BatchNotFound);
@@ -137,7 +138,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Removes large payloads that no edit will point at, and what the batch notes of them.
+    /// Removes large payloads that no edit will point at, and the batch's note of them.
     pub(crate) async fn forget_ahead(
         &self,
         user: &UserKeys,
@@ -161,7 +162,7 @@ impl Inner {
             .await
     }
 
-    /// Removes a batch or an upload that is not committed. Returns whether it was there.
+    /// Removes a batch or an upload that is not committed. Returns whether it existed.
     pub(crate) async fn drop_batch(&self, user: &UserKeys, batch: BatchId) -> Result<bool> {
         self.runner
             .write(move |trx, _| async move {
@@ -178,7 +179,7 @@ impl Inner {
     }
 }
 
-/// Clears large payloads that were written and that no edit points at.
+/// Clears large payloads that no edit points at.
 pub(crate) fn clear_ahead(trx: &Trx, keys: &CollectionKeys, batch: BatchId, ahead: Ahead) -> Result<()> {
     let first = BlobId { writer: batch.0, number: ahead.next };
     trx.clear_range_quietly(&keys.blobs_between(first, ahead.last()))

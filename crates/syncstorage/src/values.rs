@@ -1,4 +1,5 @@
-//! Every value: fixed-width big-endian numbers behind a byte that says the format. See `design/syncstorage.md`.
+//! The encodings of all values: fixed-width big-endian numbers behind a byte for the format. See
+//! `design/syncstorage.md`.
 
 mod bytes_of;
 mod collection;
@@ -8,7 +9,7 @@ mod record;
 mod staged;
 
 pub(crate) use collection::{Collection, Hold, Overlay};
-pub(crate) use head::{Done, Head};
+pub(crate) use head::{Head, WriteOutcome};
 pub(crate) use lease::LeaseValue;
 pub(crate) use record::{Payload, Row};
 pub(crate) use staged::{APPEND_NUMBERS, Ahead, Batch, Beneath, GivenPayload, StagedRow};

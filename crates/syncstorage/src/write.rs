@@ -17,36 +17,36 @@ use crate::timestamp::Timestamp;
 use crate::transaction::{Attempt, Trx};
 use crate::values::{APPEND_NUMBERS, Batch, Collection, Head, Payload};
 
-/// Payloads of one transaction and what is written around them, beyond which large payloads are written ahead.
+/// The largest transaction, in bytes of payloads and their keys. Beyond it large payloads are written ahead.
 const WRITE_BYTES_MAX: usize = 950_000;
 
-/// What is written around a payload at most: entries, with ids of 64 characters, old ones cleared.
+/// The most bytes written around a payload: entries with ids of 64 characters, and cleared old ones.
 const AROUND_BYTES: usize = 1_000;
 
-/// Of what is written ahead only payloads up to this are left for the last transaction.
+/// The largest payload, in bytes, that the last transaction of a write ahead writes itself.
 const LEFT_BYTES_MAX: usize = 1_000;
 
-/// What a condition is on.
+/// The object of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum On {
     Record,
     Collection,
 }
 
-/// Changes of one write.
+/// The changes of one write.
 struct Writes<'a> {
     user: UserKeys,
     name: &'a CollectionName,
     changes: Vec<Prepared>,
     condition: Precondition,
     on: On,
-    /// Where large payloads were written ahead.
+    /// The upload that holds large payloads written ahead.
     upload: Option<BatchId>,
     once: Once<Written>,
 }
 
 impl Inner {
-    /// PUT and POST.
+    /// Executes PUT and POST.
     pub(crate) async fn write(
         &self,
         uid: Uid,
@@ -70,11 +70,11 @@ impl Inner {
             self.runner.write(move |trx, attempt| async move { self.attempt(&trx, attempt, writes).await }).await;
         match &written {
             Ok(_) => self.metrics.sync_records_written.add(count),
-            // Nothing of it is pointed at, unless it is not known whether it was committed.
+            // The payloads have no pointer, unless the commit's result is unknown.
             Err(Error::Storage(_) | Error::Unknown) => {}
             Err(_) => {
                 if let Some(upload) = upload {
-                    // Otherwise it goes after two hours.
+                    // If this fails, the upload is removed after two hours.
                     let _ = self.drop_batch(&writes.user, upload).await;
                 }
             }
@@ -122,13 +122,13 @@ impl Inner {
         Ok(once.answer(at, Written { modified: at }))
     }
 
-    /// This process's time, and that of a write. The former is what it is by the clock.
+    /// Returns the time by this process's clock, and the time of the write.
     pub(crate) fn times(&self, user: &UserKeys, head: &Head) -> (Timestamp, Timestamp) {
         let clock = self.now();
         if head.last > clock.after_seconds(60) {
             self.metrics.sync_clock_ahead.add(1);
             let seconds = (head.last.hundredths() - clock.hundredths()) / 100;
-            // Once a minute: where a clock is wrong it is so for all users.
+            // Once a minute: a wrong clock is wrong for all users.
             let minute = clock.hundredths() / 6_000;
             if self.warned_in_minute.swap(minute, Ordering::Relaxed) != minute {
                 tracing::warn!(uid = user.uid().0, seconds, "a user's last time in Firefox Sync is ahead of the clock");
@@ -166,15 +166,15 @@ impl Inner {
         Ok(())
     }
 
-    /// The same for the changes of a batch, with the first number that their large payloads may have.
+    /// Prepares the changes of a batch. Returns the first number of their large payloads, too.
     pub(crate) fn prepare_batch(&self, changes: Vec<Change>, batch: BatchId) -> Result<(u64, Vec<Prepared>)> {
         self.check_changes(&changes)?;
-        // Each append draws numbers of its own, of which there are enough.
+        // Each append draws a range of its own from a large space.
         let first = drawn()? / APPEND_NUMBERS * APPEND_NUMBERS;
         Ok((first, prepare(changes, batch.0, first, INLINE_BYTES_MAX)))
     }
 
-    /// `DELETE` of a record.
+    /// Executes `DELETE` of a record.
     pub(crate) async fn delete_one(
         &self,
         uid: Uid,
@@ -211,7 +211,7 @@ impl Inner {
         Ok(deleted)
     }
 
-    /// `DELETE` of ids.
+    /// Executes `DELETE` of ids.
     pub(crate) async fn delete_ids(
         &self,
         uid: Uid,
@@ -252,7 +252,7 @@ impl Inner {
         Ok(written)
     }
 
-    /// `DELETE` of a collection, whatever lies in it: a few ranges.
+    /// Executes `DELETE` of a collection, whatever its size: clears a few ranges.
     pub(crate) async fn delete_whole(
         &self,
         uid: Uid,
@@ -283,7 +283,7 @@ impl Inner {
             .await
     }
 
-    /// `DELETE` of all.
+    /// Executes `DELETE` of all.
     pub(crate) async fn delete_everything(&self, uid: Uid, condition: Precondition) -> Result<Deleted> {
         let (user, once) = (self.keys.user(uid), Once::new()?);
         let (user, once) = (&user, &once);
@@ -304,7 +304,7 @@ impl Inner {
                 }
                 clear_dues(&trx, user, &states, &batches)?;
                 trx.clear_range_quietly(&user.all_but_head())?;
-                // Who has read one of them before conflicts on it, since the range above does not.
+                // Transactions that have read one of them conflict on it, since the range above adds no conflict.
                 for (name, _) in &states {
                     trx.touch(user.collection(name).state())?;
                 }
@@ -319,13 +319,13 @@ impl Inner {
             .await
     }
 
-    /// Notes that a user's data goes at a time.
+    /// Schedules the removal of a user's data at a time.
     pub(crate) async fn purge_at(&self, uid: Uid, at: Timestamp) -> Result<()> {
         let user = &self.keys.user(uid);
         self.runner.write(move |trx, _| async move { trx.set_quietly(&user.due(at, &Due::Purge), &[]) }).await
     }
 
-    /// Removes a user's data, the clock included, and the note of it.
+    /// Removes a user's data, including the clock, and the entry of this work.
     pub(crate) async fn purge(&self, uid: Uid, noted: Timestamp) -> Result<()> {
         let user = &self.keys.user(uid);
         self.runner
@@ -343,7 +343,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether so many bytes more are too many.
+    /// Fails if so many bytes more exceed the quota.
     pub(crate) async fn check_quota(&self, trx: &Trx, user: &UserKeys, now: Timestamp, added: i64) -> Result<()> {
         let Some(limit) = self.limits.quota_bytes else { return Ok(()) };
         if added <= 0 {
@@ -354,7 +354,7 @@ impl Inner {
     }
 }
 
-/// What is to be written of changes: payloads beyond a bound in parts of their own.
+/// Prepares changes: payloads above `inline_max` bytes get parts.
 fn prepare(changes: Vec<Change>, writer: u64, first: u64, inline_max: usize) -> Vec<Prepared> {
     let prepared = |(at, change): (u64, Change)| {
         let Change { id, payload, sortindex, ttl } = change;
@@ -370,13 +370,13 @@ fn prepare(changes: Vec<Change>, writer: u64, first: u64, inline_max: usize) -> 
     (0..).zip(changes).map(prepared).collect()
 }
 
-/// The user's clock.
+/// Reads the user's clock.
 pub(crate) async fn head(trx: &Trx, user: &UserKeys, is_snapshot: bool) -> Result<Head> {
     let found = trx.get(&user.head(), is_snapshot).await?;
     found.map_or_else(|| Ok(Head::default()), |bytes| Head::decode(&bytes))
 }
 
-/// A collection's state.
+/// Reads a collection's state.
 pub(crate) async fn state(
     trx: &Trx,
     keys: &crate::keys::CollectionKeys,
@@ -386,7 +386,8 @@ pub(crate) async fn state(
     found.map(|bytes| Collection::decode(&bytes)).transpose()
 }
 
-/// The states of all collections, at most [`Limits::COLLECTIONS_MAX`](crate::Limits::COLLECTIONS_MAX), in the order of their keys.
+/// Reads the states of all collections, at most [`Limits::COLLECTIONS_MAX`](crate::Limits::COLLECTIONS_MAX), in the
+/// order of their keys.
 pub(crate) async fn all_states(
     trx: &Trx,
     user: &UserKeys,
@@ -405,7 +406,7 @@ pub(crate) async fn all_states(
     }
 }
 
-/// Batches and uploads that are not committed. One that is begun meanwhile conflicts, unless it is a snapshot.
+/// Reads the batches and uploads that are not committed. Without a snapshot, a batch that begins meanwhile conflicts.
 pub(crate) async fn batches(trx: &Trx, user: &UserKeys, is_snapshot: bool) -> Result<Vec<(BatchId, Batch)>> {
     let (mut range, mut out) = (user.batches(), Vec::new());
     loop {
@@ -420,7 +421,7 @@ pub(crate) async fn batches(trx: &Trx, user: &UserKeys, is_snapshot: bool) -> Re
     }
 }
 
-/// Clears a collection; what open batches have staged for it stays.
+/// Clears a collection. The staged data of open batches stays.
 fn clear_collection(
     trx: &Trx,
     user: &UserKeys,
@@ -470,7 +471,7 @@ fn clear_dues(
     Ok(())
 }
 
-/// The user's clock and a collection's state, for who only reads.
+/// Reads the user's clock and a collection's state as a snapshot.
 pub(crate) async fn seen(
     trx: &Trx,
     user: &UserKeys,

@@ -1,33 +1,34 @@
-//! The record of an account, as it is stored: elements of FoundationDB's tuple encoding, one after the other.
+//! The stored record of an account: a sequence of elements in FoundationDB's tuple encoding.
 
 use crate::error::{Error, Result};
 use crate::keys::tuple::{BYTES, put_int, put_text, take_int, take_text};
 use crate::names::Uid;
 
 use super::SignedIn;
-use super::rules::Known;
+use super::rules::AccountState;
 
-/// Of this form; another one is a newer program's.
+/// The format. A newer program may write another one.
 const FORMAT: u64 = 1;
 
-/// What is stored of an account: at most 9 kB.
+/// The record of an account, at most 9 kB.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Its user.
+    /// The account's user.
     pub uid: Uid,
-    /// What was seen of it.
-    pub known: Known,
+    /// The account's state, as its claims showed it.
+    pub known: AccountState,
 }
 
 impl Record {
     pub(super) fn signed_in(&self) -> SignedIn {
-        let Known { generation, keys_changed_at, .. } = self.known;
+        let AccountState { generation, keys_changed_at, .. } = self.known;
         SignedIn { uid: self.uid, generation, keys_changed_at }
     }
 
-    /// Form, user, generation, 1 more than the keys' time or 0, client state, and those of old.
+    /// Encodes the format, the user, the generation, the keys' time plus 1 or 0, the client state, and the former
+    /// client states.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let Known { generation, keys_changed_at, client_state, old_states } = &self.known;
+        let AccountState { generation, keys_changed_at, client_state, old_states } = &self.known;
         let mut bytes = Vec::new();
         let keys_changed_at = keys_changed_at.map_or(0, |time| time.saturating_add(1));
         for number in [FORMAT, self.uid.0, *generation, keys_changed_at] {
@@ -60,7 +61,10 @@ impl Record {
         }
         let client_state = states.remove(0);
         let keys_changed_at = keys_changed_at.checked_sub(1);
-        Ok(Record { uid: Uid(uid), known: Known { generation, keys_changed_at, client_state, old_states: states } })
+        Ok(Record {
+            uid: Uid(uid),
+            known: AccountState { generation, keys_changed_at, client_state, old_states: states },
+        })
     }
 }
 
@@ -78,7 +82,7 @@ mod tests {
             mut states in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 1..5)
         ) {
             let client_state = states.remove(0);
-            let known = Known { generation, keys_changed_at, client_state, old_states: states };
+            let known = AccountState { generation, keys_changed_at, client_state, old_states: states };
             let record = Record { uid: Uid(uid), known };
             prop_assert_eq!(Record::from_bytes(&record.to_bytes()).unwrap(), record);
         }

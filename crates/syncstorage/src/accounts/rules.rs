@@ -1,88 +1,89 @@
-//! What a sign-in does to an account, and why it is refused.
+//! The effect of a sign-in on an account, and the reasons for its refusal.
 //!
-//! Accounts count three things, by which a server tells that a device is behind. The generation grows when the account's
-//! password changes; `keys_changed_at` grows with its keys; the client state is a part of a hash of the keys. None of them
-//! goes back, and the client state never becomes one again that it was. A new client state means that nothing of what is
-//! stored can be read with the new keys: the account gets a new user, and an empty storage.
+//! A server detects from three values of an account that a device is behind. The generation grows when the account's
+//! password changes; `keys_changed_at` grows with the account's keys; the client state is a part of a hash of the keys.
+//! None of them goes back, and the client state never returns to a former one. After a new client state the stored data
+//! cannot be read with the new keys: the account gets a new user, and an empty storage.
 
-/// Client states of old that are kept; older ones are forgotten. Who comes with one of these is behind in its generation too.
+/// The former client states that are kept; older ones are forgotten. A device with one of those has an old generation,
+/// too.
 pub(super) const OLD_STATES_MAX: usize = 64;
 
-/// What a device says of its account, which somebody has signed.
+/// A device's signed statement about its account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// The account's id: some text, at most [`Claim::ACCOUNT_BYTES_MAX`] bytes.
+    /// The account's id, at most [`Claim::ACCOUNT_BYTES_MAX`] bytes.
     pub account: String,
-    /// The account's generation, where that is said.
+    /// The account's generation, if stated.
     pub generation: Option<u64>,
-    /// When its keys changed, where that is said.
+    /// The time of the keys' last change, if stated.
     pub keys_changed_at: Option<u64>,
-    /// Which keys it has: at most [`Claim::STATE_BYTES_MAX`] bytes.
+    /// The client state, which identifies the keys: at most [`Claim::STATE_BYTES_MAX`] bytes.
     pub client_state: Vec<u8>,
 }
 
 impl Claim {
-    /// Bytes of an account's id.
+    /// The longest id of an account, in bytes.
     pub const ACCOUNT_BYTES_MAX: usize = 255;
 
-    /// Bytes of a client state.
+    /// The longest client state, in bytes.
     pub const STATE_BYTES_MAX: usize = 64;
 }
 
-/// What is known of an account.
+/// The known state of an account.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Known {
-    /// The greatest generation seen.
+pub(super) struct AccountState {
+    /// The greatest generation of all claims.
     pub generation: u64,
-    /// The greatest time of its keys seen, if any.
+    /// The greatest time of the keys in all claims, if any.
     pub keys_changed_at: Option<u64>,
-    /// The newest.
+    /// The newest client state.
     pub client_state: Vec<u8>,
-    /// Earlier ones, the oldest first.
+    /// Former client states, oldest first.
     pub old_states: Vec<Vec<u8>>,
 }
 
-/// Why a sign-in is refused.
+/// The reason why a sign-in is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The account's password has changed since.
+    /// The account's password has changed since the claim.
     #[error("the generation is lower than one seen before")]
     Generation,
-    /// The account's keys have changed since.
+    /// The account's keys have changed since the claim.
     #[error("keys_changed_at is lower than one seen before, or missing")]
     KeysChangedAt,
-    /// The keys have changed after the account's last change, which cannot be.
+    /// The keys changed later than the account, which is impossible.
     #[error("keys_changed_at is greater than the generation")]
     KeysBeyondGeneration,
-    /// Other keys, and nothing says that they are newer.
+    /// The client state is another one, and the claim does not show that it is newer.
     #[error("{0}")]
     ClientState(StateRefusal),
-    /// The account is none of those that may sign in, or there are as many users as there may be.
+    /// The account is not admitted, or the limit of users is reached.
     #[error("the account may not have a user here")]
     Closed,
 }
 
-/// What is wrong with a client state.
+/// The defect of a client state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StateRefusal {
-    /// It was another one before.
+    /// It is a former client state.
     #[error("the client state is an earlier one")]
     Stale,
-    /// There was one.
+    /// It is empty, and the account's is not.
     #[error("the client state is empty, and was not before")]
     Empty,
-    /// A new one, with the generation of before.
+    /// It is new, but the generation is not.
     #[error("the client state is new, and the generation is not")]
     SameGeneration,
-    /// A new one, with the keys' time of before.
+    /// It is new, but the keys' time is not.
     #[error("the client state is new, and keys_changed_at is not")]
     SameKeysChangedAt,
 }
 
-impl Known {
-    /// Of an account that is new.
-    pub(super) fn first(claim: &Claim) -> Known {
-        Known {
+impl AccountState {
+    /// Returns the state of a new account.
+    pub(super) fn first(claim: &Claim) -> AccountState {
+        AccountState {
             generation: claim.generation.or(claim.keys_changed_at).unwrap_or_default(),
             keys_changed_at: claim.keys_changed_at,
             client_state: claim.client_state.clone(),
@@ -90,11 +91,11 @@ impl Known {
         }
     }
 
-    /// What is known once the claim is taken; whether its client state is new.
+    /// Returns the state after the claim, and whether the client state is new.
     ///
     /// # Errors
-    /// [`Refusal`], in the order in which Mozilla's server looks.
-    pub(super) fn advance(&self, claim: &Claim) -> Result<(Known, bool), Refusal> {
+    /// [`Refusal`], checked in the order of Mozilla's server.
+    pub(super) fn advance(&self, claim: &Claim) -> Result<(AccountState, bool), Refusal> {
         let state = |refusal| Err(Refusal::ClientState(refusal));
         let keys_are_newer = claim.keys_changed_at > self.keys_changed_at;
         if let (true, Some(keys), Some(generation)) =
@@ -131,7 +132,7 @@ impl Known {
         }
         let of_keys = claim.keys_changed_at.filter(|_| keys_are_newer).unwrap_or_default();
         Ok((
-            Known {
+            AccountState {
                 generation: claim.generation.unwrap_or_else(|| self.generation.max(of_keys)),
                 keys_changed_at: claim.keys_changed_at.or(self.keys_changed_at),
                 client_state: claim.client_state.clone(),
@@ -158,15 +159,15 @@ mod tests {
         }
     }
 
-    /// What becomes of claims that follow each other: whether the client state is new, or the refusal.
+    /// Applies claims in order. Returns for each whether the client state is new, or the refusal.
     fn follow(claims: &[(u64, u64, &str)]) -> Vec<Result<bool, Refusal>> {
-        let mut known: Option<Known> = None;
+        let mut known: Option<AccountState> = None;
         claims
             .iter()
             .map(|(generation, keys_changed_at, state)| {
                 let claim = claim(*generation, *keys_changed_at, state);
                 let (next, is_new) = match &known {
-                    None => (Known::first(&claim), true),
+                    None => (AccountState::first(&claim), true),
                     Some(known) => known.advance(&claim)?,
                 };
                 known = Some(next);
@@ -188,7 +189,7 @@ mod tests {
             [new, old, old, Err(Refusal::KeysChangedAt)]
         );
         assert_eq!(follow(&[(0, 5, "a"), (0, 6, "a"), (0, 5, "a")]), [new, old, Err(Refusal::KeysChangedAt)]);
-        // Where no generation is said it is what the keys' time is, at first and later.
+        // A claim without a generation counts with the keys' time, at first and later.
         assert_eq!(follow(&[(0, 5, "a"), (4, 5, "a")]), [new, Err(Refusal::Generation)]);
         assert_eq!(follow(&[(0, 5, "a"), (0, 6, "a"), (5, 6, "a")]), [new, old, Err(Refusal::Generation)]);
         assert_eq!(
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn of_old_states_the_oldest_are_forgotten() {
-        let mut known = Known::first(&claim(1, 1, "state 1"));
+        let mut known = AccountState::first(&claim(1, 1, "state 1"));
         for at in 2..=100 {
             known = known.advance(&claim(at, at, &format!("state {at}"))).unwrap().0;
         }
@@ -224,16 +225,16 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_known_only_grows(claims in prop::collection::vec((0_u64..9, 0_u64..9, "[a-c]?"), 1..40)) {
-            let mut known: Option<Known> = None;
+            let mut known: Option<AccountState> = None;
             for (generation, keys_changed_at, state) in claims {
                 let claim = claim(generation, keys_changed_at, &state);
-                let Some(before) = known.take() else { known = Some(Known::first(&claim)); continue };
+                let Some(before) = known.take() else { known = Some(AccountState::first(&claim)); continue };
                 let Ok((after, is_new)) = before.advance(&claim) else { known = Some(before); continue };
                 prop_assert!(after.generation >= before.generation && after.keys_changed_at >= before.keys_changed_at);
                 prop_assert_eq!(is_new, after.client_state != before.client_state);
                 prop_assert!(!before.old_states.contains(&after.client_state));
                 prop_assert!(after.old_states.len() <= OLD_STATES_MAX && after.old_states.starts_with(&before.old_states));
-                // The same claim again, as after a lost answer, changes nothing.
+                // Repeating the claim, as after a lost answer, changes nothing.
                 prop_assert_eq!(after.advance(&claim), Ok((after.clone(), false)));
                 known = Some(after);
             }

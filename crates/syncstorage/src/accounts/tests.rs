@@ -1,4 +1,4 @@
-//! The token server's users on storage: who gets which number, and what becomes of the one before.
+//! The token server's users on storage: their numbers, and the replaced users.
 
 use std::collections::HashSet;
 
@@ -32,7 +32,7 @@ async fn a_new_client_state_has_a_new_user() {
     assert_ne!(first.uid, second.uid);
     assert_eq!(sign_in(2, "y").await.unwrap(), second);
     assert_eq!(sign_in(3, "x").await, Err(Refusal::ClientState(StateRefusal::Stale)));
-    // What was stored stays for a week, and goes.
+    // The stored data stays for a week, and then goes.
     let maintenance = Maintenance::new(&store, MaintenanceOptions::default()).unwrap();
     storage.advance(u64::from(REPLACED_SECONDS) * 100 - 100);
     maintenance.round().await.unwrap();
@@ -64,8 +64,8 @@ async fn only_who_is_admitted() {
     assert!(accounts.sign_in(&claim("", 1, "x"), &everyone()).await.is_err());
 }
 
-/// Many at once, at two servers, on an engine with faults: an account has one user for each client state, a number one account,
-/// and no more of them come in than may.
+/// Many sign-ins at once, at two servers, on an engine with faults. An account has one user for each client state, a
+/// number has one account, and the limit of accounts holds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn at_once_under_faults() {
     let Some(storage) = Storage::with_faults() else { return };
@@ -84,7 +84,7 @@ async fn at_once_under_faults() {
     let (mut users, mut accounts) = (HashSet::new(), HashSet::new());
     while let Some(done) = asked.join_next().await {
         let (account, generation, result) = done.unwrap();
-        // What the storage cannot say it says so; what a claim meets that is behind is a refusal.
+        // A storage failure is an error; a claim that is behind is a refusal.
         let Ok(Ok(signed_in)) = result else { continue };
         users.insert((account, generation, signed_in.uid));
         accounts.insert(account);

@@ -1,8 +1,8 @@
-//! Batches that are open.
+//! The check of open batches.
 
 use crate::batch::count_deltas;
 use crate::check::collection::staged;
-use crate::check::{Known, Look, PAGE_ROWS};
+use crate::check::{PAGE_ROWS, UserCheck, UserState};
 use crate::error::Result;
 use crate::layers::Layers;
 use crate::names::{BatchId, RecordId};
@@ -13,10 +13,10 @@ use crate::values::{Batch, GivenPayload};
 impl Inner {
     pub(super) async fn check_batch(
         &self,
-        known: &Known,
+        known: &UserState,
         batch: BatchId,
         record: &Batch,
-        look: &mut Look,
+        look: &mut UserCheck,
     ) -> Result<()> {
         let user = &known.user;
         let what = format!("user {}, the batch {batch} in {}", user.uid(), record.collection);

@@ -1,37 +1,37 @@
-//! One collection, and what lies over it.
+//! The check of one collection and its overlays.
 
 use bytes::Bytes;
 
-use crate::check::{Known, Look, PAGE_ROWS};
+use crate::check::{PAGE_ROWS, UserCheck, UserState};
 use crate::error::{Error, Result};
 use crate::keys::{BatchKeys, BlobId, CollectionKeys, SortKey};
-use crate::layers::{Found, Layers};
+use crate::layers::{LayeredRows, Layers};
 use crate::names::{CollectionName, RecordId};
 use crate::store::Inner;
 use crate::timestamp::Timestamp;
 use crate::transaction::Page;
 use crate::values::{Collection, GivenPayload, Row, StagedRow};
 
-/// What is counted while a collection is walked.
+/// The counts of a collection, as its records are read.
 #[derive(Default)]
 struct Sums {
-    /// Records as they are seen.
+    /// Visible records.
     count: u64,
     bytes: u64,
     /// Rows of the collection itself, and those of them that expire.
     rows: u64,
     expiring: u64,
-    /// Large payloads that something points at.
+    /// Large payloads with a pointer.
     blobs: u64,
 }
 
 impl Inner {
     pub(super) async fn check_collection(
         &self,
-        known: &Known,
+        known: &UserState,
         name: &CollectionName,
         state: &Collection,
-        look: &mut Look,
+        look: &mut UserCheck,
     ) -> Result<()> {
         let user = &known.user;
         let what = format!("user {}, {name}", user.uid());
@@ -65,7 +65,7 @@ impl Inner {
             .await?;
             look.same(format_args!("{what}: {which}"), count, rows);
         }
-        // Each one that is pointed at is there, so none is left over if there are as many.
+        // Each payload with a pointer exists, so none is left over if there are as many.
         let (mut blobs, mut last) = (0, None);
         self.walk(keys.blobs(), |key, _| {
             let (blob, _) = keys.take_blob(key)?;
@@ -86,7 +86,7 @@ impl Inner {
         layers: &Layers,
         state: &Collection,
         sums: &mut Sums,
-        look: &mut Look,
+        look: &mut UserCheck,
     ) -> Result<()> {
         let keys = &layers.keys;
         let mut range = keys.records();
@@ -144,7 +144,7 @@ impl Inner {
         layers: &Layers,
         layer: usize,
         sums: &mut Sums,
-        look: &mut Look,
+        look: &mut UserCheck,
     ) -> Result<()> {
         let Some((overlay, batch)) = layers.overlays.get(layer) else { return Ok(()) };
         let (mut range, mut rows_of, mut beside) = (batch.staged(), 0, 0);
@@ -162,7 +162,7 @@ impl Inner {
                 if edit.final_expires(overlay.modified).is_some_and(|expires| expires < overlay.earliest) {
                     look.note(format!("{what}, {id}: expires before the first one of its batch does"));
                 }
-                // What it was counted with, and keeps something of.
+                // The state below it when it was counted, of which it keeps a part.
                 let stored = (edit.beneath.exists, u64::from(edit.beneath.len));
                 look.same(format_args!("{what}, {id}: what it lies upon"), stored, beneath);
                 match edit.payload {
@@ -196,13 +196,13 @@ impl Inner {
         Ok(())
     }
 
-    /// The entries and payloads of staged edits.
+    /// Checks the entries and payloads of staged edits.
     pub(super) async fn check_staged(
         &self,
         what: &str,
         batch: &BatchKeys,
         edits: &[(RecordId, StagedRow)],
-        look: &mut Look,
+        look: &mut UserCheck,
     ) -> Result<()> {
         let keys: Vec<_> = edits
             .iter()
@@ -222,7 +222,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether there is something at ids beneath a layer, and how long its payload is.
+    /// Returns whether records exist at ids below a layer, and the bytes of their payloads.
     async fn beneath(
         &self,
         layers: &Layers,
@@ -243,8 +243,8 @@ impl Inner {
             .await
     }
 
-    /// What the collection itself and all overlays have at ids.
-    pub(super) async fn found_at(&self, layers: &Layers, ids: &[&RecordId]) -> Result<Vec<Found>> {
+    /// Returns the rows of the collection itself and of all overlays at ids.
+    pub(super) async fn found_at(&self, layers: &Layers, ids: &[&RecordId]) -> Result<Vec<LayeredRows>> {
         self.runner
             .read(move |trx| async move {
                 let rows = crate::layers::base_rows(&trx, &layers.keys, ids).await?;
@@ -270,7 +270,7 @@ impl Inner {
         id: &RecordId,
         blob: BlobId,
         len: u64,
-        look: &mut Look,
+        look: &mut UserCheck,
     ) -> Result<()> {
         let (mut bytes, mut parts) = (0, 0);
         self.walk(keys.blob(blob), |key, part| {

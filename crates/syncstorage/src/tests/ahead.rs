@@ -1,4 +1,4 @@
-//! Large payloads that are written ahead of the edits that point at them, and what becomes of them where none does.
+//! Large payloads written ahead of their edits, and their removal when no edit follows.
 
 use crate::batch::Append;
 use crate::limits::Limits;
@@ -9,12 +9,12 @@ use crate::{BatchId, Change, CollectionName, Error, ListQuery, Precondition, Sto
 
 const NONE: Precondition = Precondition::None;
 
-/// So many bytes as a payload.
+/// Returns a change with a payload of so many bytes.
 fn sized(of: &str, bytes: usize) -> Change {
     change(of, &"x".repeat(bytes))
 }
 
-/// What a server does that dies before it stages what it has written ahead.
+/// Does the work of a server that dies between writing ahead and staging.
 async fn write_and_die(store: &Store, tabs: &CollectionName, batch: BatchId, changes: Vec<Change>) {
     let user = &store.inner.keys.user(UID);
     let bytes = changes.iter().filter_map(|change| change.payload.as_ref()).map(|payload| payload.len() as u32).sum();
@@ -26,7 +26,7 @@ async fn write_and_die(store: &Store, tabs: &CollectionName, batch: BatchId, cha
     store.inner.write_ahead(user, tabs, batch, ahead, &mut changes).await.unwrap();
 }
 
-/// How many parts of large payloads there are.
+/// Returns the number of parts of large payloads.
 async fn parts(store: &Store, tabs: &CollectionName) -> usize {
     let (mut range, mut parts) = (store.inner.keys.user(UID).collection(tabs).blobs(), 0);
     loop {
@@ -90,7 +90,7 @@ async fn an_append_that_is_refused_leaves_nothing() {
     assert!(matches!(refused, Err(Error::BatchTooLarge)), "{refused:?}");
     assert_eq!(parts(&store, &tabs).await, 1);
     assert_sound(&store).await;
-    // One that comes too late neither.
+    // Nor does one that comes too late.
     let user = &store.inner.keys.user(UID);
     let (next, mut changes) = store.inner.prepare_batch(vec![sized("c", 9_000)], batch).unwrap();
     let late = store.inner.write_ahead(user, &tabs, batch, Ahead { next, bytes: 9_000 }, &mut changes).await;
@@ -113,7 +113,7 @@ async fn what_all_open_batches_take_is_bounded() {
     }
     let refused = store.append_batch(UID, &tabs, second, vec![sized("b", 1_000_001)], NONE).await;
     assert!(matches!(refused, Err(Error::OverQuota)), "{refused:?}");
-    // A large write is staged, too; a small one is not, and another user has room of their own.
+    // A large write is staged as well; a small one is not, and another user has a limit of its own.
     let refused = store.put(UID, &tabs, sized("c", 1_000_001), NONE).await;
     assert!(matches!(refused, Err(Error::OverQuota)), "{refused:?}");
     store.put(UID, &tabs, sized("c", 900_000), NONE).await.unwrap();

@@ -1,4 +1,4 @@
-//! The work in the background, of two processes.
+//! The background work of two processes.
 
 use std::time::Duration;
 
@@ -28,26 +28,26 @@ async fn what_is_due_is_done_by_one_and_goes_on_in_another() {
     first.start();
     second.start();
     first.start();
-    // One second with each look.
+    // Each check moves the clock by a second.
     let records_later = async || {
         storage.advance(100);
         records(&two).await
     };
     storage.advance(2_000);
     until("what has expired is swept", async || records_later().await == 20).await;
-    // Nobody has the lease when nothing is to be done.
+    // The lease is free when nothing is due.
     let is_given_up = async || {
         storage.advance(100);
         one.inner.look_at_lease("sweep").await.unwrap().is_none()
     };
     until("the lease is given up", is_given_up).await;
-    // A process that had it is gone without a word.
+    // The former owner vanished without a release.
     let owner = flatbed_jobs::Leases::take(&*one.inner, "sweep", &[9; 16], None).await.unwrap();
     assert!(matches!(owner, flatbed_jobs::TakenLease::Ours(_)));
     first.stop().await;
     storage.advance(100_000_000);
     until("another process sweeps", async || records_later().await == 0).await;
-    // What was committed is folded at once by whoever did it.
+    // A committed batch is folded at once by the process that committed it.
     let staged = two.begin_batch(UID, &tabs, vec![change("c", "1")], NONE).await.unwrap();
     two.commit_batch(UID, &tabs, staged.batch, Vec::new(), NONE).await.unwrap();
     let keys = two.inner.keys.user(UID).staged();

@@ -1,4 +1,4 @@
-//! Batches: what is seen of them, and when.
+//! The visibility of batches.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +54,7 @@ async fn a_batch_over_a_collection_reads_alike_whatever_is_folded_of_it() {
         store.post(UID, &bookmarks, changes, NONE).await.unwrap();
     }
     storage.advance(1_000);
-    // Half of them again, some with a payload alone, some with a sortindex alone, large ones, and new ones.
+    // Half of them again: some with a payload alone, some with a sortindex alone, large ones, and new ones.
     let large = "l".repeat(20_000);
     let edits: Vec<Change> = (300..1_000)
         .map(|at| match at % 5 {
@@ -70,7 +70,7 @@ async fn a_batch_over_a_collection_reads_alike_whatever_is_folded_of_it() {
     assert_eq!(count(&store, &bookmarks).await, 1_000);
     assert_sound(&store).await;
     let sorts = [Sort::Newest, Sort::Oldest, Sort::Index].map(|sort| ListQuery { sort, ..ListQuery::default() });
-    // More than are sorted by who asks.
+    // More than a reader sorts itself.
     let newer = store.get(UID, &bookmarks, &id("r00000"), NONE).await.unwrap().record.modified;
     let sorts = sorts.into_iter().chain([ListQuery { sort: Sort::Index, newer: Some(newer), ..ListQuery::default() }]);
     let sorts: Vec<ListQuery> = sorts.collect();
@@ -82,8 +82,8 @@ async fn a_batch_over_a_collection_reads_alike_whatever_is_folded_of_it() {
     let (user, mut after) = (store.inner.keys.user(UID), None);
     for step in 0.. {
         match store.inner.fold_page(&user, &bookmarks, after.as_ref(), FOLD_ROWS_MAX).await.unwrap() {
-            crate::fold::Folded::Nothing => break,
-            crate::fold::Folded::Until(id) => after = Some(id),
+            crate::fold::FoldOutcome::Nothing => break,
+            crate::fold::FoldOutcome::Until(id) => after = Some(id),
             _ => after = None,
         }
         if step % 2 == 0 {
@@ -115,7 +115,7 @@ async fn a_fifth_batch_folds_one_first() {
     for (at, record) in records.iter().enumerate() {
         assert_eq!(record.payload, (at / 10).min(5).to_string(), "{}", record.id);
     }
-    // A single write goes over all of them, and a deletion takes all away.
+    // A single write overrides all of them, and a deletion removes all.
     store.put(UID, &history, change("r00015", "mine"), NONE).await.unwrap();
     store.delete_records(UID, &history, &[id("r00025"), id("r00045")], NONE).await.unwrap();
     store.inner.fold_all(UID, &history).await.unwrap();
@@ -132,7 +132,7 @@ async fn what_is_written_while_a_batch_is_uploaded_stays_where_the_batch_leaves_
     let edits: Vec<Change> =
         numbered(0, 700, "").into_iter().map(|change| Change { payload: None, sortindex: Some(1), ..change }).collect();
     let batch = batch_of(&store, &forms, edits).await;
-    // Others write and delete what it lies upon.
+    // Others write and delete records below the batch.
     store.put(UID, &forms, change("r00200", "mine"), NONE).await.unwrap();
     store.put(UID, &forms, change("r00650", "mine"), NONE).await.unwrap();
     store.delete_record(UID, &forms, &id("r00299"), NONE).await.unwrap();
@@ -217,13 +217,13 @@ async fn deletions_and_open_batches() {
     let other = batch_of(&store, &tabs, edits).await;
     store.delete_collection(UID, &tabs, NONE).await.unwrap();
     assert_sound(&store).await;
-    // The batch is still there; what it left out is not.
+    // The batch still exists; the values that it omitted are gone.
     commit(&store, &tabs, batch).await;
     let record = store.get(UID, &tabs, &id("a"), NONE).await.unwrap().record;
     assert_eq!((record.payload.as_ref(), record.sortindex), (&b""[..], Some(1)));
     assert_eq!(store.get(UID, &tabs, &id("b"), NONE).await.unwrap().record.payload.len(), 9_000);
     assert_eq!(count(&store, &tabs).await, 3);
-    // Over a committed one.
+    // The same over a committed batch.
     store.delete_collection(UID, &tabs, NONE).await.unwrap();
     assert!(ids(&store, &tabs, &ListQuery::default()).await.is_empty());
     assert_sound(&store).await;
@@ -245,7 +245,7 @@ async fn batches_are_bounded() {
     assert!(matches!(refused, Err(Error::BatchTooLarge)), "{refused:?}");
     let refused = store.append_batch(UID, &tabs, batch, vec![change("a", &"x".repeat(99_901))], NONE).await;
     assert!(matches!(refused, Err(Error::BatchTooLarge)), "{refused:?}");
-    // The same ones again are no more.
+    // The same records again do not count twice.
     store.append_batch(UID, &tabs, batch, numbered(0, 100, "2"), NONE).await.unwrap();
     commit(&store, &tabs, batch).await;
     assert_eq!(store.quota(UID, NONE).await.unwrap().used_bytes, 100);
@@ -329,10 +329,10 @@ async fn whoever_holds_a_collection_does_so_for_ten_seconds() {
     let little = Duration::from_millis(200);
     store.inner.hold(&user, &history, batch).await.unwrap();
     assert!(timeout(little, put("b")).await.is_err());
-    // The process that was to commit it has died.
+    // The process that was about to commit it has died.
     storage.advance(1_001);
     soon(put("b")).await.unwrap();
-    // Who holds it does not wait for itself, and lets others in once it is done.
+    // The process that holds it does not wait for itself, and lets others in when it is done.
     let batch = batch_of(&store, &history, numbered(0, 10, "3")).await;
     store.inner.hold(&user, &history, batch).await.unwrap();
     assert!(timeout(little, put("c")).await.is_err());

@@ -13,24 +13,24 @@ use crate::{
 const NONE: Precondition = Precondition::None;
 const BATCH: usize = 260;
 
-/// The last time that was answered to anybody.
+/// The last time in any answer.
 #[derive(Default)]
-struct Seen(AtomicU64);
+struct LatestTime(AtomicU64);
 
-impl Seen {
+impl LatestTime {
     fn now(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// A write that began after `before` was answered has a later time.
+    /// Checks that a write that began after the answer `before` has a later time.
     fn note(&self, before: u64, at: Timestamp) {
         assert!(at.hundredths() as u64 > before, "{at} is not later than {before}");
         self.0.fetch_max(at.hundredths() as u64, Ordering::SeqCst);
     }
 }
 
-/// Writes of one device, of its own ids; some go into a batch of all the numbered ones.
-async fn device(store: Store, collection: CollectionName, seen: Arc<Seen>, number: u64, rounds: u64) {
+/// The writes of one device, of its own ids. Some go into a batch of all numbered ids.
+async fn device(store: Store, collection: CollectionName, seen: Arc<LatestTime>, number: u64, rounds: u64) {
     let mut random = Random(number);
     for round in 0..rounds {
         let before = seen.now();
@@ -55,14 +55,14 @@ async fn device(store: Store, collection: CollectionName, seen: Arc<Seen>, numbe
         };
         match result {
             Ok(written) => seen.note(before, written.modified),
-            // Of faults, in the end.
+            // Faults end like this.
             Err(Error::Storage(_) | Error::Unknown | Error::Busy) => {}
             Err(error) => panic!("{error}"),
         }
     }
 }
 
-/// Never sees half a batch, nor counts other than there are.
+/// Checks that half a batch and wrong counts are never visible.
 async fn reader(store: Store, collection: CollectionName, is_over: Arc<AtomicBool>) {
     let (mut last, mut reads) = (Timestamp::ZERO, 0);
     while !is_over.load(Ordering::Relaxed) || reads == 0 {
@@ -84,7 +84,7 @@ async fn reader(store: Store, collection: CollectionName, is_over: Arc<AtomicBoo
                 end => break end,
             }
         };
-        // Under faults it may not be read as of one state; then nothing is made of it.
+        // Under faults the list may not be readable at one state; it is then ignored.
         if matches!(end, Err(Error::Changed)) {
             continue;
         }
@@ -96,7 +96,7 @@ async fn reader(store: Store, collection: CollectionName, is_over: Arc<AtomicBoo
 }
 
 async fn at_once(storage: Storage, rounds: u64) {
-    let (tabs, seen, is_over) = (name("tabs"), Arc::<Seen>::default(), Arc::<AtomicBool>::default());
+    let (tabs, seen, is_over) = (name("tabs"), Arc::<LatestTime>::default(), Arc::<AtomicBool>::default());
     let stores = [storage.store().await, storage.store().await];
     let options = MaintenanceOptions { look_every: Duration::from_millis(100), ..MaintenanceOptions::default() };
     let background = stores.each_ref().map(|store| Maintenance::new(store, options.clone()).unwrap());
@@ -125,7 +125,7 @@ async fn at_once(storage: Storage, rounds: u64) {
     let counts = stores[1].collection_counts(UID, NONE).await.unwrap().collections;
     let listed = stores[0].list(UID, &tabs, &ListQuery::default(), NONE).await.unwrap().ids().len() as u64;
     assert_eq!(counts, [(tabs.clone(), listed)]);
-    // Whatever was left.
+    // Fold and remove what is left.
     storage.advance(1_000_000);
     stores[0].inner.do_due().await.unwrap();
     let user = stores[0].inner.keys.user(UID);
@@ -146,7 +146,7 @@ async fn nobody_sees_half_a_batch_under_faults() {
     at_once(storage, 5).await;
 }
 
-/// Single writes and deletions, of ids that a batch has, while it is folded page by page.
+/// Single writes and deletions of ids of a batch, while the batch is folded page by page.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_written_while_a_batch_is_folded_stays() {
     let storage = Storage::new();
@@ -163,14 +163,14 @@ async fn what_is_written_while_a_batch_is_folded_stays() {
             });
         }
         one.commit_batch(UID, &tabs, batch.unwrap(), Vec::new(), NONE).await.unwrap();
-        // Where the fold has come to, to write just there.
+        // The position of the fold, so that writes hit it.
         let (place, mut random, mut expected) = (AtomicU64::new(0), Random(round as u64), BTreeMap::new());
         let folds = async {
             let (user, mut after) = (two.inner.keys.user(UID), None);
             loop {
                 match two.inner.fold_page(&user, &tabs, after.as_ref(), 6).await.unwrap() {
-                    crate::fold::Folded::Nothing => break,
-                    crate::fold::Folded::Until(id) => {
+                    crate::fold::FoldOutcome::Nothing => break,
+                    crate::fold::FoldOutcome::Until(id) => {
                         place.store(id.as_str()[1..].parse().unwrap(), Ordering::Relaxed);
                         after = Some(id);
                     }

@@ -1,5 +1,5 @@
-//! What operations cost on a cluster: round trips, reads, keys written. They must be exactly those of `costs.md` beside this file;
-//! `FLATBED_WAITS=update` writes it.
+//! The costs of operations on a cluster: round trips, reads, keys written. They must equal those of `costs.md` beside
+//! this file, which `FLATBED_WAITS=update` writes.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ const NONE: Precondition = Precondition::None;
 /// The table of costs, in Markdown.
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/costs.md");
 
-/// A runtime that moves the clock before it waits.
+/// Returns a runtime that moves the clock before it waits.
 fn runtime(clock: &Arc<VirtualClock>) -> tokio::runtime::Runtime {
     let (clock, engine) = (Arc::clone(clock), flatbed_testkit::engine());
     let mut builder = tokio::runtime::Builder::new_current_thread();
@@ -54,7 +54,7 @@ fn records(count: usize, bytes: usize) -> Vec<Change> {
 }
 
 async fn measure(store: &Store, clock: &VirtualClock) -> String {
-    // Before all that is written: the store's clock stands still.
+    // Before all writes: the store's clock stands still.
     let began = store.now().before_seconds(1);
     let mut table = Table { store, clock, rows: String::new() };
     let (meta, history, tabs, bookmarks) = (name("meta"), name("history"), name("tabs"), name("bookmarks"));

@@ -50,7 +50,7 @@ async fn a_ttl_of_nought_is_gone_at_once_and_keeps_nothing() {
         assert!(matches!(store.get(UID, &tabs, &id("a"), NONE).await, Err(Error::NotFound { .. })));
         assert!(store.collection_counts(UID, NONE).await.unwrap().collections.is_empty());
     }
-    // As one that was never there.
+    // As a record that never existed.
     store.put(UID, &tabs, Change { payload: None, ..change("a", "") }, NONE).await.unwrap();
     let record = store.get(UID, &tabs, &id("a"), NONE).await.unwrap().record;
     assert_eq!((record.payload.as_ref(), record.sortindex, record.expires), (&b""[..], None, None));
@@ -67,7 +67,7 @@ async fn many_users_are_swept_in_a_few_transactions_each_bounded() {
         let changes = (0..records).map(|at| for_seconds(&at.to_string(), 10 + at % 3)).collect();
         store.post(Uid(uid), &history, changes, NONE).await.unwrap();
     }
-    // A second batch of them where there are more than one transaction takes.
+    // More of them than one transaction sweeps.
     for from in 1..5 {
         let changes = (0..90).map(|at| for_seconds(&(from * 100 + at).to_string(), 10)).collect();
         store.post(Uid(60), &history, changes, NONE).await.unwrap();
@@ -104,7 +104,7 @@ async fn what_a_batch_makes_expire_expires_before_it_is_folded() {
     assert_eq!(ids(&store, &tabs, &ListQuery::default()).await, ["kept"]);
     storage.advance(2_500);
     assert!(store.collection_counts(UID, NONE).await.unwrap().collections.is_empty());
-    // What keeps something of a record goes with it; swept over an overlay, which is folded first.
+    // A row that keeps a part of an expiring record goes with it; overlays are folded before the sweep.
     storage.advance(2_000);
     store.inner.do_due().await.unwrap();
     assert_eq!(store.check().await.unwrap().records, 0);

@@ -16,7 +16,7 @@ async fn pages_go_on_where_they_ended_whatever_was_written_since() {
     let query = ListQuery { limit: Some(2), sort: Sort::Oldest, ..ListQuery::default() };
     let first = store.list(UID, &history, &query, NONE).await.unwrap();
     assert_eq!(first.ids(), [id("a"), id("b")]);
-    // The last one of the page goes, and one before it is written again.
+    // The last record of the page is deleted, and one before it is written again.
     store.delete_record(UID, &history, &id("b"), NONE).await.unwrap();
     store.put(UID, &history, change("a", "2"), NONE).await.unwrap();
     let next = ListQuery { offset: first.next_offset().cloned(), ..query.clone() };
@@ -84,7 +84,7 @@ async fn conditions_are_judged_on_what_is_asked_for() {
     };
     assert!(matches!(get("a", since(first)).await, Err(Error::NotModified { modified, .. }) if modified == first));
     assert!(get("b", since(first)).await.is_ok());
-    // What is not there has the time 0.
+    // A missing record has the time 0.
     assert!(matches!(get("z", since(Timestamp::ZERO)).await, Err(Error::NotModified { .. })));
     assert!(matches!(get("z", Precondition::UnmodifiedSince(first)).await, Err(Error::NotFound { .. })));
     let list = |collection| {
@@ -136,7 +136,7 @@ async fn what_lies_near_is_read_as_one_by_one() {
     }
 }
 
-/// All pages of a list: the ids, and how long each page was.
+/// Returns the ids of all pages of a list, and the length of each page.
 async fn all_pages(store: &Store, collection: &CollectionName, query: &ListQuery) -> (Vec<String>, Vec<usize>) {
     let (mut ids, mut pages, mut query) = (Vec::new(), Vec::new(), query.clone());
     loop {
@@ -152,7 +152,7 @@ async fn all_pages(store: &Store, collection: &CollectionName, query: &ListQuery
     }
 }
 
-/// In tests a list looks through 2,500 entries of the collection itself.
+/// In tests a list reads at most 2,500 entries of the collection itself.
 #[tokio::test]
 async fn a_list_that_would_look_through_everything_ends_before_it_is_full() {
     const RECORDS: usize = 6_000;
@@ -160,7 +160,7 @@ async fn a_list_that_would_look_through_everything_ends_before_it_is_full() {
     storage.limits.max_post_records = 400;
     let (store, history) = (storage.store().await, name("history"));
     let mut random = Random(3);
-    // What each has: its sortindex, and whether it is new, old, or gone.
+    // For each record: its sortindex, and whether it is new, old, or gone.
     let mut model: Vec<(i32, bool, bool)> = Vec::new();
     for first in (0..RECORDS).step_by(400) {
         let changes = (first..first + 400).map(|at| {
@@ -174,7 +174,7 @@ async fn a_list_that_would_look_through_everything_ends_before_it_is_full() {
     }
     storage.advance(1_000);
     let before = store.info_collections(UID, NONE).await.unwrap().modified;
-    // Some are written again, of their sortindex, and others by a batch that is not folded: more than are sorted here.
+    // Some are written again with their sortindex, and others by an unfolded batch: more than a reader sorts itself.
     let again: Vec<usize> = (0..RECORDS).filter(|_| random.one_in(10)).collect();
     for some in again.chunks(400) {
         let changes = some.iter().map(|at| change(&format!("r{at:04}"), "2")).collect();
@@ -185,7 +185,7 @@ async fn a_list_that_would_look_through_everything_ends_before_it_is_full() {
     let batch = store.begin_batch(UID, &history, changes, NONE).await.unwrap().batch;
     store.commit_batch(UID, &history, batch, Vec::new(), NONE).await.unwrap();
     for at in again.iter().chain(&batched) {
-        // What was gone is a new record, without what it had.
+        // A gone record is written anew, without its former values.
         let (sortindex, _, is_gone) = model[*at];
         model[*at] = (if is_gone { -1 } else { sortindex }, true, false);
     }
@@ -199,22 +199,22 @@ async fn a_list_that_would_look_through_everything_ends_before_it_is_full() {
     for limit in [1_000, 400] {
         let (listed, pages) = all_pages(&store, &history, &of(Some(before), None, Some(limit))).await;
         assert_eq!(listed, expected(true));
-        // A thousand are not found among some 2,500 entries, though there are more.
+        // A thousand matches do not lie among some 2,500 entries, although there are more.
         assert!(limit < 1_000 || pages.len() > 1 && pages.iter().all(|found| *found < limit as usize), "{pages:?}");
         let (listed, _) = all_pages(&store, &history, &of(None, Some(before.next()), Some(limit))).await;
         assert_eq!(listed, expected(false));
     }
-    // Nothing at all, after a while.
+    // No matches at all.
     let (listed, pages) = all_pages(&store, &history, &of(None, Some(Timestamp::from_hundredths(1)), Some(10))).await;
     assert!(listed.is_empty() && pages.len() > 1, "{pages:?}");
-    // What is to be passed over cannot be counted so far.
+    // A numeric offset cannot skip beyond the limit.
     let skip = ListQuery { offset: Offset::parse("900"), ..of(Some(before), None, Some(10)) };
     assert!(matches!(store.list(UID, &history, &skip, NONE).await, Err(Error::BadOffset)));
     let skip = ListQuery { offset: Offset::parse("9"), ..of(Some(before), None, Some(1)) };
     assert_eq!(ids(&store, &history, &skip).await, expected(true)[9..10]);
 }
 
-/// Where a list ends there may be a record of a batch over the one that was looked at last.
+/// A list may end where an overlay's record stands at the last position read.
 #[tokio::test]
 async fn what_lies_over_the_last_entry_is_listed() {
     const RECORDS: usize = 4_000;
@@ -241,7 +241,7 @@ async fn what_lies_over_the_last_entry_is_listed() {
     assert!(pages.len() > 1, "{pages:?}");
 }
 
-/// By time, too: of what has expired and is not swept there may be any number.
+/// A list by time also reads any number of expired, unswept records.
 #[tokio::test]
 async fn what_has_expired_is_passed_over_in_pages() {
     let mut storage = Storage::new();

@@ -1,4 +1,4 @@
-//! A user's store as a model: what the API says, in memory, one operation after the other.
+//! A model of a user's store: the API's rules in memory, one operation after the other.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ impl Model {
         record.expires.is_none_or(|expires| expires > at).then_some(record)
     }
 
-    /// The time of a write, which it becomes the collection's.
+    /// Returns the time of a write, which becomes the collection's.
     fn write(&mut self, clock: Timestamp, name: &CollectionName) -> Timestamp {
         self.last = clock.max(self.last.next());
         self.shown = self.last;
@@ -101,7 +101,7 @@ impl Model {
         Ok(Written { modified: at })
     }
 
-    /// Adds to a batch, which is begun if it is not known. Answers the collection's time.
+    /// Adds to a batch, and begins it if it is unknown. Returns the collection's time.
     pub(crate) fn stage(
         &mut self,
         clock: Timestamp,
@@ -141,7 +141,7 @@ impl Model {
         condition: Precondition,
     ) -> Result<Written> {
         let (staged, _) = if changes.is_empty() {
-            // It is looked for first.
+            // The batch is looked up first.
             let staged = self.open(clock, name, batch)?.clone();
             condition.judge(self.time_of(name), self.now(clock))?;
             (staged, Timestamp::ZERO)
@@ -232,7 +232,7 @@ impl Model {
         Info { modified: self.shown, now, collections: collections.collect() }
     }
 
-    /// All records of a list, without its limit and offset.
+    /// Returns all records of a list, ignoring limit and offset.
     pub(crate) fn list(&self, clock: Timestamp, name: &CollectionName, query: &ListQuery) -> (Timestamp, Vec<Record>) {
         let Some(collection) = self.collections.get(name) else { return (Timestamp::ZERO, Vec::new()) };
         let mut records: Vec<Record> = live(collection, self.now(clock))

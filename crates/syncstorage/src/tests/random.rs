@@ -1,4 +1,4 @@
-//! Random operations at two processes' stores, every answer compared with the model's.
+//! Random operations at two processes' stores. Every answer is compared with the model's.
 
 use std::fmt::Debug;
 
@@ -11,7 +11,7 @@ use crate::{
     Result, Sort, Store, Timestamp,
 };
 
-/// What differs of two answers, if anything.
+/// Checks that two answers are equal.
 fn same<T: PartialEq + Debug>(what: &str, found: Result<T>, wanted: Result<T>) {
     match (&found, &wanted) {
         (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{what}"),
@@ -24,13 +24,13 @@ struct Session {
     random: Random,
     model: Model,
     stores: [Store; 2],
-    /// Of a process whose clock is late.
+    /// The store of a process whose clock is late.
     late: Store,
     maintenance: Maintenance,
     names: [CollectionName; 3],
     ids: Vec<RecordId>,
     storage: Storage,
-    /// Batches that were begun, committed ones among them.
+    /// Batches that were begun, including committed ones.
     batches: Vec<BatchId>,
     large: bool,
 }
@@ -51,7 +51,7 @@ impl Session {
     }
 
     fn name(&mut self) -> CollectionName {
-        // Mostly the first one, so that a lot happens in it.
+        // Mostly the first collection, so that its state becomes rich.
         self.names[(self.random.below(6) / 2).min(2) as usize % 3].clone()
     }
 
@@ -170,7 +170,7 @@ impl Session {
         }
     }
 
-    /// The collection of a batch, mostly.
+    /// Returns the batch's collection, mostly.
     fn name_of(&mut self, batch: BatchId, other: CollectionName) -> CollectionName {
         match self.model.batches.get(&batch) {
             Some(batch) if !self.random.one_in(20) => batch.collection.clone(),
@@ -211,7 +211,7 @@ impl Session {
         let found = listed(store, &name, &query).await;
         let what = format!("{query:?}");
         assert_eq!(found, wanted, "{what}");
-        // The same by pages, wherever they are asked for.
+        // The same list by pages.
         let (limit, mut paged, mut offset) = (1 + self.random.below(4), Vec::new(), None);
         loop {
             let query = ListQuery { limit: Some(limit as u32), offset, ..query.clone() };
@@ -257,7 +257,7 @@ async fn every_answer_is_the_models() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_answer_is_the_models_under_faults() {
-    // Faults cost waits, and next to no work: all at once.
+    // Faults cost waits and next to no work, so all run at once.
     let sessions = seeds().into_iter().take(3).map(|seed| async move {
         println!("FLATBED_TEST_SEED={seed}");
         let Some(storage) = Storage::with_faults() else { return };

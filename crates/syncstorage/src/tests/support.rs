@@ -1,4 +1,4 @@
-//! What tests on storage share.
+//! Shared helpers of the tests on storage.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::{
 /// Storage of its own for one test.
 pub(crate) struct Storage {
     storage: flatbed_testkit::Storage,
-    /// What all stores are opened with.
+    /// The clock of all stores.
     pub(crate) clock: ManualClock,
     pub(crate) limits: Limits,
 }
 
-/// A task that moves the clock, until this is dropped.
+/// A task that moves the clock until it is dropped.
 pub(crate) struct Ticks(tokio::task::JoinHandle<()>);
 
 impl Ticks {
@@ -43,13 +43,13 @@ impl Storage {
         Storage::on(flatbed_testkit::Storage::new())
     }
 
-    /// With faults. `None` on a cluster.
+    /// Creates storage with faults. `None` on a cluster.
     pub(crate) fn with_faults() -> Option<Storage> {
         flatbed_testkit::Storage::with_faults().map(Storage::on)
     }
 
-    /// With a cluster's latencies (1 ms a read, 0.5 ms a read version, 2 ms a commit) by a clock that stands still until it is
-    /// moved. `None` on a cluster.
+    /// Creates storage with a cluster's latencies (1 ms a read, 0.5 ms a read version, 2 ms a commit), by a clock that
+    /// stands still until it is moved. `None` on a cluster.
     pub(crate) fn simulated(clock: &Arc<fdb_embedded::VirtualClock>) -> Option<Storage> {
         flatbed_testkit::Storage::simulated(clock, None).map(Storage::on)
     }
@@ -58,7 +58,7 @@ impl Storage {
         Storage { storage, clock: ManualClock::default(), limits: Limits::default() }
     }
 
-    /// The time of the stores.
+    /// Returns the time of the stores.
     pub(crate) fn now(&self) -> Timestamp {
         Timestamp::now(&self.clock.clock())
     }
@@ -80,7 +80,7 @@ impl Storage {
         }))
     }
 
-    /// A process's store; call it twice for two processes.
+    /// Returns the store of a process. Two calls make two processes.
     pub(crate) async fn store(&self) -> Store {
         self.store_with(self.clock.clock()).await
     }
@@ -105,12 +105,12 @@ pub(crate) fn id(id: &str) -> RecordId {
     RecordId::new(id).unwrap()
 }
 
-/// A change of a payload alone.
+/// Returns a change of a payload alone.
 pub(crate) fn change(of: &str, payload: &str) -> Change {
     Change { id: id(of), payload: Some(Bytes::copy_from_slice(payload.as_bytes())), sortindex: None, ttl: None }
 }
 
-/// All records of a list.
+/// Returns all records of a list.
 pub(crate) async fn listed(store: &Store, collection: &CollectionName, query: &ListQuery) -> Vec<Record> {
     let query = ListQuery { full: true, ..query.clone() };
     let mut list = store.list(UID, collection, &query, Precondition::None).await.unwrap();
@@ -122,13 +122,13 @@ pub(crate) async fn listed(store: &Store, collection: &CollectionName, query: &L
     out
 }
 
-/// Ids of a list in its order.
+/// Returns the ids of a list in its order.
 pub(crate) async fn ids(store: &Store, collection: &CollectionName, query: &ListQuery) -> Vec<String> {
     let list = store.list(UID, collection, query, Precondition::None).await.unwrap();
     list.ids().iter().map(|id| id.to_string()).collect()
 }
 
-/// Nothing is wrong with the raw keys.
+/// Checks that the raw keys have no problem.
 pub(crate) async fn assert_sound(store: &Store) {
     let checked = store.check().await.unwrap();
     assert_eq!((checked.problems, checked.passed_over), (0, 0), "{:#?}", checked.texts);

@@ -1,4 +1,4 @@
-//! Single writes, deletions, and what is bounded.
+//! Single writes, deletions, and limits.
 
 use bytes::Bytes;
 
@@ -30,7 +30,7 @@ async fn times_grow_by_a_step_whatever_the_clock_says() {
     assert_eq!((counted(&one, "sync_clock_ahead"), counted(&two, "sync_clock_ahead")), (0, 2));
     let got = two.get(UID, &tabs, &id("a"), NONE).await.unwrap();
     assert!(got.now >= got.record.modified);
-    // The clock survives that all is deleted.
+    // The clock survives the deletion of everything.
     let all = two.delete_all(UID, NONE).await.unwrap();
     assert_eq!((all.before.hundredths(), all.modified), (first.hundredths() + 4, Timestamp::ZERO));
     let info = one.info_collections(UID, NONE).await.unwrap();
@@ -66,7 +66,7 @@ async fn a_large_put_and_a_large_post() {
         (records, chunks) = (records + chunk.len(), chunks + 1);
     }
     assert_eq!((records, chunks), (100, 4));
-    // One that fails its condition leaves nothing.
+    // A write that fails its condition changes nothing.
     let refused = store.put(UID, &history, change("a", &payload), Precondition::UnmodifiedSince(Timestamp::ZERO)).await;
     assert!(matches!(refused, Err(Error::Modified { .. })));
     assert_eq!(store.check().await.unwrap().batches, 0);
@@ -96,7 +96,7 @@ async fn what_is_beyond_a_bound_is_refused() {
     store.put(UID, &tabs, change("a", &"x".repeat(900)), NONE).await.unwrap();
     let over = store.put(UID, &name("other"), change("b", &"x".repeat(101)), NONE).await;
     assert!(matches!(over, Err(Error::OverQuota)), "{over:?}");
-    // In the place of what is there it fits, and what is smaller always does.
+    // It fits in place of the existing record, and a smaller one always does.
     store.put(UID, &tabs, change("a", &"x".repeat(1_000)), NONE).await.unwrap();
     store.put(UID, &tabs, change("a", "x"), NONE).await.unwrap();
     let quota = store.quota(UID, NONE).await.unwrap();
@@ -130,7 +130,7 @@ async fn a_user_is_purged_at_a_time() {
 async fn users_see_nothing_of_each_other() {
     let storage = Storage::new();
     let (store, tabs) = (storage.store().await, name("tabs"));
-    // Numbers whose encodings begin alike.
+    // Numbers whose encodings have a common prefix.
     let uids = [0, 1, 255, 256, 257, 65_535, 65_536, u64::MAX].map(Uid);
     for uid in uids {
         store.put(uid, &tabs, change("a", &uid.to_string()), NONE).await.unwrap();
@@ -206,7 +206,7 @@ async fn the_checker_sees_what_is_wrong() {
         let value = &value;
         store.inner.runner.write(move |trx, _| async move { trx.set_quietly(key, value) }).await.unwrap();
     }
-    // What belongs to nothing.
+    // Keys that belong to nothing.
     let strays = [
         keys.record(&id("z")),
         keys.modified(a.modified, &id("z")),

@@ -6,16 +6,17 @@ use crate::error::Result;
 use crate::keys::KeyRange;
 use crate::transaction::Trx;
 
-/// Rows of a range and the rest of it. A page without rows is the end of the range; one of fewer rows than its limit is not.
+/// Rows of a range and the rest of it. A page without rows is the end of the range; a page with fewer rows than its
+/// limit may not be.
 pub(crate) struct Page {
-    /// Keys and values.
+    /// The keys and values.
     pub rows: Vec<(Vec<u8>, Bytes)>,
-    /// The range behind the last row; `None`: there are no more rows. It may turn out to have none.
+    /// The range behind the last row; `None`: the end. The rest may have no rows.
     pub rest: Option<KeyRange>,
 }
 
 impl Trx {
-    /// The first rows of a range, as a snapshot: at most `limit`, and at least one if there is one.
+    /// Reads the first rows of a range as a snapshot: at most `limit`, and at least one if the range has any.
     pub(crate) fn page(
         &self,
         range: &KeyRange,
@@ -25,8 +26,8 @@ impl Trx {
         self.page_with(range, limit, is_reverse, true)
     }
 
-    /// The same; without `is_snapshot` the commit fails if another writes something in what was read. The read is issued at once,
-    /// before anything is awaited. An empty or inverted range is not read.
+    /// Reads as [`Trx::page`] does. Without `is_snapshot` the commit fails if another transaction writes into what was
+    /// read. The read is issued at once, before it is awaited. An empty or inverted range is not read.
     pub(crate) fn page_with(
         &self,
         range: &KeyRange,
@@ -45,7 +46,7 @@ impl Trx {
         }
     }
 
-    /// Whether a range has a row, as a snapshot.
+    /// Returns whether a range has a row, as a snapshot.
     pub(crate) fn is_any(&self, range: &KeyRange) -> impl Future<Output = Result<bool>> + Send + use<> {
         let page = self.page(range, 1, false);
         async move { Ok(!page.await?.rows.is_empty()) }

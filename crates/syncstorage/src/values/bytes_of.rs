@@ -1,4 +1,4 @@
-//! Numbers as bytes, and back.
+//! Conversions between numbers and bytes.
 
 use bytes::Bytes;
 
@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::timestamp::Timestamp;
 use crate::values::FORMAT;
 
-/// What is being written.
+/// An encoder.
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
@@ -47,14 +47,14 @@ impl Writer {
     }
 }
 
-/// What is being read.
+/// A decoder.
 pub(crate) struct Reader<'b> {
     rest: &'b [u8],
     what: &'static str,
 }
 
 impl<'b> Reader<'b> {
-    /// Of a value of the known format; `what` it is, for the error.
+    /// Begins to decode a value of the known format. `what`: the value's name, for the error.
     pub(crate) fn new(bytes: &'b [u8], what: &'static str) -> Result<Reader<'b>> {
         match bytes.split_first() {
             Some((&FORMAT, rest)) => Ok(Reader { rest, what }),
@@ -89,24 +89,24 @@ impl<'b> Reader<'b> {
         Ok(Timestamp::from_hundredths(self.i64()?))
     }
 
-    /// Whether a flag stands in a byte, and then what it says is there.
+    /// Returns the read value if the flag is set.
     pub(crate) fn when<T>(&mut self, is_there: bool, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
         is_there.then(|| read(self)).transpose()
     }
 
-    /// All that is left, of the value that it was made of.
+    /// Returns all remaining bytes, as a slice of the value.
     pub(crate) fn rest(self, value: &Bytes) -> Bytes {
         value.slice(value.len() - self.rest.len()..)
     }
 
-    /// So many bytes.
+    /// Takes so many bytes.
     pub(crate) fn some(&mut self, len: usize) -> Result<&'b [u8]> {
         let (bytes, rest) = self.rest.split_at_checked(len).ok_or(Error::Corrupt(self.what))?;
         self.rest = rest;
         Ok(bytes)
     }
 
-    /// Nothing may be left.
+    /// Fails if bytes remain.
     pub(crate) fn end(self) -> Result<()> {
         if self.rest.is_empty() { Ok(()) } else { Err(Error::Corrupt(self.what)) }
     }

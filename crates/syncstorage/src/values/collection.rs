@@ -1,47 +1,47 @@
-//! A collection's state.
+//! The state of a collection.
 
 use crate::error::Result;
 use crate::names::BatchId;
 use crate::timestamp::Timestamp;
 use crate::values::bytes_of::{Reader, Writer};
 
-/// What is known of a collection without looking at its records.
+/// The state of a collection, which is known without reading its records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Collection {
     pub modified: Timestamp,
-    /// Records, those among them that have expired and are not swept yet; those of overlays are counted, once each.
+    /// Records, including expired ones that are not swept yet. A record in overlays counts once.
     pub count: u64,
-    /// Bytes of their payloads.
+    /// The bytes of their payloads.
     pub bytes: u64,
-    /// Another number, drawn by lot, with every change of what there is to see.
+    /// A random number, another one with each change of the visible collection.
     pub state: u64,
-    /// No record that lies in the collection itself expires before; `Timestamp::MAX`: none does. It stands in what is due.
+    /// No record of the collection itself expires before this time; `Timestamp::MAX`: none does. The due work has it.
     pub earliest: Timestamp,
-    /// A batch is about to be committed, and others wait for it.
+    /// The batch that is about to be committed, for which other writers wait.
     pub hold: Option<Hold>,
-    /// Batches that are committed and not folded, oldest first.
+    /// Committed batches that are not folded, oldest first.
     pub overlays: Vec<Overlay>,
 }
 
-/// Others wait for this batch, until a time.
+/// A batch for which other writers wait, until a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Hold {
     pub batch: BatchId,
     pub until: Timestamp,
 }
 
-/// A batch that is committed: what it has of an id is seen instead of what lies beneath.
+/// A committed batch. Its edits hide the records below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Overlay {
     pub batch: BatchId,
-    /// When it was committed: the time of all that it has.
+    /// The time of its commit, and so of its records.
     pub modified: Timestamp,
-    /// Nothing that it has expires before.
+    /// None of its records expires before this time.
     pub earliest: Timestamp,
 }
 
 impl Default for Collection {
-    /// One that is not there.
+    /// Returns the state of a missing collection.
     fn default() -> Collection {
         Collection {
             modified: Timestamp::ZERO,
@@ -56,7 +56,7 @@ impl Default for Collection {
 }
 
 impl Collection {
-    /// No record expires before.
+    /// Returns a time before which no record expires.
     pub(crate) fn earliest_of_all(&self) -> Timestamp {
         self.overlays.iter().map(|overlay| overlay.earliest).fold(self.earliest, Timestamp::min)
     }

@@ -4,45 +4,45 @@ use crate::error::Result;
 use crate::timestamp::Timestamp;
 use crate::values::bytes_of::{Reader, Writer};
 
-/// Writes that a head remembers, so that one whose commit's result is unknown can be told from one that did not happen.
+/// The writes that a head remembers, so that an unknown commit result can be resolved.
 const RECENT_MAX: usize = 16;
 
-/// For how many seconds it remembers them; an operation is tried for less.
+/// The seconds for which it remembers them. An operation is retried for less.
 const RECENT_SECONDS: u32 = 80;
 
-/// A user's clock, and what was written last.
+/// A user's clock, and the last writes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// The time of the last write; every later one has a greater time.
+    /// The time of the last write. Every later write has a greater time.
     pub last: Timestamp,
-    /// The store's time as it is shown: 0 after all was deleted.
+    /// The store's shown time: 0 after all was deleted.
     pub shown: Timestamp,
-    /// How many collections there are.
+    /// The number of collections.
     pub collections: u32,
-    /// The last writes, oldest first: the number that each had drawn, and its time.
+    /// The random numbers and times of the last writes, oldest first.
     recent: Vec<(u64, Timestamp)>,
-    /// The time of the last one that was forgotten.
+    /// The time of the last write that was forgotten.
     forgotten: Timestamp,
 }
 
-/// Whether a write has happened.
+/// The result of a write, as the head tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Done {
-    /// At this time.
+pub(crate) enum WriteOutcome {
+    /// It was committed at this time.
     At(Timestamp),
     No,
-    /// So much was written since that nobody knows.
+    /// Unknown, because later writes displaced it.
     Unknown,
 }
 
 impl Head {
-    /// How late it is for this user: never before what was written last, so that all processes agree on what has expired
-    /// when something was written.
+    /// Returns the user's time. It is never before the last write, so that all processes agree on which records had
+    /// expired at a write.
     pub(crate) fn now(&self, clock: Timestamp) -> Timestamp {
         clock.max(self.last)
     }
 
-    /// The time of the next write.
+    /// Returns the time of the next write.
     pub(crate) fn next(&self, clock: Timestamp) -> Timestamp {
         clock.max(self.last.next())
     }
@@ -59,12 +59,12 @@ impl Head {
         }
     }
 
-    /// Whether a write happened, none of whose attempts was for an earlier time than this.
-    pub(crate) fn has_done(&self, number: u64, first: Timestamp) -> Done {
+    /// Returns whether a write was committed. `first`: no attempt of it had an earlier time.
+    pub(crate) fn has_done(&self, number: u64, first: Timestamp) -> WriteOutcome {
         match self.recent.iter().find(|(noted, _)| *noted == number) {
-            Some((_, at)) => Done::At(*at),
-            None if self.forgotten >= first => Done::Unknown,
-            None => Done::No,
+            Some((_, at)) => WriteOutcome::At(*at),
+            None if self.forgotten >= first => WriteOutcome::Unknown,
+            None => WriteOutcome::No,
         }
     }
 
@@ -109,14 +109,20 @@ mod tests {
         for (number, time) in (0..).zip(&times) {
             head.note(number, *time);
         }
-        assert_eq!(head.has_done(19, at(1000)), Done::At(at(1019)));
-        assert_eq!(head.has_done(4, at(1000)), Done::At(at(1004)));
-        assert_eq!(head.has_done(3, at(1000)), Done::Unknown);
-        // The last one that was forgotten may be it.
-        assert_eq!((head.has_done(77, at(1003)), head.has_done(77, at(1004))), (Done::Unknown, Done::No));
-        // Another process's clock is far ahead: the early ones are forgotten, and it is known that they are.
+        assert_eq!(head.has_done(19, at(1000)), WriteOutcome::At(at(1019)));
+        assert_eq!(head.has_done(4, at(1000)), WriteOutcome::At(at(1004)));
+        assert_eq!(head.has_done(3, at(1000)), WriteOutcome::Unknown);
+        // The last forgotten write may be it.
+        assert_eq!(
+            (head.has_done(77, at(1003)), head.has_done(77, at(1004))),
+            (WriteOutcome::Unknown, WriteOutcome::No)
+        );
+        // Another process's clock is far ahead: the early writes are forgotten, and the head knows that.
         head.note(20, at(100_000));
-        assert_eq!((head.has_done(19, at(1000)), head.has_done(20, at(1000))), (Done::Unknown, Done::At(at(100_000))));
+        assert_eq!(
+            (head.has_done(19, at(1000)), head.has_done(20, at(1000))),
+            (WriteOutcome::Unknown, WriteOutcome::At(at(100_000)))
+        );
         assert_eq!(Head::decode(&head.encode()).unwrap(), head);
     }
 }

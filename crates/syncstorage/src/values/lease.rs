@@ -1,11 +1,11 @@
-//! A lease.
+//! The encoding of a lease.
 
 use flatbed_jobs::Lease;
 
 use crate::error::{Error, Result};
 use crate::values::bytes_of::{Reader, Writer};
 
-/// Who does some work for all processes.
+/// The encoding of a lease.
 pub(crate) struct LeaseValue;
 
 impl LeaseValue {

@@ -1,4 +1,4 @@
-//! A record.
+//! The encoding of a record.
 
 use bytes::Bytes;
 
@@ -11,7 +11,7 @@ const HAS_SORTINDEX: u8 = 1;
 const EXPIRES: u8 = 2;
 const IS_BLOB: u8 = 4;
 
-/// A record where it lies in its collection.
+/// A record's row in its collection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
     pub modified: Timestamp,
@@ -20,7 +20,7 @@ pub(crate) struct Row {
     pub payload: Payload,
 }
 
-/// A payload, or where its parts lie.
+/// A payload, or the place of its parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Payload {
     Inline(Bytes),
@@ -28,7 +28,7 @@ pub(crate) enum Payload {
 }
 
 impl Payload {
-    /// Its bytes.
+    /// Returns its length in bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Payload::Inline(bytes) => bytes.len() as u64,

@@ -1,4 +1,4 @@
-//! Batches, and what is staged in them.
+//! The encodings of batches and their staged edits.
 
 use crate::error::{Error, Result};
 use crate::keys::BlobId;
@@ -10,60 +10,61 @@ use crate::values::bytes_of::{Reader, Writer};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Batch {
     pub collection: CollectionName,
-    /// Then it goes.
+    /// The time at which it is removed.
     pub deadline: Timestamp,
-    /// How many records it has, and the bytes of their payloads.
+    /// The number of its records, and the bytes of their payloads.
     pub records: u32,
     pub bytes: u64,
-    /// The collection's state (0: not there) that all its records were looked at with.
+    /// The collection's state (0: missing) that all its edits were compared with.
     pub seen: Option<u64>,
-    /// How often something was added.
+    /// The number of appends.
     pub appends: u32,
-    /// What its commit adds to the collection's records and bytes.
+    /// The changes of the collection's records and bytes by its commit.
     pub count_delta: i64,
     pub bytes_delta: i64,
-    /// The shortest time to live that was given.
+    /// The shortest time to live of its edits.
     pub ttl_min: Option<u32>,
-    /// The first time at which a record expires of which something is kept; `Timestamp::MAX`: there is none.
+    /// The first expiry of a record of which an edit keeps a part; `Timestamp::MAX`: there is none.
     pub kept_earliest: Timestamp,
-    /// Large payloads that are written and that no edit points at yet, at most [`AHEAD_MAX`], one for each write of them.
+    /// Large payloads that are written and that no edit points at yet, at most [`AHEAD_MAX`], one for each write of
+    /// them.
     pub ahead: Vec<Ahead>,
 }
 
-/// Writes of large payloads that a batch may wait for: those of appends that run at once, and of servers that died.
+/// The most writes of large payloads that a batch waits for: those of concurrent appends, and of servers that died.
 const AHEAD_MAX: usize = 100;
 
-/// How many numbers an append has for its large payloads; the first one is a multiple of it.
+/// The numbers that an append has for its large payloads. The first is a multiple of this.
 pub(crate) const APPEND_NUMBERS: u64 = 0x1_0000;
 
-/// Large payloads of one append, or of an upload, that no edit points at yet.
+/// The large payloads of one append or upload that no edit points at yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ahead {
-    /// Their first number; they may have all from there to the append's last one.
+    /// Their first number. They may use all numbers up to the append's last.
     pub next: u64,
-    /// All of them together; 0: there are none left.
+    /// Their bytes together; 0: none is left.
     pub bytes: u32,
 }
 
 impl Ahead {
-    /// The last number that they may have.
+    /// Returns the last number that they may have.
     pub(crate) fn last(self) -> u64 {
         self.next | (APPEND_NUMBERS - 1)
     }
 
-    /// Whether a number is one of the same append's.
+    /// Returns whether a number belongs to the same append.
     pub(crate) fn is_of(self, number: u64) -> bool {
         self.next / APPEND_NUMBERS == number / APPEND_NUMBERS
     }
 }
 
 impl Batch {
-    /// Bytes of payloads that are stored for it.
+    /// Returns the bytes of payloads stored for the batch.
     pub(crate) fn staged_bytes(&self) -> u64 {
         self.ahead.iter().fold(self.bytes, |bytes, ahead| bytes.saturating_add(ahead.bytes.into()))
     }
 
-    /// Notes which large payloads of an append are written and not pointed at.
+    /// Notes the large payloads of an append that are written and not pointed at.
     ///
     /// # Errors
     /// [`Error::TooMany`].
@@ -126,7 +127,7 @@ impl Batch {
     }
 }
 
-/// An edit that is staged in a batch: what it gives, and what lay beneath it when it was last looked at.
+/// A staged edit of a batch, and the record below it when it was last compared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StagedRow {
     pub payload: Option<GivenPayload>,
@@ -135,10 +136,10 @@ pub(crate) struct StagedRow {
     pub beneath: Beneath,
 }
 
-/// A payload that an edit gives.
+/// The payload of an edit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum GivenPayload {
-    /// In a key of its own beside the edit.
+    /// In a key of its own, beside the edit.
     Beside { len: u32 },
     /// In parts.
     Blob { id: BlobId, len: u32 },
@@ -152,12 +153,12 @@ impl GivenPayload {
     }
 }
 
-/// What lies beneath an edit.
+/// The record below an edit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Beneath {
-    /// There is a record, perhaps an expired one.
+    /// True if a record exists, even an expired one.
     pub exists: bool,
-    /// It had not expired: it keeps what the edit leaves out.
+    /// True if it has not expired, so that it keeps the members that the edit omits.
     pub is_live: bool,
     pub len: u32,
     pub sortindex: Option<i32>,
@@ -174,12 +175,12 @@ const HAD_SORTINDEX: u8 = 64;
 const EXPIRED: u8 = 128;
 
 impl StagedRow {
-    /// The record's sortindex.
+    /// Returns the record's sortindex.
     pub(crate) fn final_sortindex(&self) -> Option<i32> {
         self.sortindex.or(self.beneath.sortindex.filter(|_| self.beneath.is_live))
     }
 
-    /// When the record expires, of a batch that is committed at a time.
+    /// Returns when the record expires if the batch is committed at a time.
     pub(crate) fn final_expires(&self, modified: Timestamp) -> Option<Timestamp> {
         match self.ttl {
             Some(ttl) => Some(modified.after_seconds(ttl)),
@@ -187,8 +188,8 @@ impl StagedRow {
         }
     }
 
-    /// When the record expires, as the entry by sortindex has it: `01` and seconds after the commit, or `02` and a time, or
-    /// nothing.
+    /// Encodes the record's expiry for the entry by sortindex: `01` and the seconds after the commit, or `02` and a
+    /// time, or nothing.
     pub(crate) fn encode_expires(&self) -> Vec<u8> {
         match (self.ttl, self.final_expires(Timestamp::ZERO)) {
             (Some(ttl), _) => [&[1][..], &ttl.to_be_bytes()].concat(),
@@ -197,7 +198,7 @@ impl StagedRow {
         }
     }
 
-    /// What [`StagedRow::encode_expires`] says, of a batch that was committed at a time.
+    /// Decodes [`StagedRow::encode_expires`], for a batch that was committed at a time.
     pub(crate) fn decode_expires(bytes: &[u8], modified: Timestamp) -> Result<Option<Timestamp>> {
         const WHAT: Error = Error::Corrupt("when a staged record expires");
         match bytes {
@@ -214,7 +215,7 @@ impl StagedRow {
         }
     }
 
-    /// Bytes of the record's payload.
+    /// Returns the bytes of the record's payload.
     pub(crate) fn final_len(&self) -> u64 {
         match self.payload {
             Some(payload) => payload.len(),
@@ -223,18 +224,18 @@ impl StagedRow {
         }
     }
 
-    /// Whether the payload is that of what lies beneath.
+    /// Returns whether the payload is that of the record below.
     pub(crate) fn keeps_payload(&self) -> bool {
         self.payload.is_none() && self.beneath.is_live
     }
 
-    /// What it adds to the collection's records and bytes.
+    /// Returns the changes of the collection's records and bytes.
     pub(crate) fn deltas(&self) -> (i64, i64) {
         let old = if self.beneath.exists { i64::from(self.beneath.len) } else { 0 };
         (i64::from(!self.beneath.exists), self.final_len() as i64 - old)
     }
 
-    /// When what it keeps something of expires.
+    /// Returns when the record expires of which the edit keeps a part.
     pub(crate) fn kept_expires(&self) -> Option<Timestamp> {
         let keeps = self.payload.is_none() || self.sortindex.is_none() || self.ttl.is_none();
         self.beneath.expires.filter(|_| keeps && self.beneath.is_live)
@@ -323,7 +324,7 @@ mod tests {
         }
         assert_eq!(batch.staged_bytes(), 5 + 10 * AHEAD_MAX as u64);
         assert!(matches!(batch.note_ahead(of(1_000, 0, 10)), Err(Error::TooMany(_))));
-        // One append has one note, and none once all of it is staged.
+        // An append has one note, and none once all of it is staged.
         batch.note_ahead(of(7, 2, 30)).unwrap();
         assert_eq!((batch.ahead.len(), batch.staged_bytes()), (AHEAD_MAX, 25 + 10 * AHEAD_MAX as u64));
         batch.note_ahead(of(7, 4, 0)).unwrap();
