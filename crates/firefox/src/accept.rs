@@ -1,9 +1,9 @@
-//! How a list is to be written.
+//! The form in which a list is written.
 
 use crate::error::{Failure, Result};
 use crate::object::Form;
 
-/// The form that `Accept` has in the first place of those that are known.
+/// Returns the first known form in `Accept`.
 ///
 /// # Errors
 /// 406.

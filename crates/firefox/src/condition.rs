@@ -1,6 +1,6 @@
 //! Conditions of requests: `X-If-Modified-Since` and `X-If-Unmodified-Since`.
 //!
-//! They are HTTP's own in a form with hundredths of a second, and count for every method.
+//! They are HTTP's own conditions with hundredths of a second, and apply to every method.
 
 use flatbed_syncstorage::{Precondition, Timestamp};
 use hyper::HeaderMap;
@@ -10,7 +10,7 @@ use crate::error::{Failure, Result};
 /// Reads the headers.
 ///
 /// # Errors
-/// 400 for both at once, and for what is not a time.
+/// 400 for both headers at once, and for a text that is not a time.
 pub(crate) fn precondition(headers: &HeaderMap) -> Result<Precondition> {
     let time = |name: &str| match headers.get(name) {
         None => Ok(None),

@@ -1,4 +1,4 @@
-//! Pages of other origins: any may call, since nothing here goes by a cookie; what is signed, its signer has signed.
+//! CORS. Pages of any origin may call, since no request is authorised by a cookie, and each request is signed.
 
 use flatbed_http::{Reply, Request};
 use hyper::header::{self, HeaderValue};
@@ -8,7 +8,7 @@ use crate::reply;
 
 const METHODS: [&str; 4] = ["DELETE", "GET", "POST", "PUT"];
 
-/// What pages may send, as Mozilla's server has it: conditions are not among them.
+/// The request headers that pages may send, as in Mozilla's server. Conditions are not among them.
 const HEADERS: [&str; 11] = [
     "authorization",
     "content-type",
@@ -23,10 +23,10 @@ const HEADERS: [&str; 11] = [
     "x-verify-code",
 ];
 
-/// How long a browser may keep the answer to a preflight request.
+/// The time for which a browser may cache the answer to a preflight request.
 const MAX_AGE_SECONDS: &str = "1728000";
 
-/// The answer to a preflight request; `None` for another one.
+/// Answers a preflight request; `None` for another request.
 pub(crate) fn preflight(request: &Request) -> Option<Reply> {
     if request.method != Method::OPTIONS || !request.headers.contains_key(header::ORIGIN) {
         return None;
@@ -53,7 +53,7 @@ pub(crate) fn preflight(request: &Request) -> Option<Reply> {
     })
 }
 
-/// Lets the page that has asked read the answer.
+/// Lets the requesting page read the answer.
 pub(crate) fn allow(origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());

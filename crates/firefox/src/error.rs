@@ -1,96 +1,96 @@
-//! What is refused, and as what: the one place where failures get their status.
+//! Refusals and failures: the only place where they get their status.
 //!
-//! A client gets a status and a number, as from Mozilla's server; the log has the reason.
+//! As with Mozilla's server, a client gets a status and a number; the log has the reason.
 
 use flatbed_http::Refused;
 use flatbed_syncstorage::{Error, Timestamp};
 use hyper::StatusCode;
 
-/// After which devices ask again where the storage has failed.
+/// The time after which devices retry when the storage has failed.
 const RETRY_AFTER_SECONDS: u32 = 10;
 
-/// What the bodies of errors say.
+/// The numbers in the bodies of errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// Anything else.
+    /// Any other error.
     Other = 0,
-    /// What should be an object, or a list of them, and is not.
+    /// A value that must be an object, or a list of objects.
     InvalidObject = 8,
-    /// More than may be stored.
+    /// The quota is exceeded.
     OverQuota = 14,
-    /// More than the limits allow.
+    /// A limit is exceeded.
     OverLimit = 17,
 }
 
-/// A request that is not answered with what it asks for.
+/// A request that is refused or failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{status}: {reason}")]
 pub(crate) struct Failure {
     /// 304, 4xx or 5xx.
     pub status: StatusCode,
-    /// What the body says, if there is one.
+    /// The number in the body; `None`: there is no body.
     pub code: Option<Code>,
-    /// For the log.
+    /// The reason, for the log.
     pub reason: String,
-    /// The time of what was asked for.
+    /// The time of the requested object.
     pub modified: Option<Timestamp>,
-    /// How late it is, where the storage said so.
+    /// The user's time, if the storage returned it.
     pub now: Option<Timestamp>,
-    /// When to ask again, where that is known.
+    /// The time after which a retry may succeed, if known.
     pub retry_after_seconds: Option<u32>,
 }
 
-/// What a handler gives, or why not.
+/// The result of a handler.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// One of a status.
+    /// Creates a failure with a status.
     pub(crate) fn new(status: StatusCode, code: Code, reason: impl Into<String>) -> Failure {
         let reason = reason.into();
         Failure { status, code: Some(code), reason, modified: None, now: None, retry_after_seconds: None }
     }
 
-    /// 400 `0`
+    /// Returns 400 `0`.
     pub(crate) fn bad_request(reason: impl Into<String>) -> Failure {
         Failure::new(StatusCode::BAD_REQUEST, Code::Other, reason)
     }
 
-    /// 400 `8`
+    /// Returns 400 `8`.
     pub(crate) fn invalid_object(reason: impl Into<String>) -> Failure {
         Failure::new(StatusCode::BAD_REQUEST, Code::InvalidObject, reason)
     }
 
-    /// 400 `17`
+    /// Returns 400 `17`.
     pub(crate) fn over_limit(reason: impl Into<String>) -> Failure {
         Failure::new(StatusCode::BAD_REQUEST, Code::OverLimit, reason)
     }
 
-    /// 401 `0`
+    /// Returns 401 `0`.
     pub(crate) fn unauthorized(reason: impl Into<String>) -> Failure {
         Failure::new(StatusCode::UNAUTHORIZED, Code::Other, reason)
     }
 
-    /// 404 `0`
+    /// Returns 404 `0`.
     pub(crate) fn not_found() -> Failure {
         Failure::new(StatusCode::NOT_FOUND, Code::Other, "there is no such thing")
     }
 
-    /// 406 `0`
+    /// Returns 406 `0`.
     pub(crate) fn not_acceptable() -> Failure {
         Failure::new(StatusCode::NOT_ACCEPTABLE, Code::Other, "nothing of what is accepted is known here")
     }
 
-    /// 415 `0`
+    /// Returns 415 `0`.
     pub(crate) fn unsupported_media_type() -> Failure {
         Failure::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, Code::Other, "the body has another type")
     }
 
-    /// 500 `0`
+    /// Returns 500 `0`.
     pub(crate) fn internal(reason: impl Into<String>) -> Failure {
         Failure::new(StatusCode::INTERNAL_SERVER_ERROR, Code::Other, reason)
     }
 
-    /// 304 and 412, which have no body.
+    /// Returns 304 or 412, which have no body.
     fn unmet(status: StatusCode, modified: Timestamp, now: Timestamp) -> Failure {
         let reason = "a condition does not hold".to_owned();
         Failure { status, code: None, reason, modified: Some(modified), now: Some(now), retry_after_seconds: None }

@@ -1,8 +1,8 @@
 //! Signatures of requests: Hawk, version 1, with SHA-256.
 //!
-//! The header names a token, a time, a nonce, and a MAC of all that with the request's method, target, host and port. Nonces
-//! are not kept, since each would be a write, and times may be a year off, since devices' clocks are: a request that
-//! somebody has recorded can be sent again as long as its token lasts. TLS is what keeps it from being recorded.
+//! The header has a token, a time, a nonce, and a MAC of these with the request's method, target, host and port. Nonces
+//! are not stored, since each would be a write. Times may be a year off, since devices' clocks are. A recorded request
+//! can therefore be replayed while its token is valid; TLS prevents the recording.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,82 +10,82 @@ use ring::{digest, hmac};
 
 use crate::secret::{Secret, Token};
 
-/// How far a request's time may be off: 52 weeks.
+/// The largest difference of a request's time: 52 weeks.
 pub const SKEW_SECONDS_MAX: u64 = 52 * 7 * 24 * 3_600;
 
-/// Longer headers are no signatures.
+/// The longest header. Longer ones are no signatures.
 const HEADER_BYTES_MAX: usize = 8_192;
 
-/// Where a client has sent its request to, as it sees that.
+/// The host and port to which a client sent its request, as the client sees them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     /// The host's name or address, without a port.
     pub host: String,
-    /// The port, also where it is that of the scheme.
+    /// The port, even if it is the scheme's default.
     pub port: u16,
 }
 
-/// What is signed of a request, beside what its header says.
+/// The signed parts of a request outside of the header.
 #[derive(Debug, Clone, Copy)]
 pub struct Signed<'r> {
-    /// `GET` and its like.
+    /// The method, such as `GET`.
     pub method: &'r str,
-    /// Path and query, as they were sent.
+    /// Path and query as sent.
     pub target: &'r str,
-    /// Where it was sent to.
+    /// The host and port.
     pub place: &'r Place,
 }
 
-/// A signature.
+/// A signature header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Header<'h> {
     /// The token's id.
     pub id: &'h str,
-    /// When it was made, in seconds since 1970 by the client's clock.
+    /// The time of signing, in seconds since 1970 by the client's clock.
     pub ts: &'h str,
-    /// What tells it from others of that time.
+    /// A text that distinguishes requests of the same second.
     pub nonce: &'h str,
-    /// Of the body, where there is one.
+    /// The hash of the body, if signed.
     pub hash: &'h str,
-    /// What the client adds.
+    /// The client's extension data.
     pub ext: &'h str,
     /// The MAC, in base64.
     pub mac: &'h str,
 }
 
-/// Why a signature is not taken. The log says it, the client does not learn it.
+/// The reason why a signature is refused. It is logged, and the client does not learn it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unsigned {
-    /// No `Authorization`.
+    /// The request has no `Authorization`.
     #[error("the request has no Authorization header")]
     Missing,
-    /// Another scheme than Hawk, or parts that are none.
+    /// The header has another scheme than Hawk, or invalid parts.
     #[error("the Authorization header is no Hawk signature")]
     Malformed,
-    /// Another secret has signed it, or nobody.
+    /// The token is not signed with this secret.
     #[error("the token is not signed with this server's master secret")]
     Token,
-    /// It has ended.
+    /// The token has expired.
     #[error("the token has expired")]
     Expired,
-    /// The request is another one, or was sent elsewhere.
+    /// The request differs, or was sent to another place.
     #[error("the signature is that of another request, or of another host, port or path")]
     Mac,
-    /// The same, and it would be right at the port of the other scheme.
+    /// The request was sent to another place, and the signature matches the port of the other scheme.
     #[error(
         "the signature is for the port of the other scheme, http or https: set public_url, or name the proxy in forwarded_from"
     )]
     Scheme,
-    /// More than a year off.
+    /// The time is more than a year off.
     #[error("the client's clock is more than 52 weeks off")]
     Skew,
-    /// The body is another one.
+    /// The body differs.
     #[error("the body is not the one that was signed")]
     Body,
 }
 
 impl<'h> Header<'h> {
-    /// Reads a header: `Hawk id="...", ts="...", nonce="...", mac="..."`, with `hash` and `ext` or without.
+    /// Parses a header: `Hawk id="...", ts="...", nonce="...", mac="..."`, with or without `hash` and `ext`.
     pub fn parse(text: &'h str) -> Option<Header<'h>> {
         if text.len() > HEADER_BYTES_MAX {
             return None;
@@ -107,7 +107,7 @@ impl<'h> Header<'h> {
                 "mac" => &mut header.mac,
                 _ => return None,
             };
-            // An empty one would be left out; a backslash would have to be read as an escape.
+            // An empty value would be omitted; a backslash would begin an escape.
             if !place.is_empty() || value.is_empty() || value.contains('\\') {
                 return None;
             }
@@ -121,7 +121,7 @@ impl<'h> Header<'h> {
         is_whole.then_some(header)
     }
 
-    /// The text whose MAC it has.
+    /// Returns the text that the MAC covers.
     pub fn normalized(&self, signed: &Signed<'_>) -> String {
         let Header { ts, nonce, hash, ext, .. } = self;
         let Signed { method, target, place: Place { host, port } } = signed;
@@ -133,7 +133,8 @@ impl<'h> Header<'h> {
         hmac::verify(key, self.normalized(signed).as_bytes(), mac).is_ok()
     }
 
-    /// Checks a signature at `now`, in seconds since 1970: whose it is. `may_be_expired`: the token may have ended.
+    /// Checks a signature at `now`, in seconds since 1970, and returns its token. `may_be_expired`: the token may have
+    /// expired.
     ///
     /// # Errors
     /// [`Unsigned`].
@@ -151,7 +152,7 @@ impl<'h> Header<'h> {
         let key = hmac::Key::new(hmac::HMAC_SHA256, secret.key_of(self.id, &token.salt).as_bytes());
         let mac = STANDARD.decode(self.mac).map_err(|_| Unsigned::Malformed)?;
         if !self.is_right(&key, &mac, signed) {
-            // For the log: this is what goes wrong where something in front ends TLS and nobody says so.
+            // For the log: this happens when a proxy ends TLS and the server is not told.
             let port = match signed.place.port {
                 443 => 80,
                 80 => 443,
@@ -168,15 +169,15 @@ impl<'h> Header<'h> {
         Ok(token)
     }
 
-    /// Whether the body is the one that was signed; true where none was.
+    /// Returns whether the body is the signed one; true if none was signed.
     pub fn has_body(&self, content_type: &str, body: &[u8]) -> bool {
         let Ok(hash) = STANDARD.decode(self.hash) else { return false };
         self.hash.is_empty() || hash == payload_hash(content_type, body).as_ref()
     }
 }
 
-/// The hash of a body, of which only the type itself counts in `Content-Type`. It is signed, so that nobody learns anything
-/// from how long a comparison takes.
+/// Returns the hash of a body and of the media type in `Content-Type` without parameters. The hash is signed, so a
+/// comparison that is not constant in time reveals nothing.
 pub fn payload_hash(content_type: &str, body: &[u8]) -> digest::Digest {
     let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let mut hash = digest::Context::new(&digest::SHA256);

@@ -1,4 +1,4 @@
-//! What a server says of itself and of a user's storage.
+//! The answers about the server and about a user's storage.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flatbed_flatten::json::Object;
 use flatbed_http::{Reply, Request};
-use flatbed_syncstorage::{Info as Told, Timestamp, Uid};
+use flatbed_syncstorage::{Info as CollectionInfo, Timestamp, Uid};
 use hyper::StatusCode;
 use hyper::header::HeaderValue;
 
@@ -17,7 +17,7 @@ use crate::place::url_of;
 use crate::state::State;
 use crate::{limits, reply};
 
-/// Whoever asks whether the storage answers waits no longer for it.
+/// The time after which a heartbeat stops waiting for the storage.
 const HEARTBEAT_MAX: Duration = Duration::from_secs(5);
 
 /// The unit of usage.
@@ -44,12 +44,12 @@ fn kb(bytes: u64) -> String {
     format!("{:?}", bytes as f64 / KB)
 }
 
-/// An object with a member for each collection, whose names need no escapes.
-fn by_name<T>(told: Told<T>, text: impl Fn(&T) -> String) -> Reply {
+/// Writes an object with a member for each collection. Collection names need no escapes.
+fn by_name<T>(told: CollectionInfo<T>, text: impl Fn(&T) -> String) -> Reply {
     let mut body = String::from("{");
     for (index, (name, value)) in told.collections.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = write!(body, "{comma}\"{name}\":{}", text(value));
     }
     body.push('}');
@@ -57,12 +57,12 @@ fn by_name<T>(told: Told<T>, text: impl Fn(&T) -> String) -> Reply {
     reply::with_times(reply, Some(told.modified), Some(told.now))
 }
 
-/// The limits, for whoever asks.
+/// Returns the limits. Needs no signature.
 pub(crate) fn configuration(state: &State) -> Reply {
     reply::with_times(reply::json(limits::text(state.store.limits())), Some(Timestamp::ZERO), None)
 }
 
-/// A text for people: what is to be set in Firefox.
+/// Returns a text for people: the setting to change in Firefox.
 pub(crate) fn front(state: &State, request: &Request) -> Reply {
     let url = url_of(request, state.public_url(), state.mount(&request.uri)).unwrap_or_default();
     let text = if state.tokens.is_some() {
@@ -73,7 +73,7 @@ pub(crate) fn front(state: &State, request: &Request) -> Reply {
     reply::whole(StatusCode::OK, Some((HeaderValue::from_static("text/plain; charset=utf-8"), text.into())))
 }
 
-/// Whether the storage answers, for whoever asks.
+/// Returns whether the storage answers. Needs no signature.
 pub(crate) async fn heartbeat(state: &State) -> Reply {
     let reason = match tokio::time::timeout(HEARTBEAT_MAX, state.store.ping()).await {
         Ok(Ok(())) => None,
@@ -97,14 +97,15 @@ pub(crate) async fn heartbeat(state: &State) -> Reply {
     reply::whole(status, Some((reply::JSON, Bytes::from(text))))
 }
 
-/// Whether this process answers. Mozilla's tells of its pool of connections to a database, and there is none here.
+/// Returns whether this process answers. Mozilla's answer also describes its pool of database connections, which does
+/// not exist here.
 pub(crate) fn load_balancer_heartbeat() -> Reply {
     reply::json(Object::text(|text| {
         text.number("active_connections", 0).number("idle_connections", 0);
     }))
 }
 
-/// Which program it is.
+/// Returns the program's version.
 pub(crate) fn version(state: &State) -> Reply {
     reply::json(Object::text(|text| {
         text.string("version", &state.version).string("source", "Flatbed").string("commit", "").string("build", "");

@@ -1,24 +1,24 @@
-//! Which keys of an account a device has: the header `X-KeyID`, and what tokens say of it.
+//! The id of an account's keys: the header `X-KeyID`, and its form in tokens.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use crate::secret::hex;
 
-/// Bytes of a client state; Firefox's has 16.
+/// The longest client state, in bytes. Firefox's has 16.
 const STATE_BYTES_MAX: usize = 64;
 
 /// `KEYS_CHANGED_AT-CLIENT_STATE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyId {
-    /// When the account's keys changed, in milliseconds since 1970 or whatever the accounts count in; 0 says nothing.
+    /// The time of the keys' last change, in milliseconds since 1970 or in the accounts' own unit; 0: unknown.
     pub keys_changed_at: u64,
-    /// Which they are: a part of a hash of them.
+    /// The client state: a part of a hash of the keys.
     pub client_state: Vec<u8>,
 }
 
 impl KeyId {
-    /// Reads the header's text: digits, a hyphen, and base64url without padding.
+    /// Parses the header's text: digits, a hyphen, and base64url without padding.
     pub fn parse(text: &str) -> Option<KeyId> {
         let (time, state) = text.split_once('-')?;
         if time.is_empty() || !time.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -29,13 +29,13 @@ impl KeyId {
         Some(KeyId { keys_changed_at, client_state })
     }
 
-    /// The client state as `X-Client-State` has it.
+    /// Returns the client state in the form of `X-Client-State`.
     pub fn client_state_hex(&self) -> String {
         hex(&self.client_state)
     }
 }
 
-/// What a token says of an account's keys; without a time of theirs, the account's generation stands there.
+/// Returns the id of an account's keys in a token. The account's generation replaces an unknown time.
 pub fn fxa_kid(keys_changed_at: Option<u64>, generation: u64, client_state: &[u8]) -> String {
     format!("{:013}-{}", keys_changed_at.unwrap_or(generation), URL_SAFE_NO_PAD.encode(client_state))
 }

@@ -1,8 +1,7 @@
-//! Firefox Sync: SyncStorage 1.5 over HTTP, and the token server that says whose storage a device opens.
+//! Firefox Sync: SyncStorage 1.5 over HTTP, and the token server, which assigns each account a storage.
 //!
-//! A surface of the shell `flatbed-http`: paths, signatures, bodies, errors, as Mozilla's own server has them. What is
-//! stored, and when, is `flatbed-syncstorage`'s. What differs on purpose:
-//! `docs/firefox-sync.md`.
+//! It is a surface of the shell `flatbed-http`: paths, signatures, bodies and errors are those of Mozilla's own server.
+//! The storage is `flatbed-syncstorage`. `design/syncstorage.md` lists deliberate differences.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 

@@ -1,4 +1,4 @@
-//! What requests may be as large as: what `info/configuration` tells, and what a POST announces.
+//! The limits of requests: the answer of `info/configuration`, and the check of the sizes that a POST announces.
 
 use flatbed_flatten::json::Object;
 use flatbed_syncstorage::Limits;
@@ -6,7 +6,7 @@ use hyper::HeaderMap;
 
 use crate::error::{Failure, Result};
 
-/// What `info/configuration` tells.
+/// Returns the answer of `info/configuration`.
 pub(crate) fn text(limits: &Limits) -> Vec<u8> {
     Object::text(|text| {
         text.number("max_post_bytes", limits.max_post_bytes.into())
@@ -19,10 +19,10 @@ pub(crate) fn text(limits: &Limits) -> Vec<u8> {
     })
 }
 
-/// Compares what a POST announces with the limits. It is never compared with what comes.
+/// Compares the sizes that a POST announces with the limits. They are not compared with the actual sizes.
 ///
 /// # Errors
-/// 400 `17` for more than there may be, 400 `0` for what is no number of 32 bits.
+/// 400 `17` for a size above its limit, 400 `0` for a text that is no number of 32 bits.
 pub(crate) fn judge(limits: &Limits, headers: &HeaderMap) -> Result<()> {
     for (name, max) in [
         ("x-weave-records", limits.max_post_records),

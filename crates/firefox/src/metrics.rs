@@ -1,4 +1,4 @@
-//! What the surface counts, and what it logs no more often than somebody can read.
+//! The surface's counters, and the limit of its log lines.
 
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use flatbed_metrics::Counter;
 
 flatbed_metrics::metrics! {
-    /// What the surface has counted.
     pub(crate) struct Metrics {
         sync_unsigned: Counter = "Requests of Firefox Sync's that were not signed as they must be (401).",
         sync_tokens: Counter = "Tokens that the token server has given out.",
@@ -18,11 +17,11 @@ flatbed_metrics::metrics! {
     }
 }
 
-/// Lines of a log within this time.
+/// The most lines of a log within this time.
 const LINES_MAX: u32 = 30;
 const LINES_WITHIN: Duration = Duration::from_secs(10);
 
-/// Lets some lines of a log pass, and counts the others: strangers must not fill a disk.
+/// The rate limit of a log: strangers must not fill a disk.
 #[derive(Debug)]
 pub(crate) struct Sparing(Mutex<(Instant, u32)>);
 
@@ -33,7 +32,7 @@ impl Default for Sparing {
 }
 
 impl Sparing {
-    /// Whether a line may be written; with how many were not before it.
+    /// Returns the number of lines dropped before this one if it may be written; `None` if it is dropped.
     pub(crate) fn may_write(&self) -> Option<u32> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (begun, lines) = &mut *state;

@@ -1,4 +1,4 @@
-//! Objects as clients write them: one in a PUT, a list in a POST.
+//! The objects in clients' bodies: one in a PUT, a list in a POST.
 
 use std::collections::HashSet;
 
@@ -8,24 +8,25 @@ use flatbed_syncstorage::{Change, Limits, RecordId, SORTINDEX_MAX, TTL_SECONDS_M
 
 use crate::error::{Failure, Result};
 
-/// Ignored members may have some depth.
+/// Ignored members may be nested this deep.
 const DEPTH: Depth = Depth { depth_max: 32 };
 
-/// The collection of the keys that everything else is encrypted with.
+/// The collection of the keys that encrypt everything else.
 const CRYPTO: &str = "crypto";
 
-/// What a version of Firefox once wrote there: all zeros where something random belongs. Blanks may stand between the two.
+/// A defect that a version of Firefox once wrote there: zeros in place of random bytes. Blanks may stand between the
+/// two parts.
 const KNOWN_BAD: [&[u8]; 2] = [b"IV\":", b"\"AAAAAAAAAAAAAAAAAAAAAA==\""];
 
-/// Too many objects.
+/// The reason for too many objects.
 const RETRY_RECORDS: &str = "retry bso";
 
-/// Too many bytes.
+/// The reason for too many bytes.
 const RETRY_BYTES: &str = "retry bytes";
 
-/// What an object says, beside its id; what is `None` stays as it is.
+/// The members of an object, except its id. `None` leaves a member unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Said {
+struct ObjectMembers {
     payload: Option<Bytes>,
     sortindex: Option<i32>,
     ttl: Option<u32>,
@@ -33,24 +34,24 @@ struct Said {
 
 /// The objects of a POST.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Posted {
-    /// Those to store, in order, each once.
+pub(crate) struct PostedObjects {
+    /// The valid objects in order, each id once.
     pub changes: Vec<Change>,
-    /// Those that are not, and why.
+    /// The ids of the invalid ones, with reasons.
     pub failed: Vec<(String, String)>,
 }
 
-/// How a body is written.
+/// The format of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
     /// One JSON text.
     Json,
-    /// One on each line.
+    /// One JSON text on each line.
     Newlines,
 }
 
 impl Form {
-    /// What `Content-Type` says.
+    /// Returns the format in `Content-Type`.
     ///
     /// # Errors
     /// 415.
@@ -64,7 +65,7 @@ impl Form {
     }
 }
 
-/// Reads the body of a PUT.
+/// Parses the body of a PUT.
 ///
 /// # Errors
 /// 400 `8`.
@@ -86,13 +87,13 @@ pub(crate) fn put(body: &[u8], form: Form, collection: &str, id: RecordId, limit
     Ok(said.of(id))
 }
 
-/// Reads the body of a POST: objects that are no good are among those that have failed.
+/// Parses the body of a POST. Invalid objects are among the failed ones.
 ///
 /// # Errors
-/// 400 `8` for what is refused whole.
-pub(crate) fn post(body: &[u8], form: Form, collection: &str, limits: &Limits) -> Result<Posted> {
+/// 400 `8` if the whole body is refused.
+pub(crate) fn post(body: &[u8], form: Form, collection: &str, limits: &Limits) -> Result<PostedObjects> {
     let invalid = |reason: &str| Failure::invalid_object(reason);
-    let mut reader = Reader { posted: Posted::default(), known: HashSet::new(), bytes: 0, collection, limits };
+    let mut reader = Reader { posted: PostedObjects::default(), known: HashSet::new(), bytes: 0, collection, limits };
     match form {
         Form::Json => {
             let value = parse_unique(body, &DEPTH).map_err(|error| Failure::invalid_object(error.to_string()))?;
@@ -111,9 +112,9 @@ pub(crate) fn post(body: &[u8], form: Form, collection: &str, limits: &Limits) -
 }
 
 struct Reader<'r> {
-    posted: Posted,
+    posted: PostedObjects,
     known: HashSet<String>,
-    /// Of all payloads, those that are refused too.
+    /// The payload bytes, including those of refused objects.
     bytes: u64,
     collection: &'r str,
     limits: &'r Limits,
@@ -145,8 +146,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Whether there is room for it.
-    fn fits(&mut self, said: &Said) -> std::result::Result<(), &'static str> {
+    /// Returns whether an object fits the remaining limits.
+    fn fits(&mut self, said: &ObjectMembers) -> std::result::Result<(), &'static str> {
         self.bytes += said.payload_bytes();
         let is_large = said.payload_bytes() > u64::from(self.limits.max_record_payload_bytes);
         if self.posted.changes.len() as u64 >= u64::from(self.limits.max_post_records) {
@@ -159,12 +160,12 @@ impl Reader<'_> {
     }
 }
 
-impl Said {
+impl ObjectMembers {
     fn of(self, id: RecordId) -> Change {
         Change { id, payload: self.payload, sortindex: self.sortindex, ttl: self.ttl }
     }
 
-    /// UTF-8's.
+    /// The payload's UTF-8 bytes.
     fn payload_bytes(&self) -> u64 {
         self.payload.as_ref().map_or(0, |payload| payload.len() as u64)
     }
@@ -181,10 +182,10 @@ impl Said {
     }
 }
 
-/// What an object says; the reason where it says what it may not.
-fn said(value: Value<'_>) -> std::result::Result<Said, &'static str> {
+/// Parses an object; returns the reason if a member is invalid.
+fn said(value: Value<'_>) -> std::result::Result<ObjectMembers, &'static str> {
     let Value::Object(members) = value else { return Err("no object") };
-    let mut said = Said::default();
+    let mut said = ObjectMembers::default();
     for (name, value) in members {
         match (&*name, value) {
             ("id" | "modified" | "collection", _) | ("payload" | "sortindex" | "ttl", Value::Null) => {}
@@ -205,7 +206,7 @@ fn said(value: Value<'_>) -> std::result::Result<Said, &'static str> {
     Ok(said)
 }
 
-/// A whole number as it is written, without fraction or exponent.
+/// Parses an integer without fraction or exponent, within bounds.
 fn integer(value: &Value<'_>, min: i64, max: i64) -> Option<i64> {
     match value {
         Value::Number(text) if text != "-0" => text.parse().ok().filter(|number| (min..=max).contains(number)),
@@ -231,7 +232,7 @@ mod tests {
         put(text.as_bytes(), Form::Json, "tabs", id(), &limits()).ok()
     }
 
-    fn post_text(text: &str) -> Option<Posted> {
+    fn post_text(text: &str) -> Option<PostedObjects> {
         post(text.as_bytes(), Form::Json, "tabs", &limits()).ok()
     }
 
@@ -241,7 +242,7 @@ mod tests {
         assert_eq!(put_text(r#"{"payload":"p","sortindex":-5,"ttl":0,"modified":"x","collection":5}"#), Some(change));
         assert_eq!(
             put_text(r#"{"id":null,"payload":null,"sortindex":null,"ttl":null}"#),
-            Some(Said::default().of(id()))
+            Some(ObjectMembers::default().of(id()))
         );
         for text in [
             "",
@@ -285,7 +286,7 @@ mod tests {
         ] {
             assert_eq!(post_text(text), None, "{text}");
         }
-        assert_eq!(post_text("[]"), Some(Posted::default()));
+        assert_eq!(post_text("[]"), Some(PostedObjects::default()));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a path names, and which methods it has.
+//! The targets of paths, and their methods.
 
 use std::borrow::Cow;
 
@@ -7,10 +7,10 @@ use hyper::Method;
 
 use crate::route::Route;
 
-/// Digits of a user's number.
+/// The digits of a user's number.
 const UID_DIGITS_MAX: usize = 10;
 
-/// What a path names.
+/// The target of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// `/`
@@ -28,18 +28,18 @@ pub enum Target {
         /// `1.5`
         version: String,
     },
-    /// A path below `/1.0` that leads nowhere.
+    /// A path below `/1.0` without a target.
     NoToken,
-    /// What is a user's.
+    /// A part of a user's storage.
     Of(Uid, Of),
-    /// Nothing.
+    /// An unknown path.
     Nothing,
 }
 
-/// What of a user's.
+/// The part of a user's storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Of {
-    /// `info/collections` and its like.
+    /// `info/collections` and the like.
     Info(Info),
     /// The root, and `storage`.
     All,
@@ -49,23 +49,23 @@ pub enum Of {
     Object(CollectionName, RecordId),
 }
 
-/// What is asked about a user's storage.
+/// The kind of information about a user's storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Info {
-    /// When each collection changed.
+    /// The time of each collection's last change.
     Collections,
-    /// How many objects each has.
+    /// The number of objects in each collection.
     Counts,
-    /// How many kB each has.
+    /// The size of each collection in kB.
     Usage,
-    /// How many kB there are, and how many there may be.
+    /// The used kB, and the quota.
     Quota,
     /// The server's limits.
     Configuration,
 }
 
 impl Target {
-    /// Reads a path, without its query.
+    /// Parses a path without its query.
     pub(crate) fn parse(path: &str) -> Target {
         let mut parts = path.split('/');
         let (Some(""), Some(first)) = (parts.next(), parts.next()) else { return Target::Nothing };
@@ -86,7 +86,7 @@ impl Target {
         }
     }
 
-    /// What it is counted as.
+    /// Returns the route under which it is counted.
     pub(crate) fn route(&self) -> Route {
         match self {
             Target::Front => Route::Front,
@@ -102,7 +102,7 @@ impl Target {
         }
     }
 
-    /// The methods that it has, as `Allow` lists them; `None` for what is nothing.
+    /// Returns its methods, as `Allow` lists them; `None` for an unknown path.
     pub(crate) fn methods(&self) -> Option<&'static [Method]> {
         Some(match self {
             Target::Front
@@ -118,7 +118,7 @@ impl Target {
         })
     }
 
-    /// Whether it is there to see that the server is: such answers have no time.
+    /// Returns whether it is a health check. Such answers have no time.
     pub(crate) fn is_heartbeat(&self) -> bool {
         matches!(self, Target::Heartbeat | Target::LoadBalancerHeartbeat)
     }
@@ -156,7 +156,7 @@ fn id_of(text: &str) -> Option<RecordId> {
     decoded(text).and_then(|id| RecordId::new(&id))
 }
 
-/// A text with its percent-encoding taken off; `None` where that is no UTF-8.
+/// Removes a text's percent-encoding; `None` if the result is not UTF-8.
 pub(crate) fn decoded(text: &str) -> Option<Cow<'_, str>> {
     if !text.contains('%') {
         return Some(Cow::Borrowed(text));

@@ -1,11 +1,11 @@
-//! Where a client has sent its request to, as it sees that: what it has signed.
+//! The host and port to which a client sent its request, which it signs.
 
 use flatbed_http::Request;
 use hyper::header;
 
 use crate::hawk::Place;
 
-/// What clients know this server by.
+/// The URL by which clients know this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicUrl {
     text: String,
@@ -13,7 +13,7 @@ pub struct PublicUrl {
     prefix: String,
 }
 
-/// A text that is no such URL.
+/// A text is no such URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a URL such as https://sync.example.org or https://example.org/sync, without a query")]
 pub struct InvalidUrl;
@@ -33,7 +33,7 @@ impl std::str::FromStr for PublicUrl {
         if uri.query().is_some() || authority.host().is_empty() || text.contains('#') {
             return Err(InvalidUrl);
         }
-        // As a browser signs it, whatever the operator has written.
+        // In lower case, as browsers sign it.
         let place = Place { host: authority.host().to_ascii_lowercase(), port: authority.port_u16().unwrap_or(port) };
         Ok(PublicUrl { text: text.to_owned(), place, prefix: uri.path().trim_end_matches('/').to_owned() })
     }
@@ -46,19 +46,19 @@ impl std::fmt::Display for PublicUrl {
 }
 
 impl PublicUrl {
-    /// The path that stands before all others, such as `/sync`, or nothing.
+    /// Returns the path before all others, such as `/sync`, or nothing.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 }
 
-/// A path behind a prefix; `None` where it has another one.
+/// Returns the path behind a prefix; `None` if it has another one.
 pub(crate) fn behind<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
     path.strip_prefix(prefix).filter(|rest| rest.is_empty() || rest.starts_with(['/', '?']))
 }
 
-/// The name and port that a request was sent to: those of the public URL, else as a proxy says that is believed, else as
-/// the request says itself. `None` where it says none.
+/// Returns the host and port to which a request was sent: those of the public URL, else those that a trusted proxy
+/// states, else those of the request itself. `None`: there are none.
 pub(crate) fn place_of(request: &Request, public_url: Option<&PublicUrl>) -> Option<Place> {
     if let Some(url) = public_url {
         return Some(url.place.clone());
@@ -66,14 +66,14 @@ pub(crate) fn place_of(request: &Request, public_url: Option<&PublicUrl>) -> Opt
     let of_uri = || request.uri.authority().map(|authority| authority.as_str());
     let said = request.forwarded_host.as_deref().or_else(of_uri).or_else(|| request.header(header::HOST))?;
     let default = if request.is_secure { 443 } else { 80 };
-    // The colons of an address of IPv6 stand in brackets.
+    // The colons of an IPv6 address are inside brackets.
     match said.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
         None => Some(Place { host: said.to_owned(), port: default }),
         Some((host, port)) => Some(Place { host: host.to_owned(), port: port.parse().ok()? }),
     }
 }
 
-/// The URL that a client knows this server by; `mount` is the path that its requests are under.
+/// Returns the URL by which the client knows this server. `mount`: the path that the surface is mounted at.
 pub(crate) fn url_of(request: &Request, public_url: Option<&PublicUrl>, mount: &str) -> Option<String> {
     if let Some(url) = public_url {
         return Some(url.to_string());

@@ -1,4 +1,4 @@
-//! Parameters of requests.
+//! The parameters of requests.
 
 use std::borrow::Cow;
 
@@ -7,24 +7,24 @@ use flatbed_syncstorage::{BatchId, ListQuery, Offset, RecordId, Sort, Timestamp}
 use crate::error::{Failure, Result};
 use crate::path::decoded;
 
-/// What is to be done with a batch.
+/// The batch operation of a POST.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Batch {
-    /// There is none: objects are stored at once.
+    /// No batch: objects are stored at once.
     None,
-    /// It begins.
+    /// A batch begins.
     Begin,
-    /// Objects are added to it.
+    /// Objects are added to the batch.
     Append(BatchId),
-    /// The same, and it is committed.
+    /// Objects are added to the batch, and it is committed.
     Commit(BatchId),
 }
 
-/// Names and values; a name stands once.
+/// Names and values. A name may occur once.
 struct Parameters<'q>(Option<&'q str>);
 
 impl<'q> Parameters<'q> {
-    /// The value of a name, empty where it has none.
+    /// Returns the value of a name; a name without a value has the empty one.
     fn get(&self, name: &str) -> Result<Option<Cow<'q, str>>> {
         let mut found = None;
         for pair in self.0.into_iter().flat_map(|query| query.split('&')) {
@@ -40,14 +40,14 @@ impl<'q> Parameters<'q> {
         Ok(found)
     }
 
-    /// The same, read as what it must be.
+    /// Returns the value of a name, parsed.
     fn read<T>(&self, name: &str, read: impl FnOnce(&str) -> Option<T>) -> Result<Option<T>> {
         let Some(value) = self.get(name)? else { return Ok(None) };
         read(&value).map(Some).ok_or_else(|| Failure::bad_request(format!("the parameter {name} is none")))
     }
 }
 
-/// A text as forms write it.
+/// Decodes a form's text.
 fn text(encoded: &str) -> Option<Cow<'_, str>> {
     if encoded.contains('+') {
         return decoded(&encoded.replace('+', " ")).map(|text| Cow::Owned(text.into_owned()));
@@ -55,7 +55,7 @@ fn text(encoded: &str) -> Option<Cow<'_, str>> {
     decoded(encoded)
 }
 
-/// Reads what is asked for of a collection.
+/// Parses the query of a list.
 ///
 /// # Errors
 /// 400.
@@ -78,7 +78,7 @@ pub(crate) fn listed(query: Option<&str>) -> Result<ListQuery> {
     })
 }
 
-/// Reads a list of ids: no list at all where it has none.
+/// Parses a list of ids. An empty text is no list.
 fn ids(text: &str) -> Option<Option<Vec<RecordId>>> {
     let mut ids: Vec<RecordId> = Vec::new();
     let found = text.split(',').map(str::trim).filter(|id| !id.is_empty());
@@ -94,7 +94,7 @@ fn ids(text: &str) -> Option<Option<Vec<RecordId>>> {
     Some((!ids.is_empty()).then_some(ids))
 }
 
-/// Reads what is to be done with a batch.
+/// Parses the batch operation.
 ///
 /// # Errors
 /// 400.
@@ -107,7 +107,7 @@ pub(crate) fn batch(query: Option<&str>) -> Result<Batch> {
         (None, None) => Batch::None,
         (None, Some(())) => return Err(Failure::bad_request("commit without a batch")),
         (Some(id), commit) if id.is_empty() || id.eq_ignore_ascii_case("true") => match commit {
-            // It would be seen by nobody else.
+            // A batch of one request is invisible to others, so it is none.
             Some(()) => Batch::None,
             None => Batch::Begin,
         },
@@ -116,7 +116,7 @@ pub(crate) fn batch(query: Option<&str>) -> Result<Batch> {
     })
 }
 
-/// How long a token is wanted for, in seconds; what is no number is passed over.
+/// Returns the requested duration of a token, in seconds. A text that is no number is ignored.
 pub(crate) fn duration(query: Option<&str>) -> Option<u64> {
     Parameters(query).get("duration").ok().flatten()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! A user's collections and what is in them.
+//! The handlers of a user's collections and records.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use hyper::{StatusCode, header};
 
 use crate::condition::precondition;
 use crate::error::Result;
-use crate::object::{Form, Posted};
+use crate::object::{Form, PostedObjects};
 use crate::query::Batch;
 use crate::reply::Ended;
 use crate::signed::SignedBody;
 use crate::state::State;
 use crate::{accept, limits, object, query, reply};
 
-/// For a body.
+/// The time limit for a body.
 const BODY_MAX: Duration = Duration::from_secs(600);
 
-/// `GET storage/{collection}/{id}`
+/// Handles `GET storage/{collection}/{id}`.
 pub(crate) async fn get(
     state: &State,
     request: &Request,
@@ -34,7 +34,7 @@ pub(crate) async fn get(
     let got = match little {
         Some(got) => got,
         None => {
-            // One after the other: who has room waits for no other.
+            // Released first, so that no request holds room while it waits for more.
             drop(room);
             room = first_room(&Pages::new(true)).await?;
             state.store.get(uid, collection, id, condition).await?
@@ -59,7 +59,7 @@ pub(crate) async fn get(
     Ok(reply::with_times(reply, Some(modified), Some(got.now)))
 }
 
-/// `GET storage/{collection}`
+/// Handles `GET storage/{collection}`.
 pub(crate) async fn list(state: &State, request: &Request, uid: Uid, collection: &CollectionName) -> Result<Reply> {
     let query = query::listed(request.uri.query())?;
     let form = accept::form(request.header(header::ACCEPT))?;
@@ -107,7 +107,7 @@ pub(crate) async fn list(state: &State, request: &Request, uid: Uid, collection:
     Ok(reply::with_times(reply, Some(modified), Some(now)))
 }
 
-/// What stands between the rows of a list.
+/// The separators between the records of a list.
 struct Rows {
     form: Form,
     is_first: bool,
@@ -151,7 +151,7 @@ fn whole(form: Form, text: Vec<u8>) -> Reply {
     reply::whole(StatusCode::OK, Some((kind(form), text.into())))
 }
 
-/// An answer in pieces.
+/// Creates a streamed answer.
 fn stream(form: Form) -> (Reply, Sender) {
     let (stream, sender) = Reply::stream();
     let mut reply = reply::whole(StatusCode::OK, None);
@@ -160,8 +160,8 @@ fn stream(form: Form) -> (Reply, Sender) {
     (reply, sender)
 }
 
-/// Sends all records of a list, of which some were read before the answer began. It holds a page of them, and where there is
-/// room at once reads the next one meanwhile.
+/// Sends all records of a list. Some were read before the answer began. It holds one page, and reads the next one
+/// meanwhile if there is room at once.
 async fn send_all(
     mut list: List,
     first: Vec<Record>,
@@ -189,7 +189,7 @@ async fn send_all(
                 None => Ok(None),
             }
         };
-        // What fails to be read fails behind what was read before it.
+        // A read failure takes effect behind the records read before it.
         page = match tokio::try_join!(sending, reading)? {
             (_, Some(next)) => next?,
             _ if list.has_more() => {
@@ -203,14 +203,14 @@ async fn send_all(
     Ok(())
 }
 
-/// Reads a list's next page in the room for the largest.
+/// Reads the next page of a list. `room` is reserved for the largest page.
 async fn next_page(list: &mut List, mut room: PagePermit) -> Result<Option<(Vec<Record>, PagePermit)>> {
     let Some(records) = list.next().await? else { return Ok(None) };
     shrink(&mut room, records.iter().map(|record| record.payload.len()).sum::<usize>() + CHUNK_BYTES);
     Ok(Some((records, room)))
 }
 
-/// Ends a stream: one that has failed is cut, and its text stays without an end.
+/// Ends a stream. A failed stream is cut, so that its text stays incomplete.
 async fn end(sent: std::result::Result<(), Ended>, sender: Sender) {
     match sent {
         Ok(()) => drop(sender.finish().await),
@@ -219,7 +219,7 @@ async fn end(sent: std::result::Result<(), Ended>, sender: Sender) {
     }
 }
 
-/// `PUT storage/{collection}/{id}`
+/// Handles `PUT storage/{collection}/{id}`.
 pub(crate) async fn put(
     state: &State,
     mut request: Request,
@@ -236,7 +236,7 @@ pub(crate) async fn put(
     Ok(written_at(written.modified, written.modified.to_string()))
 }
 
-/// `POST storage/{collection}`, with a batch or without.
+/// Handles `POST storage/{collection}`, with or without a batch.
 pub(crate) async fn post(
     state: &State,
     mut request: Request,
@@ -246,7 +246,7 @@ pub(crate) async fn post(
 ) -> Result<Reply> {
     let (form, body) = body_of(state, &mut request, uid, signed).await?;
     let limits = state.store.limits();
-    let Posted { changes, failed } = object::post(&body.bytes, form, collection.as_str(), limits)?;
+    let PostedObjects { changes, failed } = object::post(&body.bytes, form, collection.as_str(), limits)?;
     limits::judge(limits, &request.headers)?;
     let batch = query::batch(request.uri.query())?;
     let condition = precondition(&request.headers)?;
@@ -276,7 +276,7 @@ pub(crate) async fn post(
     Ok(reply)
 }
 
-/// What a POST is answered with, besides `name`.
+/// Writes the answer to a POST. It begins with the member `name`.
 fn posted(name: &'static str, value: &[u8], success: &[RecordId], failed: &[(String, String)]) -> Vec<u8> {
     Object::text(|text| {
         text.raw(name, value);
@@ -291,12 +291,12 @@ fn posted(name: &'static str, value: &[u8], success: &[RecordId], failed: &[(Str
     })
 }
 
-/// What was written, with its time.
+/// Returns the answer to a write, with its time.
 fn written_at(modified: Timestamp, body: impl Into<bytes::Bytes>) -> Reply {
     reply::with_times(reply::json(body), Some(modified), Some(modified))
 }
 
-/// The body, its form and that it is the one that was signed.
+/// Returns the body and its format, after checking its signature.
 async fn body_of(
     state: &State,
     request: &mut Request,
@@ -316,7 +316,7 @@ async fn body_of(
     Ok((form, body))
 }
 
-/// `DELETE storage/{collection}/{id}`
+/// Handles `DELETE storage/{collection}/{id}`.
 pub(crate) async fn delete(
     state: &State,
     request: &Request,
@@ -327,12 +327,12 @@ pub(crate) async fn delete(
     let condition = precondition(&request.headers)?;
     let deleted = state.store.delete_record(uid, collection, id, condition).await?;
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write!(text, "{{\"modified\":{}}}", deleted.modified);
     Ok(reply::with_times(reply::json(text), Some(deleted.before), Some(deleted.now)))
 }
 
-/// `DELETE storage/{collection}`, of some ids or of all.
+/// Handles `DELETE storage/{collection}`, for some ids or all.
 pub(crate) async fn delete_many(
     state: &State,
     request: &Request,
@@ -350,7 +350,7 @@ pub(crate) async fn delete_many(
     Ok(reply::with_times(reply, Some(deleted.before), Some(deleted.now)))
 }
 
-/// `DELETE storage`, and of the user's root.
+/// Handles `DELETE storage`, and of the user's root.
 pub(crate) async fn delete_all(state: &State, request: &Request, uid: Uid) -> Result<Reply> {
     let condition = precondition(&request.headers)?;
     let deleted = state.store.delete_all(uid, condition).await?;

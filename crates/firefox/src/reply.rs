@@ -1,4 +1,4 @@
-//! Answers: their headers and bodies.
+//! The headers and bodies of answers.
 
 use bytes::Bytes;
 use flatbed_flatten::json;
@@ -17,10 +17,10 @@ const NEXT_OFFSET: HeaderName = HeaderName::from_static("x-weave-next-offset");
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub(crate) const NEWLINES: HeaderValue = HeaderValue::from_static("application/newlines");
 
-/// Letters of a payload that are written at once: escaped, they may be six times as long.
+/// The characters of a payload that are written at once. Escapes may make them six times as long.
 const PAYLOAD_STEP: usize = 8 * 1024;
 
-/// An answer with its body; without one it has no type either.
+/// Returns an answer with its body; without a body it has no type.
 pub(crate) fn whole(status: StatusCode, body: Option<(HeaderValue, Bytes)>) -> Reply {
     let mut headers = HeaderMap::new();
     let body = body.map(|(kind, bytes)| {
@@ -30,12 +30,12 @@ pub(crate) fn whole(status: StatusCode, body: Option<(HeaderValue, Bytes)>) -> R
     Reply { status, headers, body: ReplyBody::Full(body), held: None }
 }
 
-/// 200 with a JSON text.
+/// Returns 200 with a JSON text.
 pub(crate) fn json(text: impl Into<Bytes>) -> Reply {
     whole(StatusCode::OK, Some((JSON, text.into())))
 }
 
-/// What a failure is answered with.
+/// Returns the answer to a failure.
 pub(crate) fn failed(failure: &Failure) -> Reply {
     let number = |code| Bytes::from((code as u8).to_string());
     let mut reply = whole(failure.status, failure.code.map(|code| (JSON, number(code))));
@@ -45,7 +45,7 @@ pub(crate) fn failed(failure: &Failure) -> Reply {
     with_times(reply, failure.modified, failure.now)
 }
 
-/// 405 with what there is.
+/// Returns 405 with the allowed methods.
 pub(crate) fn method_not_allowed(methods: &[Method]) -> Reply {
     let mut reply = whole(StatusCode::METHOD_NOT_ALLOWED, None);
     let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
@@ -53,7 +53,7 @@ pub(crate) fn method_not_allowed(methods: &[Method]) -> Reply {
     reply
 }
 
-/// The same with when it changed, and how late it is.
+/// Adds the time of the last change, and the user's time.
 pub(crate) fn with_times(mut reply: Reply, modified: Option<Timestamp>, now: Option<Timestamp>) -> Reply {
     if let Some(modified) = modified {
         reply.header(LAST_MODIFIED, &modified.to_string());
@@ -64,13 +64,13 @@ pub(crate) fn with_times(mut reply: Reply, modified: Option<Timestamp>, now: Opt
     reply
 }
 
-/// The same with how many there are in it.
+/// Adds the number of records.
 pub(crate) fn with_records(mut reply: Reply, count: usize) -> Reply {
     reply.header(RECORDS, &count.to_string());
     reply
 }
 
-/// The same with where the next list goes on.
+/// Adds the offset of the next list.
 pub(crate) fn with_next_offset(mut reply: Reply, offset: Option<impl std::fmt::Display>) -> Reply {
     if let Some(offset) = offset {
         reply.header(NEXT_OFFSET, &offset.to_string());
@@ -78,7 +78,7 @@ pub(crate) fn with_next_offset(mut reply: Reply, offset: Option<impl std::fmt::D
     reply
 }
 
-/// A record's members before its payload.
+/// Writes a record's members before its payload.
 fn head(record: &Record, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"id\":");
     json::write_string(record.id.as_str(), out);
@@ -87,7 +87,7 @@ fn head(record: &Record, out: &mut Vec<u8>) {
     out.extend_from_slice(b",\"payload\":");
 }
 
-/// Those behind it.
+/// Writes the members behind the payload.
 fn tail(record: &Record, out: &mut Vec<u8>) {
     if let Some(sortindex) = record.sortindex {
         out.extend_from_slice(b",\"sortindex\":");
@@ -100,7 +100,7 @@ fn payload_of(record: &Record) -> Result<&str> {
     std::str::from_utf8(&record.payload).map_err(|_| Failure::internal("a payload is no UTF-8"))
 }
 
-/// Whether a record's text is made at once.
+/// Returns whether a record's text is written at once.
 pub(crate) fn is_small(bytes: usize) -> bool {
     bytes <= CHUNK_BYTES
 }
@@ -114,12 +114,12 @@ pub(crate) fn write_record(record: &Record, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Why a stream of records ended early.
+/// The reason why a stream of records ended early.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// The client is gone.
+    /// The client closed the connection.
     Gone,
-    /// What is stored is no text.
+    /// The stored payload is not valid text.
     Failed(Failure),
 }
 
@@ -135,7 +135,7 @@ impl From<Failure> for Ended {
     }
 }
 
-/// Sends a record's text, in steps: a payload of control characters is six times as long once it is escaped.
+/// Sends a record's text in steps: escapes make a payload of control characters six times as long.
 pub(crate) async fn send_record(record: &Record, sender: &mut Sender) -> std::result::Result<(), Ended> {
     let mut rest = payload_of(record)?;
     head(record, &mut sender.buffer);

@@ -1,4 +1,4 @@
-//! What requests are distinguished by in metrics and traces: never by a user's or a collection's name.
+//! The classes of requests in metrics and traces. They never contain a user's or a collection's name.
 
 flatbed_metrics::labels! {
     /// A family of paths.
@@ -21,7 +21,7 @@ flatbed_metrics::labels! {
         Collection = "/1.5/{uid}/storage/{collection}",
         /// `/1.5/{uid}/storage/{collection}/{id}`
         Object = "/1.5/{uid}/storage/{collection}/{id}",
-        /// What is nothing.
+        /// An unknown path.
         Nothing = "(nothing)",
         /// A preflight request.
         Preflight = "(preflight)",

@@ -1,8 +1,8 @@
 //! The master secret, and the tokens that it signs.
 //!
-//! A token says whose storage it opens, and until when. It is its own text: nothing of it is stored. Its id, which goes
-//! over the wire with every request, is the text with its signature; the key that requests are signed with is derived from
-//! the id, so that whoever has the secret needs nothing else to check a request.
+//! A token names the storage that it opens, and its expiry. It is self-contained: no part of it is stored. Its id,
+//! which each request carries, is the text with its signature. The key that signs requests is derived from the id, so a
+//! server needs only the secret to check a request.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE;
@@ -13,13 +13,13 @@ const SIGNING_INFO: &[u8] = b"services.mozilla.com/tokenlib/v1/signing";
 const DERIVE_INFO: &[u8] = b"services.mozilla.com/tokenlib/v1/derive/";
 const HASHING_INFO: &[u8] = b"flatbed/syncstorage/hashed-ids";
 
-/// SHA-256's.
+/// The bytes of a SHA-256 hash.
 const HASH_BYTES: usize = 32;
 
-/// Longer token ids are nobody's: this program's have some 600 bytes.
+/// The longest token id, in bytes. This program's have some 600.
 pub const TOKEN_ID_BYTES_MAX: usize = 4_096;
 
-/// HKDF (RFC 5869) with SHA-256, where one hash is as much as is wanted.
+/// Derives a key: HKDF (RFC 5869) with SHA-256, with one hash as output.
 fn derive(secret: &[u8], salt: &[u8], info: &[&[u8]]) -> [u8; HASH_BYTES] {
     let sign = |key: &[u8], parts: &[&[u8]]| {
         let mut mac = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, key));
@@ -33,7 +33,7 @@ fn derive(secret: &[u8], salt: &[u8], info: &[&[u8]]) -> [u8; HASH_BYTES] {
     out
 }
 
-/// The secret that tokens are signed with, which the storage and the token server share.
+/// The secret that signs tokens. The storage and the token server share it.
 pub struct Secret {
     secret: Vec<u8>,
     signing: hmac::Key,
@@ -46,40 +46,40 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What a token says, as far as a server needs it.
+/// The fields of a token that a server needs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Token {
-    /// Whose storage it opens.
+    /// The user whose storage it opens.
     pub uid: u64,
-    /// Until when, in seconds since 1970.
+    /// Its expiry, in seconds since 1970.
     pub expires: f64,
-    /// What its key is derived with.
+    /// The salt of its key.
     pub salt: String,
 }
 
-/// What a new token says.
+/// The fields of a new token.
 #[derive(Debug, Clone)]
 pub struct NewToken<'t> {
-    /// The server that it is for.
+    /// The URL of the server that it is for.
     pub node: &'t str,
-    /// When the account's keys changed, and which they are.
+    /// The id of the account's keys.
     pub fxa_kid: &'t str,
-    /// The account.
+    /// The account's id.
     pub fxa_uid: &'t str,
-    /// The account, for figures that tell nobody who it is.
+    /// A pseudonym of the account, for statistics.
     pub hashed_fxa_uid: &'t str,
-    /// A device, likewise: Mozilla's tokens name none any longer.
+    /// A pseudonym of a device. Mozilla's tokens no longer name one.
     pub hashed_device_id: &'t str,
-    /// Until when, in seconds since 1970.
+    /// Its expiry, in seconds since 1970.
     pub expires: u64,
-    /// Whose storage it opens.
+    /// The user whose storage it opens.
     pub uid: u64,
     /// Six hexadecimal digits.
     pub salt: &'t str,
 }
 
 impl Secret {
-    /// The secret is the text's bytes, whatever they look like: nothing is decoded.
+    /// Creates a secret of the text's bytes, without decoding them.
     pub fn new(text: &str) -> Secret {
         let secret = text.as_bytes().to_vec();
         let signing = hmac::Key::new(hmac::HMAC_SHA256, &derive(&secret, b"", &[SIGNING_INFO]));
@@ -87,19 +87,19 @@ impl Secret {
         Secret { secret, signing, hashing }
     }
 
-    /// A token's id: its text and the signature.
+    /// Returns a token's id: its text and the signature.
     pub fn id_of(&self, text: &[u8]) -> String {
         let mut signed = text.to_vec();
         signed.extend_from_slice(hmac::sign(&self.signing, text).as_ref());
         URL_SAFE.encode(signed)
     }
 
-    /// The key that requests with a token are signed with; it is a text, and signs as that.
+    /// Returns the key that signs requests with a token. The key is a text, whose bytes are used.
     pub fn key_of(&self, id: &str, salt: &str) -> String {
         URL_SAFE.encode(derive(&self.secret, salt.as_bytes(), &[DERIVE_INFO, id.as_bytes()]))
     }
 
-    /// The token of an id; `None` where this secret has not signed it, or where it lacks something.
+    /// Returns the token of an id; `None` if this secret has not signed it, or if a field is missing.
     pub fn open(&self, id: &str) -> Option<Token> {
         if id.len() > TOKEN_ID_BYTES_MAX {
             return None;
@@ -118,7 +118,7 @@ impl Secret {
         Some(Token { uid: number("uid")?.parse().ok()?, expires, salt: text("salt")?.to_owned() })
     }
 
-    /// A new token's id and key.
+    /// Returns a new token's id and key.
     pub fn issue(&self, token: &NewToken<'_>) -> (String, String) {
         let text = Object::text(|text| {
             text.string("node", token.node)
@@ -136,13 +136,13 @@ impl Secret {
         (id, key)
     }
 
-    /// What an account is called where nobody is to know which it is: the account's, and that of a device which none names.
+    /// Returns the pseudonyms of an account and of an unnamed device.
     pub fn hashed_ids(&self, fxa_uid: &str) -> (String, String) {
         hashed_ids(&self.hashing, fxa_uid)
     }
 }
 
-/// The same with a secret of its own.
+/// Returns the pseudonyms under another secret.
 pub fn hashed_ids(secret: &[u8], fxa_uid: &str) -> (String, String) {
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
     let hash = |text: &str| {
@@ -154,7 +154,7 @@ pub fn hashed_ids(secret: &[u8], fxa_uid: &str) -> (String, String) {
     (account, device)
 }
 
-/// In lower case.
+/// Encodes bytes in lower-case hexadecimal digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
         for digit in [byte >> 4, byte & 15] {

@@ -1,4 +1,4 @@
-//! Whose request it is: its signature checked before anything else of it is looked at.
+//! The check of a request's signature, before anything else of the request is read.
 
 use flatbed_http::Request;
 use flatbed_syncstorage::Uid;
@@ -11,11 +11,11 @@ use crate::path::Of;
 use crate::place::place_of;
 use crate::state::State;
 
-/// What is left to check once the body has come.
+/// The check that remains until the body has arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SignedBody(Option<String>);
 
-/// Checks a request's signature, and that it is one of the user whose path it has.
+/// Checks a request's signature, and that its user is the one in the path.
 ///
 /// # Errors
 /// 401, and 400 for another user.
@@ -38,7 +38,7 @@ fn check_signature(
     let place = place_of(request, state.public_url()).ok_or(Unsigned::Mac)?;
     let target = state.signed_target(&request.uri);
     let signed = Signed { method: request.method.as_str(), target: &target, place: &place };
-    // So that a device whose token has ended learns at once whether anything is new for it.
+    // A device with an expired token then learns at once whether there are changes.
     let may_be_expired = request.method == Method::GET && *of == Of::Info(Info::Collections);
     let now = state.store.now().hundredths() as f64 / 100.0;
     let token = header.check(&state.secret, now, &signed, may_be_expired)?;
@@ -46,7 +46,7 @@ fn check_signature(
     Ok((Uid(token.uid), SignedBody((!header.hash.is_empty()).then(|| header.hash.to_owned()))))
 }
 
-/// 401, whose reason is for the log alone.
+/// Returns 401, and logs the reason, which the client does not learn.
 fn refuse(state: &State, request: &Request, uid: Uid, unsigned: Unsigned) -> Failure {
     state.metrics.sync_unsigned.add(1);
     if let Some(passed_over) = state.sparing.may_write() {
@@ -57,7 +57,7 @@ fn refuse(state: &State, request: &Request, uid: Uid, unsigned: Unsigned) -> Fai
 }
 
 impl SignedBody {
-    /// Whether the body that has come is the one that was signed, where one was.
+    /// Checks that the body is the signed one, if one was signed.
     ///
     /// # Errors
     /// 401.

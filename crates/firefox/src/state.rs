@@ -1,4 +1,4 @@
-//! What the handlers share.
+//! The state that the handlers share.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,31 +13,31 @@ use crate::place::{PublicUrl, behind};
 use crate::secret::Secret;
 use crate::tokens::{TokenOptions, TokenServer};
 
-/// How the surface is set up.
+/// The options of the surface.
 #[derive(Debug)]
 pub struct FirefoxOptions {
     /// This program's version.
     pub version: String,
-    /// What tokens are signed with.
+    /// The secret that signs tokens.
     pub secret: Secret,
-    /// What clients know this server by, if that is not what they write into `Host`.
+    /// The URL by which clients know this server, if it differs from `Host`.
     pub public_url: Option<PublicUrl>,
-    /// The path that it is mounted at, such as `/sync`, beside listeners of its own or without any.
+    /// The path that the surface is mounted at, such as `/sync`, beside or instead of listeners of its own.
     pub path: Option<String>,
-    /// The token server, if this is one.
+    /// The options of the token server; `None`: there is none.
     pub tokens: Option<TokenOptions>,
 }
 
-/// Firefox Sync's API on a storage. Whoever puts a program together makes its parts.
+/// Firefox Sync's API on a storage. The assembling program creates its parts.
 pub struct State {
     pub(crate) store: Store,
     pub(crate) secret: Secret,
     pub(crate) version: String,
     pub(crate) tokens: Option<TokenServer>,
     pub(crate) metrics: Arc<Metrics>,
-    /// For what is not signed.
+    /// The log limit for requests with invalid signatures.
     pub(crate) sparing: Sparing,
-    /// For what fails here.
+    /// The log limit for failures of this server.
     pub(crate) failures: Sparing,
     public_url: Option<PublicUrl>,
     path: String,
@@ -47,7 +47,7 @@ pub struct State {
 pub type Firefox = State;
 
 impl State {
-    /// The surface of a storage.
+    /// Creates the surface of a storage.
     pub fn new(options: FirefoxOptions, store: Store) -> State {
         let metrics: Arc<Metrics> = Arc::default();
         let accounts = Accounts::new(&store);
@@ -64,7 +64,7 @@ impl State {
         }
     }
 
-    /// What it and its storage have counted, whenever it is asked.
+    /// Returns a function that reads the metrics of the surface and of its storage.
     pub fn figures(&self) -> impl Fn() -> Vec<Family> + Send + Sync + 'static {
         let (metrics, store) = (self.metrics.clone(), self.store.clone());
         move || {
@@ -78,19 +78,19 @@ impl State {
         self.public_url.as_ref()
     }
 
-    /// The path that a request comes under, or nothing.
+    /// Returns the mount path of a request, or nothing.
     pub(crate) fn mount(&self, uri: &Uri) -> &str {
         if behind(uri.path(), &self.path).is_some() { &self.path } else { "" }
     }
 
-    /// A path without that which it is mounted at, or without the public URL's, which a proxy takes off, or leaves there.
+    /// Removes from a path the mount path, or the public URL's path, which a proxy may have removed already.
     pub(crate) fn inner<'p>(&self, path: &'p str) -> &'p str {
         let prefix = self.public_url.as_ref().map_or("", PublicUrl::prefix);
         let mounted = Some(&*self.path).filter(|mount| !mount.is_empty()).and_then(|mount| behind(path, mount));
         mounted.or_else(|| behind(path, prefix)).unwrap_or(path)
     }
 
-    /// Path and query as the client has signed them.
+    /// Returns path and query as the client signed them.
     pub(crate) fn signed_target<'u>(&self, uri: &'u Uri) -> Cow<'u, str> {
         let sent = uri.path_and_query().map_or("/", |target| target.as_str());
         match &self.public_url {

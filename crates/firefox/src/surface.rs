@@ -1,7 +1,7 @@
 //! From a request to its handler, and from the handler's result to the answer.
 //!
-//! What is looked at comes in this order: the path and its methods, the signature, the body and its type, parameters and
-//! conditions, what is stored.
+//! Requests are checked in this order: the path and its methods, the signature, the body and its type, parameters and
+//! conditions, the stored data.
 
 use std::sync::Arc;
 
@@ -33,12 +33,12 @@ impl Surface for State {
         (target, route)
     }
 
-    /// Never: there is nobody whose every request is taken.
+    /// Returns false: no client is exempt from the limits of requests.
     fn is_open(&self) -> bool {
         false
     }
 
-    /// Nothing here goes by a cookie.
+    /// Returns false: no request is authorised by a cookie.
     fn changes(_target: &Target, _method: &Method) -> bool {
         false
     }
@@ -84,7 +84,7 @@ impl State {
     ) -> Result<Reply> {
         let Some(methods) = target.methods() else {
             request.skip_body().await;
-            // As Mozilla's: the token server has no JSON for this.
+            // As in Mozilla's server, the token server has no JSON body for this.
             let is_token = target == Target::NoToken;
             return if is_token { Ok(reply::whole(StatusCode::NOT_FOUND, None)) } else { Err(Failure::not_found()) };
         };
@@ -119,7 +119,7 @@ impl State {
         }
     }
 
-    /// A request that changes something goes on when its client hangs up: a commit in flight is not dropped.
+    /// A request that changes data continues when its client hangs up, so that a commit in flight is not dropped.
     async fn answer_user(
         self: &Arc<Self>,
         mut request: Request,

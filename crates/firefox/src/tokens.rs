@@ -1,7 +1,7 @@
-//! The token server: who has signed in at Mozilla's accounts is given a token for a storage here.
+//! The token server: a device that has signed in at Mozilla's accounts gets a token for a storage here.
 //!
-//! `GET /1.0/sync/1.5` with a bearer token that the accounts have signed. What it says of the account's keys, with the
-//! header `X-KeyID`, decides which user the account has (`flatbed_syncstorage::accounts`).
+//! The request is `GET /1.0/sync/1.5` with a bearer token that the accounts signed. The account's keys, as stated by
+//! the token and the header `X-KeyID`, decide which user the account has (`flatbed_syncstorage::accounts`).
 
 mod claims;
 mod failure;
@@ -26,26 +26,25 @@ use crate::state::State;
 
 use claims::Claims;
 use failure::TokenFailure;
+use keys::{ClaimsError, Keys};
 pub use keys::{Fetch, JwksOptions};
-use keys::{Keys, Unbelieved};
 
-/// Bytes of a token's salt.
+/// The bytes of a token's salt.
 const SALT_BYTES: usize = 3;
 
-/// How the token server is set up.
+/// The options of the token server.
 #[derive(Debug)]
 pub struct TokenOptions {
-    /// Where the keys of the accounts are.
+    /// The source of the accounts' keys.
     pub jwks: JwksOptions,
-    /// What `iss` must be.
+    /// The required `iss`.
     pub issuer: String,
-    /// Which accounts may have a user.
+    /// The accounts that may have a user.
     pub admission: Admission,
-    /// How long a token lasts.
+    /// The validity of a token.
     pub duration_seconds: u64,
 }
 
-/// The token server.
 #[derive(Debug)]
 pub(crate) struct TokenServer {
     keys: Keys,
@@ -146,7 +145,7 @@ impl TokenServer {
         Ok(reply)
     }
 
-    /// What the bearer token says, once its signature is right.
+    /// Returns the claims of the bearer token, after checking its signature.
     async fn claims(&self, request: &Request) -> Result<Claims, TokenFailure> {
         let Some(authorization) = request.headers.get(header::AUTHORIZATION) else {
             return Err(TokenFailure::unauthorized("the request has no Authorization header"));
@@ -155,13 +154,13 @@ impl TokenServer {
         let text = text.ok_or_else(|| TokenFailure::unauthorized("the Authorization header has no token"))?;
         let token = token_in(text).ok_or_else(TokenFailure::scheme)?;
         let signed = self.keys.signed_claims(token).await.map_err(|unbelieved| match unbelieved {
-            Unbelieved::Token(reason) => TokenFailure::credentials(reason),
-            Unbelieved::NoKeys(reason) => TokenFailure::unavailable(reason),
+            ClaimsError::Token(reason) => TokenFailure::credentials(reason),
+            ClaimsError::NoKeys(reason) => TokenFailure::unavailable(reason),
         })?;
         Claims::read(&signed, &self.issuer, now()).map_err(TokenFailure::credentials)
     }
 
-    /// The log says which account it was, so that it can be let in.
+    /// Returns the answer to a refusal. The log names the account, so that an operator can admit it.
     fn refuse(&self, claim: &Claim, refusal: Refusal) -> TokenFailure {
         if refusal == Refusal::Closed {
             self.metrics.sync_accounts_refused.add(1);
@@ -178,10 +177,10 @@ impl TokenServer {
     }
 }
 
-/// What Mozilla's server stores in.
+/// The storage type that Mozilla's server reports.
 const NODE_TYPE: &str = "foundationdb";
 
-/// Which keys the device has.
+/// Returns the id of the device's keys.
 fn key_id(request: &Request) -> Result<KeyId, TokenFailure> {
     let Some(value) = request.headers.get("x-keyid") else { return Err(TokenFailure::no_key_id()) };
     let key_id = value.to_str().ok().and_then(KeyId::parse);
@@ -198,7 +197,7 @@ fn key_id(request: &Request) -> Result<KeyId, TokenFailure> {
     Ok(key_id)
 }
 
-/// In seconds since 1970.
+/// Returns the seconds since 1970.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -1,25 +1,25 @@
-//! What a bearer token of Mozilla's accounts says.
+//! The claims of a bearer token of Mozilla's accounts.
 
 use flatbed_flatten::json::{Limits, Value, parse_unique};
 use flatbed_syncstorage::accounts::Claim;
 
-/// What a device may do with it.
+/// The required scope.
 const SCOPE: &str = "https://identity.mozilla.com/apps/oldsync";
 
-/// What counts of a token's claims.
+/// The claims that this server uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claims {
     /// The account.
     pub account: String,
-    /// Its generation, where that is said.
+    /// The account's generation, if stated.
     pub generation: Option<u64>,
 }
 
 impl Claims {
-    /// Reads the claims of a token whose signature is right, at `now` in seconds since 1970.
+    /// Reads the claims of a token with a valid signature, at `now` in seconds since 1970.
     ///
     /// # Errors
-    /// What is wrong with them, for the log.
+    /// The defect, for the log.
     pub(super) fn read(text: &[u8], issuer: &str, now: u64) -> Result<Claims, &'static str> {
         let claims = parse_unique(text, &Limits { depth_max: 16 }).map_err(|_| "the token's claims are no JSON")?;
         let string = |name: &str| claims.get(name).and_then(Value::as_str);
@@ -36,7 +36,7 @@ impl Claims {
         if number("nbf").is_some_and(|nbf| nbf > now as f64 + SKEW_SECONDS) {
             return Err("the token is not valid yet");
         }
-        // Mozilla's server splits at commas, though accounts write blanks (RFC 6749, 3.3): two scopes are none.
+        // Mozilla's server splits at commas, though accounts write blanks (RFC 6749, 3.3), so it refuses two scopes.
         if !string("scope").unwrap_or_default().split(',').any(|scope| scope.trim() == SCOPE) {
             return Err("the token is not for sync");
         }
@@ -53,10 +53,10 @@ impl Claims {
     }
 }
 
-/// How far the accounts' clock may be ahead.
+/// The time by which the accounts' clock may be ahead.
 const SKEW_SECONDS: f64 = 60.0;
 
-/// An account's id is not read, only compared; and it is written to the log.
+/// Checks an account's id. The id is only compared and logged.
 fn is_account(text: &str) -> bool {
     (1..=Claim::ACCOUNT_BYTES_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }

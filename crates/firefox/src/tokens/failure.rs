@@ -1,4 +1,4 @@
-//! What the token server refuses, in its own form: a word, and where in the request it is wrong.
+//! The refusals of the token server, in its own form: a word, and the wrong part of the request.
 
 use flatbed_flatten::json::Object;
 use flatbed_http::Reply;
@@ -8,23 +8,23 @@ use hyper::StatusCode;
 
 use crate::reply;
 
-/// A request for a token that is not answered with one.
+/// A refused or failed request for a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TokenFailure {
     pub status: StatusCode,
-    /// The word.
+    /// The status word.
     word: &'static str,
     /// `header`, `url` or `body`.
     location: &'static str,
-    /// What is wrong there.
+    /// The wrong name in it.
     name: String,
     description: &'static str,
-    /// For the log.
+    /// The reason, for the log.
     pub reason: String,
 }
 
 impl TokenFailure {
-    /// 401, which says nothing but that.
+    /// Returns 401 without details.
     fn of(word: &'static str, reason: impl Into<String>) -> TokenFailure {
         TokenFailure {
             status: StatusCode::UNAUTHORIZED,
@@ -36,12 +36,12 @@ impl TokenFailure {
         }
     }
 
-    /// No bearer token.
+    /// Returns the failure for a missing bearer token.
     pub(super) fn unauthorized(reason: &str) -> TokenFailure {
         TokenFailure::of("error", reason)
     }
 
-    /// Another scheme.
+    /// Returns the failure for another scheme.
     pub(super) fn scheme() -> TokenFailure {
         TokenFailure {
             description: "Unsupported",
@@ -49,18 +49,18 @@ impl TokenFailure {
         }
     }
 
-    /// A bearer token or an `X-KeyID` that is no good.
+    /// Returns the failure for an invalid bearer token or `X-KeyID`.
     pub(super) fn credentials(reason: impl Into<String>) -> TokenFailure {
         TokenFailure::of("invalid-credentials", reason)
     }
 
-    /// No `X-KeyID`.
+    /// Returns the failure for a missing `X-KeyID`.
     pub(super) fn no_key_id() -> TokenFailure {
         let description = "Missing X-KeyID header";
         TokenFailure { location: "header", description, ..TokenFailure::of("invalid-key-id", description) }
     }
 
-    /// An `X-Client-State` that is no hexadecimal text.
+    /// Returns the failure for an `X-Client-State` that is no hexadecimal text.
     pub(super) fn malformed_client_state() -> TokenFailure {
         let description = "Invalid client state value";
         TokenFailure {
@@ -72,12 +72,12 @@ impl TokenFailure {
         }
     }
 
-    /// An `X-Client-State` that is another one than that of `X-KeyID`.
+    /// Returns the failure for an `X-Client-State` that differs from that of `X-KeyID`.
     pub(super) fn other_client_state() -> TokenFailure {
         TokenFailure::of("invalid-client-state", "X-Client-State is not that of X-KeyID")
     }
 
-    /// 404 for another service.
+    /// Returns 404 for another service.
     pub(super) fn unsupported(name: &str, description: &'static str) -> TokenFailure {
         let name = name.to_owned();
         let location = "url";
@@ -90,24 +90,24 @@ impl TokenFailure {
         }
     }
 
-    /// 400
+    /// Returns 400.
     pub(super) fn bad_request(reason: &str) -> TokenFailure {
         let description = "Bad request";
         TokenFailure { status: StatusCode::BAD_REQUEST, description, ..TokenFailure::of("error", reason) }
     }
 
-    /// 500
+    /// Returns 500.
     pub(super) fn internal(reason: impl Into<String>) -> TokenFailure {
         let (status, description) = (StatusCode::INTERNAL_SERVER_ERROR, "Server error");
         TokenFailure { status, location: "internal", description, ..TokenFailure::of("internal-error", reason) }
     }
 
-    /// 503
+    /// Returns 503.
     pub(super) fn unavailable(reason: impl Into<String>) -> TokenFailure {
         TokenFailure { status: StatusCode::SERVICE_UNAVAILABLE, ..TokenFailure::internal(reason) }
     }
 
-    /// What the account's own history says against it.
+    /// Returns the failure for a refused account.
     pub(super) fn refused(refusal: Refusal) -> TokenFailure {
         let reason = refusal.to_string();
         match refusal {
@@ -136,7 +136,7 @@ impl TokenFailure {
         }
     }
 
-    /// The storage has failed, or there is something in it that this program does not know.
+    /// Returns the failure for an error of the storage, or for stored data of an unknown format.
     pub(super) fn of_storage(error: &Error) -> TokenFailure {
         match error {
             Error::OutOfBounds(_) => TokenFailure::credentials(error.to_string()),

@@ -1,4 +1,4 @@
-//! The keys that the accounts sign with: read when they are needed, and again now and then.
+//! The public keys of the accounts: read when needed, and again from time to time.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,26 +11,26 @@ use tokio::time::Instant;
 
 use crate::metrics::Metrics;
 
-/// The type of tokens that give access (RFC 9068).
+/// The type of access tokens (RFC 9068).
 const TYPE: &str = "at+jwt";
 
-/// Who waits for keys waits no longer.
+/// The time limit for reading the keys.
 const FETCH_MAX: Duration = Duration::from_secs(10);
 
-/// Reads a JWK set: its text, or why there is none.
+/// Reads the text of a JWK set, or returns why that failed.
 pub type Fetch = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Vec<u8>, String>> + Send>> + Send + Sync>;
 
-/// Where keys are, and how often they are read.
+/// The source of the keys, and the times of reading.
 #[derive(Clone)]
 pub struct JwksOptions {
-    /// Reads them.
+    /// The function that reads them.
     pub fetch: Fetch,
-    /// Keys as old as this are read again.
+    /// The age after which keys are read again.
     pub keep: Duration,
-    /// They are read no more often than this, whatever tokens come.
+    /// The shortest time between two reads, whatever tokens come.
     pub pause: Duration,
-    /// Keys that could not be read again for so long are right no longer: an issuer that withdraws one means that, whoever keeps
-    /// this server from learning of it. Not less than `keep`.
+    /// The age after which keys are invalid if they cannot be read again, so that an issuer's withdrawal of a key takes
+    /// effect even if this server cannot learn of it. At least `keep`.
     pub last: Duration,
 }
 
@@ -44,21 +44,21 @@ impl fmt::Debug for JwksOptions {
     }
 }
 
-/// Why a token's claims are not to be had.
+/// The reason why a token has no trusted claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Unbelieved {
-    /// The token is no good.
+pub(super) enum ClaimsError {
+    /// The token is invalid.
     Token(String),
-    /// There are no keys to tell by.
+    /// No keys are available.
     NoKeys(String),
 }
 
-/// The keys.
+/// The accounts' keys.
 #[derive(Debug)]
 pub(super) struct Keys {
     options: JwksOptions,
     known: RwLock<Known>,
-    /// Held by who reads them.
+    /// Held by the task that reads the keys.
     reading: Mutex<Option<Instant>>,
     metrics: Arc<Metrics>,
 }
@@ -78,38 +78,38 @@ impl Keys {
         self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The claims of a token that one of the keys has signed. Where none has, or the keys are old, they are read again.
+    /// Returns the claims of a token that one of the keys signed. Reads the keys again if none did, or if they are old.
     ///
     /// # Errors
-    /// [`Unbelieved`].
-    pub(super) async fn signed_claims(&self, token: &str) -> Result<Vec<u8>, Unbelieved> {
+    /// [`ClaimsError`].
+    pub(super) async fn signed_claims(&self, token: &str) -> Result<Vec<u8>, ClaimsError> {
         let known = self.known();
         let verify = |keys: &KeySet| signed_claims(token, keys, TYPE).map_err(|refused| refused.reason.into_owned());
         let is_younger = |than: Duration| known.read_at.is_some_and(|read_at| read_at.elapsed() < than);
         let verified = verify(&known.keys);
-        // Only what names a key that is not there could be right with others: nobody makes this server ask with a token that
-        // is wrong anyhow, and it asks now and then at most.
+        // Only a token that names an unknown key could be valid with other keys. A token that is invalid anyhow causes
+        // no read, and reads are limited in frequency.
         let wants_others = verified.as_ref().is_err_and(|reason| reason == "Unknown kid");
         if is_younger(self.options.keep) && !wants_others {
-            return verified.map_err(Unbelieved::Token);
+            return verified.map_err(ClaimsError::Token);
         }
         let may_last = is_younger(self.options.last);
-        // Who could be let in by those that are known does not wait behind who reads others.
+        // A token that the known keys can verify does not wait for a read.
         let read = match self.reading.try_lock() {
             Ok(turn) => self.read_again(turn, known.read_at).await,
-            Err(_) if may_last && !wants_others => return verified.map_err(Unbelieved::Token),
+            Err(_) if may_last && !wants_others => return verified.map_err(ClaimsError::Token),
             Err(_) => self.read_again(self.reading.lock().await, known.read_at).await,
         };
         let verified = match read {
             Ok(keys) => verify(&keys),
-            // Those that are known stay right for a while when others cannot be read.
+            // Known keys stay valid for a while when they cannot be read again.
             Err(_) if may_last => verified,
-            Err(reason) => return Err(Unbelieved::NoKeys(reason)),
+            Err(reason) => return Err(ClaimsError::NoKeys(reason)),
         };
-        verified.map_err(Unbelieved::Token)
+        verified.map_err(ClaimsError::Token)
     }
 
-    /// The keys as they are now; `seen` is when those were read that are not enough.
+    /// Reads the keys again, unless another task has. `seen`: when the insufficient keys were read.
     async fn read_again(
         &self,
         mut tried: MutexGuard<'_, Option<Instant>>,
@@ -144,7 +144,7 @@ impl Keys {
     }
 }
 
-/// Those of a JWK set that sign with RS256, as the accounts do: no other algorithm is taken.
+/// Returns the keys of a JWK set that sign with RS256, as the accounts do. Other algorithms are refused.
 fn key_set(text: &[u8]) -> Result<KeySet, String> {
     let keys =
         parse_jwks(text, &Arc::new(Binding::default())).map_err(|_| "it is no JWK set, or one of too many keys")?;
@@ -170,7 +170,7 @@ mod tests {
     const ACCOUNTS: &[u8] = include_bytes!("../../tests/data/accounts.pk8");
     const STRANGER: &[u8] = include_bytes!("../../tests/data/stranger.pk8");
 
-    /// A set of one key.
+    /// Returns a set of one key.
     fn jwks(kid: &str, key: &[u8]) -> Vec<u8> {
         let key = RsaKeyPair::from_pkcs8(key).unwrap();
         let PublicKeyComponents { n, e } = PublicKeyComponents::<Vec<u8>>::from(key.public_key());
@@ -188,7 +188,7 @@ mod tests {
         format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature))
     }
 
-    /// What is published, when it comes, and how often it was asked for.
+    /// The published keys, the delay of their reads, and the number of reads.
     #[derive(Default)]
     struct Issuer {
         text: RwLock<Option<Vec<u8>>>,
@@ -232,8 +232,8 @@ mod tests {
     async fn is_right(keys: &Keys, token: &str) -> Result<bool, ()> {
         match keys.signed_claims(token).await {
             Ok(_) => Ok(true),
-            Err(Unbelieved::Token(_)) => Ok(false),
-            Err(Unbelieved::NoKeys(_)) => Err(()),
+            Err(ClaimsError::Token(_)) => Ok(false),
+            Err(ClaimsError::NoKeys(_)) => Err(()),
         }
     }
 
@@ -244,22 +244,22 @@ mod tests {
         let (token, other) = (token("a", ACCOUNTS), token("b", STRANGER));
         assert_eq!((is_right(&keys, &token).await, issuer.reads()), (Ok(true), 1));
         issuer.set(None, Duration::ZERO);
-        // While they are young nobody is asked.
+        // While the keys are young they are not read again.
         tokio::time::advance(seconds(3_599)).await;
         assert_eq!((is_right(&keys, &token).await, issuer.reads()), (Ok(true), 1));
-        // Then in vain, and no more often than now and then; a token of no known key is wrong, as far as is known.
+        // Then reads fail, at most one in each pause. A token of no known key is invalid.
         tokio::time::advance(seconds(1)).await;
         for _ in 0..5 {
             assert_eq!(is_right(&keys, &token).await, Ok(true));
             assert_eq!(is_right(&keys, &other).await, Ok(false));
         }
         assert_eq!(issuer.reads(), 2);
-        // Not for ever.
+        // The known keys do not stay valid for ever.
         tokio::time::advance(seconds(86_400 - 3_600)).await;
         assert_eq!(is_right(&keys, &token).await, Err(()));
         assert_eq!(is_right(&keys, &other).await, Err(()));
         assert_eq!(issuer.reads(), 3);
-        // And at once when it is there again.
+        // A successful read takes effect at once.
         issuer.set(Some(jwks("b", STRANGER)), Duration::ZERO);
         tokio::time::advance(seconds(30)).await;
         assert_eq!(is_right(&keys, &other).await, Ok(true));
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(is_right(&keys, &known).await, Ok(true));
         issuer.set(Some(jwks("b", STRANGER)), seconds(1_000));
         tokio::time::advance(seconds(3_600)).await;
-        // Somebody waits for it, and no longer than it takes to give up.
+        // A request waits for the read, up to the time limit.
         let begun = Instant::now();
         let first = tokio::spawn({
             let (keys, known) = (keys.clone(), known.clone());
@@ -286,11 +286,11 @@ mod tests {
         }
         let now = Instant::now();
         assert_eq!(now, begun);
-        // Who has a key that is not known must wait for the end of it, and does not ask again.
+        // A token with an unknown key waits for the end of the read, and starts no other.
         assert_eq!(is_right(&keys, &unknown).await, Ok(false));
         let now = Instant::now();
         assert_eq!((now, first.await.unwrap(), issuer.reads()), (begun + FETCH_MAX, Ok(true), 2));
-        // Who asks and goes away leaves nothing locked.
+        // A request that is dropped releases the lock.
         tokio::time::advance(seconds(30)).await;
         let gone = tokio::time::timeout(seconds(1), keys.signed_claims(&unknown)).await;
         assert!(gone.is_err());
@@ -303,7 +303,7 @@ mod tests {
     fn what_is_no_set() {
         let set = |keys: &str| key_set(format!(r#"{{"keys":[{keys}]}}"#).as_bytes());
         assert!(set("").is_err() && key_set(b"[]").is_err() && key_set(b"").is_err());
-        // Keys of other algorithms are none of the accounts'.
+        // Keys of other algorithms are refused.
         assert!(set(r#"{"kty":"oct","k":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","kid":"a"}"#).is_err());
         let good = String::from_utf8(jwks("a", ACCOUNTS)).unwrap();
         let good = good.strip_prefix(r#"{"keys":["#).unwrap().strip_suffix("]}").unwrap();

@@ -1,4 +1,5 @@
-//! All recorded answers of Mozilla's server, replayed: every one is equal, or is named here with the reason.
+//! All recorded answers of Mozilla's server, replayed. Each is equal, or is listed here with the reason for the
+//! difference.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,19 +13,18 @@ use tokio::task::JoinSet;
 use crate::scripts::{Script, hundredths};
 use crate::support::{Answer, Disk, Options, Running, recorded};
 
-/// An answer that differs on purpose.
+/// A deliberate difference.
 struct Difference {
     scenario: &'static str,
-    /// From 1.
+    /// The step, from 1.
     step: usize,
-    /// Why.
     #[allow(dead_code, reason = "for who reads this")]
     reason: &'static str,
-    /// What is sent after it, so that what follows can be compared; its answer must be the recorded one.
+    /// A line sent after it, so that later answers can be compared; its answer must be the recorded one.
     instead: Option<&'static str>,
 }
 
-/// What clients need: 687 answers.
+/// Differences that clients rely on: among 687 answers.
 const DIFFERENCES: [Difference; 1] = [Difference {
     scenario: "signing: what passes",
     step: 7,
@@ -32,15 +32,15 @@ const DIFFERENCES: [Difference; 1] = [Difference {
     instead: Some(r#"PUT ~/storage/bookmarks/a auth=hash {"payload":"2"}"#),
 }];
 
-/// What no client needs, or what backends differ in: 26 answers.
+/// Differences that no client relies on, or that backends differ in: among 26 answers.
 const QUIRKS: [Difference; 8] = [
     quirk("quirk: limit 0", 3, "nothing was listed, so there is nothing to go on behind"),
     quirk("quirk: sort=none", 3, "no such order is documented: 400"),
     quirk(SWALLOWS, 4, "a write to an object that has expired makes a new one"),
     quirk(SWALLOWS, 6, "the same: it has no sortindex"),
     quirk("quirk: an id twice in a batch changes the batch's other objects", 4, "each object has its own payload"),
-    quirk("quirk: old iOS versions are sent away", 1, "nobody is"),
-    quirk("quirk: old iOS versions are sent away", 3, "nobody is"),
+    quirk("quirk: old iOS versions are sent away", 1, "no version is"),
+    quirk("quirk: old iOS versions are sent away", 3, "no version is"),
     quirk("quirk: the front page", 1, "a text says what is to be set in Firefox"),
 ];
 
@@ -75,16 +75,16 @@ const HEADERS: [&str; 21] = [
     "access-control-allow-credentials",
 ];
 
-/// Those that are lists in no order.
+/// Headers whose value is a list without an order.
 const SETS: [&str; 4] =
     ["allow", "access-control-allow-methods", "access-control-allow-headers", "access-control-expose-headers"];
 
-/// What names of a scenario stand for.
+/// The values of a scenario's names.
 #[derive(Default)]
 struct Bound {
     /// Times, in hundredths of a second; `t1` is before `t2`.
     times: BTreeMap<u32, i64>,
-    /// The latest that the server's time was.
+    /// The latest server time.
     now: i64,
     /// Batches.
     batches: BTreeMap<String, String>,
@@ -111,7 +111,7 @@ impl Bound {
     }
 }
 
-/// An answer in the form in which it was recorded, times and ids not named.
+/// Returns an answer in the recorded form, without names for times and ids.
 fn tidy(answer: &Answer, options: &Value) -> Value {
     let named = options["headers"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let mut headers = Map::new();
@@ -143,7 +143,7 @@ fn tidy(answer: &Answer, options: &Value) -> Value {
     tidy
 }
 
-/// What differs from run to run is left out, and what has no order sorted.
+/// Removes values that vary between runs, and sorts unordered values.
 fn arrange(mut value: Value, options: &Value) -> Value {
     let blank = options["blank"].as_array().into_iter().flatten().filter_map(Value::as_str);
     for name in blank {
@@ -172,7 +172,7 @@ fn arrange(mut value: Value, options: &Value) -> Value {
     value
 }
 
-/// A long text of one letter says how long it is.
+/// Replaces a long text of one letter by its length.
 fn shorten(value: Value) -> Value {
     match value {
         Value::String(text) => {
@@ -192,7 +192,7 @@ fn shorten(value: Value) -> Value {
     }
 }
 
-/// What a value is compared as, besides equal.
+/// Compares a value; a difference goes to `bad`.
 fn compare(want: &Value, got: &Value, key: &str, bound: &mut Bound, bad: &mut Vec<String>) {
     let time_of = |value: &Value| match value {
         Value::String(text) => hundredths(text),
@@ -210,7 +210,7 @@ fn compare(want: &Value, got: &Value, key: &str, bound: &mut Bound, bad: &mut Ve
             let number = name[1..].parse().unwrap();
             hold(time_of(got).ok_or(format!("{got} is no time")).and_then(|time| bound.time(number, time)));
         }
-        // Opaque, and each list's own here.
+        // Offsets are opaque, and differ from Mozilla's.
         (Value::String(_), Value::String(offset)) if key == "x-weave-next-offset" => {
             hold(if offset.is_empty() { Err("empty".to_owned()) } else { Ok(()) });
         }
@@ -247,7 +247,7 @@ fn differs(step: &Value, answer: &Answer, options: &Value, bound: &mut Bound) ->
     bad
 }
 
-/// Replays one scenario: how many answers it has, and what is wrong with them.
+/// Replays one scenario. Returns its number of answers and their defects.
 async fn replay(scenario: Value, mut script: Script, differences: &'static [Difference]) -> (usize, Vec<String>) {
     let name = scenario["scenario"].as_str().unwrap();
     let (options, mut bound, mut count, mut wrong) = (&scenario["options"], Bound::default(), 0, Vec::new());
@@ -282,7 +282,7 @@ async fn replay(scenario: Value, mut script: Script, differences: &'static [Diff
     (count, wrong)
 }
 
-/// Replays the scenarios of files, each at servers with a clock of their own, and returns how many answers they have.
+/// Replays the scenarios of files, each at servers with a clock of their own, and returns the number of answers.
 async fn replay_all(files: &[&str], differences: &'static [Difference]) -> usize {
     let disk = Disk::new();
     let proxies = |writes_forwarded| {

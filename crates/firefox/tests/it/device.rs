@@ -1,5 +1,5 @@
-//! A device as Firefox is one: what it reads first, keys, clients, bookmarks in batches of thousands, tabs that end, history
-//! by pages; and two devices that write at once.
+//! A device that behaves as Firefox does: its first reads, keys, clients, bookmarks in batches of thousands, tabs that
+//! expire, history by pages; and two devices that write at once.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use crate::support::{Answer, Connection, Disk, Options, Running, SECRET};
 struct Device {
     connection: Connection,
     credentials: Credentials,
-    /// The server's.
+    /// The server's clock.
     clock: Clock,
     place: Place,
     root: String,
-    /// The latest `X-Last-Modified` of each collection that this device has seen, as it is to be sent back.
+    /// The latest `X-Last-Modified` that this device has seen of the collection, as it is sent back.
     seen: String,
 }
 
-/// Since 1970.
+/// Returns the seconds since 1970.
 fn seconds(clock: &Clock) -> i64 {
     clock.unix_seconds().try_into().unwrap()
 }
@@ -79,7 +79,7 @@ impl Device {
         self.send("PUT", path, &[], Some(&json!({"payload": payload}))).await
     }
 
-    /// Uploads records as Firefox does: a hundred a request, in one batch, if nobody has written since.
+    /// Uploads records as Firefox does: a hundred a request, in one batch, unless another device has written since.
     async fn upload(&mut self, collection: &str, records: &[Value]) -> Result<String, u16> {
         let path = format!("/storage/{collection}");
         let mut batch = None;
@@ -109,7 +109,7 @@ impl Device {
         Ok(self.seen.clone())
     }
 
-    /// Downloads what is newer than what was seen, by pages, each as long as nobody has written meanwhile.
+    /// Downloads the records newer than the last seen ones by pages, unless another device writes meanwhile.
     async fn download(&mut self, collection: &str, limit: usize) -> Result<Vec<Value>, u16> {
         let mut records = Vec::new();
         let (mut offset, mut until) = (String::new(), None::<String>);
@@ -146,7 +146,7 @@ async fn a_first_sync_and_a_second_device() {
     let server = Running::on(&disk, Options { clock: clock.clock(), ..Options::default() }).await;
     let mut first = Device::of(&server, 71).await;
 
-    // Nothing is there: the device makes the keys of everything.
+    // The storage is empty: the device creates the keys.
     assert_eq!(first.get("/info/collections").await.json(), json!({}));
     assert_eq!(first.get("/info/configuration").await.json()["max_post_records"], 100);
     assert_eq!(first.send("GET", "/storage/meta/global", &[], None).await.status, 404);
@@ -159,7 +159,7 @@ async fn a_first_sync_and_a_second_device() {
     let ttl = json!([{"id": "clientaaaaaa", "payload": "{\"name\":\"one\"}", "ttl": 1_814_400}]);
     assert_eq!(first.send("POST", "/storage/clients", &[], Some(&ttl)).await.status, 200);
 
-    // Thousands of bookmarks, in batches that nobody sees half of.
+    // Thousands of bookmarks, in batches that are never half visible.
     let bookmarks: Vec<Value> = (0..2_345).map(bookmark).collect();
     first.seen = "0".to_owned();
     let time = first.upload("bookmarks", &bookmarks).await.unwrap();
@@ -170,7 +170,7 @@ async fn a_first_sync_and_a_second_device() {
     let usage = first.get("/info/collection_usage").await.json()["bookmarks"].as_f64().unwrap();
     assert_eq!(usage, bytes as f64 / 1_024.0);
 
-    // Another device gets them all, by pages and at once.
+    // Another device reads them all, by pages and at once.
     let mut second = Device::of(&server, 71).await;
     assert_eq!(second.get("/storage/meta/global").await.json()["payload"], meta["payload"]);
     let mut found = second.download("bookmarks", 1_000).await.unwrap();
@@ -184,7 +184,7 @@ async fn a_first_sync_and_a_second_device() {
         assert_eq!(found["modified"].as_f64(), time.parse().ok());
     }
 
-    // Both write: who has not seen the other's changes gets 412, takes them, and writes again.
+    // Both write: a device that has not seen the other's changes gets 412, reads them, and writes again.
     first.seen.clone_from(&time);
     assert_eq!(second.seen, time);
     second.upload("bookmarks", &[bookmark(0), bookmark(9_001)]).await.unwrap();
@@ -195,12 +195,12 @@ async fn a_first_sync_and_a_second_device() {
     first.upload("bookmarks", &(0..150).map(bookmark).collect::<Vec<_>>()).await.unwrap();
     assert_eq!(second.download("bookmarks", 100).await.unwrap().len(), 150);
 
-    // Nothing is new: one small request tells.
+    // Without changes one small request suffices.
     let seen = second.get("/info/collections").await.header("x-last-modified").unwrap();
     let again = second.send("GET", "/info/collections", &[("x-if-modified-since", &seen)], None).await;
     assert_eq!((again.status, again.body.len()), (304, 0));
 
-    // Tabs that end, and history by pages of ids.
+    // Tabs that expire, and history by pages of ids.
     let tabs = json!([{"id": "clientaaaaaa", "payload": "{\"tabs\":[]}", "ttl": 6}]);
     assert_eq!(first.send("POST", "/storage/tabs", &[], Some(&tabs)).await.status, 200);
     assert_eq!(second.get("/storage/tabs").await.json(), json!(["clientaaaaaa"]));
@@ -216,7 +216,7 @@ async fn a_first_sync_and_a_second_device() {
     let some = second.get(&format!("/storage/history?full=1&ids={}", wanted.join(","))).await.json();
     assert_eq!(some.as_array().unwrap().len(), 100);
 
-    // A reset: everything goes, and times go on.
+    // A reset removes everything, and times continue.
     let answer = first.send("DELETE", "/storage", &[], None).await;
     assert_eq!((answer.status, answer.json()), (200, Value::Null));
     assert_eq!(second.get("/info/collections").await.json(), json!({}));
@@ -249,7 +249,7 @@ async fn large_payloads_come_back_as_they_are() {
     let disk = Disk::new();
     let server = Running::on(&disk, Options::default()).await;
     let mut device = Device::of(&server, 73).await;
-    // Escaped, it is six times as long.
+    // Six times as long when escaped.
     let payload = "\u{1}\u{20ac}\"\\".repeat(40_000);
     let body = json!([{"id": "a", "payload": payload}, {"id": "b", "payload": "x".repeat(2_000_000)}]);
     let answer = device.send("POST", "/storage/addons", &[], Some(&body)).await;

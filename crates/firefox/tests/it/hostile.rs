@@ -1,4 +1,4 @@
-//! What strangers and broken clients send.
+//! Requests of strangers and of broken clients.
 
 use std::io::Write;
 
@@ -17,7 +17,7 @@ use crate::support::{Answer, Disk, Options, Running, SECRET, send};
 /// In seconds.
 const HOUR: i64 = 3_600;
 
-/// A signed request, with what is said of its body.
+/// Sends a signed request; `body` may differ from the signed one.
 async fn signed(
     server: &Running,
     uid: u64,
@@ -54,7 +54,7 @@ async fn bodies_are_bounded() {
         (answer.status, answer.json().as_u64().unwrap_or_default())
     };
     assert_eq!(statuses(&compressed, gzip(br#"{"payload":"x"}"#)).await.0, 200);
-    // 40 MB of which 40 kB are sent.
+    // A body of 40 kB that expands to 40 MB.
     assert_eq!(statuses(&compressed, gzip(&vec![b' '; 40_000_000])).await, (413, 17));
     assert_eq!(statuses(&compressed, b"no gzip".to_vec()).await, (400, 0));
     assert_eq!(statuses(&[json, ("content-encoding", "br")], b"{}".to_vec()).await, (415, 0));
@@ -67,7 +67,7 @@ async fn bodies_are_bounded() {
     server.stop().await;
 }
 
-/// What is not signed is refused before its body is read: a connection that sends none is answered all the same.
+/// An unsigned request is refused before its body is read, even if the body never arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_bodies_are_not_waited_for() {
     let disk = Disk::new();
@@ -100,7 +100,7 @@ async fn users_never_see_each_other() {
     server.stop().await;
 }
 
-/// A signature for the public URL is right, with the proxy's path taken off or not; none for `Host` is.
+/// A signature for the public URL is valid, whether or not a proxy removed its path; a signature for `Host` is not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_signed_is_the_public_url() {
     let disk = Disk::new();
@@ -123,7 +123,7 @@ async fn what_is_signed_is_the_public_url() {
     server.stop().await;
 }
 
-/// Under a path of another surface's listener: what is signed is what was asked for, and nothing else lies there.
+/// Under a path of another surface's listener the signature covers the requested path, and no other path leads here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_a_path_of_another_surface() {
     let disk = Disk::new();
@@ -152,7 +152,7 @@ async fn under_a_path_of_another_surface() {
         assert_eq!(ask(&right, public_url.is_some(), &mounted).await, 200, "{public_url:?}");
         assert_eq!(ask(&right, public_url.is_none(), &mounted).await, 401, "{public_url:?}");
         assert_eq!(ask("/other/1.5/5/info/collections", public_url.is_some(), &mounted).await, 401, "{public_url:?}");
-        // The other surface's.
+        // Paths of the other surface.
         for sent in
             [path, "/synced/1.5/5/info/collections", "/%73ync/1.5/5/info/collections", "/x/sync/1.5/5/info/collections"]
         {
@@ -173,7 +173,7 @@ async fn under_a_path_of_another_surface() {
     }
 }
 
-/// Nobody is believed about whom a request was sent to but proxies that are named.
+/// Only configured proxies may state the host that a request was sent to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forwarding_headers_of_strangers_count_for_nothing() {
     let disk = Disk::new();

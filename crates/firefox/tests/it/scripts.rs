@@ -1,5 +1,5 @@
-//! Recorded scenarios: a request a line, and what is to be filled into it from the answers before. The form of the lines is
-//! that of `tests/syncstorage/README.md`.
+//! Recorded scenarios: one request on each line, with placeholders for values of earlier answers.
+//! `tests/syncstorage/README.md` describes the lines.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use serde_json::Value;
 use crate::signing::{Credentials, Signing};
 use crate::support::{Answer, SECRET, send};
 
-/// What the clock is moved before each request: two writes within a hundredth of a second would have times that are ahead of the clock.
+/// The clock's step before each request. Two writes within a hundredth of a second would have times ahead of the clock.
 const PAUSE: Duration = Duration::from_millis(25);
 
-/// A scenario under way: one user's requests, to servers whose clock it moves.
+/// A running scenario: one user's requests to servers whose clock it moves.
 pub struct Script {
     address: SocketAddr,
-    /// A server that believes `Forwarded`.
+    /// A server that trusts `Forwarded`.
     forwarded: SocketAddr,
     clock: ManualClock,
     uid: u64,
@@ -28,7 +28,7 @@ pub struct Script {
     last_authorization: Option<String>,
 }
 
-/// A request taken apart.
+/// A parsed request.
 struct Line {
     method: String,
     target: String,
@@ -45,14 +45,14 @@ impl Script {
         Script { address, forwarded, clock, uid, answers: Vec::new(), last_authorization: None }
     }
 
-    /// Sends a line's request; `None` for one that waits.
+    /// Sends a line's request; `None` for a line that waits.
     pub async fn step(&mut self, line: &str) -> Option<Answer> {
         let answer = self.try_step(line).await?;
         self.answers.push(answer.clone());
         Some(answer)
     }
 
-    /// The same, without its answer being one of those that later lines name.
+    /// Sends a line's request. Later lines cannot name its answer.
     pub async fn try_step(&mut self, line: &str) -> Option<Answer> {
         if let Some(seconds) = line.strip_prefix("wait ") {
             self.clock.advance(Duration::from_secs_f64(seconds.parse().unwrap()));
@@ -111,7 +111,7 @@ impl Script {
         Line { method: method.to_owned(), target: quoted(&target), auth, headers, body }
     }
 
-    /// The header `Authorization` as the line says it.
+    /// Returns the header `Authorization` that the line asks for.
     fn sign(&self, line: &Line, address: SocketAddr, kind: &str, body: &[u8]) -> Option<String> {
         if line.auth == "-" {
             return None;
@@ -243,7 +243,7 @@ impl Script {
     }
 }
 
-/// A time with at most two decimals, in hundredths of a second.
+/// Parses a time with at most two decimals into hundredths of a second.
 pub fn hundredths(text: &str) -> Option<i64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let fraction = format!("{fraction:0<2}");
@@ -251,7 +251,7 @@ pub fn hundredths(text: &str) -> Option<i64> {
     Some(whole.parse::<i64>().ok()? * 100 + fraction.parse::<i64>().ok()?)
 }
 
-/// Where the body begins, if there is one.
+/// Returns the position of the body, if there is one.
 fn body_begin(line: &str) -> Option<usize> {
     let bytes = line.as_bytes();
     (1..bytes.len()).find(|&at| {
@@ -276,7 +276,7 @@ fn is_hole(word: &str) -> bool {
         || word.strip_prefix("at").and_then(|rest| rest.split_once(':')).is_some_and(|(number, _)| are_digits(number))
 }
 
-/// A target as a client sends it.
+/// Encodes a target as a client sends it.
 fn quoted(target: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/?&=%:+,()$-_.~@!*';[]{}".contains(&byte);
     target.bytes().fold(String::new(), |text, byte| {

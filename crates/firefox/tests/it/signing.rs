@@ -1,4 +1,4 @@
-//! Tokens and signatures, as a client makes them.
+//! Tokens and signatures as a client makes them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,7 +8,7 @@ use flatbed_firefox::Secret;
 use flatbed_firefox::hawk::{Header, Place, Signed, payload_hash};
 use ring::hmac;
 
-/// In seconds since 1970.
+/// Returns the seconds since 1970.
 pub fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs().try_into().unwrap()
 }
@@ -21,7 +21,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// For a user, until a time in seconds since 1970.
+    /// Creates them for a user, with an expiry in seconds since 1970.
     pub fn new(secret: &str, uid: u64, expires: i64) -> Credentials {
         let secret = Secret::new(secret);
         let text = format!(r#"{{"uid":{uid},"node":"http://localhost","expires":{expires},"salt":"abcdef"}}"#);
@@ -31,16 +31,16 @@ impl Credentials {
     }
 }
 
-/// What is signed, and how.
+/// The inputs of a signature.
 #[derive(Debug, Clone)]
 pub struct Signing<'s> {
     pub method: &'s str,
     pub target: &'s str,
     pub place: Place,
-    /// When it is signed, in seconds since 1970.
+    /// The time of signing, in seconds since 1970.
     pub at: i64,
     pub ext: &'s str,
-    /// Type and body, if they are signed.
+    /// Type and body, if signed.
     pub body: Option<(&'s str, &'s [u8])>,
 }
 

@@ -1,4 +1,4 @@
-//! What the tests share: a store of their own, a server in this process, and a client that sends any header.
+//! Shared helpers: a store for each test, a server in this process, and a client that sends any header.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,17 +19,17 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// What all servers of the tests sign with.
+/// The secret of all test servers.
 pub const SECRET: &str = "a secret of the tests";
 
-/// The lines of a file of `tests/syncstorage`.
+/// Reads the lines of a file of `tests/syncstorage`.
 pub fn recorded(name: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/syncstorage").join(name);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// A store of its own for one test.
+/// The storage of one test.
 #[derive(Clone)]
 pub struct Disk(Storage);
 
@@ -38,7 +38,7 @@ impl Disk {
         Disk(Storage::new())
     }
 
-    /// With faults. `None` on a cluster.
+    /// Creates it with faults. `None` on a cluster.
     pub fn with_faults() -> Option<Disk> {
         Storage::with_faults().map(Disk)
     }
@@ -47,26 +47,26 @@ impl Disk {
         self.store_by(limits, Clock::system()).await
     }
 
-    /// With a clock of its own.
+    /// Opens a store with another clock.
     pub async fn store_by(&self, limits: Limits, clock: Clock) -> Store {
         let options = StoreOptions { root: self.0.root.clone(), limits, clock };
         Store::open(self.0.fdb.clone(), options).await.unwrap()
     }
 }
 
-/// How a server is set up.
+/// The options of a server.
 #[derive(Default)]
 pub struct Options {
     pub limits: Limits,
     pub clock: Clock,
     pub proxies: Proxies,
     pub public_url: Option<PublicUrl>,
-    /// Under this path of another server's listener.
+    /// The path under another server's listener.
     pub path: Option<String>,
     pub tokens: Option<TokenOptions>,
 }
 
-/// A server.
+/// A running server.
 pub struct Running {
     pub address: SocketAddr,
     pub clock: Clock,
@@ -110,8 +110,8 @@ impl Running {
     }
 }
 
-/// Puts a server under a path of another one, which has no listener of its own and another secret: what comes to that one
-/// is never signed as it must be.
+/// Mounts a server under a path of another one, which has no listener of its own and another secret, so that it refuses
+/// every signature.
 async fn beneath(server: Server<Firefox>, path: &str, store: Store) -> Server<Firefox> {
     let other = FirefoxOptions {
         version: "main".to_owned(),
@@ -134,7 +134,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// A header's lines, with commas between them.
+    /// Returns a header's lines, joined by commas.
     pub fn header(&self, name: &str) -> Option<String> {
         let lines: Vec<&str> = self.headers.get_all(name).iter().map(|line| line.to_str().unwrap()).collect();
         (!lines.is_empty()).then(|| lines.join(", "))
@@ -150,7 +150,7 @@ pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Answer 
     Connection::open(address).await.send(request).await
 }
 
-/// A connection that is kept.
+/// A persistent connection.
 pub struct Connection(SendRequest<Full<Bytes>>);
 
 impl Connection {

@@ -1,4 +1,4 @@
-//! The token server: all recorded answers, who is let in, and keys that change.
+//! The token server: all recorded answers, admission, and changing keys.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ fn jwks(keys: &[(&str, &[u8])]) -> Vec<u8> {
     json!({"keys": keys.collect::<Vec<_>>()}).to_string().into_bytes()
 }
 
-/// A bearer token.
+/// Returns a bearer token.
 fn jwt(key: &[u8], kid: &str, typ: &str, claims: &Value) -> String {
     let header = json!({"alg": "RS256", "typ": typ, "kid": kid}).to_string();
     let text = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims.to_string()));
@@ -55,7 +55,7 @@ fn claims(account: &str, generation: &Value) -> Value {
     claims
 }
 
-/// Keys that a test may change, and how often they were read.
+/// Keys that a test may change, and the number of their reads.
 #[derive(Clone, Default)]
 struct Published {
     text: Arc<Mutex<Vec<u8>>>,
@@ -105,7 +105,7 @@ struct Ask {
 }
 
 impl Ask {
-    /// With a token of the accounts, and what keys the device has.
+    /// Creates a request with a token of the accounts and the id of the device's keys.
     fn of(account: &str, generation: u64, key_id: &str) -> Ask {
         let token = jwt(ACCOUNTS, "k1", "at+jwt", &claims(account, &generation.into()));
         Ask {
@@ -129,7 +129,7 @@ impl Ask {
     }
 }
 
-/// A recorded request.
+/// Creates a recorded request.
 fn ask(request: &Value, account: &str) -> Ask {
     let mut claims = claims(account, &request["generation"]);
     let (mut key, mut typ, mut scheme) = (ACCOUNTS, "at+jwt", "Bearer");
@@ -164,7 +164,8 @@ fn ask(request: &Value, account: &str) -> Ask {
     }
 }
 
-/// An answer, which was asked for at a time, in the form in which it was recorded; `users` are those of the scenario so far.
+/// Returns an answer in the recorded form. `asked_at`: the time of the request. `users`: the users of the scenario so
+/// far.
 fn tidy(answer: &Answer, asked_at: i64, node: &str, account: &str, users: &mut Vec<u64>) -> Value {
     let mut headers = serde_json::Map::new();
     let time_is_now = |text: &str| (asked_at..=now()).contains(&(text.parse::<f64>().unwrap() as i64));
@@ -218,7 +219,7 @@ fn tidy(answer: &Answer, asked_at: i64, node: &str, account: &str, users: &mut V
         body["uid"] = name.into();
         body["key"] = "(derived)".into();
         body["id"] = json!({"token": token});
-        // Which storage it is: the one difference.
+        // The only difference is the type of the storage.
         assert_eq!(body["node_type"], "foundationdb");
         body["node_type"] = "mysql".into();
     }
@@ -291,11 +292,11 @@ async fn only_who_is_let_in() {
     let refused = Ask::of("bert", 5, "5-qqo").send(&server).await.json();
     assert_eq!(refused["status"], "new-users-disabled");
     server.stop().await;
-    // The first that come, together with who is there.
+    // The first accounts, including the existing ones.
     let server = serve(&disk, published.options(HOUR, HOUR, Admission { first_users: 2, ..listed.clone() })).await;
     assert_eq!(statuses(&server, &["bert", "carl", "bert", "anna"]).await, [200, 403, 200, 200]);
     server.stop().await;
-    // Who is neither listed nor one of the first is out again.
+    // An account that is neither listed nor one of the first is refused again.
     let server = serve(&disk, published.options(HOUR, HOUR, listed)).await;
     assert_eq!(statuses(&server, &["bert", "anna"]).await, [403, 200]);
     server.stop().await;
@@ -338,7 +339,7 @@ async fn keys_change() {
         authorization: Some(format!("Bearer {}", jwt(STRANGER, "k2", "at+jwt", &claims("anna", &5.into())))),
         ..Ask::of("anna", 5, "5-qqo")
     };
-    // The keys were read just now: a token of a key that nobody has does not make the server read them again.
+    // The keys were read just now: a token of an unknown key causes no further read.
     let server = serve(&disk, published.options(HOUR, HOUR, everyone())).await;
     assert_eq!(statuses(&server, &["anna", "anna"]).await, [200, 200]);
     for _ in 0..5 {
@@ -346,19 +347,19 @@ async fn keys_change() {
     }
     assert_eq!(published.reads(), 1);
     server.stop().await;
-    // Once the pause between two reads is over, it does.
+    // After the pause between two reads it does.
     let server = serve(&disk, published.options(HOUR, Duration::ZERO, everyone())).await;
     assert_eq!(statuses(&server, &["anna", "anna"]).await, [200, 200]);
     assert_eq!(published.reads(), 2);
     assert_eq!(stranger().send(&server).await.status, 401);
     assert_eq!(published.reads(), 3);
-    // A new key is found, and the one before goes.
+    // A new key is found, and the former one is gone.
     *published.text.lock().unwrap() = jwks(&[("k2", STRANGER)]);
     assert_eq!(stranger().send(&server).await.status, 200);
     assert_eq!(published.reads(), 4);
     assert_eq!(statuses(&server, &["anna"]).await, [401]);
     assert_eq!(published.reads(), 5);
-    // Where none can be read, those that are known stay right.
+    // If no keys can be read, the known ones stay valid.
     published.text.lock().unwrap().clear();
     assert_eq!(statuses(&server, &["anna"]).await, [401]);
     assert_eq!(stranger().send(&server).await.status, 200);

@@ -1,14 +1,15 @@
-//! Two hundred users with devices at two servers, which are killed and come again, each with a clock that is wrong in its own
-//! way, and faults of the storage.
+//! Two hundred users with devices at two servers. The servers are killed and restarted, each with a wrong clock, and
+//! the storage has faults.
 //!
 //! One device of each user writes. Every answer is compared with a sequential model of the user's store
-//! (`torture/model.rs`): status, body, times, counts. Where there was none, since the connection broke or the server answered
-//! 503, another write comes behind it, and times tell whether it was done: once or not at all. Batches of up to 10,000
-//! records, in collections that are not empty, write a number into each record of a group; other devices look at the group
-//! all the time, and must never see two numbers, a part of it, a number that was overtaken, or a time that goes back.
+//! (`torture/model.rs`): status, body, times, counts. A write without an answer, because the connection broke or the
+//! server answered 503, is followed by another write; the times then tell whether it was done once or not at all.
+//! Batches of up to 10,000 records, in collections that are not empty, write a number into each record of a group.
+//! Other devices read the group all the time. They must never see two numbers, a part of the group, a superseded
+//! number, or a time that goes back.
 //!
-//! `FLATBED_TEST_SECONDS` says for how long, `FLATBED_TEST_SEED` with which random numbers: then what is chosen is the
-//! same, and not what comes of it.
+//! `FLATBED_TEST_SECONDS` is the duration, `FLATBED_TEST_SEED` the seed. A seed repeats the choices and not their
+//! interleaving.
 
 mod model;
 mod reader;
@@ -42,7 +43,7 @@ async fn answers_are_the_models_under_faults_and_kills() {
     torture(disk, length(5.0), if is_short { 2_999 } else { 9_999 }).await;
 }
 
-/// Records of a user's group, for those that have one; the first one's is the largest.
+/// Returns the records of a user's group, if the user has one. The first user's group is the largest.
 fn group_of(uid: u64, largest: u64, random: &mut Random) -> Option<Arc<Generations>> {
     let size = match uid {
         0 => largest,

@@ -13,7 +13,7 @@ fn text<'v>(vector: &'v Value, name: &str) -> &'v str {
     vector[name].as_str().unwrap_or_else(|| panic!("{name} of {vector}"))
 }
 
-/// Where a URL leads: place, and path with query.
+/// Splits a URL into host and port, and path with query.
 fn split(url: &str) -> (Place, String) {
     let uri: hyper::Uri = url.parse().unwrap();
     let default = if uri.scheme_str() == Some("https") { 443 } else { 80 };

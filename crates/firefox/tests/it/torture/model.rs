@@ -1,10 +1,10 @@
-//! A user's store as a model: what the API says, in memory, one operation after the other. It knows nothing of the code under
-//! test: texts and numbers alone. How late it is at a server an answer says itself; a time is in hundredths of a second.
+//! A model of a user's store: the API's rules in memory, one operation after the other. It uses only texts and numbers
+//! and no code under test. A server's time is taken from the answer; times are in hundredths of a second.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a client says of a record; what is `None` is left out.
+/// A client's change of a record; `None` members are omitted.
 #[derive(Debug, Clone)]
 pub struct Change {
     pub id: String,
@@ -51,11 +51,11 @@ pub struct Collection {
 
 #[derive(Debug, Clone, Default)]
 pub struct Model {
-    /// The user's clock, and what is shown of it.
+    /// The user's clock, and the shown time.
     pub last: i64,
     pub shown: i64,
     pub collections: BTreeMap<String, Collection>,
-    /// Open ones, with what was merged into them.
+    /// Open batches, with their merged changes.
     pub batches: BTreeMap<String, BTreeMap<String, Change>>,
 }
 
@@ -67,7 +67,7 @@ pub enum Sort {
 }
 
 impl Condition {
-    /// 304 or 412, if it does not hold of a time.
+    /// Returns 304 or 412, if the condition does not hold for a time.
     pub fn fails(self, modified: i64) -> Option<u16> {
         match self {
             Condition::ModifiedSince(since) if modified <= since => Some(304),
@@ -78,7 +78,7 @@ impl Condition {
 }
 
 impl Record {
-    /// Whether it stands before another one in a list.
+    /// Returns whether it precedes another record in a list.
     pub fn before(&self, other: &Record, sort: Sort) -> std::cmp::Ordering {
         match sort {
             Sort::Oldest => (self.modified, &self.id).cmp(&(other.modified, &other.id)),
@@ -94,7 +94,7 @@ impl Record {
     }
 }
 
-/// As answers have it.
+/// Returns a time in the form of answers.
 pub fn time(hundredths: i64) -> String {
     format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }
@@ -109,7 +109,8 @@ impl Model {
         record.expires.is_none_or(|expires| expires > now).then_some(record)
     }
 
-    /// The time that a condition of a write is on, and the answer's `X-Last-Modified` where that is an earlier one.
+    /// Returns the time that a write's condition is checked against, which is also the answer's `X-Last-Modified` if
+    /// that is an earlier time.
     pub fn subject(&self, write: &Write, now: i64) -> i64 {
         match write {
             Write::Put(name, Change { id, .. }) | Write::DeleteOne(name, id) => {
@@ -125,7 +126,7 @@ impl Model {
         }
     }
 
-    /// With which status a write is answered.
+    /// Returns the status of a write's answer.
     pub fn status(&self, write: &Write, condition: Condition, now: i64) -> u16 {
         if let Write::Append(_, batch, _) | Write::Commit(_, batch, _) = write
             && !self.batches.contains_key(batch)
@@ -142,7 +143,7 @@ impl Model {
         }
     }
 
-    /// Whether a write has a time.
+    /// Returns whether a write has a time.
     pub fn has_time(&self, write: &Write) -> bool {
         match write {
             Write::Begin(..) | Write::Append(..) => false,
@@ -151,7 +152,7 @@ impl Model {
         }
     }
 
-    /// A write, which has that time; `batch` is what was answered to a new one.
+    /// Applies a write with its time. `batch`: the id in the answer, for a new batch.
     pub fn apply(&mut self, write: &Write, at: i64, batch: Option<&str>) {
         if self.has_time(write) {
             (self.last, self.shown) = (at, at);
@@ -223,12 +224,12 @@ impl Model {
         records.filter(move |record| record.expires.is_none_or(|expires| expires > now))
     }
 
-    /// What `info/collections` has.
+    /// Returns the content of `info/collections`.
     pub fn times(&self) -> BTreeMap<String, i64> {
         self.collections.iter().map(|(name, collection)| (name.clone(), collection.modified)).collect()
     }
 
-    /// Records and bytes of collections that are not empty.
+    /// Returns records and bytes of the collections that are not empty.
     pub fn sizes(&self, now: i64) -> BTreeMap<String, (u64, u64)> {
         let size = |name| {
             let bytes = self.live(name, now).map(|record| record.payload.len() as u64);

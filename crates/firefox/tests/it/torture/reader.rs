@@ -1,5 +1,5 @@
-//! A device that reads while another one of the user writes: it sees all of a batch or nothing, at whichever server, all that
-//! was acknowledged, and no time that goes back.
+//! A device that reads while another device of the user writes. At either server it sees all of a batch or nothing,
+//! everything acknowledged, and no time that goes back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use flatbed_testkit::Random;
 
 use super::model::time;
-use super::world::{Asked, Client, Timed, World};
+use super::world::{ApiRequest, Client, Timed, World};
 use super::writer::{GROUP, Generations, times_of};
 
 pub struct Reader {
@@ -17,10 +17,10 @@ pub struct Reader {
     world: Arc<World>,
     random: Random,
     group: Arc<Generations>,
-    /// The greatest times that were seen, of the store and of the collection.
+    /// The greatest times seen, of the store and of the collection.
     store_time: i64,
     group_time: i64,
-    /// What was seen of the group last, and its collection's time then.
+    /// The last number seen in the group, and its collection's time then.
     generation: u64,
     seen_at: i64,
 }
@@ -31,7 +31,7 @@ impl Reader {
         Reader { client, world, random, group, store_time: 0, group_time: 0, generation: 0, seen_at: 0 }
     }
 
-    /// Until it is over, with pauses of up to so many milliseconds.
+    /// Reads until the end, with pauses of up to `pause` milliseconds.
     pub async fn run(mut self, pause: u64) {
         let torture = self.world.torture.clone();
         while torture.pass(Duration::from_millis(self.random.below(pause + 1))).await {
@@ -52,7 +52,7 @@ impl Reader {
     }
 
     async fn list(&mut self, query: &str, condition: Option<i64>) -> Timed {
-        let mut asked = Asked::get(format!("/storage/{GROUP}?{query}"));
+        let mut asked = ApiRequest::get(format!("/storage/{GROUP}?{query}"));
         asked.header = condition.map(|since| ("x-if-unmodified-since", time(since)));
         let timed = self.client.read(&asked, &mut self.random).await;
         let modified = timed.time("x-last-modified").unwrap();
@@ -62,7 +62,7 @@ impl Reader {
         timed
     }
 
-    /// Generations of a list, and how many records of the group it has.
+    /// Returns the numbers in a list, and how many records of the group it has.
     fn generations(timed: &Timed) -> (BTreeSet<u64>, u64) {
         let (mut found, mut count) = (BTreeSet::new(), 0);
         let modified = timed.time("x-last-modified").unwrap();
@@ -78,7 +78,7 @@ impl Reader {
         (found, count)
     }
 
-    /// It is one, none that has been overtaken, with as many records as there are.
+    /// Checks that there is one number, not superseded, in all records.
     fn judge(&mut self, what: &str, (found, count): (BTreeSet<u64>, u64), size: u64, acknowledged: u64) {
         let uid = self.client.uid;
         assert!(found.len() <= 1, "user {uid}: {what}: half of a batch: {found:?}");
@@ -93,14 +93,14 @@ impl Reader {
         (self.generation, self.seen_at) = (generation, self.group_time);
     }
 
-    /// All of the collection, at once as far as an answer goes.
+    /// Reads the whole collection in one answer, as far as that is possible.
     async fn whole(&mut self, acknowledged: u64) {
         let query = format!("full=1&sort={}", self.sort());
         let Some(found) = self.pages(&query).await else { return };
         self.judge(&query, found, self.group.size + 1, acknowledged);
     }
 
-    /// The same by small pages.
+    /// Reads the collection by small pages.
     async fn by_pages(&mut self, acknowledged: u64) {
         let query = format!("full=1&sort={}&limit={}", self.sort(), 1 + self.group.size / 3);
         let Some(found) = self.pages(&query).await else { return };
@@ -115,17 +115,17 @@ impl Reader {
         self.judge(&query, Reader::generations(&timed), ids.len() as u64 + 1, acknowledged);
     }
 
-    /// What is newer than what was seen: all of the group if there is a new batch.
+    /// Reads the records newer than the last seen ones: the whole group after a new batch.
     async fn news(&mut self) {
         let query = format!("full=1&newer={}&sort={}", time(self.seen_at), self.sort());
         let Some(found) = self.pages(&query).await else { return };
-        // Some of what was seen may have been written again.
+        // Some records may have been written again.
         if found.1 > 0 && found.0.iter().ne([&self.generation]) {
             self.judge(&query, found, self.group.size + 1, 0);
         }
     }
 
-    /// What is in all pages; `None` if somebody has written meanwhile.
+    /// Reads all pages; `None` if another device has written meanwhile.
     async fn pages(&mut self, query: &str) -> Option<(BTreeSet<u64>, u64)> {
         let (mut found, mut condition, mut offset) = ((BTreeSet::new(), 0), None, String::new());
         loop {
@@ -145,7 +145,7 @@ impl Reader {
     }
 
     async fn times(&mut self) {
-        let timed = self.client.read(&Asked::get("/info/collections"), &mut self.random).await;
+        let timed = self.client.read(&ApiRequest::get("/info/collections"), &mut self.random).await;
         let (shown, times) = (timed.time("x-last-modified").unwrap(), times_of(&timed));
         let group = times.get(GROUP).copied().unwrap_or_default();
         let (store_before, group_before) = (self.store_time, self.group_time);

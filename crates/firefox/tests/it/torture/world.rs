@@ -1,4 +1,4 @@
-//! What all share: two servers that die and come again, each with a clock of its own; a client.
+//! The shared parts: two servers that die and restart, each with a clock of its own; a client.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -19,21 +19,21 @@ use tokio::time::timeout;
 use crate::signing::{Credentials, Signing, now};
 use crate::support::{Answer, Disk, Options, Running, SECRET};
 
-/// How long a read whose connection broke waits for its server to be replaced.
+/// The time for which a read with a broken connection waits for its server's replacement.
 const BROKEN: Duration = Duration::from_secs(2);
 
-/// Servers' clocks are wrong by up to so many hundredths of a second.
+/// The largest error of a server's clock, in hundredths of a second.
 const SKEW: u64 = 200;
 
-/// The machine's clock, in hundredths of a second.
+/// Returns the machine's clock, in hundredths of a second.
 pub fn clock() -> i64 {
     Timestamp::now(&Clock::system()).hundredths()
 }
 
-/// Where a server is, until it dies.
+/// The address of a server until it dies.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
-    /// Another one for each server.
+    /// A unique number of the server.
     number: u64,
     address: SocketAddr,
     skew: i64,
@@ -63,7 +63,7 @@ impl Mortal {
         Mortal { server, slot }
     }
 
-    /// As a process that is killed: nothing is finished or answered, and afterwards nothing of it goes on.
+    /// Kills it as a process is killed: no request is finished or answered, and none continues afterwards.
     pub async fn kill(self) {
         self.server.kill_and_wait().await;
     }
@@ -91,7 +91,7 @@ impl World {
         *self.slots[at].lock().unwrap()
     }
 
-    /// Waits until another server is in the place of one.
+    /// Waits until another server replaces this one.
     async fn replaced(&self, at: usize, number: u64) {
         let mut waiting = Waiting::begin();
         while self.slot(at).number == number {
@@ -114,20 +114,20 @@ impl World {
 
 /// A request.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct ApiRequest {
     pub method: &'static str,
     pub target: String,
     pub header: Option<(&'static str, String)>,
     pub body: Option<String>,
 }
 
-impl Asked {
-    pub fn get(target: impl Into<String>) -> Asked {
-        Asked { method: "GET", target: target.into(), header: None, body: None }
+impl ApiRequest {
+    pub fn get(target: impl Into<String>) -> ApiRequest {
+        ApiRequest { method: "GET", target: target.into(), header: None, body: None }
     }
 }
 
-/// An answer, and between which times by the server's clock it was made.
+/// An answer, and the server's times before and after it.
 #[derive(Debug)]
 pub struct Timed {
     pub answer: Answer,
@@ -136,7 +136,7 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// A header with a time.
+    /// Returns a time in a header.
     pub fn time(&self, name: &str) -> Option<i64> {
         let text = self.answer.header(name)?;
         let (whole, decimals) = text.split_once('.').unwrap_or_else(|| panic!("{name}: {text}"));
@@ -149,7 +149,7 @@ impl Timed {
     }
 }
 
-/// What it costs a device to ask, with a connection to each server.
+/// A client with a connection to each server.
 pub struct Client {
     world: Arc<World>,
     credentials: Credentials,
@@ -163,9 +163,9 @@ impl Client {
         Client { world: world.clone(), credentials, uid, connections: [None, None] }
     }
 
-    /// Asks one of the servers, once. `None` where the connection broke, since the server was killed, or it answered 503:
-    /// what was asked for may have been done, and nothing of it goes on.
-    pub async fn ask(&mut self, asked: &Asked, random: &mut Random) -> Option<Timed> {
+    /// Sends a request to one of the servers, once. `None`: the connection broke because the server was killed, or the
+    /// server answered 503. The request may then have been executed, but does not continue.
+    pub async fn ask(&mut self, asked: &ApiRequest, random: &mut Random) -> Option<Timed> {
         let (at, slot) = self.connect(random).await;
         let request = self.request(asked, slot);
         let from = clock() + slot.skew;
@@ -174,8 +174,8 @@ impl Client {
         let answer = answer.unwrap_or_else(|_| panic!("user {}: no answer to {asked:?}", self.uid));
         let Some(answer) = answer else {
             self.connections[at] = None;
-            // One that was killed breaks a connection, and another one takes its place when it is gone. So does a list in
-            // whose middle the storage fails: what was sent of it cannot be taken back.
+            // A killed server breaks a connection, and is replaced when it is gone. A storage failure amid a list also
+            // breaks it, since the part already sent cannot be taken back.
             let replaced = self.world.replaced(at, slot.number);
             if asked.method == "GET" {
                 within(BROKEN, replaced).await;
@@ -193,7 +193,7 @@ impl Client {
         Some(Timed { answer, from, to: clock() + slot.skew })
     }
 
-    /// One of the servers, to which there is a connection then.
+    /// Connects to one of the servers.
     async fn connect(&mut self, random: &mut Random) -> (usize, Slot) {
         let mut waiting = Waiting::begin();
         loop {
@@ -210,8 +210,8 @@ impl Client {
         }
     }
 
-    /// The same for what only reads, until it is answered.
-    pub async fn read(&mut self, asked: &Asked, random: &mut Random) -> Timed {
+    /// Sends a read until it is answered.
+    pub async fn read(&mut self, asked: &ApiRequest, random: &mut Random) -> Timed {
         for _ in 0..200 {
             if let Some(answer) = self.ask(asked, random).await {
                 return answer;
@@ -220,7 +220,7 @@ impl Client {
         panic!("user {}: never answered: {asked:?}", self.uid);
     }
 
-    fn request(&self, asked: &Asked, slot: Slot) -> Request<Full<Bytes>> {
+    fn request(&self, asked: &ApiRequest, slot: Slot) -> Request<Full<Bytes>> {
         let place = Place { host: slot.address.ip().to_string(), port: slot.address.port() };
         let target = format!("/1.5/{}{}", self.uid, asked.target);
         let host = slot.address.to_string();

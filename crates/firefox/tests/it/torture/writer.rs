@@ -1,4 +1,4 @@
-//! The device of a user that writes: every answer is compared with the model's, and the whole store at the end.
+//! A user's writing device. Every answer is compared with the model's, and the whole store at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,30 +9,30 @@ use flatbed_testkit::Random;
 use serde_json::{Value, json};
 
 use super::model::{Change, Condition, Model, Record, Sort, Write, time};
-use super::world::{Asked, Client, Timed, World};
+use super::world::{ApiRequest, Client, Timed, World};
 
-/// Records of a POST, at most.
+/// The most records of a POST.
 pub const POST_RECORDS: u64 = 400;
 
-/// Steps of a user, at least.
+/// The fewest steps of a user.
 const STEPS_MIN: u32 = 3;
 
-/// Records of a list, at most.
+/// The most records of a list.
 const LIST_RECORDS: u64 = 10_000;
 
-/// What shows whether a write was done.
+/// The record that shows whether a write was done.
 const FENCE: &str = "fence";
 
-/// Collections in which anything happens.
+/// The collections in use.
 const NAMES: [&str; 3] = ["bookmarks", "tabs", "x.y"];
 
-/// The collection whose batches write all of a group of records, each time a greater number.
+/// The collection whose batches write all records of a group, each time with a greater number.
 pub const GROUP: &str = "history";
 
-/// What readers of a user's group must know.
+/// The state that readers of a user's group need.
 #[derive(Debug)]
 pub struct Generations {
-    /// Records, the marker not counted.
+    /// The number of records without the marker.
     pub size: u64,
     pub begun: AtomicU64,
     pub acknowledged: AtomicU64,
@@ -45,7 +45,7 @@ pub struct Writer {
     model: Model,
     /// Open batches and their collections.
     open: BTreeMap<String, String>,
-    /// Batches that the server may have begun, and nobody knows.
+    /// Batches that the server may have begun with an unknown id.
     lost: u64,
     group: Option<Arc<Generations>>,
 }
@@ -56,7 +56,8 @@ impl Writer {
         Writer { client, world: world.clone(), random, model: Model::default(), open: BTreeMap::new(), lost: 0, group }
     }
 
-    /// Until it is over, with pauses of up to so many milliseconds; some steps at least, so that most users have something.
+    /// Writes until the end, with pauses of up to `pause` milliseconds; a minimum of steps, so that most users have
+    /// data.
     pub async fn run(mut self, pause: u64) -> Writer {
         let mut steps = 0;
         let torture = self.world.torture.clone();
@@ -106,7 +107,7 @@ impl Writer {
         }
     }
 
-    /// One write, whichever.
+    /// Makes one random write.
     async fn step(&mut self) {
         let mut name = (*self.random.one_of(&NAMES)).to_owned();
         if self.group.is_some() && self.random.one_in(4) {
@@ -147,13 +148,13 @@ impl Writer {
         self.random.one_of(&open).clone()
     }
 
-    /// A batch that writes each record of the group.
+    /// Writes each record of the group in a batch.
     async fn generation(&mut self) {
         let group = self.group.clone().unwrap();
         let number = group.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let mut changes: Vec<Change> =
             (0..group.size).map(|at| format!("g{at:05}")).map(|id| self.member(id, number)).collect();
-        // The marker comes somewhere.
+        // The marker's position is random.
         let at = usize::try_from(self.random.below(group.size)).unwrap();
         let marker = self.member("marker".to_owned(), number);
         changes.insert(at, marker);
@@ -170,7 +171,7 @@ impl Writer {
                 }
                 Some(batch) => drop(self.write(Write::Append(name, batch, some), Condition::None).await),
             }
-            // It may not be committed otherwise.
+            // The batch must be committed with its marker.
             if let Some(batch) = &batch {
                 self.open.remove(batch);
             }
@@ -183,7 +184,7 @@ impl Writer {
         }
         self.world.count("generations");
         group.acknowledged.store(number, Ordering::SeqCst);
-        // Written over while it is folded in: what is newer stays.
+        // Written over during the fold: the newer values stay.
         for _ in 0..self.random.below(8) {
             self.retouch(number, group.size).await;
         }
@@ -209,7 +210,7 @@ impl Writer {
         Change { id, payload: Some(format!("{generation}:{fill}").into()), sortindex, ttl: None }
     }
 
-    /// Writes, and answers which batch was begun.
+    /// Writes, and returns the batch that was begun.
     async fn write(&mut self, write: Write, condition: Condition) -> Option<String> {
         let asked = asked(&write, condition);
         loop {
@@ -221,7 +222,7 @@ impl Writer {
                 return None;
             }
             self.world.count("not done");
-            // A batch must go on.
+            // A batch must continue.
             if !matches!(write, Write::Begin(..) | Write::Append(..) | Write::Commit(..)) && self.random.one_in(2) {
                 return None;
             }
@@ -236,7 +237,7 @@ impl Writer {
         format!("{what}, last {}: {answer}", time(self.model.last))
     }
 
-    /// How late it was for the user.
+    /// Returns the user's time.
     fn now(&self, timed: &Timed, what: &str) -> i64 {
         let now = timed.time("x-weave-timestamp").unwrap_or_else(|| panic!("{what}"));
         let last = self.model.last;
@@ -295,7 +296,7 @@ impl Writer {
         };
         let range = (last + 1).max(timed.from)..=(last + 1).max(timed.to);
         assert!(range.contains(&at), "not within {range:?}: {what}");
-        // The server's clock may have been the last write's time, or this one's.
+        // The server's clock may have been at the last write's time, or at this one's.
         let is_right = |now| self.model.status(write, condition, now) == 200;
         assert!(is_right(last) || is_right(at), "{what}");
         let text = time(at);
@@ -326,18 +327,18 @@ impl Writer {
         self.open.retain(|batch, _| self.model.batches.contains_key(batch));
     }
 
-    /// Whether a write was done to which there was no answer. Another write comes behind it, so that nothing of the former
-    /// can be done any more; then times tell.
+    /// Returns whether a write without an answer was done. Another write follows it, so that the former can no longer
+    /// be done; then times tell.
     async fn was_done(&mut self, write: &Write, condition: Condition) -> bool {
         let body = Some(json!({"payload": "x"}).to_string());
-        let fence = Asked { method: "PUT", target: format!("/storage/{FENCE}/f"), header: None, body };
+        let fence = ApiRequest { method: "PUT", target: format!("/storage/{FENCE}/f"), header: None, body };
         let timed = self.client.read(&fence, &mut self.random).await;
         let what = self.what(&("fence", write, condition), &timed);
         assert_eq!(timed.answer.status, 200, "{what}");
         let at = timed.time("x-last-modified").unwrap();
         let last = self.model.last;
         assert!(at > last, "{what}");
-        let times = self.client.read(&Asked::get("/info/collections"), &mut self.random).await;
+        let times = self.client.read(&ApiRequest::get("/info/collections"), &mut self.random).await;
         let what = format!("{what}\n{}", self.what(&"times", &times));
         let found = times_of(&times);
         let mark = Change { id: "f".to_owned(), payload: Some("x".into()), sortindex: None, ttl: None };
@@ -350,7 +351,7 @@ impl Writer {
         if found == undone.times() {
             self.model = undone;
             if let Write::DeleteAll = write {
-                // It cannot be seen whether it was done.
+                // The state cannot show whether it was done.
                 self.model.batches.clear();
                 self.open.clear();
             }
@@ -374,7 +375,7 @@ impl Writer {
         true
     }
 
-    /// One read, whichever.
+    /// Makes one random read.
     async fn look(&mut self) {
         match self.random.below(6) {
             0 => self.look_at_info().await,
@@ -394,7 +395,7 @@ impl Writer {
 
     async fn look_at_info(&mut self) {
         let condition = self.condition(self.model.shown);
-        let mut asked = Asked::get("/info/collections");
+        let mut asked = ApiRequest::get("/info/collections");
         asked.header = header(condition);
         let timed = self.client.read(&asked, &mut self.random).await;
         let what = self.what(&(&asked, self.model.times()), &timed);
@@ -408,7 +409,7 @@ impl Writer {
         assert_eq!(times_of(&timed), self.model.times(), "{what}");
         assert_eq!(timed.answer.header("x-weave-records"), Some(self.model.times().len().to_string()), "{what}");
         for (path, is_count) in [("collection_counts", true), ("collection_usage", false)] {
-            let asked = Asked::get(format!("/info/{path}"));
+            let asked = ApiRequest::get(format!("/info/{path}"));
             let timed = self.client.read(&asked, &mut self.random).await;
             let sizes = self.model.sizes(self.now(&timed, &what));
             let what = self.what(&(path, &sizes), &timed);
@@ -423,7 +424,7 @@ impl Writer {
                 assert_eq!(found[&name].as_f64(), wanted.as_f64(), "{name}: {what}");
             }
         }
-        let timed = self.client.read(&Asked::get("/info/quota"), &mut self.random).await;
+        let timed = self.client.read(&ApiRequest::get("/info/quota"), &mut self.random).await;
         let what = self.what(&"quota", &timed);
         let used: u64 = self.model.sizes(self.now(&timed, &what)).values().map(|(_, bytes)| bytes).sum();
         assert_eq!(timed.answer.json()[0].as_f64(), Some(used as f64 / 1_024.0), "{what}");
@@ -432,7 +433,7 @@ impl Writer {
     async fn look_at_record(&mut self, name: &str, id: &str) {
         let near = self.model.get(name, id, 0).map_or(0, |record| record.modified);
         let condition = self.condition(near);
-        let mut asked = Asked::get(format!("/storage/{name}/{id}"));
+        let mut asked = ApiRequest::get(format!("/storage/{name}/{id}"));
         asked.header = header(condition);
         let timed = self.client.read(&asked, &mut self.random).await;
         let what = self.what(&asked, &timed);
@@ -450,7 +451,7 @@ impl Writer {
         }
     }
 
-    /// A list, by pages or at once.
+    /// Reads a list, by pages or at once.
     async fn look_at_list(&mut self, name: &str, sort: Sort) {
         let near = self.model.last;
         let since = |random: &mut Random, one_in, span| {
@@ -477,7 +478,7 @@ impl Writer {
         }
         let (mut behind, mut offset): (Option<Record>, _) = (None, String::new());
         loop {
-            let mut asked = Asked::get(format!("{target}{offset}"));
+            let mut asked = ApiRequest::get(format!("{target}{offset}"));
             asked.header = header(condition);
             let timed = self.client.read(&asked, &mut self.random).await;
             let what = self.what(&asked, &timed);
@@ -513,7 +514,7 @@ impl Writer {
         }
     }
 
-    /// All of it, at the end.
+    /// Reads everything, at the end.
     pub async fn look_at_all(&mut self) {
         self.look_at_info().await;
         let names: Vec<String> = self.model.collections.keys().cloned().collect();
@@ -532,7 +533,7 @@ fn header(condition: Condition) -> Option<(&'static str, String)> {
     }
 }
 
-fn asked(write: &Write, condition: Condition) -> Asked {
+fn asked(write: &Write, condition: Condition) -> ApiRequest {
     let list = |changes: &[Change]| Some(Value::Array(changes.iter().map(text).collect()).to_string());
     let (method, target, body) = match write {
         Write::Put(name, change) => ("PUT", format!("/storage/{name}/{}", change.id), Some(text(change).to_string())),
@@ -547,7 +548,7 @@ fn asked(write: &Write, condition: Condition) -> Asked {
         Write::DeleteCollection(name) => ("DELETE", format!("/storage/{name}"), None),
         Write::DeleteAll => ("DELETE", "/storage".to_owned(), None),
     };
-    Asked { method, target, header: header(condition), body }
+    ApiRequest { method, target, header: header(condition), body }
 }
 
 fn text(change: &Change) -> Value {
@@ -563,7 +564,7 @@ fn posted(name: &str, value: &str, changes: &[Change]) -> String {
     format!("{{\"{name}\":{value},\"success\":[{}],\"failed\":{{}}}}", ids.join(","))
 }
 
-/// What `info/collections` says.
+/// Returns the content of `info/collections`.
 pub fn times_of(timed: &Timed) -> BTreeMap<String, i64> {
     let text = timed.text().trim_matches(['{', '}']);
     let pairs = text.split(',').filter(|pair| !pair.is_empty()).map(|pair| pair.split_once(':').unwrap());
